@@ -1,1 +1,4 @@
-//! x
+//! Takes pods down the way the kubelet does, straight against the CRI.
+
+pub mod node;
+pub mod report;

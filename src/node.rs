@@ -1,0 +1,3 @@
+//! What the node offers.
+
+pub mod cri;

@@ -1,0 +1,136 @@
+//! What this agent knows of the container runtime, in its own words: CRI protobuf ends at this file's neighbours.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+/// The labels and annotations by which a kubelet marks what it creates.
+pub mod keys {
+    /// Label on sandboxes and containers: the pod's name.
+    pub const POD_NAME: &str = "io.kubernetes.pod.name";
+    /// Label on sandboxes and containers: the pod's namespace.
+    pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+    /// Label on sandboxes and containers: the pod's UID, the identity that everything here is decided by.
+    pub const POD_UID: &str = "io.kubernetes.pod.uid";
+    /// Label on containers: the name in the pod's spec.
+    pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+    /// Annotation on containers: how often this container was restarted before.
+    pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+    /// Annotation on containers: where the container writes its termination message, as it sees it.
+    pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+    /// Annotation on containers: `File` or `FallbackToLogsOnError`.
+    pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+    /// Annotation on sandboxes: where the pod came from, `api`, `file` or `http`.
+    pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+}
+
+/// State of a container as the runtime reports it. Anything else than the first three counts as unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerState {
+    /// Created, never started.
+    Created,
+    /// Its process runs.
+    Running,
+    /// Its process has ended; exit code and times are known.
+    Exited,
+    /// The runtime cannot tell: it may be running, and is treated so.
+    Unknown,
+}
+
+impl ContainerState {
+    /// Whether a process of this container may still be there.
+    pub fn may_run(self) -> bool {
+        matches!(self, Self::Running | Self::Unknown)
+    }
+}
+
+/// One container instance of a pod, with everything that teardown and status need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Runtime's id.
+    pub id: String,
+    /// Name in the pod's spec.
+    pub name: String,
+    /// CRI attempt, the kubelet's restart count at creation.
+    pub attempt: u32,
+    /// The sandbox it lives in.
+    pub sandbox_id: String,
+    /// Last reported state.
+    pub state: ContainerState,
+    /// When it was created, by the runtime's clock.
+    pub created_at: Timestamp,
+    /// When it was started; `None` if never.
+    pub started_at: Option<Timestamp>,
+    /// When it ended; `None` while it runs.
+    pub finished_at: Option<Timestamp>,
+    /// Exit code; means something only when exited.
+    pub exit_code: i32,
+    /// Runtime's reason, such as `Completed`, `Error`, `OOMKilled`.
+    pub reason: String,
+    /// Runtime's message.
+    pub message: String,
+    /// Image as the user wrote it.
+    pub image: String,
+    /// Image as the runtime resolved it.
+    pub image_ref: String,
+    /// From the kubelet's annotation; 0 if absent or unreadable.
+    pub restart_count: i32,
+    /// Host path of the termination message file, if the runtime reports its mount.
+    pub termination_message_file: Option<String>,
+    /// Whether the end of the log stands in for an empty termination message after an error.
+    pub message_falls_back_to_log: bool,
+    /// Host path of the container's log; empty if the runtime names none.
+    pub log_path: String,
+}
+
+/// State of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxState {
+    /// Its network and cgroup stand.
+    Ready,
+    /// Stopped or dead.
+    NotReady,
+}
+
+/// One sandbox of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Runtime's id.
+    pub id: String,
+    /// CRI attempt.
+    pub attempt: u32,
+    /// Last reported state.
+    pub state: SandboxState,
+    /// When it was created, by the runtime's clock.
+    pub created_at: Timestamp,
+    /// Pod annotations as they were when the sandbox was made.
+    pub annotations: BTreeMap<String, String>,
+    /// Pod IPs, first is the primary; empty for the host network and when not asked for.
+    pub ips: Vec<String>,
+}
+
+/// All that the runtime knows of one pod, newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimePod {
+    /// Attempt descending, then creation descending, then id.
+    pub sandboxes: Vec<Sandbox>,
+    /// Creation descending.
+    pub containers: Vec<Container>,
+}
+
+impl RuntimePod {
+    /// The newest instance of the container with this name.
+    pub fn newest(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().find(|container| container.name == name)
+    }
+
+    /// Containers of which a process may still be there.
+    pub fn running(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().filter(|container| container.state.may_run())
+    }
+
+    /// Nothing of the pod is left in the runtime.
+    pub fn is_gone(&self) -> bool {
+        self.sandboxes.is_empty() && self.containers.is_empty()
+    }
+}
