@@ -1,0 +1,9 @@
+//! The API server as this agent uses it: a handful of requests, each answer sorted by what it proves.
+
+mod client;
+mod error;
+
+pub use self::{
+    client::{ApiClient, DeleteAnswer, PodPage, WatchLine, WatchStream},
+    error::ApiError,
+};

@@ -1,0 +1,327 @@
+//! The requests themselves. Writes pass the gate for effects; nothing is retried here, because what a retry
+//! means differs from caller to caller.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
+use http::{Method, Request, Response, header};
+use http_body_util::BodyExt as _;
+use k8s_openapi::api::core::v1::Node;
+use kube::client::Body;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json, value::RawValue};
+use tokio::time::timeout;
+use tokio_util::{
+    codec::{FramedRead, LinesCodec},
+    io::StreamReader,
+};
+
+use super::ApiError;
+use crate::{
+    node::effects::{Effect, Effects},
+    pod::PodRef,
+};
+
+/// The API server ends mutating requests after 34 s and others after 60 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
+/// Pods in one page: a page is held in memory whole.
+const PAGE: usize = 50;
+/// A line of a watch is one object; etcd takes no object over 1.5 MiB, and JSON may blow one up.
+const WATCH_LINE_LIMIT: usize = 16 << 20;
+
+/// A client with the agent's own identity.
+#[derive(Clone)]
+pub struct ApiClient {
+    kube: kube::Client,
+    effects: Effects,
+    node_name: Arc<str>,
+}
+
+/// One page of this node's pods, each still in JSON, so that one that cannot be understood harms no other.
+#[derive(Debug, Deserialize)]
+pub struct PodPage {
+    /// Of the list, not of the objects.
+    pub metadata: PageMeta,
+    /// The pods.
+    #[serde(default)]
+    pub items: Vec<Box<RawValue>>,
+}
+
+/// `ListMeta`, as far as it is needed.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PageMeta {
+    /// State of the store that the list shows.
+    #[serde(default)]
+    pub resource_version: String,
+    /// Token of the next page; empty on the last.
+    #[serde(default, rename = "continue")]
+    pub continue_token: String,
+}
+
+/// One line of a watch.
+#[derive(Debug, Deserialize)]
+pub struct WatchLine {
+    /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or `ERROR`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The object, or the `Status` of an error.
+    pub object: Box<RawValue>,
+}
+
+/// Lines of a running watch.
+pub type WatchStream = BoxStream<'static, Result<WatchLine, ApiError>>;
+
+/// What became of a DELETE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeleteAnswer {
+    /// The object is gone, or another one has its name.
+    Gone,
+    /// It stays until its finalizers are taken off.
+    HeldByFinalizers,
+}
+
+impl ApiClient {
+    /// A client for the pods of this node.
+    pub fn new(kube: kube::Client, effects: Effects, node_name: &str) -> Self {
+        Self {
+            kube,
+            effects,
+            node_name: node_name.into(),
+        }
+    }
+
+    /// This agent's Node.
+    pub async fn node(&self) -> Result<Node, ApiError> {
+        self.get_json(&format!("/api/v1/nodes/{}", self.node_name)).await
+    }
+
+    /// Version that the server reports, such as `v1.36.3`.
+    pub async fn version(&self) -> Result<String, ApiError> {
+        let info: Value = self.get_json("/version").await?;
+        Ok(info["gitVersion"].as_str().unwrap_or("unknown").to_owned())
+    }
+
+    /// One page of this node's pods, consistent; `name` narrows it to one name.
+    pub async fn pods(&self, name: Option<&str>, continue_token: &str) -> Result<PodPage, ApiError> {
+        let mut selector = format!("spec.nodeName={}", self.node_name);
+        if let Some(name) = name {
+            selector = format!("{selector},metadata.name={name}");
+        }
+        let mut path = format!("/api/v1/pods?fieldSelector={}&limit={PAGE}", escape(&selector));
+        if !continue_token.is_empty() {
+            path = format!("{path}&continue={}", escape(continue_token));
+        }
+        self.get_json(&path).await
+    }
+
+    /// Watches this node's pods from a resourceVersion on. The server ends the stream after `lifetime`.
+    pub async fn watch_pods(&self, from: &str, lifetime: Duration) -> Result<WatchStream, ApiError> {
+        const VERB: &str = "WATCH";
+        let selector = escape(&format!("spec.nodeName={}", self.node_name));
+        let path = format!(
+            "/api/v1/pods?watch=true&allowWatchBookmarks=true&fieldSelector={selector}&resourceVersion={}&timeoutSeconds={}",
+            escape(from),
+            lifetime.as_secs(),
+        );
+        let request = request(Method::GET, VERB, &path, None, Bytes::new())?;
+        let response = self.answered(VERB, &path, request).await?;
+        let broken = move |cause: String| ApiError::Unreachable {
+            verb: VERB,
+            path: "/api/v1/pods".to_owned(),
+            cause,
+        };
+        let body = StreamReader::new(response.into_body().into_data_stream().map_err(std::io::Error::other));
+        let lines = FramedRead::new(body, LinesCodec::new_with_max_length(WATCH_LINE_LIMIT));
+        Ok(lines
+            .map(move |line| {
+                let line = line.map_err(|error| broken(chain(&error)))?;
+                serde_json::from_str(&line).map_err(|error| ApiError::Unreadable {
+                    verb: VERB,
+                    path: "/api/v1/pods".to_owned(),
+                    cause: error.to_string(),
+                })
+            })
+            .boxed())
+    }
+
+    /// Strategic merge patch of a pod's status. The body carries the UID, so that no other pod is ever touched.
+    pub async fn patch_pod_status(&self, pod: &PodRef, patch: &Value) -> Result<(), ApiError> {
+        const TYPE: &str = "application/strategic-merge-patch+json";
+        let path = format!("{}/status", pod_path(pod));
+        self.write(Method::PATCH, "PATCH", &path, Some(TYPE), patch).await.map(drop)
+    }
+
+    /// The final delete: grace 0, and the UID as precondition.
+    pub async fn delete_pod(&self, pod: &PodRef) -> Result<DeleteAnswer, ApiError> {
+        let options = json!({
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "gracePeriodSeconds": 0,
+            "preconditions": { "uid": pod.uid.as_str() },
+        });
+        let body = match self.write(Method::DELETE, "DELETE", &pod_path(pod), None, &options).await {
+            Ok(body) => body,
+            // 409: another pod has the name by now.
+            Err(error) if error.is_absent() || error.code() == Some(409) => return Ok(DeleteAnswer::Gone),
+            Err(error) => return Err(error),
+        };
+        let held = serde_json::from_slice::<Deleted>(&body).is_ok_and(|object| !object.metadata.finalizers.is_empty());
+        Ok(if held { DeleteAnswer::HeldByFinalizers } else { DeleteAnswer::Gone })
+    }
+
+    /// Records an event.
+    pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), ApiError> {
+        let path = format!("/api/v1/namespaces/{}/events", escape(namespace));
+        self.write(Method::POST, "POST", &path, Some("application/json"), event).await.map(drop)
+    }
+
+    /// Asks whether this identity may do something. A question, not an effect.
+    pub async fn may(&self, attributes: &Value) -> Result<bool, ApiError> {
+        const PATH: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let review = json!({
+            "kind": "SelfSubjectAccessReview",
+            "apiVersion": "authorization.k8s.io/v1",
+            "spec": { "resourceAttributes": attributes },
+        });
+        let body = Bytes::from(review.to_string());
+        let request = request(Method::POST, "POST", PATH, Some("application/json"), body)?;
+        let answer: Value = read("POST", PATH, &self.collected("POST", PATH, request).await?)?;
+        Ok(answer["status"]["allowed"].as_bool().unwrap_or(false))
+    }
+
+    async fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        let request = request(Method::GET, "GET", path, None, Bytes::new())?;
+        read("GET", path, &self.collected("GET", path, request).await?)
+    }
+
+    async fn write(
+        &self,
+        method: Method,
+        verb: &'static str,
+        path: &str,
+        content_type: Option<&'static str>,
+        body: &Value,
+    ) -> Result<Bytes, ApiError> {
+        let effect = Effect { verb, target: path };
+        let allowed = self.effects.allow(&effect).map_err(|held| ApiError::Held {
+            verb,
+            path: path.to_owned(),
+            cause: held.to_string(),
+        })?;
+        if !allowed {
+            return Ok(Bytes::new());
+        }
+        let request = request(method, verb, path, content_type, Bytes::from(body.to_string()))?;
+        self.collected(verb, path, request).await
+    }
+
+    async fn collected(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
+        let answer = async {
+            let response = self.answered(verb, path, request).await?;
+            let body = response.into_body().collect().await;
+            body.map(http_body_util::Collected::to_bytes).map_err(|error| ApiError::Unreachable {
+                verb,
+                path: path.to_owned(),
+                cause: chain(&error),
+            })
+        };
+        timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(|_| {
+            Err(ApiError::Timeout {
+                verb,
+                path: path.to_owned(),
+                after: REQUEST_TIMEOUT,
+            })
+        })
+    }
+
+    /// Sends, and turns every answer that is no success into an error.
+    async fn answered(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+        let response = self.kube.send(request).await.map_err(|error| ApiError::Unreachable {
+            verb,
+            path: path.to_owned(),
+            cause: chain(&error),
+        })?;
+        let code = response.status();
+        if code.is_success() {
+            return Ok(response);
+        }
+        let retry_after = response.headers().get(header::RETRY_AFTER);
+        let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
+        let body = response.into_body().collect().await.map(http_body_util::Collected::to_bytes);
+        Err(ApiError::refused(verb, path, code.as_u16(), retry_after, &body.unwrap_or_default()))
+    }
+}
+
+/// As much of a DELETE's answer as tells whether the object stays.
+#[derive(Deserialize)]
+struct Deleted {
+    #[serde(default)]
+    metadata: DeletedMeta,
+}
+
+#[derive(Default, Deserialize)]
+struct DeletedMeta {
+    #[serde(default)]
+    finalizers: Vec<String>,
+}
+
+fn pod_path(pod: &PodRef) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", escape(&pod.namespace), escape(&pod.name))
+}
+
+fn request(
+    method: Method,
+    verb: &'static str,
+    path: &str,
+    content_type: Option<&'static str>,
+    body: Bytes,
+) -> Result<Request<Body>, ApiError> {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::ACCEPT, "application/json")
+        .header(header::CONTENT_TYPE, content_type.unwrap_or("application/json"))
+        .body(Body::from(body.to_vec()))
+        .map_err(|error| ApiError::Unreadable {
+            verb,
+            path: path.to_owned(),
+            cause: error.to_string(),
+        })
+}
+
+fn read<T: DeserializeOwned>(verb: &'static str, path: &str, body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::Unreadable {
+        verb,
+        path: path.to_owned(),
+        cause: error.to_string(),
+    })
+}
+
+/// Percent-encodes whatever is not plainly a name: names come from the API and may be hostile.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => out.push(byte.into()),
+            b'.' if text != "." && text != ".." => out.push('.'),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// An error with its causes on one line; each layer repeats less than one might hope.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,115 @@
+//! What a failed request means. Only a few answers prove anything about an object.
+
+use std::time::Duration;
+
+use kube::core::Status;
+use thiserror::Error;
+
+/// A request that did not do what it should, with its verb and path.
+#[derive(Debug, Error)]
+pub enum ApiError {
+    /// The server answered with an error.
+    #[error("{verb} {path}: {code} {reason}: {message}")]
+    Refused {
+        /// HTTP verb.
+        verb: &'static str,
+        /// Request path.
+        path: String,
+        /// HTTP status.
+        code: u16,
+        /// `Status.reason`, may be empty.
+        reason: String,
+        /// `Status.message`, or the start of the body.
+        message: String,
+        /// From `Retry-After` or `details.retryAfterSeconds`.
+        retry_after: Option<Duration>,
+        /// Whether `details` names an object: a 404 without them means that the route is missing.
+        names_object: bool,
+    },
+    /// No answer: connection, TLS, or the stream broke.
+    #[error("{verb} {path}: {cause}")]
+    Unreachable {
+        /// HTTP verb.
+        verb: &'static str,
+        /// Request path.
+        path: String,
+        /// The chain of causes.
+        cause: String,
+    },
+    /// No answer in time.
+    #[error("{verb} {path}: no answer within {after:?}")]
+    Timeout {
+        /// HTTP verb.
+        verb: &'static str,
+        /// Request path.
+        path: String,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// An answer that cannot be read.
+    #[error("{verb} {path}: unreadable answer: {cause}")]
+    Unreadable {
+        /// HTTP verb.
+        verb: &'static str,
+        /// Request path.
+        path: String,
+        /// What the decoder said.
+        cause: String,
+    },
+    /// Held back by one of the guards.
+    #[error("{verb} {path}: held back: {cause}")]
+    Held {
+        /// HTTP verb.
+        verb: &'static str,
+        /// Request path.
+        path: String,
+        /// Which guard and why.
+        cause: String,
+    },
+}
+
+impl ApiError {
+    pub(super) fn refused(verb: &'static str, path: &str, code: u16, retry_after: Option<Duration>, body: &[u8]) -> Self {
+        let status = serde_json::from_slice::<Status>(body).ok();
+        let details = status.as_ref().and_then(|status| status.details.as_ref());
+        let seconds = details.map_or(0, |details| details.retry_after_seconds);
+        Self::Refused {
+            verb,
+            path: path.to_owned(),
+            code,
+            names_object: details.is_some_and(|details| !details.name.is_empty()),
+            retry_after: retry_after.or((seconds > 0).then(|| Duration::from_secs(seconds.into()))),
+            reason: status.as_ref().map(|status| status.reason.clone()).unwrap_or_default(),
+            message: status.map_or_else(
+                || String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned(),
+                |status| status.message,
+            ),
+        }
+    }
+
+    /// HTTP status of the answer, if there was one.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused { code, .. } => Some(*code),
+            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Unreadable { .. } | Self::Held { .. } => None,
+        }
+    }
+
+    /// The object is proven to be absent: 404 that names it.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Refused { code: 404, names_object: true, .. })
+    }
+
+    /// The list or watch must start anew: its resourceVersion is too old.
+    pub fn is_expired(&self) -> bool {
+        self.code() == Some(410)
+    }
+
+    /// How long the server asks to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Unreadable { .. } | Self::Held { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Moments that outlive this process: measured from boot, so that a jump of the wall clock changes nothing.
+
+use std::{path::Path, time::Duration};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Where the kernel names the current boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A moment of this boot of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Which boot.
+    pub boot_id: String,
+    /// CLOCK_BOOTTIME, which goes on while the machine sleeps.
+    pub since_boot: Duration,
+    /// For people only.
+    pub wall: Timestamp,
+}
+
+/// Tells moments of this boot.
+#[derive(Debug, Clone)]
+pub struct BootClock {
+    boot_id: String,
+}
+
+impl BootClock {
+    /// A clock of the current boot.
+    pub fn new() -> std::io::Result<Self> {
+        Self::from_file(Path::new(BOOT_ID))
+    }
+
+    fn from_file(path: &Path) -> std::io::Result<Self> {
+        let boot_id = std::fs::read_to_string(path)?.trim().to_owned();
+        Ok(Self { boot_id })
+    }
+
+    /// This moment.
+    pub fn now(&self) -> Mark {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+        Mark {
+            boot_id: self.boot_id.clone(),
+            since_boot: Duration::new(seconds, nanos),
+            wall: Timestamp::now(),
+        }
+    }
+}
+
+impl Mark {
+    /// Time from this moment to `now`; `None` if the machine was rebooted in between.
+    pub fn elapsed(&self, now: &Mark) -> Option<Duration> {
+        (self.boot_id == now.boot_id).then(|| now.since_boot.saturating_sub(self.since_boot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(boot_id: &str, seconds: u64, wall: i64) -> Mark {
+        Mark {
+            boot_id: boot_id.to_owned(),
+            since_boot: Duration::from_secs(seconds),
+            wall: Timestamp::from_second(wall).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_jump_of_the_wall_clock_changes_nothing() {
+        let begun = mark("a", 100, 5_000_000);
+        assert_eq!(begun.elapsed(&mark("a", 107, 1_000)), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn nothing_is_known_across_a_reboot() {
+        assert_eq!(mark("a", 100, 0).elapsed(&mark("b", 5, 60)), None);
+    }
+
+    #[test]
+    fn the_clock_goes_forward() {
+        let clock = BootClock::new().unwrap();
+        let first = clock.now();
+        assert!(first.elapsed(&clock.now()).is_some());
+    }
+}

@@ -1,0 +1,359 @@
+//! The pod as teardown sees it: the few fields that matter, projected once from the API object.
+
+use std::{fmt, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Container, LifecycleHandler, Pod, PodSpec},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+
+/// Annotation by which a mirror pod is known, whatever its value.
+const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// A pod's identity. Names are for people.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodUid(Arc<str>);
+
+/// A pod's identity with the names that people know it by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PodRef {
+    /// Identity.
+    pub uid: PodUid,
+    /// Namespace.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+}
+
+/// What of a pod decides how it is taken down.
+#[derive(Debug, Clone)]
+pub struct PodView {
+    /// Identity and names.
+    pub pod: PodRef,
+    /// Set once the pod is being deleted.
+    pub deletion: Option<Deletion>,
+    /// `Failed` or `Succeeded`.
+    pub terminal_phase: bool,
+    /// Stands for a static pod: never touched.
+    pub mirror: bool,
+    /// `spec.terminationGracePeriodSeconds`.
+    pub spec_grace: Option<i64>,
+    /// Decides where the pod's cgroup lies.
+    pub qos: QosClass,
+    /// Has no network of its own: hooks reach it by the node's address.
+    pub host_network: bool,
+    /// Addresses in the status, primary first.
+    pub ips: Vec<String>,
+    /// First address of the node in the status.
+    pub host_ip: Option<String>,
+    /// Names volumes that a controller attaches to nodes.
+    pub attachable_volumes: bool,
+    /// All containers of the spec, in its order: init, regular, ephemeral.
+    pub containers: Vec<ContainerView>,
+    /// The object as the API last showed it, kept only while the pod ends.
+    pub object: Option<Arc<Pod>>,
+}
+
+/// `metadata.deletionTimestamp` and `deletionGracePeriodSeconds`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deletion {
+    /// When the grace period is over, by the API server's clock.
+    pub timestamp: Timestamp,
+    /// Seconds asked for; `Some(0)` is a forced deletion.
+    pub grace: Option<i64>,
+}
+
+/// `status.qosClass`, computed from the spec where it is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QosClass {
+    /// Limits equal requests for every container.
+    Guaranteed,
+    /// Some requests or limits.
+    Burstable,
+    /// None at all.
+    BestEffort,
+}
+
+/// One container of the spec.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its part in the pod.
+    pub role: Role,
+    /// Its preStop handler.
+    pub pre_stop: Option<Hook>,
+    /// Named ports, for hooks that name one.
+    pub ports: Vec<(String, i32)>,
+}
+
+/// Part that a container plays in its pod; decides the order of stopping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// `spec.initContainers`, runs to its end before the regular ones.
+    Init,
+    /// `spec.initContainers` with restartPolicy Always.
+    Sidecar,
+    /// `spec.containers`.
+    Regular,
+    /// `spec.ephemeralContainers`.
+    Ephemeral,
+}
+
+/// A preStop handler.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Hook {
+    /// A command in the container.
+    Exec(Vec<String>),
+    /// A request to the pod.
+    HttpGet(HttpGet),
+    /// A wait of so many seconds.
+    Sleep(u64),
+    /// A handler that names nothing that can be run: its failure is reported.
+    Invalid,
+}
+
+/// The `httpGet` of a handler.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HttpGet {
+    /// Host, if not the pod itself.
+    pub host: Option<String>,
+    /// `http` or `https`.
+    pub https: bool,
+    /// Port number or a port's name.
+    pub port: HookPort,
+    /// Path with its query.
+    pub path: String,
+    /// Extra headers, repeats kept.
+    pub headers: Vec<(String, String)>,
+}
+
+/// Port of an `httpGet`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HookPort {
+    /// As a number.
+    Number(i32),
+    /// Looked up among the container's ports, else read as a number.
+    Name(String),
+}
+
+// === impl PodUid ===
+
+impl PodUid {
+    /// The UID as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for PodUid {
+    fn from(uid: &str) -> Self {
+        Self(uid.into())
+    }
+}
+
+impl fmt::Display for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for PodRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+// === impl PodView ===
+
+impl PodView {
+    /// Projects an API object; `None` if it lacks what identifies a pod.
+    pub fn project(pod: Pod) -> Option<Self> {
+        let mut view = Self::of(&pod)?;
+        if view.ends() {
+            view.object = Some(Arc::new(pod));
+        }
+        Some(view)
+    }
+
+    fn of(pod: &Pod) -> Option<Self> {
+        let meta = &pod.metadata;
+        let required = |field: &Option<String>| field.as_deref().filter(|text| !text.is_empty()).map(Arc::<str>::from);
+        let spec = pod.spec.as_ref();
+        let status = pod.status.as_ref();
+        let mut ips: Vec<String> = status.and_then(|status| status.pod_ip.clone()).into_iter().collect();
+        for ip in status.and_then(|status| status.pod_ips.as_ref()).into_iter().flatten() {
+            if !ips.contains(&ip.ip) {
+                ips.push(ip.ip.clone());
+            }
+        }
+        Some(Self {
+            pod: PodRef {
+                uid: PodUid(required(&meta.uid)?),
+                namespace: required(&meta.namespace)?,
+                name: required(&meta.name)?,
+            },
+            deletion: meta.deletion_timestamp.as_ref().map(|at| Deletion {
+                timestamp: at.0,
+                grace: meta.deletion_grace_period_seconds,
+            }),
+            terminal_phase: matches!(
+                status.and_then(|status| status.phase.as_deref()),
+                Some("Failed" | "Succeeded")
+            ),
+            mirror: meta.annotations.as_ref().is_some_and(|map| map.contains_key(CONFIG_MIRROR)),
+            spec_grace: spec.and_then(|spec| spec.termination_grace_period_seconds),
+            qos: QosClass::of(pod),
+            host_network: spec.and_then(|spec| spec.host_network).unwrap_or(false),
+            ips,
+            host_ip: status.and_then(|status| status.host_ip.clone()),
+            attachable_volumes: spec.is_some_and(names_attachable_volumes),
+            containers: spec.map(containers).unwrap_or_default(),
+            object: None,
+        })
+    }
+
+    /// Whether this pod is to be taken down.
+    pub fn ends(&self) -> bool {
+        self.deletion.is_some() || self.terminal_phase
+    }
+
+    /// The container of this name.
+    pub fn container(&self, name: &str) -> Option<&ContainerView> {
+        self.containers.iter().find(|container| &*container.name == name)
+    }
+}
+
+fn containers(spec: &PodSpec) -> Vec<ContainerView> {
+    let init = spec.init_containers.iter().flatten().map(|container| {
+        let sidecar = container.restart_policy.as_deref() == Some("Always");
+        ContainerView::of(container, if sidecar { Role::Sidecar } else { Role::Init })
+    });
+    let regular = spec.containers.iter().map(|container| ContainerView::of(container, Role::Regular));
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| ContainerView {
+        name: container.name.as_str().into(),
+        role: Role::Ephemeral,
+        pre_stop: None,
+        ports: Vec::new(),
+    });
+    init.chain(regular).chain(ephemeral).collect()
+}
+
+/// Volumes whose detaching a controller starts once the containers are reported as terminated.
+fn names_attachable_volumes(spec: &PodSpec) -> bool {
+    spec.volumes.iter().flatten().any(|volume| {
+        volume.persistent_volume_claim.is_some()
+            || volume.ephemeral.is_some()
+            || volume.csi.is_some()
+            || volume.iscsi.is_some()
+            || volume.fc.is_some()
+    })
+}
+
+// === impl ContainerView ===
+
+impl ContainerView {
+    fn of(container: &Container, role: Role) -> Self {
+        let pre_stop = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+        Self {
+            name: container.name.as_str().into(),
+            role,
+            pre_stop: pre_stop.map(Hook::of),
+            ports: container
+                .ports
+                .iter()
+                .flatten()
+                .filter_map(|port| Some((port.name.clone()?, port.container_port)))
+                .collect(),
+        }
+    }
+}
+
+// === impl Hook ===
+
+impl Hook {
+    /// The first handler that is set, in the kubelet's order.
+    pub fn of(handler: &LifecycleHandler) -> Self {
+        if let Some(exec) = &handler.exec {
+            return Self::Exec(exec.command.clone().unwrap_or_default());
+        }
+        if let Some(get) = &handler.http_get {
+            return Self::HttpGet(HttpGet {
+                host: get.host.clone().filter(|host| !host.is_empty()),
+                https: get.scheme.as_deref().is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
+                port: match &get.port {
+                    IntOrString::Int(number) => HookPort::Number(*number),
+                    IntOrString::String(name) => HookPort::Name(name.clone()),
+                },
+                path: get.path.clone().unwrap_or_default(),
+                headers: get
+                    .http_headers
+                    .iter()
+                    .flatten()
+                    .map(|header| (header.name.clone(), header.value.clone()))
+                    .collect(),
+            });
+        }
+        match &handler.sleep {
+            Some(sleep) => Self::Sleep(u64::try_from(sleep.seconds).unwrap_or(0)),
+            None => Self::Invalid,
+        }
+    }
+
+    /// The handler's name in the API.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Exec(_) => "exec",
+            Self::HttpGet(_) => "httpGet",
+            Self::Sleep(_) => "sleep",
+            Self::Invalid => "invalid",
+        }
+    }
+}
+
+// === impl QosClass ===
+
+impl QosClass {
+    fn of(pod: &Pod) -> Self {
+        match pod.status.as_ref().and_then(|status| status.qos_class.as_deref()) {
+            Some("Guaranteed") => Self::Guaranteed,
+            Some("Burstable") => Self::Burstable,
+            Some("BestEffort") => Self::BestEffort,
+            _ => pod.spec.as_ref().map_or(Self::BestEffort, Self::computed),
+        }
+    }
+
+    /// The rule of the API server, for objects that have no `qosClass` yet.
+    fn computed(spec: &PodSpec) -> Self {
+        let mut any = false;
+        let mut guaranteed = true;
+        for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
+            let resources = container.resources.as_ref();
+            let requests = resources.and_then(|resources| resources.requests.as_ref());
+            let limits = resources.and_then(|resources| resources.limits.as_ref());
+            for name in ["cpu", "memory"] {
+                let limit = limits.and_then(|map| map.get(name)).filter(|quantity| !is_zero(&quantity.0));
+                let request = requests.and_then(|map| map.get(name)).filter(|quantity| !is_zero(&quantity.0));
+                any |= limit.is_some() || request.is_some();
+                guaranteed &= limit.is_some() && request.is_none_or(|request| Some(request) == limit);
+            }
+        }
+        match (any, guaranteed) {
+            (false, _) => Self::BestEffort,
+            (true, true) => Self::Guaranteed,
+            (true, false) => Self::Burstable,
+        }
+    }
+}
+
+fn is_zero(quantity: &str) -> bool {
+    let digits = quantity.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    !digits.is_empty() && digits.chars().all(|c| matches!(c, '0' | '.' | '+' | '-'))
+}

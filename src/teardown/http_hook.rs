@@ -1,0 +1,205 @@
+//! The `httpGet` of a preStop hook, as the kubelet sends it: certificates unchecked, any answer is success.
+
+use std::sync::{Arc, OnceLock};
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use thiserror::Error;
+
+use crate::pod::{ContainerView, HookPort, HttpGet};
+
+/// Redirects that are followed, all within one host name.
+const MAX_REDIRECTS: usize = 10;
+/// How the kubelet of this version names itself.
+const USER_AGENT: &str = "kube-lifecycle/1.36";
+
+/// Why a request got no answer.
+#[derive(Debug, Error)]
+pub enum HttpHookError {
+    /// A pod without an address, and the handler names no host.
+    #[error("httpGet: the pod has no IP and the handler names no host")]
+    NoAddress,
+    /// A port name that no port of the container has, or a number that is none.
+    #[error("httpGet: port {0:?} is neither a port of the container nor a number from 1 to 65535")]
+    BadPort(String),
+    /// Host, port and path make no URL.
+    #[error("httpGet: {0:?} is no URL")]
+    BadUrl(String),
+    /// Nothing was answered.
+    #[error("httpGet: {0}")]
+    NoAnswer(String),
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    authority: String,
+    path: String,
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Looks up host and port.
+    pub fn of(get: &HttpGet, container: &ContainerView, pod_address: Option<&str>) -> Result<Self, HttpHookError> {
+        let host = get.host.as_deref().or(pod_address).ok_or(HttpHookError::NoAddress)?;
+        let host = if host.contains(':') && !host.starts_with('[') {
+            format!("[{host}]")
+        } else {
+            host.to_owned()
+        };
+        let path = if get.path.starts_with('/') {
+            get.path.clone()
+        } else {
+            format!("/{}", get.path)
+        };
+        Ok(Self {
+            authority: format!("{host}:{}", port(&get.port, container)?),
+            path,
+        })
+    }
+
+    fn url(&self, scheme: &str) -> Result<reqwest::Url, HttpHookError> {
+        let url = format!("{scheme}://{}{}", self.authority, self.path);
+        reqwest::Url::parse(&url).map_err(|_| HttpHookError::BadUrl(url))
+    }
+}
+
+fn port(port: &HookPort, container: &ContainerView) -> Result<u16, HttpHookError> {
+    let (number, text) = match port {
+        HookPort::Number(number) => (Some(*number), number.to_string()),
+        HookPort::Name(name) => {
+            let named = container.ports.iter().find(|(port, _)| port == name).map(|(_, number)| *number);
+            (named.or_else(|| name.parse().ok()), name.clone())
+        }
+    };
+    number
+        .and_then(|number| u16::try_from(number).ok())
+        .filter(|number| *number > 0)
+        .ok_or(HttpHookError::BadPort(text))
+}
+
+/// Sends the request; an https port that speaks plain http gets it once more in plain http, without credentials.
+pub async fn get(get: &HttpGet, target: &Target) -> Result<(), HttpHookError> {
+    let mut headers = headers(&get.headers);
+    let scheme = if get.https { "https" } else { "http" };
+    let Err(first) = send(target.url(scheme)?, headers.clone()).await else {
+        return Ok(());
+    };
+    if get.https && speaks_plain_http(&first) {
+        headers.remove(header::AUTHORIZATION);
+        if send(target.url("http")?, headers).await.is_ok() {
+            return Ok(());
+        }
+    }
+    Err(HttpHookError::NoAnswer(causes(&first)))
+}
+
+async fn send(url: reqwest::Url, headers: HeaderMap) -> Result<(), reqwest::Error> {
+    client()?.get(url).headers(headers).send().await.map(drop)
+}
+
+/// Made when the first hook needs it: most nodes never do.
+fn client() -> Result<&'static reqwest::Client, reqwest::Error> {
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    if let Some(client) = CLIENT.get() {
+        return Ok(client);
+    }
+    let redirects = reqwest::redirect::Policy::custom(|attempt| {
+        let same_host = attempt.previous().last().is_some_and(|last| last.host() == attempt.url().host());
+        if same_host && attempt.previous().len() <= MAX_REDIRECTS {
+            attempt.follow()
+        } else {
+            attempt.stop()
+        }
+    });
+    let client = reqwest::Client::builder()
+        .use_preconfigured_tls(unchecked_tls())
+        .no_proxy()
+        .pool_max_idle_per_host(0)
+        .redirect(redirects)
+        .build()?;
+    Ok(CLIENT.get_or_init(|| client))
+}
+
+/// TLS without any check, as for the kubelet's probes: the pod's certificate is the pod's own affair.
+fn unchecked_tls() -> rustls::ClientConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .unwrap_or_else(|_| unreachable!("the provider supports the default versions"))
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Unchecked(provider)))
+        .with_no_client_auth()
+}
+
+fn headers(pairs: &[(String, String)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in pairs {
+        // The API server refuses names and values that are none; what comes through all the same cannot be sent.
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            headers.append(name, value);
+        }
+    }
+    headers.entry(header::USER_AGENT).or_insert(HeaderValue::from_static(USER_AGENT));
+    let accept = headers.entry(header::ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+    if accept.is_empty() {
+        headers.remove(header::ACCEPT);
+    }
+    headers
+}
+
+/// rustls names a record that is no TLS record so; a server that speaks plain http answers with one.
+fn speaks_plain_http(error: &reqwest::Error) -> bool {
+    causes(error).contains("InvalidContentType")
+}
+
+fn causes(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Accepts any certificate.
+#[derive(Debug)]
+struct Unchecked(Arc<rustls::crypto::CryptoProvider>);
+
+// === impl Unchecked ===
+
+impl rustls::client::danger::ServerCertVerifier for Unchecked {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &rustls::pki_types::CertificateDer<'_>,
+        _intermediates: &[rustls::pki_types::CertificateDer<'_>],
+        _server_name: &rustls::pki_types::ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &rustls::pki_types::CertificateDer<'_>,
+        _dss: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &rustls::pki_types::CertificateDer<'_>,
+        _dss: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
