@@ -1,4 +1,26 @@
-//! Takes pods down the way the kubelet does, straight against the CRI.
+//! Takes Kubernetes pods down the way the kubelet does, straight against the container runtime.
+//!
+//! The way of a pod, and of this list of modules:
+//! `watch → workers → teardown {hooks, containers, sandbox, volumes, cgroups} → report {status, final delete}`
 
-pub mod node;
+pub mod cli;
+pub mod config;
+
+pub mod agent;
+pub mod guard;
+
+pub mod watch;
+pub mod workers;
+pub mod teardown;
 pub mod report;
+
+pub mod api;
+pub mod clock;
+pub mod context;
+pub mod counters;
+pub mod journal;
+pub mod node;
+pub mod pod;
+pub mod record;
+
+pub mod ops;

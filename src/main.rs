@@ -1,2 +1,119 @@
-//! x
-fn main() {}
+//! The command: parses, calls, and turns what comes back into text and an exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use jiff::Timestamp;
+use pod_teardown::{
+    agent,
+    cli::{Cli, NodeFlags, TimelineFormat, Verb},
+    config::{self, Problem, ProblemKind},
+    ops::{
+        admin, check,
+        client::{self, AskError},
+        logging,
+        status::{self, StatusReport},
+        timeline,
+    },
+    record::Story,
+};
+
+/// From sysexits.h: the command was used wrongly.
+const USAGE: u8 = 64;
+/// From sysexits.h: something is configured wrongly.
+const CONFIGURATION: u8 = 78;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nobody reads it if the terminal is gone.
+            error.print().ok();
+            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    // Nearly all of the agent's time is waiting, and each thread costs memory; two are enough to keep one busy
+    // decoder from delaying another pod's deadline.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(64)
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(1, &error.to_string()),
+    };
+    let code = runtime.block_on(dispatch(cli));
+    // A system call that hangs must not keep the process.
+    runtime.shutdown_background();
+    code
+}
+
+async fn dispatch(cli: Cli) -> ExitCode {
+    match cli.verb {
+        Verb::Run(flags) => run(flags).await,
+        Verb::Check(flags) => run_check(flags).await,
+        Verb::Status { socket, json } => match client::ask::<StatusReport>(&socket.socket, admin::STATUS).await {
+            Ok(report) if json => print(&serde_json::to_string_pretty(&report).unwrap_or_default()),
+            Ok(report) => print(&status::text(&report, Timestamp::now())),
+            Err(error) => failed(1, &error.to_string()),
+        },
+        Verb::Timeline { pod, format, socket } => {
+            let Some((namespace, name)) = pod.split_once('/') else {
+                return failed(USAGE, &format!("{pod:?} names no pod; write NAMESPACE/NAME, such as default/web-0"));
+            };
+            let path = format!("{}/{namespace}/{name}", admin::TIMELINES);
+            match (client::ask::<Vec<Story>>(&socket.socket, &path).await, format) {
+                (Ok(stories), TimelineFormat::Text) => {
+                    print(&stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"))
+                }
+                (Err(error @ AskError::Refused(_)), _) | (Err(error), _) => failed(1, &error.to_string()),
+            }
+        }
+    }
+}
+
+async fn run(flags: NodeFlags) -> ExitCode {
+    logging::start();
+    let settings = match config::validate(&flags).await {
+        Ok(settings) => settings,
+        Err(problems) => return misconfigured(&problems),
+    };
+    match agent::run(settings).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => misconfigured(&[problem]),
+    }
+}
+
+async fn run_check(flags: NodeFlags) -> ExitCode {
+    let rows = match config::validate(&flags).await {
+        Ok(settings) => check::all(settings).await,
+        Err(problems) => problems.into_iter().map(check::Row::from).collect(),
+    };
+    print(&check::table(&rows));
+    ExitCode::from(check::exit_code(&rows))
+}
+
+fn misconfigured(problems: &[Problem]) -> ExitCode {
+    for problem in problems {
+        complain(&problem.to_string());
+    }
+    let usage = problems.iter().any(|problem| problem.kind == ProblemKind::Usage);
+    ExitCode::from(if usage { USAGE } else { CONFIGURATION })
+}
+
+#[allow(clippy::print_stdout, reason = "this is the command's output")]
+fn print(text: &str) -> ExitCode {
+    println!("{}", text.trim_end());
+    ExitCode::SUCCESS
+}
+
+fn failed(code: u8, why: &str) -> ExitCode {
+    complain(why);
+    ExitCode::from(code)
+}
+
+#[allow(clippy::print_stderr, reason = "this is where a command complains")]
+fn complain(why: &str) {
+    eprintln!("pod-teardown: {why}");
+}

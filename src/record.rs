@@ -1,6 +1,9 @@
 //! The story of one pod's end, step by step, for `status`, `timeline` and the log.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -122,6 +125,24 @@ struct State {
 pub struct OpenSpan<'a> {
     record: &'a Record,
     index: Option<usize>,
+}
+
+// === impl Step ===
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Hook => "hook",
+            Self::Term => "term",
+            Self::Kill => "kill",
+            Self::Sandbox => "sandbox",
+            Self::Volumes => "volumes",
+            Self::Cgroup => "cgroup",
+            Self::Status => "status",
+            Self::Delete => "delete",
+            Self::Cleanup => "cleanup",
+        })
+    }
 }
 
 // === impl Record ===

@@ -74,12 +74,12 @@ pub struct WatchLine {
 pub type WatchStream = BoxStream<'static, Result<WatchLine, ApiError>>;
 
 /// What became of a DELETE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeleteAnswer {
-    /// The object is gone, or another one has its name.
+    /// The object is gone.
     Gone,
-    /// It stays until its finalizers are taken off.
-    HeldByFinalizers,
+    /// It stays until these finalizers are taken off.
+    HeldByFinalizers(Vec<String>),
 }
 
 impl ApiClient {
@@ -163,12 +163,24 @@ impl ApiClient {
         });
         let body = match self.write(Method::DELETE, "DELETE", &pod_path(pod), None, &options).await {
             Ok(body) => body,
-            // 409: another pod has the name by now.
-            Err(error) if error.is_absent() || error.code() == Some(409) => return Ok(DeleteAnswer::Gone),
+            Err(error) if error.is_absent() => return Ok(DeleteAnswer::Gone),
             Err(error) => return Err(error),
         };
-        let held = serde_json::from_slice::<Deleted>(&body).is_ok_and(|object| !object.metadata.finalizers.is_empty());
-        Ok(if held { DeleteAnswer::HeldByFinalizers } else { DeleteAnswer::Gone })
+        let finalizers = serde_json::from_slice::<Deleted>(&body).map(|object| object.metadata.finalizers);
+        Ok(match finalizers {
+            Ok(finalizers) if !finalizers.is_empty() => DeleteAnswer::HeldByFinalizers(finalizers),
+            _ => DeleteAnswer::Gone,
+        })
+    }
+
+    /// Whether a complete, consistent list of the pods of this name on this node lacks this UID.
+    pub async fn pod_is_gone(&self, pod: &PodRef) -> Result<bool, ApiError> {
+        let page = self.pods(Some(&pod.name), "").await?;
+        let complete = page.metadata.continue_token.is_empty();
+        let uids = page.items.iter().map(|item| serde_json::from_str::<Deleted>(item.get()).map(|object| object.metadata.uid));
+        // One that cannot be read might be the one.
+        let may_be_this = |uid: Result<String, _>| uid.map_or(true, |uid: String| uid == pod.uid.as_str());
+        Ok(complete && !uids.into_iter().any(may_be_this))
     }
 
     /// Records an event.
@@ -204,7 +216,7 @@ impl ApiClient {
         content_type: Option<&'static str>,
         body: &Value,
     ) -> Result<Bytes, ApiError> {
-        let effect = Effect { verb, target: path };
+        let effect = Effect::new(verb, &path);
         let allowed = self.effects.allow(&effect).map_err(|held| ApiError::Held {
             verb,
             path: path.to_owned(),
@@ -254,7 +266,7 @@ impl ApiClient {
     }
 }
 
-/// As much of a DELETE's answer as tells whether the object stays.
+/// As much of an object as tells which one it is and whether it stays.
 #[derive(Deserialize)]
 struct Deleted {
     #[serde(default)]
@@ -263,6 +275,8 @@ struct Deleted {
 
 #[derive(Default, Deserialize)]
 struct DeletedMeta {
+    #[serde(default)]
+    uid: String,
     #[serde(default)]
     finalizers: Vec<String>,
 }

@@ -1,0 +1,243 @@
+//! The composition root: builds everything in the order in which it is needed, and starts the tasks.
+
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, sync::Arc, time::Duration};
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use jiff::Timestamp;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    api::ApiClient,
+    cli::CgroupDriverFlag,
+    clock::BootClock,
+    config::{Problem, Settings},
+    context::Context,
+    counters::Counters,
+    guard::Guard,
+    journal::{self, Journal},
+    node::{
+        cgroups::Cgroups,
+        cri::{Cri, CriEndpoint, types::{CgroupDriver, RuntimeVersion}},
+        identity::MachineIdentity,
+        lock::PodsLock,
+        mount_namespace::{self, MountNamespace},
+    },
+    ops::admin::{self, Admin},
+    report::events::Events,
+    watch::PodSource,
+    workers::{PodWorkers, quiet::Quiet},
+};
+
+/// Changes that may wait while the map is busy; a longer queue would only hide that it is.
+const CHANGES: usize = 64;
+
+/// Runs the agent until it is told to stop.
+pub async fn run(settings: Settings) -> Result<(), Problem> {
+    let Settings {
+        kube,
+        kubeconfig,
+        node_name,
+        cri_endpoint,
+        kubelet_root,
+        cgroup_driver,
+        kubelet_cgroup_driver,
+        cgroup_root,
+        pod_logs_dir,
+        state_dir,
+        socket,
+        shutdown_timeout,
+        dry_run,
+    } = settings;
+    let mut stop = Stop::new()?;
+
+    // Only one agent may touch this node's pods; one that touches nothing is no other hand.
+    let _lock = if dry_run { None } else { Some(lock(&kubelet_root)?) };
+    let journal = if dry_run { Journal::forgetful() } else { open_journal(&state_dir)? };
+    let clock = BootClock::new().map_err(|error| Problem::configuration(format!("boot id: {error}"), "mount /proc"))?;
+    let machine = MachineIdentity::read();
+    let guard = Guard::new(machine, journal.clone());
+    guard.look(&kubelet_root).await;
+    let effects = guard.effects(dry_run);
+
+    let cri = Cri::new(&cri_endpoint, effects.clone());
+    let version = tokio::select! {
+        version = reach_runtime(&cri, &cri_endpoint) => version?,
+        () = stop.told() => return Ok(()),
+    };
+    same_mount_namespace(&cri_endpoint)?;
+    driver(cgroup_driver, &cri, kubelet_cgroup_driver.as_deref()).await?;
+    let cgroups = Cgroups::detect().map_err(|error| {
+        Problem::configuration(format!("cgroups: {error}"), "mount /sys/fs/cgroup, and let the agent see it")
+    })?;
+
+    let counters = Arc::new(Counters::default());
+    let api = ApiClient::new(kube, kubeconfig, effects.clone(), &node_name).map_err(|error| {
+        Problem::configuration(format!("--kubeconfig: {error}"), "check server, certificates and token in the kubeconfig")
+    })?;
+    let (changes_in, changes) = mpsc::channel(CHANGES);
+    let (source, watch_report) = PodSource::new(api.clone(), guard.clone(), Arc::clone(&counters), changes_in);
+    let context = Arc::new(Context {
+        events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
+        api,
+        cri,
+        runtime_name: version.name.clone(),
+        journal: journal.clone(),
+        clock,
+        counters: Arc::clone(&counters),
+        effects,
+        cgroups,
+        cgroup_root,
+        kubelet_root: kubelet_root.clone(),
+        pod_logs_dir,
+        quiet: Quiet::default(),
+    });
+    let (workers, handle) = PodWorkers::new(context, changes);
+
+    let mut tasks = vec![tokio::spawn(guard.clone().look_for_kubelet(kubelet_root))];
+    if !dry_run {
+        let listener = admin::listen(&socket).map_err(|error| {
+            Problem::configuration(format!("--socket {}: {error}", socket.display()), "name a path where a socket can be made")
+        })?;
+        let admin = Admin {
+            node: node_name.clone(),
+            since: Timestamp::now(),
+            dry_run,
+            runtime: format!("{} {}", version.name, version.version),
+            guard,
+            watch: watch_report,
+            workers: handle,
+            counters,
+        };
+        tasks.push(tokio::spawn(admin.serve(listener)));
+    }
+    tracing::info!(node = node_name, runtime = version.name, runtime_version = version.version, dry_run, "Agent is running");
+    let source = tokio::spawn(source.run());
+    let mut workers = tokio::spawn(workers.run(shutdown_timeout));
+
+    tokio::select! {
+        () = stop.told() => tracing::info!(timeout = ?shutdown_timeout, "Told to stop; pods that are being taken down may come to an end"),
+        ended = &mut workers => tracing::error!(?ended, "The map of workers has ended"),
+    }
+    source.abort();
+    if !workers.is_finished() && timeout(shutdown_timeout + Duration::from_secs(1), &mut workers).await.is_err() {
+        tracing::warn!("Pods are left to the next start");
+    }
+    tasks.iter().for_each(JoinHandle::abort);
+    if let Err(error) = journal.durable().await {
+        tracing::error!(%error, "Journal is not on the disk");
+    }
+    if !dry_run {
+        // Gone already is as good.
+        std::fs::remove_file(&socket).ok();
+    }
+    tracing::info!("Agent has stopped");
+    Ok(())
+}
+
+/// Being told to stop.
+struct Stop {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+// === impl Stop ===
+
+impl Stop {
+    fn new() -> Result<Self, Problem> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Problem::configuration(format!("signals: {error}"), "check the limits of this process"))
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn told(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn lock(kubelet_root: &std::path::Path) -> Result<PodsLock, Problem> {
+    PodsLock::take(&kubelet_root.join("pods")).map_err(|error| {
+        Problem::configuration(error.to_string(), "stop the other one first, or give this one a --kubelet-root of its own")
+    })
+}
+
+fn open_journal(state_dir: &std::path::Path) -> Result<Journal, Problem> {
+    let problem = |error: &dyn std::fmt::Display| {
+        let file = state_dir.join(journal::FILE);
+        Problem::configuration(
+            format!("--state-dir {}: {error}", state_dir.display()),
+            &format!("make the directory writable; if {} is damaged, move it away", file.display()),
+        )
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(state_dir).map_err(|error| problem(&error))?;
+    Journal::open(state_dir).map_err(|error| problem(&error))
+}
+
+/// Waits for the runtime, however long it takes; what answers and is no runtime is a mistake.
+async fn reach_runtime(cri: &Cri, endpoint: &CriEndpoint) -> Result<RuntimeVersion, Problem> {
+    let mut pauses = ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(200))
+        .with_max_delay(Duration::from_secs(10))
+        .without_max_times()
+        .build();
+    loop {
+        match cri.version().await {
+            Ok(version) => return Ok(version),
+            Err(error) if error.is_foreign() => {
+                return Err(Problem::configuration(
+                    format!("--cri-endpoint {endpoint}: what listens there does not speak CRI: {error}"),
+                    "name the socket of containerd or CRI-O",
+                ));
+            }
+            Err(error) => {
+                let pause = pauses.next().unwrap_or(Duration::from_secs(10));
+                tracing::warn!(%endpoint, %error, retry_in = ?pause, "Container runtime is not to be had");
+                sleep(pause).await;
+            }
+        }
+    }
+}
+
+/// An unmount in another mount namespace than the runtime's would be a lie.
+pub fn same_mount_namespace(endpoint: &CriEndpoint) -> Result<(), Problem> {
+    match mount_namespace::compare(endpoint.path()) {
+        Ok(MountNamespace::Same) => Ok(()),
+        Ok(MountNamespace::Other(whose)) => Err(Problem::configuration(
+            format!("this process is not in the mount namespace of {whose}: what it unmounts would stay mounted there"),
+            "run it on the host, without PrivateMounts=, PrivateTmp=, ProtectSystem= and the like in its unit",
+        )),
+        Err(error) => Err(Problem::configuration(
+            format!("mount namespace of the runtime: {error}"),
+            "run the agent as root, with /proc of the host",
+        )),
+    }
+}
+
+/// The cgroup driver of this node, in the kubelet's order: the runtime's word, then the configuration's.
+pub async fn driver(flag: CgroupDriverFlag, cri: &Cri, kubelet: Option<&str>) -> Result<CgroupDriver, Problem> {
+    if flag == CgroupDriverFlag::Cgroupfs {
+        return Ok(CgroupDriver::Cgroupfs);
+    }
+    let told = cri.cgroup_driver().await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "Runtime does not tell its cgroup driver");
+        None
+    });
+    match (told, kubelet) {
+        (Some(CgroupDriver::Cgroupfs), _) | (None, None | Some("" | "cgroupfs")) => Ok(CgroupDriver::Cgroupfs),
+        (Some(CgroupDriver::Systemd), _) | (None, Some(_)) => Err(Problem::configuration(
+            "the cgroup driver of this node is systemd, which this version cannot handle",
+            "use cgroupfs for kubelet and runtime, or say --cgroup-driver cgroupfs if they do already",
+        )),
+    }
+}

@@ -1,0 +1,126 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime.
+///
+/// Stands on a node whose kubelet is gone and finishes the deletion of its pods: preStop hooks, containers, sandbox,
+/// volumes, cgroup, status, and last the API object, each step checked before the next.
+#[derive(Debug, Parser)]
+#[command(name = "pod-teardown", version, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run the agent of this node, in the foreground.
+    ///
+    /// While a kubelet works on this node's pods, or the Node in the API is not this machine, nothing is touched and the
+    /// reason is said. An API server or runtime that is away is waited for.
+    #[command(after_help = "Example:\n  pod-teardown run --kubeconfig /etc/kubernetes/kubelet.conf --node-name worker-1 \\\n    \
+        --kubelet-config /var/lib/kubelet/config.yaml\n\nSee what it would do first: add --dry-run.")]
+    Run(NodeFlags),
+    /// Look whether the agent could work here: configuration, API, rights, identity, runtime. Touches nothing.
+    #[command(after_help = "Exit code: 0 all is well; 78 something is configured wrongly; 69 the API server or the runtime \
+        cannot be reached; 1 anything else. The first of these that applies.")]
+    Check(NodeFlags),
+    /// Show what the running agent is doing, and what holds it back.
+    Status {
+        /// How to reach the agent.
+        #[command(flatten)]
+        socket: SocketFlag,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show how the teardown of a pod went, as bars over time.
+    #[command(after_help = "Example:\n  pod-teardown timeline default/web-0\n\nThe agent remembers the last 256 teardowns \
+        since it was started.")]
+    Timeline {
+        /// The pod, as NAMESPACE/NAME.
+        #[arg(value_name = "NS/POD")]
+        pod: String,
+        /// How to print it.
+        #[arg(long, value_enum, default_value_t = TimelineFormat::Text)]
+        format: TimelineFormat,
+        /// How to reach the agent.
+        #[command(flatten)]
+        socket: SocketFlag,
+    },
+}
+
+/// How a timeline is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TimelineFormat {
+    /// Bars for a terminal.
+    Text,
+}
+
+/// Where the running agent listens.
+#[derive(Debug, Clone, Args)]
+pub struct SocketFlag {
+    /// Admin socket of the running agent.
+    #[arg(long, env = "POD_TEARDOWN_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+}
+
+/// Default of `--socket`.
+pub const DEFAULT_SOCKET: &str = "/run/pod-teardown/pod-teardown.sock";
+
+/// Flags of `run` and `check`.
+#[derive(Debug, Clone, Args)]
+pub struct NodeFlags {
+    /// Credentials for the API server; the kubelet's own will do.
+    #[arg(long, env = "POD_TEARDOWN_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Name of this machine's Node object [default: the host name in lower case].
+    #[arg(long, env = "POD_TEARDOWN_NODE_NAME", value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// Socket of the container runtime.
+    #[arg(
+        long,
+        env = "POD_TEARDOWN_CRI_ENDPOINT",
+        value_name = "URL",
+        default_value = "unix:///run/containerd/containerd.sock"
+    )]
+    pub cri_endpoint: String,
+    /// The kubelet's --root-dir.
+    #[arg(long, env = "POD_TEARDOWN_KUBELET_ROOT", value_name = "DIR", default_value = "/var/lib/kubelet")]
+    pub kubelet_root: PathBuf,
+    /// The kubelet's configuration file: cgroupDriver, cgroupRoot, cgroupsPerQOS and podLogsDir are read from it.
+    #[arg(long, env = "POD_TEARDOWN_KUBELET_CONFIG", value_name = "FILE")]
+    pub kubelet_config: Option<PathBuf>,
+    /// Who made the pods' cgroups: auto asks the runtime, then the kubelet's configuration.
+    #[arg(long, env = "POD_TEARDOWN_CGROUP_DRIVER", value_enum, default_value_t = CgroupDriverFlag::Auto)]
+    pub cgroup_driver: CgroupDriverFlag,
+    /// Cgroup below which the kubelet makes "kubepods" [default: from the kubelet's configuration, else /].
+    #[arg(long, env = "POD_TEARDOWN_CGROUP_ROOT", value_name = "PATH")]
+    pub cgroup_root: Option<String>,
+    /// Where the agent keeps what must survive a crash.
+    #[arg(long, env = "POD_TEARDOWN_STATE_DIR", value_name = "DIR", default_value = "/var/lib/pod-teardown")]
+    pub state_dir: PathBuf,
+    /// Admin socket, for status and timeline.
+    #[command(flatten)]
+    pub socket: SocketFlag,
+    /// How long pods that are being taken down may go on when the agent is told to stop; with a unit, such as 20s.
+    #[arg(long, env = "POD_TEARDOWN_SHUTDOWN_TIMEOUT", value_name = "DURATION", default_value = "20s")]
+    pub shutdown_timeout: String,
+    /// Decide everything, log every effect, perform none.
+    #[arg(long, env = "POD_TEARDOWN_DRY_RUN")]
+    pub dry_run: bool,
+}
+
+/// `--cgroup-driver`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CgroupDriverFlag {
+    /// Ask the runtime, then the kubelet's configuration.
+    Auto,
+    /// Plain directories.
+    Cgroupfs,
+}

@@ -1,0 +1,364 @@
+//! From flags to settings: everything is looked at before anything is touched, and all mistakes are told at once.
+
+use std::{
+    fmt,
+    os::unix::fs::FileTypeExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::Deserialize;
+
+use crate::{
+    cli::{CgroupDriverFlag, NodeFlags},
+    node::cri::CriEndpoint,
+};
+
+/// The kubelet's default for `podLogsDir`.
+const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
+
+/// What `run` and `check` work with; made only by [`validate`].
+#[derive(Debug)]
+pub struct Settings {
+    /// For the API client.
+    pub kube: kube::Config,
+    /// Where it was read from.
+    pub kubeconfig: PathBuf,
+    /// This machine's Node.
+    pub node_name: String,
+    /// The runtime's socket.
+    pub cri_endpoint: CriEndpoint,
+    /// The kubelet's root directory, links resolved.
+    pub kubelet_root: PathBuf,
+    /// What was told of the cgroup driver.
+    pub cgroup_driver: CgroupDriverFlag,
+    /// What the kubelet's configuration says of it.
+    pub kubelet_cgroup_driver: Option<String>,
+    /// Below which the kubelet makes `kubepods`.
+    pub cgroup_root: String,
+    /// Where the kubelet keeps the logs of pods.
+    pub pod_logs_dir: PathBuf,
+    /// Where the journal is.
+    pub state_dir: PathBuf,
+    /// The admin socket.
+    pub socket: PathBuf,
+    /// How long a stop may take.
+    pub shutdown_timeout: Duration,
+    /// Perform no effect.
+    pub dry_run: bool,
+}
+
+/// One mistake, with its remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it lies.
+    pub kind: ProblemKind,
+    /// The thing and what is wrong with it.
+    pub what: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// Where a mistake lies; decides the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProblemKind {
+    /// On the command line.
+    Usage,
+    /// In what the command line points to.
+    Configuration,
+}
+
+/// The kubelet's configuration, as far as it matters here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct KubeletConfiguration {
+    cgroup_driver: Option<String>,
+    cgroup_root: Option<String>,
+    #[serde(rename = "cgroupsPerQOS")]
+    cgroups_per_qos: Option<bool>,
+    pod_logs_dir: Option<PathBuf>,
+}
+
+/// Looks at everything that the flags name.
+pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
+    let mut problems = Problems::default();
+    let kube = problems.take(kubeconfig(flags.kubeconfig.as_deref()).await);
+    let node_name = problems.take(node_name(flags.node_name.as_deref()));
+    let cri_endpoint = problems.take(cri_endpoint(&flags.cri_endpoint));
+    let kubelet_root = problems.take(kubelet_root(&flags.kubelet_root));
+    let kubelet = problems.take(kubelet_configuration(flags.kubelet_config.as_deref()));
+    let cgroup_root = problems.take(cgroup_root(flags.cgroup_root.as_deref(), kubelet.as_ref()));
+    problems.take(writable("--state-dir", &flags.state_dir));
+    problems.take(socket(&flags.socket.socket));
+    let shutdown_timeout = problems.take(duration("--shutdown-timeout", &flags.shutdown_timeout));
+    let all = (kube, node_name, cri_endpoint, kubelet_root, kubelet, cgroup_root, shutdown_timeout);
+    let (
+        Some((kube, kubeconfig)),
+        Some(node_name),
+        Some(cri_endpoint),
+        Some(kubelet_root),
+        Some(kubelet),
+        Some(cgroup_root),
+        Some(shutdown_timeout),
+        true,
+    ) = (all.0, all.1, all.2, all.3, all.4, all.5, all.6, problems.0.is_empty())
+    else {
+        return Err(problems.0);
+    };
+    Ok(Settings {
+        kube,
+        kubeconfig,
+        node_name,
+        cri_endpoint,
+        kubelet_root,
+        cgroup_driver: flags.cgroup_driver,
+        kubelet_cgroup_driver: kubelet.cgroup_driver,
+        cgroup_root,
+        pod_logs_dir: kubelet.pod_logs_dir.unwrap_or_else(|| DEFAULT_POD_LOGS_DIR.into()),
+        state_dir: flags.state_dir.clone(),
+        socket: flags.socket.socket.clone(),
+        shutdown_timeout,
+        dry_run: flags.dry_run,
+    })
+}
+
+/// Reads a kubeconfig and everything that it points to.
+pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| error.to_string())?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let mut config = config.map_err(|error| error.to_string())?;
+    // What a retry means differs from caller to caller; each has its own.
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    Ok(config)
+}
+
+async fn kubeconfig(path: Option<&Path>) -> Result<(kube::Config, PathBuf), Problem> {
+    let Some(path) = path else {
+        return Err(Problem::usage(
+            "--kubeconfig is missing",
+            "name a kubeconfig, such as the kubelet's own: --kubeconfig /etc/kubernetes/kubelet.conf",
+        ));
+    };
+    let config = read_kubeconfig(path).await.map_err(|error| {
+        Problem::configuration(
+            format!("--kubeconfig {}: {error}", path.display()),
+            "check that the file and the certificates and tokens it points to are there, readable, and a kubeconfig",
+        )
+    })?;
+    Ok((config, path.to_owned()))
+}
+
+fn node_name(name: Option<&str>) -> Result<String, Problem> {
+    let name = match name {
+        Some(name) => name.to_owned(),
+        None => nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok())
+            .unwrap_or_default()
+            .trim()
+            .to_lowercase(),
+    };
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    let ends_well = name.starts_with(char::is_alphanumeric) && name.ends_with(char::is_alphanumeric);
+    if name.len() <= 253 && ends_well && name.chars().all(legal) {
+        Ok(name)
+    } else {
+        Err(Problem::usage(
+            format!("--node-name {name:?} cannot be the name of a Node"),
+            "use the name that `kubectl get nodes` shows for this machine",
+        ))
+    }
+}
+
+fn cri_endpoint(text: &str) -> Result<CriEndpoint, Problem> {
+    let endpoint: CriEndpoint = text.parse().map_err(|error| {
+        Problem::usage(format!("--cri-endpoint {text}: {error}"), "use the form unix:///run/containerd/containerd.sock")
+    })?;
+    match std::fs::metadata(endpoint.path()) {
+        Ok(metadata) if !metadata.file_type().is_socket() => Err(Problem::configuration(
+            format!("--cri-endpoint {text}: {} is not a socket", endpoint.path().display()),
+            "name the socket that the container runtime listens on",
+        )),
+        // Not there yet: it is waited for.
+        _ => Ok(endpoint),
+    }
+}
+
+fn kubelet_root(root: &Path) -> Result<PathBuf, Problem> {
+    let problem = |why: String| {
+        Problem::configuration(
+            format!("--kubelet-root {}: {why}", root.display()),
+            "name the kubelet's --root-dir; it holds a directory called pods",
+        )
+    };
+    let resolved = root.canonicalize().map_err(|error| problem(error.to_string()))?;
+    match std::fs::metadata(resolved.join("pods")) {
+        Ok(metadata) if metadata.is_dir() => Ok(resolved),
+        Ok(_) => Err(problem("its entry \"pods\" is no directory".to_owned())),
+        Err(error) => Err(problem(format!("its directory \"pods\": {error}"))),
+    }
+}
+
+fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfiguration, Problem> {
+    let Some(path) = path else { return Ok(KubeletConfiguration::default()) };
+    let problem = |why: String| {
+        Problem::configuration(
+            format!("--kubelet-config {}: {why}", path.display()),
+            "name the file that the kubelet has as --config, a KubeletConfiguration",
+        )
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
+    let config: KubeletConfiguration = serde_saphyr::from_str(&text).map_err(|error| problem(error.to_string()))?;
+    if config.cgroups_per_qos == Some(false) {
+        return Err(problem("cgroupsPerQOS is false: pods of this node have no cgroups of their own, which is not supported".to_owned()));
+    }
+    if config.pod_logs_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
+        return Err(problem("podLogsDir is not an absolute path".to_owned()));
+    }
+    Ok(config)
+}
+
+fn cgroup_root(flag: Option<&str>, kubelet: Option<&KubeletConfiguration>) -> Result<String, Problem> {
+    let root = flag.or_else(|| kubelet?.cgroup_root.as_deref()).filter(|root| !root.is_empty()).unwrap_or("/");
+    let clean = root.starts_with('/') && !root.split('/').any(|part| part == "..");
+    if clean {
+        Ok(root.to_owned())
+    } else {
+        Err(Problem::usage(
+            format!("--cgroup-root {root}: it must begin with / and hold no .."),
+            "use the kubelet's cgroupRoot, such as / or /kubelet",
+        ))
+    }
+}
+
+/// A directory that is there and writable, or that could be made.
+fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
+    let problem = |why: String| {
+        Problem::configuration(
+            format!("{flag} {}: {why}", dir.display()),
+            "name a directory on a disk that this user may write to",
+        )
+    };
+    if !dir.is_absolute() {
+        return Err(problem("it is not an absolute path".to_owned()));
+    }
+    let existing = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    if !existing.is_dir() {
+        return Err(problem(format!("{} is not a directory", existing.display())));
+    }
+    rustix::fs::access(existing, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
+        .map_err(|error| problem(format!("{} is not writable: {error}", existing.display())))
+}
+
+fn socket(path: &Path) -> Result<(), Problem> {
+    if path.is_dir() {
+        return Err(Problem::configuration(
+            format!("--socket {}: it is a directory", path.display()),
+            "name a path for a socket, not the directory it is to lie in",
+        ));
+    }
+    writable("--socket", path.parent().unwrap_or(Path::new("/")))
+}
+
+fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
+    humantime::parse_duration(text).map_err(|error| {
+        Problem::usage(format!("{flag} {text}: {error}"), "write a number with its unit, such as 20s, 1500ms or 2m")
+    })
+}
+
+#[derive(Default)]
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn take<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
+        result.map_err(|problem| self.0.push(problem)).ok()
+    }
+}
+
+// === impl Problem ===
+
+impl Problem {
+    fn usage(what: impl Into<String>, remedy: &str) -> Self {
+        Self {
+            kind: ProblemKind::Usage,
+            what: what.into(),
+            remedy: remedy.to_owned(),
+        }
+    }
+
+    /// A mistake in what the command line points to.
+    pub fn configuration(what: impl Into<String>, remedy: &str) -> Self {
+        Self {
+            kind: ProblemKind::Configuration,
+            what: what.into(),
+            remedy: remedy.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.what, self.remedy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Verb};
+
+    fn flags(args: &[&str]) -> NodeFlags {
+        let all = ["pod-teardown", "run"].iter().chain(args);
+        match Cli::try_parse_from(all).unwrap().verb {
+            Verb::Run(flags) => flags,
+            other => panic!("not run: {other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn all_mistakes_are_told_at_once_each_with_its_thing_and_a_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = dir.path().join("plain");
+        std::fs::write(&plain, "nothing").unwrap();
+        let plain = plain.to_str().unwrap();
+        let endpoint = format!("unix://{plain}");
+        let state = format!("{plain}/state");
+        let problems = validate(&flags(&[
+            "--kubeconfig", "/nowhere/kubeconfig", "--node-name", "UPPER", "--cri-endpoint", &endpoint,
+            "--kubelet-root", "/nowhere/kubelet", "--kubelet-config", plain, "--cgroup-root", "../x",
+            "--state-dir", &state, "--shutdown-timeout", "20",
+        ]))
+        .await
+        .unwrap_err();
+        for thing in [
+            "--kubeconfig /nowhere/kubeconfig", "--node-name", "is not a socket", "--kubelet-root", "--kubelet-config",
+            "--cgroup-root", "--state-dir", "--shutdown-timeout 20",
+        ] {
+            assert!(problems.iter().any(|problem| problem.what.contains(thing)), "{thing} is missing in {problems:#?}");
+        }
+        assert!(problems.iter().all(|problem| !problem.remedy.is_empty() && !problem.to_string().contains('\n')), "{problems:#?}");
+    }
+
+    #[test]
+    fn a_duration_needs_its_unit() {
+        assert!(duration("--x", "20").is_err());
+        assert!(duration("--x", "").is_err());
+        assert_eq!(duration("--x", "1500ms").unwrap(), Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn what_the_kubelet_was_told_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.yaml");
+        std::fs::write(&file, "kind: KubeletConfiguration\ncgroupDriver: cgroupfs\ncgroupRoot: /kubelet\npodLogsDir: /logs\nextra: {a: 1}\n").unwrap();
+        let config = kubelet_configuration(Some(&file)).unwrap();
+        assert_eq!(config.cgroup_driver.as_deref(), Some("cgroupfs"));
+        assert_eq!(cgroup_root(None, Some(&config)).unwrap(), "/kubelet");
+        assert_eq!(cgroup_root(Some("/mine"), Some(&config)).unwrap(), "/mine", "a flag counts more");
+        assert_eq!(config.pod_logs_dir.as_deref(), Some(Path::new("/logs")));
+    }
+}

@@ -1,0 +1,43 @@
+//! What every worker works with.
+
+use std::{path::PathBuf, sync::Arc};
+
+use crate::{
+    api::ApiClient,
+    clock::BootClock,
+    counters::Counters,
+    journal::Journal,
+    node::{cgroups::Cgroups, cri::Cri, effects::Effects},
+    report::events::Events,
+    workers::quiet::Quiet,
+};
+
+/// Clients, paths and records, shared by all workers.
+pub struct Context {
+    /// The API server.
+    pub api: ApiClient,
+    /// The container runtime.
+    pub cri: Cri,
+    /// How the runtime calls itself: container ids in the API start with it.
+    pub runtime_name: String,
+    /// What survives a crash.
+    pub journal: Journal,
+    /// Moments that survive a restart.
+    pub clock: BootClock,
+    /// Where events go.
+    pub events: Events,
+    /// What happened how often.
+    pub counters: Arc<Counters>,
+    /// The gate for effects.
+    pub effects: Effects,
+    /// The cgroup hierarchies.
+    pub cgroups: Cgroups,
+    /// Root of the kubelet's cgroups, such as `/`.
+    pub cgroup_root: String,
+    /// The kubelet's root directory, resolved.
+    pub kubelet_root: PathBuf,
+    /// Where the kubelet keeps the logs of pods.
+    pub pod_logs_dir: PathBuf,
+    /// Tells when no pod is waiting to be gone.
+    pub quiet: Quiet,
+}

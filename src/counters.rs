@@ -1,0 +1,84 @@
+//! What happened how often.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// Counters since the start of the agent.
+#[derive(Debug, Default)]
+pub struct Counters {
+    begun: AtomicU64,
+    deleted: AtomicU64,
+    finished: AtomicU64,
+    attempts_failed: AtomicU64,
+    hooks_failed: AtomicU64,
+    events_dropped: AtomicU64,
+    pods_unreadable: AtomicU64,
+    workers_panicked: AtomicU64,
+}
+
+/// Their values at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Teardowns begun.
+    pub begun: u64,
+    /// Final deletes that the API server has accepted.
+    pub deleted: u64,
+    /// Teardowns of which nothing is left to do.
+    pub finished: u64,
+    /// Attempts that failed and are repeated.
+    pub attempts_failed: u64,
+    /// preStop hooks that failed.
+    pub hooks_failed: u64,
+    /// Events that nobody will read.
+    pub events_dropped: u64,
+    /// Pod objects that could not be understood.
+    pub pods_unreadable: u64,
+    /// Workers that panicked and were started again.
+    pub workers_panicked: u64,
+}
+
+macro_rules! count {
+    ($($(#[$doc:meta])* $method:ident => $field:ident;)*) => {
+        $($(#[$doc])* pub fn $method(&self) { self.$field.fetch_add(1, Ordering::Relaxed); })*
+    };
+}
+
+// === impl Counters ===
+
+impl Counters {
+    count! {
+        /// A teardown begins.
+        teardown_begun => begun;
+        /// The API server has accepted a final delete.
+        pod_deleted => deleted;
+        /// Nothing is left to do for a pod.
+        teardown_finished => finished;
+        /// An attempt failed.
+        attempt_failed => attempts_failed;
+        /// A hook failed.
+        hook_failed => hooks_failed;
+        /// An event was dropped.
+        event_dropped => events_dropped;
+        /// A pod object could not be understood.
+        pod_unreadable => pods_unreadable;
+        /// A worker panicked.
+        worker_panicked => workers_panicked;
+    }
+
+    /// All values.
+    pub fn counts(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            begun: read(&self.begun),
+            deleted: read(&self.deleted),
+            finished: read(&self.finished),
+            attempts_failed: read(&self.attempts_failed),
+            hooks_failed: read(&self.hooks_failed),
+            events_dropped: read(&self.events_dropped),
+            pods_unreadable: read(&self.pods_unreadable),
+            workers_panicked: read(&self.workers_panicked),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Whether this agent may act at all: in the right world, and with no other hand on the pods.
+//!
+//! Effects ask before each of them. What the guard does not know yet counts as "no".
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Node;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{
+    journal::Journal,
+    node::{
+        effects::{Effects, Held},
+        identity::{self, MachineIdentity},
+        kubelet_process,
+    },
+};
+
+/// How often the processes of this machine are looked through for a kubelet.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The guard is cheap to clone; all clones are the same one.
+#[derive(Clone)]
+pub struct Guard {
+    machine: Arc<MachineIdentity>,
+    journal: Journal,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    world: Result<(), String>,
+    kubelet: Option<String>,
+}
+
+// === impl Guard ===
+
+impl Guard {
+    /// A guard that lets nothing pass until the Node has been seen.
+    pub fn new(machine: MachineIdentity, journal: Journal) -> Self {
+        Self {
+            machine: Arc::new(machine),
+            journal,
+            state: Arc::new(Mutex::new(State {
+                world: Err("the Node has not been seen yet".to_owned()),
+                kubelet: Some("not looked for yet".to_owned()),
+            })),
+        }
+    }
+
+    /// The gate that all effects pass.
+    pub fn effects(&self, dry_run: bool) -> Effects {
+        let guard = self.clone();
+        Effects::new(dry_run, Arc::new(move || guard.why_held().map_or(Ok(()), |reason| Err(Held { reason }))))
+    }
+
+    /// Why nothing may be touched at the moment.
+    pub fn why_held(&self) -> Option<String> {
+        let state = self.lock();
+        let kubelet = state.kubelet.as_ref().map(|kubelet| format!("a kubelet works on this node's pods: {kubelet}"));
+        state.world.clone().err().or(kubelet)
+    }
+
+    /// The Node as the API server has it: the one this journal was made for, and this machine.
+    pub async fn verify_node(&self, node: &Node) {
+        let world = self.check_node(node).await;
+        let mut state = self.lock();
+        if state.world != world {
+            match &world {
+                Ok(()) => tracing::info!("The Node is the recorded one and this machine is its machine"),
+                Err(why) => tracing::error!(why, "Wrong world: nothing is touched"),
+            }
+        }
+        state.world = world;
+    }
+
+    async fn check_node(&self, node: &Node) -> Result<(), String> {
+        let name = node.metadata.name.as_deref().unwrap_or("?");
+        let uid = node.metadata.uid.as_deref().filter(|uid| !uid.is_empty());
+        let uid = uid.ok_or_else(|| format!("Node {name} has no UID"))?;
+        let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+        let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
+        identity::matches(&self.machine, machine_id, system_uuid).map_err(|error| {
+            format!("Node {name} is another machine: {error}; is --node-name right?")
+        })?;
+        match self.journal.node_uid() {
+            Some(recorded) if recorded == uid => Ok(()),
+            Some(recorded) => Err(format!(
+                "Node {name} has UID {uid}, but the journal was made for {recorded}: was the node registered anew, or is \
+                 this another cluster? If it is right, stop the agent and move the journal away"
+            )),
+            None => self.journal.set_node_uid(uid).await.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Looks for a kubelet until the agent stops.
+    pub async fn look_for_kubelet(self, kubelet_root: PathBuf) {
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look(&kubelet_root).await;
+        }
+    }
+
+    /// One look.
+    pub async fn look(&self, kubelet_root: &std::path::Path) {
+        let root = kubelet_root.to_owned();
+        let found = tokio::task::spawn_blocking(move || kubelet_process::find(&root)).await;
+        let kubelet = match found {
+            Ok(Ok(found)) => found.map(|kubelet| kubelet.to_string()),
+            Ok(Err(error)) => Some(format!("not known, because looking for one failed: {error}")),
+            Err(_) => Some("not known, because looking for one panicked".to_owned()),
+        };
+        let mut state = self.lock();
+        if state.kubelet != kubelet {
+            match &kubelet {
+                Some(kubelet) => tracing::warn!(kubelet, "A kubelet works on this node's pods: nothing is touched"),
+                None => tracing::info!("No kubelet works on this node's pods"),
+            }
+        }
+        state.kubelet = kubelet;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

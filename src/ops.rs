@@ -1,0 +1,8 @@
+//! For the people who run the agent: what it does, how it went, whether it could.
+
+pub mod admin;
+pub mod check;
+pub mod client;
+pub mod logging;
+pub mod status;
+pub mod timeline;

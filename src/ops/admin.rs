@@ -1,0 +1,164 @@
+//! The admin socket: HTTP over a unix socket, for this program's own verbs and for curl.
+
+use std::{
+    convert::Infallible,
+    fs::{DirBuilder, Permissions},
+    io,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    path::Path,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::json;
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::watch,
+};
+
+use super::status::StatusReport;
+use crate::{counters::Counters, guard::Guard, watch::WatchReport, workers::WorkersHandle};
+
+/// Where `status` is asked for.
+pub const STATUS: &str = "/v1/status";
+/// Where a timeline is asked for, with namespace and name behind it.
+pub const TIMELINES: &str = "/v1/timelines";
+
+/// What questions are answered from.
+pub struct Admin {
+    /// The node's name.
+    pub node: String,
+    /// Since when the agent runs.
+    pub since: Timestamp,
+    /// Whether it performs nothing.
+    pub dry_run: bool,
+    /// The runtime's name and version.
+    pub runtime: String,
+    /// What holds the agent back.
+    pub guard: Guard,
+    /// Where the watch stands.
+    pub watch: watch::Receiver<WatchReport>,
+    /// The pods that end.
+    pub workers: WorkersHandle,
+    /// What happened how often.
+    pub counters: Arc<Counters>,
+}
+
+/// Makes the socket, readable by its owner alone. One that a dead agent left is replaced: the lock on the kubelet's
+/// directory says that there is no living one.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    if let Some(dir) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+// === impl Admin ===
+
+impl Admin {
+    /// Answers until the agent stops.
+    pub async fn serve(self, listener: UnixListener) {
+        let admin = Arc::new(self);
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    tokio::spawn(Arc::clone(&admin).connection(stream));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "Admin socket cannot accept");
+                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                }
+            }
+        }
+    }
+
+    async fn connection(self: Arc<Self>, stream: UnixStream) {
+        match stream.peer_cred() {
+            Ok(peer) => tracing::debug!(uid = peer.uid(), pid = peer.pid(), "Admin request"),
+            Err(error) => {
+                tracing::warn!(%error, "Admin request by nobody knows whom is refused");
+                return;
+            }
+        }
+        let service = service_fn(|request| self.answer(request));
+        if let Err(error) = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await {
+            tracing::debug!(%error, "Admin connection was cut");
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        if request.method() != Method::GET {
+            return Ok(error(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here"));
+        }
+        let path = request.uri().path();
+        if path == STATUS {
+            return Ok(self.status().await);
+        }
+        let names = path.strip_prefix(TIMELINES).and_then(|rest| rest.strip_prefix('/')?.split_once('/'));
+        Ok(match names {
+            Some((namespace, name)) => self.timelines(namespace, name).await,
+            None => error(StatusCode::NOT_FOUND, "there are /v1/status and /v1/timelines/NAMESPACE/NAME"),
+        })
+    }
+
+    async fn status(&self) -> Response<Full<Bytes>> {
+        let Some(pods) = self.workers.overview().await else { return stopping() };
+        json_answer(&StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            since: self.since,
+            node: self.node.clone(),
+            dry_run: self.dry_run,
+            held: self.guard.why_held(),
+            runtime: self.runtime.clone(),
+            watch: self.watch.borrow().clone(),
+            pods,
+            counters: self.counters.counts(),
+        })
+    }
+
+    async fn timelines(&self, namespace: &str, name: &str) -> Response<Full<Bytes>> {
+        match self.workers.stories(namespace, name).await {
+            None => stopping(),
+            Some(stories) if stories.is_empty() => error(
+                StatusCode::NOT_FOUND,
+                &format!("no teardown of {namespace}/{name} is remembered; the agent knows those since its start, the last 256"),
+            ),
+            Some(stories) => json_answer(&stories),
+        }
+    }
+}
+
+fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {
+    match serde_json::to_vec(body) {
+        Ok(body) => response(StatusCode::OK, body),
+        Err(cause) => error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()),
+    }
+}
+
+fn stopping() -> Response<Full<Bytes>> {
+    error(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping")
+}
+
+fn error(code: StatusCode, message: &str) -> Response<Full<Bytes>> {
+    response(code, json!({ "error": message }).to_string().into_bytes())
+}
+
+fn response(code: StatusCode, body: Vec<u8>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response
+}

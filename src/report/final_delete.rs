@@ -1,0 +1,80 @@
+//! The final delete: only what is being deleted, only after the API shows that it has ended, only this very UID.
+
+use k8s_openapi::api::core::v1::PodStatus;
+
+use crate::{
+    api::{ApiError, DeleteAnswer},
+    context::Context,
+    pod::PodView,
+    record::Step,
+    teardown::Failure,
+};
+
+/// Deletes the pod's object. `shown` is the status that the API holds.
+pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Result<(), Failure> {
+    may_be_deleted(view, shown).map_err(|why| Failure::new(Step::Delete, "", why))?;
+    match context.api.delete_pod(&view.pod).await {
+        Ok(DeleteAnswer::Gone) => tracing::info!("Pod is deleted"),
+        Ok(DeleteAnswer::HeldByFinalizers(finalizers)) => {
+            tracing::info!(?finalizers, "Pod is deleted as far as this node is concerned; finalizers hold its object");
+        }
+        // 409: another UID under this name, or a lost race. 403: what a node is told of pods that are gone.
+        Err(error @ ApiError::Refused { code: 403 | 409, .. }) => match context.api.pod_is_gone(&view.pod).await {
+            Ok(true) => tracing::info!("Pod was deleted by somebody else"),
+            Ok(false) => return Err(Failure::new(Step::Delete, "", error)),
+            Err(unsure) => return Err(Failure::new(Step::Delete, "", unsure)),
+        },
+        Err(error) => return Err(Failure::new(Step::Delete, "", error)),
+    }
+    context.counters.pod_deleted();
+    Ok(())
+}
+
+fn may_be_deleted(view: &PodView, shown: &PodStatus) -> Result<(), &'static str> {
+    let terminal = matches!(shown.phase.as_deref(), Some("Failed" | "Succeeded"));
+    match (view.mirror, view.deletion.is_some(), terminal) {
+        (true, _, _) => Err("it is the mirror of a static pod"),
+        (false, false, _) => Err("nobody has asked for its deletion"),
+        (false, true, false) => Err("the API does not show a terminal phase"),
+        (false, true, true) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use super::*;
+
+    fn view(mirror: bool, deleted: bool) -> PodView {
+        let mut pod = json!({
+            "metadata": { "name": "a", "namespace": "ns", "uid": "1", "annotations": {} },
+            "spec": { "containers": [] },
+        });
+        if mirror {
+            pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "hash".into();
+        }
+        if deleted {
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        }
+        PodView::project(serde_json::from_value::<Pod>(pod).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn only_a_deleted_pod_that_is_no_mirror_and_has_a_terminal_phase_is_deleted() {
+        for mirror in [false, true] {
+            for deleted in [false, true] {
+                for phase in ["Pending", "Running", "Failed", "Succeeded", "Unknown", ""] {
+                    let shown = PodStatus {
+                        phase: Some(phase.to_owned()),
+                        ..PodStatus::default()
+                    };
+                    let expected = !mirror && deleted && matches!(phase, "Failed" | "Succeeded");
+                    let may = may_be_deleted(&view(mirror, deleted), &shown);
+                    assert_eq!(may.is_ok(), expected, "mirror {mirror}, deleted {deleted}, phase {phase:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Sends the status that `status` decides on. The UID goes with every patch, so that no other pod is ever touched.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodStatus;
+
+use super::{
+    status::{self, Facts, Messages, Stage},
+    termination_message,
+};
+use crate::{
+    api::ApiError,
+    context::Context,
+    node::cri::types::RuntimePod,
+    pod::PodView,
+    record::{Record, Step},
+    teardown::Failure,
+};
+
+/// What became of a status.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Sent {
+    /// The API shows it; this is the whole of it.
+    Shown(Box<PodStatus>),
+    /// The object is proven to be gone.
+    Gone,
+}
+
+/// The status while the pod is being stopped. It carries the resourceVersion that it rests on: delayed on its way, it
+/// must not undo what is said later.
+pub async fn as_it_is(context: &Context, view: &PodView, observed: &RuntimePod) -> Result<(), Failure> {
+    let Some(object) = &view.object else { return Ok(()) };
+    let wanted = wanted(context, view, observed, Stage::Terminating, &Messages::default());
+    let Some(mut patch) = wanted.and_then(|wanted| status::patch(object, view.pod.uid.as_str(), &wanted)) else {
+        return Ok(());
+    };
+    patch["metadata"]["resourceVersion"] = object.metadata.resource_version.clone().into();
+    context.api.patch_pod_status(&view.pod, &patch).await.map_err(failed)
+}
+
+/// The status once everything has stopped. `before` is what was sent last: nothing is patched when nothing changed.
+pub async fn send(
+    context: &Context,
+    view: &PodView,
+    observed: &RuntimePod,
+    stage: Stage,
+    before: Option<&PodStatus>,
+    record: &Record,
+) -> Result<Sent, Failure> {
+    let Some(object) = &view.object else { return Ok(Sent::Gone) };
+    let containers = observed.containers.clone();
+    let read = tokio::task::spawn_blocking(move || termination_message::read_all(&containers));
+    let messages = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
+    let Some(wanted) = wanted(context, view, observed, stage, &messages) else {
+        return Ok(Sent::Gone);
+    };
+    if before == Some(&wanted) {
+        return Ok(Sent::Shown(Box::new(wanted)));
+    }
+    let Some(patch) = status::patch(object, view.pod.uid.as_str(), &wanted) else {
+        return Ok(Sent::Shown(Box::new(wanted)));
+    };
+    let span = record.span(Step::Status, "");
+    let result = context.api.patch_pod_status(&view.pod, &patch).await;
+    span.end(&result);
+    match result {
+        Ok(()) => Ok(Sent::Shown(Box::new(wanted))),
+        Err(error) if error.is_absent() => Ok(Sent::Gone),
+        // 422: another UID. 403: what a node is told of pods that are gone, and of rights that it lacks. Asked once more.
+        Err(error @ ApiError::Refused { code: 403 | 422, .. }) => match context.api.pod_is_gone(&view.pod).await {
+            Ok(true) => Ok(Sent::Gone),
+            Ok(false) => Err(failed(error)),
+            Err(unsure) => Err(failed(unsure)),
+        },
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn wanted(context: &Context, view: &PodView, observed: &RuntimePod, stage: Stage, messages: &Messages) -> Option<PodStatus> {
+    let object = view.object.as_deref()?;
+    Some(status::generate(&Facts {
+        pod: object,
+        observed,
+        runtime_name: &context.runtime_name,
+        now: Timestamp::now(),
+        stage,
+        imposed: None,
+        messages,
+    }))
+}
+
+fn failed(error: ApiError) -> Failure {
+    Failure::new(Step::Status, "", error)
+}

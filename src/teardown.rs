@@ -1,0 +1,45 @@
+//! Taking a pod down: each step idempotent, failures collected, nothing cut short by one of them.
+
+use std::fmt;
+
+use crate::record::Step;
+
+pub mod cleanup;
+pub mod containers;
+pub mod hooks;
+mod http_hook;
+pub mod volumes;
+
+/// One thing that did not work. The rest goes on, and the pod is tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// In which step.
+    pub step: Step,
+    /// With what: a container's name, a path; may be empty.
+    pub what: String,
+    /// Why.
+    pub cause: String,
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// A failure with its cause in words.
+    pub fn new(step: Step, what: &str, cause: impl fmt::Display) -> Self {
+        Self {
+            step,
+            what: what.to_owned(),
+            cause: cause.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.what.is_empty() {
+            write!(f, "{}: {}", self.step, self.cause)
+        } else {
+            write!(f, "{} {}: {}", self.step, self.what, self.cause)
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Stopping containers: hooks at once, then the stop signals in their order, all inside the one deadline.
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Failure,
+    hooks::{self, HookError, HookPlace},
+};
+use crate::{
+    context::Context,
+    node::cri::types::{Container, ContainerState, RuntimePod},
+    pod::{ContainerView, Hook, PodView, Role},
+    record::{Record, Step},
+    report::events::Reason,
+};
+
+/// However little is left: below this a container could not even answer its signal.
+const MIN_STOP: Duration = Duration::from_secs(2);
+/// Longest stop that is asked for; beyond it clocks and runtimes overflow.
+const MAX_STOP: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Everything that stopping the containers of one pod needs.
+pub struct Stop<'a> {
+    /// Clients and journal.
+    pub context: &'a Context,
+    /// The pod.
+    pub view: &'a PodView,
+    /// What of it runs.
+    pub observed: &'a RuntimePod,
+    /// When the grace period is over; it may come nearer while this runs.
+    pub deadline: watch::Receiver<Instant>,
+    /// The pod's story.
+    pub record: &'a Record,
+}
+
+/// One container to stop, and the order it stands in.
+struct Stoppable<'a> {
+    container: &'a Container,
+    spec: Option<&'a ContainerView>,
+    /// Place in the spec's list; what it has not in its spec comes with the regular ones.
+    place: usize,
+    done: watch::Sender<bool>,
+}
+
+impl Stop<'_> {
+    /// Stops every container that may run. All failures are collected; none keeps another container from its stop.
+    pub async fn all(&self) -> Vec<Failure> {
+        let stoppables: Vec<_> = self.observed.running().map(|container| self.stoppable(container)).collect();
+        let address = self.hook_address(&stoppables).await;
+        let stops = stoppables.iter().map(|stoppable| self.one(stoppable, &stoppables, address.as_deref()));
+        join_all(stops).await.into_iter().filter_map(Result::err).collect()
+    }
+
+    fn stoppable<'a>(&'a self, container: &'a Container) -> Stoppable<'a> {
+        let place = self.view.containers.iter().position(|spec| *spec.name == container.name);
+        Stoppable {
+            container,
+            spec: place.and_then(|place| self.view.containers.get(place)),
+            place: place.unwrap_or(usize::MAX),
+            done: watch::Sender::new(false),
+        }
+    }
+
+    async fn one(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>], address: Option<&str>) -> Result<(), Failure> {
+        let Stoppable { container, spec, done, .. } = stoppable;
+        let message = format!("Stopping container {}", container.name);
+        self.context.events.container(self.view, spec.map(|spec| (spec.role, &*spec.name)), Reason::Killing, &message);
+        if let Some((spec, hook)) = spec.and_then(|spec| Some((spec, spec.pre_stop.as_ref()?))) {
+            // A hook is for a container that is known to run.
+            if container.state == ContainerState::Running {
+                self.hook(container, spec, hook, address).await;
+            }
+        }
+        self.wait_for_turn(stoppable, all).await;
+        let result = self.stop(container).await;
+        // Also after a failure: the next one in line must not wait for what is not coming.
+        done.send_replace(true);
+        result
+    }
+
+    async fn hook(&self, container: &Container, spec: &ContainerView, hook: &Hook, address: Option<&str>) {
+        let Context { journal, clock, events, .. } = self.context;
+        let uid = &self.view.pod.uid;
+        let before = journal.pod(uid).and_then(|entry| entry.hooks.get(&container.id).cloned());
+        if before.is_some_and(|before| before.ended) {
+            tracing::info!(container = container.name, "preStop hook has ended before; it is not run again");
+            return;
+        }
+        let deadline = *self.deadline.borrow();
+        if deadline <= Instant::now() {
+            tracing::info!(container = container.name, "No time left for the preStop hook");
+            return;
+        }
+        let span = self.record.span(Step::Hook, &container.name);
+        if let Err(error) = journal.hook_started(uid, &container.id, clock.now()).await {
+            tracing::error!(container = container.name, %error, "preStop hook runs unrecorded: after a crash it would run again");
+        }
+        let place = HookPlace {
+            container_id: container.id.clone(),
+            address: address.map(ToOwned::to_owned),
+        };
+        let result = tokio::select! {
+            result = hooks::run(&self.context.cri, spec, hook, &place, deadline) => result,
+            () = passed(self.deadline.clone()) => Err(HookError::Overrun),
+        };
+        if let Err(error) = journal.hook_ended(uid, &container.id).await {
+            tracing::error!(container = container.name, %error, "End of the preStop hook is not recorded");
+        }
+        if let Err(error) = &result {
+            tracing::warn!(container = container.name, hook = hook.kind(), %error, "preStop hook failed; the stop goes on");
+            self.context.counters.hook_failed();
+            events.container(self.view, Some((spec.role, &spec.name)), Reason::FailedPreStopHook, "PreStopHook failed");
+        }
+        span.end(&result);
+    }
+
+    /// Main containers go at once; a sidecar waits for them and for the sidecars behind it in the spec.
+    async fn wait_for_turn(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>]) {
+        if role(stoppable.spec) != Role::Sidecar {
+            return;
+        }
+        let before = all.iter().filter(|other| match role(other.spec) {
+            Role::Regular | Role::Init => true,
+            Role::Sidecar => other.place > stoppable.place,
+            Role::Ephemeral => false,
+        });
+        let ended = join_all(before.map(|other| async {
+            // The sender outlives this borrow: an error cannot come.
+            other.done.subscribe().wait_for(|done| *done).await.ok();
+        }));
+        tokio::select! {
+            _ = ended => {}
+            () = passed(self.deadline.clone()) => {}
+        }
+    }
+
+    /// One StopContainer, and another with less time whenever the deadline comes nearer. The earlier call stays open:
+    /// taking it back would take back its SIGKILL, too.
+    async fn stop(&self, container: &Container) -> Result<(), Failure> {
+        let mut deadline = self.deadline.clone();
+        let mut at = *deadline.borrow_and_update();
+        let mut calls = FuturesUnordered::new();
+        calls.push(self.stop_call(container, at));
+        let mut open = true;
+        loop {
+            tokio::select! {
+                // Never empty here: each error that leaves calls behind goes on waiting for them.
+                Some(result) = calls.next() => match result {
+                    Err(error) if calls.is_empty() => return Err(Failure::new(Step::Term, &container.name, &error)),
+                    Err(error) => tracing::warn!(container = container.name, %error, "StopContainer failed; another call is under way"),
+                    Ok(()) => return Ok(()),
+                },
+                // Grace was shortened; a closed channel only means that it will not be again.
+                changed = deadline.changed(), if open => {
+                    open = changed.is_ok();
+                    let nearer = *deadline.borrow_and_update();
+                    if nearer < at {
+                        at = nearer;
+                        calls.push(self.stop_call(container, at));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn stop_call(&self, container: &Container, deadline: Instant) -> Result<(), crate::node::cri::error::CriError> {
+        let left = deadline.saturating_duration_since(Instant::now()).clamp(MIN_STOP, MAX_STOP);
+        let kill_at = Instant::now() + left;
+        let mut span = self.record.span(Step::Term, &container.name);
+        let call = self.context.cri.stop_container(&container.id, left);
+        tokio::pin!(call);
+        let result = tokio::select! {
+            result = &mut call => result,
+            () = sleep_until(kill_at) => {
+                span = span.turn_into(Step::Kill, &container.name);
+                call.await
+            }
+        };
+        span.end(&result);
+        result
+    }
+
+    /// The address for `httpGet` hooks, looked up only if one needs it: the runtime's, else the status's, else the
+    /// node's for pods on its network.
+    async fn hook_address(&self, stoppables: &[Stoppable<'_>]) -> Option<String> {
+        let needed = stoppables.iter().filter_map(|stoppable| stoppable.spec).any(|spec| {
+            matches!(&spec.pre_stop, Some(Hook::HttpGet(get)) if get.host.is_none())
+        });
+        if !needed {
+            return None;
+        }
+        if self.view.host_network {
+            return self.view.host_ip.clone();
+        }
+        let mut ips = Vec::new();
+        if let Some(sandbox) = self.observed.sandboxes.first() {
+            match self.context.cri.pod_ips(&sandbox.id).await {
+                Ok(found) => ips = found,
+                Err(error) => tracing::warn!(%error, "Pod IP is not to be had from the runtime"),
+            }
+        }
+        ips.into_iter().next().or_else(|| self.view.ips.first().cloned())
+    }
+}
+
+fn role(spec: Option<&ContainerView>) -> Role {
+    spec.map_or(Role::Regular, |spec| spec.role)
+}
+
+/// Returns when the deadline is over, wherever it has moved in the meantime.
+async fn passed(mut deadline: watch::Receiver<Instant>) {
+    loop {
+        let at = *deadline.borrow_and_update();
+        tokio::select! {
+            () = sleep_until(at) => return,
+            changed = deadline.changed() => if changed.is_err() {
+                sleep_until(at).await;
+                return;
+            },
+        }
+    }
+}

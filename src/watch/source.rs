@@ -1,0 +1,332 @@
+//! The list+watch of this node's pods. Nothing is concluded from silence, from half a list, or from the wrong world.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::{Change, known::KnownPods};
+use crate::{
+    api::{ApiClient, ApiError, WatchLine},
+    counters::Counters,
+    guard::Guard,
+    pod::PodView,
+};
+
+/// A watch that says nothing for so long is checked against a consistent list. A resourceVersion from another world
+/// makes a watch that is silent for ever.
+const SILENCE: Duration = Duration::from_secs(300);
+/// How long the server may keep one stream.
+const STREAM_LIFETIME: Duration = Duration::from_secs(1800);
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// Where the watch stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SourceState {
+    /// No list yet.
+    Connecting,
+    /// Listed, and watching.
+    Watching,
+    /// Lost; what was known stays known.
+    Lost,
+}
+
+/// What `status` says of the watch.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchReport {
+    /// Where it stands.
+    pub state: SourceState,
+    /// Pods of this node.
+    pub pods: usize,
+    /// Last error, while it has not been made good.
+    pub error: Option<String>,
+    /// What absence is not concluded from, and why.
+    pub held: Option<String>,
+}
+
+/// The source of all changes.
+pub struct PodSource {
+    api: ApiClient,
+    guard: Guard,
+    counters: Arc<Counters>,
+    known: KnownPods,
+    unreadable: HashSet<String>,
+    highest: u64,
+    changes: mpsc::Sender<Change>,
+    report: watch::Sender<WatchReport>,
+}
+
+/// Why a round ended.
+enum Ended {
+    /// Go on watching from here.
+    Resume(String),
+    /// List again.
+    Relist,
+}
+
+/// Nobody listens any more: the agent stops.
+struct Closed;
+
+// === impl PodSource ===
+
+impl PodSource {
+    /// A source that sends to `changes`.
+    pub fn new(
+        api: ApiClient,
+        guard: Guard,
+        counters: Arc<Counters>,
+        changes: mpsc::Sender<Change>,
+    ) -> (Self, watch::Receiver<WatchReport>) {
+        let (report, reports) = watch::channel(WatchReport {
+            state: SourceState::Connecting,
+            pods: 0,
+            error: None,
+            held: None,
+        });
+        let source = Self {
+            api,
+            guard,
+            counters,
+            known: KnownPods::default(),
+            unreadable: HashSet::new(),
+            highest: 0,
+            changes,
+            report,
+        };
+        (source, reports)
+    }
+
+    /// Lists and watches until nobody listens any more.
+    pub async fn run(mut self) {
+        let backoff = ExponentialBuilder::new()
+            .with_min_delay(FIRST_PAUSE)
+            .with_max_delay(LONGEST_PAUSE)
+            .with_jitter()
+            .without_max_times();
+        let mut pauses = backoff.build();
+        let mut from = None;
+        while !self.changes.is_closed() {
+            match self.round(from.take()).await {
+                Ok(Ok(Ended::Resume(version))) => {
+                    from = Some(version);
+                    pauses = backoff.build();
+                }
+                Ok(Ok(Ended::Relist)) => pauses = backoff.build(),
+                Ok(Err(Closed)) => return,
+                Err(error) => {
+                    let pause = error.retry_after().or_else(|| pauses.next()).unwrap_or(LONGEST_PAUSE);
+                    self.lost(&error, pause);
+                    sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    /// Who we are is checked first: after each reconnect this may be another world.
+    async fn round(&mut self, from: Option<String>) -> Result<Result<Ended, Closed>, ApiError> {
+        let node = self.api.node().await?;
+        self.guard.verify_node(&node).await;
+        let from = match from {
+            Some(from) => from,
+            None => match self.list().await? {
+                Ok(version) => version,
+                Err(Closed) => return Ok(Err(Closed)),
+            },
+        };
+        self.watch(from).await
+    }
+
+    async fn list(&mut self) -> Result<Result<String, Closed>, ApiError> {
+        let mut pods = Vec::new();
+        let mut token = String::new();
+        let version = loop {
+            let page = self.api.pods(None, &token).await?;
+            pods.extend(page.items.iter().filter_map(|item| self.project(item)));
+            token = page.metadata.continue_token;
+            if token.is_empty() {
+                break page.metadata.resource_version;
+            }
+        };
+        let number = version.parse::<u64>().unwrap_or(0);
+        let held = self.why_absence_proves_nothing(number, pods.len());
+        self.highest = self.highest.max(number);
+        tracing::info!(pods = pods.len(), resource_version = version, "Listed the pods of this node");
+        let (changes, suspects) = self.known.listed(pods);
+        for change in changes {
+            if self.changes.send(change).await.is_err() {
+                return Ok(Err(Closed));
+            }
+        }
+        match &held {
+            Some(why) => tracing::error!(missing = suspects.len(), why, "Nothing is concluded from pods that the list lacks"),
+            None => {
+                for suspect in suspects {
+                    if let Err(Closed) = self.confirm_gone(&suspect).await? {
+                        return Ok(Err(Closed));
+                    }
+                }
+            }
+        }
+        let pods = self.known.len();
+        self.report.send_modify(|report| {
+            *report = WatchReport {
+                state: SourceState::Watching,
+                pods,
+                error: None,
+                held,
+            };
+        });
+        Ok(Ok(version))
+    }
+
+    /// A list that is older than what was seen comes from a restored store; one that is suddenly empty may come from
+    /// another cluster.
+    fn why_absence_proves_nothing(&self, version: u64, listed: usize) -> Option<String> {
+        if version < self.highest {
+            return Some(format!(
+                "the list is of resourceVersion {version}, but {} was seen before: was the cluster's store restored?",
+                self.highest
+            ));
+        }
+        (listed == 0 && self.known.len() > 1)
+            .then(|| format!("the list is empty, but {} pods were here a moment ago", self.known.len()))
+    }
+
+    /// Absence is asked for once more, by name.
+    async fn confirm_gone(&mut self, suspect: &PodView) -> Result<Result<(), Closed>, ApiError> {
+        if !self.api.pod_is_gone(&suspect.pod).await? {
+            return Ok(Ok(()));
+        }
+        let removed = self.known.gone(&suspect.pod.uid);
+        self.pass_on(removed).await
+    }
+
+    async fn watch(&mut self, mut from: String) -> Result<Result<Ended, Closed>, ApiError> {
+        let mut lines = self.api.watch_pods(&from, STREAM_LIFETIME).await?;
+        self.report.send_modify(|report| {
+            report.state = SourceState::Watching;
+            report.error = None;
+        });
+        loop {
+            let line = match timeout_at(Instant::now() + SILENCE, lines.next()).await {
+                Err(_) => {
+                    tracing::debug!("Watch was silent; listing to make sure");
+                    return Ok(Ok(Ended::Relist));
+                }
+                Ok(None) => return Ok(Ok(Ended::Resume(from))),
+                Ok(Some(Err(error))) => {
+                    tracing::debug!(%error, "Watch was cut");
+                    return Ok(Ok(Ended::Resume(from)));
+                }
+                Ok(Some(Ok(line))) => line,
+            };
+            match self.event(&line, &mut from).await? {
+                Ok(true) => {}
+                Ok(false) => return Ok(Ok(Ended::Relist)),
+                Err(Closed) => return Ok(Err(Closed)),
+            }
+        }
+    }
+
+    /// `false`: the server wants a new list.
+    async fn event(&mut self, line: &WatchLine, from: &mut String) -> Result<Result<bool, Closed>, ApiError> {
+        if line.kind == "ERROR" {
+            tracing::info!(status = line.object.get(), "Watch ended with an error; listing again");
+            return Ok(Ok(false));
+        }
+        if let Some(version) = resource_version(&line.object) {
+            self.highest = self.highest.max(version.parse().unwrap_or(0));
+            *from = version;
+        }
+        let change = match line.kind.as_str() {
+            "ADDED" | "MODIFIED" => self.project(&line.object).map(|view| self.known.seen(view)),
+            "DELETED" => self.project(&line.object).map(|view| self.known.deleted(view)),
+            // A bookmark has done its work; what is not known cannot be acted on.
+            _ => None,
+        };
+        let pods = self.known.len();
+        self.report.send_if_modified(|report| std::mem::replace(&mut report.pods, pods) != pods);
+        Ok(self.pass_on(change).await?.map(|()| true))
+    }
+
+    async fn pass_on(&self, change: Option<Change>) -> Result<Result<(), Closed>, ApiError> {
+        match change {
+            Some(change) => Ok(self.changes.send(change).await.map_err(|_| Closed)),
+            None => Ok(Ok(())),
+        }
+    }
+
+    /// A pod that cannot be understood is reported once and left alone.
+    fn project(&mut self, item: &RawValue) -> Option<PodView> {
+        let result = serde_json::from_str::<Pod>(item.get()).map_err(|error| error.to_string());
+        let view = result.and_then(|pod| PodView::project(pod).ok_or_else(|| "it lacks uid, name or namespace".to_owned()));
+        match view {
+            Ok(view) => Some(view),
+            Err(error) => {
+                let Names { uid, namespace, name } = Names::of(item);
+                if self.unreadable.insert(uid.clone()) {
+                    self.counters.pod_unreadable();
+                    tracing::error!(pod.uid = uid, pod.namespace = namespace, pod.name = name, error, "Pod cannot be understood and is left alone");
+                }
+                None
+            }
+        }
+    }
+
+    fn lost(&self, error: &ApiError, pause: Duration) {
+        tracing::warn!(%error, retry_in = ?pause, "API server is not to be had; what is known stays known");
+        self.report.send_modify(|report| {
+            if report.state == SourceState::Watching {
+                report.state = SourceState::Lost;
+            }
+            report.error = Some(error.to_string());
+        });
+    }
+}
+
+/// What names an object that is otherwise unreadable.
+#[derive(Debug, Default, Deserialize)]
+struct Names {
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    name: String,
+}
+
+// === impl Names ===
+
+impl Names {
+    fn of(item: &RawValue) -> Self {
+        #[derive(Deserialize)]
+        struct Object {
+            #[serde(default)]
+            metadata: Names,
+        }
+        serde_json::from_str::<Object>(item.get()).map(|object| object.metadata).unwrap_or_default()
+    }
+}
+
+fn resource_version(item: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Meta,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Meta {
+        resource_version: String,
+    }
+    serde_json::from_str::<Object>(item.get()).ok().map(|object| object.metadata.resource_version)
+}

@@ -1,0 +1,10 @@
+//! One worker for each pod that ends: strictly in order for one pod, independent between pods.
+
+pub mod grace;
+pub mod quiet;
+pub mod termination;
+
+mod map;
+mod worker;
+
+pub use self::map::{Overview, PodWorkers, WorkersHandle};

@@ -1,0 +1,295 @@
+//! The worker of one pod: looks, stops, reports, cleans, deletes. Every attempt starts from what is really there, so
+//! that it does not matter how far an earlier one came.
+
+use std::{sync::Arc, time::Duration};
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::PodStatus;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    context::Context,
+    node::{cgroups, cri::types::RuntimePod, pod_dir::PodDir},
+    pod::PodView,
+    record::{Record, Stage, Step},
+    report::{
+        events::Reason,
+        final_delete,
+        sender::{self, Sent},
+        status::Stage as StatusStage,
+    },
+    teardown::{Failure, cleanup, containers::Stop, volumes},
+    workers::quiet::Urgent,
+};
+
+/// Pauses between attempts: 1 s, doubling to a minute, each with jitter so that a node's pods do not move in step.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// What a worker is told about its pod; a newer one replaces an older one that it has not looked at.
+#[derive(Debug, Clone)]
+pub struct PodUpdate {
+    /// The pod as it was last seen.
+    pub view: Arc<PodView>,
+    /// The API object is proven to be gone.
+    pub removed: bool,
+}
+
+/// How a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing of the pod is left here.
+    Finished,
+    /// Nothing of it runs, but it is not deleted: containers and logs stay to be looked at.
+    Kept,
+}
+
+/// One pod's worker.
+pub struct Worker {
+    /// What it works with.
+    pub context: Arc<Context>,
+    /// News about the pod.
+    pub updates: watch::Receiver<PodUpdate>,
+    /// When the grace period is over.
+    pub deadline: watch::Receiver<Instant>,
+    /// The pod's story.
+    pub record: Arc<Record>,
+}
+
+// === impl Worker ===
+
+impl Worker {
+    /// Works until the pod is gone or kept.
+    pub async fn run(mut self) -> Outcome {
+        let mut urgent = Some(self.context.quiet.urgent());
+        let backoff = ExponentialBuilder::new()
+            .with_min_delay(FIRST_PAUSE)
+            .with_max_delay(LONGEST_PAUSE)
+            .with_jitter()
+            .without_max_times();
+        let mut pauses = backoff.build();
+        loop {
+            let update = self.updates.borrow_and_update().clone();
+            self.record.attempt();
+            match self.attempt(&update, &mut urgent).await {
+                Ok(outcome) => {
+                    self.record.set_stage(if outcome == Outcome::Finished { Stage::Finished } else { Stage::Terminated });
+                    return outcome;
+                }
+                Err(failures) => self.report(&update.view, &failures),
+            }
+            if self.context.effects.dry_run() {
+                tracing::info!("Dry run: one pass is all");
+                return Outcome::Finished;
+            }
+            // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
+            urgent = None;
+            let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
+            tokio::select! {
+                () = sleep(pause) => {}
+                // News is acted on at once. A closed channel only means that there will be no more.
+                changed = self.updates.changed() => match changed {
+                    Ok(()) => pauses = backoff.build(),
+                    Err(_) => sleep(pause).await,
+                },
+            }
+        }
+    }
+
+    async fn attempt(&self, update: &PodUpdate, urgent: &mut Option<Urgent>) -> Result<Outcome, Vec<Failure>> {
+        let PodUpdate { view, removed } = update;
+        let observed = self.look(view).await?;
+        self.guard(view, &observed).await?;
+        self.stop(view, *removed, &observed).await?;
+        let stopped = self.look(view).await?;
+        self.nothing_runs(&stopped)?;
+
+        // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
+        let mut sent = None;
+        if !view.attachable_volumes {
+            sent = self.status(view, *removed, &stopped, StatusStage::Stopped, None).await?;
+        }
+        self.record.set_stage(Stage::Terminated);
+        self.clean_node(view).await?;
+        sent = self.status(view, *removed, &stopped, StatusStage::Terminated, sent.as_deref()).await?;
+        match &sent {
+            // The object is gone: only the node is left to clean.
+            None => {}
+            Some(_) if view.deletion.is_none() => return Ok(Outcome::Kept),
+            Some(shown) => self.final_delete(view, shown).await?,
+        }
+        self.record.set_stage(Stage::Deleted);
+        *urgent = None;
+        self.clean_up(view).await?;
+        Ok(Outcome::Finished)
+    }
+
+    async fn look(&self, view: &PodView) -> Result<RuntimePod, Vec<Failure>> {
+        let observed = self.context.cri.pod(view.pod.uid.as_str()).await;
+        observed.map_err(|error| vec![Failure::new(Step::Term, "", error)])
+    }
+
+    /// A cgroup full of processes that the runtime has never heard of: this is the wrong runtime, or one that has lost
+    /// its memory. Nothing may be concluded from its silence.
+    async fn guard(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+        if !observed.is_gone() {
+            return Ok(());
+        }
+        for cgroup in self.pod_cgroups(view) {
+            let processes = self.context.cgroups.processes(&cgroup);
+            let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &cgroup, error)])?;
+            if let Some(first) = processes.first() {
+                let why = format!(
+                    "held: it holds {} processes (first pid {first}) of which the runtime knows no container; \
+                     is --cri-endpoint the runtime of this node's pods? If it is, end the processes by hand",
+                    processes.len()
+                );
+                return Err(vec![Failure::new(Step::Cgroup, &cgroup, why)]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Containers, then sandboxes, also where a container failed. The status as it is goes out meanwhile.
+    async fn stop(&self, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+        let stop = Stop {
+            context: &self.context,
+            view,
+            observed,
+            deadline: self.deadline.clone(),
+            record: &self.record,
+        };
+        let kill = async {
+            let mut failures = stop.all().await;
+            if !observed.sandboxes.is_empty() {
+                let span = self.record.span(Step::Sandbox, "");
+                let stops = observed.sandboxes.iter().map(|sandbox| self.context.cri.stop_sandbox(&sandbox.id));
+                let results = join_all(stops).await;
+                let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+                match failed.first() {
+                    Some(error) => span.failed(error),
+                    None => span.done(),
+                }
+                failures.extend(failed.iter().map(|error| Failure::new(Step::Sandbox, "", error)));
+            }
+            failures
+        };
+        if removed || observed.is_gone() {
+            return collected(kill.await);
+        }
+        // Not waited for: what it says is older than what the next status will say, and the API server refuses it
+        // once anything newer is there.
+        let as_it_is = async {
+            if let Err(failure) = sender::as_it_is(&self.context, view, observed).await {
+                tracing::debug!(%failure, "Status before the stop is not sent");
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            failures = kill => collected(failures),
+            () = as_it_is => unreachable!("pending never ends"),
+        }
+    }
+
+    fn nothing_runs(&self, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+        if self.context.effects.dry_run() {
+            return Ok(());
+        }
+        let running = observed.running().map(|container| {
+            Failure::new(Step::Kill, &container.name, format_args!("still {:?} after its stop", container.state))
+        });
+        collected(running.collect())
+    }
+
+    /// The status that the API shows now; `None` if the object is gone.
+    async fn status(
+        &self,
+        view: &PodView,
+        removed: bool,
+        observed: &RuntimePod,
+        stage: StatusStage,
+        before: Option<&PodStatus>,
+    ) -> Result<Option<Box<PodStatus>>, Vec<Failure>> {
+        if removed {
+            return Ok(None);
+        }
+        match sender::send(&self.context, view, observed, stage, before, &self.record).await {
+            Ok(Sent::Shown(status)) => Ok(Some(status)),
+            Ok(Sent::Gone) => Ok(None),
+            Err(failure) => Err(vec![failure]),
+        }
+    }
+
+    /// Volumes first: what a memory volume holds is charged to the cgroup.
+    async fn clean_node(&self, view: &PodView) -> Result<(), Vec<Failure>> {
+        let dir = self.pod_dir(view)?;
+        let span = self.record.span(Step::Volumes, "");
+        let result = volumes::tear_down(&dir, &self.context.effects).await;
+        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        result?;
+        let span = self.record.span(Step::Cgroup, "");
+        let mut failures = Vec::new();
+        for cgroup in self.pod_cgroups(view) {
+            failures.extend(self.context.cgroups.destroy(&cgroup, &self.context.effects).await.err().into_iter().flatten());
+        }
+        let result = collected(failures);
+        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        result
+    }
+
+    /// The pod's cgroup below each QoS parent: the class in the API and the one the pod was started with should be the
+    /// same, and a look costs little.
+    fn pod_cgroups(&self, view: &PodView) -> Vec<String> {
+        cgroups::pod_cgroup_candidates(&self.context.cgroup_root, view.qos, view.pod.uid.as_str())
+    }
+
+    fn pod_dir(&self, view: &PodView) -> Result<PodDir, Vec<Failure>> {
+        PodDir::new(&self.context.kubelet_root, view.pod.uid.as_str())
+            .map_err(|error| vec![Failure::new(Step::Volumes, view.pod.uid.as_str(), error)])
+    }
+
+    async fn final_delete(&self, view: &PodView, shown: &PodStatus) -> Result<(), Vec<Failure>> {
+        let span = self.record.span(Step::Delete, "");
+        let result = final_delete::send(&self.context, view, shown).await;
+        span.end(&result);
+        result.map_err(|failure| vec![failure])
+    }
+
+    /// When nobody waits any more: containers, sandboxes, logs, directory.
+    async fn clean_up(&self, view: &PodView) -> Result<(), Vec<Failure>> {
+        let _place = self.context.quiet.place().await;
+        let dir = self.pod_dir(view)?;
+        let span = self.record.span(Step::Cleanup, "");
+        let result = cleanup::remove(&self.context, view, &dir).await;
+        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        result
+    }
+
+    fn report(&self, view: &PodView, failures: &[Failure]) {
+        self.context.counters.attempt_failed();
+        for failure in failures {
+            tracing::warn!(step = %failure.step, what = failure.what, cause = failure.cause, "Teardown step failed and will be repeated");
+        }
+        let kill: Vec<_> = failures
+            .iter()
+            .filter(|failure| matches!(failure.step, Step::Term | Step::Kill | Step::Sandbox))
+            .map(ToString::to_string)
+            .collect();
+        if !kill.is_empty() {
+            self.context.events.pod(view, Reason::FailedKillPod, &format!("error killing pod: {}", kill.join("; ")));
+        }
+        self.record.set_failures(failures.iter().map(ToString::to_string).collect());
+    }
+}
+
+fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
+    if failures.is_empty() { Ok(()) } else { Err(failures) }
+}
+
+fn first(failures: &[Failure]) -> String {
+    failures.first().map(ToString::to_string).unwrap_or_default()
+}
