@@ -3,6 +3,9 @@
 //! The container writes the file, so nothing about it is trusted: only a regular file is read, no link is followed,
 //! nothing blocks, and no more than a few KiB are taken.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -47,6 +50,18 @@ pub enum Error {
     },
 }
 
+// === impl Error ===
+
+impl Error {
+    /// In one line, for the places that show no chain of causes.
+    fn with_cause(&self) -> String {
+        match self {
+            Self::Io { source, .. } => format!("{self}: {source}"),
+            Self::NotAFile { .. } => self.to_string(),
+        }
+    }
+}
+
 /// Where one container's last words are to be found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TerminationMessage {
@@ -75,13 +90,10 @@ impl TerminationMessage {
 
     /// The text, empty if there is none. Blocks on local disks only.
     pub fn read(&self) -> Result<String, Error> {
-        let mut text = Vec::new();
-        if let Some(file) = &self.file {
-            text = tail(file, FILE_LIMIT)?.bytes;
-        }
+        let file = self.file.as_deref().map(|file| tail(file, FILE_LIMIT)).transpose()?.unwrap_or_default();
         match &self.log {
-            Some(log) if text.is_empty() => Ok(end_of_log(&tail(log, LOG_WINDOW)?)),
-            Some(_) | None => Ok(lossy_end(&text, text.len())),
+            Some(log) if file.bytes.is_empty() => Ok(end_of_log(&tail(log, LOG_WINDOW)?)),
+            Some(_) | None => Ok(file.text()),
         }
     }
 }
@@ -98,7 +110,7 @@ pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Mes
         match TerminationMessage::of(container).read() {
             Ok(text) => messages.insert(&container.id, text),
             Err(error) => {
-                messages.insert(&container.id, format!("Termination message lost: {error}"));
+                messages.insert(&container.id, format!("Termination message lost: {}", error.with_cause()));
                 errors.push(error);
             }
         }
@@ -112,6 +124,18 @@ struct Tail {
     bytes: Vec<u8>,
     /// Something came before it.
     cut: bool,
+}
+
+// === impl Tail ===
+
+impl Tail {
+    /// A character that the cut splits is left out; other bytes that are no UTF-8 are replaced.
+    fn text(&self) -> String {
+        let is_continuation = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+        // At most three bytes can belong to a character that began before the cut.
+        let split = if self.cut { self.bytes.iter().take(3).take_while(is_continuation).count() } else { 0 };
+        String::from_utf8_lossy(&self.bytes[split..]).into_owned()
+    }
 }
 
 /// At most `limit` bytes from the end of a regular file; nothing if it is not there.
@@ -164,7 +188,9 @@ fn end_of_log(tail: &Tail) -> String {
             text.push(b'\n');
         }
     }
-    lossy_end(&text, LOG_LIMIT)
+    let cut = text.len() > LOG_LIMIT;
+    text.drain(..text.len().saturating_sub(LOG_LIMIT));
+    Tail { bytes: text, cut }.text()
 }
 
 /// One line of a log.
@@ -188,13 +214,4 @@ impl<'a> LogLine<'a> {
         let is_complete = tags.split(|byte| *byte == b':').next() != Some(b"P");
         known_stream.then_some(Self { text, is_complete })
     }
-}
-
-/// The last `limit` bytes as text. A character that the cut splits is left out, other foreign bytes are replaced.
-fn lossy_end(bytes: &[u8], limit: usize) -> String {
-    let end = &bytes[bytes.len().saturating_sub(limit)..];
-    let is_continuation = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
-    // At most three bytes can belong to a character that began before the cut.
-    let split = end.iter().take(3).take_while(is_continuation).count();
-    String::from_utf8_lossy(&end[split..]).into_owned()
 }

@@ -45,7 +45,7 @@ pub fn patch(api: &Pod, uid: &str, wanted: &PodStatus) -> Option<Value> {
         wanted.pod_ip.as_deref().filter(|ip| !ip.is_empty()),
     );
     if live.start_time.is_none() {
-        set(&mut status, "startTime", None, wanted.start_time.as_ref());
+        set(&mut status, "startTime", Value::Null, json!(wanted.start_time));
     }
     set_pod_ips(&mut status, live.pod_ips.as_deref(), wanted.pod_ips.as_deref());
     set_conditions(&mut status, live.conditions.as_deref(), &conditions);
@@ -72,9 +72,10 @@ pub fn patch(api: &Pod, uid: &str, wanted: &PodStatus) -> Option<Value> {
 }
 
 /// A field that may be set and changed but is never taken away.
-fn set<T: PartialEq + serde::Serialize>(status: &mut Map<String, Value>, field: &str, live: Option<T>, new: Option<T>) {
-    if let Some(value) = new.filter(|value| live.as_ref() != Some(value)) {
-        status.insert(field.into(), json!(value));
+fn set(status: &mut Map<String, Value>, field: &str, live: impl Into<Value>, new: impl Into<Value>) {
+    let (live, new) = (live.into(), new.into());
+    if !new.is_null() && live != new {
+        status.insert(field.into(), new);
     }
 }
 
