@@ -1,0 +1,74 @@
+//! The pod's addresses: what the runtime knows now, else what the API was told before.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{PodIP, PodStatus};
+
+use super::Facts;
+use crate::node::cri::types::SandboxState;
+
+/// `podIP` and `podIPs`.
+///
+/// The kubelet erases them once the sandbox is gone and it was restarted; here they stay, since nobody else may hold them
+/// as long as the pod is there to be looked up by them.
+pub(super) fn pod_addresses(facts: &Facts<'_>, api: &PodStatus) -> (Option<String>, Option<Vec<PodIP>>) {
+    let mut ips = from_runtime(facts, api);
+    if ips.is_empty() && api.pod_ip.as_deref().unwrap_or_default().is_empty() && uses_host_network(facts) {
+        ips = host_addresses(api);
+    }
+    match ips.first() {
+        Some(first) => (
+            Some(first.clone()),
+            Some(ips.into_iter().map(|ip| PodIP { ip }).collect()),
+        ),
+        None => (api.pod_ip.clone(), api.pod_ips.clone()),
+    }
+}
+
+/// At most one address of each family, the node's own family first, printed the one canonical way (`sortPodIPs`).
+/// Only the newest sandbox has a say, and only while it is ready.
+fn from_runtime(facts: &Facts<'_>, api: &PodStatus) -> Vec<String> {
+    let newest = facts
+        .observed
+        .sandboxes
+        .first()
+        .filter(|sandbox| sandbox.state == SandboxState::Ready);
+    let known: Vec<IpAddr> = newest
+        .iter()
+        .flat_map(|sandbox| &sandbox.ips)
+        .filter_map(|ip| parse(ip))
+        .collect();
+    let node_is_v6 = api.host_ip.as_deref().and_then(parse).is_some_and(|ip| ip.is_ipv6());
+    let first_of = |v6: bool| known.iter().find(move |ip| ip.is_ipv6() == v6).map(IpAddr::to_string);
+    [first_of(node_is_v6), first_of(!node_is_v6)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// A pod on the host's network has the host's addresses.
+fn host_addresses(api: &PodStatus) -> Vec<String> {
+    let first = api.host_ip.iter().filter(|ip| !ip.is_empty()).cloned();
+    let all = api.host_ips.iter().flatten().map(|host| host.ip.clone());
+    let mut ips: Vec<String> = Vec::new();
+    for ip in first.chain(all) {
+        if !ips.contains(&ip) {
+            ips.push(ip);
+        }
+    }
+    ips.truncate(2);
+    ips
+}
+
+pub(super) fn uses_host_network(facts: &Facts<'_>) -> bool {
+    facts
+        .pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.host_network)
+        .unwrap_or(false)
+}
+
+fn parse(text: &str) -> Option<IpAddr> {
+    text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
+}

@@ -1,0 +1,33 @@
+//! `spec.activeDeadlineSeconds`: a pod that outlives it has failed.
+
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::PodStatus;
+
+use super::Facts;
+use crate::node::cri::types::{Container, ContainerState};
+
+pub(super) const REASON: &str = "DeadlineExceeded";
+pub(super) const MESSAGE: &str = "The pod was still active when its activeDeadlineSeconds were over";
+
+/// Whether the pod was alive past its deadline (the kubelet's `activeDeadlineHandler`).
+///
+/// A pod whose containers had all ended before the deadline kept it, even if nobody was there to report so in time.
+pub(super) fn exceeded(facts: &Facts<'_>, api: &PodStatus) -> bool {
+    let spec = facts.pod.spec.as_ref();
+    let Some(seconds) = spec.and_then(|spec| spec.active_deadline_seconds) else {
+        return false;
+    };
+    let Some(start) = &api.start_time else { return false };
+    let Ok(deadline) = start.0.checked_add(SignedDuration::from_secs(seconds.max(0))) else {
+        return false;
+    };
+    let ended_in_time = |container: &Container| {
+        container.state == ContainerState::Exited && container.finished_at.is_some_and(|end| end < deadline)
+    };
+    let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();
+    let kept = !regular.is_empty()
+        && regular
+            .iter()
+            .all(|container| facts.observed.newest(&container.name).is_some_and(ended_in_time));
+    facts.now >= deadline && !kept
+}

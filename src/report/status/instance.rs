@@ -1,0 +1,161 @@
+//! One container as its newest instance in the runtime shows it.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::containers::{Kind, Slot, ended, lost};
+use super::message::joined;
+use super::{Facts, Stage};
+use crate::node::cri::types::{Container, ContainerState as RuntimeState};
+
+/// The newest instance gives the entry, the second newest its last state.
+pub(super) fn entry(
+    facts: &Facts<'_>,
+    slot: &Slot<'_>,
+    previous: Option<&ContainerStatus>,
+    newest: &Container,
+    older: Option<&Container>,
+) -> ContainerStatus {
+    let image = if newest.image.is_empty() {
+        slot.image
+    } else {
+        &newest.image
+    };
+    ContainerStatus {
+        container_id: Some(api_id(facts, newest)),
+        image: image.to_owned(),
+        image_id: newest.image_ref.clone(),
+        last_state: last_state(facts, previous, newest, older),
+        name: slot.name.to_owned(),
+        restart_count: newest.restart_count.max(0),
+        state: Some(state(facts, previous, newest)),
+        ..Default::default()
+    }
+}
+
+/// Whether the API already knew a later run of this container, which the runtime has lost since. The exit code of the
+/// earlier one must not pass for the end of the later one.
+pub(super) fn is_of_an_earlier_run(
+    facts: &Facts<'_>,
+    instance: &Container,
+    previous: Option<&ContainerStatus>,
+) -> bool {
+    previous.is_some_and(|previous| {
+        instance.state == RuntimeState::Exited
+            && instance.restart_count < previous.restart_count
+            && previous
+                .container_id
+                .as_deref()
+                .is_some_and(|id| id != api_id(facts, instance))
+    })
+}
+
+/// `started` and `ready`. Without probes of our own a running container keeps what the API says of it: that the pod is
+/// being taken down does not make it unready.
+pub(super) fn set_readiness(entry: &mut ContainerStatus, slot: &Slot<'_>, previous: Option<&ContainerStatus>) {
+    let state = entry.state.as_ref();
+    let runs = state.is_some_and(|state| state.running.is_some());
+    let done = state
+        .and_then(|state| state.terminated.as_ref())
+        .is_some_and(|end| end.exit_code == 0);
+    let same_run = previous.filter(|previous| {
+        previous.container_id == entry.container_id
+            && previous.state.as_ref().is_some_and(|state| state.running.is_some())
+    });
+    let started = runs
+        && same_run
+            .and_then(|same| same.started)
+            .unwrap_or(!slot.has_startup_probe);
+    match slot.kind {
+        // Nothing probes these; the kubelet leaves both fields alone.
+        Kind::Ephemeral => {
+            entry.started = same_run.filter(|_| runs).and_then(|same| same.started);
+            entry.ready = same_run.is_some_and(|same| runs && same.ready);
+        }
+        Kind::Init => {
+            entry.started = Some(started);
+            entry.ready = done;
+        }
+        Kind::Regular | Kind::Sidecar => {
+            entry.started = Some(started);
+            entry.ready = started && same_run.map_or(!slot.has_readiness_probe, |same| same.ready);
+        }
+    }
+}
+
+fn state(facts: &Facts<'_>, previous: Option<&ContainerStatus>, instance: &Container) -> ContainerState {
+    // Whatever ended under this id has ended, even if the runtime forgot how.
+    let same = previous.filter(|previous| previous.container_id.as_deref() == Some(&api_id(facts, instance)));
+    let known = same.and_then(|same| same.state.as_ref());
+    let known_end = known.filter(|state| state.terminated.is_some());
+    match instance.state {
+        RuntimeState::Created => known_end.cloned().unwrap_or_else(waiting_for_nothing),
+        RuntimeState::Running => ContainerState {
+            running: Some(ContainerStateRunning {
+                started_at: instance.started_at.map(Time),
+            }),
+            ..Default::default()
+        },
+        RuntimeState::Exited => ended(end(facts, instance)),
+        RuntimeState::Unknown => known_end.cloned().unwrap_or_else(|| match facts.stage {
+            // It may be alive: no end is reported before it is stopped. The kubelet reports 137 at once.
+            Stage::Terminating => known
+                .filter(|state| state.running.is_some())
+                .cloned()
+                .unwrap_or_else(waiting_for_nothing),
+            Stage::Stopped | Stage::Terminated => {
+                let id = ContainerStatus {
+                    container_id: Some(api_id(facts, instance)),
+                    ..Default::default()
+                };
+                lost("The runtime could not tell how the container ended", &id)
+            }
+        }),
+    }
+}
+
+/// The second newest instance, else what the API knew before this one.
+fn last_state(
+    facts: &Facts<'_>,
+    previous: Option<&ContainerStatus>,
+    newest: &Container,
+    older: Option<&Container>,
+) -> Option<ContainerState> {
+    if let Some(older) = older.filter(|older| older.state == RuntimeState::Exited) {
+        return Some(ended(end(facts, older)));
+    }
+    let previous = previous?;
+    let ended_before = previous.state.as_ref().filter(|state| state.terminated.is_some());
+    match ended_before {
+        Some(ended) if previous.container_id.as_deref() != Some(&api_id(facts, newest)) => Some(ended.clone()),
+        Some(_) | None => previous.last_state.clone(),
+    }
+}
+
+fn end(facts: &Facts<'_>, instance: &Container) -> ContainerStateTerminated {
+    // The kubelet writes 1970 where the runtime has no time, as for a container that never started.
+    let time = |time: Option<Timestamp>| Some(Time(time.unwrap_or(Timestamp::UNIX_EPOCH)));
+    ContainerStateTerminated {
+        container_id: Some(api_id(facts, instance)),
+        exit_code: instance.exit_code,
+        finished_at: time(instance.finished_at),
+        message: joined(&instance.message, facts.messages.get(&instance.id)),
+        reason: Some(instance.reason.clone()).filter(|reason| !reason.is_empty()),
+        signal: None,
+        started_at: time(instance.started_at),
+    }
+}
+
+fn waiting_for_nothing() -> ContainerState {
+    ContainerState {
+        waiting: Some(ContainerStateWaiting::default()),
+        ..Default::default()
+    }
+}
+
+fn api_id(facts: &Facts<'_>, instance: &Container) -> String {
+    format!("{}://{}", facts.runtime_name, instance.id)
+}

@@ -1,0 +1,167 @@
+//! What of a wanted status may go onto the live object (`mergePodStatus`): it may have moved on since the status was made,
+//! and nothing of it may go back.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodSpec, PodStatus};
+
+use super::conditions::{BY_KUBELET, CONTAINERS_READY, DISRUPTION_TARGET, READY, is_ours};
+use super::containers::{Kind, by_name};
+use super::phase::{Phase, Verdict};
+use super::restart::is_sidecar;
+use super::transition;
+
+/// The fields that we own, as the live object should show them. `None` leaves a field alone, except where noted.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Merged {
+    /// Reason and message must go if they are `None` here.
+    pub verdict: Verdict,
+    /// Only ours, each at most once.
+    pub conditions: Vec<PodCondition>,
+    pub regular: Vec<ContainerStatus>,
+    pub init: Vec<ContainerStatus>,
+    pub ephemeral: Vec<ContainerStatus>,
+    pub observed_generation: Option<i64>,
+}
+
+pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
+    let live = pod.status.clone().unwrap_or_default();
+    let spec = pod.spec.clone().unwrap_or_default();
+    let regular = |_: &str| Kind::Regular;
+    let ephemeral = |_: &str| Kind::Ephemeral;
+    let init = |name: &str| {
+        let sidecar = spec
+            .init_containers
+            .iter()
+            .flatten()
+            .any(|spec| spec.name == name && is_sidecar(spec));
+        if sidecar { Kind::Sidecar } else { Kind::Init }
+    };
+    Merged {
+        verdict: verdict(&live, wanted),
+        conditions: conditions(&live, wanted),
+        regular: entries(
+            &spec,
+            regular,
+            live.container_statuses.as_deref(),
+            wanted.container_statuses.as_deref(),
+        ),
+        init: entries(
+            &spec,
+            init,
+            live.init_container_statuses.as_deref(),
+            wanted.init_container_statuses.as_deref(),
+        ),
+        ephemeral: entries(
+            &spec,
+            ephemeral,
+            live.ephemeral_container_statuses.as_deref(),
+            wanted.ephemeral_container_statuses.as_deref(),
+        ),
+        observed_generation: wanted.observed_generation.max(live.observed_generation),
+    }
+}
+
+/// A terminal phase in the API always wins, with the reason and message it came with.
+fn verdict(live: &PodStatus, wanted: &PodStatus) -> Verdict {
+    if Phase::of(live).is_some_and(Phase::is_terminal) || wanted.phase.is_none() {
+        Verdict::of(live)
+    } else {
+        Verdict::of(wanted)
+    }
+}
+
+fn conditions(live: &PodStatus, wanted: &PodStatus) -> Vec<PodCondition> {
+    let terminal = |status: &PodStatus| Phase::of(status).is_some_and(Phase::is_terminal);
+    let ends_now = !terminal(live) && terminal(wanted);
+    let overtaken = terminal(live) && live.phase != wanted.phase;
+    let mut merged: Vec<PodCondition> = Vec::new();
+    for condition in wanted.conditions.iter().flatten() {
+        let belongs = match condition.type_.as_str() {
+            // Readiness that was judged by another phase than the one that stands is not worth sending.
+            READY | CONTAINERS_READY => !overtaken,
+            DISRUPTION_TARGET => ends_now && condition.reason.as_deref() == Some(BY_KUBELET),
+            other => is_ours(other),
+        };
+        if belongs && merged.iter().all(|other| other.type_ != condition.type_) {
+            merged.push(with_live_time(live, condition));
+        }
+    }
+    merged
+}
+
+/// What is already true on the live object has been so since the time written there.
+fn with_live_time(live: &PodStatus, condition: &PodCondition) -> PodCondition {
+    let same = |old: &&PodCondition| old.type_ == condition.type_ && old.status == condition.status;
+    let since = live
+        .conditions
+        .iter()
+        .flatten()
+        .find(same)
+        .and_then(|old| old.last_transition_time.clone());
+    PodCondition {
+        last_transition_time: since.or_else(|| condition.last_transition_time.clone()),
+        ..condition.clone()
+    }
+}
+
+/// The wanted entries, each only where it does not take the live one back; then live ones that were not known when the
+/// status was made, such as those of an ephemeral container added meanwhile.
+fn entries(
+    spec: &PodSpec,
+    kind: impl Fn(&str) -> Kind,
+    live: Option<&[ContainerStatus]>,
+    wanted: Option<&[ContainerStatus]>,
+) -> Vec<ContainerStatus> {
+    let live = live.unwrap_or_default();
+    let mut merged: Vec<ContainerStatus> = Vec::new();
+    for entry in wanted.unwrap_or_default() {
+        if by_name(&merged, &entry.name).is_none() {
+            merged.push(by_name(live, &entry.name).map_or_else(|| entry.clone(), |old| step(spec, &kind, old, entry)));
+        }
+    }
+    for entry in live {
+        if by_name(&merged, &entry.name).is_none() && is_in_spec(spec, kind(&entry.name), &entry.name) {
+            merged.push(entry.clone());
+        }
+    }
+    merged
+}
+
+fn step(
+    spec: &PodSpec,
+    kind: impl Fn(&str) -> Kind,
+    old: &ContainerStatus,
+    entry: &ContainerStatus,
+) -> ContainerStatus {
+    let has_ended = |entry: &ContainerStatus| entry.state.as_ref().is_some_and(|state| state.terminated.is_some());
+    let revives = has_ended(old) && !has_ended(entry);
+    let of_a_later_run = entry.container_id != old.container_id && entry.restart_count >= old.restart_count;
+    if revives && !(of_a_later_run && transition::is_legal(spec, kind(&entry.name), old, entry)) {
+        return old.clone();
+    }
+    ContainerStatus {
+        restart_count: entry.restart_count.max(old.restart_count),
+        resources: old.resources.clone(),
+        allocated_resources: old.allocated_resources.clone(),
+        allocated_resources_status: old.allocated_resources_status.clone(),
+        volume_mounts: old.volume_mounts.clone(),
+        user: old.user.clone(),
+        stop_signal: old.stop_signal.clone(),
+        ..entry.clone()
+    }
+}
+
+fn is_in_spec(spec: &PodSpec, kind: Kind, name: &str) -> bool {
+    match kind {
+        Kind::Regular => spec.containers.iter().any(|container| container.name == name),
+        Kind::Init | Kind::Sidecar => spec
+            .init_containers
+            .iter()
+            .flatten()
+            .any(|container| container.name == name),
+        Kind::Ephemeral => spec
+            .ephemeral_containers
+            .iter()
+            .flatten()
+            .any(|container| container.name == name),
+    }
+}

@@ -1,0 +1,59 @@
+//! The shape in which a status is compared and sent: whole seconds and bounded messages (`normalizeStatus`).
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::message::{cut, share};
+
+pub(super) fn normalize(pod: &Pod, status: &mut PodStatus) {
+    let limit = share(containers_of(pod));
+    whole_seconds(&mut status.start_time);
+    for condition in status.conditions.iter_mut().flatten() {
+        whole_seconds(&mut condition.last_probe_time);
+        whole_seconds(&mut condition.last_transition_time);
+    }
+    let lists = [
+        &mut status.container_statuses,
+        &mut status.init_container_statuses,
+        &mut status.ephemeral_container_statuses,
+    ];
+    for entry in lists.into_iter().flatten().flatten() {
+        normalize_entry(entry, limit);
+    }
+}
+
+fn normalize_entry(entry: &mut ContainerStatus, limit: usize) {
+    // The server prints an empty last state where we have none.
+    entry.last_state = entry
+        .last_state
+        .take()
+        .filter(|last| *last != ContainerState::default());
+    for state in [&mut entry.state, &mut entry.last_state].into_iter().flatten() {
+        if let Some(running) = &mut state.running {
+            whole_seconds(&mut running.started_at);
+        }
+        if let Some(end) = &mut state.terminated {
+            whole_seconds(&mut end.started_at);
+            whole_seconds(&mut end.finished_at);
+            if let Some(message) = &mut end.message {
+                cut(message, limit);
+            }
+        }
+    }
+}
+
+/// Containers of all kinds: they share the room for messages.
+fn containers_of(pod: &Pod) -> usize {
+    pod.spec.as_ref().map_or(0, |spec| {
+        spec.containers.len()
+            + spec.init_containers.as_ref().map_or(0, Vec::len)
+            + spec.ephemeral_containers.as_ref().map_or(0, Vec::len)
+    })
+}
+
+fn whole_seconds(time: &mut Option<Time>) {
+    if let Some(Time(time)) = time {
+        *time = Timestamp::from_second(time.as_second()).unwrap_or(*time);
+    }
+}

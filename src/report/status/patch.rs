@@ -1,0 +1,196 @@
+//! The smallest strategic merge patch that makes the live object show the wanted status.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodIP, PodStatus};
+use serde_json::{Map, Value, json};
+
+use super::merge::{Merged, merge};
+
+/// Body of a `PATCH pods/status` (strategic merge), or `None` if nothing that we own differs.
+///
+/// `uid` is the pod that the status was made for; it is the precondition, never the UID that the live object happens to
+/// have. For an object of another UID there is nothing to say.
+pub fn patch(api: &Pod, uid: &str, wanted: &PodStatus) -> Option<Value> {
+    if uid.is_empty() || api.metadata.uid.as_deref() != Some(uid) {
+        return None;
+    }
+    let live = api.status.clone().unwrap_or_default();
+    let Merged {
+        verdict,
+        conditions,
+        regular,
+        init,
+        ephemeral,
+        observed_generation,
+    } = merge(api, wanted);
+    let mut status = Map::new();
+
+    set(&mut status, "phase", live.phase.as_deref(), verdict.phase.as_deref());
+    set_or_clear(&mut status, "reason", live.reason.as_deref(), verdict.reason.as_deref());
+    set_or_clear(
+        &mut status,
+        "message",
+        live.message.as_deref(),
+        verdict.message.as_deref(),
+    );
+    set(
+        &mut status,
+        "observedGeneration",
+        live.observed_generation,
+        observed_generation,
+    );
+    set(
+        &mut status,
+        "podIP",
+        live.pod_ip.as_deref(),
+        wanted.pod_ip.as_deref().filter(|ip| !ip.is_empty()),
+    );
+    if live.start_time.is_none() {
+        set(&mut status, "startTime", Value::Null, json!(wanted.start_time));
+    }
+    set_pod_ips(&mut status, live.pod_ips.as_deref(), wanted.pod_ips.as_deref());
+    set_conditions(&mut status, live.conditions.as_deref(), &conditions);
+    set_entries(
+        &mut status,
+        "containerStatuses",
+        live.container_statuses.as_deref(),
+        &regular,
+    );
+    set_entries(
+        &mut status,
+        "initContainerStatuses",
+        live.init_container_statuses.as_deref(),
+        &init,
+    );
+    set_entries(
+        &mut status,
+        "ephemeralContainerStatuses",
+        live.ephemeral_container_statuses.as_deref(),
+        &ephemeral,
+    );
+
+    (!status.is_empty()).then(|| json!({ "metadata": { "uid": uid }, "status": status }))
+}
+
+/// A field that may be set and changed but is never taken away.
+fn set(status: &mut Map<String, Value>, field: &str, live: impl Into<Value>, new: impl Into<Value>) {
+    let (live, new) = (live.into(), new.into());
+    if !new.is_null() && live != new {
+        status.insert(field.into(), new);
+    }
+}
+
+/// A text that goes when it is not wanted any more. An empty one is as good as none.
+fn set_or_clear(status: &mut Map<String, Value>, field: &str, live: Option<&str>, new: Option<&str>) {
+    let (live, new) = (live.unwrap_or_default(), new.unwrap_or_default());
+    if live != new {
+        let value = if new.is_empty() { Value::Null } else { json!(new) };
+        status.insert(field.into(), value);
+    }
+}
+
+/// A list that the server merges by `ip`: what is to go must be named.
+fn set_pod_ips(status: &mut Map<String, Value>, live: Option<&[PodIP]>, new: Option<&[PodIP]>) {
+    let distinct = |list: Option<&[PodIP]>| {
+        let mut ips: Vec<String> = Vec::new();
+        for entry in list.unwrap_or_default() {
+            if !entry.ip.is_empty() && !ips.contains(&entry.ip) {
+                ips.push(entry.ip.clone());
+            }
+        }
+        ips
+    };
+    let (live, new) = (distinct(live), distinct(new));
+    if new.is_empty() || live == new {
+        return;
+    }
+    let added = new.iter().filter(|ip| !live.contains(ip)).map(|ip| json!({ "ip": ip }));
+    let removed = live
+        .iter()
+        .filter(|ip| !new.contains(ip))
+        .map(|ip| json!({ "$patch": "delete", "ip": ip }));
+    let list: Vec<Value> = added.chain(removed).collect();
+    let order: Vec<Value> = new.iter().map(|ip| json!({ "ip": ip })).collect();
+    status.insert("$setElementOrder/podIPs".into(), Value::Array(order));
+    if !list.is_empty() {
+        status.insert("podIPs".into(), Value::Array(list));
+    }
+}
+
+/// A list that the server merges by `type`: only ours, of these only what differs, never a removal.
+fn set_conditions(status: &mut Map<String, Value>, live: Option<&[PodCondition]>, ours: &[PodCondition]) {
+    let live = live.unwrap_or_default();
+    let changes: Vec<Value> = ours
+        .iter()
+        .filter_map(|condition| {
+            condition_change(live.iter().find(|old| old.type_ == condition.type_), condition).map(Value::Object)
+        })
+        .collect();
+    if changes.is_empty() {
+        return;
+    }
+    // Those of others keep their places, ours follow in their own order, the same as in the list of changes.
+    let is_ours = |kind: &str| ours.iter().any(|condition| condition.type_ == kind);
+    let others = live.iter().map(|old| old.type_.as_str()).filter(|kind| !is_ours(kind));
+    let mut order: Vec<&str> = Vec::new();
+    for kind in others.chain(ours.iter().map(|condition| condition.type_.as_str())) {
+        if !order.contains(&kind) {
+            order.push(kind);
+        }
+    }
+    let order: Vec<Value> = order.into_iter().map(|kind| json!({ "type": kind })).collect();
+    status.insert("$setElementOrder/conditions".into(), Value::Array(order));
+    status.insert("conditions".into(), Value::Array(changes));
+}
+
+/// The fields of one condition that differ, with the key that it is found by.
+fn condition_change(old: Option<&PodCondition>, new: &PodCondition) -> Option<Map<String, Value>> {
+    let new = fields(new);
+    let old = old.map(fields).unwrap_or_default();
+    let mut change: Map<String, Value> = new
+        .iter()
+        .filter(|(field, value)| old.get(*field) != Some(value))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
+    for field in old.keys().filter(|field| !new.contains_key(*field)) {
+        change.insert(field.clone(), Value::Null);
+    }
+    if change.is_empty() {
+        return None;
+    }
+    change.insert("type".into(), new.get("type").cloned().unwrap_or_default());
+    Some(change)
+}
+
+/// A list that the server replaces as a whole.
+fn set_entries(
+    status: &mut Map<String, Value>,
+    field: &str,
+    live: Option<&[ContainerStatus]>,
+    merged: &[ContainerStatus],
+) {
+    let comparable = |list: &[ContainerStatus]| list.iter().map(fields).collect::<Vec<_>>();
+    let new = comparable(merged);
+    if comparable(live.unwrap_or_default()) == new {
+        return;
+    }
+    let value = if new.is_empty() { Value::Null } else { json!(new) };
+    status.insert(field.into(), value);
+}
+
+/// An object by its fields, without those that are empty: the server prints `"lastState": {}` and may leave out `""`.
+fn fields(object: &impl serde::Serialize) -> Map<String, Value> {
+    match serde_json::to_value(object) {
+        Ok(Value::Object(map)) => map.into_iter().filter(|(field, value)| keep(field, value)).collect(),
+        Ok(_) | Err(_) => Map::new(),
+    }
+}
+
+/// Fields that an entry must have are kept even if they are empty.
+fn keep(field: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty() || matches!(field, "name" | "image" | "imageID" | "type" | "status"),
+        Value::Object(map) => !map.is_empty() || !matches!(field, "state" | "lastState"),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) => true,
+    }
+}

@@ -1,0 +1,94 @@
+//! Whether a container may be started again after it ended, by the rules of the spec (`ContainerShouldRestart`).
+
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+
+/// Reason of an end that a `RestartAllContainers` rule brought about; such a container is to come back.
+const RESTARTING_ALL: &str = "RestartingAllContainers";
+
+/// Restart policy, of a pod or of one container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Policy {
+    Always,
+    OnFailure,
+    Never,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "Always" => Some(Self::Always),
+            "OnFailure" => Some(Self::OnFailure),
+            "Never" => Some(Self::Never),
+            _ => None,
+        }
+    }
+
+    fn restarts(self, exit_code: i32) -> bool {
+        match self {
+            Self::Always => true,
+            Self::OnFailure => exit_code != 0,
+            Self::Never => false,
+        }
+    }
+}
+
+/// Whether the spec wants the container back after this exit: its rules speak first, then its own policy, then the pod's.
+pub(super) fn should_restart(spec: &PodSpec, container: &Container, exit_code: i32) -> bool {
+    // Rules are valid only beside a policy of the container's own.
+    if container.restart_policy.is_some() && matching_rule_restarts(container, exit_code) {
+        return true;
+    }
+    let own = container.restart_policy.as_deref().and_then(Policy::parse);
+    let pods = spec.restart_policy.as_deref().and_then(Policy::parse);
+    own.or(pods).unwrap_or(Policy::Always).restarts(exit_code)
+}
+
+/// As [`should_restart`], or the end was itself part of a restart of the whole pod.
+pub(super) fn comes_back(spec: &PodSpec, container: &Container, exit_code: i32, reason: Option<&str>) -> bool {
+    reason == Some(RESTARTING_ALL) || should_restart(spec, container, exit_code)
+}
+
+/// A restartable init container, that is one with policy Always of its own (`IsRestartableInitContainer`).
+pub(super) fn is_sidecar(init_container: &Container) -> bool {
+    init_container.restart_policy.as_deref() == Some("Always")
+}
+
+/// Whether any rule of the spec restarts the whole pod (`AllContainersCouldRestart`).
+pub(super) fn all_could_restart(spec: &PodSpec) -> bool {
+    let restarts_all = |container: &Container| {
+        container
+            .restart_policy_rules
+            .iter()
+            .flatten()
+            .any(|rule| rule.action == "RestartAllContainers")
+    };
+    spec.init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers)
+        .any(restarts_all)
+}
+
+/// The first rule that matches decides, and only for a restart; an unknown action leaves it to the policies.
+fn matching_rule_restarts(container: &Container, exit_code: i32) -> bool {
+    let matches = |operator: &str, listed: bool| match operator {
+        "In" => listed,
+        "NotIn" => !listed,
+        _ => false,
+    };
+    container
+        .restart_policy_rules
+        .iter()
+        .flatten()
+        .find(|rule| {
+            rule.exit_codes.as_ref().is_some_and(|codes| {
+                matches(
+                    &codes.operator,
+                    codes.values.iter().flatten().any(|code| *code == exit_code),
+                )
+            })
+        })
+        .is_some_and(|rule| matches!(rule.action.as_str(), "Restart" | "RestartAllContainers"))
+}

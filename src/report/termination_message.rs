@@ -1,0 +1,217 @@
+//! What a container left behind about its end: its termination message file, else the end of its log.
+//!
+//! The container writes the file, so nothing about it is trusted: only a regular file is read, no link is followed,
+//! nothing blocks, and no more than a few KiB are taken.
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use thiserror::Error;
+
+use super::status::Messages;
+use crate::node::cri::types::{Container, ContainerState};
+
+/// Bytes taken from the end of the termination message file (`MaxContainerTerminationMessageLength`).
+const FILE_LIMIT: u64 = 4096;
+/// Lines and bytes taken from the end of the log (`MaxContainerTerminationMessageLogLines`, `…LogLength`).
+const LOG_LINES: usize = 80;
+const LOG_LIMIT: usize = 2048;
+/// Raw bytes of the log that are looked at: a runtime splits lines at 16 KiB, so that after dropping the first, cut one
+/// there are still more than [`LOG_LIMIT`] bytes of text or more than [`LOG_LINES`] lines.
+const LOG_WINDOW: u64 = 32 * 1024;
+/// The runtime's reason for a container that could not even be started: it has no log.
+const CANNOT_RUN: &str = "ContainerCannotRun";
+
+/// Why a termination message could not be read. Both are worth one more try only if the disk is.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// Opening or reading failed for another reason than that the file is not there.
+    #[error("cannot {verb} {path}")]
+    Io {
+        /// What was tried.
+        verb: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory, a device, a socket or a pipe stands there.
+    #[error("{path} is not a regular file")]
+    NotAFile {
+        /// Where.
+        path: PathBuf,
+    },
+}
+
+// === impl Error ===
+
+impl Error {
+    /// In one line, for the places that show no chain of causes.
+    fn with_cause(&self) -> String {
+        match self {
+            Self::Io { source, .. } => format!("{self}: {source}"),
+            Self::NotAFile { .. } => self.to_string(),
+        }
+    }
+}
+
+/// Where one container's last words are to be found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TerminationMessage {
+    file: Option<PathBuf>,
+    log: Option<PathBuf>,
+}
+
+// === impl TerminationMessage ===
+
+impl TerminationMessage {
+    /// Reads `file`, and `log` only if there is no file or nothing in it.
+    pub fn new(file: Option<PathBuf>, log: Option<PathBuf>) -> Self {
+        Self { file, log }
+    }
+
+    /// Where to look for this container; the log counts only if its policy says so and it failed after it had started.
+    pub fn of(container: &Container) -> Self {
+        let log_counts =
+            container.message_falls_back_to_log && container.exit_code != 0 && container.reason != CANNOT_RUN;
+        let path = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+        Self {
+            file: container.termination_message_file.as_deref().and_then(path),
+            log: path(&container.log_path).filter(|_| log_counts),
+        }
+    }
+
+    /// The text, empty if there is none. Blocks on local disks only.
+    pub fn read(&self) -> Result<String, Error> {
+        let file = self.file.as_deref().map(|file| tail(file, FILE_LIMIT)).transpose()?.unwrap_or_default();
+        match &self.log {
+            Some(log) if file.bytes.is_empty() => Ok(end_of_log(&tail(log, LOG_WINDOW)?)),
+            Some(_) | None => Ok(file.text()),
+        }
+    }
+}
+
+/// The messages of all containers that have ended. Where one cannot be read, that is what its message says, as with the
+/// kubelet; the error comes back as well, to be logged once.
+pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Messages, Vec<Error>) {
+    let mut messages = Messages::default();
+    let mut errors = Vec::new();
+    for container in containers
+        .into_iter()
+        .filter(|container| container.state == ContainerState::Exited)
+    {
+        match TerminationMessage::of(container).read() {
+            Ok(text) => messages.insert(&container.id, text),
+            Err(error) => {
+                messages.insert(&container.id, format!("Termination message lost: {}", error.with_cause()));
+                errors.push(error);
+            }
+        }
+    }
+    (messages, errors)
+}
+
+/// The end of a file.
+#[derive(Debug, Default)]
+struct Tail {
+    bytes: Vec<u8>,
+    /// Something came before it.
+    cut: bool,
+}
+
+// === impl Tail ===
+
+impl Tail {
+    /// A character that the cut splits is left out; other bytes that are no UTF-8 are replaced.
+    fn text(&self) -> String {
+        let is_continuation = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+        // At most three bytes can belong to a character that began before the cut.
+        let split = if self.cut { self.bytes.iter().take(3).take_while(is_continuation).count() } else { 0 };
+        String::from_utf8_lossy(&self.bytes[split..]).into_owned()
+    }
+}
+
+/// At most `limit` bytes from the end of a regular file; nothing if it is not there.
+fn tail(path: &Path, limit: u64) -> Result<Tail, Error> {
+    let io = |verb| {
+        move |source| Error::Io {
+            verb,
+            path: path.to_owned(),
+            source,
+        }
+    };
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
+    let mut file = match File::options().read(true).custom_flags(flags.bits()).open(path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Tail::default());
+        }
+        // What open(2) answers to a link under O_NOFOLLOW, and to a socket or a device without a driver.
+        Err(error) if matches!(error.raw_os_error(), Some(nix::libc::ELOOP | nix::libc::ENXIO)) => {
+            return Err(Error::NotAFile { path: path.to_owned() });
+        }
+        Err(error) => return Err(io("open")(error)),
+    };
+    let metadata = file.metadata().map_err(io("stat"))?;
+    if !metadata.is_file() {
+        return Err(Error::NotAFile { path: path.to_owned() });
+    }
+    let start = metadata.len().saturating_sub(limit);
+    file.seek(SeekFrom::Start(start)).map_err(io("seek in"))?;
+    let mut bytes = Vec::new();
+    // Bounded once more, since the file may grow while it is read.
+    file.take(limit).read_to_end(&mut bytes).map_err(io("read"))?;
+    Ok(Tail { bytes, cut: start > 0 })
+}
+
+/// The text of the last lines of a log in the CRI's format, `TIMESTAMP STREAM TAG text`.
+fn end_of_log(tail: &Tail) -> String {
+    let mut lines: Vec<&[u8]> = tail.bytes.split(|byte| *byte == b'\n').collect();
+    if lines.last().is_some_and(|last| last.is_empty()) {
+        lines.pop();
+    }
+    if tail.cut && lines.len() > 1 {
+        lines.remove(0);
+    }
+    let skipped = lines.len().saturating_sub(LOG_LINES);
+    let mut text = Vec::new();
+    for line in lines.iter().skip(skipped).filter_map(|line| LogLine::parse(line)) {
+        text.extend_from_slice(line.text);
+        if line.is_complete {
+            text.push(b'\n');
+        }
+    }
+    let cut = text.len() > LOG_LIMIT;
+    text.drain(..text.len().saturating_sub(LOG_LIMIT));
+    Tail { bytes: text, cut }.text()
+}
+
+/// One line of a log.
+#[derive(Debug)]
+struct LogLine<'a> {
+    text: &'a [u8],
+    /// Not continued by the next line.
+    is_complete: bool,
+}
+
+impl<'a> LogLine<'a> {
+    /// `None` for what is not in the format, which the kubelet leaves out as well.
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut fields = line.splitn(4, |byte| *byte == b' ');
+        let _timestamp = fields.next()?;
+        let stream = fields.next()?;
+        let tags = fields.next()?;
+        let text = fields.next()?;
+        let known_stream = matches!(stream, b"stdout" | b"stderr");
+        // Tags are separated by colons, the first says partial or full.
+        let is_complete = tags.split(|byte| *byte == b':').next() != Some(b"P");
+        known_stream.then_some(Self { text, is_complete })
+    }
+}
