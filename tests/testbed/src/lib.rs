@@ -1,1 +1,4 @@
 //! Testbed.
+
+pub mod scripted_cri;
+pub mod steady;
