@@ -1,4 +1,3 @@
 //! Testbed.
 
 pub mod scripted_cri;
-pub mod steady;

@@ -4,7 +4,7 @@
 //!
 //! Calls that only look are answered from a small [`World`], any number of times. Calls that change something must be
 //! expected; what is not said about them is done as containerd does it. Everything runs in the caller's runtime, and
-//! on its clock, which should be paused.
+//! on its clock, which should be paused: it stands still while bytes are on the way.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -39,7 +39,6 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
-use crate::steady::Steady;
 use service::Service;
 use socket::{Manner, Socket};
 use stage::Stage;
@@ -58,7 +57,6 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub struct ScriptedCri {
     stage: Arc<Stage>,
-    steady: Steady,
     path: PathBuf,
     socket: Mutex<Option<Socket>>,
     /// Whether the verdict was already told; then the drop keeps quiet.
@@ -69,15 +67,14 @@ pub struct ScriptedCri {
 // === impl ScriptedCri ===
 
 impl ScriptedCri {
-    /// Starts a runtime with this world in it and an empty script. To be called in the body of a test.
+    /// Starts a runtime with this world in it and an empty script.
     ///
     /// # Panics
-    /// When there is no place for its socket, or in a spawned task.
+    /// When there is no place for its socket.
     pub async fn start(world: World) -> Self {
         let dir = tempfile::tempdir().expect("a directory for the socket");
         let cri = Self {
             stage: Arc::new(Stage::new(world)),
-            steady: Steady::capture().await,
             path: dir.path().join("cri.sock"),
             socket: Mutex::new(None),
             judged: false.into(),
@@ -207,7 +204,7 @@ impl ScriptedCri {
         let service = Service {
             stage: Arc::clone(&self.stage),
         };
-        let socket = Socket::open(&self.path, manner, service, &self.steady).expect("a socket to listen on");
+        let socket = Socket::open(&self.path, manner, service).expect("a socket to listen on");
         *self.socket.lock().await = Some(socket);
     }
 

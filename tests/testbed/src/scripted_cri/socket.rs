@@ -18,7 +18,6 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
 use super::service::Service;
-use crate::steady::{Steady, SteadyStream};
 
 /// How a socket treats those who connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub(super) struct Socket {
 
 /// A server's end of a connection that can be cut from outside.
 struct Wire {
-    stream: SteadyStream<UnixStream>,
+    stream: UnixStream,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     _counted: TaskTrackerToken,
 }
@@ -52,7 +51,7 @@ const GREETING: &[u8] = b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n";
 
 impl Socket {
     /// Listens at `path`; a socket that lies there already is replaced.
-    pub(super) fn open(path: &Path, manner: Manner, service: Service, steady: &Steady) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, manner: Manner, service: Service) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -64,12 +63,11 @@ impl Socket {
         };
         let (connections, incoming) = mpsc::unbounded_channel();
         socket.until_cut({
-            let (steady, cut, tasks) = (steady.clone(), socket.cut.clone(), socket.tasks.clone());
+            let (cut, tasks) = (socket.cut.clone(), socket.tasks.clone());
             async move {
                 loop {
-                    let accepted = steady.watch(|cx| listener.poll_accept(cx)).await;
-                    let wire = accepted.map(|(stream, _)| Wire {
-                        stream: steady.stream(stream),
+                    let wire = listener.accept().await.map(|(stream, _)| Wire {
+                        stream,
                         cut: Box::pin(cut.clone().cancelled_owned()),
                         _counted: tasks.token(),
                     });
