@@ -134,3 +134,47 @@ impl RuntimePod {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 }
+
+/// A sandbox together with the pod that it belongs to, for looks at the whole node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodSandbox {
+    /// The pod's UID; empty if the sandbox was made by something that does not say.
+    pub pod_uid: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The sandbox itself; without IPs.
+    pub sandbox: Sandbox,
+}
+
+/// Who the runtime is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeVersion {
+    /// Its name, such as `containerd`.
+    pub name: String,
+    /// Its own version.
+    pub version: String,
+    /// The CRI version that it speaks.
+    pub api_version: String,
+}
+
+/// Who manages the cgroups of pods on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CgroupDriver {
+    /// systemd, as slices and scopes.
+    Systemd,
+    /// Kubelet and runtime by themselves, as plain directories.
+    Cgroupfs,
+}
+
+/// How a command in a container ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExecOutcome {
+    /// Exit code of the command.
+    pub exit_code: i32,
+    /// The end of what it wrote to standard output.
+    pub stdout: String,
+    /// The end of what it wrote to standard error.
+    pub stderr: String,
+}

@@ -1,0 +1,254 @@
+//! The CRI client: one connection that heals itself, and the calls that only look.
+
+use std::collections::{BTreeSet, HashMap};
+use std::future::Future;
+use std::time::Duration;
+
+use futures::future::{try_join, try_join_all};
+use k8s_cri::v1;
+use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Response, Status};
+
+use super::convert;
+use super::endpoint::CriEndpoint;
+use super::error::{Call, CriError};
+use super::gate::Effects;
+use super::types::{CgroupDriver, Container, PodSandbox, RuntimePod, RuntimeVersion, keys};
+
+/// How long an answer is waited for where the call itself has no time to spend: the kubelet's default too, long enough
+/// for a runtime under load to take down a sandbox's network.
+pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Largest answer taken in, the kubelet's limit: lists of a full node with long annotations pass tonic's own 4 MiB.
+const LARGEST_MESSAGE: usize = 16 * 1024 * 1024;
+
+/// Client of one container runtime; clones share the connection.
+#[derive(Debug, Clone)]
+pub struct Cri {
+    client: RuntimeServiceClient<Channel>,
+    pub(super) effects: Effects,
+}
+
+// === impl Cri ===
+
+impl Cri {
+    /// A client that connects at its first call, and again whenever the connection is gone. Must be called within a
+    /// tokio runtime, which drives the connection.
+    pub fn new(endpoint: &CriEndpoint, effects: Effects) -> Self {
+        let path = endpoint.path().to_path_buf();
+        let connector = tower::service_fn(move |_| {
+            let path = path.clone();
+            async move {
+                tokio::net::UnixStream::connect(path)
+                    .await
+                    .map(hyper_util::rt::TokioIo::new)
+            }
+        });
+        // The authority is sent and means nothing; a path in its place would be refused by runtimes written in Go.
+        let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+        let client = RuntimeServiceClient::new(channel).max_decoding_message_size(LARGEST_MESSAGE);
+        Self { client, effects }
+    }
+
+    /// Who the runtime is.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn version(&self) -> Result<RuntimeVersion, CriError> {
+        let request = v1::VersionRequest {
+            version: "v1".to_owned(),
+        };
+        let answer = within("Version", "", REQUEST_DEADLINE, self.client().version(request)).await?;
+        Ok(convert::version(answer))
+    }
+
+    /// The cgroup driver that the runtime is set to; `None` from runtimes too old to say.
+    ///
+    /// # Errors
+    /// When the call fails in another way than being unknown to the runtime.
+    pub async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, CriError> {
+        let request = v1::RuntimeConfigRequest {};
+        match within(
+            "RuntimeConfig",
+            "",
+            REQUEST_DEADLINE,
+            self.client().runtime_config(request),
+        )
+        .await
+        {
+            Ok(answer) => Ok(convert::cgroup_driver(&answer)),
+            Err(CriError::Failed {
+                code: Code::Unimplemented,
+                ..
+            }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All that the runtime knows of a pod. A container that is gone between the list and the look at it is left out.
+    ///
+    /// # Errors
+    /// When any call fails; a pod is never reported in part.
+    pub async fn pod(&self, uid: &str) -> Result<RuntimePod, CriError> {
+        let (sandboxes, listed) = self.lists_of(uid).await?;
+        let containers = try_join_all(listed.into_iter().map(|container| self.container(container))).await?;
+        Ok(convert::pod(sandboxes, containers.into_iter().flatten()))
+    }
+
+    /// The pod as the two lists show it, without a look at each container: the cheap way to know what runs. Start, end,
+    /// reason, message and files are missing, and every container that is not running has the exit code 137, because
+    /// nobody asked for the real one.
+    ///
+    /// # Errors
+    /// When either list fails.
+    pub async fn pod_brief(&self, uid: &str) -> Result<RuntimePod, CriError> {
+        let (sandboxes, listed) = self.lists_of(uid).await?;
+        Ok(convert::pod(
+            sandboxes,
+            listed.into_iter().map(convert::listed_container),
+        ))
+    }
+
+    /// IPs of a sandbox, the primary first; none if it is gone or on the host's network.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn pod_ips(&self, sandbox_id: &str) -> Result<Vec<String>, CriError> {
+        let answer = self.sandbox_status(sandbox_id, false).await?;
+        Ok(answer.map(convert::pod_ips).unwrap_or_default())
+    }
+
+    /// The cgroup under which a sandbox was put, if the sandbox exists and the runtime tells.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn cgroup_parent(&self, sandbox_id: &str) -> Result<Option<String>, CriError> {
+        let answer = self.sandbox_status(sandbox_id, true).await?;
+        Ok(answer.and_then(|answer| convert::cgroup_parent(&answer)))
+    }
+
+    /// Every sandbox of the node, of whatever pod, newest first within a pod.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn list_sandboxes(&self) -> Result<Vec<PodSandbox>, CriError> {
+        Ok(convert::node_sandboxes(self.sandboxes("").await?))
+    }
+
+    /// UIDs of all pods of which the runtime holds a sandbox or a container.
+    ///
+    /// # Errors
+    /// When either list fails.
+    pub async fn all_pod_uids(&self) -> Result<BTreeSet<String>, CriError> {
+        let (sandboxes, containers) = try_join(self.sandboxes(""), self.containers("")).await?;
+        Ok(convert::pod_uids(sandboxes, containers))
+    }
+
+    async fn lists_of(&self, uid: &str) -> Result<(Vec<v1::PodSandbox>, Vec<v1::Container>), CriError> {
+        try_join(self.sandboxes(uid), self.containers(uid)).await
+    }
+
+    /// Sandboxes of one pod, or of all if `uid` is empty.
+    async fn sandboxes(&self, uid: &str) -> Result<Vec<v1::PodSandbox>, CriError> {
+        let filter = v1::PodSandboxFilter {
+            label_selector: by_uid(uid),
+            ..Default::default()
+        };
+        let request = v1::ListPodSandboxRequest { filter: Some(filter) };
+        let answer = within(
+            "ListPodSandbox",
+            uid,
+            REQUEST_DEADLINE,
+            self.client().list_pod_sandbox(request),
+        )
+        .await?;
+        Ok(answer.items)
+    }
+
+    /// Containers of one pod, or of all if `uid` is empty.
+    async fn containers(&self, uid: &str) -> Result<Vec<v1::Container>, CriError> {
+        let filter = v1::ContainerFilter {
+            label_selector: by_uid(uid),
+            ..Default::default()
+        };
+        let request = v1::ListContainersRequest { filter: Some(filter) };
+        let answer = within(
+            "ListContainers",
+            uid,
+            REQUEST_DEADLINE,
+            self.client().list_containers(request),
+        )
+        .await?;
+        Ok(answer.containers)
+    }
+
+    async fn container(&self, listed: v1::Container) -> Result<Option<Container>, CriError> {
+        const NAME: &str = "ContainerStatus";
+        let v1::Container { id, pod_sandbox_id, .. } = listed;
+        let request = v1::ContainerStatusRequest {
+            container_id: id.clone(),
+            verbose: false,
+        };
+        match within(NAME, &id, REQUEST_DEADLINE, self.client().container_status(request)).await {
+            Ok(v1::ContainerStatusResponse {
+                status: Some(status), ..
+            }) => Ok(Some(convert::container(status, pod_sandbox_id))),
+            Ok(_) => Err(CriError::Incomplete {
+                call: Call::new(NAME, &id),
+                what: "status",
+            }),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn sandbox_status(&self, id: &str, verbose: bool) -> Result<Option<v1::PodSandboxStatusResponse>, CriError> {
+        let request = v1::PodSandboxStatusRequest {
+            pod_sandbox_id: id.to_owned(),
+            verbose,
+        };
+        match within(
+            "PodSandboxStatus",
+            id,
+            REQUEST_DEADLINE,
+            self.client().pod_sandbox_status(request),
+        )
+        .await
+        {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// tonic wants a client of its own for each call in flight; cloning one is a handful of reference counts.
+    pub(super) fn client(&self) -> RuntimeServiceClient<Channel> {
+        self.client.clone()
+    }
+}
+
+/// One call, bounded. The bound is ours alone and not sent along: giving up resets the stream, which tells the runtime.
+pub(super) async fn within<T>(
+    name: &'static str,
+    id: &str,
+    deadline: Duration,
+    rpc: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, CriError> {
+    match tokio::time::timeout(deadline, rpc).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(CriError::from_status(Call::new(name, id), &status)),
+        Err(_) => Err(CriError::Timeout {
+            call: Call::new(name, id),
+            after: deadline,
+        }),
+    }
+}
+
+fn by_uid(uid: &str) -> HashMap<String, String> {
+    if uid.is_empty() {
+        HashMap::new()
+    } else {
+        HashMap::from([(keys::POD_UID.to_owned(), uid.to_owned())])
+    }
+}

@@ -1,0 +1,164 @@
+//! The calls that change something, all of them through the gate.
+
+use std::time::Duration;
+
+use k8s_cri::v1;
+use tonic::Code;
+
+use super::client::{Cri, REQUEST_DEADLINE, within};
+use super::convert;
+use super::error::{Call, CriError};
+use super::gate::Admission;
+use super::types::ExecOutcome;
+
+/// What a stop or a command may take beyond its own time before the runtime counts as not answering: at the end of that
+/// time it still has to kill, reap and unmount, which is as much work as any other call.
+const MARGIN: Duration = REQUEST_DEADLINE;
+
+// === impl Cri ===
+
+impl Cri {
+    /// Runs a command in a container and waits for its end; the runtime kills it after `timeout`. That timeout is sent
+    /// in whole seconds, rounded up and at least one, because zero means "no limit" to a runtime.
+    ///
+    /// # Errors
+    /// When the call fails, is held back, or the command overran: [`CriError::Timeout`]. An exit code other than zero
+    /// is no error.
+    pub async fn exec_sync(
+        &self,
+        container_id: &str,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<ExecOutcome, CriError> {
+        const NAME: &str = "ExecSync";
+        let seconds = whole_seconds(timeout).max(1);
+        if self.admit(NAME, container_id, Some(seconds))? == Admission::LeaveOut {
+            return Ok(ExecOutcome::default());
+        }
+        let request = v1::ExecSyncRequest {
+            container_id: container_id.to_owned(),
+            cmd: command.to_vec(),
+            timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
+        };
+        let deadline = Duration::from_secs(seconds).saturating_add(MARGIN);
+        match within(NAME, container_id, deadline, self.client().exec_sync(request)).await {
+            Ok(answer) => Ok(convert::exec_outcome(&answer)),
+            // The runtime's own word for "the command did not end in time".
+            Err(CriError::Failed {
+                call,
+                code: Code::DeadlineExceeded,
+                ..
+            }) => Err(CriError::Timeout {
+                call,
+                after: Duration::from_secs(seconds),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a container its stop signal, and SIGKILL when it has not ended after `timeout`, in whole seconds, rounded
+    /// up; returns when it has ended. One that is not there has been stopped.
+    ///
+    /// # Errors
+    /// When the call fails, is held back, or is not answered.
+    pub async fn stop_container(&self, id: &str, timeout: Duration) -> Result<(), CriError> {
+        const NAME: &str = "StopContainer";
+        let seconds = whole_seconds(timeout);
+        if self.admit(NAME, id, Some(seconds))? == Admission::LeaveOut {
+            return Ok(());
+        }
+        let timeout = i64::try_from(seconds).unwrap_or(i64::MAX);
+        let request = v1::StopContainerRequest {
+            container_id: id.to_owned(),
+            timeout,
+        };
+        let deadline = Duration::from_secs(seconds).saturating_add(MARGIN);
+        gone_is_done(within(NAME, id, deadline, self.client().stop_container(request)).await)
+    }
+
+    /// Kills what is left in a sandbox and takes down its network. One that is not there has been stopped.
+    ///
+    /// # Errors
+    /// When the call fails, is held back, or is not answered.
+    pub async fn stop_sandbox(&self, id: &str) -> Result<(), CriError> {
+        const NAME: &str = "StopPodSandbox";
+        if self.admit(NAME, id, None)? == Admission::LeaveOut {
+            return Ok(());
+        }
+        let request = v1::StopPodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
+        gone_is_done(within(NAME, id, REQUEST_DEADLINE, self.client().stop_pod_sandbox(request)).await)
+    }
+
+    /// Removes a container from the runtime. One that is not there has been removed.
+    ///
+    /// # Errors
+    /// When the call fails, is held back, or is not answered.
+    pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
+        const NAME: &str = "RemoveContainer";
+        if self.admit(NAME, id, None)? == Admission::LeaveOut {
+            return Ok(());
+        }
+        let request = v1::RemoveContainerRequest {
+            container_id: id.to_owned(),
+        };
+        gone_is_done(within(NAME, id, REQUEST_DEADLINE, self.client().remove_container(request)).await)
+    }
+
+    /// Removes a sandbox from the runtime, with the containers that it still has. One that is not there has been
+    /// removed.
+    ///
+    /// # Errors
+    /// When the call fails, is held back, or is not answered.
+    pub async fn remove_sandbox(&self, id: &str) -> Result<(), CriError> {
+        const NAME: &str = "RemovePodSandbox";
+        if self.admit(NAME, id, None)? == Admission::LeaveOut {
+            return Ok(());
+        }
+        let request = v1::RemovePodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
+        gone_is_done(within(NAME, id, REQUEST_DEADLINE, self.client().remove_pod_sandbox(request)).await)
+    }
+
+    /// The one way to an effect.
+    fn admit(&self, name: &'static str, id: &str, timeout_seconds: Option<u64>) -> Result<Admission, CriError> {
+        let admission = self.effects.admit().map_err(|held| CriError::Held {
+            call: Call::new(name, id),
+            held,
+        })?;
+        if admission == Admission::LeaveOut {
+            tracing::info!(effect = name, id, timeout_seconds, "Dry run: effect left out");
+        }
+        Ok(admission)
+    }
+}
+
+fn gone_is_done<T>(result: Result<T, CriError>) -> Result<(), CriError> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn whole_seconds(duration: Duration) -> u64 {
+    duration
+        .as_secs()
+        .saturating_add(u64::from(duration.subsec_nanos() > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_second_counts_as_a_whole_one() {
+        assert_eq!(whole_seconds(Duration::ZERO), 0);
+        assert_eq!(whole_seconds(Duration::from_nanos(1)), 1);
+        assert_eq!(whole_seconds(Duration::from_secs(30)), 30);
+        assert_eq!(whole_seconds(Duration::from_millis(29_001)), 30);
+        assert_eq!(whole_seconds(Duration::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,111 @@
+//! Where the container runtime listens.
+
+use std::fmt;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The kernel's limit for the path of a unix socket, its final NUL included.
+const LONGEST_SOCKET_PATH: usize = 108;
+
+/// Address of a container runtime: a unix socket by its absolute path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CriEndpoint {
+    path: PathBuf,
+}
+
+/// Why a text is no [`CriEndpoint`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// Another scheme than `unix://`, or none.
+    #[error("{0:?} is not of the form unix:///path/to/socket")]
+    NotUnix(String),
+    /// The path depends on the working directory.
+    #[error("{0:?} names a relative path; write unix:// and then the absolute path of the socket")]
+    Relative(String),
+    /// No socket can have this path.
+    #[error("{0:?} is longer than the {max} bytes that a socket's path may have", max = LONGEST_SOCKET_PATH - 1)]
+    TooLong(String),
+}
+
+// === impl CriEndpoint ===
+
+impl CriEndpoint {
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether a socket is what lies at the path. A connection attempt alone cannot tell: the kernel refuses it for
+    /// an ordinary file just as for a socket that nobody listens on.
+    ///
+    /// # Errors
+    /// When the path cannot be looked at; a socket that is not there yet is [`io::ErrorKind::NotFound`].
+    pub fn is_socket(&self) -> io::Result<bool> {
+        Ok(std::fs::metadata(&self.path)?.file_type().is_socket())
+    }
+}
+
+impl FromStr for CriEndpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let Some(path) = text.strip_prefix("unix://") else {
+            return Err(EndpointError::NotUnix(text.to_owned()));
+        };
+        if !path.starts_with('/') {
+            return Err(EndpointError::Relative(text.to_owned()));
+        }
+        if path.len() >= LONGEST_SOCKET_PATH {
+            return Err(EndpointError::TooLong(text.to_owned()));
+        }
+        Ok(Self {
+            path: PathBuf::from(path),
+        })
+    }
+}
+
+impl fmt::Display for CriEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unix://{}", self.path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_absolute_unix_path_is_an_endpoint() {
+        let good: CriEndpoint = "unix:///run/containerd/containerd.sock".parse().unwrap();
+        assert_eq!(good.path(), Path::new("/run/containerd/containerd.sock"));
+        assert_eq!(good.to_string(), "unix:///run/containerd/containerd.sock");
+
+        let parse = |text: &str| text.parse::<CriEndpoint>().unwrap_err();
+        for text in ["", "/run/containerd.sock", "tcp://127.0.0.1:1", "unix:/run/x"] {
+            assert_eq!(parse(text), EndpointError::NotUnix(text.to_owned()));
+        }
+        for text in ["unix://", "unix://run/x"] {
+            assert_eq!(parse(text), EndpointError::Relative(text.to_owned()));
+        }
+        let long = format!("unix:///{}", "x".repeat(LONGEST_SOCKET_PATH - 1));
+        assert_eq!(parse(&long), EndpointError::TooLong(long.clone()));
+        assert!(long[..long.len() - 1].parse::<CriEndpoint>().is_ok());
+    }
+
+    #[test]
+    fn an_ordinary_file_is_told_from_a_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint =
+            |name: &str| -> CriEndpoint { format!("unix://{}", dir.path().join(name).display()).parse().unwrap() };
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        assert!(!endpoint("file").is_socket().unwrap());
+        assert!(endpoint("socket").is_socket().unwrap());
+        assert_eq!(
+            endpoint("absent").is_socket().unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+}

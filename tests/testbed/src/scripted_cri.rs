@@ -1,0 +1,275 @@
+//! A container runtime that does what a test tells it, on a real unix socket.
+//!
+//! `socket → service → stage {script, world, log}`
+//!
+//! Calls that only look are answered from a small [`World`], any number of times. Calls that change something must be
+//! expected; what is not said about them is done as containerd does it. Everything runs in the caller's runtime, and
+//! on its clock, which should be paused: it stands still while bytes are on the way.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use testbed::scripted_cri::{ScriptedCri, StopContainer, StopPodSandbox, World, expect};
+//! # async fn test() {
+//! let mut world = World::new();
+//! world.pod("shop", "web-0", "uid-1").container("main").ignores_term();
+//! let cri = ScriptedCri::start(world).await;
+//! cri.in_order([
+//!     expect(StopContainer::of("main").timeout(Duration::from_secs(30))),
+//!     expect(StopPodSandbox::of("web-0")).then(Duration::from_secs(3)),
+//! ]);
+//! // ... point what is tested at cri.endpoint(), and then:
+//! cri.finished().await;
+//! # }
+//! ```
+
+mod answer;
+mod call;
+mod log;
+mod pod;
+mod script;
+mod service;
+mod socket;
+mod stage;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::sync::Mutex;
+
+use service::Service;
+use socket::{Manner, Socket};
+use stage::Stage;
+
+pub use call::{ExecSync, Kind, Pattern, RemoveContainer, RemovePodSandbox, Seen, StopContainer, StopPodSandbox};
+pub use log::{Entry, Logged};
+pub use pod::PodBuilder;
+pub use script::{Expected, expect};
+pub use stage::{Fault, Read};
+pub use world::{OnExec, OnTerm, SimContainer, SimSandbox, SimState, World};
+
+/// How long [`ScriptedCri::finished`] waits on the virtual clock: longer than any grace period in a test.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// A scripted container runtime. It fails the test that drops it before its script has been played to the end.
+#[derive(Debug)]
+pub struct ScriptedCri {
+    stage: Arc<Stage>,
+    path: PathBuf,
+    socket: Mutex<Option<Socket>>,
+    /// Whether the verdict was already told; then the drop keeps quiet.
+    judged: std::sync::atomic::AtomicBool,
+    _dir: TempDir,
+}
+
+// === impl ScriptedCri ===
+
+impl ScriptedCri {
+    /// Starts a runtime with this world in it and an empty script.
+    ///
+    /// # Panics
+    /// When there is no place for its socket.
+    pub async fn start(world: World) -> Self {
+        let dir = tempfile::tempdir().expect("a directory for the socket");
+        let cri = Self {
+            stage: Arc::new(Stage::new(world)),
+            path: dir.path().join("cri.sock"),
+            socket: Mutex::new(None),
+            judged: false.into(),
+            _dir: dir,
+        };
+        cri.start_again().await;
+        cri
+    }
+
+    /// `unix://` and the path of the socket.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.path.display())
+    }
+
+    /// Path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    // --- the script ---
+
+    /// These calls must come one after another, after all that was expected before.
+    pub fn in_order(&self, calls: impl IntoIterator<Item = Expected>) {
+        let mut parts = self.stage.now();
+        calls.into_iter().for_each(|call| parts.script.lanes([vec![call]]));
+    }
+
+    /// These calls must come in whatever order, after all that was expected before and before what is expected next.
+    pub fn in_any_order(&self, calls: impl IntoIterator<Item = Expected>) {
+        self.stage.now().script.lanes(calls.into_iter().map(|call| vec![call]));
+    }
+
+    /// These lists of calls must come side by side, each in its own order: a hook before its container's stop, but
+    /// neither before nor after those of the other containers.
+    pub fn side_by_side(&self, lanes: impl IntoIterator<Item = Vec<Expected>>) {
+        self.stage.now().script.lanes(lanes);
+    }
+
+    /// This call may come at any time, any number of times, also never.
+    pub fn any_number_of(&self, call: Expected) {
+        self.stage.now().script.at_any_time(call);
+    }
+
+    /// Every call may come at any time.
+    pub fn allow_everything(&self) {
+        self.stage.now().script.everything();
+    }
+
+    /// From now on, calls that only look fail so.
+    pub fn fault(&self, read: Read, fault: Fault) {
+        self.fault_of(read, "", fault);
+    }
+
+    /// From now on, calls that only look at this container or sandbox fail so. A container may be named.
+    pub fn fault_of(&self, read: Read, target: &str, fault: Fault) {
+        self.stage.now().faults.push((read, target.to_owned(), fault));
+    }
+
+    /// Calls that only look are answered again.
+    pub fn heal(&self) {
+        self.stage.now().faults.clear();
+    }
+
+    // --- world and log ---
+
+    /// Looks at the world.
+    pub fn look<T>(&self, look: impl FnOnce(&World) -> T) -> T {
+        look(&self.stage.now().world)
+    }
+
+    /// Changes the world behind the caller's back.
+    pub fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
+        let result = change(&mut self.stage.now().world);
+        self.stage.changed.notify_waiters();
+        result
+    }
+
+    /// All calls so far.
+    pub fn log(&self) -> Vec<Entry> {
+        self.stage.now().log.entries.clone()
+    }
+
+    /// The changing calls so far, with the time when each came, from the beginning of the world.
+    pub fn effects(&self) -> Vec<(Duration, Seen)> {
+        let effect = |entry: Entry| match entry.call {
+            Logged::Effect(seen) => Some((entry.at, seen)),
+            Logged::Read(..) => None,
+        };
+        self.log().into_iter().filter_map(effect).collect()
+    }
+
+    // --- the socket ---
+
+    /// Closes the socket and every connection; calls in flight are lost, what they had done stays done.
+    pub async fn stop(&self) {
+        if let Some(socket) = self.socket.lock().await.take() {
+            socket.close().await;
+        }
+    }
+
+    /// Listens again, with the world as it has become.
+    ///
+    /// # Panics
+    /// When the socket cannot be made.
+    pub async fn start_again(&self) {
+        self.listen(Manner::Serve).await;
+    }
+
+    /// Takes connections from now on and never says a word.
+    ///
+    /// # Panics
+    /// When the socket cannot be made.
+    pub async fn fall_silent(&self) {
+        self.listen(Manner::Silent).await;
+    }
+
+    /// Greets whoever connects in another protocol from now on.
+    ///
+    /// # Panics
+    /// When the socket cannot be made.
+    pub async fn speak_another_protocol(&self) {
+        self.listen(Manner::Foreign).await;
+    }
+
+    async fn listen(&self, manner: Manner) {
+        self.stop().await;
+        let service = Service {
+            stage: Arc::clone(&self.stage),
+        };
+        let socket = Socket::open(&self.path, manner, service).expect("a socket to listen on");
+        *self.socket.lock().await = Some(socket);
+    }
+
+    // --- the verdict ---
+
+    /// Waits until every expected call has come and has been answered, and fails the test if one does not come, or if
+    /// another one did.
+    ///
+    /// # Panics
+    /// With the complaints and the log.
+    #[track_caller]
+    pub fn finished(&self) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move {
+            if let Err(verdict) = self.verdict(PATIENCE).await {
+                panic!("at {caller}:\n{verdict}");
+            }
+        }
+    }
+
+    /// The same as a value, with another patience.
+    ///
+    /// # Errors
+    /// With the complaints and the log.
+    pub async fn verdict(&self, patience: Duration) -> Result<(), String> {
+        let settled = async {
+            loop {
+                let changed = self.stage.changed.notified();
+                {
+                    let parts = self.stage.now();
+                    if parts.script.has_violations() || (parts.script.is_fulfilled() && parts.playing == 0) {
+                        break;
+                    }
+                }
+                changed.await;
+            }
+        };
+        let in_time = tokio::time::timeout(patience, settled).await.is_ok();
+        let verdict = self.complaints();
+        if verdict.is_none() && in_time {
+            return Ok(());
+        }
+        self.judged.store(true, std::sync::atomic::Ordering::Relaxed);
+        let late = || {
+            format!(
+                "an expected call was not answered within {patience:?}\n{}",
+                self.stage.now().log
+            )
+        };
+        Err(verdict.unwrap_or_else(late))
+    }
+
+    fn complaints(&self) -> Option<String> {
+        let parts = self.stage.now();
+        let complaints = parts.script.complaints();
+        let list = complaints.iter().map(|line| format!("- {line}\n")).collect::<String>();
+        (!complaints.is_empty()).then(|| format!("the script was not followed:\n{list}calls:\n{}", parts.log))
+    }
+}
+
+impl Drop for ScriptedCri {
+    fn drop(&mut self) {
+        let told = std::thread::panicking() || self.judged.load(std::sync::atomic::Ordering::Relaxed);
+        if let Some(complaints) = self.complaints().filter(|_| !told) {
+            panic!("{complaints}");
+        }
+    }
+}

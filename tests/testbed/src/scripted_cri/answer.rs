@@ -1,0 +1,193 @@
+//! The world in CRI protobuf.
+
+use std::collections::HashMap;
+
+use k8s_cri::v1;
+
+use super::pod::keys;
+use super::world::{SimContainer, SimSandbox, SimState, World};
+
+impl World {
+    pub(super) fn list_sandboxes(&self, filter: Option<&v1::PodSandboxFilter>) -> Vec<v1::PodSandbox> {
+        let all = self.sandboxes.values().map(SimSandbox::listed);
+        let wanted = |sandbox: &v1::PodSandbox| {
+            filter.is_none_or(|filter| {
+                (filter.id.is_empty() || filter.id == sandbox.id)
+                    && filter.state.as_ref().is_none_or(|value| value.state == sandbox.state)
+                    && selects(&filter.label_selector, &sandbox.labels)
+            })
+        };
+        all.filter(wanted).collect()
+    }
+
+    pub(super) fn list_containers(&self, filter: Option<&v1::ContainerFilter>) -> Vec<v1::Container> {
+        let wanted = |container: &v1::Container| {
+            filter.is_none_or(|filter| {
+                (filter.id.is_empty() || filter.id == container.id)
+                    && (filter.pod_sandbox_id.is_empty() || filter.pod_sandbox_id == container.pod_sandbox_id)
+                    && filter.state.as_ref().is_none_or(|value| value.state == container.state)
+                    && selects(&filter.label_selector, &container.labels)
+            })
+        };
+        self.containers
+            .values()
+            .map(|container| self.listed(container))
+            .filter(wanted)
+            .collect()
+    }
+
+    pub(super) fn sandbox_status(&self, id: &str, verbose: bool) -> Option<v1::PodSandboxStatusResponse> {
+        let sandbox = self.sandboxes.get(id)?;
+        let v1::PodSandbox {
+            id,
+            metadata,
+            state,
+            created_at,
+            labels,
+            annotations,
+            ..
+        } = sandbox.listed();
+        let mut ips = sandbox.ips.iter().cloned();
+        let network = v1::PodSandboxNetworkStatus {
+            ip: ips.next().unwrap_or_default(),
+            additional_ips: ips.map(|ip| v1::PodIp { ip }).collect(),
+        };
+        let config =
+            serde_json::json!({ "pid": 4711, "config": { "linux": { "cgroup_parent": sandbox.cgroup_parent } } });
+        let info = if verbose {
+            HashMap::from([("info".to_owned(), config.to_string())])
+        } else {
+            HashMap::new()
+        };
+        let network = Some(network);
+        let status = v1::PodSandboxStatus {
+            id,
+            metadata,
+            state,
+            created_at,
+            network,
+            labels,
+            annotations,
+            ..Default::default()
+        };
+        Some(v1::PodSandboxStatusResponse {
+            status: Some(status),
+            info,
+            ..Default::default()
+        })
+    }
+
+    pub(super) fn container_status(&self, id: &str) -> Option<v1::ContainerStatusResponse> {
+        let container = self.containers.get(id)?;
+        let v1::Container {
+            id,
+            metadata,
+            image,
+            image_ref,
+            state,
+            created_at,
+            labels,
+            annotations,
+            ..
+        } = self.listed(container);
+        let mount = |(container_path, host_path): &(String, String)| v1::Mount {
+            container_path: container_path.clone(),
+            host_path: host_path.clone(),
+            ..Default::default()
+        };
+        let status = v1::ContainerStatus {
+            id,
+            metadata,
+            state,
+            created_at,
+            started_at: container.started_at,
+            finished_at: container.finished_at,
+            exit_code: container.exit_code,
+            image,
+            image_ref,
+            reason: container.reason.clone(),
+            message: container.message.clone(),
+            labels,
+            annotations,
+            mounts: container.mounts.iter().map(mount).collect(),
+            log_path: container.log_path.clone(),
+            ..Default::default()
+        };
+        Some(v1::ContainerStatusResponse {
+            status: Some(status),
+            ..Default::default()
+        })
+    }
+
+    fn listed(&self, container: &SimContainer) -> v1::Container {
+        let sandbox = self.sandboxes.get(&container.sandbox_id);
+        let pod = |key: &str, value: fn(&SimSandbox) -> &String| sandbox.map(|s| (key.to_owned(), value(s).clone()));
+        let own = [
+            (keys::POD_UID, &container.pod_uid),
+            (keys::CONTAINER_NAME, &container.name),
+        ];
+        let labels = own.into_iter().map(|(key, value)| (key.to_owned(), value.clone()));
+        let labels = labels.chain(pod(keys::POD_NAME, |s| &s.pod_name));
+        let labels = labels.chain(pod(keys::POD_NAMESPACE, |s| &s.namespace));
+        v1::Container {
+            id: container.id.clone(),
+            pod_sandbox_id: container.sandbox_id.clone(),
+            metadata: Some(v1::ContainerMetadata {
+                name: container.name.clone(),
+                attempt: container.attempt,
+            }),
+            image: Some(v1::ImageSpec {
+                image: container.image.clone(),
+                ..Default::default()
+            }),
+            image_ref: format!("sha256:{}", container.image),
+            state: i32::from(match container.state {
+                SimState::Created => v1::ContainerState::ContainerCreated,
+                SimState::Running => v1::ContainerState::ContainerRunning,
+                SimState::Exited => v1::ContainerState::ContainerExited,
+                SimState::Unknown => v1::ContainerState::ContainerUnknown,
+            }),
+            created_at: container.created_at,
+            labels: labels.collect(),
+            annotations: container.annotations.iter().cloned().collect(),
+            ..Default::default()
+        }
+    }
+}
+
+// === impl SimSandbox ===
+
+impl SimSandbox {
+    fn listed(&self) -> v1::PodSandbox {
+        let labels = [
+            (keys::POD_NAME, &self.pod_name),
+            (keys::POD_NAMESPACE, &self.namespace),
+            (keys::POD_UID, &self.pod_uid),
+        ];
+        v1::PodSandbox {
+            id: self.id.clone(),
+            metadata: Some(v1::PodSandboxMetadata {
+                name: self.pod_name.clone(),
+                uid: self.pod_uid.clone(),
+                namespace: self.namespace.clone(),
+                attempt: self.attempt,
+            }),
+            state: i32::from(if self.ready {
+                v1::PodSandboxState::SandboxReady
+            } else {
+                v1::PodSandboxState::SandboxNotready
+            }),
+            created_at: self.created_at,
+            labels: labels
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value.clone()))
+                .collect(),
+            annotations: self.annotations.iter().cloned().collect(),
+            ..Default::default()
+        }
+    }
+}
+
+fn selects(selector: &HashMap<String, String>, labels: &HashMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}

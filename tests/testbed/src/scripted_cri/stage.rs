@@ -1,0 +1,266 @@
+//! World, script and log together, and how a call is played on them.
+
+use std::future::pending;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
+use tonic::{Code, Status};
+
+use super::call::{Kind, Seen};
+use super::log::{Log, Logged};
+use super::script::{Reply, Script};
+use super::world::World;
+
+/// The calls that only look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as the calls are")]
+pub enum Read {
+    Version,
+    Status,
+    RuntimeConfig,
+    ListPodSandbox,
+    PodSandboxStatus,
+    ListContainers,
+    ContainerStatus,
+}
+
+/// What is wrong with a call that only looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails.
+    Error(Code, String),
+    /// It is never answered.
+    Hang,
+    /// It is answered late.
+    Late(Duration),
+}
+
+/// What the calls of all connections share. Its lock is never held across a wait.
+#[derive(Debug)]
+pub(super) struct Stage {
+    parts: Mutex<Parts>,
+    /// Something happened that somebody may wait for.
+    pub(super) changed: Notify,
+}
+
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) world: World,
+    pub(super) script: Script,
+    pub(super) log: Log,
+    /// Call, id of its target or empty for any, fault.
+    pub(super) faults: Vec<(Read, String, Fault)>,
+    /// Scripted calls that have yet to be answered, but for those that never are.
+    pub(super) playing: usize,
+}
+
+/// What comes of a call that changes something.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) exit_code: i32,
+    pub(super) stdout: Vec<u8>,
+}
+
+/// Counts a scripted call until it is answered or given up.
+struct Playing<'a>(&'a Stage);
+
+// === impl Stage ===
+
+impl Stage {
+    pub(super) fn new(world: World) -> Self {
+        let (script, log) = (Script::default(), Log::default());
+        let parts = Parts {
+            world,
+            script,
+            log,
+            faults: Vec::new(),
+            playing: 0,
+        };
+        Self {
+            parts: Mutex::new(parts),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Everything, as it is at this moment.
+    pub(super) fn now(&self) -> MutexGuard<'_, Parts> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.world.settle(Instant::now());
+        parts
+    }
+
+    fn came(&self, call: Logged) -> usize {
+        let mut parts = self.now();
+        let at = parts.world.age(Instant::now());
+        parts.log.came(at, call)
+    }
+
+    fn answered<T>(&self, place: usize, answer: Result<T, Status>) -> Result<T, Status> {
+        let text = match &answer {
+            Ok(_) => "OK".to_owned(),
+            Err(status) => format!("{:?} {:?}", status.code(), status.message()),
+        };
+        let mut parts = self.now();
+        let at = parts.world.age(Instant::now());
+        parts.log.answered(place, at, text);
+        answer
+    }
+
+    /// A call that looks at `id`, or at nothing in particular.
+    pub(super) async fn look<T>(
+        &self,
+        read: Read,
+        name: &'static str,
+        id: &str,
+        look: impl FnOnce(&World) -> Result<T, Status>,
+    ) -> Result<T, Status> {
+        let place = self.came(Logged::Read(name, id.to_owned()));
+        let fault = self.now().fault(read, id);
+        match fault {
+            None => {}
+            Some(Fault::Hang) => pending().await,
+            Some(Fault::Late(delay)) => sleep(delay).await,
+            Some(Fault::Error(code, message)) => return self.answered(place, Err(Status::new(code, message))),
+        }
+        let answer = look(&self.now().world);
+        self.answered(place, answer)
+    }
+
+    /// A call that changes something, as the script wants it.
+    pub(super) async fn play(&self, seen: Seen) -> Result<Outcome, Status> {
+        let place = self.came(Logged::Effect(seen.clone()));
+        let admitted = self.now().script.admit(&seen);
+        self.changed.notify_waiters();
+        let expected = match admitted {
+            Ok(expected) => expected,
+            Err(violation) => return self.answered(place, Err(Status::internal(violation))),
+        };
+        if expected.reply == Reply::Hang {
+            pending::<()>().await;
+        }
+        self.now().playing += 1;
+        let _playing = Playing(self);
+        sleep(expected.delay).await;
+        let answer = match expected.reply {
+            Reply::Natural | Reply::Hang => self.perform(&seen).await,
+            Reply::Pretend => Ok(Outcome::default()),
+            Reply::Exit(exit_code) => Ok(Outcome {
+                exit_code,
+                ..Default::default()
+            }),
+            Reply::Refuse(code, message) => Err(Status::new(code, message)),
+            Reply::DoButRefuse(code, message) => {
+                self.perform(&seen).await.and_then(|_| Err(Status::new(code, message)))
+            }
+        };
+        self.answered(place, answer)
+    }
+
+    /// A call that changes something and that nobody who takes pods down has a use for.
+    pub(super) fn refuse(&self, name: &'static str) -> Status {
+        let place = self.came(Logged::Read(name, String::new()));
+        let violation = format!("{name} was called, which no teardown needs");
+        self.now().script.refuse(violation.clone());
+        self.changed.notify_waiters();
+        let answer: Result<(), _> = self.answered(place, Err(Status::unimplemented(violation)));
+        answer.err().unwrap_or_else(|| Status::unimplemented(name))
+    }
+
+    async fn perform(&self, seen: &Seen) -> Result<Outcome, Status> {
+        let now = Instant::now();
+        match seen.kind {
+            Kind::ExecSync => return self.exec(seen).await,
+            Kind::StopContainer => self.stop_container(&seen.id, seen.timeout.unwrap_or_default()).await,
+            Kind::StopPodSandbox => self.now().world.stop_sandbox(&seen.id, now),
+            Kind::RemoveContainer => self.now().world.remove_container(&seen.id),
+            Kind::RemovePodSandbox => self.now().world.remove_sandbox(&seen.id),
+        }
+        self.changed.notify_waiters();
+        Ok(Outcome::default())
+    }
+
+    /// As containerd does it: the signal once, then a wait for the end, then SIGKILL; a caller that gives up before
+    /// leaves the container with the signal alone.
+    async fn stop_container(&self, id: &str, timeout: Duration) {
+        let kill_at = Instant::now() + timeout;
+        self.now().world.signal(id, Instant::now());
+        self.wait_for_end(id, kill_at).await;
+        self.now().world.kill(id, Instant::now());
+    }
+
+    async fn exec(&self, seen: &Seen) -> Result<Outcome, Status> {
+        let command = {
+            let parts = self.now();
+            let container = parts.world.containers.get(&seen.id);
+            let container = container.ok_or_else(|| Status::not_found(format!("no container {}", seen.id)))?;
+            if !parts.world.runs(&seen.id) {
+                return Err(Status::unknown(format!("container {} does not run", seen.id)));
+            }
+            container.on_exec.clone()
+        };
+        let limit = seen
+            .timeout
+            .filter(|timeout| !timeout.is_zero())
+            .unwrap_or(Duration::MAX);
+        let started = Instant::now();
+        self.wait_for_end(&seen.id, started + command.takes.min(limit)).await;
+        if !self.now().world.runs(&seen.id) && started.elapsed() < command.takes.min(limit) {
+            return Ok(Outcome {
+                exit_code: 137,
+                stdout: command.stdout,
+            });
+        }
+        if command.takes > limit {
+            return Err(Status::deadline_exceeded(format!("timeout {limit:?} exceeded")));
+        }
+        Ok(Outcome {
+            exit_code: command.exit_code,
+            stdout: command.stdout,
+        })
+    }
+
+    /// Waits until the container does not run any more, but not longer than until `limit`.
+    async fn wait_for_end(&self, id: &str, limit: Instant) {
+        while Instant::now() < limit {
+            let changed = self.changed.notified();
+            let ending = {
+                let parts = self.now();
+                if !parts.world.runs(id) {
+                    break;
+                }
+                parts.world.containers.get(id).and_then(|container| container.ending)
+            };
+            let until = ending.map_or(limit, |(at, _)| at.min(limit));
+            tokio::select! {
+                () = sleep_until(until) => {}
+                // Somebody else may have ended it.
+                () = changed => {}
+            }
+        }
+        self.changed.notify_waiters();
+    }
+}
+
+// === impl Parts ===
+
+impl Parts {
+    fn fault(&self, read: Read, id: &str) -> Option<Fault> {
+        let name = self.world.containers.get(id).map_or("", |container| &container.name);
+        let hits = |target: &String| target.is_empty() || target == id || target == name;
+        let mut faults = self.faults.iter().rev();
+        faults
+            .find(|(of, target, _)| *of == read && hits(target))
+            .map(|(_, _, fault)| fault.clone())
+    }
+}
+
+// === impl Playing ===
+
+impl Drop for Playing<'_> {
+    fn drop(&mut self) {
+        self.0.now().playing -= 1;
+        self.0.changed.notify_waiters();
+    }
+}

@@ -1,0 +1,242 @@
+//! The small world behind the scripted CRI: what exists, and how it changes when somebody lets it.
+
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use tokio::time::Instant;
+
+use super::pod::PodBuilder;
+
+/// The runtime's wall clock when the world begins: 2026-01-01T00:00:00Z, in nanoseconds.
+const BEGINNING: i64 = 1_767_225_600_000_000_000;
+
+/// Exit code of a process that SIGKILL ended.
+const KILLED: i32 = 137;
+
+/// Sandboxes and containers of one runtime, on the virtual clock.
+#[derive(Debug)]
+pub struct World {
+    begun: Instant,
+    /// Name and version that the runtime gives.
+    pub runtime: (String, String),
+    /// `Some(true)` for systemd; `None` for a runtime that does not know the question, such as containerd 1.6.
+    pub systemd_cgroups: Option<bool>,
+    /// By id, oldest first.
+    pub sandboxes: IndexMap<String, SimSandbox>,
+    /// By id, oldest first.
+    pub containers: IndexMap<String, SimContainer>,
+}
+
+/// A sandbox of the world.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "fields of the CRI message")]
+pub struct SimSandbox {
+    pub id: String,
+    pub pod_uid: String,
+    pub namespace: String,
+    pub pod_name: String,
+    pub attempt: u32,
+    pub ready: bool,
+    pub created_at: i64,
+    pub ips: Vec<String>,
+    pub annotations: Vec<(String, String)>,
+    pub cgroup_parent: String,
+}
+
+/// A container of the world.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "fields of the CRI message")]
+pub struct SimContainer {
+    pub id: String,
+    pub sandbox_id: String,
+    pub pod_uid: String,
+    pub name: String,
+    pub attempt: u32,
+    pub state: SimState,
+    pub created_at: i64,
+    pub started_at: i64,
+    pub finished_at: i64,
+    pub exit_code: i32,
+    pub reason: String,
+    pub message: String,
+    pub image: String,
+    pub log_path: String,
+    pub annotations: Vec<(String, String)>,
+    /// Container path and host path.
+    pub mounts: Vec<(String, String)>,
+    pub on_term: OnTerm,
+    pub on_exec: OnExec,
+    /// When and how its process is going to end by itself.
+    pub ending: Option<(Instant, i32)>,
+    /// The stop signal is sent once in a container's life.
+    pub signalled: bool,
+}
+
+/// State of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the CRI states")]
+pub enum SimState {
+    Created,
+    Running,
+    Exited,
+    Unknown,
+}
+
+/// What a container does about its stop signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTerm {
+    /// Ends after this time with this exit code.
+    End(Duration, i32),
+    /// Nothing.
+    Ignore,
+}
+
+/// How a command in a container ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnExec {
+    /// How long it runs.
+    pub takes: Duration,
+    /// Its exit code.
+    pub exit_code: i32,
+    /// What it prints.
+    pub stdout: Vec<u8>,
+}
+
+// === impl World ===
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            begun: Instant::now(),
+            runtime: ("containerd".to_owned(), "1.6.20".to_owned()),
+            systemd_cgroups: None,
+            sandboxes: IndexMap::new(),
+            containers: IndexMap::new(),
+        }
+    }
+}
+
+impl World {
+    /// An empty one, at its beginning.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a pod as a kubelet would: a ready sandbox, and the containers named thereafter.
+    pub fn pod(&mut self, namespace: &str, name: &str, uid: &str) -> PodBuilder<'_> {
+        PodBuilder::new(self, namespace, name, uid)
+    }
+
+    /// The newest container with this name, or the one with this id.
+    pub fn container(&self, name_or_id: &str) -> Option<&SimContainer> {
+        self.containers
+            .get(name_or_id)
+            .or_else(|| self.containers.values().rev().find(|c| c.name == name_or_id))
+    }
+
+    /// Nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.sandboxes.is_empty() && self.containers.is_empty()
+    }
+
+    /// The runtime's wall clock, in nanoseconds.
+    pub(super) fn wall_clock(&self, at: Instant) -> i64 {
+        let since = at.saturating_duration_since(self.begun).as_nanos();
+        BEGINNING.saturating_add(i64::try_from(since).unwrap_or(i64::MAX))
+    }
+
+    /// How long the world has been there.
+    pub(super) fn age(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.begun)
+    }
+
+    /// Lets every process end whose time has come.
+    pub(super) fn settle(&mut self, now: Instant) {
+        let due = |c: &SimContainer| c.ending.filter(|(at, _)| *at <= now);
+        let due: Vec<_> = self
+            .containers
+            .values()
+            .filter_map(|c| due(c).map(|end| (c.id.clone(), end)))
+            .collect();
+        for (id, (at, code)) in due {
+            self.end(&id, at, code);
+        }
+    }
+
+    /// Whether a process is still there.
+    pub(super) fn runs(&self, id: &str) -> bool {
+        self.containers
+            .get(id)
+            .is_some_and(|c| matches!(c.state, SimState::Running | SimState::Unknown))
+    }
+
+    /// Sends the stop signal, unless it was sent before.
+    pub(super) fn signal(&mut self, id: &str, now: Instant) {
+        if !self.runs(id) {
+            return;
+        }
+        let Some(container) = self.containers.get_mut(id).filter(|c| !c.signalled) else {
+            return;
+        };
+        container.signalled = true;
+        if let OnTerm::End(after, code) = container.on_term {
+            let sooner = container.ending.filter(|(at, _)| *at <= now + after);
+            container.ending = Some(sooner.unwrap_or((now + after, code)));
+        }
+        self.settle(now);
+    }
+
+    /// Sends SIGKILL.
+    pub(super) fn kill(&mut self, id: &str, now: Instant) {
+        if self.runs(id) {
+            self.end(id, now, KILLED);
+        }
+    }
+
+    /// Lets a running container end by itself at some time from now on.
+    pub fn will_end(&mut self, name_or_id: &str, at: Instant, exit_code: i32) {
+        let id = self.container(name_or_id).map(|c| c.id.clone());
+        if let Some(container) = id.and_then(|id| self.containers.get_mut(&id)) {
+            container.ending = Some((at, exit_code));
+        }
+    }
+
+    fn end(&mut self, id: &str, at: Instant, code: i32) {
+        let finished_at = self.wall_clock(at);
+        if let Some(container) = self.containers.get_mut(id) {
+            container.state = SimState::Exited;
+            container.ending = None;
+            container.finished_at = finished_at;
+            container.exit_code = code;
+            container.reason = if code == 0 { "Completed" } else { "Error" }.to_owned();
+        }
+    }
+
+    pub(super) fn stop_sandbox(&mut self, id: &str, now: Instant) {
+        for container in self.inside(id) {
+            self.kill(&container, now);
+        }
+        if let Some(sandbox) = self.sandboxes.get_mut(id) {
+            sandbox.ready = false;
+        }
+    }
+
+    pub(super) fn remove_container(&mut self, id: &str) {
+        self.containers.shift_remove(id);
+    }
+
+    pub(super) fn remove_sandbox(&mut self, id: &str) {
+        for container in self.inside(id) {
+            self.remove_container(&container);
+        }
+        self.sandboxes.shift_remove(id);
+    }
+
+    fn inside(&self, sandbox_id: &str) -> Vec<String> {
+        self.containers
+            .values()
+            .filter(|c| c.sandbox_id == sandbox_id)
+            .map(|c| c.id.clone())
+            .collect()
+    }
+}
