@@ -1,3 +1,6 @@
 //! What the node offers.
 
 pub mod cri;
+pub mod effects;
+pub mod fault;
+pub mod mounts;
