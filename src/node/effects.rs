@@ -85,7 +85,9 @@ impl Effects {
 
 impl fmt::Debug for Effects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Effects").field("dry_run", &self.dry_run).finish_non_exhaustive()
+        f.debug_struct("Effects")
+            .field("dry_run", &self.dry_run)
+            .finish_non_exhaustive()
     }
 }
 
@@ -104,13 +106,21 @@ mod tests {
     #[test]
     fn a_gate_that_shuts_holds_back_the_next_effect_also_in_a_dry_run() {
         let shut = Arc::new(AtomicBool::new(false));
-        let held = Held { reason: "a kubelet is here".into() };
+        let held = Held {
+            reason: "a kubelet is here".into(),
+        };
         for dry_run in [false, true] {
             shut.store(false, Ordering::Relaxed);
             let (seen, answer) = (shut.clone(), held.clone());
             let effects = Effects::new(
                 dry_run,
-                Arc::new(move || if seen.load(Ordering::Relaxed) { Err(answer.clone()) } else { Ok(()) }),
+                Arc::new(move || {
+                    if seen.load(Ordering::Relaxed) {
+                        Err(answer.clone())
+                    } else {
+                        Ok(())
+                    }
+                }),
             );
             assert_eq!(effects.allow(&Effect::new("kill", &7)), Ok(!dry_run));
             shut.store(true, Ordering::Relaxed);

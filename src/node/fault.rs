@@ -118,7 +118,11 @@ impl From<Errno> for Cause {
 impl Fault {
     /// `verb` on `path` failed because of `cause`.
     pub fn new(verb: &'static str, path: impl AsRef<Path>, cause: impl Into<Cause>) -> Self {
-        Self { verb, path: path.as_ref().to_owned(), cause: cause.into() }
+        Self {
+            verb,
+            path: path.as_ref().to_owned(),
+            cause: cause.into(),
+        }
     }
 
     /// This fault as part of `step`.
@@ -174,7 +178,10 @@ mod tests {
         let fault = Fault::new("remove", "/pods/a\nERROR forged", Errno::PERM).at(Step::Volumes);
         let line = fault.to_string();
         assert!(!line.contains('\n'), "{line}");
-        assert!(line.starts_with("volumes: cannot remove \"/pods/a\\nERROR forged\": "), "{line}");
+        assert!(
+            line.starts_with("volumes: cannot remove \"/pods/a\\nERROR forged\": "),
+            "{line}"
+        );
     }
 
     #[test]

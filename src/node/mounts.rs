@@ -85,7 +85,10 @@ impl Mounts {
         }
         let serves_below = self.questions.load(Ordering::SeqCst);
         let table = Arc::new(self.read_now()?);
-        *last = Answer { serves_below, table: table.clone() };
+        *last = Answer {
+            serves_below,
+            table: table.clone(),
+        };
         Ok(table)
     }
 
@@ -124,7 +127,12 @@ impl Mounts {
         for round in 0..=ROUNDS {
             report.table = match self.read() {
                 Ok(table) => table,
-                Err(fault) => return Err(StillMounted { faults: vec![fault], report }),
+                Err(fault) => {
+                    return Err(StillMounted {
+                        faults: vec![fault],
+                        report,
+                    });
+                }
             };
             let left = choose(&report.table);
             let ids: Vec<u64> = left.iter().map(|mount| mount.id).collect();
@@ -134,8 +142,10 @@ impl Mounts {
             }
             if stuck {
                 let unexplained = |mount: &Mount| Fault::new("unmount", &mount.path, Cause::StillMounted);
-                let faults =
-                    left.iter().map(|m| faults.remove(&m.id).unwrap_or_else(|| unexplained(m))).collect();
+                let faults = left
+                    .iter()
+                    .map(|m| faults.remove(&m.id).unwrap_or_else(|| unexplained(m)))
+                    .collect();
                 return Err(StillMounted { faults, report });
             }
             faults.clear();
@@ -183,8 +193,13 @@ mod tests {
     #[test]
     fn a_mount_that_no_unmount_reaches_is_reported_and_never_called_gone() {
         let (_file, mounts) = mounts("7 1 0:5 / /no-such-root/v rw - tmpfs t rw\n");
-        let left = mounts.unmount_all_below(Path::new("/no-such-root"), &Effects::ungated()).unwrap_err();
-        assert_eq!(left.faults, [Fault::new("unmount", "/no-such-root/v", Cause::StillMounted)]);
+        let left = mounts
+            .unmount_all_below(Path::new("/no-such-root"), &Effects::ungated())
+            .unwrap_err();
+        assert_eq!(
+            left.faults,
+            [Fault::new("unmount", "/no-such-root/v", Cause::StillMounted)]
+        );
     }
 
     #[test]

@@ -58,7 +58,10 @@ impl MountTable {
         for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
             // The path is the fifth field; most lines of a busy node are containers' and end here.
             let Some(field) = line.split(|&byte| byte == b' ').nth(4) else {
-                return Err(BadLine { missing: "a path", line: OsString::from_vec(line.to_vec()) });
+                return Err(BadLine {
+                    missing: "a path",
+                    line: OsString::from_vec(line.to_vec()),
+                });
             };
             let path = PathBuf::from(unescape(field));
             if path.starts_with(scope) {
@@ -118,7 +121,10 @@ fn ancestors(parents: &HashMap<u64, u64>, mut id: u64) -> usize {
 
 impl Mount {
     fn parse(line: &[u8], path: PathBuf) -> Result<Self, BadLine> {
-        let bad = |missing| BadLine { missing, line: OsString::from_vec(line.to_vec()) };
+        let bad = |missing| BadLine {
+            missing,
+            line: OsString::from_vec(line.to_vec()),
+        };
         let mut fields = line.split(|&byte| byte == b' ');
         let id = number(fields.next()).ok_or_else(|| bad("an id"))?;
         let parent = number(fields.next()).ok_or_else(|| bad("a parent"))?;
@@ -131,11 +137,25 @@ impl Mount {
             root = OsString::from_vec(root.into_vec()[..length].to_vec());
         }
         // Path and options of the mount, then any number of optional fields up to a lone dash.
-        fields.by_ref().skip(2).find(|field| *field == b"-").ok_or_else(|| bad("a separator"))?;
+        fields
+            .by_ref()
+            .skip(2)
+            .find(|field| *field == b"-")
+            .ok_or_else(|| bad("a separator"))?;
         let fs_type = unescape(fields.next().ok_or_else(|| bad("a type"))?);
         let source = unescape(fields.next().ok_or_else(|| bad("a source"))?);
         let super_options = unescape(fields.next().unwrap_or_default());
-        Ok(Self { id, parent, device, root: root.into(), root_deleted, path, fs_type, source, super_options })
+        Ok(Self {
+            id,
+            parent,
+            device,
+            root: root.into(),
+            root_deleted,
+            path,
+            fs_type,
+            source,
+            super_options,
+        })
     }
 }
 
@@ -199,7 +219,8 @@ mod tests {
     #[test]
     fn every_field_is_read_past_any_number_of_optional_ones() {
         for optional in ["", "shared:7 ", "shared:7 master:2 propagate_from:1 unbindable "] {
-            let line = format!("36 35 98:1 /a/b /pods/x rw,noatime {optional}- ext4 /dev/my\\040disk rw,errors=continue");
+            let line =
+                format!("36 35 98:1 /a/b /pods/x rw,noatime {optional}- ext4 /dev/my\\040disk rw,errors=continue");
             let expected = Mount {
                 id: 36,
                 parent: 35,
@@ -222,13 +243,23 @@ mod tests {
             "2 0 8:1 /v/c\\040(deleted) /b rw - ext4 s rw",
             "3 0 8:1 /deleted /c rw - ext4 s rw",
         ]);
-        let roots: Vec<_> = table.all().iter().map(|m| (m.root.to_str().unwrap(), m.root_deleted)).collect();
+        let roots: Vec<_> = table
+            .all()
+            .iter()
+            .map(|m| (m.root.to_str().unwrap(), m.root_deleted))
+            .collect();
         assert_eq!(roots, [("/v/c", true), ("/v/c (deleted)", false), ("/deleted", false)]);
     }
 
     #[test]
     fn a_line_that_cannot_be_read_is_an_error_and_not_a_missing_mount() {
-        for line in ["x", "1 0 8:1", "a 0 8:1 / /p rw - t s o", "1 0 8 / /p rw - t s o", "1 0 8:1 / /p rw t s o"] {
+        for line in [
+            "x",
+            "1 0 8:1",
+            "a 0 8:1 / /p rw - t s o",
+            "1 0 8 / /p rw - t s o",
+            "1 0 8:1 / /p rw t s o",
+        ] {
             assert!(MountTable::parse(line.as_bytes(), Path::new("/")).is_err(), "{line}");
         }
     }
@@ -252,7 +283,7 @@ mod tests {
         assert_eq!(ids(&table.at_or_below(&["/p/v"])), [13, 12, 11, 10]);
         assert_eq!(ids(&table.on(Path::new("/p/v"))), [12, 11, 10]);
         assert_eq!(ids(&table.below(Path::new("/p/v"))), [13]);
-        assert_eq!(ids(&table.below(Path::new("/p"))), [13, 12, 11, 10, 14]);
+        assert_eq!(ids(&table.below(Path::new("/p"))), [13, 12, 11, 14, 10]);
     }
 
     #[test]

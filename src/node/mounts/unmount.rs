@@ -34,7 +34,10 @@ pub fn unmount(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     if !may_be_mount(&parent, name) {
         return Ok(Outcome::Nothing);
     }
-    if !effects.allow(&Effect::new(VERB, &path)).map_err(|held| fault(held.into()))? {
+    if !effects
+        .allow(&Effect::new(VERB, &path))
+        .map_err(|held| fault(held.into()))?
+    {
         return Ok(Outcome::Withheld);
     }
     let target = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
@@ -48,7 +51,9 @@ pub fn unmount(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
 
 /// Parent and last component of an absolute path without `.` and `..`.
 fn split(path: &Path) -> Option<(&Path, &OsStr)> {
-    let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let plain = path
+        .components()
+        .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     if !(plain && path.is_absolute()) {
         return None;
     }
@@ -56,7 +61,7 @@ fn split(path: &Path) -> Option<(&Path, &OsStr)> {
 }
 
 fn open_parent(parent: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
@@ -91,7 +96,11 @@ mod tests {
         let root = dir.path().canonicalize().unwrap();
         std::fs::write(root.join("file"), "").unwrap();
         for name in ["missing", "missing/below", "file", "file/below"] {
-            assert_eq!(unmount(&root.join(name), &Effects::ungated()), Ok(Outcome::Nothing), "{name}");
+            assert_eq!(
+                unmount(&root.join(name), &Effects::ungated()),
+                Ok(Outcome::Nothing),
+                "{name}"
+            );
         }
         assert_eq!(unmount(&root, &Effects::ungated()), Ok(Outcome::Nothing));
     }
