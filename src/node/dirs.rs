@@ -1,0 +1,366 @@
+//! Directories by descriptor: nothing here follows a link or crosses a mount point below the directory it started in.
+
+use std::{
+    ffi::{OsStr, OsString},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, StatxFlags, openat2, readlinkat, statx, unlinkat},
+    io::Errno,
+};
+
+use super::{
+    effects::{Effect, Effects, Outcome},
+    fault::{Cause, Fault},
+};
+
+mod tree;
+
+/// How everything below a directory is opened.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// For a directory that is read and removed from. Without `NOFOLLOW`: then a link in last place is `ELOOP`, too.
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK);
+
+/// An open directory, the base of removals.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+    path: PathBuf,
+    place: Place,
+}
+
+/// The file system and the mount that a directory lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    device: (u32, u32),
+    mount: u64,
+}
+
+/// Which directory it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    place: Place,
+    inode: u64,
+}
+
+// === impl Dir ===
+
+impl Dir {
+    /// Opens a directory by its absolute path, which must be free of symlinks; `None` if there is none.
+    pub fn open(path: &Path) -> Result<Option<Self>, Fault> {
+        Self::opened(
+            openat2(CWD, path, DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS),
+            path.to_owned(),
+        )
+    }
+
+    /// Opens a directory below this one, on the same mount; `None` if there is none.
+    pub fn below(&self, relative: impl AsRef<Path>) -> Result<Option<Self>, Fault> {
+        let relative = relative.as_ref();
+        let path = self.path.join(relative);
+        if relative.as_os_str().is_empty() || !relative.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(Fault::new("open", &self.path, Cause::BadName(relative.into())));
+        }
+        let Some(dir) = Self::opened(openat2(&self.fd, relative, DIRECTORY, Mode::empty(), WITHIN), path)? else {
+            return Ok(None);
+        };
+        if dir.place != self.place {
+            return Err(Fault::new("open", &dir.path, Cause::OtherFileSystem));
+        }
+        Ok(Some(dir))
+    }
+
+    fn opened(result: rustix::io::Result<OwnedFd>, path: PathBuf) -> Result<Option<Self>, Fault> {
+        let fd = match result {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(Fault::new("open", path, errno)),
+        };
+        match identity(&fd) {
+            Ok(found) => Ok(Some(Self {
+                fd,
+                path,
+                place: found.place,
+            })),
+            Err(errno) => Err(Fault::new("stat", path, errno)),
+        }
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names of all entries.
+    pub fn names(&self) -> Result<Vec<OsString>, Fault> {
+        let fault = |errno| Fault::new("list", &self.path, Cause::Errno(errno));
+        rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(0)).map_err(fault)?;
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut entries = RawDir::new(&self.fd, &mut buffer);
+        let mut names = Vec::new();
+        while let Some(entry) = entries.next() {
+            match entry {
+                Ok(entry) if is_dots(entry.file_name().to_bytes()) => {}
+                Ok(entry) => names.push(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned()),
+                // The directory has been removed since it was opened.
+                Err(Errno::NOENT) => break,
+                Err(errno) => return Err(fault(errno)),
+            }
+        }
+        Ok(names)
+    }
+
+    /// Where the symlink `name` points; `None` if it is no symlink or not there.
+    pub fn link_target(&self, name: &OsStr) -> Result<Option<PathBuf>, Fault> {
+        self.check(name, "read the link")?;
+        match readlinkat(&self.fd, name, Vec::new()) {
+            Ok(target) => Ok(Some(OsString::from(OsStr::from_bytes(target.to_bytes())).into())),
+            Err(Errno::NOENT | Errno::INVAL) => Ok(None),
+            Err(errno) => Err(Fault::new("read the link", self.path.join(name), errno)),
+        }
+    }
+
+    /// Removes the entry `name` and, if it is a directory, all that it holds.
+    ///
+    /// Whatever cannot be removed is reported, and the rest is removed all the same.
+    pub fn remove_tree(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
+        self.check(name, "remove").map_err(|fault| vec![fault])?;
+        match self.remove_one(name, AtFlags::REMOVEDIR, effects) {
+            Err(Fault {
+                cause: Cause::Errno(Errno::NOTDIR),
+                ..
+            }) => self
+                .remove_one(name, AtFlags::empty(), effects)
+                .map_err(|fault| vec![fault]),
+            Err(Fault {
+                cause: Cause::Errno(Errno::NOTEMPTY | Errno::EXIST),
+                ..
+            }) => tree::remove(self, name, effects).map(|()| Outcome::Done),
+            other => other.map_err(|fault| vec![fault]),
+        }
+    }
+
+    /// Removes the entry `name`, which must not be a directory.
+    pub fn remove_file(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
+        self.check(name, "remove")?;
+        self.remove_one(name, AtFlags::empty(), effects)
+    }
+
+    /// Removes the entry `name`, which must be an empty directory.
+    pub fn remove_empty(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
+        self.check(name, "remove")?;
+        self.remove_one(name, AtFlags::REMOVEDIR, effects)
+    }
+
+    fn remove_one(&self, name: &OsStr, kind: AtFlags, effects: &Effects) -> Result<Outcome, Fault> {
+        let path = self.path.join(name);
+        let fault = |cause: Cause| Fault::new("remove", &path, cause);
+        if effects.dry_run() && !self.holds(name) {
+            return Ok(Outcome::Nothing);
+        }
+        if !effects
+            .allow(&Effect::new("remove", &path))
+            .map_err(|held| fault(held.into()))?
+        {
+            return Ok(Outcome::Withheld);
+        }
+        match unlinkat(&self.fd, name, kind) {
+            Ok(()) => Ok(Outcome::Done),
+            Err(Errno::NOENT) => Ok(Outcome::Nothing),
+            Err(errno) => Err(fault(errno.into())),
+        }
+    }
+
+    /// Whether there is an entry of this name, of whatever kind.
+    fn holds(&self, name: &OsStr) -> bool {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        !matches!(statx(&self.fd, name, flags, StatxFlags::empty()), Err(Errno::NOENT))
+    }
+
+    fn check(&self, name: &OsStr, verb: &'static str) -> Result<(), Fault> {
+        if is_name(name) {
+            Ok(())
+        } else {
+            Err(Fault::new(verb, &self.path, Cause::BadName(name.into())))
+        }
+    }
+}
+
+/// Whether this can only be an entry of a directory, never a way out of it.
+pub fn is_name(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    !bytes.is_empty() && !is_dots(bytes) && !bytes.contains(&b'/') && !bytes.contains(&0)
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+fn identity(fd: impl AsFd) -> rustix::io::Result<Identity> {
+    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID)?;
+    let place = Place {
+        device: (found.stx_dev_major, found.stx_dev_minor),
+        mount: found.stx_mnt_id,
+    };
+    Ok(Identity {
+        place,
+        inode: found.stx_ino,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, os::unix::fs::symlink};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn temp() -> (tempfile::TempDir, Dir) {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(&temp.path().canonicalize().unwrap()).unwrap().unwrap();
+        (temp, dir)
+    }
+
+    fn remove(dir: &Dir, name: &str) -> Result<Outcome, Vec<Fault>> {
+        dir.remove_tree(OsStr::new(name), &Effects::ungated())
+    }
+
+    #[test]
+    fn names_that_lead_out_are_refused() {
+        let (temp, dir) = temp();
+        fs::create_dir(temp.path().join("keep")).unwrap();
+        for name in ["", ".", "..", "a/b", "/", "/etc", "../x", "a\0b"] {
+            let faults = remove(&dir, name).unwrap_err();
+            assert!(matches!(faults[0].cause, Cause::BadName(_)), "{name:?}: {faults:?}");
+            assert!(
+                matches!(dir.below(name), Err(Fault { .. })) || name == "a/b",
+                "{name:?}"
+            );
+        }
+        assert!(temp.path().join("keep").exists());
+    }
+
+    #[test]
+    fn what_is_not_there_is_gone() {
+        let (_temp, dir) = temp();
+        assert_eq!(remove(&dir, "missing"), Ok(Outcome::Nothing));
+        assert!(dir.below("missing/deeper").unwrap().is_none());
+    }
+
+    #[test]
+    fn links_are_removed_and_what_they_point_to_stays() {
+        let (temp, dir) = temp();
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("data"), "precious").unwrap();
+        fs::create_dir_all(temp.path().join("v/sub")).unwrap();
+        symlink(outside.path(), temp.path().join("v/sub/link")).unwrap();
+        symlink(outside.path().join("data"), temp.path().join("v/file-link")).unwrap();
+        symlink(outside.path(), temp.path().join("top-link")).unwrap();
+        assert_eq!(remove(&dir, "v"), Ok(Outcome::Done));
+        assert_eq!(remove(&dir, "top-link"), Ok(Outcome::Done));
+        assert_eq!(remove(&dir, "v"), Ok(Outcome::Nothing));
+        assert_eq!(fs::read_to_string(outside.path().join("data")).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_way_through_a_link_is_not_taken() {
+        let (temp, dir) = temp();
+        let outside = tempfile::tempdir().unwrap();
+        fs::create_dir(outside.path().join("sub")).unwrap();
+        symlink(outside.path(), temp.path().join("link")).unwrap();
+        assert_eq!(dir.below("link/sub").unwrap_err().cause, Cause::Errno(Errno::LOOP));
+        assert_eq!(dir.below("link").unwrap_err().cause, Cause::Errno(Errno::LOOP));
+    }
+
+    #[test]
+    fn special_files_are_removed_without_being_opened() {
+        let (temp, dir) = temp();
+        fs::create_dir(temp.path().join("v")).unwrap();
+        let fifo = temp.path().join("v/fifo");
+        rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(temp.path().join("v/socket")).unwrap();
+        assert_eq!(remove(&dir, "v"), Ok(Outcome::Done));
+    }
+
+    #[test]
+    fn more_subdirectories_than_are_remembered_at_once_all_go() {
+        let (temp, dir) = temp();
+        for i in 0..(tree::PENDING + 500) {
+            fs::create_dir_all(temp.path().join(format!("v/{i}/x"))).unwrap();
+        }
+        assert_eq!(remove(&dir, "v"), Ok(Outcome::Done));
+        assert_eq!(dir.names().unwrap(), Vec::<OsString>::new());
+    }
+
+    #[test]
+    fn a_dry_run_removes_nothing_and_says_so() {
+        let (temp, dir) = temp();
+        fs::create_dir_all(temp.path().join("v/x")).unwrap();
+        let effects = Effects::new(true, std::sync::Arc::new(|| Ok(())));
+        assert_eq!(dir.remove_tree(OsStr::new("v"), &effects), Ok(Outcome::Withheld));
+        assert_eq!(dir.remove_tree(OsStr::new("w"), &effects), Ok(Outcome::Nothing));
+        assert!(temp.path().join("v/x").exists());
+    }
+
+    #[test]
+    fn a_gate_that_shuts_stops_a_removal_that_is_under_way() {
+        let (temp, dir) = temp();
+        for i in 0..50 {
+            fs::create_dir_all(temp.path().join(format!("v/{i}/x"))).unwrap();
+        }
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let gate = move || match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0..10 => Ok(()),
+            _ => Err(super::super::effects::Held {
+                reason: "a kubelet is here".into(),
+            }),
+        };
+        let faults = dir
+            .remove_tree(OsStr::new("v"), &Effects::new(false, std::sync::Arc::new(gate)))
+            .unwrap_err();
+        assert!(faults.iter().any(Fault::is_held), "{faults:?}");
+        assert!(fs::read_dir(temp.path().join("v")).unwrap().count() > 30);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn any_tree_of_any_names_goes_and_its_neighbour_stays(
+            paths in proptest::collection::vec(proptest::collection::vec(
+                proptest::collection::vec(1u8..=255, 1..12), 1..6), 1..20)
+        ) {
+            let (temp, dir) = temp();
+            fs::create_dir_all(temp.path().join("v")).unwrap();
+            fs::create_dir_all(temp.path().join("neighbour/x")).unwrap();
+            for path in paths {
+                let mut at = temp.path().join("v");
+                for name in path {
+                    let name = OsStr::from_bytes(&name);
+                    if is_name(name) {
+                        at.push(name);
+                        let _ = fs::create_dir(&at);
+                    }
+                }
+                let _ = fs::write(at.join("file"), "");
+            }
+            prop_assert_eq!(remove(&dir, "v"), Ok(Outcome::Done));
+            let left: BTreeSet<_> = dir.names().unwrap().into_iter().collect();
+            prop_assert_eq!(left, BTreeSet::from([OsString::from("neighbour")]));
+            prop_assert!(temp.path().join("neighbour/x").exists());
+        }
+    }
+}

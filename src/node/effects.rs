@@ -1,0 +1,131 @@
+//! The one gate that every change to the world passes.
+
+use std::{fmt, sync::Arc};
+
+/// Asked before every effect; an error holds the effect back.
+pub type EffectGate = Arc<dyn Fn() -> Result<(), Held> + Send + Sync>;
+
+/// Why nothing may be changed at the moment.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("held back: {reason}")]
+pub struct Held {
+    /// What stands in the way, for the operator.
+    pub reason: String,
+}
+
+/// A change to the world that is about to be made.
+#[derive(Clone, Copy)]
+pub struct Effect<'a> {
+    /// What is done, such as `unmount`.
+    pub verb: &'static str,
+    /// What it is done to: a path, a process, an id.
+    pub target: &'a dyn fmt::Debug,
+}
+
+/// What became of an effect that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "an effect that was withheld did not happen"]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// There was nothing to do it to.
+    Nothing,
+    /// A dry run decided it and kept it back.
+    Withheld,
+}
+
+/// Decides whether effects happen: not while the gate is shut, and never in a dry run.
+#[derive(Clone)]
+pub struct Effects {
+    dry_run: bool,
+    gate: EffectGate,
+}
+
+// === impl Effect ===
+
+impl<'a> Effect<'a> {
+    /// The effect `verb` on `target`.
+    pub fn new(verb: &'static str, target: &'a dyn fmt::Debug) -> Self {
+        Self { verb, target }
+    }
+}
+
+// === impl Effects ===
+
+impl Effects {
+    /// Effects behind `gate`; in a dry run they are logged instead.
+    pub fn new(dry_run: bool, gate: EffectGate) -> Self {
+        Self { dry_run, gate }
+    }
+
+    /// Effects that always happen: for tests and tools that answer for themselves.
+    pub fn ungated() -> Self {
+        Self::new(false, Arc::new(|| Ok(())))
+    }
+
+    /// Whether every effect is only logged.
+    pub fn dry_run(&self) -> bool {
+        self.dry_run
+    }
+
+    /// Whether `what` is to be done now; `false` in a dry run, which logs it.
+    pub fn allow(&self, what: &Effect<'_>) -> Result<bool, Held> {
+        (self.gate)()?;
+        if self.dry_run {
+            tracing::info!(effect = what.verb, target_of_effect = ?what.target, "Dry run: not done");
+        }
+        Ok(!self.dry_run)
+    }
+
+    /// Whether an effect that was allowed may go on; asked between the parts of a long one.
+    pub fn go_on(&self) -> Result<(), Held> {
+        (self.gate)()
+    }
+}
+
+impl fmt::Debug for Effects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Effects")
+            .field("dry_run", &self.dry_run)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_dry_run_allows_nothing() {
+        let effects = Effects::new(true, Arc::new(|| Ok(())));
+        assert_eq!(effects.allow(&Effect::new("unmount", &"/x")), Ok(false));
+    }
+
+    #[test]
+    fn a_gate_that_shuts_holds_back_the_next_effect_also_in_a_dry_run() {
+        let shut = Arc::new(AtomicBool::new(false));
+        let held = Held {
+            reason: "a kubelet is here".into(),
+        };
+        for dry_run in [false, true] {
+            shut.store(false, Ordering::Relaxed);
+            let (seen, answer) = (shut.clone(), held.clone());
+            let effects = Effects::new(
+                dry_run,
+                Arc::new(move || {
+                    if seen.load(Ordering::Relaxed) {
+                        Err(answer.clone())
+                    } else {
+                        Ok(())
+                    }
+                }),
+            );
+            assert_eq!(effects.allow(&Effect::new("kill", &7)), Ok(!dry_run));
+            shut.store(true, Ordering::Relaxed);
+            assert_eq!(effects.allow(&Effect::new("kill", &7)), Err(held.clone()));
+            assert_eq!(effects.go_on(), Err(held.clone()));
+        }
+    }
+}
