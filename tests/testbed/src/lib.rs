@@ -1,1 +1,6 @@
 //! Testbed.
+
+pub mod api;
+pub mod contract;
+pub mod control_plane;
+pub mod rest;
