@@ -20,7 +20,7 @@ pub const ACCOUNT_KEY: &str = "accounts-key.pem";
 pub const ACCOUNT_PUBLIC_KEY: &str = "accounts.pem";
 
 /// The server reads its tokens once, at the start: identities for that many nodes are there from the beginning.
-const NODES: usize = 128;
+const NODES: usize = 512;
 
 /// What clients need to know.
 #[derive(Debug)]
