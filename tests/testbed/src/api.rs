@@ -1,0 +1,53 @@
+//! What tests need of an API server, whichever it is: the real one or the one in memory.
+
+use futures::future::BoxFuture;
+
+use crate::rest::Client;
+
+/// An API server with an administrator and any number of node identities.
+pub trait ApiServer: Send + Sync {
+    /// Where it answers.
+    fn url(&self) -> &str;
+
+    /// A kubeconfig (YAML) of the administrator.
+    fn admin_kubeconfig(&self) -> String;
+
+    /// A kubeconfig (YAML) of `system:node:NAME` in the group `system:nodes`.
+    fn node_kubeconfig(&self, name: &str) -> String;
+
+    /// A client of the administrator.
+    fn admin(&self) -> Client;
+
+    /// A client of a node's identity.
+    fn node(&self, name: &str) -> Client;
+
+    /// Forgets the history so far, as a server does by and by: watches and lists at old versions are answered with 410.
+    ///
+    /// What a real server forgets, and when, is its own affair; promised is only that version 1 is too old afterwards.
+    fn forget_history(&self) -> BoxFuture<'_, anyhow::Result<()>>;
+}
+
+/// A kubeconfig with one server and one bearer token.
+pub fn kubeconfig(url: &str, ca_pem: Option<&str>, user: &str, token: &str) -> String {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let ca = ca_pem
+        .map(|pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)))
+        .unwrap_or_default();
+    format!(
+        "apiVersion: v1
+kind: Config
+clusters:
+- name: testbed
+  cluster:
+    server: {url}{ca}
+users:
+- name: {user}
+  user:
+    token: {token}
+contexts:
+- name: testbed
+  context: {{cluster: testbed, user: \"{user}\"}}
+current-context: testbed
+"
+    )
+}

@@ -1,0 +1,241 @@
+//! Claims about the API server that the agent relies on, checked on the real one and on the one in memory alike.
+//!
+//! Each is an async function of its [`Scene`]; it holds if it returns without an error or a panic.
+
+mod deletion;
+mod errors;
+mod events;
+mod grace;
+mod leases;
+mod list;
+mod nodes;
+mod patches;
+mod runner;
+mod scene;
+mod selectors;
+mod status;
+mod watch;
+mod writes;
+
+use anyhow::Result;
+use futures::future::BoxFuture;
+
+pub use self::{runner::main, scene::Scene};
+
+/// One claim.
+pub struct Claim {
+    /// What is claimed.
+    pub name: &'static str,
+    /// Fails if it does not hold.
+    pub check: for<'a> fn(&'a Scene<'a>) -> BoxFuture<'a, Result<()>>,
+}
+
+/// The one table of claims. A function that is not in it is dead code, of which the compiler warns.
+macro_rules! claims {
+    ($($module:ident: [$($claim:ident),* $(,)?],)*) => {
+        /// All claims there are.
+        pub const CLAIMS: &[Claim] = &[$($(Claim {
+            name: concat!(stringify!($module), "::", stringify!($claim)),
+            check: |scene| Box::pin($module::$claim(scene)),
+        }),*),*];
+    };
+}
+
+claims! {
+    list: [
+        items_come_in_the_order_of_their_names,
+        an_empty_list_has_items_and_a_version,
+        items_of_a_built_in_kind_do_not_name_it,
+        a_list_shows_the_write_that_was_answered_before_it,
+        pages_hold_the_limit_and_the_last_one_does_not_continue,
+        a_page_that_just_holds_all_does_not_continue,
+        later_pages_show_the_state_of_the_first,
+        the_rest_is_counted_only_without_selectors,
+        the_limit_is_ignored_at_version_zero,
+        an_exact_version_shows_the_past,
+        a_version_with_a_limit_is_exact,
+        a_version_without_a_limit_is_the_least,
+        a_version_of_the_future_is_waited_for_in_vain,
+        a_match_without_a_version_is_invalid,
+        a_version_that_is_no_number_is_bad,
+        garbage_for_continue_is_bad,
+        continue_with_a_version_is_bad,
+        a_forgotten_version_is_expired,
+        a_forgotten_page_is_expired_and_names_a_token_that_goes_on,
+    ],
+    selectors: [
+        pods_are_selected_by_their_node,
+        node_and_name_select_together,
+        a_field_may_differ,
+        pods_are_selected_by_their_phase,
+        the_namespace_is_a_field,
+        a_field_that_a_kind_does_not_know_is_bad,
+        labels_select_by_equality,
+        labels_select_by_sets,
+        a_label_selector_that_cannot_be_read_is_bad,
+        events_are_selected_by_what_they_are_about,
+    ],
+    watch: [
+        a_watch_shows_what_came_after_its_version_in_order,
+        the_last_event_is_the_last_state_under_a_version_of_its_own,
+        events_name_their_kind,
+        without_a_version_all_that_is_there_comes_first,
+        a_bookmark_ends_the_initial_events,
+        a_bookmark_ends_the_initial_events_of_an_empty_set,
+        a_watch_without_a_version_marks_the_end_too_if_bookmarks_are_allowed,
+        initial_events_and_match_need_each_other,
+        a_version_of_the_future_is_silence,
+        initial_events_of_the_future_are_an_error,
+        a_forgotten_version_is_an_error_in_the_stream_and_its_end,
+        a_version_that_is_no_number_is_refused_without_a_reason,
+        a_watch_ends_cleanly_when_its_time_is_over,
+        what_is_no_longer_selected_is_deleted_in_its_old_state,
+        what_begins_to_be_selected_is_added,
+        what_is_not_selected_is_not_seen,
+        a_pod_appears_to_its_node_when_it_is_bound,
+        a_single_object_may_be_watched_by_its_name,
+        a_selector_that_is_bad_in_a_list_is_bad_in_a_watch,
+    ],
+    writes: [
+        the_server_gives_uid_time_and_version,
+        creating_answers_201,
+        a_name_is_made_from_its_beginning,
+        what_exists_cannot_be_created,
+        what_is_being_deleted_still_exists,
+        creating_with_a_version_is_an_internal_error,
+        a_missing_namespace_is_what_is_not_found,
+        body_and_path_must_agree_on_the_namespace,
+        body_and_path_must_agree_on_the_name,
+        a_body_that_cannot_be_read_is_bad,
+        a_stale_version_cannot_be_updated,
+        an_update_without_a_version_overwrites,
+        an_update_of_another_uid_is_a_conflict,
+        what_is_not_there_cannot_be_updated,
+        an_update_that_changes_nothing_is_no_event_and_no_version,
+        setting_the_time_of_deletion_is_invalid,
+        removing_the_time_of_deletion_is_ignored,
+        uid_and_time_of_creation_do_not_change,
+        the_generation_of_a_pod_moves_with_its_spec_only,
+        the_node_of_a_pod_does_not_change,
+        a_pod_is_pending_and_has_half_a_minute_of_grace_by_default,
+        a_recreated_object_has_another_uid,
+    ],
+    patches: [
+        merging_removes_nulls_and_replaces_lists,
+        owners_are_merged_strategically_by_uid,
+        an_owner_is_taken_out_by_its_uid,
+        a_finalizer_is_taken_out_by_its_name,
+        finalizers_are_merged_strategically_as_a_set,
+        a_json_patch_is_done_in_order,
+        a_json_patch_whose_test_fails_changes_nothing,
+        a_patch_of_another_uid_is_invalid_not_a_conflict,
+        a_patch_of_a_stale_version_is_a_conflict,
+        a_stale_version_is_seen_before_another_uid,
+        what_is_not_there_cannot_be_patched,
+        a_patch_that_changes_nothing_is_no_event_and_no_version,
+        a_patch_of_an_unknown_type_is_unsupported,
+        a_patch_that_cannot_be_read_is_bad,
+    ],
+    status: [
+        the_object_itself_does_not_take_a_status,
+        a_status_given_at_creation_is_not_taken,
+        the_status_does_not_take_a_spec,
+        labels_and_finalizers_do_come_in_through_the_status,
+        owners_do_not_come_in_through_the_status,
+        conditions_are_merged_by_their_type,
+        addresses_are_merged_by_their_ip,
+        container_statuses_are_replaced_as_a_whole,
+        an_exit_is_stored_as_it_was_told,
+        the_phase_may_go_back,
+        a_status_for_another_uid_is_invalid,
+        a_status_for_its_own_uid_is_taken,
+        a_status_of_what_is_gone_is_not_found,
+        a_cleared_time_in_the_status_is_left_out,
+    ],
+    grace: [
+        a_deleted_pod_stays_and_shows_when_its_grace_is_over,
+        a_deletion_may_ask_for_more_than_the_spec,
+        a_second_deletion_without_a_grace_changes_nothing,
+        a_second_deletion_cannot_lengthen,
+        a_second_deletion_may_shorten_from_the_first_one_s_time,
+        a_grace_below_zero_is_one_second,
+        a_grace_of_zero_is_seen_as_a_change_and_an_end,
+        the_final_deletion_ends_a_graceful_one,
+        the_final_deletion_of_another_uid_is_a_conflict,
+        a_pod_without_a_node_goes_at_once,
+        a_pod_that_has_finished_goes_at_once,
+        a_pod_that_finishes_during_its_grace_stays,
+        a_finalizer_holds_a_pod_whose_grace_is_over,
+        losing_its_finalizers_does_not_end_a_pod_within_its_grace,
+        a_spec_with_a_grace_of_zero_goes_at_once,
+        a_name_of_a_terminating_pod_is_taken,
+    ],
+    deletion: [
+        the_answer_names_what_was_removed,
+        deleting_what_is_not_there_is_not_found,
+        another_uid_is_a_conflict_that_names_the_kind,
+        another_version_is_a_conflict,
+        its_own_uid_and_version_let_it_go,
+        preconditions_hold_for_what_is_being_deleted_too,
+        a_finalizer_holds_it_and_the_last_one_lets_it_go,
+        one_of_two_finalizers_does_not_let_it_go,
+        an_update_without_finalizers_lets_it_go,
+        deleting_again_changes_nothing,
+        no_finalizer_comes_to_what_is_being_deleted,
+        a_policy_is_a_finalizer_until_its_work_is_done,
+        a_later_policy_replaces_an_earlier_one,
+        options_that_contradict_are_invalid,
+        options_of_another_kind_are_bad,
+        options_may_come_in_the_query_if_there_is_no_body,
+        a_dry_run_answers_and_stores_nothing,
+        a_collection_is_deleted_by_its_selector,
+    ],
+    nodes: [
+        it_reads_its_own_pods_only,
+        a_pod_that_is_not_there_is_forbidden_not_missing,
+        it_lists_pods_by_its_name_only,
+        an_absent_pod_is_an_empty_list_to_its_node,
+        it_watches_pods_by_its_name_only,
+        it_deletes_its_own_pods_gracefully_or_not,
+        it_does_not_delete_pods_elsewhere,
+        deleting_a_pod_that_is_gone_is_not_found,
+        deleting_under_an_old_uid_is_a_conflict_wherever_the_new_pod_is,
+        it_does_not_delete_collections,
+        it_changes_the_status_of_its_own_pods_only,
+        a_status_under_an_old_uid_is_refused_by_where_the_new_pod_is,
+        it_does_not_change_labels_through_the_status,
+        it_changes_nothing_else_of_a_pod,
+        it_creates_no_pods_but_mirrors,
+        it_reads_its_own_node_only,
+        a_node_that_does_not_exist_is_missing_to_itself,
+        it_evicts_its_own_pods_only,
+        an_unknown_token_is_nobody,
+    ],
+    leases: [
+        a_time_has_six_digits_or_is_refused,
+        putting_an_absent_one_creates_it,
+        putting_a_present_one_needs_its_version,
+        a_lease_of_no_time_is_invalid,
+        a_node_keeps_its_own_lease,
+        a_node_keeps_no_other_lease,
+        a_node_does_not_list_leases,
+    ],
+    events: [
+        a_node_creates_and_changes_events,
+        a_node_does_not_read_or_delete_events,
+        an_event_lies_where_its_object_is,
+        an_event_about_a_node_lies_in_the_default_namespace,
+        an_event_keeps_its_micro_time,
+        an_event_has_no_dependents_to_wait_for,
+    ],
+    errors: [
+        a_missing_object_is_named_in_the_details,
+        the_details_of_a_group_s_object_name_the_group,
+        a_missing_route_of_the_core_has_no_details,
+        a_missing_group_is_plain_text,
+        a_method_that_a_path_does_not_know_is_not_allowed,
+        an_empty_list_in_an_absent_namespace_is_no_error,
+        an_unknown_field_is_dropped_with_a_warning,
+        a_namespace_that_is_terminating_takes_nothing_new,
+    ],
+}

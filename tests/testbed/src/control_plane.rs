@@ -1,0 +1,213 @@
+//! A real control plane: etcd and kube-apiserver as plain processes, with the Node authorizer and NodeRestriction on.
+//!
+//! `binaries → credentials → etcd → kube-apiserver → /readyz`. All of it lies in one directory, which goes with it.
+
+mod binaries;
+mod credentials;
+mod directory;
+mod process;
+
+use std::{net::TcpListener, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use futures::future::BoxFuture;
+use serde_json::json;
+use tokio::time;
+
+use self::{binaries::Binaries, credentials::Credentials, directory::Directory, process::Process};
+use crate::{
+    api::{ApiServer, kubeconfig},
+    rest::Client,
+};
+
+/// How long a start may take: about 4 s on an idle machine, several times that on a busy one.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often a server is asked whether it is ready, since it tells nobody.
+const POLL: Duration = Duration::from_millis(100);
+/// A free port may be taken by somebody else before it is used: then others are tried.
+const ATTEMPTS: usize = 3;
+/// Made by the server itself, after it is ready.
+const SYSTEM_NAMESPACES: [&str; 2] = ["default", "kube-node-lease"];
+
+/// A running control plane; it ends when this is dropped, or when the process that started it is killed.
+#[derive(Debug)]
+pub struct ControlPlane {
+    url: String,
+    etcd_url: String,
+    credentials: Credentials,
+    // Fields are dropped in this order: first the server, then its store, then the directory under both.
+    _apiserver: Process,
+    _etcd: Process,
+    _directory: Directory,
+}
+
+// === impl ControlPlane ===
+
+impl ControlPlane {
+    /// The names of the nodes that have an identity here; all others are answered with 401.
+    pub fn nodes() -> impl Iterator<Item = String> {
+        credentials::nodes()
+    }
+
+    /// Starts a control plane and returns once it serves.
+    ///
+    /// The first start on a machine may build it, which takes minutes; the build says so.
+    pub async fn start() -> Result<Self> {
+        let binaries = Binaries::find().await?;
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let started = time::timeout(START_TIMEOUT, Self::start_on_free_ports(&binaries)).await;
+            match started.context("the control plane was not ready in time")? {
+                Ok(control_plane) => return Ok(control_plane),
+                Err(e) if format!("{e:#}").contains("address already in use") => last = Some(e),
+                Err(e) => return Err(e),
+            }
+        }
+        Err(last.context("no attempt was made")?)
+    }
+
+    async fn start_on_free_ports(binaries: &Binaries) -> Result<Self> {
+        let [client_port, peer_port, port] = free_ports()?;
+        let etcd_url = format!("http://127.0.0.1:{client_port}");
+        let peer_url = format!("http://127.0.0.1:{peer_port}");
+        let url = format!("https://127.0.0.1:{port}");
+        let directory = Directory::new()?;
+        let credentials = Credentials::new(directory.path())?;
+
+        let mut etcd = Process::start(
+            &binaries.etcd,
+            &directory.path().join("etcd.log"),
+            &[
+                "--name=testbed".to_owned(),
+                format!("--data-dir={}", directory.path().join("etcd").display()),
+                format!("--listen-client-urls={etcd_url}"),
+                format!("--advertise-client-urls={etcd_url}"),
+                format!("--listen-peer-urls={peer_url}"),
+                format!("--initial-advertise-peer-urls={peer_url}"),
+                format!("--initial-cluster=testbed={peer_url}"),
+                "--unsafe-no-fsync".to_owned(),
+                "--log-level=warn".to_owned(),
+            ],
+        )?;
+        ready(&mut etcd, &Client::new(&etcd_url, "", None)?, "/health").await?;
+
+        let file = |name: &str| directory.path().join(name).display().to_string();
+        let mut apiserver = Process::start(
+            &binaries.kube_apiserver,
+            &directory.path().join("kube-apiserver.log"),
+            &[
+                format!("--etcd-servers={etcd_url}"),
+                "--bind-address=127.0.0.1".to_owned(),
+                "--advertise-address=127.0.0.1".to_owned(),
+                format!("--secure-port={port}"),
+                format!("--tls-cert-file={}", file(credentials::SERVER_CERTIFICATE)),
+                format!("--tls-private-key-file={}", file(credentials::SERVER_KEY)),
+                format!("--token-auth-file={}", file(credentials::TOKENS)),
+                "--authorization-mode=Node,RBAC".to_owned(),
+                "--enable-admission-plugins=NodeRestriction".to_owned(),
+                // It wants a service account in every namespace, which the controller manager would make.
+                "--disable-admission-plugins=ServiceAccount".to_owned(),
+                "--allow-privileged=true".to_owned(),
+                "--service-account-issuer=https://testbed.test".to_owned(),
+                format!("--service-account-key-file={}", file(credentials::ACCOUNT_PUBLIC_KEY)),
+                format!("--service-account-signing-key-file={}", file(credentials::ACCOUNT_KEY)),
+                "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+                "--endpoint-reconciler-type=none".to_owned(),
+            ],
+        )?;
+        let admin = credentials.admin(&url)?;
+        ready(&mut apiserver, &admin, "/readyz").await?;
+        for namespace in SYSTEM_NAMESPACES {
+            ready(&mut apiserver, &admin, &format!("/api/v1/namespaces/{namespace}")).await?;
+        }
+        Ok(Self {
+            url,
+            etcd_url,
+            credentials,
+            _apiserver: apiserver,
+            _etcd: etcd,
+            _directory: directory,
+        })
+    }
+
+    /// Compacts the store up to now, which the server's own compactor would do within ten minutes.
+    async fn compact(&self) -> Result<()> {
+        let etcd = Client::new(&self.etcd_url, "", None)?;
+        let range = etcd.create("/v3/kv/range", &json!({"key": "Lw=="})).await?.ok()?;
+        let revision = &range["header"]["revision"];
+        etcd.create("/v3/kv/compaction", &json!({"revision": revision, "physical": true}))
+            .await?
+            .ok()?;
+        Ok(())
+    }
+}
+
+impl ApiServer for ControlPlane {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn admin_kubeconfig(&self) -> String {
+        kubeconfig(
+            &self.url,
+            Some(self.credentials.ca()),
+            "admin",
+            &self.credentials.admin_token(),
+        )
+    }
+
+    fn node_kubeconfig(&self, name: &str) -> String {
+        let user = format!("system:node:{name}");
+        kubeconfig(
+            &self.url,
+            Some(self.credentials.ca()),
+            &user,
+            &self.credentials.node_token(name),
+        )
+    }
+
+    fn admin(&self) -> Client {
+        self.credentials
+            .admin(&self.url)
+            .expect("the same URL and certificate made a client at the start")
+    }
+
+    fn node(&self, name: &str) -> Client {
+        self.credentials
+            .node(&self.url, name)
+            .expect("the same URL and certificate made a client at the start")
+    }
+
+    fn forget_history(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.compact())
+    }
+}
+
+/// Asks until the answer is 200; a process that has ended never will.
+async fn ready(process: &mut Process, client: &Client, path: &str) -> Result<()> {
+    loop {
+        if client.get(path).await.is_ok_and(|answer| answer.status.is_success()) {
+            return Ok(());
+        }
+        if let Some(status) = process.ended()? {
+            bail!(
+                "{} ended with {status}; its log ends with:\n{}",
+                process.name(),
+                process.log_tail()
+            );
+        }
+        time::sleep(POLL).await;
+    }
+}
+
+fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    // All are held until all are known, so that none is named twice.
+    let mut held = Vec::with_capacity(N);
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind("127.0.0.1:0").context("no free port on 127.0.0.1")?;
+        *port = listener.local_addr()?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}

@@ -1,0 +1,100 @@
+//! A server as a child process that cannot outlive whoever started it.
+#![allow(unsafe_code, reason = "the parent-death signal is set between fork and exec")]
+
+use std::{
+    fs::{self, File},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc,
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context, Result, anyhow};
+use nix::sys::{prctl, signal::Signal};
+
+/// What an error shows of a log.
+const TAIL_LINES: usize = 20;
+
+/// A child process; killed and waited for on drop.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    log: PathBuf,
+    child: Child,
+    /// The kernel signals the child when the *thread* that started it ends, so that thread has to stay as long as this.
+    keeper: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+}
+
+// === impl Process ===
+
+impl Process {
+    /// Starts `program`, with both its outputs in the file `log`.
+    pub fn start(program: &Path, log: &Path, arguments: &[String]) -> Result<Self> {
+        let output = File::create(log).with_context(|| format!("creating {}", log.display()))?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stderr(output.try_clone()?)
+            .stdout(output);
+        // SAFETY: prctl is one system call; it allocates nothing and takes no lock, as the time after fork demands.
+        unsafe {
+            command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?));
+        }
+        let (started, child) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            // Both ends are held by the one who drops the process; an error means that nobody waits any more.
+            let _ = started.send(command.spawn());
+            let _ = released.recv();
+        });
+        let child = child
+            .recv()
+            .map_err(|_| anyhow!("the thread that starts processes died"))?;
+        let child = child.with_context(|| format!("starting {}", program.display()))?;
+        let name = program
+            .file_name()
+            .unwrap_or(program.as_os_str())
+            .to_string_lossy()
+            .into_owned();
+        Ok(Self {
+            name,
+            log: log.to_owned(),
+            child,
+            keeper: Some((release, thread)),
+        })
+    }
+
+    /// The program's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child
+            .try_wait()
+            .with_context(|| format!("waiting for {}", self.name))
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself: then there is nothing to kill, and waiting for it returns at once.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some((release, thread)) = self.keeper.take() {
+            drop(release);
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The claims of `testbed::contract` on etcd and kube-apiserver: what holds here is the truth.
+
+use std::process::ExitCode;
+
+use testbed::{contract, control_plane::ControlPlane};
+
+fn main() -> anyhow::Result<ExitCode> {
+    contract::main(ControlPlane::start)
+}
