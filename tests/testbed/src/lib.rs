@@ -1,1 +1,4 @@
 //! Testbed.
+
+pub mod containerd;
+pub mod ground;
