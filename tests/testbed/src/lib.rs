@@ -1,7 +1,9 @@
 //! What pod-teardown is tested, shown and measured on.
 
 pub mod api;
+pub mod containerd;
 pub mod contract;
 pub mod control_plane;
+pub mod ground;
 pub mod rest;
 pub mod scripted_cri;

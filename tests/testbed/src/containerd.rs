@@ -1,0 +1,198 @@
+//! A private containerd: its own root, state, socket, bridge, subnet and images, all on one [`Ground`].
+//!
+//! `binary → config → network → daemon → images`. Several run side by side. The daemon may die and come back; its shims,
+//! and so its pods, live on meanwhile. When the value goes, its pods go too.
+
+pub mod binary;
+pub mod config;
+pub mod daemon;
+pub mod images;
+pub mod network;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use hyper_util::rt::TokioIo;
+use k8s_cri::v1::image_service_client::ImageServiceClient;
+use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use crate::ground::Ground;
+use binary::Binary;
+use daemon::Daemon;
+use network::Network;
+
+pub use images::{PAUSE_IMAGE, TOOL_IMAGE};
+
+/// As the kubelet: a list of all containers of a full node is larger than the usual 4 MiB.
+const MAX_MESSAGE: usize = 16 << 20;
+
+/// A client of a runtime.
+pub type Cri = RuntimeServiceClient<Channel>;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Containerd {
+    // Dropped in this order: the daemon ends before the ground is cleared.
+    daemon: Option<Daemon>,
+    binary: Binary,
+    network: Network,
+    paths: Paths,
+    ground: Ground,
+}
+
+/// Where the parts of one instance lie.
+#[derive(Debug, Clone)]
+pub struct Paths {
+    /// Images, snapshots, metadata.
+    pub root: PathBuf,
+    /// Bundles, mounts, network namespaces of what runs.
+    pub state: PathBuf,
+    /// What runc keeps of its containers.
+    pub runc: PathBuf,
+    /// gRPC socket, also of the CRI.
+    pub socket: PathBuf,
+    /// The daemon's configuration.
+    pub config: PathBuf,
+    /// CNI configuration directory.
+    pub cni: PathBuf,
+    /// Addresses given out by host-local.
+    pub ipam: PathBuf,
+    /// What the daemon says.
+    pub log: PathBuf,
+}
+
+// === impl Containerd ===
+
+impl Containerd {
+    /// Starts one with both images in it; ready when this returns.
+    pub async fn start() -> Result<Self> {
+        let binary = Binary::on_path().await?;
+        let ground = Ground::claim()?;
+        let paths = Paths::below(&ground.dir().join("containerd"));
+        fs::create_dir_all(&paths.cni).with_context(|| format!("create {}", paths.cni.display()))?;
+        let network = Network::create(ground.id()).await?;
+        let plugins = binary::cni_plugins()?;
+        write(&paths.config, &config::daemon(&paths, &binary, &plugins))?;
+        write(
+            &paths.cni.join("10-bridge.conflist"),
+            &config::network(&network, &paths).to_string(),
+        )?;
+        let daemon = Daemon::spawn(&binary, &paths)?;
+        let mut containerd = Self {
+            daemon: Some(daemon),
+            binary,
+            network,
+            paths,
+            ground,
+        };
+        containerd.wait_until_ready().await?;
+        images::import(&containerd.binary, &containerd.paths, containerd.image_service()).await?;
+        Ok(containerd)
+    }
+
+    /// The socket that it serves the CRI on.
+    pub fn socket(&self) -> &Path {
+        &self.paths.socket
+    }
+
+    /// The socket as an agent's flag wants it.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.paths.socket.display())
+    }
+
+    /// A new client; connects with its first call, and again after a restart. It belongs to the calling async runtime.
+    pub fn cri(&self) -> Cri {
+        RuntimeServiceClient::new(connect(&self.paths.socket)).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    /// A new client of the image service.
+    pub fn image_service(&self) -> ImageServiceClient<Channel> {
+        ImageServiceClient::new(connect(&self.paths.socket))
+    }
+
+    /// The machine's address as its pods see it.
+    pub fn host_ip(&self) -> String {
+        self.network.host_ip().to_string()
+    }
+
+    /// Such as `1.6.20`.
+    pub fn version(&self) -> &str {
+        &self.binary.version
+    }
+
+    /// Pid of the daemon, unless it was killed.
+    pub fn pid(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Daemon::pid)
+    }
+
+    /// What all of it stands on.
+    pub fn ground(&self) -> &Ground {
+        &self.ground
+    }
+
+    /// Where its parts lie.
+    pub fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// Kills the daemon with SIGKILL. Its shims and pods stay.
+    pub fn kill(&mut self) {
+        self.daemon = None;
+    }
+
+    /// Kills the daemon, if it lives, and starts it again on the same root and state; ready when this returns.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.kill();
+        self.daemon = Some(Daemon::spawn(&self.binary, &self.paths)?);
+        self.wait_until_ready().await
+    }
+
+    /// Ends it and everything that it ran, and tells what could not be removed. Dropping it does the same.
+    pub async fn stop(mut self) -> Result<()> {
+        self.kill();
+        self.ground.give_back().await
+    }
+
+    async fn wait_until_ready(&mut self) -> Result<()> {
+        let cri = self.cri();
+        match &mut self.daemon {
+            Some(daemon) => daemon.wait_until_ready(cri, &self.paths.log).await,
+            None => Ok(()),
+        }
+    }
+}
+
+// === impl Paths ===
+
+impl Paths {
+    fn below(dir: &Path) -> Self {
+        Self {
+            root: dir.join("root"),
+            state: dir.join("state"),
+            runc: dir.join("runc"),
+            socket: dir.join("containerd.sock"),
+            config: dir.join("config.toml"),
+            cni: dir.join("cni"),
+            ipam: dir.join("ipam"),
+            log: dir.join("log"),
+        }
+    }
+}
+
+/// A channel to a unix socket that connects when it is first used.
+fn connect(socket: &Path) -> Channel {
+    let socket = socket.to_owned();
+    // The address is never looked at: the connector knows where to go.
+    let endpoint = Endpoint::from_static("http://runtime.invalid");
+    endpoint.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+        let socket = socket.clone();
+        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+    }))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}

@@ -1,0 +1,100 @@
+//! The containerd on PATH, and the CNI plugins of this machine.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use tokio::process::Command;
+
+/// Where distributions and Kubernetes nodes put the plugins.
+const PLUGIN_DIRS: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
+/// The plugins that the network of a test needs.
+const PLUGINS: [&str; 3] = ["bridge", "host-local", "loopback"];
+
+/// A containerd and what is installed beside it.
+#[derive(Debug, Clone)]
+pub struct Binary {
+    dir: PathBuf,
+    /// Such as `1.6.20`, without what a distribution appended.
+    pub version: String,
+    /// First two numbers of the version.
+    pub release: (u32, u32),
+}
+
+impl Binary {
+    /// Finds it, and asks for its version.
+    pub async fn on_path() -> Result<Self> {
+        let dirs = std::env::var_os("PATH").unwrap_or_default();
+        let Some(dir) = std::env::split_paths(&dirs).find(|dir| dir.join("containerd").is_file()) else {
+            bail!("containerd is not on PATH: install Debian's package containerd");
+        };
+        let said = output(Command::new(dir.join("containerd")).arg("--version")).await?;
+        let (version, release) = parse_version(&said).with_context(|| format!("read the version in {said:?}"))?;
+        Ok(Self { dir, version, release })
+    }
+
+    /// A command from the same directory, which is also where it looks for others (containerd for its shim) first.
+    pub fn command(&self, name: &str) -> std::process::Command {
+        let mut command = std::process::Command::new(self.dir.join(name));
+        command.env("PATH", self.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn path(&self) -> OsString {
+        let mut path = self.dir.clone().into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        path
+    }
+}
+
+/// The directory that holds the plugins.
+pub fn cni_plugins() -> Result<PathBuf> {
+    let complete = |dir: &&Path| PLUGINS.iter().all(|plugin| dir.join(plugin).is_file());
+    let Some(dir) = PLUGIN_DIRS.iter().map(Path::new).find(complete) else {
+        bail!("no CNI plugins in {PLUGIN_DIRS:?}: install Debian's package containernetworking-plugins");
+    };
+    Ok(dir.to_owned())
+}
+
+/// Runs a command to its end and returns what it printed.
+pub async fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().await.with_context(|| format!("run {command:?}"))?;
+    if !output.status.success() {
+        bail!(
+            "{command:?}: {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("read the output of {command:?}"))
+}
+
+/// `containerd SOURCE VERSION REVISION`, the version with or without a `v`.
+fn parse_version(said: &str) -> Option<(String, (u32, u32))> {
+    let word = said.split_whitespace().nth(2)?.trim_start_matches('v');
+    let version: String = word
+        .chars()
+        .take_while(|char| char.is_ascii_digit() || *char == '.')
+        .collect();
+    let mut numbers = version.split('.').map(str::parse);
+    let release = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some((version, release))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_debians_and_upstreams_builds() {
+        let debian = parse_version("containerd example.org/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3\n");
+        assert_eq!(debian, Some(("1.6.20".to_owned(), (1, 6))));
+        assert_eq!(
+            parse_version("containerd example.org/v2 v2.4.2 abc"),
+            Some(("2.4.2".to_owned(), (2, 4)))
+        );
+        assert_eq!(parse_version("containerd"), None);
+    }
+}
