@@ -194,7 +194,7 @@ async fn reach_runtime(cri: &Cri, endpoint: &CriEndpoint) -> Result<RuntimeVersi
     loop {
         match cri.version().await {
             Ok(version) => return Ok(version),
-            Err(error) if error.is_foreign() => {
+            Err(error) if error.is_not_a_runtime() => {
                 return Err(Problem::configuration(
                     format!("--cri-endpoint {endpoint}: what listens there does not speak CRI: {error}"),
                     "name the socket of containerd or CRI-O",

@@ -1,17 +1,21 @@
 //! The requests themselves. Writes pass the gate for effects; nothing is retried here, because what a retry
 //! means differs from caller to caller.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
-use http::{Method, Request, Response, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::client::Body;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::{
     codec::{FramedRead, LinesCodec},
     io::StreamReader,
@@ -19,6 +23,7 @@ use tokio_util::{
 
 use super::ApiError;
 use crate::{
+    config,
     node::effects::{Effect, Effects},
     pod::PodRef,
 };
@@ -27,15 +32,28 @@ use crate::{
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Pods in one page: a page is held in memory whole.
 const PAGE: usize = 50;
+/// Credentials that are refused are not read again faster than this.
+const RENEW_AT_MOST_EVERY: Duration = Duration::from_secs(5);
 /// A line of a watch is one object; etcd takes no object over 1.5 MiB, and JSON may blow one up.
 const WATCH_LINE_LIMIT: usize = 16 << 20;
 
 /// A client with the agent's own identity.
 #[derive(Clone)]
 pub struct ApiClient {
-    kube: kube::Client,
+    connection: Arc<Connection>,
     effects: Effects,
     node_name: Arc<str>,
+}
+
+/// The connection with the credentials of the moment: they are read again when the server no longer takes them.
+struct Connection {
+    kubeconfig: PathBuf,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    kube: kube::Client,
+    read: Instant,
 }
 
 /// One page of this node's pods, each still in JSON, so that one that cannot be understood harms no other.
@@ -83,13 +101,20 @@ pub enum DeleteAnswer {
 }
 
 impl ApiClient {
-    /// A client for the pods of this node.
-    pub fn new(kube: kube::Client, effects: Effects, node_name: &str) -> Self {
-        Self {
-            kube,
+    /// A client for the pods of this node. `kubeconfig` is where `config` was read from.
+    pub fn new(config: kube::Config, kubeconfig: PathBuf, effects: Effects, node_name: &str) -> Result<Self, kube::Error> {
+        let current = Current {
+            kube: kube::Client::try_from(config)?,
+            read: Instant::now(),
+        };
+        Ok(Self {
+            connection: Arc::new(Connection {
+                kubeconfig,
+                current: Mutex::new(current),
+            }),
             effects,
             node_name: node_name.into(),
-        }
+        })
     }
 
     /// This agent's Node.
@@ -216,11 +241,11 @@ impl ApiClient {
         content_type: Option<&'static str>,
         body: &Value,
     ) -> Result<Bytes, ApiError> {
-        let effect = Effect::new(verb, &path);
-        let allowed = self.effects.allow(&effect).map_err(|held| ApiError::Held {
+        let allowed = self.effects.allow(&Effect::new(verb, &path));
+        let allowed = allowed.map_err(|held| ApiError::Held {
             verb,
             path: path.to_owned(),
-            cause: held.to_string(),
+            cause: held.reason,
         })?;
         if !allowed {
             return Ok(Bytes::new());
@@ -250,7 +275,8 @@ impl ApiClient {
 
     /// Sends, and turns every answer that is no success into an error.
     async fn answered(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Response<Body>, ApiError> {
-        let response = self.kube.send(request).await.map_err(|error| ApiError::Unreachable {
+        let kube = self.connection.current.lock().unwrap_or_else(PoisonError::into_inner).kube.clone();
+        let response = kube.send(request).await.map_err(|error| ApiError::Unreachable {
             verb,
             path: path.to_owned(),
             cause: chain(&error),
@@ -259,10 +285,37 @@ impl ApiClient {
         if code.is_success() {
             return Ok(response);
         }
+        if code == StatusCode::UNAUTHORIZED {
+            self.connection.renew().await;
+        }
         let retry_after = response.headers().get(header::RETRY_AFTER);
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
         let body = response.into_body().collect().await.map(http_body_util::Collected::to_bytes);
         Err(ApiError::refused(verb, path, code.as_u16(), retry_after, &body.unwrap_or_default()))
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Reads the credentials again; somebody may have renewed them. What was refused is tried again by whoever asked.
+    async fn renew(&self) {
+        {
+            let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            if current.read.elapsed() < RENEW_AT_MOST_EVERY {
+                return;
+            }
+            current.read = Instant::now();
+        }
+        let config = config::read_kubeconfig(&self.kubeconfig).await;
+        let kube = config.and_then(|config| kube::Client::try_from(config).map_err(|error| error.to_string()));
+        match kube {
+            Ok(kube) => {
+                tracing::info!("Credentials were refused and have been read again");
+                self.current.lock().unwrap_or_else(PoisonError::into_inner).kube = kube;
+            }
+            Err(error) => tracing::error!(error, "Credentials were refused, and cannot be read again"),
+        }
     }
 }
 

@@ -1,16 +1,14 @@
 //! The container runtime: a client in the agent's own types. CRI protobuf stays behind this module.
 //!
-//! `endpoint → client {reads} | effects {gate} → convert → types`
+//! `endpoint → client {reads} | effects → convert → types`
 
 pub mod client;
 mod convert;
 mod effects;
 pub mod endpoint;
 pub mod error;
-pub mod gate;
 pub mod types;
 
 pub use client::Cri;
 pub use endpoint::CriEndpoint;
 pub use error::CriError;
-pub use gate::{EffectGate, Effects, Held};

@@ -49,7 +49,10 @@ pub async fn send(
     let Some(object) = &view.object else { return Ok(Sent::Gone) };
     let containers = observed.containers.clone();
     let read = tokio::task::spawn_blocking(move || termination_message::read_all(&containers));
-    let messages = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
+    let (messages, unread) = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
+    for error in unread {
+        tracing::warn!(error = %error, "Termination message is left out");
+    }
     let Some(wanted) = wanted(context, view, observed, stage, &messages) else {
         return Ok(Sent::Gone);
     };

@@ -13,7 +13,7 @@ use tonic::{Code, Response, Status};
 use super::convert;
 use super::endpoint::CriEndpoint;
 use super::error::{Call, CriError};
-use super::gate::Effects;
+use crate::node::effects::Effects;
 use super::types::{CgroupDriver, Container, PodSandbox, RuntimePod, RuntimeVersion, keys};
 
 /// How long an answer is waited for where the call itself has no time to spend: the kubelet's default too, long enough

@@ -8,7 +8,7 @@ use tonic::Code;
 use super::client::{Cri, REQUEST_DEADLINE, within};
 use super::convert;
 use super::error::{Call, CriError};
-use super::gate::Admission;
+use crate::node::effects::Effect;
 use super::types::ExecOutcome;
 
 /// What a stop or a command may take beyond its own time before the runtime counts as not answering: at the end of that
@@ -32,7 +32,7 @@ impl Cri {
     ) -> Result<ExecOutcome, CriError> {
         const NAME: &str = "ExecSync";
         let seconds = whole_seconds(timeout).max(1);
-        if self.admit(NAME, container_id, Some(seconds))? == Admission::LeaveOut {
+        if !self.admit(NAME, container_id)? {
             return Ok(ExecOutcome::default());
         }
         let request = v1::ExecSyncRequest {
@@ -64,7 +64,7 @@ impl Cri {
     pub async fn stop_container(&self, id: &str, timeout: Duration) -> Result<(), CriError> {
         const NAME: &str = "StopContainer";
         let seconds = whole_seconds(timeout);
-        if self.admit(NAME, id, Some(seconds))? == Admission::LeaveOut {
+        if !self.admit(NAME, id)? {
             return Ok(());
         }
         let timeout = i64::try_from(seconds).unwrap_or(i64::MAX);
@@ -82,7 +82,7 @@ impl Cri {
     /// When the call fails, is held back, or is not answered.
     pub async fn stop_sandbox(&self, id: &str) -> Result<(), CriError> {
         const NAME: &str = "StopPodSandbox";
-        if self.admit(NAME, id, None)? == Admission::LeaveOut {
+        if !self.admit(NAME, id)? {
             return Ok(());
         }
         let request = v1::StopPodSandboxRequest {
@@ -97,7 +97,7 @@ impl Cri {
     /// When the call fails, is held back, or is not answered.
     pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
         const NAME: &str = "RemoveContainer";
-        if self.admit(NAME, id, None)? == Admission::LeaveOut {
+        if !self.admit(NAME, id)? {
             return Ok(());
         }
         let request = v1::RemoveContainerRequest {
@@ -113,7 +113,7 @@ impl Cri {
     /// When the call fails, is held back, or is not answered.
     pub async fn remove_sandbox(&self, id: &str) -> Result<(), CriError> {
         const NAME: &str = "RemovePodSandbox";
-        if self.admit(NAME, id, None)? == Admission::LeaveOut {
+        if !self.admit(NAME, id)? {
             return Ok(());
         }
         let request = v1::RemovePodSandboxRequest {
@@ -123,15 +123,11 @@ impl Cri {
     }
 
     /// The one way to an effect.
-    fn admit(&self, name: &'static str, id: &str, timeout_seconds: Option<u64>) -> Result<Admission, CriError> {
-        let admission = self.effects.admit().map_err(|held| CriError::Held {
+    fn admit(&self, name: &'static str, id: &str) -> Result<bool, CriError> {
+        self.effects.allow(&Effect::new(name, &id)).map_err(|held| CriError::Held {
             call: Call::new(name, id),
             held,
-        })?;
-        if admission == Admission::LeaveOut {
-            tracing::info!(effect = name, id, timeout_seconds, "Dry run: effect left out");
-        }
-        Ok(admission)
+        })
     }
 }
 

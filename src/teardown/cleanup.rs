@@ -1,0 +1,52 @@
+//! What is left when nobody waits any more: containers and sandboxes in the runtime, logs, the pod's directory.
+
+use futures::future::join_all;
+
+use super::Failure;
+use crate::{
+    context::Context,
+    node::{cri::types::RuntimePod, logs, pod_dir::PodDir},
+    pod::PodView,
+    record::Step,
+    teardown::pod_dir,
+};
+
+/// Removes all of it. What fails keeps nothing else from going.
+pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(), Vec<Failure>> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| Failure::new(Step::Cleanup, what, error);
+    let mut failures = Vec::new();
+    let observed = match context.cri.pod_brief(view.pod.uid.as_str()).await {
+        Ok(observed) => observed,
+        Err(error) => return Err(vec![failed("", &error)]),
+    };
+    remove_from_runtime(context, &observed, &mut failures).await;
+    // A container's log may be open until the container is gone.
+    let ids = observed.containers.iter().map(|container| (container.name.clone(), container.id.clone())).collect();
+    let logs = logs::PodLogs::new(&context.pod_logs_dir, &view.pod.namespace, &view.pod.name, view.pod.uid.as_str());
+    match logs {
+        Ok(logs) => {
+            if let Err(errors) = logs.remove(ids, &context.effects).await {
+                failures.extend(errors.iter().map(|error| failed("", error)));
+            }
+        }
+        Err(error) => failures.push(failed("", &error)),
+    }
+    if let Err(errors) = pod_dir::remove_pod_dir(dir, &context.mounts, &context.effects).await {
+        failures.extend(errors.iter().map(|error| failed("", error)));
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures) }
+}
+
+/// Containers first, then their sandboxes.
+async fn remove_from_runtime(context: &Context, observed: &RuntimePod, failures: &mut Vec<Failure>) {
+    let containers = observed.containers.iter().map(|container| async {
+        let result = context.cri.remove_container(&container.id).await;
+        result.map_err(|error| Failure::new(Step::Cleanup, &container.name, error))
+    });
+    failures.extend(join_all(containers).await.into_iter().filter_map(Result::err));
+    let sandboxes = observed.sandboxes.iter().map(|sandbox| async {
+        let result = context.cri.remove_sandbox(&sandbox.id).await;
+        result.map_err(|error| Failure::new(Step::Cleanup, "sandbox", error))
+    });
+    failures.extend(join_all(sandboxes).await.into_iter().filter_map(Result::err));
+}
