@@ -8,6 +8,7 @@ mod effects;
 pub mod endpoint;
 pub mod error;
 pub mod gate;
+mod info;
 pub mod types;
 
 pub use client::Cri;

@@ -14,6 +14,7 @@ use super::convert;
 use super::endpoint::CriEndpoint;
 use super::error::{Call, CriError};
 use super::gate::Effects;
+use super::info;
 use super::types::{CgroupDriver, Container, PodSandbox, RuntimePod, RuntimeVersion, keys};
 
 /// How long an answer is waited for where the call itself has no time to spend: the kubelet's default too, long enough
@@ -125,7 +126,7 @@ impl Cri {
     /// When the call fails.
     pub async fn cgroup_parent(&self, sandbox_id: &str) -> Result<Option<String>, CriError> {
         let answer = self.sandbox_status(sandbox_id, true).await?;
-        Ok(answer.and_then(|answer| convert::cgroup_parent(&answer)))
+        Ok(answer.and_then(|answer| info::cgroup_parent(&answer)))
     }
 
     /// Every sandbox of the node, of whatever pod, newest first within a pod.

@@ -24,7 +24,9 @@ struct Client(RuntimeServiceClient<Channel>);
 impl Client {
     fn of(cri: &ScriptedCri) -> Self {
         Self(RuntimeServiceClient::new(
-            Endpoint::from_shared(cri.endpoint()).unwrap().connect_lazy(),
+            Endpoint::from_shared(cri.endpoint())
+                .expect("an endpoint")
+                .connect_lazy(),
         ))
     }
 
@@ -84,12 +86,18 @@ impl Client {
             .await?
             .into_inner()
             .status
-            .unwrap())
+            .expect("a status"))
     }
 
     async fn ids(&self, filter: v1::ContainerFilter) -> Vec<String> {
         let request = v1::ListContainersRequest { filter: Some(filter) };
-        let answer = self.0.clone().list_containers(request).await.unwrap().into_inner();
+        let answer = self
+            .0
+            .clone()
+            .list_containers(request)
+            .await
+            .expect("a list")
+            .into_inner();
         answer.containers.into_iter().map(|container| container.id).collect()
     }
 }
