@@ -595,3 +595,18 @@ async fn a_call_that_no_teardown_needs_fails_the_test() {
             .contains("start_container was called")
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_there_is_an_error_for_the_calls_for_which_it_is_one_in_containerd() {
+    let (cri, client) = start().await;
+    cri.allow_everything();
+    assert_eq!(client.stop("gone", 30).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(
+        client.exec("gone", &["true"], 0).await.unwrap_err().code(),
+        Code::NotFound
+    );
+    assert_eq!(client.status("gone").await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(client.stop_sandbox("gone").await.unwrap_err().code(), Code::NotFound);
+    client.remove("gone").await.unwrap();
+    client.remove_sandbox("gone").await.unwrap();
+}
