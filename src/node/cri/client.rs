@@ -13,8 +13,9 @@ use tonic::{Code, Response, Status};
 use super::convert;
 use super::endpoint::CriEndpoint;
 use super::error::{Call, CriError};
-use crate::node::effects::Effects;
+use super::info;
 use super::types::{CgroupDriver, Container, PodSandbox, RuntimePod, RuntimeVersion, keys};
+use crate::node::effects::Effects;
 
 /// How long an answer is waited for where the call itself has no time to spend: the kubelet's default too, long enough
 /// for a runtime under load to take down a sandbox's network.
@@ -125,7 +126,7 @@ impl Cri {
     /// When the call fails.
     pub async fn cgroup_parent(&self, sandbox_id: &str) -> Result<Option<String>, CriError> {
         let answer = self.sandbox_status(sandbox_id, true).await?;
-        Ok(answer.and_then(|answer| convert::cgroup_parent(&answer)))
+        Ok(answer.and_then(|answer| info::cgroup_parent(&answer)))
     }
 
     /// Every sandbox of the node, of whatever pod, newest first within a pod.

@@ -1,12 +1,10 @@
 //! CRI protobuf into the agent's own types. Whatever a runtime sends has a meaning here; nothing fails.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use k8s_cri::v1;
-use serde::Deserialize;
 
 use super::types::{
     CgroupDriver, Container, ContainerState, ExecOutcome, PodSandbox, RuntimePod, RuntimeVersion, Sandbox,
@@ -21,9 +19,6 @@ const UNKNOWN_EXIT: i32 = 137;
 
 /// Asks for the end of the log where the termination message is empty.
 const FALL_BACK_TO_LOGS: &str = "FallbackToLogsOnError";
-
-/// Where CRI-O notes what containerd keeps in the sandbox's configuration.
-const CRIO_CGROUP_PARENT: &str = "io.kubernetes.cri-o.CgroupParent";
 
 pub(super) fn version(answer: v1::VersionResponse) -> RuntimeVersion {
     let v1::VersionResponse {
@@ -214,44 +209,6 @@ pub(super) fn pod_ips(answer: v1::PodSandboxStatusResponse) -> Vec<String> {
         .collect()
 }
 
-/// Runtimes put this into a JSON text of their own; one that cannot be read is as good as none.
-pub(super) fn cgroup_parent(answer: &v1::PodSandboxStatusResponse) -> Option<String> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Info<'a> {
-        #[serde(borrow)]
-        config: Option<Config<'a>>,
-        #[serde(borrow)]
-        runtime_spec: Option<Spec<'a>>,
-    }
-    #[derive(Deserialize)]
-    struct Config<'a> {
-        #[serde(borrow)]
-        linux: Option<Linux<'a>>,
-    }
-    #[derive(Deserialize)]
-    struct Linux<'a> {
-        #[serde(borrow)]
-        cgroup_parent: Option<Cow<'a, str>>,
-    }
-    #[derive(Deserialize)]
-    struct Spec<'a> {
-        #[serde(borrow)]
-        annotations: Option<HashMap<Cow<'a, str>, Cow<'a, str>>>,
-    }
-
-    let info: Info<'_> = serde_json::from_str(answer.info.get("info")?).ok()?;
-    let of_containerd = info.config.and_then(|config| config.linux?.cgroup_parent);
-    let of_crio = || {
-        info.runtime_spec
-            .and_then(|spec| spec.annotations?.remove(CRIO_CGROUP_PARENT))
-    };
-    of_containerd
-        .or_else(of_crio)
-        .filter(|parent| !parent.is_empty())
-        .map(Cow::into_owned)
-}
-
 pub(super) fn exec_outcome(answer: &v1::ExecSyncResponse) -> ExecOutcome {
     ExecOutcome {
         exit_code: answer.exit_code,
@@ -292,5 +249,61 @@ fn timestamp(nanoseconds: i64) -> Option<Timestamp> {
         None
     } else {
         Timestamp::from_nanosecond(i128::from(nanoseconds)).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_message_still_makes_a_container() {
+        let bare = v1::ContainerStatus {
+            id: "c".to_owned(),
+            state: 99,
+            started_at: -1,
+            ..Default::default()
+        };
+        let container = container(bare, "s".to_owned());
+        assert_eq!(
+            container.state,
+            ContainerState::Unknown,
+            "a state of a later CRI may be a running one"
+        );
+        assert_eq!(container.started_at, None);
+        assert_eq!(container.created_at, Timestamp::UNIX_EPOCH);
+        assert_eq!((container.restart_count, container.termination_message_file), (0, None));
+    }
+
+    #[test]
+    fn the_termination_message_is_where_its_own_path_is_mounted() {
+        let mount = |inside: &str, outside: &str| v1::Mount {
+            container_path: inside.to_owned(),
+            host_path: outside.to_owned(),
+            ..Default::default()
+        };
+        let status = |path: &str| v1::ContainerStatus {
+            annotations: [(keys::TERMINATION_MESSAGE_PATH.to_owned(), path.to_owned())].into(),
+            mounts: vec![
+                mount("/etc/hosts", "/a"),
+                mount("/dev/termination-log", "/b"),
+                mount("", "/c"),
+            ],
+            ..Default::default()
+        };
+        let file = |path: &str| container(status(path), String::new()).termination_message_file;
+        assert_eq!(file("/dev/termination-log").as_deref(), Some("/b"));
+        assert_eq!(file("/dev/other"), None);
+        assert_eq!(file(""), None);
+    }
+
+    #[test]
+    fn only_the_end_of_an_output_is_kept() {
+        let long = [b"begin ".as_slice(), &[b'x'; KEPT_OUTPUT - 3], b"end"].concat();
+        let kept = tail(&long);
+        assert_eq!(kept.len(), KEPT_OUTPUT);
+        assert!(kept.starts_with('x') && kept.ends_with("end"));
+        assert_eq!(tail(b"short"), "short");
+        assert_eq!(tail(b"\xff!"), "\u{fffd}!");
     }
 }

@@ -187,3 +187,44 @@ impl fmt::Display for Call {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_get_better_by_itself_is_not_retryable() {
+        let failed = |code| CriError::Failed {
+            call: Call::new("StopContainer", "c"),
+            code,
+            message: String::new(),
+        };
+        let hopeless = [
+            Code::InvalidArgument,
+            Code::NotFound,
+            Code::OutOfRange,
+            Code::PermissionDenied,
+            Code::Unauthenticated,
+            Code::Unimplemented,
+        ];
+        for code in (0..=16).map(Code::from_i32).filter(|code| *code != Code::Ok) {
+            assert_eq!(failed(code).is_retryable(), !hopeless.contains(&code), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_call_and_what_it_was_about() {
+        let cause = "No such file or directory (os error 2)".to_owned();
+        let error = CriError::Unreachable {
+            call: Call::new("Version", ""),
+            cause,
+        };
+        let text = "Version: the runtime cannot be reached: No such file or directory (os error 2)";
+        assert_eq!(error.to_string(), text);
+        let error = CriError::Timeout {
+            call: Call::new("StopContainer", "abc"),
+            after: Duration::from_secs(150),
+        };
+        assert_eq!(error.to_string(), "StopContainer abc: no answer within 150s");
+    }
+}

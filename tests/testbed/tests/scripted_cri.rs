@@ -24,7 +24,9 @@ struct Client(RuntimeServiceClient<Channel>);
 impl Client {
     fn of(cri: &ScriptedCri) -> Self {
         Self(RuntimeServiceClient::new(
-            Endpoint::from_shared(cri.endpoint()).unwrap().connect_lazy(),
+            Endpoint::from_shared(cri.endpoint())
+                .expect("an endpoint")
+                .connect_lazy(),
         ))
     }
 
@@ -84,12 +86,18 @@ impl Client {
             .await?
             .into_inner()
             .status
-            .unwrap())
+            .expect("a status"))
     }
 
     async fn ids(&self, filter: v1::ContainerFilter) -> Vec<String> {
         let request = v1::ListContainersRequest { filter: Some(filter) };
-        let answer = self.0.clone().list_containers(request).await.unwrap().into_inner();
+        let answer = self
+            .0
+            .clone()
+            .list_containers(request)
+            .await
+            .expect("a list")
+            .into_inner();
         answer.containers.into_iter().map(|container| container.id).collect()
     }
 }
@@ -586,4 +594,19 @@ async fn a_call_that_no_teardown_needs_fails_the_test() {
             .unwrap_err()
             .contains("start_container was called")
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_there_is_an_error_for_the_calls_for_which_it_is_one_in_containerd() {
+    let (cri, client) = start().await;
+    cri.allow_everything();
+    assert_eq!(client.stop("gone", 30).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(
+        client.exec("gone", &["true"], 0).await.unwrap_err().code(),
+        Code::NotFound
+    );
+    assert_eq!(client.status("gone").await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(client.stop_sandbox("gone").await.unwrap_err().code(), Code::NotFound);
+    client.remove("gone").await.unwrap();
+    client.remove_sandbox("gone").await.unwrap();
 }

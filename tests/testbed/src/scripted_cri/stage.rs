@@ -172,8 +172,8 @@ impl Stage {
         let now = Instant::now();
         match seen.kind {
             Kind::ExecSync => return self.exec(seen).await,
-            Kind::StopContainer => self.stop_container(&seen.id, seen.timeout.unwrap_or_default()).await,
-            Kind::StopPodSandbox => self.now().world.stop_sandbox(&seen.id, now),
+            Kind::StopContainer => self.stop_container(&seen.id, seen.timeout.unwrap_or_default()).await?,
+            Kind::StopPodSandbox => self.stop_sandbox(&seen.id, now)?,
             Kind::RemoveContainer => self.now().world.remove_container(&seen.id),
             Kind::RemovePodSandbox => self.now().world.remove_sandbox(&seen.id),
         }
@@ -183,11 +183,25 @@ impl Stage {
 
     /// As containerd does it: the signal once, then a wait for the end, then SIGKILL; a caller that gives up before
     /// leaves the container with the signal alone.
-    async fn stop_container(&self, id: &str, timeout: Duration) {
+    /// To stop an id that it does not know is an error in 1.6, to remove one is none.
+    async fn stop_container(&self, id: &str, timeout: Duration) -> Result<(), Status> {
+        if !self.now().world.containers.contains_key(id) {
+            return Err(Status::not_found(format!("no container {id}")));
+        }
         let kill_at = Instant::now() + timeout;
         self.now().world.signal(id, Instant::now());
         self.wait_for_end(id, kill_at).await;
         self.now().world.kill(id, Instant::now());
+        Ok(())
+    }
+
+    fn stop_sandbox(&self, id: &str, now: Instant) -> Result<(), Status> {
+        let mut parts = self.now();
+        if !parts.world.sandboxes.contains_key(id) {
+            return Err(Status::not_found(format!("no sandbox {id}")));
+        }
+        parts.world.stop_sandbox(id, now);
+        Ok(())
     }
 
     async fn exec(&self, seen: &Seen) -> Result<Outcome, Status> {
