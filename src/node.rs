@@ -4,4 +4,6 @@ pub mod cri;
 pub mod dirs;
 pub mod effects;
 pub mod fault;
+pub mod kubelet_root;
 pub mod mounts;
+pub mod pod_dir;

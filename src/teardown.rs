@@ -8,6 +8,8 @@ pub mod cleanup;
 pub mod containers;
 pub mod hooks;
 mod http_hook;
+mod on_disk;
+pub mod pod_dir;
 pub mod volumes;
 
 /// One thing that did not work. The rest goes on, and the pod is tried again.

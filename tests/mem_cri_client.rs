@@ -10,7 +10,10 @@ use jiff::Timestamp;
 use pod_teardown::node::cri::types::{
     CgroupDriver, Container, ContainerState, ExecOutcome, RuntimeVersion, Sandbox, SandboxState, keys,
 };
-use pod_teardown::node::cri::{Cri, CriEndpoint, CriError, Effects, Held};
+use pod_teardown::node::{
+    cri::{Cri, CriEndpoint, CriError},
+    effects::{Effects, Held},
+};
 use testbed::scripted_cri::{
     ExecSync, Fault, Logged, Read, RemoveContainer, RemovePodSandbox, ScriptedCri, StopContainer, StopPodSandbox,
     World, expect,
@@ -509,7 +512,7 @@ async fn nothing_is_changed_while_the_gate_is_shut_and_everything_can_be_seen() 
             open.load(Ordering::Relaxed).then_some(()).ok_or_else(held)
         }
     };
-    let cri = client(&runtime, Effects::new(Arc::new(gate), false));
+    let cri = client(&runtime, Effects::new(false, Arc::new(gate)));
     for result in every_effect(&cri).await {
         let error = result.unwrap_err();
         assert!(
@@ -547,7 +550,7 @@ async fn a_dry_run_says_what_it_would_do_and_does_nothing() {
         .finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let runtime = ScriptedCri::start(one_container()).await;
-    let cri = client(&runtime, Effects::new(Arc::new(|| Ok(())), true));
+    let cri = client(&runtime, Effects::new(true, Arc::new(|| Ok(()))));
     for result in every_effect(&cri).await {
         result.unwrap();
     }

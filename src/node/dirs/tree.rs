@@ -25,7 +25,7 @@ use crate::node::{
 /// Levels whose descriptors are kept open.
 const KEPT: usize = 16;
 /// Names of subdirectories that are remembered on all levels together; the rest is found again by another look.
-pub(super) const PENDING: usize = 4096;
+pub(super) const PENDING: usize = 1024;
 /// How often a directory is emptied again that came back full.
 const REFILLS: u32 = 8;
 /// How often the whole walk starts again after it lost its way.

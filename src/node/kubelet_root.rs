@@ -1,0 +1,86 @@
+//! The kubelet's directory, resolved once: everything below it is then found by text alone.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// The kubelet's root directory and the directory of its pods, both without symlinks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KubeletRoot {
+    given: PathBuf,
+    root: PathBuf,
+    pods: PathBuf,
+}
+
+/// The kubelet's directory is not there, or not to be reached.
+#[derive(Debug, thiserror::Error)]
+#[error("{path:?} cannot be resolved: {source}")]
+pub struct NoKubeletRoot {
+    path: PathBuf,
+    source: io::Error,
+}
+
+// === impl KubeletRoot ===
+
+impl KubeletRoot {
+    /// Resolves `root` and its `pods`, either of which may be a mount point, or a symlink to elsewhere.
+    pub fn resolve(root: &Path) -> Result<Self, NoKubeletRoot> {
+        let resolve = |path: &Path| {
+            path.canonicalize().map_err(|source| NoKubeletRoot {
+                path: path.to_owned(),
+                source,
+            })
+        };
+        let resolved = resolve(root)?;
+        let pods = resolve(&resolved.join("pods"))?;
+        Ok(Self {
+            given: root.to_owned(),
+            root: resolved,
+            pods,
+        })
+    }
+
+    /// As the operator wrote it.
+    pub fn given(&self) -> &Path {
+        &self.given
+    }
+
+    /// The root directory.
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// The directory that holds one directory for each pod.
+    pub fn pods(&self) -> &Path {
+        &self.pods
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn links_above_and_at_pods_are_resolved_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let real = temp.path().canonicalize().unwrap();
+        fs::create_dir_all(real.join("data/kubelet")).unwrap();
+        fs::create_dir_all(real.join("disk/pods")).unwrap();
+        symlink("data", real.join("link")).unwrap();
+        symlink("../../disk/pods", real.join("data/kubelet/pods")).unwrap();
+        let root = KubeletRoot::resolve(&real.join("link/kubelet")).unwrap();
+        assert_eq!(
+            (root.path(), root.pods()),
+            (&*real.join("data/kubelet"), &*real.join("disk/pods"))
+        );
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let error = KubeletRoot::resolve(Path::new("/no/such/kubelet")).unwrap_err();
+        assert!(error.to_string().contains("\"/no/such/kubelet\""), "{error}");
+    }
+}

@@ -1,0 +1,366 @@
+//! The directory that a kubelet keeps for a pod, and what may lie in it.
+
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    dirs::Dir,
+    fault::Fault,
+    kubelet_root::KubeletRoot,
+    mounts::{MountTable, Mounts},
+};
+
+/// Names within a pod's directory, which must match the kubelet's.
+pub mod names {
+    /// `volumes/<plugin>/<volume>`.
+    pub const VOLUMES: &str = "volumes";
+    /// `volumeDevices/<plugin>/<volume>`, a symlink.
+    pub const DEVICES: &str = "volumeDevices";
+    /// `volume-subpaths/<volume>/<container>/<index>`.
+    pub const SUBPATHS: &str = "volume-subpaths";
+    /// `plugins/kubernetes.io~empty-dir/<volume>/ready`.
+    pub const PLUGINS: &str = "plugins";
+    /// The plugin whose markers say that a volume is set up.
+    pub const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
+    /// Prefix of the marker's directory for volumes that are an emptyDir underneath.
+    pub const WRAPPED: &str = "wrapped_";
+}
+
+/// A pod's directory; need not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodDir {
+    pods: PathBuf,
+    uid: String,
+    path: PathBuf,
+}
+
+/// A UID that is none: it would name another directory than a pod's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a pod UID")]
+pub struct BadUid(String);
+
+/// What a directory below `volumes` belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeKind {
+    /// `emptyDir` of any medium.
+    EmptyDir,
+    /// `projected`, also the token volume of every pod.
+    Projected,
+    /// `secret`.
+    Secret,
+    /// `configMap`.
+    ConfigMap,
+    /// `downwardAPI`.
+    DownwardApi,
+    /// A plugin that is not handled here, by its directory's name.
+    Other(OsString),
+}
+
+/// One directory `volumes/<plugin>/<name>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeDir {
+    /// Name of the plugin's directory.
+    pub plugin: OsString,
+    /// Name of the volume's directory: the volume's in the pod, or the PersistentVolume's.
+    pub name: OsString,
+    /// What that makes it.
+    pub kind: VolumeKind,
+}
+
+// === impl PodDir ===
+
+impl PodDir {
+    /// The directory of the pod `uid`. Anything but letters, digits and `-` is refused.
+    pub fn new(root: &KubeletRoot, uid: &str) -> Result<Self, BadUid> {
+        if !is_uid(uid) {
+            return Err(BadUid(uid.to_owned()));
+        }
+        Ok(Self {
+            pods: root.pods().to_owned(),
+            uid: uid.to_owned(),
+            path: root.pods().join(uid),
+        })
+    }
+
+    /// Its path, without symlinks.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The pod's UID, which is also its name.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Opens the directory that holds it; `None` if there is none.
+    pub fn open_parent(&self) -> Result<Option<Dir>, Fault> {
+        Dir::open(&self.pods)
+    }
+
+    /// Opens it; `None` if it is not there. It must not be a mount point itself.
+    pub fn open(&self) -> Result<Option<Dir>, Fault> {
+        match self.open_parent()? {
+            Some(pods) => pods.below(&self.uid),
+            None => Ok(None),
+        }
+    }
+
+    /// The volumes that have a directory here.
+    pub fn volumes(&self) -> Result<Vec<VolumeDir>, Fault> {
+        match self.open()? {
+            Some(dir) => volumes_in(&dir),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether no volume is left, on the disk and in the mount table. Blocks.
+    pub fn is_clean(&self, mounts: &Mounts) -> Result<bool, Fault> {
+        Ok(self.leftovers(mounts)?.is_empty())
+    }
+
+    /// What keeps the directory from being clean: volumes, subPath targets, block devices, mounts. Blocks.
+    pub fn leftovers(&self, mounts: &Mounts) -> Result<Vec<PathBuf>, Fault> {
+        let left = self.leftovers_on_disk()?;
+        // The table costs more than the disk, and is in vain where the disk already says no.
+        if left.is_empty() {
+            Ok(self.mounted(&*mounts.read()?))
+        } else {
+            Ok(left)
+        }
+    }
+
+    /// Paths of what is mounted on the directory or below it.
+    pub fn mounted(&self, table: &MountTable) -> Vec<PathBuf> {
+        table
+            .at_or_below(&[&self.path])
+            .into_iter()
+            .map(|mount| mount.path)
+            .collect()
+    }
+
+    /// Volumes, subPath targets and block devices that have an entry.
+    pub fn leftovers_on_disk(&self) -> Result<Vec<PathBuf>, Fault> {
+        let Some(dir) = self.open()? else { return Ok(Vec::new()) };
+        let mut left = Vec::new();
+        for place in [names::VOLUMES, names::DEVICES] {
+            left.extend(two_levels(&dir, place)?.iter().map(|(plugin, name)| {
+                let mut path = self.path.join(place);
+                path.extend([plugin, name]);
+                path
+            }));
+        }
+        if let Some(subpaths) = dir.below(names::SUBPATHS)? {
+            left.extend(subpaths.names()?.iter().map(|name| subpaths.path().join(name)));
+        }
+        Ok(left)
+    }
+}
+
+/// The volumes with a directory in the open pod directory.
+pub fn volumes_in(dir: &Dir) -> Result<Vec<VolumeDir>, Fault> {
+    let found = two_levels(dir, names::VOLUMES)?;
+    Ok(found
+        .into_iter()
+        .map(|(plugin, name)| VolumeDir {
+            kind: VolumeKind::of(&plugin),
+            plugin,
+            name,
+        })
+        .collect())
+}
+
+/// All `<place>/<plugin>/<name>`, in an order that does not depend on the file system.
+pub fn two_levels(dir: &Dir, place: impl AsRef<Path>) -> Result<Vec<(OsString, OsString)>, Fault> {
+    let mut found = Vec::new();
+    let Some(place) = dir.below(place)? else {
+        return Ok(found);
+    };
+    for plugin in place.names()? {
+        if let Some(volumes) = place.below(&plugin)? {
+            found.extend(volumes.names()?.into_iter().map(|name| (plugin.clone(), name)));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// UIDs are UUIDs for pods of the API and 32 hex digits for static pods; both fit here, and no path does.
+fn is_uid(uid: &str) -> bool {
+    (1..=63).contains(&uid.len()) && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+// === impl VolumeKind ===
+
+impl VolumeKind {
+    fn of(plugin: &OsStr) -> Self {
+        match plugin.as_bytes() {
+            b"kubernetes.io~empty-dir" => Self::EmptyDir,
+            b"kubernetes.io~projected" => Self::Projected,
+            b"kubernetes.io~secret" => Self::Secret,
+            b"kubernetes.io~configmap" => Self::ConfigMap,
+            b"kubernetes.io~downward-api" => Self::DownwardApi,
+            _ => Self::Other(plugin.to_owned()),
+        }
+    }
+}
+
+// === impl VolumeDir ===
+
+impl VolumeDir {
+    /// Whether this agent takes it away.
+    pub fn is_known(&self) -> bool {
+        match self.kind {
+            VolumeKind::EmptyDir
+            | VolumeKind::Projected
+            | VolumeKind::Secret
+            | VolumeKind::ConfigMap
+            | VolumeKind::DownwardApi => true,
+            VolumeKind::Other(_) => false,
+        }
+    }
+
+    /// Name of the directory with the `ready` marker below `plugins/kubernetes.io~empty-dir`, if the kind has one.
+    pub fn marker(&self) -> Option<OsString> {
+        match self.kind {
+            VolumeKind::EmptyDir => Some(self.name.clone()),
+            VolumeKind::Projected | VolumeKind::Secret | VolumeKind::ConfigMap | VolumeKind::DownwardApi => {
+                let mut name = OsString::from(names::WRAPPED);
+                name.push(&self.name);
+                Some(name)
+            }
+            VolumeKind::Other(_) => None,
+        }
+    }
+
+    /// Its path relative to the pod's directory.
+    pub fn relative(&self) -> PathBuf {
+        [OsStr::new(names::VOLUMES), &self.plugin, &self.name].iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+    use crate::node::fault::Cause;
+
+    const UID: &str = "0f3a8c1e-7a55-4d0e-9d0c-5f2f7a3b9c11";
+
+    fn pod() -> (tempfile::TempDir, PodDir) {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir_all(temp.path().join("pods").join(UID)).unwrap();
+        let root = KubeletRoot::resolve(temp.path()).unwrap();
+        let pod = PodDir::new(&root, UID).unwrap();
+        (temp, pod)
+    }
+
+    fn nothing_mounted() -> Mounts {
+        Mounts::new("/dev/null", "/")
+    }
+
+    #[test]
+    fn a_uid_that_could_be_a_path_is_refused() {
+        let (temp, _pod) = pod();
+        let root = KubeletRoot::resolve(temp.path()).unwrap();
+        for uid in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "/",
+            "a b",
+            "a\n",
+            "ü",
+            "a.b",
+            "a_b",
+            &"a".repeat(64),
+        ] {
+            assert_eq!(PodDir::new(&root, uid), Err(BadUid(uid.to_owned())), "{uid:?}");
+        }
+        for uid in [UID, "0123456789abcdef0123456789abcdef", "a", "ABC-1"] {
+            assert!(PodDir::new(&root, uid).is_ok(), "{uid:?}");
+        }
+    }
+
+    #[test]
+    fn every_volume_is_found_with_its_kind() {
+        let (_temp, pod) = pod();
+        let kinds = [
+            ("configmap", VolumeKind::ConfigMap),
+            ("csi", VolumeKind::Other("kubernetes.io~csi".into())),
+            ("downward-api", VolumeKind::DownwardApi),
+            ("empty-dir", VolumeKind::EmptyDir),
+            ("nfs", VolumeKind::Other("kubernetes.io~nfs".into())),
+            ("projected", VolumeKind::Projected),
+            ("secret", VolumeKind::Secret),
+        ];
+        for (plugin, _) in &kinds {
+            fs::create_dir_all(pod.path().join(format!("volumes/kubernetes.io~{plugin}/v"))).unwrap();
+        }
+        fs::create_dir_all(pod.path().join("volumes/kubernetes.io~empty")).unwrap();
+        let found: Vec<_> = pod
+            .volumes()
+            .unwrap()
+            .into_iter()
+            .map(|volume| (volume.plugin, volume.kind))
+            .collect();
+        let expected: Vec<_> = kinds
+            .into_iter()
+            .map(|(plugin, kind)| (format!("kubernetes.io~{plugin}").into(), kind))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_pod_without_directory_is_clean_and_has_no_volumes() {
+        let (_temp, pod) = pod();
+        fs::remove_dir(pod.path()).unwrap();
+        assert_eq!(pod.volumes(), Ok(vec![]));
+        assert_eq!(pod.is_clean(&nothing_mounted()), Ok(true));
+    }
+
+    #[test]
+    fn empty_plugin_directories_are_clean_and_anything_in_them_is_not() {
+        let (_temp, pod) = pod();
+        for place in [
+            "volumes/p",
+            "volumeDevices/p",
+            "volume-subpaths",
+            "containers/c",
+            "plugins/p",
+        ] {
+            fs::create_dir_all(pod.path().join(place)).unwrap();
+        }
+        fs::write(pod.path().join("etc-hosts"), "").unwrap();
+        assert_eq!(pod.is_clean(&nothing_mounted()), Ok(true));
+        for left in ["volumes/p/v", "volumeDevices/p/v", "volume-subpaths/v"] {
+            symlink("nowhere", pod.path().join(left)).unwrap();
+            assert_eq!(pod.leftovers(&nothing_mounted()), Ok(vec![pod.path().join(left)]));
+            fs::remove_file(pod.path().join(left)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_mount_anywhere_below_is_not_clean_also_where_the_disk_shows_nothing() {
+        let (_temp, pod) = pod();
+        let table = tempfile::NamedTempFile::new().unwrap();
+        let path = pod.path().join("containers");
+        fs::write(table.path(), format!("9 1 0:4 / {} rw - tmpfs t rw\n", path.display())).unwrap();
+        assert_eq!(pod.leftovers(&Mounts::new(table.path(), "/")), Ok(vec![path]));
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_directory_is_an_error_and_never_clean() {
+        let (_temp, pod) = pod();
+        for place in ["volumes", "volume-subpaths", "volumeDevices"] {
+            symlink("/etc", pod.path().join(place)).unwrap();
+            let fault = pod.is_clean(&nothing_mounted()).unwrap_err();
+            assert_eq!(fault.cause, Cause::Errno(rustix::io::Errno::LOOP), "{place}");
+            fs::remove_file(pod.path().join(place)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The rest of a pod's directory, once nothing in it is worth keeping.
+
+use std::{ffi::OsStr, sync::Arc};
+
+use super::on_disk::{DiskReport, Work, blocking};
+use crate::node::{
+    dirs::Dir,
+    effects::Effects,
+    fault::{Cause, Fault, Step, StepError},
+    mounts::Mounts,
+    pod_dir::{PodDir, names},
+};
+
+/// Removes what is left of the pod's directory, after its API object is gone.
+///
+/// Refused while a volume is left or anything is mounted below.
+pub async fn remove_pod_dir(
+    pod: &PodDir,
+    mounts: &Arc<Mounts>,
+    effects: &Effects,
+) -> Result<DiskReport, Vec<StepError>> {
+    blocking(Step::PodDirectory, pod, mounts, effects, remove).await
+}
+
+fn remove(pod: &PodDir, mounts: &Mounts, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
+    let one = |fault| vec![fault];
+    let Some(parent) = pod.open_parent().map_err(one)? else {
+        return Ok(DiskReport::default());
+    };
+    let Some(dir) = parent.below(pod.uid()).map_err(one)? else {
+        return Ok(DiskReport::default());
+    };
+    let left = pod.leftovers(mounts).map_err(one)?;
+    if !left.is_empty() {
+        return Err(left
+            .into_iter()
+            .map(|path| Fault::new("remove", path, Cause::StillThere))
+            .collect());
+    }
+
+    let mut work = Work::on(&dir, effects);
+    for name in dir.names().map_err(one)? {
+        match name.to_str() {
+            // What may hold data is never removed with its content: a volume that appears meanwhile stops us.
+            Some(names::VOLUMES | names::DEVICES | names::SUBPATHS) => {
+                if let Err(fault) = remove_empty_levels(&mut work, &dir, &name) {
+                    work.faults.push(fault);
+                }
+            }
+            _ => match dir.remove_tree(&name, effects) {
+                Ok(outcome) => work.count(outcome),
+                Err(faults) => work.faults.extend(faults),
+            },
+        }
+    }
+    if work.faults.is_empty() && work.report.withheld == 0 {
+        match parent.remove_empty(pod.uid().as_ref(), effects) {
+            Ok(outcome) => work.count(outcome),
+            Err(fault) => work.faults.push(fault),
+        }
+    }
+    work.done()
+}
+
+/// Removes `name` and the directories directly in it, all of which must be empty.
+fn remove_empty_levels(work: &mut Work<'_>, dir: &Dir, name: &OsStr) -> Result<(), Fault> {
+    if let Some(place) = dir.below(name)? {
+        for plugin in place.names()? {
+            work.count(place.remove_empty(&plugin, work.effects)?);
+        }
+    }
+    work.count(dir.remove_empty(name, work.effects)?);
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! What lies in a pod's directory, sorted by what is to become of it.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+};
+
+use crate::node::{
+    dirs::Dir,
+    fault::{Cause, Fault},
+    pod_dir::{VolumeDir, names, two_levels, volumes_in},
+};
+
+/// The volumes of one pod.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Volumes to take away.
+    pub known: Vec<Known>,
+    /// Directories `volume-subpaths/<volume>` without a volume: of hostPath volumes, or of volumes that are gone.
+    pub stray: Vec<PathBuf>,
+    /// What is left alone, and why.
+    pub left_alone: Vec<Fault>,
+}
+
+/// A volume to take away.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub volume: VolumeDir,
+    /// Its directory.
+    pub path: PathBuf,
+    /// The directory of its subPath targets, if there is one.
+    pub subpaths: Option<PathBuf>,
+}
+
+// === impl Found ===
+
+impl Found {
+    pub fn in_dir(dir: &Dir) -> Result<Self, Fault> {
+        let all_subpaths = dir.path().join(names::SUBPATHS);
+        let mut subpaths = match dir.below(names::SUBPATHS)? {
+            Some(subpaths) => subpaths.names()?,
+            None => Vec::new(),
+        };
+        let (volumes, others): (Vec<_>, Vec<_>) = volumes_in(dir)?.into_iter().partition(VolumeDir::is_known);
+        let others: Vec<_> = others.into_iter().map(|other| (other.plugin, other.name)).collect();
+        let devices = two_levels(dir, names::DEVICES)?;
+
+        let mut left_alone = unhandled("unmount", &dir.path().join(names::VOLUMES), &others);
+        left_alone.extend(unhandled("unmap", &dir.path().join(names::DEVICES), &devices));
+        let is_other = |wanted: &OsStr| others.iter().chain(&devices).any(|(_, name)| name == wanted);
+
+        let mut known = Vec::new();
+        for volume in volumes {
+            let target = all_subpaths.join(&volume.name);
+            let has_subpaths = subpaths.contains(&volume.name);
+            if has_subpaths && is_other(&volume.name) {
+                left_alone.push(Fault::new("unmount", target, Cause::SharedName));
+                continue;
+            }
+            let path = dir.path().join(volume.relative());
+            known.push(Known {
+                path,
+                subpaths: has_subpaths.then_some(target),
+                volume,
+            });
+        }
+        subpaths.retain(|name| !is_other(name) && !known.iter().any(|known| known.volume.name == *name));
+        let stray = subpaths.into_iter().map(|name| all_subpaths.join(name)).collect();
+        Ok(Self {
+            known,
+            stray,
+            left_alone,
+        })
+    }
+}
+
+fn unhandled(verb: &'static str, place: &Path, volumes: &[(OsString, OsString)]) -> Vec<Fault> {
+    let fault = |(plugin, name): &(OsString, OsString)| {
+        let cause = Cause::UnknownPlugin {
+            plugin: plugin.clone(),
+            name: name.clone(),
+        };
+        Fault::new(verb, place.join(plugin).join(name), cause)
+    };
+    volumes.iter().map(fault).collect()
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Everywhere where something of it may be mounted, or below.
+    pub fn places(&self) -> Vec<&Path> {
+        self.subpaths.iter().chain([&self.path]).map(PathBuf::as_path).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn found(paths: &[&str]) -> (PathBuf, Found) {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().canonicalize().unwrap();
+        for path in paths {
+            fs::create_dir_all(root.join(path)).unwrap();
+        }
+        let found = Found::in_dir(&Dir::open(&root).unwrap().unwrap()).unwrap();
+        (root, found)
+    }
+
+    #[test]
+    fn subpaths_belong_to_the_volume_of_their_name_and_the_rest_are_strays() {
+        let (root, found) = found(&[
+            "volumes/kubernetes.io~empty-dir/a",
+            "volumes/kubernetes.io~secret/b",
+            "volume-subpaths/a/c/0",
+            "volume-subpaths/host/c/1",
+        ]);
+        let subpaths: Vec<_> = found.known.iter().map(|known| known.subpaths.clone()).collect();
+        assert_eq!(subpaths, [Some(root.join("volume-subpaths/a")), None]);
+        assert_eq!(found.stray, [root.join("volume-subpaths/host")]);
+        assert_eq!(found.left_alone, []);
+    }
+
+    #[test]
+    fn volumes_that_are_not_handled_keep_their_subpaths_and_are_named() {
+        let (root, found) = found(&[
+            "volumes/kubernetes.io~csi/pv",
+            "volumeDevices/kubernetes.io~csi/block",
+            "volume-subpaths/pv/c/0",
+            "volume-subpaths/block/c/0",
+        ]);
+        assert_eq!((found.known, found.stray), (vec![], vec![]));
+        let paths: Vec<_> = found.left_alone.iter().map(|fault| fault.path.clone()).collect();
+        assert_eq!(
+            paths,
+            [
+                root.join("volumes/kubernetes.io~csi/pv"),
+                root.join("volumeDevices/kubernetes.io~csi/block")
+            ]
+        );
+        let text = found.left_alone[0].to_string();
+        assert!(text.contains("kubernetes.io~csi") && text.contains("\"pv\""), "{text}");
+    }
+
+    #[test]
+    fn a_volume_whose_subpaths_may_be_anothers_is_left_alone() {
+        let both = ["volumes/kubernetes.io~empty-dir/data", "volumes/kubernetes.io~nfs/data"];
+        let (root, shared) = found(&[both[0], both[1], "volume-subpaths/data/c/0"]);
+        assert_eq!((shared.known, shared.stray), (vec![], vec![]));
+        assert_eq!(
+            shared.left_alone[1],
+            Fault::new("unmount", root.join("volume-subpaths/data"), Cause::SharedName)
+        );
+        let (_, apart) = found(&both);
+        assert_eq!(apart.known.len(), 1, "without subpaths there is nothing to mix up");
+    }
+}
