@@ -1,1 +1,3 @@
 //! Testbed.
+
+pub mod apiserver;
