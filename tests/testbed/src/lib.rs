@@ -1,6 +1,7 @@
 //! What pod-teardown is tested, shown and measured on.
 
 pub mod api;
+pub mod apiserver;
 pub mod containerd;
 pub mod contract;
 pub mod control_plane;
