@@ -32,7 +32,10 @@ pub struct Ground {
 impl Ground {
     /// Sweeps what dead runs have left, then takes a new piece. Blocks for a moment.
     pub fn claim() -> Result<Self> {
-        Self::sweep()?;
+        // What cannot be removed is said, but is no reason to do nothing.
+        if let Err(error) = Self::sweep() {
+            eprintln!("testbed: {error:#}");
+        }
         let parent = parent_dir()?;
         let owner = Process::myself().context("read /proc/self")?;
         let started = owner.stat().context("read /proc/self/stat")?.starttime;
@@ -75,10 +78,12 @@ impl Ground {
             let pid = owner_pid(dir.file_name()?.to_str()?)?;
             (!owner_lives(&dir, pid)).then_some(dir)
         });
+        let mut result = Ok(());
         for dir in dead {
-            finish(spawn_give_back(&dir, Stdio::null())?, &dir)?;
+            // All are tried; the first failure is told.
+            result = result.and(spawn_give_back(&dir, Stdio::null()).and_then(|script| finish(script, &dir)));
         }
-        Ok(())
+        result
     }
 
     fn let_go(&mut self) -> Result<()> {

@@ -2,9 +2,15 @@
 
 pub mod api;
 pub mod apiserver;
+pub mod cgroups;
 pub mod containerd;
 pub mod contract;
 pub mod control_plane;
 pub mod ground;
+pub mod leftovers;
+pub mod mounts;
+pub mod node_object;
+pub mod pods;
 pub mod rest;
 pub mod scripted_cri;
+pub mod straight;

@@ -91,7 +91,7 @@ done
 round=0
 while [ -n "$(cgroups)" ] && [ $round -lt 50 ]; do
     [ $round -gt 0 ] && sleep 0.05
-    cgroups | xargs -r -I{} find {} -depth -type d -exec rmdir {} + 2>/dev/null
+    cgroups | xargs -r -I ROOT find ROOT -depth -type d -exec rmdir {} + 2>/dev/null
     round=$((round + 1))
 done
 

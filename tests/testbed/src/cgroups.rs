@@ -1,0 +1,142 @@
+//! cgroup directories in every hierarchy of this machine: all of version 1, and the unified one.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use procfs::process::Process;
+
+/// A removed container's last process may take a moment to leave.
+const BUSY_ROUNDS: u32 = 40;
+
+/// Where the hierarchies are mounted, each once.
+pub fn hierarchies() -> Result<Vec<PathBuf>> {
+    let table = Process::myself()
+        .and_then(|process| process.mountinfo())
+        .context("read /proc/self/mountinfo")?;
+    let mut roots: Vec<PathBuf> = table
+        .into_iter()
+        .filter(|mount| matches!(mount.fs_type.as_str(), "cgroup" | "cgroup2"))
+        .map(|mount| mount.mount_point)
+        .collect();
+    roots.sort();
+    roots.dedup();
+    Ok(roots)
+}
+
+/// Makes a cgroup, given as an absolute path within a hierarchy, in all of them, with its parents.
+pub fn create(cgroup: &str) -> Result<()> {
+    for root in hierarchies()? {
+        let mut dir = root;
+        for name in cgroup.split('/').filter(|name| !name.is_empty()) {
+            let parent = dir.clone();
+            dir.push(name);
+            match fs::create_dir(&dir) {
+                Ok(()) => inherit_cpuset(&parent, &dir)?,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error).with_context(|| format!("create {}", dir.display())),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes to a file of a cgroup in those hierarchies that have it.
+pub fn set(cgroup: &str, file: &str, value: &str) -> Result<()> {
+    for root in hierarchies()? {
+        let path = within(&root, cgroup).join(file);
+        if path.exists() {
+            fs::write(&path, value).with_context(|| format!("write {value} to {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a cgroup and those below it from all hierarchies. One that is not there is no failure.
+pub async fn remove(cgroup: &str) -> Result<()> {
+    for root in hierarchies()? {
+        let dir = within(&root, cgroup);
+        let mut round = 0;
+        while let Err(error) = remove_tree(&dir) {
+            if error.kind() != ErrorKind::ResourceBusy || round == BUSY_ROUNDS {
+                return Err(error).with_context(|| format!("remove {}", dir.display()));
+            }
+            round += 1;
+            tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+        }
+    }
+    Ok(())
+}
+
+/// All cgroup directories of a name that is chosen by `wanted`, in any hierarchy. Those below one are not listed.
+pub fn find(wanted: impl Fn(&OsStr) -> bool) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut unread = hierarchies()?;
+    while let Some(dir) = unread.pop() {
+        for child in children(&dir).with_context(|| format!("read {}", dir.display()))? {
+            let list = if child.file_name().is_some_and(&wanted) {
+                &mut found
+            } else {
+                &mut unread
+            };
+            list.push(child);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Processes in a cgroup directory and in those below it.
+pub fn processes(dir: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    for child in children(dir).unwrap_or_default() {
+        pids.extend(processes(&child));
+    }
+    pids
+}
+
+fn within(root: &Path, cgroup: &str) -> PathBuf {
+    root.join(cgroup.trim_start_matches('/'))
+}
+
+/// The cpuset controller of version 1 starts a child without processors, and nothing can run in it.
+fn inherit_cpuset(parent: &Path, child: &Path) -> Result<()> {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let own = child.join(file);
+        if fs::read_to_string(&own).is_ok_and(|text| text.trim().is_empty()) {
+            let inherited = parent.join(file);
+            let value = fs::read(&inherited).with_context(|| format!("read {}", inherited.display()))?;
+            // On version 2 empty means "as the parent", on both sides.
+            if !value.trim_ascii().is_empty() {
+                fs::write(&own, value).with_context(|| format!("write {}", own.display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn remove_tree(dir: &Path) -> std::io::Result<()> {
+    for child in children(dir)? {
+        remove_tree(&child)?;
+    }
+    match fs::remove_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Directories in a directory; none if it vanished.
+fn children(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let dirs = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        entry.file_type().ok()?.is_dir().then(|| entry.path())
+    });
+    Ok(dirs.collect())
+}

@@ -1,0 +1,72 @@
+//! What is mounted below a directory, and how to be rid of it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use procfs::process::Process;
+
+/// Mount points at and below a directory in the order of their mounting: the last one has to go first.
+pub fn below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let table = Process::myself()
+        .and_then(|process| process.mountinfo())
+        .context("read /proc/self/mountinfo")?;
+    Ok(table
+        .into_iter()
+        .map(|mount| mount.mount_point)
+        .filter(|point| point.starts_with(dir))
+        .collect())
+}
+
+/// Mounts a tmpfs, of this many bytes if a limit is given. As the kubelet, without swap where the kernel can.
+pub fn tmpfs(dir: &Path, limit: Option<u64>) -> Result<()> {
+    let size = limit.map(|bytes| format!("size={bytes}"));
+    let with_noswap: Vec<&str> = size.as_deref().into_iter().chain(["noswap"]).collect();
+    let attempt = |options: &str| mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::empty(), Some(options));
+    attempt(&with_noswap.join(","))
+        .or_else(|_| attempt(size.as_deref().unwrap_or_default()))
+        .with_context(|| format!("mount tmpfs on {}", dir.display()))
+}
+
+/// Mounts a directory or file on another.
+pub fn bind(from: &Path, to: &Path) -> Result<()> {
+    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .with_context(|| format!("bind {} on {}", from.display(), to.display()))
+}
+
+/// Mounts a directory on itself and shares what is mounted below it, as the kubelet does with its root.
+pub fn share(dir: &Path) -> Result<()> {
+    bind(dir, dir)?;
+    mount(
+        None::<&str>,
+        dir,
+        None::<&str>,
+        MsFlags::MS_SHARED | MsFlags::MS_REC,
+        None::<&str>,
+    )
+    .with_context(|| format!("share mounts below {}", dir.display()))
+}
+
+/// Unmounts everything at and below a directory. Mounts that vanish meanwhile are no failure.
+pub fn detach_below(dir: &Path) -> Result<()> {
+    for point in below(dir)?.iter().rev() {
+        match umount2(point, MntFlags::empty()) {
+            Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => {}
+            Err(error) => return Err(error).with_context(|| format!("unmount {}", point.display())),
+        }
+    }
+    Ok(())
+}
+
+/// Unmounts everything below a directory, then removes it. One that is not there is no failure.
+pub fn remove_dir(dir: &Path) -> Result<()> {
+    detach_below(dir)?;
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", dir.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,190 @@
+//! The pod starter: it leaves a node as a kubelet would.
+//!
+//! `identity → cgroup → volumes → sandbox → containers → status`, with the names, labels and layout of the kubelet, so
+//! that whoever tears down finds what it would find in a cluster.
+
+pub mod configs;
+pub mod dirs;
+pub mod identity;
+pub mod qos;
+mod start;
+mod status;
+pub mod volumes;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use indexmap::IndexMap;
+use jiff::Timestamp;
+use k8s_cri::v1::{ExecSyncRequest, RemovePodSandboxRequest, StopPodSandboxRequest};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
+
+pub use dirs::NodeDirs;
+pub use identity::Identity;
+
+use crate::containerd::{Containerd, Cri};
+use crate::{cgroups, mounts};
+use volumes::VolumeDirs;
+
+/// Pods that are started or removed at a time: more only wait for each other in the runtime.
+const PARALLEL: usize = 8;
+
+/// Starts pods on one containerd, below one set of directories.
+#[derive(Debug, Clone)]
+pub struct PodStarter {
+    cri: Cri,
+    dirs: NodeDirs,
+    host_ip: String,
+}
+
+/// A pod as it was left on the node.
+#[derive(Debug, Clone)]
+pub struct StartedPod {
+    /// The object that it was started from.
+    pub pod: Pod,
+    /// Who it is.
+    pub identity: Identity,
+    /// The runtime's id of its sandbox.
+    pub sandbox_id: String,
+    /// The runtime's ids of its containers by their names, in the order of the spec, init containers first.
+    pub containers: IndexMap<String, String>,
+    /// First address; `None` in the machine's own network.
+    pub ip: Option<String>,
+    /// Path of its cgroup within each hierarchy.
+    pub cgroup: String,
+    /// Its directory below the kubelet's root.
+    pub dir: PathBuf,
+    /// Its log directory.
+    pub logs: PathBuf,
+    /// Where the content of each volume lies, by the volume's name.
+    pub volumes: VolumeDirs,
+    /// When the start began.
+    pub started_at: Timestamp,
+}
+
+/// How a command in a container ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Executed {
+    /// Exit code.
+    pub exit_code: i32,
+    /// What it wrote to its standard output.
+    pub stdout: String,
+    /// What it wrote to its standard error.
+    pub stderr: String,
+}
+
+// === impl PodStarter ===
+
+impl PodStarter {
+    /// A starter with a connection of its own, which belongs to the calling async runtime.
+    pub fn new(containerd: &Containerd, dirs: NodeDirs) -> Self {
+        Self {
+            cri: containerd.cri(),
+            dirs,
+            host_ip: containerd.host_ip(),
+        }
+    }
+
+    /// Where its pods lie.
+    pub fn dirs(&self) -> &NodeDirs {
+        &self.dirs
+    }
+
+    /// Starts a pod from its object as the API server returned it: with a UID.
+    pub async fn start(&self, pod: &Value) -> Result<StartedPod> {
+        let pod: Pod = serde_json::from_value(pod.clone()).context("read a pod object")?;
+        let identity = Identity::of(&pod)?;
+        let what = format!("start pod {}/{}", identity.namespace, identity.name);
+        start::start(self.cri.clone(), &self.dirs, pod, identity)
+            .await
+            .context(what)
+    }
+
+    /// Starts many, several at a time; the result is in their order.
+    pub async fn start_all(&self, pods: &[Value]) -> Result<Vec<StartedPod>> {
+        stream::iter(pods)
+            .map(|pod| self.start(pod))
+            .buffered(PARALLEL)
+            .try_collect()
+            .await
+    }
+
+    /// The status that a kubelet would have written by now, for a patch of the object.
+    pub async fn status_of(&self, pod: &StartedPod) -> Result<Value> {
+        let what = || {
+            format!(
+                "read the status of pod {}/{}",
+                pod.identity.namespace, pod.identity.name
+            )
+        };
+        status::of(self.cri.clone(), pod, &self.host_ip)
+            .await
+            .with_context(what)
+    }
+
+    /// Runs a command in a container, without a time limit.
+    pub async fn exec(&self, pod: &StartedPod, container: &str, command: &[&str]) -> Result<Executed> {
+        let Some(id) = pod.containers.get(container) else {
+            bail!(
+                "run {command:?}: pod {} has no container {container}",
+                pod.identity.name
+            );
+        };
+        let request = ExecSyncRequest {
+            container_id: id.clone(),
+            cmd: command.iter().map(|word| (*word).to_owned()).collect(),
+            timeout: 0,
+        };
+        let answer = self.cri.clone().exec_sync(request).await;
+        let answer = answer
+            .with_context(|| format!("run {command:?} in {container}"))?
+            .into_inner();
+        Ok(Executed {
+            exit_code: answer.exit_code,
+            stdout: String::from_utf8_lossy(&answer.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&answer.stderr).into_owned(),
+        })
+    }
+
+    /// Takes everything of a pod away, whatever is left of it: for the rounds of a benchmark and the ends of tests.
+    pub async fn clear_away(&self, pod: &StartedPod) -> Result<()> {
+        let mut cri = self.cri.clone();
+        let pod_sandbox_id = pod.sandbox_id.clone();
+        // Both succeed on a sandbox that is gone.
+        let stopped = cri
+            .stop_pod_sandbox(StopPodSandboxRequest {
+                pod_sandbox_id: pod_sandbox_id.clone(),
+            })
+            .await;
+        stopped.with_context(|| format!("stop sandbox {pod_sandbox_id}"))?;
+        let removed = cri
+            .remove_pod_sandbox(RemovePodSandboxRequest {
+                pod_sandbox_id: pod_sandbox_id.clone(),
+            })
+            .await;
+        removed.with_context(|| format!("remove sandbox {pod_sandbox_id}"))?;
+        mounts::remove_dir(&pod.dir)?;
+        mounts::remove_dir(&pod.logs)?;
+        cgroups::remove(&pod.cgroup).await
+    }
+
+    /// As [`Self::clear_away`] for many, several at a time.
+    pub async fn clear_all_away(&self, pods: &[StartedPod]) -> Result<()> {
+        stream::iter(pods)
+            .map(|pod| self.clear_away(pod))
+            .buffer_unordered(PARALLEL)
+            .try_collect()
+            .await
+    }
+}
+
+// === impl StartedPod ===
+
+impl StartedPod {
+    /// What identifies it.
+    pub fn uid(&self) -> &str {
+        &self.identity.uid
+    }
+}

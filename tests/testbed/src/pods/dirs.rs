@@ -1,0 +1,74 @@
+//! Where a kubelet of this test keeps its pods: directories, logs, cgroups.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::identity::Identity;
+use super::qos::QosClass;
+use crate::ground::Ground;
+use crate::{cgroups, mounts};
+
+/// The places that a kubelet's configuration names.
+#[derive(Debug, Clone)]
+pub struct NodeDirs {
+    /// `--root-dir`: mounted on itself and shared.
+    pub kubelet_root: PathBuf,
+    /// `podLogsDir`.
+    pub pod_logs_dir: PathBuf,
+    /// `cgroupRoot`, such as `/ptb123x0`; `kubepods` lies below it.
+    pub cgroup_root: String,
+}
+
+// === impl NodeDirs ===
+
+impl NodeDirs {
+    /// Makes them on a ground, which takes them away with itself. One ground holds one kubelet.
+    pub fn create(ground: &Ground) -> Result<Self> {
+        let dirs = Self {
+            kubelet_root: ground.dir().join("kubelet"),
+            pod_logs_dir: ground.dir().join("pod-logs"),
+            cgroup_root: format!("/{}", ground.id()),
+        };
+        for dir in [&dirs.kubelet_root, &dirs.pod_logs_dir] {
+            fs::create_dir(dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        mounts::share(&dirs.kubelet_root)?;
+        for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
+            cgroups::create(&dirs.qos_cgroup(class))?;
+        }
+        Ok(dirs)
+    }
+
+    /// `<root>/pods`.
+    pub fn pods(&self) -> PathBuf {
+        self.kubelet_root.join("pods")
+    }
+
+    /// `<root>/pods/<UID>`.
+    pub fn pod(&self, uid: &str) -> PathBuf {
+        self.pods().join(uid)
+    }
+
+    /// `<podLogsDir>/<namespace>_<name>_<UID>`.
+    pub fn logs(&self, identity: &Identity) -> PathBuf {
+        self.pod_logs_dir
+            .join(format!("{}_{}_{}", identity.namespace, identity.name, identity.uid))
+    }
+
+    /// The pod's cgroup within each hierarchy.
+    pub fn cgroup(&self, pod: &Pod, uid: &str) -> String {
+        format!("{}/pod{uid}", self.qos_cgroup(QosClass::of(pod)))
+    }
+
+    fn qos_cgroup(&self, class: QosClass) -> String {
+        let below = match class {
+            QosClass::Guaranteed => "",
+            QosClass::Burstable => "/burstable",
+            QosClass::BestEffort => "/besteffort",
+        };
+        format!("{}/kubepods{below}", self.cgroup_root)
+    }
+}

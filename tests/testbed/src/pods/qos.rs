@@ -1,0 +1,168 @@
+//! Quality-of-service classes, and the quantities that they are computed from.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+/// Decides below which cgroup a pod lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QosClass {
+    /// Every container is limited in processor and memory, and requests all of it.
+    Guaranteed,
+    /// Something is requested or limited.
+    Burstable,
+    /// Nothing is.
+    BestEffort,
+}
+
+const RESOURCES: [&str; 2] = ["cpu", "memory"];
+/// The least that the kernel accepts.
+const MIN_SHARES: i64 = 2;
+
+// === impl QosClass ===
+
+impl QosClass {
+    /// The one in the status, else computed.
+    pub fn of(pod: &Pod) -> Self {
+        let stated = pod.status.as_ref().and_then(|status| status.qos_class.as_deref());
+        match stated {
+            Some("Guaranteed") => Self::Guaranteed,
+            Some("Burstable") => Self::Burstable,
+            Some("BestEffort") => Self::BestEffort,
+            _ => Self::computed(pod),
+        }
+    }
+
+    /// As it stands in a status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+
+    fn computed(pod: &Pod) -> Self {
+        let containers: Vec<&Container> = all_containers(pod).collect();
+        let named = |container: &&Container| RESOURCES.iter().any(|name| request(container, name).is_some());
+        let full = |container: &&Container| {
+            RESOURCES.iter().all(|name| {
+                let limit = limit(container, name);
+                limit.is_some() && request(container, name) == limit
+            })
+        };
+        if !containers.iter().any(named) {
+            Self::BestEffort
+        } else if containers.iter().all(full) {
+            Self::Guaranteed
+        } else {
+            Self::Burstable
+        }
+    }
+}
+
+/// Init containers first.
+pub fn all_containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let spec = pod.spec.iter();
+    spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
+}
+
+/// Weight of a container, or with all of them summed up of a pod, by the processor time that it requests.
+pub fn cpu_shares<'a>(containers: impl IntoIterator<Item = &'a Container>) -> i64 {
+    let milli: i64 = containers
+        .into_iter()
+        .filter_map(|container| request(container, "cpu"))
+        .sum();
+    (milli * 1024 / 1000).max(MIN_SHARES)
+}
+
+/// Memory limit in bytes; 0 is none.
+pub fn memory_limit(container: &Container) -> i64 {
+    limit(container, "memory").unwrap_or_default() / 1000
+}
+
+/// Thousandths; what is limited but not requested is requested up to the limit.
+fn request(container: &Container, name: &str) -> Option<i64> {
+    let requests = container.resources.as_ref()?.requests.as_ref();
+    requests
+        .and_then(|requests| milli(requests.get(name)?))
+        .or_else(|| limit(container, name))
+}
+
+fn limit(container: &Container, name: &str) -> Option<i64> {
+    milli(container.resources.as_ref()?.limits.as_ref()?.get(name)?)
+}
+
+/// A quantity in thousandths of its unit. Exponents and fractions beyond that are not what tests are written with.
+pub fn milli(quantity: &Quantity) -> Option<i64> {
+    let text = quantity.0.trim();
+    let (number, suffix) = text.split_at(text.find(|char: char| char.is_alphabetic()).unwrap_or(text.len()));
+    let factor = match suffix {
+        "m" => 1,
+        "" => 1000,
+        "k" => 1_000_000,
+        "M" => 1_000_000_000,
+        "G" => 1_000_000_000_000,
+        "Ki" => 1000 << 10,
+        "Mi" => 1000 << 20,
+        "Gi" => 1000 << 30,
+        _ => return None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let thousandths: i64 = format!("{fraction:0<3}").get(..3)?.parse().ok()?;
+    whole
+        .parse::<i64>()
+        .ok()?
+        .checked_mul(factor)?
+        .checked_add(thousandths * factor / 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(resources: &[serde_json::Value]) -> Pod {
+        let containers: Vec<_> = resources
+            .iter()
+            .map(|it| json!({"name": "c", "resources": it}))
+            .collect();
+        serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap()
+    }
+
+    #[test]
+    fn quantities_are_read_in_thousandths() {
+        for (text, expected) in [
+            ("250m", Some(250)),
+            ("2", Some(2000)),
+            ("0.5", Some(500)),
+            ("64Mi", Some(64_000 << 20)),
+            ("1.5Gi", Some(1500 << 30)),
+            ("x", None),
+            ("1e3", None),
+        ] {
+            assert_eq!(milli(&Quantity(text.to_owned())), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_class_follows_from_requests_and_limits() {
+        let full = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
+        let some = json!({"requests": {"cpu": "100m"}});
+        let none = json!({});
+        for (resources, expected) in [
+            (vec![full.clone(), full.clone()], QosClass::Guaranteed),
+            (vec![full, none.clone()], QosClass::Burstable),
+            (vec![some], QosClass::Burstable),
+            (vec![none], QosClass::BestEffort),
+        ] {
+            assert_eq!(QosClass::of(&pod(&resources)), expected, "{resources:?}");
+        }
+    }
+
+    #[test]
+    fn the_stated_class_wins() {
+        let mut pod = pod(&[json!({})]);
+        pod.status = serde_json::from_value(json!({"qosClass": "Guaranteed"})).unwrap();
+        assert_eq!(QosClass::of(&pod), QosClass::Guaranteed);
+    }
+}
