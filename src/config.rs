@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{
     cli::{CgroupDriverFlag, NodeFlags},
-    node::cri::CriEndpoint,
+    node::{cri::CriEndpoint, kubelet_root::KubeletRoot},
 };
 
 /// The kubelet's default for `podLogsDir`.
@@ -30,7 +30,7 @@ pub struct Settings {
     /// The runtime's socket.
     pub cri_endpoint: CriEndpoint,
     /// The kubelet's root directory, links resolved.
-    pub kubelet_root: PathBuf,
+    pub kubelet_root: KubeletRoot,
     /// What was told of the cgroup driver.
     pub cgroup_driver: CgroupDriverFlag,
     /// What the kubelet's configuration says of it.
@@ -186,18 +186,18 @@ fn cri_endpoint(text: &str) -> Result<CriEndpoint, Problem> {
     }
 }
 
-fn kubelet_root(root: &Path) -> Result<PathBuf, Problem> {
+fn kubelet_root(root: &Path) -> Result<KubeletRoot, Problem> {
     let problem = |why: String| {
         Problem::configuration(
             format!("--kubelet-root {}: {why}", root.display()),
             "name the kubelet's --root-dir; it holds a directory called pods",
         )
     };
-    let resolved = root.canonicalize().map_err(|error| problem(error.to_string()))?;
-    match std::fs::metadata(resolved.join("pods")) {
-        Ok(metadata) if metadata.is_dir() => Ok(resolved),
-        Ok(_) => Err(problem("its entry \"pods\" is no directory".to_owned())),
-        Err(error) => Err(problem(format!("its directory \"pods\": {error}"))),
+    let resolved = KubeletRoot::resolve(root).map_err(|error| problem(error.to_string()))?;
+    if resolved.pods().is_dir() {
+        Ok(resolved)
+    } else {
+        Err(problem("its entry \"pods\" is no directory".to_owned()))
     }
 }
 

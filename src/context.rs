@@ -7,7 +7,7 @@ use crate::{
     clock::BootClock,
     counters::Counters,
     journal::Journal,
-    node::{cgroups::Cgroups, cri::Cri, effects::Effects},
+    node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts},
     report::events::Events,
     workers::quiet::Quiet,
 };
@@ -35,7 +35,9 @@ pub struct Context {
     /// Root of the kubelet's cgroups, such as `/`.
     pub cgroup_root: String,
     /// The kubelet's root directory, resolved.
-    pub kubelet_root: PathBuf,
+    pub kubelet_root: KubeletRoot,
+    /// The mount table.
+    pub mounts: Arc<Mounts>,
     /// Where the kubelet keeps the logs of pods.
     pub pod_logs_dir: PathBuf,
     /// Tells when no pod is waiting to be gone.

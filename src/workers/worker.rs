@@ -228,7 +228,8 @@ impl Worker {
     async fn clean_node(&self, view: &PodView) -> Result<(), Vec<Failure>> {
         let dir = self.pod_dir(view)?;
         let span = self.record.span(Step::Volumes, "");
-        let result = volumes::tear_down(&dir, &self.context.effects).await;
+        let result = volumes::tear_down_volumes(&dir, &self.context.mounts, &self.context.effects).await;
+        let result = result.map(drop).map_err(faults(Step::Volumes));
         span.end(&result.as_ref().map_err(|failures| first(failures)));
         result?;
         let span = self.record.span(Step::Cgroup, "");
