@@ -1,6 +1,6 @@
 //! The composition root: builds everything in the order in which it is needed, and starts the tasks.
 
-use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, sync::Arc, time::Duration};
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use jiff::Timestamp;
@@ -26,6 +26,7 @@ use crate::{
         identity::MachineIdentity,
         lock::PodsLock,
         mount_namespace::{self, MountNamespace},
+        mounts::Mounts,
     },
     ops::admin::{self, Admin},
     report::events::Events,
@@ -33,6 +34,10 @@ use crate::{
     workers::{PodWorkers, quiet::Quiet},
 };
 
+/// The mount table of this process, which is that of the host: `same_mount_namespace` sees to it.
+pub const MOUNTINFO: &str = "/proc/self/mountinfo";
+/// Where cgroup hierarchies are mounted.
+pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Changes that may wait while the map is busy; a longer queue would only hide that it is.
 const CHANGES: usize = 64;
 
@@ -56,7 +61,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
     let mut stop = Stop::new()?;
 
     // Only one agent may touch this node's pods; one that touches nothing is no other hand.
-    let _lock = if dry_run { None } else { Some(lock(&kubelet_root)?) };
+    let _lock = if dry_run { None } else { Some(lock(kubelet_root.pods())?) };
     let journal = if dry_run { Journal::forgetful() } else { open_journal(&state_dir)? };
     let clock = BootClock::new().map_err(|error| Problem::configuration(format!("boot id: {error}"), "mount /proc"))?;
     let machine = MachineIdentity::read();
@@ -71,7 +76,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
     };
     same_mount_namespace(&cri_endpoint)?;
     driver(cgroup_driver, &cri, kubelet_cgroup_driver.as_deref()).await?;
-    let cgroups = Cgroups::detect().map_err(|error| {
+    let cgroups = Cgroups::detect(Path::new(MOUNTINFO), Path::new(CGROUP_ROOT)).map_err(|error| {
         Problem::configuration(format!("cgroups: {error}"), "mount /sys/fs/cgroup, and let the agent see it")
     })?;
 
@@ -94,6 +99,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         cgroup_root,
         kubelet_root: kubelet_root.clone(),
         pod_logs_dir,
+        mounts: Arc::new(Mounts::new(Path::new(MOUNTINFO))),
         quiet: Quiet::default(),
     });
     let (workers, handle) = PodWorkers::new(context, changes);
@@ -166,13 +172,13 @@ impl Stop {
     }
 }
 
-fn lock(kubelet_root: &std::path::Path) -> Result<PodsLock, Problem> {
-    PodsLock::take(&kubelet_root.join("pods")).map_err(|error| {
+fn lock(pods: &Path) -> Result<PodsLock, Problem> {
+    PodsLock::take(pods).map_err(|error| {
         Problem::configuration(error.to_string(), "stop the other one first, or give this one a --kubelet-root of its own")
     })
 }
 
-fn open_journal(state_dir: &std::path::Path) -> Result<Journal, Problem> {
+fn open_journal(state_dir: &Path) -> Result<Journal, Problem> {
     let problem = |error: &dyn std::fmt::Display| {
         let file = state_dir.join(journal::FILE);
         Problem::configuration(

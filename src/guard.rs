@@ -3,7 +3,6 @@
 //! Effects ask before each of them. What the guard does not know yet counts as "no".
 
 use std::{
-    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -17,6 +16,7 @@ use crate::{
         effects::{Effects, Held},
         identity::{self, MachineIdentity},
         kubelet_process,
+        kubelet_root::KubeletRoot,
     },
 };
 
@@ -98,7 +98,7 @@ impl Guard {
     }
 
     /// Looks for a kubelet until the agent stops.
-    pub async fn look_for_kubelet(self, kubelet_root: PathBuf) {
+    pub async fn look_for_kubelet(self, kubelet_root: KubeletRoot) {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -108,8 +108,8 @@ impl Guard {
     }
 
     /// One look.
-    pub async fn look(&self, kubelet_root: &std::path::Path) {
-        let root = kubelet_root.to_owned();
+    pub async fn look(&self, kubelet_root: &KubeletRoot) {
+        let root = kubelet_root.clone();
         let found = tokio::task::spawn_blocking(move || kubelet_process::find(&root)).await;
         let kubelet = match found {
             Ok(Ok(found)) => found.map(|kubelet| kubelet.to_string()),

@@ -1,5 +1,6 @@
 //! What the node offers.
 
+pub mod cgroups;
 pub mod cri;
 pub mod dirs;
 pub mod effects;

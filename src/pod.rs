@@ -39,8 +39,6 @@ pub struct PodView {
     pub mirror: bool,
     /// `spec.terminationGracePeriodSeconds`.
     pub spec_grace: Option<i64>,
-    /// Decides where the pod's cgroup lies.
-    pub qos: QosClass,
     /// Has no network of its own: hooks reach it by the node's address.
     pub host_network: bool,
     /// Addresses in the status, primary first.
@@ -62,17 +60,6 @@ pub struct Deletion {
     pub timestamp: Timestamp,
     /// Seconds asked for; `Some(0)` is a forced deletion.
     pub grace: Option<i64>,
-}
-
-/// `status.qosClass`, computed from the spec where it is empty.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QosClass {
-    /// Limits equal requests for every container.
-    Guaranteed,
-    /// Some requests or limits.
-    Burstable,
-    /// None at all.
-    BestEffort,
 }
 
 /// One container of the spec.
@@ -210,7 +197,6 @@ impl PodView {
             ),
             mirror: meta.annotations.as_ref().is_some_and(|map| map.contains_key(CONFIG_MIRROR)),
             spec_grace: spec.and_then(|spec| spec.termination_grace_period_seconds),
-            qos: QosClass::of(pod),
             host_network: spec.and_then(|spec| spec.host_network).unwrap_or(false),
             ips,
             host_ip: status.and_then(|status| status.host_ip.clone()),
@@ -316,44 +302,4 @@ impl Hook {
             Self::Invalid => "invalid",
         }
     }
-}
-
-// === impl QosClass ===
-
-impl QosClass {
-    fn of(pod: &Pod) -> Self {
-        match pod.status.as_ref().and_then(|status| status.qos_class.as_deref()) {
-            Some("Guaranteed") => Self::Guaranteed,
-            Some("Burstable") => Self::Burstable,
-            Some("BestEffort") => Self::BestEffort,
-            _ => pod.spec.as_ref().map_or(Self::BestEffort, Self::computed),
-        }
-    }
-
-    /// The rule of the API server, for objects that have no `qosClass` yet.
-    fn computed(spec: &PodSpec) -> Self {
-        let mut any = false;
-        let mut guaranteed = true;
-        for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
-            let resources = container.resources.as_ref();
-            let requests = resources.and_then(|resources| resources.requests.as_ref());
-            let limits = resources.and_then(|resources| resources.limits.as_ref());
-            for name in ["cpu", "memory"] {
-                let limit = limits.and_then(|map| map.get(name)).filter(|quantity| !is_zero(&quantity.0));
-                let request = requests.and_then(|map| map.get(name)).filter(|quantity| !is_zero(&quantity.0));
-                any |= limit.is_some() || request.is_some();
-                guaranteed &= limit.is_some() && request.is_none_or(|request| Some(request) == limit);
-            }
-        }
-        match (any, guaranteed) {
-            (false, _) => Self::BestEffort,
-            (true, true) => Self::Guaranteed,
-            (true, false) => Self::Burstable,
-        }
-    }
-}
-
-fn is_zero(quantity: &str) -> bool {
-    let digits = quantity.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    !digits.is_empty() && digits.chars().all(|c| matches!(c, '0' | '.' | '+' | '-'))
 }

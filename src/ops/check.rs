@@ -72,11 +72,11 @@ pub async fn all(settings: Settings) -> Vec<Row> {
     }
     let cri = Cri::new(&settings.cri_endpoint, effects);
     rows.extend(runtime(&cri, &settings).await);
-    rows.push(match Cgroups::detect() {
+    rows.push(match Cgroups::detect(Path::new(agent::MOUNTINFO), Path::new(agent::CGROUP_ROOT)) {
         Ok(cgroups) => Row::ok("cgroups", cgroups.to_string()),
         Err(error) => Row::new("cgroups", Verdict::Configuration, error, "mount /sys/fs/cgroup"),
     });
-    rows.extend(other_hands(&settings.kubelet_root.pods().to_owned(), &settings));
+    rows.extend(other_hands(&settings));
     rows
 }
 
@@ -163,8 +163,8 @@ async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
     rows
 }
 
-fn other_hands(pods: &Path, settings: &Settings) -> Vec<Row> {
-    let lock = match PodsLock::holder(pods) {
+fn other_hands(settings: &Settings) -> Vec<Row> {
+    let lock = match PodsLock::holder(settings.kubelet_root.pods()) {
         Ok(None) => Row::ok("other agents", "none"),
         Ok(Some(holder)) => Row::new("other agents", Verdict::Warning, holder, "only one can run; this is fine if it is the service"),
         Err(error) => Row::new("other agents", Verdict::Failed, error, "run the check as root"),

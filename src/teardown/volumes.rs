@@ -46,17 +46,23 @@ fn take_away(pod: &PodDir, mounts: &Mounts, effects: &Effects) -> Result<Volumes
 
     // A dry run has unmounted nothing, and says what it would remove if it had.
     let busy = |places: &[&Path]| !effects.dry_run() && !table.at_or_below(places).is_empty();
-    for known in found.known.iter().filter(|known| !busy(&known.places())) {
-        work.remove_tree(names::SUBPATHS, &known.volume.name);
-        work.remove_tree(Path::new(names::VOLUMES).join(&known.volume.plugin), &known.volume.name);
+    for subpaths in found.subpaths().filter(|path| !busy(&[path])) {
+        work.remove_tree(names::SUBPATHS, subpaths.file_name().unwrap_or_default());
     }
-    for stray in found.stray.iter().filter(|stray| !busy(&[stray])) {
-        work.remove_tree(names::SUBPATHS, stray.file_name().unwrap_or_default());
+    for known in found.known.iter().filter(|known| !busy(&known.places())) {
+        work.remove_tree(Path::new(names::VOLUMES).join(&known.volume.plugin), &known.volume.name);
     }
     work.remove_if_empty(&dir, names::SUBPATHS.as_ref());
 
     if work.report.withheld == 0 {
-        let more = unexplained(pod, &table, &work.faults).map_err(one)?;
+        let explained: Vec<&Path> = work
+            .faults
+            .iter()
+            .map(|fault| &fault.path)
+            .chain(&found.kept)
+            .map(PathBuf::as_path)
+            .collect();
+        let more = unexplained(pod, &table, &explained).map_err(one)?;
         work.faults.extend(more);
     }
     work.done()
@@ -84,8 +90,8 @@ fn unmount_plain(work: &mut Work<'_>, known: &Known) {
 
 /// Unmounts all that is left on the places of the volumes and below them, and says what is mounted after that.
 fn unmount_all(work: &mut Work<'_>, mounts: &Mounts, found: &Found) -> Result<Arc<MountTable>, Vec<Fault>> {
-    let mut places: Vec<&Path> = found.known.iter().flat_map(Known::places).collect();
-    places.extend(found.stray.iter().map(PathBuf::as_path));
+    let mut places: Vec<&Path> = found.subpaths().collect();
+    places.extend(found.known.iter().map(|known| known.path.as_path()));
     match mounts.unmount_all_at(&places, work.effects) {
         Ok(done) => {
             work.report.unmounted += done.unmounted;
@@ -104,12 +110,8 @@ fn unmount_all(work: &mut Work<'_>, mounts: &Mounts, found: &Found) -> Result<Ar
 /// What is there although no fault says why, by the disk as it is now and by the mount table.
 ///
 /// The table may be the one that the removals rested on: a directory that was removed has nothing mounted in it.
-fn unexplained(pod: &PodDir, table: &MountTable, faults: &[Fault]) -> Result<Vec<Fault>, Fault> {
-    let explained = |path: &Path| {
-        faults
-            .iter()
-            .any(|it| it.path.starts_with(path) || path.starts_with(&it.path))
-    };
+fn unexplained(pod: &PodDir, table: &MountTable, explained: &[&Path]) -> Result<Vec<Fault>, Fault> {
+    let explained = |path: &Path| explained.iter().any(|it| it.starts_with(path) || path.starts_with(it));
     let on_disk = pod
         .leftovers_on_disk()?
         .into_iter()

@@ -13,7 +13,12 @@ use tokio::{
 
 use crate::{
     context::Context,
-    node::{cgroups, cri::types::RuntimePod, pod_dir::PodDir},
+    node::{
+        cgroups::{self, PodCgroup, Qos},
+        cri::types::RuntimePod,
+        fault::StepError,
+        pod_dir::PodDir,
+    },
     pod::PodView,
     record::{Record, Stage, Step},
     report::{
@@ -139,16 +144,17 @@ impl Worker {
         if !observed.is_gone() {
             return Ok(());
         }
-        for cgroup in self.pod_cgroups(view) {
+        for cgroup in self.pod_cgroups(view)? {
+            let name = cgroup.path().display().to_string();
             let processes = self.context.cgroups.processes(&cgroup);
-            let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &cgroup, error)])?;
+            let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
             if let Some(first) = processes.first() {
                 let why = format!(
                     "held: it holds {} processes (first pid {first}) of which the runtime knows no container; \
                      is --cri-endpoint the runtime of this node's pods? If it is, end the processes by hand",
                     processes.len()
                 );
-                return Err(vec![Failure::new(Step::Cgroup, &cgroup, why)]);
+                return Err(vec![Failure::new(Step::Cgroup, &name, why)]);
             }
         }
         Ok(())
@@ -234,18 +240,27 @@ impl Worker {
         result?;
         let span = self.record.span(Step::Cgroup, "");
         let mut failures = Vec::new();
-        for cgroup in self.pod_cgroups(view) {
-            failures.extend(self.context.cgroups.destroy(&cgroup, &self.context.effects).await.err().into_iter().flatten());
+        for cgroup in self.pod_cgroups(view)? {
+            let result = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
+            failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
         }
         let result = collected(failures);
         span.end(&result.as_ref().map_err(|failures| first(failures)));
         result
     }
 
-    /// The pod's cgroup below each QoS parent: the class in the API and the one the pod was started with should be the
-    /// same, and a look costs little.
-    fn pod_cgroups(&self, view: &PodView) -> Vec<String> {
-        cgroups::pod_cgroup_candidates(&self.context.cgroup_root, view.qos, view.pod.uid.as_str())
+    /// The pod's cgroups that are there, below whichever QoS parent: the class in the API is what somebody wrote, and a
+    /// look costs little.
+    fn pod_cgroups(&self, view: &PodView) -> Result<Vec<PodCgroup>, Vec<Failure>> {
+        let mut found = Vec::new();
+        for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
+            let cgroup = cgroups::pod_cgroup_name(&self.context.cgroup_root, qos, view.pod.uid.as_str())
+                .map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])?;
+            if self.context.cgroups.exists(&cgroup) {
+                found.push(cgroup);
+            }
+        }
+        Ok(found)
     }
 
     fn pod_dir(&self, view: &PodView) -> Result<PodDir, Vec<Failure>> {
@@ -289,6 +304,10 @@ impl Worker {
 
 fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
     if failures.is_empty() { Ok(()) } else { Err(failures) }
+}
+
+fn faults(step: Step) -> impl Fn(Vec<StepError>) -> Vec<Failure> {
+    move |errors| errors.iter().map(|error| Failure::new(step, "", &error.fault)).collect()
 }
 
 fn first(failures: &[Failure]) -> String {

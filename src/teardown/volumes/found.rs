@@ -20,6 +20,8 @@ pub(super) struct Found {
     pub stray: Vec<PathBuf>,
     /// What is left alone, and why.
     pub left_alone: Vec<Fault>,
+    /// Directories of subPath targets that are left alone with their volume.
+    pub kept: Vec<PathBuf>,
 }
 
 /// A volume to take away.
@@ -64,13 +66,23 @@ impl Found {
                 volume,
             });
         }
-        subpaths.retain(|name| !is_other(name) && !known.iter().any(|known| known.volume.name == *name));
-        let stray = subpaths.into_iter().map(|name| all_subpaths.join(name)).collect();
+        subpaths.retain(|name| !known.iter().any(|known| known.volume.name == *name));
+        let (kept, stray): (Vec<_>, Vec<_>) = subpaths.into_iter().partition(|name| is_other(name));
+        let paths = |names: Vec<OsString>| names.into_iter().map(|name| all_subpaths.join(name)).collect();
         Ok(Self {
             known,
-            stray,
+            stray: paths(stray),
             left_alone,
+            kept: paths(kept),
         })
+    }
+
+    /// All directories of subPath targets that are to go.
+    pub fn subpaths(&self) -> impl Iterator<Item = &Path> {
+        self.known
+            .iter()
+            .filter_map(|known| known.subpaths.as_deref())
+            .chain(self.stray.iter().map(PathBuf::as_path))
     }
 }
 
@@ -132,7 +144,7 @@ mod tests {
             "volume-subpaths/pv/c/0",
             "volume-subpaths/block/c/0",
         ]);
-        assert_eq!((found.known, found.stray), (vec![], vec![]));
+        assert_eq!((found.known, found.stray, found.kept.len()), (vec![], vec![], 2));
         let paths: Vec<_> = found.left_alone.iter().map(|fault| fault.path.clone()).collect();
         assert_eq!(
             paths,

@@ -1,0 +1,242 @@
+//! One cgroup in one hierarchy: what is in it, and how it is emptied.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process,
+};
+
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+use super::HierarchyKind;
+use crate::node::{
+    effects::{Effect, Effects, Outcome},
+    fault::{Cause, Fault, Pids},
+    mounts::errno,
+};
+
+const PROCS: &str = "cgroup.procs";
+const KILL: &str = "cgroup.kill";
+const FREEZER_STATE: &str = "freezer.state";
+
+/// A cgroup's directory; need not exist.
+#[derive(Debug, Clone)]
+pub(super) struct Group {
+    pub path: PathBuf,
+    pub kind: HierarchyKind,
+}
+
+// === impl Group ===
+
+impl Group {
+    pub fn exists(&self) -> bool {
+        // Only a clear answer is a no.
+        !matches!(fs::symlink_metadata(&self.path), Err(error) if is_gone(&error))
+    }
+
+    /// Ids of all processes in it and below it; none that cannot be meant.
+    pub fn processes(&self) -> Result<Vec<i32>, Fault> {
+        let mut pids = Vec::new();
+        for dir in self.tree()? {
+            let file = dir.join(PROCS);
+            match fs::read_to_string(&file) {
+                Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse().ok()).filter(can_be_meant)),
+                Err(error) if is_gone(&error) => {}
+                // A threaded cgroup: its processes are listed further up.
+                Err(error) if errno(&error) == Errno::OPNOTSUPP => {}
+                Err(error) => return Err(Fault::new("read", file, errno(&error))),
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+
+    /// Itself and everything below it, parents first.
+    fn tree(&self) -> Result<Vec<PathBuf>, Fault> {
+        let mut dirs = vec![self.path.clone()];
+        let mut next = 0;
+        while let Some(dir) = dirs.get(next).cloned() {
+            next += 1;
+            match children(&dir) {
+                Ok(more) => dirs.extend(more),
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(Fault::new("list", dir, errno(&error))),
+            }
+        }
+        Ok(dirs)
+    }
+
+    /// Removes it if nothing is in it.
+    pub fn remove(&self, effects: &Effects) -> Result<Outcome, Fault> {
+        remove(&self.path, effects)
+    }
+
+    /// Removes the cgroups below it, deepest first, then itself.
+    pub fn remove_tree(&self, effects: &Effects) -> Result<Outcome, Fault> {
+        let mut last = Ok(Outcome::Nothing);
+        for dir in self.tree()?.iter().rev() {
+            last = remove(dir, effects);
+        }
+        // Where a child could not go its parents cannot either: say which processes are in the way.
+        match last {
+            Err(Fault {
+                verb,
+                path,
+                cause: Cause::Errno(Errno::BUSY),
+            }) => match self.processes()? {
+                pids if pids.is_empty() => Err(Fault::new(verb, path, Errno::BUSY)),
+                pids => Err(Fault::new(verb, path, Cause::Processes(Pids(pids)))),
+            },
+            other => other,
+        }
+    }
+
+    /// Sends SIGKILL to all that is in it, and lets what is frozen run into it.
+    pub fn kill(&self, effects: &Effects) -> Result<Outcome, Fault> {
+        const VERB: &str = "kill the processes of";
+        let fault = |cause: Cause| Fault::new(VERB, &self.path, cause);
+        if self.processes()?.is_empty() {
+            return Ok(Outcome::Nothing);
+        }
+        if !effects
+            .allow(&Effect::new(VERB, &self.path))
+            .map_err(|held| fault(held.into()))?
+        {
+            return Ok(Outcome::Withheld);
+        }
+        match self.kind {
+            HierarchyKind::V2 => match write_existing(&self.path.join(KILL), "1") {
+                Ok(()) => return Ok(Outcome::Done),
+                // A kernel before 5.14 lacks the file.
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(fault(errno(&error).into())),
+            },
+            HierarchyKind::V1 | HierarchyKind::Freezer => {}
+        }
+        self.kill_one_by_one()?;
+        if self.kind == HierarchyKind::Freezer {
+            self.thaw()?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// A process id may be given to a stranger between the listing and the signal. So each is first held by a
+    /// descriptor, and signalled only if it is listed once more after that.
+    fn kill_one_by_one(&self) -> Result<(), Fault> {
+        let mut held = Vec::new();
+        for raw in self.processes()? {
+            if let Some(pid) = Pid::from_raw(raw) {
+                match pidfd_open(pid, PidfdFlags::empty()) {
+                    Ok(fd) => held.push((raw, fd)),
+                    // Ended meanwhile, or a thread of a process that the next look shows.
+                    Err(Errno::SRCH | Errno::INVAL) => {}
+                    Err(errno) => return Err(Fault::new("hold a process of", &self.path, errno)),
+                }
+            }
+        }
+        let still = self.processes()?;
+        for (_, fd) in held.iter().filter(|(raw, _)| still.binary_search(raw).is_ok()) {
+            match pidfd_send_signal(fd, Signal::KILL) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(errno) => return Err(Fault::new("kill the processes of", &self.path, errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A frozen process takes no signal, not even SIGKILL. Parents first, since a frozen parent freezes its children.
+    fn thaw(&self) -> Result<(), Fault> {
+        for dir in self.tree()? {
+            let file = dir.join(FREEZER_STATE);
+            match fs::read_to_string(&file) {
+                Ok(state) if state.trim() == "THAWED" => continue,
+                Ok(_) => {}
+                Err(error) if is_gone(&error) => continue,
+                Err(error) => return Err(Fault::new("read", file, errno(&error))),
+            }
+            match write_existing(&file, "THAWED") {
+                Ok(()) => {}
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(Fault::new("thaw", file, errno(&error))),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn remove(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
+    const VERB: &str = "remove cgroup";
+    if effects.dry_run() && !path.exists() {
+        return Ok(Outcome::Nothing);
+    }
+    if !effects
+        .allow(&Effect::new(VERB, &path))
+        .map_err(|held| Fault::new(VERB, path, held))?
+    {
+        return Ok(Outcome::Withheld);
+    }
+    match rustix::fs::rmdir(path) {
+        Ok(()) => Ok(Outcome::Done),
+        Err(Errno::NOENT) => Ok(Outcome::Nothing),
+        Err(errno) => Err(Fault::new(VERB, path, errno)),
+    }
+}
+
+fn children(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+fn write_existing(file: &Path, text: &str) -> io::Result<()> {
+    io::Write::write_all(&mut fs::OpenOptions::new().write(true).open(file)?, text.as_bytes())
+}
+
+/// Removed, or being removed: reading a file of a dying cgroup says `ENODEV`.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(errno(error), Errno::NOENT | Errno::NODEV)
+}
+
+/// A process of another pid namespace is listed as 0, which would signal our own group; 1 and we ourselves are never
+/// a pod's.
+fn can_be_meant(pid: &i32) -> bool {
+    *pid > 1 && u32::try_from(*pid) != Ok(process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_would_hit_somebody_else_are_dropped() {
+        let own = i32::try_from(process::id()).unwrap();
+        let kept: Vec<i32> = [-5, -1, 0, 1, 2, own, 4242].into_iter().filter(can_be_meant).collect();
+        assert_eq!(
+            kept,
+            [2, 4242].into_iter().filter(|pid| *pid != own).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn what_does_not_exist_holds_no_processes_and_needs_no_removal() {
+        for kind in [HierarchyKind::V1, HierarchyKind::Freezer, HierarchyKind::V2] {
+            let group = Group {
+                path: "/sys/fs/cgroup/no/such/group".into(),
+                kind,
+            };
+            assert!(!group.exists());
+            assert_eq!(group.processes(), Ok(vec![]));
+            assert_eq!(group.kill(&Effects::ungated()), Ok(Outcome::Nothing));
+            assert_eq!(group.remove_tree(&Effects::ungated()), Ok(Outcome::Nothing));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Removal of directories against hostile content and hostile neighbours.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::{fd::OwnedFd, unix::fs::symlink},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use pod_teardown::node::{
+    dirs::Dir,
+    effects::{Effects, Outcome},
+    fault::{Cause, Fault},
+};
+use rustix::{
+    fs::{IFlags, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with},
+    io::Errno,
+};
+
+use crate::space::{Space, bind, in_own_namespace, tmpfs, write};
+
+const V: &str = "v";
+
+fn base(space: &Space) -> Dir {
+    Dir::open(space.pod.path()).unwrap().unwrap()
+}
+
+fn remove(space: &Space, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
+    base(space).remove_tree(OsStr::new(V), effects)
+}
+
+/// Effects that call back before every part of a removal: a neighbour who acts at the worst moment.
+fn meanwhile(act: impl Fn(usize) + Send + Sync + 'static) -> Effects {
+    let calls = AtomicUsize::new(0);
+    Effects::new(
+        false,
+        Arc::new(move || {
+            act(calls.fetch_add(1, Ordering::SeqCst));
+            Ok(())
+        }),
+    )
+}
+
+/// A chain of directories, longer than any path.
+fn chain(at: &Path, levels: usize) {
+    fs::create_dir_all(at).unwrap();
+    let mut fd: OwnedFd = fs::File::open(at).unwrap().into();
+    for _ in 0..levels {
+        mkdirat(&fd, "d", Mode::RWXU).unwrap();
+        fd = openat(&fd, "d", OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+    }
+    openat(&fd, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
+}
+
+#[test]
+fn five_thousand_levels_go_with_few_descriptors() {
+    in_own_namespace(|space| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
+        chain(&space.pod.path().join(V), 5000);
+        let most = Arc::new(AtomicUsize::new(0));
+        let seen = most.clone();
+        let effects = meanwhile(move |_| {
+            seen.fetch_max(fs::read_dir("/proc/thread-self/fd").unwrap().count(), Ordering::SeqCst);
+        });
+        let before = fs::read_dir("/proc/thread-self/fd").unwrap().count();
+        assert_eq!(remove(space, &effects), Ok(Outcome::Done));
+        assert!(most.load(Ordering::SeqCst) <= before + 24, "{before} {most:?}");
+        assert_eq!(remove(space, &effects), Ok(Outcome::Nothing));
+    });
+}
+
+#[test]
+fn a_tree_that_is_moved_while_it_is_emptied_goes_all_the_same() {
+    in_own_namespace(|space| {
+        let v = space.pod.path().join(V);
+        chain(&v, 60);
+        let (from, to) = (v.join("d/d/d/d"), v.join("moved"));
+        let effects = meanwhile(move |call| {
+            if call == 40 {
+                fs::rename(&from, &to).unwrap();
+            }
+        });
+        assert_eq!(remove(space, &effects), Ok(Outcome::Done));
+        assert!(!v.exists());
+    });
+}
+
+#[test]
+fn a_directory_that_becomes_a_link_does_not_lead_outside() {
+    in_own_namespace(|space| {
+        write(&space.outside.join("d/data"), "precious");
+        for round in 0..200 {
+            let v = space.pod.path().join(V);
+            write(&v.join("x/d/data"), "cheap");
+            symlink(&space.outside, v.join("y")).unwrap();
+            let stop = Arc::new(AtomicBool::new(false));
+            let (seen, dir) = (stop.clone(), v.clone());
+            let swapper = std::thread::spawn(move || {
+                while !seen.load(Ordering::Relaxed) {
+                    let dir = fs::File::open(&dir).ok();
+                    let Some(dir) = dir else { break };
+                    let _ = renameat_with(&dir, "x", &dir, "y", RenameFlags::EXCHANGE);
+                }
+            });
+            let removed = remove(space, &Effects::ungated());
+            stop.store(true, Ordering::Relaxed);
+            swapper.join().unwrap();
+            if removed.is_err() {
+                assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done), "round {round}");
+            }
+            assert!(!v.exists());
+            assert_eq!(
+                fs::read_to_string(space.outside.join("d/data")).unwrap(),
+                "precious",
+                "round {round}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_directory_swapped_for_a_link_right_before_it_is_entered_is_not_followed() {
+    in_own_namespace(|space| {
+        write(&space.outside.join("data"), "precious");
+        let v = space.pod.path().join(V);
+        write(&v.join("d/file"), "");
+        let (at, outside) = (v.clone(), space.outside.clone());
+        let effects = meanwhile(move |call| {
+            // Listed as a directory by now, and not entered yet.
+            if call == 1 {
+                fs::rename(at.join("d"), at.join("e")).unwrap();
+                symlink(&outside, at.join("d")).unwrap();
+            }
+        });
+        assert_eq!(remove(space, &effects), Ok(Outcome::Done));
+        assert!(!v.exists());
+        assert_eq!(fs::read_to_string(space.outside.join("data")).unwrap(), "precious");
+    });
+}
+
+#[test]
+fn mounts_inside_are_never_entered() {
+    in_own_namespace(|space| {
+        let v = space.pod.path().join(V);
+        write(&space.outside.join("data"), "precious");
+        fs::create_dir_all(v.join("a/same-fs")).unwrap();
+        write(&v.join("a/file"), "");
+        bind(&space.outside, &v.join("a/same-fs"));
+        bind(&space.outside.join("data"), &v.join("a/file"));
+        tmpfs(&v.join("b/other-fs"));
+        write(&v.join("b/other-fs/data"), "precious");
+        let faults = remove(space, &Effects::ungated()).unwrap_err();
+        let mut busy: Vec<_> = faults.iter().map(|fault| fault.path.clone()).collect();
+        busy.sort();
+        assert_eq!(
+            busy,
+            [v.join("a/file"), v.join("a/same-fs"), v.join("b/other-fs")],
+            "{faults:?}"
+        );
+        assert!(
+            faults.iter().all(|fault| fault.cause == Cause::Errno(Errno::BUSY)),
+            "{faults:?}"
+        );
+        for data in [
+            space.outside.join("data"),
+            v.join("b/other-fs/data"),
+            v.join("a/same-fs/data"),
+        ] {
+            assert_eq!(fs::read_to_string(data).unwrap(), "precious");
+        }
+    });
+}
+
+#[test]
+fn the_way_to_a_directory_does_not_lead_over_a_mount() {
+    in_own_namespace(|space| {
+        tmpfs(&space.pod.path().join("volumes"));
+        fs::create_dir(space.pod.path().join("volumes/p")).unwrap();
+        assert_eq!(
+            base(space).below("volumes/p").unwrap_err().cause,
+            Cause::OtherFileSystem
+        );
+        let same = space.pod.path().join("plugins");
+        fs::create_dir(&same).unwrap();
+        bind(&space.outside, &same);
+        assert_eq!(
+            base(space).below("plugins").unwrap_err().cause,
+            Cause::OtherFileSystem,
+            "same device, other mount"
+        );
+    });
+}
+
+#[test]
+fn what_is_immutable_is_named_and_the_rest_goes() {
+    in_own_namespace(|space| {
+        let v = space.pod.path().join(V);
+        write(&v.join("a/stone"), "");
+        write(&v.join("a/sand"), "");
+        write(&v.join("b/c/sand"), "");
+        let stone = fs::File::open(v.join("a/stone")).unwrap();
+        rustix::fs::ioctl_setflags(&stone, IFlags::IMMUTABLE).unwrap();
+        let faults = remove(space, &Effects::ungated()).unwrap_err();
+        assert_eq!(
+            faults,
+            [Fault::new("remove", v.join("a/stone"), Cause::Errno(Errno::PERM))]
+        );
+        assert!(v.join("a/stone").exists() && !v.join("a/sand").exists() && !v.join("b").exists());
+        rustix::fs::ioctl_setflags(&stone, IFlags::empty()).unwrap();
+        assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
+    });
+}
+
+#[test]
+fn a_directory_that_keeps_filling_is_given_up_after_some_tries() {
+    in_own_namespace(|space| {
+        let v = space.pod.path().join(V);
+        write(&v.join("file"), "");
+        let at = v.clone();
+        let faults = remove(
+            space,
+            &meanwhile(move |call| drop(fs::write(at.join(call.to_string()), ""))),
+        )
+        .unwrap_err();
+        assert_eq!(faults, [Fault::new("remove", &v, Cause::KeepsFilling)]);
+        assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
+    });
+}

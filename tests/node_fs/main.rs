@@ -1,0 +1,12 @@
+//! The node's files, mounts and cgroups for real: needs root, and touches nothing but what it makes itself.
+//!
+//! Mounts are made in a mount namespace of each test's own, cgroups under a name of each test's own.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod cgroups;
+mod dirs;
+mod mounts;
+mod pod;
+mod space;
+mod volumes;

@@ -1,0 +1,71 @@
+//! The rest of a pod's directory.
+
+use std::fs;
+
+use pod_teardown::{
+    node::{effects::Effects, fault::Cause},
+    teardown::{on_disk::DiskReport, pod_dir::remove_pod_dir},
+};
+
+use crate::{
+    space::{Space, bind, block_on, in_own_namespace, tmpfs, write},
+    volumes::{of_each_kind, take_away},
+};
+
+fn remove(space: &Space) -> Result<DiskReport, Vec<pod_teardown::node::fault::StepError>> {
+    block_on(remove_pod_dir(&space.pod, &space.mounts, &Effects::ungated()))
+}
+
+#[test]
+fn after_the_volumes_the_whole_directory_goes_and_the_neighbours_stay() {
+    in_own_namespace(|space| {
+        of_each_kind(space);
+        write(&space.pod.path().join("userns"), "{}");
+        let neighbour = space.root.join("pods/neighbour");
+        write(&neighbour.join("etc-hosts"), "");
+        take_away(space);
+        assert!(remove(space).unwrap().removed > 4);
+        assert!(!space.pod.path().exists() && neighbour.join("etc-hosts").exists());
+        assert_eq!(
+            remove(space),
+            Ok(DiskReport::default()),
+            "a second run has nothing to do"
+        );
+    });
+}
+
+#[test]
+fn a_directory_with_a_volume_or_a_mount_is_refused_as_a_whole() {
+    in_own_namespace(|space| {
+        write(&space.pod.path().join("etc-hosts"), "precious");
+        let volume = space.volume("configmap", "c");
+        let errors = remove(space).unwrap_err();
+        assert_eq!(
+            (&errors[0].fault.path, &errors[0].fault.cause),
+            (&volume, &Cause::StillThere)
+        );
+        fs::remove_dir(&volume).unwrap();
+
+        let bound = space.pod.path().join("plugins/p");
+        fs::create_dir_all(&bound).unwrap();
+        bind(&space.outside, &bound);
+        assert_eq!(remove(space).unwrap_err()[0].fault.path, bound);
+        assert_eq!(
+            fs::read_to_string(space.pod.path().join("etc-hosts")).unwrap(),
+            "precious"
+        );
+    });
+}
+
+#[test]
+fn a_pod_directory_that_is_a_mount_point_itself_is_never_entered() {
+    in_own_namespace(|space| {
+        tmpfs(space.pod.path());
+        write(&space.pod.path().join("etc-hosts"), "precious");
+        assert_eq!(remove(space).unwrap_err()[0].fault.cause, Cause::OtherFileSystem);
+        assert_eq!(
+            fs::read_to_string(space.pod.path().join("etc-hosts")).unwrap(),
+            "precious"
+        );
+    });
+}

@@ -1,0 +1,111 @@
+//! A mount namespace of a test's own, with a kubelet directory in it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+};
+
+use nix::sched::{CloneFlags, unshare};
+use pod_teardown::node::{kubelet_root::KubeletRoot, mounts::Mounts, pod_dir::PodDir};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+
+pub const UID: &str = "5f0d7f0e-1b1c-4f7e-8d2b-6a9c1c7e0a01";
+
+/// A kubelet's directory on a file system of its own.
+pub struct Space {
+    /// A directory beside the kubelet's, for what must survive.
+    pub outside: PathBuf,
+    pub root: PathBuf,
+    pub pod: PodDir,
+    pub mounts: Arc<Mounts>,
+}
+
+/// Runs a test on a thread with its own mount namespace, on a fresh tmpfs that propagates like a real node's root.
+pub fn in_own_namespace(test: impl FnOnce(&Space) + Send + 'static) {
+    let temp = tempfile::tempdir().unwrap();
+    let base = temp.path().canonicalize().unwrap();
+    let run = move || {
+        unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).expect("these tests need root");
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+        tmpfs(&base);
+        mount_change(&base, MountPropagationFlags::SHARED).unwrap();
+        test(&Space::at(&base));
+    };
+    // The namespace and all its mounts go with the thread.
+    if let Err(panic) = thread::spawn(run).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs async code where every thread that it starts is in this thread's mount namespace.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+pub fn tmpfs(path: &Path) {
+    fs::create_dir_all(path).unwrap();
+    mount("tmpfs", path, "tmpfs", MountFlags::empty(), None).unwrap();
+}
+
+pub fn bind(source: &Path, target: &Path) {
+    mount_bind(source, target).unwrap();
+}
+
+pub fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+// === impl Space ===
+
+impl Space {
+    fn at(base: &Path) -> Self {
+        let root = base.join("kubelet");
+        fs::create_dir_all(root.join("pods").join(UID)).unwrap();
+        fs::create_dir(base.join("outside")).unwrap();
+        let resolved = KubeletRoot::resolve(&root).unwrap();
+        Self {
+            outside: base.join("outside"),
+            pod: PodDir::new(&resolved, UID).unwrap(),
+            // Not /proc/self: that is the main thread's namespace.
+            mounts: Arc::new(Mounts::new("/proc/thread-self/mountinfo", resolved.pods())),
+            root,
+        }
+    }
+
+    pub fn volume(&self, plugin: &str, name: &str) -> PathBuf {
+        let path = self
+            .pod
+            .path()
+            .join("volumes")
+            .join(format!("kubernetes.io~{plugin}"))
+            .join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    pub fn marker(&self, name: &str) -> PathBuf {
+        let path = self.pod.path().join("plugins/kubernetes.io~empty-dir").join(name);
+        write(&path.join("ready"), "");
+        path
+    }
+
+    /// A subPath bind as the kubelet makes it, of a directory.
+    pub fn subpath(&self, volume: &str, index: u32, source: &Path) -> PathBuf {
+        let path = self.pod.path().join(format!("volume-subpaths/{volume}/app/{index}"));
+        fs::create_dir_all(&path).unwrap();
+        bind(source, &path);
+        path
+    }
+
+    /// Paths of all mounts of the pod.
+    pub fn mounted(&self) -> Vec<PathBuf> {
+        self.pod.mounted(&self.mounts.read().unwrap())
+    }
+}

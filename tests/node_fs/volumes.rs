@@ -1,0 +1,334 @@
+//! Volumes of a pod, as a kubelet leaves them and as nobody should.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use pod_teardown::{
+    node::{
+        effects::{Effects, Held},
+        fault::{Cause, Step, StepError},
+    },
+    teardown::volumes::{VolumesReport, tear_down_volumes},
+};
+use rustix::io::Errno;
+
+use crate::space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write};
+
+fn tear_down(space: &Space) -> Result<VolumesReport, Vec<StepError>> {
+    tear_down_with(space, &Effects::ungated())
+}
+
+fn tear_down_with(space: &Space, effects: &Effects) -> Result<VolumesReport, Vec<StepError>> {
+    block_on(tear_down_volumes(&space.pod, &space.mounts, effects))
+}
+
+#[track_caller]
+pub fn take_away(space: &Space) {
+    assert_eq!(tear_down(space).unwrap().withheld, 0);
+}
+
+#[track_caller]
+fn assert_gone(space: &Space) {
+    assert_eq!(space.mounted(), Vec::<PathBuf>::new());
+    assert_eq!(space.pod.leftovers(&space.mounts), Ok(vec![]));
+    assert_eq!(
+        tear_down(space),
+        Ok(VolumesReport::default()),
+        "a second run has nothing to do"
+    );
+}
+
+#[track_caller]
+fn assert_precious(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    assert_eq!(fs::read_to_string(path).unwrap(), "precious", "{path:?}");
+}
+
+/// A pod with one volume of each kind, mounted where a kubelet mounts it.
+pub fn of_each_kind(space: &Space) {
+    write(&space.volume("empty-dir", "disk").join("a/b/file"), "");
+    space.marker("disk");
+    for (plugin, name) in [
+        ("empty-dir", "memory"),
+        ("secret", "s"),
+        ("projected", "p"),
+        ("downward-api", "d"),
+    ] {
+        let dir = space.volume(plugin, name);
+        tmpfs(&dir);
+        write(&dir.join("..2026/file"), "");
+        std::os::unix::fs::symlink("..2026", dir.join("..data")).unwrap();
+        std::os::unix::fs::symlink("..data/file", dir.join("file")).unwrap();
+        space.marker(&if plugin == "empty-dir" {
+            name.to_owned()
+        } else {
+            format!("wrapped_{name}")
+        });
+    }
+    let config = space.volume("configmap", "c");
+    write(&config.join("..2026/file"), "");
+    std::os::unix::fs::symlink("..2026", config.join("..data")).unwrap();
+    space.marker("wrapped_c");
+    write(&space.pod.path().join("etc-hosts"), "");
+    write(&space.pod.path().join("containers/app/0a1b2c3d"), "");
+}
+
+#[test]
+fn volumes_of_each_kind_are_gone_after_one_run() {
+    in_own_namespace(|space| {
+        of_each_kind(space);
+        space.subpath(
+            "disk",
+            0,
+            &space.pod.path().join("volumes/kubernetes.io~empty-dir/disk/a"),
+        );
+        let report = tear_down(space).unwrap();
+        assert_eq!((report.unmounted, report.withheld), (5, 0));
+        assert!(space.pod.path().join("etc-hosts").exists(), "not a volume");
+        assert!(!space.pod.path().join("volume-subpaths").exists());
+        assert_eq!(
+            fs::read_dir(space.pod.path().join("plugins/kubernetes.io~empty-dir"))
+                .unwrap()
+                .count(),
+            0
+        );
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn data_behind_a_bind_mount_in_a_disk_volume_survives() {
+    in_own_namespace(|space| {
+        let dir = space.volume("empty-dir", "cache");
+        write(&space.outside.join("data/file"), "precious");
+        fs::create_dir_all(dir.join("deep/bound")).unwrap();
+        bind(&space.outside.join("data"), &dir.join("deep/bound"));
+        take_away(space);
+        assert_precious(space.outside.join("data/file"));
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn while_a_bind_mount_in_a_volume_is_busy_nothing_of_the_volume_is_removed() {
+    in_own_namespace(|space| {
+        let dir = space.volume("empty-dir", "cache");
+        write(&dir.join("own"), "precious");
+        write(&space.outside.join("data/file"), "precious");
+        fs::create_dir(dir.join("bound")).unwrap();
+        bind(&space.outside.join("data"), &dir.join("bound"));
+        write(&space.volume("configmap", "other").join("file"), "");
+        let here = std::env::current_dir().unwrap();
+        std::env::set_current_dir(dir.join("bound")).unwrap();
+
+        let errors = tear_down(space).unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert_eq!(
+            (&errors[0].fault.path, errors[0].step),
+            (&dir.join("bound"), Step::Volumes)
+        );
+        assert_eq!(errors[0].fault.cause, Cause::Errno(Errno::BUSY));
+        assert_precious(dir.join("own"));
+        assert_precious(dir.join("bound/file"));
+        assert!(
+            !space.pod.path().join("volumes/kubernetes.io~configmap/other").exists(),
+            "others are not held up"
+        );
+        assert_eq!(space.pod.is_clean(&space.mounts), Ok(false));
+
+        std::env::set_current_dir(here).unwrap();
+        take_away(space);
+        assert_precious(space.outside.join("data/file"));
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn a_busy_memory_volume_keeps_its_content_and_its_subpaths_do_not_hide_it() {
+    in_own_namespace(|space| {
+        let dir = space.volume("empty-dir", "memory");
+        tmpfs(&dir);
+        write(&dir.join("sub/file"), "precious");
+        let target = space.subpath("memory", 0, &dir.join("sub"));
+        let open = fs::File::open(dir.join("sub/file")).unwrap();
+        let errors = tear_down(space).unwrap_err();
+        assert_eq!(
+            errors.iter().map(|error| &error.fault.path).collect::<Vec<_>>(),
+            [&dir],
+            "{errors:?}"
+        );
+        assert_precious(dir.join("sub/file"));
+        assert!(!space.mounted().contains(&target));
+        drop(open);
+        take_away(space);
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn stacked_and_nested_mounts_in_volumes_go_without_loss_outside() {
+    in_own_namespace(|space| {
+        let dir = space.volume("projected", "p");
+        tmpfs(&dir);
+        tmpfs(&dir);
+        tmpfs(&dir.join("nested"));
+        fs::create_dir(dir.join("nested/bound")).unwrap();
+        write(&space.outside.join("file"), "precious");
+        bind(&space.outside, &dir.join("nested/bound"));
+        take_away(space);
+        assert_precious(space.outside.join("file"));
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn mounts_that_propagate_into_subpaths_and_back_are_gone_on_both_sides() {
+    in_own_namespace(|space| {
+        let dir = space.volume("empty-dir", "v");
+        fs::create_dir(dir.join("sub")).unwrap();
+        let target = space.subpath("v", 0, &dir.join("sub"));
+        tmpfs(&dir.join("sub/inner"));
+        tmpfs(&target.join("other"));
+        let mut mounted = space.mounted();
+        mounted.sort();
+        let expected = [
+            &target,
+            &target.join("inner"),
+            &target.join("other"),
+            &dir.join("sub/inner"),
+            &dir.join("sub/other"),
+        ];
+        assert_eq!(mounted.iter().collect::<Vec<_>>(), expected, "one peer group");
+        take_away(space);
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn subpaths_of_host_paths_are_unmounted_and_the_host_keeps_its_files() {
+    in_own_namespace(|space| {
+        write(&space.outside.join("dir/file"), "precious");
+        space.subpath("host", 0, &space.outside.join("dir"));
+        let file = space.pod.path().join("volume-subpaths/host/app/1");
+        write(&file, "");
+        bind(&space.outside.join("dir/file"), &file);
+        fs::create_dir_all(space.pod.path().join("volume-subpaths/half-made/app/2")).unwrap();
+        take_away(space);
+        assert_precious(space.outside.join("dir/file"));
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn kinds_that_are_not_handled_are_left_alone_and_keep_the_pod() {
+    in_own_namespace(|space| {
+        let nfs = space.volume("nfs", "share");
+        tmpfs(&nfs);
+        write(&nfs.join("file"), "precious");
+        let target = space.subpath("share", 0, &nfs);
+        tmpfs(&space.volume("secret", "s"));
+        let errors = tear_down(space).unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        let text = errors[0].to_string();
+        assert!(text.contains("kubernetes.io~nfs") && text.contains("share"), "{text}");
+        assert_precious(nfs.join("file"));
+        let mut left = space.mounted();
+        left.sort();
+        assert_eq!(left, [target, nfs], "the secret is gone all the same");
+        assert_eq!(space.pod.is_clean(&space.mounts), Ok(false));
+    });
+}
+
+#[test]
+fn a_mount_elsewhere_in_the_pods_directory_is_reported_and_not_touched() {
+    in_own_namespace(|space| {
+        let odd = space.pod.path().join("containers/app");
+        tmpfs(&odd);
+        let errors = tear_down(space).unwrap_err();
+        assert_eq!(
+            (&errors[0].fault.path, &errors[0].fault.cause),
+            (&odd, &Cause::StillMounted)
+        );
+        assert_eq!(space.mounted(), [odd]);
+    });
+}
+
+#[test]
+fn a_dry_run_touches_nothing_and_says_that_it_did_not() {
+    in_own_namespace(|space| {
+        of_each_kind(space);
+        let mounted = space.mounted();
+        let effects = Effects::new(true, Arc::new(|| Ok(())));
+        let report = tear_down_with(space, &effects).unwrap();
+        assert_eq!((report.unmounted, report.removed), (0, 0));
+        assert!(report.withheld >= 4 + 6, "{report:?}");
+        assert_eq!(space.mounted(), mounted);
+        assert!(
+            space
+                .pod
+                .path()
+                .join("plugins/kubernetes.io~empty-dir/disk/ready")
+                .exists()
+        );
+    });
+}
+
+#[test]
+fn a_shut_gate_keeps_everything_as_it_is() {
+    in_own_namespace(|space| {
+        of_each_kind(space);
+        let mounted = space.mounted();
+        let held = Held {
+            reason: "a kubelet is here".into(),
+        };
+        let answer = held.clone();
+        let effects = Effects::new(false, Arc::new(move || Err(answer.clone())));
+        let errors = tear_down_with(space, &effects).unwrap_err();
+        assert!(
+            errors
+                .iter()
+                .any(|error| error.fault.cause == Cause::Held(held.clone())),
+            "{errors:?}"
+        );
+        assert_eq!(space.mounted(), mounted);
+        assert!(
+            space
+                .pod
+                .path()
+                .join("volumes/kubernetes.io~empty-dir/disk/a/b/file")
+                .exists()
+        );
+    });
+}
+
+#[test]
+fn a_root_that_is_mounted_on_itself_and_reached_by_a_link_makes_no_difference() {
+    in_own_namespace(|space| {
+        bind(&space.root, &space.root);
+        let link = space.outside.join("kubelet");
+        std::os::unix::fs::symlink(&space.root, &link).unwrap();
+        let root = pod_teardown::node::kubelet_root::KubeletRoot::resolve(&link).unwrap();
+        let pod = pod_teardown::node::pod_dir::PodDir::new(&root, UID).unwrap();
+        of_each_kind(space);
+        let report = block_on(tear_down_volumes(&pod, &space.mounts, &Effects::ungated())).unwrap();
+        assert_eq!(report.unmounted, 4);
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn a_volume_that_is_a_link_is_removed_and_its_target_is_not_unmounted() {
+    in_own_namespace(|space| {
+        tmpfs(&space.outside.join("mounted"));
+        write(&space.outside.join("mounted/file"), "precious");
+        let dir = space.volume("empty-dir", "v");
+        fs::remove_dir(&dir).unwrap();
+        std::os::unix::fs::symlink(space.outside.join("mounted"), &dir).unwrap();
+        take_away(space);
+        assert_precious(space.outside.join("mounted/file"));
+        assert_gone(space);
+    });
+}
