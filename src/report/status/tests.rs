@@ -1,5 +1,6 @@
 //! The rules of a pod's status, each by the claim it makes.
 
+mod arbitrary;
 mod conditions;
 mod containers;
 mod fixture;
