@@ -13,7 +13,8 @@ pub fn patch(api: &Pod, uid: &str, wanted: &PodStatus) -> Option<Value> {
     if uid.is_empty() || api.metadata.uid.as_deref() != Some(uid) {
         return None;
     }
-    let live = api.status.clone().unwrap_or_default();
+    let none = PodStatus::default();
+    let live = api.status.as_ref().unwrap_or(&none);
     let Merged {
         verdict,
         conditions,

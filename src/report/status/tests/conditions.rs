@@ -159,7 +159,7 @@ fn readiness_gates_must_hold_too() {
         condition_type: kind.into(),
     };
     let pod = with_spec(running_pod(), |spec| {
-        spec.readiness_gates = Some(vec![gate("x"), gate("y"), gate("z")])
+        spec.readiness_gates = Some(vec![gate("x"), gate("y"), gate("z")]);
     });
     let pod = with_condition(
         with_condition(pod, mk_condition("x", "True")),
@@ -260,6 +260,12 @@ fn disruption_target_comes_with_the_terminal_phase_and_not_before() {
         ..by_api.clone()
     };
     assert_eq!(conditions(&case, Stage::Stopped)[0], expected, "replaced in its place");
+    let over = with_status(case.pod.clone(), |status| status.phase = Some("Failed".into()));
+    let late = Case {
+        pod: over,
+        ..case.clone()
+    };
+    assert_eq!(conditions(&late, Stage::Stopped)[0], by_api, "it is over already");
     case.imposed = None;
     assert_eq!(
         condition(&case, Stage::Stopped, "DisruptionTarget"),

@@ -289,7 +289,7 @@ fn a_vanished_container_keeps_its_ids_and_ends_as_unknown() {
 fn a_container_nobody_knows_waits_with_the_reason_of_its_turn() {
     let pod = mk_pod([mk_container("a")]);
     let with_init = with_spec(pod.clone(), |spec| {
-        spec.init_containers = Some(vec![mk_container("init")])
+        spec.init_containers = Some(vec![mk_container("init")]);
     });
     for (pod, reason) in [(pod, "ContainerCreating"), (with_init, "PodInitializing")] {
         let expected = ContainerStatus {
@@ -344,7 +344,7 @@ fn an_init_container_without_a_trace_succeeded_if_a_regular_one_was_created() {
 #[test]
 fn an_init_container_is_ready_once_it_is_done() {
     let pod = with_spec(mk_pod([mk_container("a")]), |spec| {
-        spec.init_containers = Some(vec![mk_container("init")])
+        spec.init_containers = Some(vec![mk_container("init")]);
     });
     for (instance, started, ready) in [
         (running("init"), true, false),
@@ -445,6 +445,37 @@ fn an_ephemeral_container_has_no_probes_and_no_say_in_the_phase() {
     };
     assert_eq!(status.ephemeral_container_statuses, Some(vec![expected]));
     assert_eq!(status.phase.as_deref(), Some("Succeeded"));
+}
+
+#[test]
+fn an_ephemeral_container_never_comes_back_and_a_sidecar_always_may() {
+    let pod = with_spec(mk_pod([mk_container("a")]), |spec| {
+        spec.restart_policy = Some("Always".into());
+        spec.init_containers = Some(vec![mk_sidecar("s")]);
+        spec.ephemeral_containers = Some(vec![EphemeralContainer {
+            name: "e".into(),
+            ..Default::default()
+        }]);
+    });
+    let ended = |name: &str| mk_entry(name, terminated(end_of(name, 0)));
+    let pod = with_status(with_init_entry(pod, ended("s")), |status| {
+        status.ephemeral_container_statuses = Some(vec![ContainerStatus {
+            started: None,
+            ..ended("e")
+        }]);
+    });
+    let again = |name: &str| Container {
+        id: format!("{name}-1"),
+        ..running(name)
+    };
+    let status = Case::new(pod.clone(), [again("s"), again("e")]).generate(Stage::Terminating);
+    assert_eq!(
+        status.ephemeral_container_statuses,
+        pod.status.unwrap().ephemeral_container_statuses
+    );
+    let sidecar = &status.init_container_statuses.unwrap()[0];
+    assert_eq!(sidecar.state, Some(running_since(at(10))));
+    assert_eq!(sidecar.last_state, ended("s").state);
 }
 
 type Spec = k8s_openapi::api::core::v1::Container;

@@ -144,13 +144,13 @@ pub(super) fn with_status(mut pod: Pod, change: impl FnOnce(&mut PodStatus)) -> 
 
 pub(super) fn with_entry(pod: Pod, entry: ContainerStatus) -> Pod {
     with_status(pod, |status| {
-        status.container_statuses.get_or_insert_default().push(entry)
+        status.container_statuses.get_or_insert_default().push(entry);
     })
 }
 
 pub(super) fn with_init_entry(pod: Pod, entry: ContainerStatus) -> Pod {
     with_status(pod, |status| {
-        status.init_container_statuses.get_or_insert_default().push(entry)
+        status.init_container_statuses.get_or_insert_default().push(entry);
     })
 }
 

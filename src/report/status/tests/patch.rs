@@ -195,7 +195,7 @@ fn conditions_of_others_are_not_in_the_patch() {
     case.pod = with_condition(case.pod, stale);
     case.observed.containers = vec![exited("a", 0)];
     let wanted = case.generate(Stage::Stopped);
-    let mut meanwhile = case.pod.clone();
+    let mut meanwhile = case.pod;
     let conditions = meanwhile.status.as_mut().unwrap().conditions.get_or_insert_default();
     conditions.retain(|condition| condition.type_ != "example.com/lb");
     conditions.insert(0, mk_condition("example.com/lb", "True"));
@@ -287,7 +287,7 @@ fn entries_of_containers_added_meanwhile_stay() {
         }]);
     });
     let meanwhile = with_status(meanwhile, |status| {
-        status.ephemeral_container_statuses = Some(vec![debug.clone()])
+        status.ephemeral_container_statuses = Some(vec![debug.clone()]);
     });
     let after = send(&meanwhile, &wanted);
     assert_eq!(live(&after).ephemeral_container_statuses, Some(vec![debug]));

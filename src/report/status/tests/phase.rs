@@ -165,7 +165,7 @@ fn init_containers_decide_before_regular_ones() {
 #[test]
 fn sidecars_that_ended_say_nothing_about_success() {
     let pod = with_spec(mk_pod([mk_container("a")]), |spec| {
-        spec.init_containers = Some(vec![mk_sidecar("proxy")])
+        spec.init_containers = Some(vec![mk_sidecar("proxy")]);
     });
     let case = Case::new(pod, [exited("a", 0), exited("proxy", 137)]);
     assert_eq!(case.phase(Stage::Stopped), "Succeeded");
@@ -290,7 +290,7 @@ fn reason_and_message_belong_to_the_phase_they_came_with() {
 fn a_pod_that_outlived_its_deadline_failed() {
     let pod = |seconds| {
         with_spec(mk_pod([mk_container("a")]), |spec| {
-            spec.active_deadline_seconds = Some(seconds)
+            spec.active_deadline_seconds = Some(seconds);
         })
     };
     let ended_at = |seconds| Container {
@@ -350,4 +350,17 @@ fn observed_generation_never_falls() {
             expected
         );
     }
+}
+
+#[test]
+fn an_end_that_was_part_of_a_restart_of_the_whole_pod_is_not_the_last() {
+    let restarting = Container {
+        reason: "RestartingAllContainers".into(),
+        ..exited("init", 137)
+    };
+    let pod = with_spec(mk_pod([mk_container("a")]), |spec| {
+        spec.init_containers = Some(vec![mk_container("init")]);
+    });
+    assert_eq!(Case::new(pod.clone(), [restarting]).phase(Stage::Stopped), "Pending");
+    assert_eq!(Case::new(pod, [exited("init", 137)]).phase(Stage::Stopped), "Failed");
 }

@@ -20,7 +20,7 @@ fn with_two_inits() -> Pod {
 #[test]
 fn a_pod_that_never_started_fails_with_137() {
     let pod = with_status(mk_pod([mk_container("a")]), |status| {
-        status.phase = Some("Pending".into())
+        status.phase = Some("Pending".into());
     });
     let status = Case::new(pod, []).generate(Stage::Terminated);
     assert_eq!(
@@ -33,7 +33,7 @@ fn a_pod_that_never_started_fails_with_137() {
 #[test]
 fn regular_containers_end_only_if_the_pod_was_initialized() {
     let proxy = with_spec(mk_pod([mk_container("a")]), |spec| {
-        spec.init_containers = Some(vec![mk_sidecar("proxy")])
+        spec.init_containers = Some(vec![mk_sidecar("proxy")]);
     });
     let started = mk_entry("proxy", running_since(at(10)));
     let not_started = ContainerStatus {
