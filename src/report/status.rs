@@ -6,6 +6,7 @@
 //! Neither waits, reads or sends anything.
 //! Reasons and the short forms of condition messages are those of the kubelet, so that a hand-over changes no object.
 
+mod absent;
 mod addresses;
 mod conditions;
 mod containers;
@@ -16,7 +17,9 @@ mod message;
 mod normalize;
 mod patch;
 mod phase;
+mod readiness;
 mod restart;
+mod tally;
 mod terminated;
 mod transition;
 
@@ -27,7 +30,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::node::cri::types::{ContainerState, RuntimePod};
+use crate::node::cri::types::{Container, ContainerState, RuntimePod};
 
 pub use message::Messages;
 pub use patch::patch;
@@ -79,7 +82,7 @@ pub struct Facts<'a> {
 impl Facts<'_> {
     /// The stage to report by. A container that is seen running refutes the caller: invariant 1 weighs more than his word.
     fn stage(&self) -> Stage {
-        let runs = |container: &crate::node::cri::types::Container| container.state == ContainerState::Running;
+        let runs = |container: &Container| container.state == ContainerState::Running;
         if self.observed.containers.iter().any(runs) {
             Stage::Terminating
         } else {

@@ -90,7 +90,12 @@ impl TerminationMessage {
 
     /// The text, empty if there is none. Blocks on local disks only.
     pub fn read(&self) -> Result<String, Error> {
-        let file = self.file.as_deref().map(|file| tail(file, FILE_LIMIT)).transpose()?.unwrap_or_default();
+        let file = self
+            .file
+            .as_deref()
+            .map(|file| tail(file, FILE_LIMIT))
+            .transpose()?
+            .unwrap_or_default();
         match &self.log {
             Some(log) if file.bytes.is_empty() => Ok(end_of_log(&tail(log, LOG_WINDOW)?)),
             Some(_) | None => Ok(file.text()),
@@ -110,7 +115,10 @@ pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Mes
         match TerminationMessage::of(container).read() {
             Ok(text) => messages.insert(&container.id, text),
             Err(error) => {
-                messages.insert(&container.id, format!("Termination message lost: {}", error.with_cause()));
+                messages.insert(
+                    &container.id,
+                    format!("Termination message lost: {}", error.with_cause()),
+                );
                 errors.push(error);
             }
         }
@@ -133,7 +141,11 @@ impl Tail {
     fn text(&self) -> String {
         let is_continuation = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
         // At most three bytes can belong to a character that began before the cut.
-        let split = if self.cut { self.bytes.iter().take(3).take_while(is_continuation).count() } else { 0 };
+        let split = if self.cut {
+            self.bytes.iter().take(3).take_while(is_continuation).count()
+        } else {
+            0
+        };
         String::from_utf8_lossy(&self.bytes[split..]).into_owned()
     }
 }

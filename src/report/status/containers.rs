@@ -1,17 +1,15 @@
 //! The three lists of container statuses (`convertToAPIContainerStatuses`).
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodSpec, PodStatus,
+    Container, ContainerState, ContainerStateTerminated, ContainerStatus, PodSpec, PodStatus,
 };
 
 use super::restart::is_sidecar;
-use super::{Facts, Stage, instance, transition};
-use crate::node::cri::types::ContainerState as RuntimeState;
+use super::{Facts, absent, instance, transition};
 
 /// Exit code of a container whose end nobody can tell: never success.
-pub(super) const UNKNOWN_EXIT: i32 = 137;
+const UNKNOWN_EXIT: i32 = 137;
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
-const CRASH_LOOP: &str = "CrashLoopBackOff";
 
 /// All container statuses of a pod: regular and ephemeral ones by name, init ones in the order of the spec.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -111,14 +109,12 @@ fn slots(spec: &PodSpec) -> impl Iterator<Item = Slot<'_>> {
         }
     }
     let init = spec.init_containers.iter().flatten().map(|container| {
-        slot(
-            if is_sidecar(container) {
-                Kind::Sidecar
-            } else {
-                Kind::Init
-            },
-            container,
-        )
+        let kind = if is_sidecar(container) {
+            Kind::Sidecar
+        } else {
+            Kind::Init
+        };
+        slot(kind, container)
     });
     let regular = spec.containers.iter().map(|container| slot(Kind::Regular, container));
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| Slot {
@@ -143,7 +139,7 @@ fn entry(facts: &Facts<'_>, spec: &PodSpec, slot: &Slot<'_>, previous: Option<&C
         .filter(|newest| !instance::is_of_an_earlier_run(facts, newest, previous));
     let mut entry = match newest {
         Some(newest) => instance::entry(facts, slot, previous, newest, instances.next()),
-        None => absent(facts, spec, slot, previous),
+        None => absent::entry(facts, spec, slot, previous),
     };
     if let Some(previous) = previous {
         carry_over(&mut entry, previous);
@@ -154,98 +150,6 @@ fn entry(facts: &Facts<'_>, spec: &PodSpec, slot: &Slot<'_>, previous: Option<&C
     }
     instance::set_readiness(&mut entry, slot, previous);
     entry
-}
-
-/// A container that the runtime does not know, or no longer.
-fn absent(facts: &Facts<'_>, spec: &PodSpec, slot: &Slot<'_>, previous: Option<&ContainerStatus>) -> ContainerStatus {
-    let waiting = ContainerState {
-        waiting: Some(default_waiting(spec)),
-        ..Default::default()
-    };
-    let Some(previous) = previous else {
-        let mut entry = fresh(slot, waiting);
-        infer_success(facts, spec, slot, &mut entry);
-        return entry;
-    };
-    let state = previous.state.clone().unwrap_or_default();
-    if state.terminated.is_some() {
-        return previous.clone();
-    }
-    let mut entry = ContainerStatus {
-        image: slot.image.to_owned(),
-        restart_count: previous.restart_count.max(0),
-        last_state: previous.last_state.clone(),
-        ..fresh(slot, waiting)
-    };
-    if previous.container_id.is_some() {
-        // The kubelet drops the ids of a lost container; they are all that is left to search the logs by.
-        entry.container_id.clone_from(&previous.container_id);
-        entry.image.clone_from(&previous.image);
-        entry.image_id.clone_from(&previous.image_id);
-    }
-    if infer_success(facts, spec, slot, &mut entry) {
-        return entry;
-    }
-    if state.running.is_some() {
-        vanished(facts, &mut entry);
-    } else if facts.pod.metadata.deletion_timestamp.is_none() {
-        still_waiting(facts, state, &mut entry);
-    }
-    entry
-}
-
-/// It ran, and the runtime has lost it.
-fn vanished(facts: &Facts<'_>, entry: &mut ContainerStatus) {
-    let end = lost(
-        "The runtime no longer knew the container when the pod was taken down; it was running before",
-        entry,
-    );
-    match facts.stage {
-        // As the kubelet: waiting with a past, so that a runtime that was only asked too early can still correct it.
-        Stage::Terminating => {
-            if entry.last_state.as_ref().is_none_or(|last| last.terminated.is_none()) {
-                entry.last_state = Some(end);
-            }
-        }
-        Stage::Stopped | Stage::Terminated => entry.state = Some(end),
-    }
-}
-
-/// The kubelet keeps the reason of a failed start in memory; after its death the API's entry is the memory. A crash loop
-/// that will not go round again ends with its last real exit, unless that was a success, which nobody can vouch for.
-fn still_waiting(facts: &Facts<'_>, state: ContainerState, entry: &mut ContainerStatus) {
-    let Some(waiting) = state.waiting else { return };
-    let crashed = entry.last_state.as_ref().and_then(|last| last.terminated.as_ref());
-    let crashed = crashed.is_some_and(|end| end.exit_code != 0) && waiting.reason.as_deref() == Some(CRASH_LOOP);
-    entry.state = match facts.stage {
-        Stage::Stopped | Stage::Terminated if crashed => entry.last_state.take(),
-        Stage::Terminating | Stage::Stopped | Stage::Terminated => Some(ContainerState {
-            waiting: Some(waiting),
-            ..Default::default()
-        }),
-    };
-}
-
-/// An ordinary init container without a trace must have done its work if a regular one was created after it.
-fn infer_success(facts: &Facts<'_>, spec: &PodSpec, slot: &Slot<'_>, entry: &mut ContainerStatus) -> bool {
-    let was_created = |container: &Container| {
-        facts
-            .observed
-            .newest(&container.name)
-            .is_some_and(|instance| instance.state != RuntimeState::Unknown)
-    };
-    let inferred = slot.kind == Kind::Init && spec.containers.iter().any(was_created);
-    if inferred {
-        entry.state = Some(ended(ContainerStateTerminated {
-            exit_code: 0,
-            reason: Some("Completed".into()),
-            message: Some(
-                "The runtime has no record of it, but the pod was initialized, so it must have succeeded".into(),
-            ),
-            ..Default::default()
-        }));
-    }
-    inferred
 }
 
 /// The end of a container that nobody can tell: 137 and no times.
@@ -277,26 +181,4 @@ fn carry_over(entry: &mut ContainerStatus, previous: &ContainerStatus) {
     entry.volume_mounts.clone_from(&previous.volume_mounts);
     entry.user.clone_from(&previous.user);
     entry.stop_signal.clone_from(&previous.stop_signal);
-}
-
-fn default_waiting(spec: &PodSpec) -> ContainerStateWaiting {
-    let has_init = spec.init_containers.as_ref().is_some_and(|list| !list.is_empty());
-    let reason = if has_init {
-        "PodInitializing"
-    } else {
-        "ContainerCreating"
-    };
-    ContainerStateWaiting {
-        reason: Some(reason.into()),
-        message: None,
-    }
-}
-
-fn fresh(slot: &Slot<'_>, state: ContainerState) -> ContainerStatus {
-    ContainerStatus {
-        name: slot.name.to_owned(),
-        image: slot.image.to_owned(),
-        state: Some(state),
-        ..Default::default()
-    }
 }

@@ -17,8 +17,9 @@ pub(super) fn exceeded(facts: &Facts<'_>, api: &PodStatus) -> bool {
     let Some(seconds) = spec.and_then(|spec| spec.active_deadline_seconds) else {
         return false;
     };
-    let Some(start) = &api.start_time else { return false };
-    let Ok(deadline) = start.0.checked_add(SignedDuration::from_secs(seconds.max(0))) else {
+    // What has no start time is given this one now.
+    let start = api.start_time.as_ref().map_or(facts.now, |start| start.0);
+    let Ok(deadline) = start.checked_add(SignedDuration::from_secs(seconds.max(0))) else {
         return false;
     };
     let ended_in_time = |container: &Container| {

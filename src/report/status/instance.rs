@@ -49,7 +49,7 @@ pub(super) fn is_of_an_earlier_run(
             && previous
                 .container_id
                 .as_deref()
-                .is_some_and(|id| id != api_id(facts, instance))
+                .is_some_and(|id| !id.is_empty() && id != api_id(facts, instance))
     })
 }
 

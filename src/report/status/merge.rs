@@ -23,8 +23,9 @@ pub(super) struct Merged {
 }
 
 pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
-    let live = pod.status.clone().unwrap_or_default();
-    let spec = pod.spec.clone().unwrap_or_default();
+    let (no_status, no_spec) = (PodStatus::default(), PodSpec::default());
+    let live = pod.status.as_ref().unwrap_or(&no_status);
+    let spec = pod.spec.as_ref().unwrap_or(&no_spec);
     let regular = |_: &str| Kind::Regular;
     let ephemeral = |_: &str| Kind::Ephemeral;
     let init = |name: &str| {
@@ -36,22 +37,22 @@ pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
         if sidecar { Kind::Sidecar } else { Kind::Init }
     };
     Merged {
-        verdict: verdict(&live, wanted),
-        conditions: conditions(&live, wanted),
+        verdict: verdict(live, wanted),
+        conditions: conditions(live, wanted),
         regular: entries(
-            &spec,
+            spec,
             regular,
             live.container_statuses.as_deref(),
             wanted.container_statuses.as_deref(),
         ),
         init: entries(
-            &spec,
+            spec,
             init,
             live.init_container_statuses.as_deref(),
             wanted.init_container_statuses.as_deref(),
         ),
         ephemeral: entries(
-            &spec,
+            spec,
             ephemeral,
             live.ephemeral_container_statuses.as_deref(),
             wanted.ephemeral_container_statuses.as_deref(),

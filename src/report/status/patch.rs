@@ -13,7 +13,8 @@ pub fn patch(api: &Pod, uid: &str, wanted: &PodStatus) -> Option<Value> {
     if uid.is_empty() || api.metadata.uid.as_deref() != Some(uid) {
         return None;
     }
-    let live = api.status.clone().unwrap_or_default();
+    let none = PodStatus::default();
+    let live = api.status.as_ref().unwrap_or(&none);
     let Merged {
         verdict,
         conditions,
@@ -93,13 +94,14 @@ fn set_pod_ips(status: &mut Map<String, Value>, live: Option<&[PodIP]>, new: Opt
     let distinct = |list: Option<&[PodIP]>| {
         let mut ips: Vec<String> = Vec::new();
         for entry in list.unwrap_or_default() {
-            if !entry.ip.is_empty() && !ips.contains(&entry.ip) {
+            if !ips.contains(&entry.ip) {
                 ips.push(entry.ip.clone());
             }
         }
         ips
     };
-    let (live, new) = (distinct(live), distinct(new));
+    let (live, mut new) = (distinct(live), distinct(new));
+    new.retain(|ip| !ip.is_empty());
     if new.is_empty() || live == new {
         return;
     }

@@ -11,7 +11,14 @@ const MESSAGE: &str = "Nothing was left of the container when the pod was taken 
 
 /// Ends what has not ended. Ephemeral containers stay as they are.
 pub(super) fn settle(pod: &Pod, api: &PodStatus, lists: &mut Lists, verdict: &mut Verdict) {
-    if pod.spec.as_ref().is_none_or(|spec| was_initialized(spec, api)) {
+    let entries = |list: &Option<Vec<ContainerStatus>>| list.clone().unwrap_or_default();
+    let known = Lists {
+        regular: entries(&api.container_statuses),
+        init: entries(&api.init_container_statuses),
+        ephemeral: Vec::new(),
+    };
+    let was_initialized = |spec| shows_initialization(spec, &known) || shows_initialization(spec, lists);
+    if pod.spec.as_ref().is_none_or(was_initialized) {
         lists.regular.iter_mut().for_each(end);
     }
     let tried = reached(&lists.init);
@@ -33,16 +40,16 @@ fn end(entry: &mut ContainerStatus) {
     }
 }
 
-/// Whether the regular containers had their turn, by what the API knew: from then on a missing end is a failure
-/// (`hasPodInitialized`).
-fn was_initialized(spec: &PodSpec, api: &PodStatus) -> bool {
+/// Whether the regular containers had their turn: from then on a missing end is a failure (`hasPodInitialized`).
+/// The kubelet asks the API's status only; asking ours as well saves a second round to the same answer.
+fn shows_initialization(spec: &PodSpec, lists: &Lists) -> bool {
     let Some(last) = spec.init_containers.as_ref().and_then(|list| list.last()) else {
         return true;
     };
-    if api.container_statuses.iter().flatten().any(shows_a_start) {
+    if lists.regular.iter().any(shows_a_start) {
         return true;
     }
-    let Some(status) = by_name(api.init_container_statuses.as_deref().unwrap_or_default(), &last.name) else {
+    let Some(status) = by_name(&lists.init, &last.name) else {
         return false;
     };
     match Life::of(status) {

@@ -15,7 +15,9 @@ struct Words {
 
 impl Words {
     fn new(file: Option<&[u8]>, log: Option<&[u8]>) -> Self {
-        let words = Self { dir: tempfile::tempdir().unwrap() };
+        let words = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
         for (path, content) in [(words.file(), file), (words.log(), log)] {
             if let Some(content) = content {
                 fs::write(path, content).unwrap();
@@ -81,14 +83,21 @@ fn a_character_split_by_the_cut_is_left_out_and_a_foreign_byte_replaced() {
     let words = Words::new(Some(&content), None);
     assert_eq!(words.read().unwrap(), format!("{}\u{fffd}", "x".repeat(4094)));
     let words = Words::new(Some(&[0x80, b'x']), None);
-    assert_eq!(words.read().unwrap(), "\u{fffd}x", "nothing was cut here, so nothing may vanish");
+    assert_eq!(
+        words.read().unwrap(),
+        "\u{fffd}x",
+        "nothing was cut here, so nothing may vanish"
+    );
 }
 
 #[test]
 fn the_log_stands_in_for_a_missing_and_for_an_empty_file() {
     let log = log_line("F", "first") + &log_line("P", "sec") + &log_line("F:extra", "ond");
     for file in [None, Some(&b""[..])] {
-        assert_eq!(Words::new(file, Some(log.as_bytes())).read().unwrap(), "first\nsecond\n");
+        assert_eq!(
+            Words::new(file, Some(log.as_bytes())).read().unwrap(),
+            "first\nsecond\n"
+        );
     }
 }
 
@@ -129,7 +138,10 @@ fn links_pipes_and_directories_are_refused_without_blocking() {
     let _listener = std::os::unix::net::UnixListener::bind(socket.file()).unwrap();
     for words in [link, pipe, directory, socket] {
         let error = words.read().unwrap_err();
-        assert!(matches!(&error, Error::NotAFile { path } if *path == words.file()), "{error:?}");
+        assert!(
+            matches!(&error, Error::NotAFile { path } if *path == words.file()),
+            "{error:?}"
+        );
     }
 }
 
@@ -139,11 +151,46 @@ fn the_log_counts_only_for_a_failure_whose_policy_says_so() {
     let asked = mk_container(&words);
     let cases = [
         ("failed, policy asks", asked.clone(), "why\n"),
-        ("policy does not ask", Container { message_falls_back_to_log: false, ..asked.clone() }, ""),
-        ("succeeded", Container { exit_code: 0, ..asked.clone() }, ""),
-        ("could not even start", Container { reason: CANNOT_RUN.into(), ..asked.clone() }, ""),
-        ("log path not absolute", Container { log_path: "0.log".into(), ..asked.clone() }, ""),
-        ("no log path", Container { log_path: String::new(), ..asked }, ""),
+        (
+            "policy does not ask",
+            Container {
+                message_falls_back_to_log: false,
+                ..asked.clone()
+            },
+            "",
+        ),
+        (
+            "succeeded",
+            Container {
+                exit_code: 0,
+                ..asked.clone()
+            },
+            "",
+        ),
+        (
+            "could not even start",
+            Container {
+                reason: CANNOT_RUN.into(),
+                ..asked.clone()
+            },
+            "",
+        ),
+        (
+            "log path not absolute",
+            Container {
+                log_path: "0.log".into(),
+                ..asked.clone()
+            },
+            "",
+        ),
+        (
+            "no log path",
+            Container {
+                log_path: String::new(),
+                ..asked
+            },
+            "",
+        ),
     ];
     for (claim, container, expected) in cases {
         assert_eq!(TerminationMessage::of(&container).read().unwrap(), expected, "{claim}");
@@ -157,11 +204,21 @@ fn only_ended_containers_are_asked_and_a_failure_is_said_in_the_message() {
     fs::create_dir(broken.file()).unwrap();
     let containers = [
         mk_container(&words),
-        Container { id: "c2".into(), state: ContainerState::Running, ..mk_container(&words) },
-        Container { id: "c3".into(), ..mk_container(&broken) },
+        Container {
+            id: "c2".into(),
+            state: ContainerState::Running,
+            ..mk_container(&words)
+        },
+        Container {
+            id: "c3".into(),
+            ..mk_container(&broken)
+        },
     ];
     let (messages, errors) = read_all(&containers);
-    let lost = format!("Termination message lost: {} is not a regular file", broken.file().display());
+    let lost = format!(
+        "Termination message lost: {} is not a regular file",
+        broken.file().display()
+    );
     assert_eq!(messages, Messages::from_iter([("c1", "bye".to_owned()), ("c3", lost)]));
     assert_eq!(errors.len(), 1);
 }

@@ -1,0 +1,130 @@
+//! One container that the runtime does not know, or no longer: what the API knew of it is all there is.
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodSpec,
+};
+
+use super::containers::{Kind, Slot, ended, lost};
+use super::{Facts, Stage};
+use crate::node::cri::types::ContainerState as RuntimeState;
+
+const CRASH_LOOP: &str = "CrashLoopBackOff";
+
+/// A container that the runtime does not know, or no longer.
+pub(super) fn entry(
+    facts: &Facts<'_>,
+    spec: &PodSpec,
+    slot: &Slot<'_>,
+    previous: Option<&ContainerStatus>,
+) -> ContainerStatus {
+    let waiting = ContainerState {
+        waiting: Some(default_waiting(spec)),
+        ..Default::default()
+    };
+    let Some(previous) = previous else {
+        let mut entry = fresh(slot, waiting);
+        infer_success(facts, spec, slot, &mut entry);
+        return entry;
+    };
+    let state = previous.state.clone().unwrap_or_default();
+    if state.terminated.is_some() {
+        return previous.clone();
+    }
+    let mut entry = ContainerStatus {
+        image: slot.image.to_owned(),
+        restart_count: previous.restart_count.max(0),
+        last_state: previous.last_state.clone(),
+        ..fresh(slot, waiting)
+    };
+    if previous.container_id.is_some() {
+        // The kubelet drops the ids of a lost container; they are all that is left to search the logs by.
+        entry.container_id.clone_from(&previous.container_id);
+        entry.image.clone_from(&previous.image);
+        entry.image_id.clone_from(&previous.image_id);
+    }
+    if infer_success(facts, spec, slot, &mut entry) {
+        return entry;
+    }
+    if state.running.is_some() {
+        vanished(facts, &mut entry);
+    } else if facts.pod.metadata.deletion_timestamp.is_none() {
+        still_waiting(facts, state, &mut entry);
+    }
+    entry
+}
+
+/// It ran, and the runtime has lost it.
+fn vanished(facts: &Facts<'_>, entry: &mut ContainerStatus) {
+    let end = lost(
+        "The runtime no longer knew the container when the pod was taken down; it was running before",
+        entry,
+    );
+    match facts.stage {
+        // As the kubelet: waiting with a past, so that a runtime that was only asked too early can still correct it.
+        Stage::Terminating => {
+            if entry.last_state.as_ref().is_none_or(|last| last.terminated.is_none()) {
+                entry.last_state = Some(end);
+            }
+        }
+        Stage::Stopped | Stage::Terminated => entry.state = Some(end),
+    }
+}
+
+/// The kubelet keeps the reason of a failed start in memory; after its death the API's entry is the memory. A crash loop
+/// that will not go round again ends with its last real exit, unless that was a success, which nobody can vouch for.
+fn still_waiting(facts: &Facts<'_>, state: ContainerState, entry: &mut ContainerStatus) {
+    let Some(waiting) = state.waiting else { return };
+    let crashed = entry.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+    let crashed = crashed.is_some_and(|end| end.exit_code != 0) && waiting.reason.as_deref() == Some(CRASH_LOOP);
+    entry.state = match facts.stage {
+        Stage::Stopped | Stage::Terminated if crashed => entry.last_state.take(),
+        Stage::Terminating | Stage::Stopped | Stage::Terminated => Some(ContainerState {
+            waiting: Some(waiting),
+            ..Default::default()
+        }),
+    };
+}
+
+/// An ordinary init container without a trace must have done its work if a regular one was created after it.
+fn infer_success(facts: &Facts<'_>, spec: &PodSpec, slot: &Slot<'_>, entry: &mut ContainerStatus) -> bool {
+    let was_created = |container: &Container| {
+        facts
+            .observed
+            .newest(&container.name)
+            .is_some_and(|instance| instance.state != RuntimeState::Unknown)
+    };
+    let inferred = slot.kind == Kind::Init && spec.containers.iter().any(was_created);
+    if inferred {
+        entry.state = Some(ended(ContainerStateTerminated {
+            exit_code: 0,
+            reason: Some("Completed".into()),
+            message: Some(
+                "The runtime has no record of it, but the pod was initialized, so it must have succeeded".into(),
+            ),
+            ..Default::default()
+        }));
+    }
+    inferred
+}
+
+fn default_waiting(spec: &PodSpec) -> ContainerStateWaiting {
+    let has_init = spec.init_containers.as_ref().is_some_and(|list| !list.is_empty());
+    let reason = if has_init {
+        "PodInitializing"
+    } else {
+        "ContainerCreating"
+    };
+    ContainerStateWaiting {
+        reason: Some(reason.into()),
+        message: None,
+    }
+}
+
+fn fresh(slot: &Slot<'_>, state: ContainerState) -> ContainerStatus {
+    ContainerStatus {
+        name: slot.name.to_owned(),
+        image: slot.image.to_owned(),
+        state: Some(state),
+        ..Default::default()
+    }
+}

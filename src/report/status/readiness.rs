@@ -1,0 +1,177 @@
+//! What makes a pod initialized and ready, and what is wanting if it is not.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodSpec, PodStatus};
+
+use super::conditions::INITIALIZED;
+use super::containers::{Lists, by_name};
+use super::phase::Phase;
+use super::restart::is_sidecar;
+
+const POD_COMPLETED: &str = "PodCompleted";
+const POD_FAILED: &str = "PodFailed";
+const UNKNOWN_STATUSES: &str = "UnknownContainerStatuses";
+
+/// Truth of a condition, with why it is not true.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub holds: bool,
+    pub reason: Option<&'static str>,
+    pub message: Option<String>,
+}
+
+// === impl Answer ===
+
+impl Answer {
+    pub(super) fn yes() -> Self {
+        Self {
+            holds: true,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn no(reason: &'static str, message: Option<String>) -> Self {
+        Self {
+            holds: false,
+            reason: Some(reason),
+            message,
+        }
+    }
+
+    pub(super) fn bare(holds: bool) -> Self {
+        Self {
+            holds,
+            ..Self::default()
+        }
+    }
+}
+
+/// Containers that keep a condition from being true, by what is wrong with them.
+#[derive(Debug, Default)]
+struct Wanting<'a> {
+    unknown: Vec<&'a str>,
+    unready: Vec<&'a str>,
+}
+
+// === impl Wanting ===
+
+impl<'a> Wanting<'a> {
+    fn look(&mut self, name: &'a str, status: Option<&ContainerStatus>, is_fine: impl Fn(&ContainerStatus) -> bool) {
+        match status {
+            None => self.unknown.push(name),
+            Some(status) if !is_fine(status) => self.unready.push(name),
+            Some(_) => {}
+        }
+    }
+
+    /// The kubelet's short form; `None` if nothing is wanting.
+    fn message(&self, what: &str) -> Option<String> {
+        let part = |what: &str, names: &[&str]| {
+            (!names.is_empty()).then(|| format!("containers with {what} status: [{}]", names.join(" ")))
+        };
+        let parts: Vec<String> = [part("unknown", &self.unknown), part(what, &self.unready)]
+            .into_iter()
+            .flatten()
+            .collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+}
+
+/// Reason for everything that is not true any more once the pod is over.
+pub(super) fn end_of(phase: Option<Phase>) -> Option<&'static str> {
+    match phase {
+        Some(Phase::Succeeded) => Some(POD_COMPLETED),
+        Some(Phase::Failed) => Some(POD_FAILED),
+        Some(Phase::Pending | Phase::Running) | None => None,
+    }
+}
+
+/// `GenerateContainersReadyCondition`.
+pub(super) fn containers_ready(spec: &PodSpec, lists: &Lists, phase: Option<Phase>) -> Answer {
+    let mut wanting = Wanting::default();
+    for sidecar in spec
+        .init_containers
+        .iter()
+        .flatten()
+        .filter(|container| is_sidecar(container))
+    {
+        wanting.look(&sidecar.name, by_name(&lists.init, &sidecar.name), |status| {
+            status.ready
+        });
+    }
+    for container in &spec.containers {
+        wanting.look(&container.name, by_name(&lists.regular, &container.name), |status| {
+            status.ready
+        });
+    }
+    if let Some(reason) = end_of(phase) {
+        return Answer::no(reason, None);
+    }
+    if spec.containers.is_empty() {
+        return Answer::no(UNKNOWN_STATUSES, None);
+    }
+    wanting
+        .message("unready")
+        .map_or_else(Answer::yes, |message| Answer::no("ContainersNotReady", Some(message)))
+}
+
+/// The readiness gates, once the containers are ready (`GeneratePodReadyCondition`).
+pub(super) fn gates_ready(spec: &PodSpec, of_api: &[PodCondition]) -> Answer {
+    let wanting: Vec<String> = spec
+        .readiness_gates
+        .iter()
+        .flatten()
+        .filter_map(|gate| {
+            let kind = &gate.condition_type;
+            match of_api.iter().find(|condition| condition.type_ == *kind) {
+                None => Some(format!(
+                    "corresponding condition of pod readiness gate {kind:?} does not exist."
+                )),
+                Some(found) if found.status != "True" => Some(format!(
+                    "the status of pod readiness gate {kind:?} is not \"True\", but {}",
+                    found.status
+                )),
+                Some(_) => None,
+            }
+        })
+        .collect();
+    if wanting.is_empty() {
+        Answer::yes()
+    } else {
+        Answer::no("ReadinessGatesNotReady", Some(wanting.join(", ")))
+    }
+}
+
+/// `GeneratePodInitializedCondition`.
+pub(super) fn initialized(spec: &PodSpec, api: &PodStatus, lists: &Lists, phase: Option<Phase>) -> Answer {
+    let mut wanting = Wanting::default();
+    for container in spec.init_containers.iter().flatten() {
+        let sidecar = is_sidecar(container);
+        wanting.look(&container.name, by_name(&lists.init, &container.name), |status| {
+            if sidecar {
+                status.started == Some(true)
+            } else {
+                status.ready
+            }
+        });
+    }
+    if phase == Some(Phase::Succeeded) && wanting.unknown.is_empty() {
+        return Answer {
+            reason: Some(POD_COMPLETED),
+            ..Answer::yes()
+        };
+    }
+    let has_started = |entry: &ContainerStatus| {
+        entry
+            .state
+            .as_ref()
+            .is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+    };
+    // Once initialized, a pod stays so.
+    let was_true = |old: &PodCondition| old.type_ == INITIALIZED && old.status == "True";
+    if lists.regular.iter().any(has_started) || api.conditions.iter().flatten().any(was_true) {
+        return Answer::yes();
+    }
+    wanting.message("incomplete").map_or_else(Answer::yes, |message| {
+        Answer::no("ContainersNotInitialized", Some(message))
+    })
+}

@@ -1,0 +1,134 @@
+//! The phase that the containers of a pod add up to.
+
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+
+use super::containers::{Lists, by_name};
+use super::phase::{Life, Phase};
+use super::restart::{comes_back, is_sidecar};
+use super::{Facts, Stage};
+use crate::node::cri::types::Container as Instance;
+
+/// How many containers of the pod are in which part of their life.
+#[derive(Debug, Default)]
+struct Tally {
+    init_failed_for_good: usize,
+    init_pending: usize,
+    sidecar_pending: usize,
+    unknown: usize,
+    running: usize,
+    waiting: usize,
+    stopped: usize,
+    stopped_for_good: usize,
+    succeeded: usize,
+}
+
+/// `getPhase`. Ephemeral containers never count.
+pub(super) fn phase(facts: &Facts<'_>, spec: &PodSpec, lists: &Lists) -> Phase {
+    let mut tally = Tally::default();
+    for container in spec.init_containers.iter().flatten() {
+        let life = by_name(&lists.init, &container.name).map_or(Life::Unknown, Life::of);
+        if is_sidecar(container) {
+            tally.sidecar(life);
+        } else {
+            tally.init(spec, container, life);
+        }
+    }
+    for container in &spec.containers {
+        let life = by_name(&lists.regular, &container.name).map_or(Life::Unknown, Life::of);
+        tally.regular(spec, container, life);
+    }
+    let stopped = match facts.stage {
+        Stage::Terminating => false,
+        Stage::Stopped | Stage::Terminated => true,
+    };
+    tally.phase(stopped, regular_was_created(facts, spec))
+}
+
+/// Whether the newest sandbox holds any regular container: then initialization is over, whatever sidecars do
+/// (`HasAnyActiveRegularContainerStarted`).
+fn regular_was_created(facts: &Facts<'_>, spec: &PodSpec) -> bool {
+    facts.observed.sandboxes.first().is_some_and(|sandbox| {
+        let in_sandbox = |container: &&Instance| container.sandbox_id == sandbox.id;
+        let mut inside = facts.observed.containers.iter().filter(in_sandbox);
+        inside.any(|instance| spec.containers.iter().any(|container| container.name == instance.name))
+    })
+}
+
+// === impl Tally ===
+
+impl Tally {
+    fn init(&mut self, spec: &PodSpec, container: &Container, life: Life<'_>) {
+        match life {
+            Life::Unknown | Life::Waiting | Life::Running { .. } => self.init_pending += 1,
+            Life::Ended { exit_code: 0, .. } | Life::WaitingAgain { exit_code: 0, .. } => {}
+            Life::Ended { exit_code, reason } | Life::WaitingAgain { exit_code, reason } => {
+                if !comes_back(spec, container, exit_code, reason) {
+                    self.init_failed_for_good += 1;
+                }
+            }
+        }
+    }
+
+    fn sidecar(&mut self, life: Life<'_>) {
+        match life {
+            Life::Unknown => {
+                self.sidecar_pending += 1;
+                self.unknown += 1;
+            }
+            Life::Waiting => {
+                self.sidecar_pending += 1;
+                self.waiting += 1;
+            }
+            Life::Running { started } => {
+                self.sidecar_pending += usize::from(!started);
+                self.running += 1;
+            }
+            // A sidecar that ended says nothing about the work of the pod.
+            Life::Ended { .. } | Life::WaitingAgain { .. } => {}
+        }
+    }
+
+    fn regular(&mut self, spec: &PodSpec, container: &Container, life: Life<'_>) {
+        match life {
+            Life::Unknown => self.unknown += 1,
+            Life::Waiting => self.waiting += 1,
+            Life::Running { .. } => self.running += 1,
+            Life::Ended { exit_code, reason } => {
+                self.stopped += 1;
+                self.stopped_for_good += usize::from(!comes_back(spec, container, exit_code, reason));
+                self.succeeded += usize::from(exit_code == 0);
+            }
+            // Never counts as succeeded: it was meant to run once more.
+            Life::WaitingAgain { exit_code, reason } => {
+                self.stopped += 1;
+                self.stopped_for_good += usize::from(!comes_back(spec, container, exit_code, reason));
+            }
+        }
+    }
+
+    fn phase(&self, pod_is_stopped: bool, regular_was_created: bool) -> Phase {
+        let all_succeeded = if self.stopped == self.succeeded {
+            Phase::Succeeded
+        } else {
+            Phase::Failed
+        };
+        if self.init_failed_for_good > 0 {
+            Phase::Failed
+        } else if self.init_pending > 0
+            || (self.sidecar_pending > 0 && !regular_was_created)
+            || self.waiting > 0
+            || self.unknown > 0
+        {
+            Phase::Pending
+        } else if self.running > 0 {
+            Phase::Running
+        } else if self.stopped == 0 {
+            Phase::Pending
+        } else if pod_is_stopped || self.stopped_for_good == self.stopped {
+            // Once the pod is stopped nothing comes back, whatever its restart policy says.
+            all_succeeded
+        } else {
+            Phase::Running
+        }
+    }
+}

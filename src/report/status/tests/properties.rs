@@ -1,0 +1,216 @@
+//! What holds for any pod, however odd, hostile or out of date.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proptest::option::of;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::arbitrary::{World, status, world};
+use super::fixture::UID;
+use super::strategic_merge::apply;
+use crate::node::cri::types::ContainerState as RuntimeState;
+use crate::report::status::{Phase, Stage, patch};
+
+/// Fields of a status that may ever be in a patch, orders left out.
+const OURS: [&str; 11] = [
+    "phase",
+    "reason",
+    "message",
+    "conditions",
+    "containerStatuses",
+    "initContainerStatuses",
+    "ephemeralContainerStatuses",
+    "observedGeneration",
+    "podIP",
+    "podIPs",
+    "startTime",
+];
+
+fn send(live: &Pod, wanted: &PodStatus) -> Pod {
+    let body = patch(live, UID, wanted).unwrap_or_else(|| json!({}));
+    serde_json::from_value(apply(serde_json::to_value(live).unwrap(), &body)).unwrap()
+}
+
+// --- what holds ---
+
+fn status_of(pod: &Pod) -> PodStatus {
+    pod.status.clone().unwrap_or_default()
+}
+
+fn all_lists(status: &PodStatus) -> [&[ContainerStatus]; 3] {
+    let lists = [
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    lists.map(|list| list.as_deref().unwrap_or_default())
+}
+
+/// Every entry that is in both, the first of its name counting, as (before, after).
+fn pairs<'a>(before: &'a PodStatus, after: &'a PodStatus) -> Vec<(&'a ContainerStatus, &'a ContainerStatus)> {
+    let mut pairs = Vec::new();
+    for (before, after) in all_lists(before).into_iter().zip(all_lists(after)) {
+        for entry in after {
+            pairs.extend(before.iter().find(|old| old.name == entry.name).map(|old| (old, entry)));
+        }
+    }
+    pairs
+}
+
+/// The conditions of others. The order among types is not theirs to keep.
+fn foreign(status: &PodStatus) -> Vec<&PodCondition> {
+    let foreign = |condition: &&PodCondition| ["mine", "gate", ""].contains(&condition.type_.as_str());
+    let mut list: Vec<&PodCondition> = status.conditions.iter().flatten().filter(foreign).collect();
+    list.sort_by_key(|condition| &condition.type_);
+    list
+}
+
+fn has_ended(entry: &ContainerStatus) -> bool {
+    entry.state.as_ref().is_some_and(|state| state.terminated.is_some())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn generate_never_panics_even_at_the_ends_of_time(mut world in world(), extreme in any::<bool>()) {
+        let edge = if extreme { Timestamp::MAX } else { Timestamp::MIN };
+        world.now = edge;
+        world.pod.status.get_or_insert_default().start_time = Some(Time(edge));
+        for container in &mut world.observed.containers {
+            container.started_at = Some(edge);
+            container.finished_at = Some(edge);
+        }
+        world.wanted();
+    }
+
+    #[test]
+    fn the_patch_is_empty_once_it_was_applied(world in world()) {
+        let wanted = world.wanted();
+        let after = send(&world.pod, &wanted);
+        prop_assert_eq!(patch(&after, UID, &wanted), None);
+    }
+
+    #[test]
+    fn a_late_patch_is_empty_once_it_was_applied(world in world(), meanwhile in of(status())) {
+        let wanted = world.wanted();
+        let live = Pod { status: meanwhile, ..world.pod };
+        let after = send(&live, &wanted);
+        prop_assert_eq!(patch(&after, UID, &wanted), None);
+    }
+
+    #[test]
+    fn a_second_look_at_the_same_world_has_nothing_to_add(world in world()) {
+        let after = World { pod: send(&world.pod, &world.wanted()), ..world };
+        prop_assert_eq!(patch(&after.pod, UID, &after.wanted()), None);
+    }
+
+    #[test]
+    fn restart_counts_never_fall(world in world(), meanwhile in of(status())) {
+        let wanted = world.wanted();
+        for (before, after) in pairs(&status_of(&world.pod), &wanted) {
+            prop_assert!(after.restart_count >= before.restart_count);
+        }
+        let live = Pod { status: meanwhile, ..world.pod };
+        for (before, after) in pairs(&status_of(&live), &status_of(&send(&live, &wanted))) {
+            prop_assert!(after.restart_count >= before.restart_count);
+        }
+    }
+
+    #[test]
+    fn a_terminal_phase_never_changes(world in world(), meanwhile in of(status())) {
+        let wanted = world.wanted();
+        let verdict = |status: &PodStatus| (status.phase.clone(), status.reason.clone(), status.message.clone());
+        let live = Pod { status: meanwhile, ..world.pod.clone() };
+        for (before, after) in [(status_of(&world.pod), wanted.clone()), (status_of(&live), status_of(&send(&live, &wanted)))] {
+            if Phase::of(&before).is_some_and(Phase::is_terminal) {
+                prop_assert_eq!(verdict(&before), verdict(&after));
+            }
+        }
+    }
+
+    #[test]
+    fn no_terminal_phase_is_new_while_something_may_run(world in world()) {
+        let runs = world.observed.containers.iter().any(|container| container.state == RuntimeState::Running);
+        let may_run = runs || world.stage == Stage::Terminating;
+        let wanted = world.wanted();
+        if may_run && Phase::of(&wanted).is_some_and(Phase::is_terminal) {
+            prop_assert_eq!(wanted.phase, status_of(&world.pod).phase);
+        }
+    }
+
+    #[test]
+    fn an_imposed_end_is_never_a_success(world in world()) {
+        let was_over = Phase::of(&status_of(&world.pod)) == Some(Phase::Succeeded);
+        if world.imposed.is_some() && !was_over {
+            let phase = world.wanted().phase;
+            prop_assert_ne!(phase.as_deref(), Some("Succeeded"));
+        }
+    }
+
+    #[test]
+    fn after_clean_up_every_pod_is_over(mut world in world()) {
+        world.observed.containers.retain(|container| container.state != RuntimeState::Running);
+        world.stage = Stage::Terminated;
+        prop_assert!(Phase::of(&world.wanted()).is_some_and(Phase::is_terminal));
+    }
+
+    #[test]
+    fn a_pod_that_is_over_is_not_ready(world in world()) {
+        let wanted = world.wanted();
+        if Phase::of(&wanted).is_some_and(Phase::is_terminal) {
+            for condition in wanted.conditions.iter().flatten() {
+                let ready = ["Ready", "ContainersReady"].contains(&condition.type_.as_str());
+                prop_assert!(!ready || condition.status == "False", "{:?}", condition);
+            }
+        }
+    }
+
+    #[test]
+    fn a_patch_holds_the_uid_and_our_fields_and_nothing_else(world in world(), meanwhile in of(status())) {
+        let live = Pod { status: meanwhile, ..world.pod.clone() };
+        if let Some(body) = patch(&live, UID, &world.wanted()) {
+            let top: Vec<&String> = body.as_object().unwrap().keys().collect();
+            prop_assert_eq!(top, ["metadata", "status"]);
+            prop_assert_eq!(&body["metadata"], &json!({ "uid": UID }));
+            for field in body["status"].as_object().unwrap().keys() {
+                let field = field.strip_prefix("$setElementOrder/").unwrap_or(field);
+                prop_assert!(OURS.contains(&field), "{}", field);
+            }
+            for change in body["status"]["conditions"].as_array().into_iter().flatten() {
+                prop_assert!(!["mine", "gate", ""].contains(&change["type"].as_str().unwrap()), "{}", change);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_as_it_was(world in world(), meanwhile in of(status())) {
+        let live = Pod { status: meanwhile, ..world.pod.clone() };
+        let after = send(&live, &world.wanted());
+        prop_assert_eq!(&live.metadata, &after.metadata);
+        prop_assert_eq!(&live.spec, &after.spec);
+        let (before, after) = (status_of(&live), status_of(&after));
+        prop_assert_eq!(&before.qos_class, &after.qos_class);
+        prop_assert_eq!(foreign(&before), foreign(&after));
+    }
+
+    #[test]
+    fn what_has_ended_for_good_stays_ended(mut world in world(), meanwhile in of(status())) {
+        let spec = world.pod.spec.get_or_insert_default();
+        spec.restart_policy = Some("Never".into());
+        for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+            container.restart_policy = None;
+            container.restart_policy_rules = None;
+        }
+        let wanted = world.wanted();
+        let live = Pod { status: meanwhile, ..world.pod.clone() };
+        for (before, after) in pairs(&status_of(&world.pod), &wanted) {
+            prop_assert!(!has_ended(before) || has_ended(after));
+        }
+        for (before, after) in pairs(&status_of(&live), &status_of(&send(&live, &wanted))) {
+            prop_assert!(!has_ended(before) || has_ended(after));
+        }
+    }
+}
