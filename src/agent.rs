@@ -18,12 +18,12 @@ use crate::{
     config::{Problem, Settings},
     context::Context,
     counters::Counters,
-    guard::Guard,
+    guard::{Guard, PROC},
     journal::{self, Journal},
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::{CgroupDriver, RuntimeVersion}},
-        identity::MachineIdentity,
+        identity::Identity,
         lock::PodsLock,
         mount_namespace::{self, MountNamespace},
         mounts::Mounts,
@@ -64,7 +64,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
     let _lock = if dry_run { None } else { Some(lock(kubelet_root.pods())?) };
     let journal = if dry_run { Journal::forgetful() } else { open_journal(&state_dir)? };
     let clock = BootClock::new().map_err(|error| Problem::configuration(format!("boot id: {error}"), "mount /proc"))?;
-    let machine = MachineIdentity::read();
+    let machine = Identity::read(Path::new("/"));
     let guard = Guard::new(machine, journal.clone());
     guard.look(&kubelet_root).await;
     let effects = guard.effects(dry_run);
@@ -74,7 +74,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         version = reach_runtime(&cri, &cri_endpoint) => version?,
         () = stop.told() => return Ok(()),
     };
-    same_mount_namespace(&cri_endpoint)?;
+    same_mount_namespace(&cri_endpoint).await?;
     driver(cgroup_driver, &cri, kubelet_cgroup_driver.as_deref()).await?;
     let cgroups = Cgroups::detect(Path::new(MOUNTINFO), Path::new(CGROUP_ROOT)).map_err(|error| {
         Problem::configuration(format!("cgroups: {error}"), "mount /sys/fs/cgroup, and let the agent see it")
@@ -99,7 +99,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         cgroup_root,
         kubelet_root: kubelet_root.clone(),
         pod_logs_dir,
-        mounts: Arc::new(Mounts::new(Path::new(MOUNTINFO))),
+        mounts: Arc::new(Mounts::new(MOUNTINFO, kubelet_root.path())),
         quiet: Quiet::default(),
     });
     let (workers, handle) = PodWorkers::new(context, changes);
@@ -131,7 +131,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
     }
     source.abort();
     if !workers.is_finished() && timeout(shutdown_timeout + Duration::from_secs(1), &mut workers).await.is_err() {
-        tracing::warn!("Pods are left to the next start");
+        tracing::error!("The map of workers does not end");
     }
     tasks.iter().for_each(JoinHandle::abort);
     if let Err(error) = journal.durable().await {
@@ -173,7 +173,7 @@ impl Stop {
 }
 
 fn lock(pods: &Path) -> Result<PodsLock, Problem> {
-    PodsLock::take(pods).map_err(|error| {
+    PodsLock::acquire(pods, Path::new(PROC)).map_err(|error| {
         Problem::configuration(error.to_string(), "stop the other one first, or give this one a --kubelet-root of its own")
     })
 }
@@ -216,15 +216,15 @@ async fn reach_runtime(cri: &Cri, endpoint: &CriEndpoint) -> Result<RuntimeVersi
 }
 
 /// An unmount in another mount namespace than the runtime's would be a lie.
-pub fn same_mount_namespace(endpoint: &CriEndpoint) -> Result<(), Problem> {
-    match mount_namespace::compare(endpoint.path()) {
-        Ok(MountNamespace::Same) => Ok(()),
-        Ok(MountNamespace::Other(whose)) => Err(Problem::configuration(
+pub async fn same_mount_namespace(endpoint: &CriEndpoint) -> Result<(), Problem> {
+    match mount_namespace::compare(Path::new(PROC), endpoint.path()).await {
+        MountNamespace::Ok => Ok(()),
+        MountNamespace::Other(whose) => Err(Problem::configuration(
             format!("this process is not in the mount namespace of {whose}: what it unmounts would stay mounted there"),
             "run it on the host, without PrivateMounts=, PrivateTmp=, ProtectSystem= and the like in its unit",
         )),
-        Err(error) => Err(Problem::configuration(
-            format!("mount namespace of the runtime: {error}"),
+        MountNamespace::Unknown(why) => Err(Problem::configuration(
+            format!("mount namespace: {why}"),
             "run the agent as root, with /proc of the host",
         )),
     }

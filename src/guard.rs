@@ -3,6 +3,7 @@
 //! Effects ask before each of them. What the guard does not know yet counts as "no".
 
 use std::{
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -14,19 +15,21 @@ use crate::{
     journal::Journal,
     node::{
         effects::{Effects, Held},
-        identity::{self, MachineIdentity},
+        identity::Identity,
         kubelet_process,
         kubelet_root::KubeletRoot,
     },
 };
 
+/// Where processes are listed.
+pub const PROC: &str = "/proc";
 /// How often the processes of this machine are looked through for a kubelet.
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The guard is cheap to clone; all clones are the same one.
 #[derive(Clone)]
 pub struct Guard {
-    machine: Arc<MachineIdentity>,
+    machine: Arc<Identity>,
     journal: Journal,
     state: Arc<Mutex<State>>,
 }
@@ -41,7 +44,7 @@ struct State {
 
 impl Guard {
     /// A guard that lets nothing pass until the Node has been seen.
-    pub fn new(machine: MachineIdentity, journal: Journal) -> Self {
+    pub fn new(machine: Identity, journal: Journal) -> Self {
         Self {
             machine: Arc::new(machine),
             journal,
@@ -84,9 +87,8 @@ impl Guard {
         let uid = uid.ok_or_else(|| format!("Node {name} has no UID"))?;
         let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
         let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
-        identity::matches(&self.machine, machine_id, system_uuid).map_err(|error| {
-            format!("Node {name} is another machine: {error}; is --node-name right?")
-        })?;
+        let matches = self.machine.matches(machine_id, system_uuid);
+        matches.map_err(|error| format!("Node {name} is another machine: {error}; is --node-name right?"))?;
         match self.journal.node_uid() {
             Some(recorded) if recorded == uid => Ok(()),
             Some(recorded) => Err(format!(
@@ -110,9 +112,9 @@ impl Guard {
     /// One look.
     pub async fn look(&self, kubelet_root: &KubeletRoot) {
         let root = kubelet_root.clone();
-        let found = tokio::task::spawn_blocking(move || kubelet_process::find(&root)).await;
+        let found = tokio::task::spawn_blocking(move || kubelet_process::find(Path::new(PROC), &root)).await;
         let kubelet = match found {
-            Ok(Ok(found)) => found.map(|kubelet| kubelet.to_string()),
+            Ok(Ok(found)) => found.first().map(|kubelet| format!("{} (pid {})", kubelet.command, kubelet.pid)),
             Ok(Err(error)) => Some(format!("not known, because looking for one failed: {error}")),
             Err(_) => Some("not known, because looking for one panicked".to_owned()),
         };

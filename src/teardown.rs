@@ -8,7 +8,7 @@ pub mod cleanup;
 pub mod containers;
 pub mod hooks;
 mod http_hook;
-mod on_disk;
+pub mod on_disk;
 pub mod pod_dir;
 pub mod volumes;
 

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, path::Path, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::timeout;
@@ -12,20 +12,21 @@ use crate::{
     agent,
     api::{ApiClient, ApiError},
     config::{Problem, Settings},
+    guard::PROC,
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint},
         effects::Effects,
-        identity::{self, MachineIdentity},
+        identity::Identity,
         kubelet_process,
-        lock::PodsLock,
+        lock::{LockError, PodsLock},
     },
 };
 
 /// Whoever takes longer counts as not to be reached.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// From here on a certificate's end is worth a warning.
-const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3600);
+const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// From sysexits.h: a service cannot be reached.
 const UNAVAILABLE: u8 = 69;
 /// From sysexits.h: something is configured wrongly.
@@ -64,7 +65,7 @@ pub async fn all(settings: Settings) -> Vec<Row> {
     let mut rows = vec![Row::ok("configuration", "all flags and files can be read")];
     // Nothing here passes the gate; a dry run makes sure.
     let effects = Effects::new(true, std::sync::Arc::new(|| Ok(())));
-    let machine = MachineIdentity::read();
+    let machine = Identity::read(Path::new("/"));
     rows.extend(credentials(&settings.kube, Timestamp::now()));
     match ApiClient::new(settings.kube.clone(), settings.kubeconfig.clone(), effects.clone(), &settings.node_name) {
         Ok(api) => rows.extend(api_server(&api, &settings.node_name, &machine).await),
@@ -73,14 +74,14 @@ pub async fn all(settings: Settings) -> Vec<Row> {
     let cri = Cri::new(&settings.cri_endpoint, effects);
     rows.extend(runtime(&cri, &settings).await);
     rows.push(match Cgroups::detect(Path::new(agent::MOUNTINFO), Path::new(agent::CGROUP_ROOT)) {
-        Ok(cgroups) => Row::ok("cgroups", cgroups.to_string()),
+        Ok(cgroups) => Row::ok("cgroups", format!("{} hierarchies", cgroups.hierarchies().len())),
         Err(error) => Row::new("cgroups", Verdict::Configuration, error, "mount /sys/fs/cgroup"),
     });
     rows.extend(other_hands(&settings));
     rows
 }
 
-async fn api_server(api: &ApiClient, node_name: &str, machine: &MachineIdentity) -> Vec<Row> {
+async fn api_server(api: &ApiClient, node_name: &str, machine: &Identity) -> Vec<Row> {
     let mut rows = Vec::new();
     match answer(api.version()).await {
         Ok(version) => rows.push(Row::ok("API server", version)),
@@ -122,11 +123,11 @@ async fn api_server(api: &ApiClient, node_name: &str, machine: &MachineIdentity)
     rows
 }
 
-fn identity(node: &Node, machine: &MachineIdentity) -> Row {
+fn identity(node: &Node, machine: &Identity) -> Row {
     let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
     let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
     let uid = node.metadata.uid.as_deref().unwrap_or_default();
-    match identity::matches(machine, machine_id, system_uuid) {
+    match machine.matches(machine_id, system_uuid) {
         Ok(()) => Row::ok("Node", format!("is this machine, UID {uid}")),
         Err(error) => Row::new("Node", Verdict::Configuration, error, "give this machine's own Node as --node-name"),
     }
@@ -151,7 +152,7 @@ async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
             return rows;
         }
     }
-    rows.push(match agent::same_mount_namespace(endpoint) {
+    rows.push(match agent::same_mount_namespace(endpoint).await {
         Ok(()) => Row::ok("mount namespace", "the runtime's"),
         Err(problem) => Row::from_problem("mount namespace", &problem),
     });
@@ -164,14 +165,18 @@ async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
 }
 
 fn other_hands(settings: &Settings) -> Vec<Row> {
-    let lock = match PodsLock::holder(settings.kubelet_root.pods()) {
-        Ok(None) => Row::ok("other agents", "none"),
-        Ok(Some(holder)) => Row::new("other agents", Verdict::Warning, holder, "only one can run; this is fine if it is the service"),
+    let lock = match PodsLock::acquire(settings.kubelet_root.pods(), Path::new(PROC)) {
+        Ok(_) => Row::ok("other agents", "none"),
+        Err(error @ LockError::Taken { .. }) => {
+            Row::new("other agents", Verdict::Warning, error, "only one can run; this is fine if it is the service")
+        }
         Err(error) => Row::new("other agents", Verdict::Failed, error, "run the check as root"),
     };
-    let kubelet = match kubelet_process::find(&settings.kubelet_root) {
-        Ok(None) => Row::ok("kubelet", "none works on this node's pods"),
-        Ok(Some(kubelet)) => Row::new("kubelet", Verdict::Warning, kubelet, "the agent touches nothing while it is there"),
+    let kubelet = match kubelet_process::find(Path::new(PROC), &settings.kubelet_root) {
+        Ok(found) => match found.first() {
+            None => Row::ok("kubelet", "none works on this node's pods"),
+            Some(kubelet) => Row::new("kubelet", Verdict::Warning, format!("{} (pid {})", kubelet.command, kubelet.pid), "the agent touches nothing while it is there"),
+        },
         Err(error) => Row::new("kubelet", Verdict::Failed, error, "run the check as root"),
     };
     vec![lock, kubelet]
@@ -193,7 +198,7 @@ fn credentials(config: &kube::Config, now: Timestamp) -> Option<Row> {
     Some(match end {
         Err(error) => Row::new(WHAT, Verdict::Configuration, error, "check the client certificate in the kubeconfig"),
         Ok(end) if end <= now => Row::new(WHAT, Verdict::Configuration, format!("expired at {end}"), renew),
-        Ok(end) if end - now < jiff::SignedDuration::from_secs(EXPIRES_SOON.as_secs().cast_signed()) => {
+        Ok(end) if end.duration_since(now) < EXPIRES_SOON => {
             Row::new(WHAT, Verdict::Warning, format!("expire at {end}"), renew)
         }
         Ok(end) => Row::ok(WHAT, format!("a certificate, good until {end}")),

@@ -1,5 +1,7 @@
 //! What is left when nobody waits any more: containers and sandboxes in the runtime, logs, the pod's directory.
 
+use std::path::Path;
+
 use futures::future::join_all;
 
 use super::Failure;
@@ -11,6 +13,9 @@ use crate::{
     teardown::pod_dir,
 };
 
+/// Where log collectors find a link to each container's log; the kubelet knows no flag for it.
+const LOG_LINKS: &str = "/var/log/containers";
+
 /// Removes all of it. What fails keeps nothing else from going.
 pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(), Vec<Failure>> {
     let failed = |what: &str, error: &dyn std::fmt::Display| Failure::new(Step::Cleanup, what, error);
@@ -21,11 +26,10 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
     };
     remove_from_runtime(context, &observed, &mut failures).await;
     // A container's log may be open until the container is gone.
-    let ids = observed.containers.iter().map(|container| (container.name.clone(), container.id.clone())).collect();
     let logs = logs::PodLogs::new(&context.pod_logs_dir, &view.pod.namespace, &view.pod.name, view.pod.uid.as_str());
     match logs {
         Ok(logs) => {
-            if let Err(errors) = logs.remove(ids, &context.effects).await {
+            if let Err(errors) = logs.remove(Path::new(LOG_LINKS), &context.effects).await {
                 failures.extend(errors.iter().map(|error| failed("", error)));
             }
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::{Id, JoinError, JoinSet},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tracing::Instrument as _;
 
@@ -108,18 +108,26 @@ impl PodWorkers {
         (workers, WorkersHandle { questions: ask })
     }
 
-    /// Runs until no more changes can come.
-    pub async fn run(mut self) {
+    /// Runs until no more changes can come; then pods that are being taken down may go on for `patience`.
+    pub async fn run(mut self, patience: Duration) {
         loop {
             tokio::select! {
                 change = self.changes.recv() => match change {
                     Some(change) => self.change(change),
                     // The watch has ended, and with it the agent.
-                    None => return,
+                    None => break,
                 },
                 Some(question) = self.questions.recv() => self.answer(question),
                 Some(ended) = self.workers.join_next_with_id() => self.ended(ended),
             }
+        }
+        let rest = async {
+            while let Some(ended) = self.workers.join_next_with_id().await {
+                self.ended(ended);
+            }
+        };
+        if timeout(patience, rest).await.is_err() {
+            tracing::warn!(pods = self.workers.len(), "Pods are left to the next start");
         }
     }
 
