@@ -129,3 +129,11 @@ pub fn set_condition(object: &mut Value, condition: Value) {
         conditions.push(condition);
     }
 }
+
+/// Leaves out kind and apiVersion, which the table of an object knows.
+pub fn drop_type(object: &mut Value) {
+    if let Value::Object(map) = object {
+        map.remove("kind");
+        map.remove("apiVersion");
+    }
+}

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::kinds::Kind;
+use super::object;
 
 /// A patch, read but not applied.
 #[derive(Debug)]
@@ -56,13 +57,11 @@ impl Patch {
             Patch::Json(patch) => json_patch::patch(&mut patched, patch).map_err(|_| ApiError::unprocessable())?,
             Patch::Strategic(patch) => strategic::merge(kind.kind, &mut patched, patch)?,
         }
-        match patched {
-            Value::Object(mut map) if map.get("metadata").is_some_and(Value::is_object) => {
-                map.remove("kind");
-                map.remove("apiVersion");
-                Ok(Value::Object(map))
-            }
-            _ => Err(ApiError::unprocessable()),
+        object::drop_type(&mut patched);
+        if patched.get("metadata").is_some_and(Value::is_object) {
+            Ok(patched)
+        } else {
+            Err(ApiError::unprocessable())
         }
     }
 }

@@ -4,4 +4,5 @@ pub mod create;
 pub mod normal;
 pub mod owners;
 pub mod pods;
+pub mod unknown;
 pub mod update;

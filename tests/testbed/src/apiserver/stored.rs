@@ -30,10 +30,7 @@ impl Stored {
     /// Encodes `value` as it stands after `change` under `version`.
     #[must_use]
     pub fn new(kind: &'static Kind, key: String, mut value: Value, version: u64, change: Change) -> Self {
-        if let Value::Object(map) = &mut value {
-            map.remove("kind");
-            map.remove("apiVersion");
-        }
+        object::drop_type(&mut value);
         object::metadata_mut(&mut value).insert("resourceVersion".to_owned(), version.to_string().into());
         let mut line = String::with_capacity(1024);
         line.push_str(change.opening());

@@ -27,10 +27,19 @@ struct Args {
 // Two cores are shared with what is measured: one thread serves well enough, and leaves the other alone.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let Args { listen, print_kubeconfig, node } = Args::parse();
+    let Args {
+        listen,
+        print_kubeconfig,
+        node,
+    } = Args::parse();
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    let server = MemApiServer::start(Config { listen, nodes: node.clone(), ..Config::default() }).await?;
+    let server = MemApiServer::start(Config {
+        listen,
+        nodes: node.clone(),
+        ..Config::default()
+    })
+    .await?;
     if let Some(file) = &print_kubeconfig {
         write(file, &server.admin_kubeconfig())?;
         for node in &node {

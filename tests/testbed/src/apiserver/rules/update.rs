@@ -31,6 +31,7 @@ pub enum By {
 /// What the server refuses to change.
 pub fn prepare(kind: &'static Kind, old: &Value, mut new: Value, part: Part, by: By) -> Result<Value, ApiError> {
     let name = object::name(old);
+    object::drop_type(&mut new);
     check_put(kind, old, &new, by)?;
     check_version(kind, old, &new, by)?;
     normal::normalize(&mut new).map_err(|why| match by {
