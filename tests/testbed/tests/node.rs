@@ -290,7 +290,8 @@ async fn victim() {
     let (containerd, starter) = node().await;
     starter.start(&full_pod()).await.unwrap();
     std::fs::write(report, containerd.ground().dir().as_os_str().as_encoded_bytes()).unwrap();
-    std::future::pending::<()>().await;
+    // It ends by itself if the one that should kill it was killed.
+    tokio::time::sleep(Duration::from_secs(120)).await;
 }
 
 /// A process that is killed in any case.
