@@ -24,7 +24,7 @@ use binary::Binary;
 use daemon::Daemon;
 use network::Network;
 
-pub use images::{PAUSE_IMAGE, TOOL_IMAGE};
+pub use images::{PAUSE_IMAGE, POLITE, TOOL_IMAGE};
 
 /// As the kubelet: a list of all containers of a full node is larger than the usual 4 MiB.
 const MAX_MESSAGE: usize = 16 << 20;

@@ -56,7 +56,6 @@ impl Leftovers {
         self.remains.iter().any(|line| line.split(' ').next() == Some(kind))
     }
 
-    /// Metadata and label are asked one by one: a runtime object that has lost either of them is left as well.
     async fn look_into_runtime(&mut self, mut cri: Cri, uid: &str) -> Result<()> {
         let answer = cri
             .list_containers(ListContainersRequest::default())
@@ -109,7 +108,7 @@ impl Leftovers {
     /// into another cgroup does not hide it.
     fn look_at_processes(&mut self, dirs: &NodeDirs, uid: &str) -> Result<()> {
         let names = cgroup_names(uid);
-        let pod_dir = dirs.pod(uid);
+        let inside = format!("{}/", dirs.pod(uid).display());
         let own_namespace = fs::read_link("/proc/self/ns/mnt").context("read /proc/self/ns/mnt")?;
         // A process that ends while it is looked at is none that is left.
         for process in all_processes().context("read /proc")?.flatten() {
@@ -118,10 +117,9 @@ impl Leftovers {
                 paths.any(|path| path.split('/').any(|part| names.iter().any(|name| name == part)))
             });
             let elsewhere = fs::read_link(format!("/proc/{}/ns/mnt", process.pid)).is_ok_and(|it| it != own_namespace);
-            // In another mount namespace the pod's directory shows as what a mount is the root of.
+            // A bind mount names the host's path as its root.
             let holds = || {
-                let text = fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).unwrap_or_default();
-                text.contains(&format!("/pods/{uid}/")) && text.contains(&*pod_dir.to_string_lossy())
+                fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).is_ok_and(|text| text.contains(&inside))
             };
             if in_cgroup || (elsewhere && holds()) {
                 let name = process.stat().map(|stat| stat.comm).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Two images made on the spot from the machine's static busybox: no registry is asked.
 //!
-//! Both share the layer with the tools. They are brought in as one archive of the kind that `docker save` writes.
+//! Both are of one layer, and are brought in as one archive of the kind that `docker save` writes.
 
 use std::fs;
 use std::path::Path;
@@ -24,8 +24,11 @@ pub const TOOL_IMAGE: &str = "docker.io/testbed/busybox:1";
 pub const PAUSE_IMAGE: &str = "docker.io/testbed/pause:1";
 
 const BUSYBOX: &str = "/bin/busybox";
-/// One process that waits without waking up, and ends on SIGTERM. Opened for both, a FIFO never reaches its end.
-const PAUSE: &str = "trap 'exit 0' TERM INT; while :; do read -r _ <>/wait; done";
+/// A shell script for a container: one process that never wakes up, and ends with 0 on SIGTERM.
+///
+/// It waits on a FIFO of the image, which does not reach its end while it is open for both reading and writing.
+pub const POLITE: &str = "trap 'exit 0' TERM INT; while :; do read -r _ <>/wait; done";
+
 /// The CRI learns of an import by an event.
 const NOTICE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -74,21 +77,19 @@ async fn wait_until_known(mut images: ImageServiceClient<Channel>, image: &str) 
 
 /// One archive with both images.
 fn docker_archive(busybox: &[u8], applets: &str) -> Result<Vec<u8>> {
-    let tools = tool_layer(busybox, applets).context("pack the layer of tools")?;
-    let wait = wait_layer().context("pack the layer of the pause image")?;
-    let tool_config = config(&["/bin/sh"], &[&tools]).to_string();
-    let pause_config = config(&["/bin/sh", "-c", PAUSE], &[&tools, &wait]).to_string();
+    let layer = layer(busybox, applets).context("pack the layer of the images")?;
+    let tools = config(&["/bin/sh"], &layer).to_string();
+    let pause = config(&["/bin/sh", "-c", POLITE], &layer).to_string();
     let manifest = json!([
-        {"Config": "busybox.json", "RepoTags": [TOOL_IMAGE], "Layers": ["tools.tar"]},
-        {"Config": "pause.json", "RepoTags": [PAUSE_IMAGE], "Layers": ["tools.tar", "wait.tar"]},
+        {"Config": "busybox.json", "RepoTags": [TOOL_IMAGE], "Layers": ["layer.tar"]},
+        {"Config": "pause.json", "RepoTags": [PAUSE_IMAGE], "Layers": ["layer.tar"]},
     ])
     .to_string();
     let mut archive = Builder::new(Vec::new());
     for (name, content) in [
-        ("tools.tar", tools.as_slice()),
-        ("wait.tar", &wait),
-        ("busybox.json", tool_config.as_bytes()),
-        ("pause.json", pause_config.as_bytes()),
+        ("layer.tar", layer.as_slice()),
+        ("busybox.json", tools.as_bytes()),
+        ("pause.json", pause.as_bytes()),
         ("manifest.json", manifest.as_bytes()),
     ] {
         archive.append_data(&mut header(EntryType::Regular, 0o644, content.len()), name, content)?;
@@ -96,7 +97,7 @@ fn docker_archive(busybox: &[u8], applets: &str) -> Result<Vec<u8>> {
     archive.into_inner().context("pack the images")
 }
 
-fn tool_layer(busybox: &[u8], applets: &str) -> std::io::Result<Vec<u8>> {
+fn layer(busybox: &[u8], applets: &str) -> std::io::Result<Vec<u8>> {
     let mut layer = Builder::new(Vec::new());
     for (dir, mode) in [
         ("bin", 0o755),
@@ -127,11 +128,6 @@ fn tool_layer(busybox: &[u8], applets: &str) -> std::io::Result<Vec<u8>> {
             text.as_bytes(),
         )?;
     }
-    layer.into_inner()
-}
-
-fn wait_layer() -> std::io::Result<Vec<u8>> {
-    let mut layer = Builder::new(Vec::new());
     layer.append_data(&mut header(EntryType::Fifo, 0o600, 0), "wait", std::io::empty())?;
     layer.into_inner()
 }
@@ -144,18 +140,17 @@ fn header(kind: EntryType, mode: u32, size: usize) -> Header {
     header
 }
 
-fn config(entrypoint: &[&str], layers: &[&[u8]]) -> Value {
+fn config(entrypoint: &[&str], layer: &[u8]) -> Value {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
     };
-    let diff_ids: Vec<String> = layers.iter().map(|layer| digest(layer)).collect();
     json!({
         "architecture": architecture,
         "os": "linux",
         "config": {"Entrypoint": entrypoint, "Env": ["PATH=/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": diff_ids},
+        "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
     })
 }
 

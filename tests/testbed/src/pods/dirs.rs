@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::identity::Identity;
 use super::qos::QosClass;
+use super::volumes::write;
 use crate::ground::Ground;
 use crate::{cgroups, mounts};
 
@@ -39,7 +40,13 @@ impl NodeDirs {
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             cgroups::create(&dirs.qos_cgroup(class))?;
         }
+        write(&dirs.config_file(), &dirs.config(), 0o644)?;
         Ok(dirs)
+    }
+
+    /// The kubelet's configuration, which names the rest: where kubeadm puts it.
+    pub fn config_file(&self) -> PathBuf {
+        self.kubelet_root.join("config.yaml")
     }
 
     /// `<root>/pods`.
@@ -61,6 +68,15 @@ impl NodeDirs {
     /// The pod's cgroup within each hierarchy.
     pub fn cgroup(&self, pod: &Pod, uid: &str) -> String {
         format!("{}/pod{uid}", self.qos_cgroup(QosClass::of(pod)))
+    }
+
+    fn config(&self) -> String {
+        format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+             cgroupDriver: cgroupfs\ncgroupRoot: {}\npodLogsDir: {}\n",
+            self.cgroup_root,
+            self.pod_logs_dir.display()
+        )
     }
 
     fn qos_cgroup(&self, class: QosClass) -> String {
