@@ -1,0 +1,260 @@
+//! A Kubernetes API server in memory, over HTTP/1.1, for tests, demo, bench and simulation.
+//!
+//! A request's way: `http → handler → {faults, route, authorizer} → {list, watch, writes} ⇄ rules → store → history`.
+//!
+//! It does what a client of kube-apiserver 1.36 sees, for the kinds in [`kinds`]. It lives inside the caller's
+//! runtime and tells time by `tokio::time`, so that a paused clock governs it. On such a clock, connect by
+//! [`MemApiServer::connect`]: a socket's traffic does not hold a paused clock back, a pipe in memory does.
+
+mod answer;
+mod authorizer;
+mod control;
+mod deletion;
+mod discovery;
+pub mod error;
+pub mod faults;
+mod handler;
+mod history;
+mod http;
+mod identity;
+pub mod kinds;
+mod kubeconfig;
+mod list;
+mod object;
+mod patch;
+mod query;
+pub mod requests;
+mod review;
+mod route;
+mod rules;
+mod selector;
+mod shared;
+mod store;
+mod stored;
+mod watch;
+mod writes;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::DuplexStream;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+
+use self::error::ApiError;
+use self::faults::Faults;
+use self::identity::{ADMIN_TOKEN, User};
+use self::requests::Request;
+use self::shared::Shared;
+use self::store::Store;
+use self::writes::Writer;
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// An object that should be there from the start was refused.
+    #[error("cannot store what is there from the start")]
+    Seed(#[source] ApiError),
+}
+
+/// How the server starts.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where it listens; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// The nodes that are registered from the start.
+    pub nodes: Vec<String>,
+    /// How many past writes of each kind are remembered for watches and old lists.
+    pub history: usize,
+    /// How often a watch that wants bookmarks gets one.
+    pub bookmark_every: Duration,
+    /// The version before the first write: a watch from an earlier one is too old.
+    pub first_version: u64,
+}
+
+/// A running server; it stops when dropped.
+#[derive(Debug)]
+pub struct MemApiServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    pipes: mpsc::UnboundedSender<DuplexStream>,
+    task: JoinHandle<()>,
+}
+
+/// The namespaces that every cluster has.
+const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+
+/// The room in each direction of a connection in memory.
+const PIPE: usize = 256 * 1024;
+
+// === impl Config ===
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            listen: (Ipv4Addr::LOCALHOST, 0).into(),
+            nodes: Vec::new(),
+            history: 10_000,
+            bookmark_every: Duration::from_secs(60),
+            first_version: 200,
+        }
+    }
+}
+
+// === impl MemApiServer ===
+
+impl MemApiServer {
+    /// Starts a server in the current runtime.
+    ///
+    /// # Errors
+    /// It cannot listen, or a node's name is no name.
+    pub async fn start(config: Config) -> Result<Self, Error> {
+        let listen = |source| Error::Listen {
+            address: config.listen,
+            source,
+        };
+        let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let store = Store::new(config.first_version, config.history);
+        let shared = Arc::new(Shared::new(store, config.bookmark_every));
+        for namespace in NAMESPACES {
+            seed(
+                &shared,
+                "/api/v1/namespaces",
+                json!({ "metadata": { "name": namespace } }),
+            )?;
+        }
+        for node in &config.nodes {
+            let labels = json!({ "kubernetes.io/hostname": node });
+            seed(
+                &shared,
+                "/api/v1/nodes",
+                json!({ "metadata": { "name": node, "labels": labels }, "spec": {}, "status": {} }),
+            )?;
+        }
+        let (pipes, incoming) = mpsc::unbounded_channel();
+        let task = tokio::spawn(accept(Arc::clone(&shared), listener, incoming));
+        Ok(MemApiServer {
+            address,
+            shared,
+            pipes,
+            task,
+        })
+    }
+
+    /// Where it is reached.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// A connection without a socket.
+    #[must_use]
+    pub fn connect(&self) -> DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(PIPE);
+        // A server that no longer accepts drops its end, which the client sees as closed.
+        let _ = self.pipes.send(ours);
+        theirs
+    }
+
+    /// A kubeconfig that may do everything.
+    #[must_use]
+    pub fn admin_kubeconfig(&self) -> String {
+        kubeconfig::kubeconfig(&self.url(), &[(&User::Admin.name(), ADMIN_TOKEN)])
+    }
+
+    /// A kubeconfig with the rights of a node.
+    #[must_use]
+    pub fn node_kubeconfig(&self, node: &str) -> String {
+        let token = identity::node_token(node);
+        kubeconfig::kubeconfig(&self.url(), &[(&token, &token)])
+    }
+
+    /// Trouble on request.
+    #[must_use]
+    pub fn faults(&self) -> &Faults {
+        &self.shared.faults
+    }
+
+    /// The last requests, oldest first.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.requests.all()
+    }
+
+    /// Forgets the requests so far.
+    pub fn forget_requests(&self) {
+        self.shared.requests.clear();
+    }
+
+    /// Forgets all history: whoever comes with an older version is told that it is too old.
+    pub fn compact(&self) {
+        self.shared.store().compact();
+    }
+
+    /// Stores an object as it is, past all validation; uid and times are added where they are missing.
+    ///
+    /// # Errors
+    /// The object does not say what kind it is, or that kind is not served.
+    pub fn insert_raw(&self, object: Value) -> Result<(), ApiError> {
+        writes::insert_raw(&mut self.shared.store(), object, self.shared.now()).map(drop)
+    }
+}
+
+impl Drop for MemApiServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn seed(shared: &Shared, path: &str, object: Value) -> Result<(), Error> {
+    let writer = Writer {
+        user: &User::Admin,
+        now: shared.now(),
+        dry_run: false,
+    };
+    match route::parse(path).map_err(Error::Seed)? {
+        route::Route::Objects(target) => writes::create(&mut shared.store(), &writer, &target, object)
+            .map(drop)
+            .map_err(Error::Seed),
+        _ => Err(Error::Seed(ApiError::no_such_path())),
+    }
+}
+
+/// Serves connections until it is aborted, which ends them all.
+async fn accept(shared: Arc<Shared>, listener: TcpListener, mut pipes: mpsc::UnboundedReceiver<DuplexStream>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    // Answers are small and each is awaited: waiting for a fuller packet only costs time.
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%error, "Socket keeps its delay");
+                    }
+                    connections.spawn(http::serve(Arc::clone(&shared), stream));
+                }
+                Err(error) => tracing::warn!(%error, "Connection was not accepted"),
+            },
+            // The sender lives as long as the server, which aborts this task when it goes.
+            Some(pipe) = pipes.recv() => {
+                connections.spawn(http::serve(Arc::clone(&shared), pipe));
+            }
+            // Ended connections are taken off, or the set would grow for ever.
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}

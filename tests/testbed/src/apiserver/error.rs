@@ -1,0 +1,417 @@
+//! A refused request: the one error type of the server, rendered as a Kubernetes `Status`.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::kinds::Kind;
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{code} {reason}: {message}")]
+pub struct ApiError {
+    /// HTTP status code.
+    pub code: u16,
+    /// Machine-readable reason; empty where the API server gives none.
+    pub reason: &'static str,
+    /// What a person reads.
+    pub message: String,
+    details: Option<Box<Details>>,
+    continue_token: Option<String>,
+    plain: bool,
+}
+
+/// What a refusal is about.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Details {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    group: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    causes: Vec<Cause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_seconds: Option<u64>,
+}
+
+/// One field that is at fault, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Cause {
+    reason: &'static str,
+    message: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    field: String,
+}
+
+// === impl Cause ===
+
+impl Cause {
+    /// A value that the field may not have.
+    #[must_use]
+    pub fn invalid(field: &str, value: &Value, why: &str) -> Self {
+        Cause {
+            reason: "FieldValueInvalid",
+            message: format!("Invalid value: {value}: {why}"),
+            field: field.to_owned(),
+        }
+    }
+
+    /// A change that the field does not take.
+    #[must_use]
+    pub fn forbidden(field: &str, why: &str) -> Self {
+        Cause {
+            reason: "FieldValueForbidden",
+            message: format!("Forbidden: {why}"),
+            field: field.to_owned(),
+        }
+    }
+
+    /// A field that has to be there.
+    #[must_use]
+    pub fn required(field: &str, why: &str) -> Self {
+        let message = if why.is_empty() {
+            "Required value".to_owned()
+        } else {
+            format!("Required value: {why}")
+        };
+        Cause {
+            reason: "FieldValueRequired",
+            message,
+            field: field.to_owned(),
+        }
+    }
+}
+
+// === impl ApiError ===
+
+impl ApiError {
+    fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        ApiError {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            continue_token: None,
+            plain: false,
+        }
+    }
+
+    fn about(mut self, kind: &'static Kind, name: &str) -> Self {
+        let details = Details {
+            name: name.to_owned(),
+            group: kind.group,
+            kind: kind.resource,
+            ..Details::default()
+        };
+        self.details = Some(Box::new(details));
+        self
+    }
+
+    fn about_kind(mut self, kind: &'static Kind, name: &str) -> Self {
+        let details = Details {
+            name: name.to_owned(),
+            group: kind.group,
+            kind: kind.kind,
+            ..Details::default()
+        };
+        self.details = Some(Box::new(details));
+        self
+    }
+
+    fn with_causes(mut self, causes: Vec<Cause>) -> Self {
+        self.details.get_or_insert_default().causes = causes;
+        self
+    }
+
+    /// The request makes no sense.
+    #[must_use]
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        ApiError::new(400, "BadRequest", message)
+    }
+
+    /// Nobody is known by that token.
+    #[must_use]
+    pub fn unauthorized() -> Self {
+        ApiError::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// Not for this user, or not now.
+    #[must_use]
+    pub fn forbidden(kind: &'static Kind, name: &str, why: &str) -> Self {
+        let resource = kind.group_resource();
+        let subject = if name.is_empty() {
+            resource
+        } else {
+            format!("{resource} \"{name}\"")
+        };
+        ApiError::new(403, "Forbidden", format!("{subject} is forbidden: {why}")).about(kind, name)
+    }
+
+    /// A path, not an object, that this user may not ask for.
+    #[must_use]
+    pub fn forbidden_path(user: &str, verb: &str, path: &str) -> Self {
+        let message = format!("forbidden: User \"{user}\" cannot {verb} path \"{path}\"");
+        let mut error = ApiError::new(403, "Forbidden", message);
+        error.details = Some(Box::default());
+        error
+    }
+
+    /// Nothing may be created in a namespace that is going away.
+    #[must_use]
+    pub fn namespace_terminating(kind: &'static Kind, name: &str, namespace: &str) -> Self {
+        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let cause = Cause {
+            reason: "NamespaceTerminating",
+            message: format!("namespace {namespace} is being terminated"),
+            field: "metadata.namespace".to_owned(),
+        };
+        ApiError::forbidden(kind, name, &why).with_causes(vec![cause])
+    }
+
+    /// The object is not there.
+    #[must_use]
+    pub fn not_found(kind: &'static Kind, name: &str) -> Self {
+        let message = format!("{} \"{name}\" not found", kind.group_resource());
+        ApiError::new(404, "NotFound", message).about(kind, name)
+    }
+
+    /// A core path that leads to no resource: a `Status` that names no object.
+    #[must_use]
+    pub fn no_such_resource() -> Self {
+        let mut error = ApiError::new(404, "NotFound", "the server could not find the requested resource");
+        error.details = Some(Box::default());
+        error
+    }
+
+    /// A path that leads nowhere: no `Status` at all.
+    #[must_use]
+    pub fn no_such_path() -> Self {
+        let mut error = ApiError::new(404, "NotFound", "404 page not found");
+        error.plain = true;
+        error
+    }
+
+    /// The resource is there, but not for this verb.
+    #[must_use]
+    pub fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        let mut error = ApiError::new(405, "MethodNotAllowed", message);
+        error.details = Some(Box::default());
+        error
+    }
+
+    /// No answer in a form that the client reads.
+    #[must_use]
+    pub fn not_acceptable() -> Self {
+        ApiError::new(
+            406,
+            "NotAcceptable",
+            "only the following media types are accepted: application/json",
+        )
+    }
+
+    /// The name is taken.
+    #[must_use]
+    pub fn already_exists(kind: &'static Kind, name: &str, deleting: bool) -> Self {
+        let prefix = if deleting { "object is being deleted: " } else { "" };
+        let message = format!("{prefix}{} \"{name}\" already exists", kind.group_resource());
+        ApiError::new(409, "AlreadyExists", message).about(kind, name)
+    }
+
+    /// Somebody else wrote in between.
+    #[must_use]
+    pub fn modified(kind: &'static Kind, name: &str) -> Self {
+        const WHY: &str = "the object has been modified; please apply your changes to the latest version and try again";
+        ApiError::conflict(kind, name, WHY)
+    }
+
+    /// A write that does not fit what is stored; `details.kind` is the resource.
+    #[must_use]
+    pub fn conflict(kind: &'static Kind, name: &str, why: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{name}\": {why}",
+            kind.group_resource()
+        );
+        ApiError::new(409, "Conflict", message).about(kind, name)
+    }
+
+    /// A DELETE whose precondition does not hold; `details.kind` is the kind.
+    #[must_use]
+    pub fn precondition(kind: &'static Kind, name: &str, why: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{name}\": {why}",
+            kind.group_kind()
+        );
+        ApiError::new(409, "Conflict", message).about_kind(kind, name)
+    }
+
+    /// The history that was asked for is gone.
+    #[must_use]
+    pub fn expired(message: impl Into<String>) -> Self {
+        ApiError::new(410, "Expired", message)
+    }
+
+    /// A continued list whose first page is too old; `token` goes on with what is there now.
+    #[must_use]
+    pub fn continue_expired(token: String) -> Self {
+        const WHY: &str = "The provided continue parameter is too old to display a consistent list result. \
+            Start again without it, or go on inconsistently with the continue token of this answer.";
+        ApiError {
+            continue_token: Some(token),
+            ..ApiError::expired(WHY)
+        }
+    }
+
+    /// A body in a form that is not understood.
+    #[must_use]
+    pub fn unsupported_media(accepted: &str) -> Self {
+        let message =
+            format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
+        ApiError::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// An object that breaks the rules of its kind.
+    #[must_use]
+    pub fn invalid(kind: &'static Kind, name: &str, causes: Vec<Cause>) -> Self {
+        ApiError::invalid_named(&kind.group_kind(), name, causes).about_causes(kind, name)
+    }
+
+    /// Options that break the rules: `what` is their kind.
+    #[must_use]
+    pub fn invalid_options(what: &'static str, causes: Vec<Cause>) -> Self {
+        let mut error = ApiError::invalid_named(&format!("{what}.meta.k8s.io"), "", causes);
+        if let Some(details) = &mut error.details {
+            details.group = "meta.k8s.io";
+            details.kind = what;
+        }
+        error
+    }
+
+    /// A PUT without the version that the kind insists on; its message names the resource.
+    #[must_use]
+    pub fn version_required(kind: &'static Kind, name: &str) -> Self {
+        let cause = Cause {
+            reason: "FieldValueInvalid",
+            message: "Invalid value: 0x0: must be specified for an update".to_owned(),
+            field: "metadata.resourceVersion".to_owned(),
+        };
+        let mut error = ApiError::invalid_named(&kind.group_resource(), name, vec![cause]).about_causes(kind, name);
+        if let Some(details) = &mut error.details {
+            details.kind = kind.resource;
+        }
+        error
+    }
+
+    fn invalid_named(subject: &str, name: &str, causes: Vec<Cause>) -> Self {
+        let mut lines: Vec<String> = causes
+            .iter()
+            .map(|cause| format!("{}: {}", cause.field, cause.message))
+            .collect();
+        // Equal complaints are told once in the message, and each time in the causes.
+        let mut told = std::collections::HashSet::new();
+        lines.retain(|line| told.insert(line.clone()));
+        let lines = if lines.len() == 1 {
+            lines.concat()
+        } else {
+            format!("[{}]", lines.join(", "))
+        };
+        ApiError::new(422, "Invalid", format!("{subject} \"{name}\" is invalid: {lines}")).with_causes(causes)
+    }
+
+    fn about_causes(mut self, kind: &'static Kind, name: &str) -> Self {
+        if let Some(details) = &mut self.details {
+            details.name = name.to_owned();
+            details.group = kind.group;
+            details.kind = kind.kind;
+        }
+        self
+    }
+
+    /// A patch that cannot be applied.
+    #[must_use]
+    pub fn unprocessable() -> Self {
+        let message = "the server rejected our request due to an error in our request";
+        let mut error = ApiError::new(422, "Invalid", message);
+        error.details = Some(Box::default());
+        error
+    }
+
+    /// A failure that the API server gives no reason for.
+    #[must_use]
+    pub fn internal(message: impl Into<String>) -> Self {
+        ApiError::new(500, "", message)
+    }
+
+    /// A resourceVersion that is not reached in time.
+    #[must_use]
+    pub fn version_too_large(asked: u64, current: u64) -> Self {
+        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let cause = Cause {
+            reason: "ResourceVersionTooLarge",
+            message: "Too large resource version".to_owned(),
+            field: String::new(),
+        };
+        let mut error = ApiError::new(504, "Timeout", message).with_causes(vec![cause]);
+        error.details.get_or_insert_default().retry_after_seconds = Some(1);
+        error
+    }
+
+    /// What a fault asks for: a plain `Status` with this code.
+    #[must_use]
+    pub fn injected(code: u16, retry_after: Option<u64>) -> Self {
+        let reason = match code {
+            401 => "Unauthorized",
+            403 => "Forbidden",
+            404 => "NotFound",
+            409 => "Conflict",
+            410 => "Expired",
+            429 => "TooManyRequests",
+            500 => "InternalError",
+            503 => "ServiceUnavailable",
+            504 => "Timeout",
+            _ => "",
+        };
+        let mut error = ApiError::new(code, reason, "a fault that the test asked for");
+        if retry_after.is_some() {
+            error.details.get_or_insert_default().retry_after_seconds = retry_after;
+        }
+        error
+    }
+
+    /// Seconds for the `Retry-After` header.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<u64> {
+        self.details.as_ref().and_then(|details| details.retry_after_seconds)
+    }
+
+    /// Whether the body is the bare message rather than a `Status`.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// The `Status` that tells a client.
+    #[must_use]
+    pub fn to_status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "code": self.code,
+        });
+        if !self.reason.is_empty() {
+            status["reason"] = self.reason.into();
+        }
+        if let Some(token) = &self.continue_token {
+            status["metadata"]["continue"] = token.as_str().into();
+        }
+        if let Some(details) = &self.details {
+            status["details"] = json!(details);
+        }
+        status
+    }
+}

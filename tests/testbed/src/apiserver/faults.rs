@@ -1,0 +1,275 @@
+//! Trouble on request: which requests it meets, how often, and what it does to them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::requests::Asked;
+
+/// Trouble for some requests. An empty field meets every request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Fault {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verb: Option<String>,
+    /// `pods`, `pods/status`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// The name of the object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The user who asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// How many requests it meets; without a number, all until it is cleared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<u32>,
+    /// What it does.
+    pub action: Action,
+}
+
+/// What a fault does to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Action {
+    /// Close the connection without an answer, and do nothing.
+    Refuse,
+    /// Do what was asked, and close the connection without an answer.
+    LoseResponse,
+    /// Wait, then go on as usual.
+    #[serde(rename_all = "camelCase")]
+    Delay {
+        /// How long.
+        millis: u64,
+    },
+    /// Answer with this code, and do nothing.
+    #[serde(rename_all = "camelCase")]
+    Status {
+        /// HTTP status code.
+        code: u16,
+        /// Seconds for `Retry-After`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after: Option<u64>,
+    },
+    /// End a watch, running or new, as a broken connection does.
+    CutWatch,
+    /// Let a watch, running or new, hang: it says nothing more and does not end.
+    StallWatch,
+}
+
+/// The faults in force. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Faults {
+    inner: Arc<Mutex<Vec<Fault>>>,
+    changed: watch::Sender<()>,
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// Trouble for every request, until narrowed.
+    #[must_use]
+    pub fn new(action: Action) -> Self {
+        Fault {
+            verb: None,
+            resource: None,
+            name: None,
+            user: None,
+            times: None,
+            action,
+        }
+    }
+
+    /// The next requests wait.
+    #[must_use]
+    pub fn delay(by: Duration) -> Self {
+        Fault::new(Action::Delay {
+            millis: u64::try_from(by.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// The next requests are answered with `code`.
+    #[must_use]
+    pub fn status(code: u16) -> Self {
+        Fault::new(Action::Status {
+            code,
+            retry_after: None,
+        })
+    }
+
+    /// The next requests are too many, and told when to come back.
+    #[must_use]
+    pub fn too_many(retry_after: u64) -> Self {
+        Fault::new(Action::Status {
+            code: 429,
+            retry_after: Some(retry_after),
+        })
+    }
+
+    /// Only for this verb.
+    #[must_use]
+    pub fn verb(mut self, verb: &str) -> Self {
+        self.verb = Some(verb.to_owned());
+        self
+    }
+
+    /// Only for this resource; a subresource is one of its own.
+    #[must_use]
+    pub fn resource(mut self, resource: &str) -> Self {
+        self.resource = Some(resource.to_owned());
+        self
+    }
+
+    /// Only for the object of this name.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Only for this user.
+    #[must_use]
+    pub fn user(mut self, user: &str) -> Self {
+        self.user = Some(user.to_owned());
+        self
+    }
+
+    /// Only for so many requests.
+    #[must_use]
+    pub fn times(mut self, times: u32) -> Self {
+        self.times = Some(times);
+        self
+    }
+
+    /// Only for one request.
+    #[must_use]
+    pub fn once(self) -> Self {
+        self.times(1)
+    }
+
+    fn meets(&self, asked: &Asked) -> bool {
+        let fits = |wanted: &Option<String>, given: &str| wanted.as_deref().is_none_or(|wanted| wanted == given);
+        fits(&self.verb, &asked.verb)
+            && fits(&self.resource, &asked.resource)
+            && fits(&self.name, &asked.name)
+            && fits(&self.user, &asked.user)
+    }
+}
+
+// === impl Action ===
+
+impl Action {
+    fn is_for_watches(&self) -> bool {
+        matches!(self, Action::CutWatch | Action::StallWatch)
+    }
+}
+
+// === impl Faults ===
+
+impl Default for Faults {
+    fn default() -> Self {
+        Faults {
+            inner: Arc::default(),
+            changed: watch::Sender::new(()),
+        }
+    }
+}
+
+impl Faults {
+    /// Puts a fault in force, behind those that are.
+    pub fn inject(&self, fault: Fault) {
+        self.with(|faults| faults.push(fault));
+        self.changed.send_replace(());
+    }
+
+    /// Ends all faults. A watch that hangs, hangs on.
+    pub fn clear(&self) {
+        self.with(Vec::clear);
+    }
+
+    /// The faults that are still in force.
+    #[must_use]
+    pub fn pending(&self) -> Vec<Fault> {
+        self.with(|faults| faults.clone())
+    }
+
+    /// Wakes running watches when a fault is put in force.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// The fault that meets a request before it is done, counted down.
+    pub(super) fn for_request(&self, asked: &Asked) -> Option<Action> {
+        self.take(asked, |action| !action.is_for_watches())
+    }
+
+    /// The fault that meets a watch while it runs, counted down.
+    pub(super) fn for_watch(&self, asked: &Asked) -> Option<Action> {
+        self.take(asked, Action::is_for_watches)
+    }
+
+    fn take(&self, asked: &Asked, wanted: impl Fn(&Action) -> bool) -> Option<Action> {
+        self.with(|faults| {
+            let index = faults
+                .iter()
+                .position(|fault| wanted(&fault.action) && fault.meets(asked))?;
+            let action = faults[index].action.clone();
+            if let Some(times) = &mut faults[index].times {
+                *times = times.saturating_sub(1);
+                if *times == 0 {
+                    faults.remove(index);
+                }
+            }
+            Some(action)
+        })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Vec<Fault>) -> T) -> T {
+        act(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(verb: &str, resource: &str) -> Asked {
+        Asked {
+            verb: verb.to_owned(),
+            resource: resource.to_owned(),
+            ..Asked::default()
+        }
+    }
+
+    #[test]
+    fn a_fault_meets_what_it_names_as_often_as_it_says() {
+        let faults = Faults::default();
+        faults.inject(Fault::status(500).verb("patch").resource("pods/status").times(2));
+        assert_eq!(faults.for_request(&asked("patch", "pods")), None);
+        assert!(faults.for_request(&asked("patch", "pods/status")).is_some());
+        assert!(faults.for_request(&asked("patch", "pods/status")).is_some());
+        assert_eq!(faults.for_request(&asked("patch", "pods/status")), None);
+    }
+
+    #[test]
+    fn a_watch_fault_waits_for_a_watch() {
+        let faults = Faults::default();
+        faults.inject(Fault::new(Action::CutWatch).once());
+        assert_eq!(faults.for_request(&asked("watch", "pods")), None);
+        assert_eq!(faults.for_watch(&asked("watch", "pods")), Some(Action::CutWatch));
+        assert!(faults.pending().is_empty());
+    }
+
+    #[test]
+    fn a_fault_reads_from_json() {
+        let fault: Fault =
+            serde_json::from_str(r#"{"verb":"get","times":1,"action":{"status":{"code":429,"retryAfter":2}}}"#)
+                .unwrap();
+        assert_eq!(fault, Fault::too_many(2).verb("get").once());
+        let fault: Fault = serde_json::from_str(r#"{"action":"cutWatch"}"#).unwrap();
+        assert_eq!(fault, Fault::new(Action::CutWatch));
+    }
+}

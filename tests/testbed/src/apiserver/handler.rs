@@ -1,0 +1,301 @@
+//! From a request to its answer: who asks, what trouble is in store for it, whether it is allowed, and doing it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+use super::authorizer;
+use super::control;
+use super::deletion::options::DeleteOptions;
+use super::discovery;
+use super::error::ApiError;
+use super::faults::Action;
+use super::identity::User;
+use super::list::{self, ListOptions};
+use super::patch::Patch;
+use super::query::Query;
+use super::requests::Asked;
+use super::review;
+use super::route::{self, Route, Target};
+use super::rules::create::undecodable;
+use super::selector::Selector;
+use super::shared::Shared;
+use super::watch::{Watch, WatchOptions};
+use super::writes::{self, Writer};
+
+/// A request with its body.
+#[derive(Debug)]
+pub struct Call {
+    /// HTTP method.
+    pub method: Method,
+    /// The path, still encoded.
+    pub path: String,
+    /// What stands after the question mark.
+    pub query: String,
+    /// The Authorization header.
+    pub authorization: Option<String>,
+    /// The Accept header.
+    pub accept: String,
+    /// The Content-Type header.
+    pub content_type: String,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Reply {
+    /// An answer.
+    Done(Answer),
+    /// A refusal.
+    Refused(ApiError),
+    /// A stream.
+    Watch(Box<Watch>),
+    /// The connection is closed without a word.
+    Lost,
+}
+
+/// Handles one request and notes it.
+pub async fn handle(shared: &Arc<Shared>, call: Call) -> Reply {
+    let user = User::of(call.authorization.as_deref());
+    let route = route::parse(&call.path);
+    let query = Query::parse(&call.query);
+    let asked = asked(&call, &route, &query, user.as_ref());
+    if let Ok(Route::Testbed(what)) = &route {
+        return control::handle(shared, &call, what).map_or_else(Reply::Refused, Reply::Done);
+    }
+    let fault = meet(shared, &asked).await;
+    let reply = match fault {
+        Some(Action::Refuse) => Reply::Lost,
+        Some(Action::Status { code, retry_after }) => Reply::Refused(ApiError::injected(code, retry_after)),
+        Some(Action::LoseResponse) => answer(shared, user, route, &query, &asked, &call)
+            .await
+            .map_or_else(Reply::Refused, |_| Reply::Lost),
+        _ => answer(shared, user, route, &query, &asked, &call)
+            .await
+            .unwrap_or_else(Reply::Refused),
+    };
+    let code = match &reply {
+        Reply::Done(answer) => Some(answer.code),
+        Reply::Refused(error) => Some(error.code),
+        Reply::Watch(_) => Some(200),
+        Reply::Lost => None,
+    };
+    shared.requests.note(asked, code);
+    reply
+}
+
+/// The fault that decides about a request; delays have passed by then.
+async fn meet(shared: &Shared, asked: &Asked) -> Option<Action> {
+    let mut fault = shared.faults.for_request(asked);
+    if let Some(Action::Delay { millis }) = fault {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        fault = None;
+    }
+    fault
+}
+
+fn asked(call: &Call, route: &Result<Route, ApiError>, query: &Query, user: Option<&User>) -> Asked {
+    let path = if call.query.is_empty() {
+        call.path.clone()
+    } else {
+        format!("{}?{}", call.path, call.query)
+    };
+    let user = user.map(User::name).unwrap_or_default();
+    match route {
+        Ok(Route::Objects(target)) => Asked {
+            verb: verb(&call.method, target, query)
+                .unwrap_or(call.method.as_str())
+                .to_owned(),
+            resource: target.resource(),
+            namespace: target.namespace.clone(),
+            name: target.name.clone(),
+            path,
+            user,
+        },
+        _ => Asked {
+            verb: call.method.as_str().to_lowercase(),
+            path,
+            user,
+            ..Asked::default()
+        },
+    }
+}
+
+fn verb(method: &Method, target: &Target, query: &Query) -> Option<&'static str> {
+    let one = !target.name.is_empty();
+    match (method, one) {
+        (&Method::GET, true) => Some("get"),
+        (&Method::GET, false) if query.flag("watch").ok().flatten() == Some(true) => Some("watch"),
+        (&Method::GET, false) => Some("list"),
+        (&Method::POST, false) => Some("create"),
+        (&Method::POST, true) if !target.subresource.is_empty() => Some("create"),
+        (&Method::PUT, true) => Some("update"),
+        (&Method::PATCH, true) => Some("patch"),
+        (&Method::DELETE, true) => Some("delete"),
+        (&Method::DELETE, false) => Some("deletecollection"),
+        _ => None,
+    }
+}
+
+async fn answer(
+    shared: &Arc<Shared>,
+    user: Option<User>,
+    route: Result<Route, ApiError>,
+    query: &Query,
+    asked: &Asked,
+    call: &Call,
+) -> Result<Reply, ApiError> {
+    let user = user.ok_or_else(ApiError::unauthorized)?;
+    let open = matches!(route, Ok(Route::Health | Route::Version));
+    match route {
+        Ok(Route::Objects(target)) => objects(shared, &user, &target, query, asked, call).await,
+        _ if user == User::Anonymous && !open => Err(ApiError::forbidden_path(&user.name(), &asked.verb, &call.path)),
+        Ok(Route::Health) => Ok(Reply::Done(Answer {
+            code: 200,
+            body: Bytes::from_static(b"ok"),
+        })),
+        Ok(Route::Version) => Ok(Reply::Done(Answer::json(200, &discovery::version()))),
+        Ok(Route::Discovery(path)) => discovery::answer(&path).map(Reply::Done),
+        Ok(Route::AccessReview) => review::answer(&shared.store(), &user, json_body(call)?).map(Reply::Done),
+        Ok(Route::Testbed(_)) => Err(ApiError::no_such_path()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn objects(
+    shared: &Arc<Shared>,
+    user: &User,
+    target: &Target,
+    query: &Query,
+    asked: &Asked,
+    call: &Call,
+) -> Result<Reply, ApiError> {
+    let verb = verb(&call.method, target, query).ok_or_else(ApiError::method_not_allowed)?;
+    check_subresource(verb, target)?;
+    let of = |name: &str| query.get(name).unwrap_or_default().to_owned();
+    let selector = Selector::parse(target.kind, &of("labelSelector"), &of("fieldSelector"))?;
+    authorizer::authorize(&shared.store(), user, verb, target, &selector.fields)?;
+    check_accept(&call.accept)?;
+    let writer = Writer {
+        user,
+        now: shared.now(),
+        dry_run: query.dry_run(),
+    };
+    let answer = match verb {
+        "list" => {
+            let options = ListOptions::parse(query, selector)?;
+            if let Some(version) = options.awaited() {
+                shared.reach(version).await?;
+            }
+            let page = list::page(&shared.store(), target.kind, &target.prefix(), &options)?;
+            Answer {
+                code: 200,
+                body: page.encode(target.kind),
+            }
+        }
+        "watch" => {
+            let options = WatchOptions::parse(query, selector)?;
+            if let Some(version) = options.awaited() {
+                // A version that is not reached is told in the stream.
+                let _ = shared.reach(version).await;
+            }
+            return Ok(Reply::Watch(Box::new(Watch::start(
+                shared,
+                asked.clone(),
+                target,
+                options,
+            ))));
+        }
+        "get" => get(shared, target, query).await?,
+        "create" => {
+            let body = json_body(call)?;
+            let mut store = shared.store();
+            match target.subresource.as_str() {
+                "" => writes::create(&mut store, &writer, target, body)?,
+                "binding" => writes::bind(&mut store, &writer, target, &body)?,
+                _ => writes::evict(&mut store, &writer, target, &body)?,
+            }
+        }
+        "update" => writes::replace(&mut shared.store(), &writer, target, json_body(call)?)?,
+        "patch" => {
+            let patch = Patch::parse(&call.content_type, &call.body)?;
+            writes::patch(&mut shared.store(), &writer, target, &patch)?
+        }
+        _ => {
+            let options = DeleteOptions::parse(&call.body, query)?;
+            let writer = Writer {
+                dry_run: options.dry_run,
+                ..writer
+            };
+            let mut store = shared.store();
+            if verb == "delete" {
+                writes::delete(&mut store, &writer, target, &options)?
+            } else {
+                writes::delete_all(&mut store, &writer, target, &selector, &options)?
+            }
+        }
+    };
+    Ok(Reply::Done(answer))
+}
+
+async fn get(shared: &Shared, target: &Target, query: &Query) -> Result<Answer, ApiError> {
+    if let Some(version) = query.get("resourceVersion") {
+        shared.reach(list::parse_version(version)?).await?;
+    }
+    let store = shared.store();
+    let object = store.get(target.kind, &target.key());
+    object
+        .map(|object| Answer::object(200, object))
+        .ok_or_else(|| ApiError::not_found(target.kind, &target.name))
+}
+
+fn check_subresource(verb: &str, target: &Target) -> Result<(), ApiError> {
+    match (target.subresource.as_str(), target.kind.kind, verb) {
+        ("", _, _) => Ok(()),
+        ("status", _, "get" | "update" | "patch") if target.kind.status => Ok(()),
+        ("binding" | "eviction", "Pod", "create") => Ok(()),
+        ("status", _, _) if target.kind.status => Err(ApiError::method_not_allowed()),
+        ("binding" | "eviction", "Pod", _) => Err(ApiError::method_not_allowed()),
+        _ => Err(ApiError::no_such_resource()),
+    }
+}
+
+/// Only plain JSON is spoken; a client that also takes it gets it.
+fn check_accept(accept: &str) -> Result<(), ApiError> {
+    let plain = |part: &str| {
+        let mut words = part.split(';').map(str::trim);
+        let json = matches!(words.next(), Some("application/json" | "application/*" | "*/*" | ""));
+        json && !words.any(|word| word.starts_with("as="))
+    };
+    if accept.split(',').map(str::trim).any(plain) {
+        Ok(())
+    } else {
+        Err(ApiError::not_acceptable())
+    }
+}
+
+fn json_body(call: &Call) -> Result<Value, ApiError> {
+    let media = call.content_type.split(';').next().unwrap_or_default().trim();
+    if !matches!(media, "" | "application/json") {
+        return Err(ApiError::unsupported_media("application/json"));
+    }
+    serde_json::from_slice(&call.body).map_err(|error| match route::parse(&call.path) {
+        Ok(Route::Objects(target)) => undecodable(target.kind, &error.to_string()),
+        _ => ApiError::bad_request(error.to_string()),
+    })
+}
+
+/// The body of a refusal.
+#[must_use]
+pub fn refusal(error: &ApiError) -> Bytes {
+    if error.is_plain() {
+        format!("{}\n", error.message).into()
+    } else {
+        json!(error.to_status()).to_string().into()
+    }
+}

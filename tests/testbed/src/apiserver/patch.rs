@@ -1,0 +1,109 @@
+//! Pure: the three kinds of patch.
+
+mod strategic;
+
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::kinds::Kind;
+use super::object;
+
+/// A patch, read but not applied.
+#[derive(Debug)]
+pub enum Patch {
+    /// RFC 7386.
+    Merge(Value),
+    /// RFC 6902.
+    Json(json_patch::Patch),
+    /// Kubernetes' own: a merge that knows which lists are maps.
+    Strategic(Value),
+}
+
+const ACCEPTED: &str =
+    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+
+// === impl Patch ===
+
+impl Patch {
+    /// Reads the body of a PATCH by its Content-Type.
+    ///
+    /// # Errors
+    /// A type that is not served, or a body that is no patch.
+    pub fn parse(content_type: &str, body: &[u8]) -> Result<Self, ApiError> {
+        let media = content_type.split(';').next().unwrap_or_default().trim();
+        let unreadable = |error: serde_json::Error| ApiError::bad_request(format!("error decoding patch: {error}"));
+        let map = || match serde_json::from_slice(body).map_err(unreadable)? {
+            Value::Object(map) => Ok(Value::Object(map)),
+            _ => Err(ApiError::bad_request("error decoding patch: it is not an object")),
+        };
+        match media {
+            "application/merge-patch+json" => Ok(Patch::Merge(map()?)),
+            "application/strategic-merge-patch+json" => Ok(Patch::Strategic(map()?)),
+            "application/json-patch+json" => serde_json::from_slice(body).map(Patch::Json).map_err(unreadable),
+            _ => Err(ApiError::unsupported_media(ACCEPTED)),
+        }
+    }
+
+    /// The object as the patch wants it; its kind and apiVersion are there for the patch to see, and left out after.
+    ///
+    /// # Errors
+    /// The patch does not fit the object.
+    pub fn apply(&self, kind: &'static Kind, object: &Value) -> Result<Value, ApiError> {
+        let mut patched = object.clone();
+        patched["kind"] = kind.kind.into();
+        patched["apiVersion"] = kind.api_version().into();
+        match self {
+            Patch::Merge(patch) => json_patch::merge(&mut patched, patch),
+            Patch::Json(patch) => json_patch::patch(&mut patched, patch).map_err(|_| ApiError::unprocessable())?,
+            Patch::Strategic(patch) => strategic::merge(kind.kind, &mut patched, patch)?,
+        }
+        object::drop_type(&mut patched);
+        if patched.get("metadata").is_some_and(Value::is_object) {
+            Ok(patched)
+        } else {
+            Err(ApiError::unprocessable())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::kinds;
+    use serde_json::json;
+
+    fn pods() -> &'static Kind {
+        kinds::find("", "v1", "pods").unwrap()
+    }
+
+    fn apply(media: &str, patch: &Value, object: &Value) -> Result<Value, ApiError> {
+        Patch::parse(&format!("application/{media}+json"), patch.to_string().as_bytes())?.apply(pods(), object)
+    }
+
+    #[test]
+    fn a_merge_patch_replaces_lists_and_removes_nulls() {
+        let object = json!({ "metadata": { "name": "a", "labels": { "x": "1" } }, "l": [1, 2] });
+        let patch = json!({ "metadata": { "labels": { "x": null, "y": "2" } }, "l": [3] });
+        let expected = json!({ "metadata": { "name": "a", "labels": { "y": "2" } }, "l": [3] });
+        assert_eq!(apply("merge-patch", &patch, &object), Ok(expected));
+    }
+
+    #[test]
+    fn a_json_patch_whose_test_fails_is_unprocessable() {
+        let object = json!({ "metadata": { "uid": "u" } });
+        let patch = json!([{ "op": "test", "path": "/metadata/uid", "value": "other" }]);
+        let error = apply("json-patch", &patch, &object).unwrap_err();
+        assert_eq!(
+            error.message,
+            "the server rejected our request due to an error in our request"
+        );
+        assert_eq!(error.to_status()["details"], json!({}));
+    }
+
+    #[test]
+    fn a_patch_of_another_type_is_told_which_are_served() {
+        let error = Patch::parse("application/json", b"{}").unwrap_err();
+        assert_eq!(error.code, 415);
+        assert!(error.message.contains("application/merge-patch+json"));
+    }
+}

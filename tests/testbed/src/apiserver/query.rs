@@ -1,0 +1,56 @@
+//! The query of a request.
+
+use super::error::ApiError;
+
+/// Parameters by name; the first of a name counts.
+#[derive(Debug, Default)]
+pub struct Query(Vec<(String, String)>);
+
+// === impl Query ===
+
+impl Query {
+    /// Reads what stands after the question mark.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        Query(form_urlencoded::parse(text.as_bytes()).into_owned().collect())
+    }
+
+    /// One parameter, if it is there and not empty.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|(key, value)| key == name && !value.is_empty())
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// One parameter as a whole number.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        let number = self.get(name).map(str::parse).transpose();
+        number.map_err(|_| ApiError::bad_request(format!("unable to parse query parameter {name}: not a number")))
+    }
+
+    /// One parameter as yes or no.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some("true" | "1") => Ok(Some(true)),
+            Some("false" | "0") => Ok(Some(false)),
+            Some(_) => Err(ApiError::bad_request(format!(
+                "unable to parse query parameter {name}: not a boolean"
+            ))),
+        }
+    }
+
+    /// Whether nothing may be stored.
+    #[must_use]
+    pub fn dry_run(&self) -> bool {
+        self.get("dryRun").is_some()
+    }
+}

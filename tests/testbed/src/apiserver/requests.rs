@@ -1,0 +1,69 @@
+//! What was asked and answered lately.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+
+/// How many requests are kept.
+const KEPT: usize = 10_000;
+
+/// What somebody asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Asked {
+    /// The API verb, or the HTTP method where there is none.
+    pub verb: String,
+    /// The resource with its subresource, empty for other paths.
+    pub resource: String,
+    /// The namespace, if any.
+    pub namespace: String,
+    /// The name of the object, if any.
+    pub name: String,
+    /// The path with its query.
+    pub path: String,
+    /// The user.
+    pub user: String,
+}
+
+/// A request and its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Request {
+    /// What was asked.
+    #[serde(flatten)]
+    pub asked: Asked,
+    /// The code of the answer; none if there was no answer.
+    pub code: Option<u16>,
+}
+
+/// The last requests, oldest first.
+#[derive(Debug, Default)]
+pub struct Requests(Mutex<VecDeque<Request>>);
+
+// === impl Requests ===
+
+impl Requests {
+    /// Notes a request.
+    pub(super) fn note(&self, asked: Asked, code: Option<u16>) {
+        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if requests.len() == KEPT {
+            requests.pop_front();
+        }
+        requests.push_back(Request { asked, code });
+    }
+
+    /// All that are kept.
+    #[must_use]
+    pub fn all(&self) -> Vec<Request> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .cloned()
+            .collect()
+    }
+
+    /// Forgets them.
+    pub fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

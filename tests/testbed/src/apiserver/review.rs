@@ -1,0 +1,71 @@
+//! SelfSubjectAccessReview: what the asker may do.
+
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+use super::authorizer;
+use super::error::ApiError;
+use super::identity::User;
+use super::kinds::KINDS;
+use super::object::text;
+use super::route::Target;
+use super::selector::fields::FieldSelector;
+use super::store::Store;
+
+/// Answers a review.
+///
+/// # Errors
+/// A field selector that cannot be read.
+pub fn answer(store: &Store, user: &User, mut review: Value) -> Result<Answer, ApiError> {
+    let (allowed, reason) = match review.pointer("/spec/resourceAttributes") {
+        Some(wish) => decide(store, user, wish)?,
+        None => (*user == User::Admin, String::new()),
+    };
+    review["kind"] = "SelfSubjectAccessReview".into();
+    review["apiVersion"] = "authorization.k8s.io/v1".into();
+    review["status"] = if reason.is_empty() {
+        json!({ "allowed": allowed })
+    } else {
+        json!({ "allowed": allowed, "reason": reason })
+    };
+    Ok(Answer::json(201, &review))
+}
+
+fn decide(store: &Store, user: &User, wish: &Value) -> Result<(bool, String), ApiError> {
+    if *user == User::Admin {
+        return Ok((true, String::new()));
+    }
+    let served = |group: &str, resource: &str| {
+        KINDS
+            .iter()
+            .find(|kind| kind.group == group && kind.resource == resource)
+    };
+    let Some(kind) = served(text(wish, "/group"), text(wish, "/resource")) else {
+        return Ok((false, String::new()));
+    };
+    let target = Target {
+        kind,
+        namespace: text(wish, "/namespace").to_owned(),
+        name: text(wish, "/name").to_owned(),
+        subresource: text(wish, "/subresource").to_owned(),
+    };
+    let fields = FieldSelector::parse(kind, &selector(wish))?;
+    match authorizer::authorize(store, user, text(wish, "/verb"), &target, &fields) {
+        Ok(()) => Ok((true, String::new())),
+        Err(error) => Ok((false, error.message)),
+    }
+}
+
+/// The field selector of a wish, from its text or its requirements.
+fn selector(wish: &Value) -> String {
+    let raw = text(wish, "/fieldSelector/rawSelector");
+    if !raw.is_empty() {
+        return raw.to_owned();
+    }
+    let requirements = wish.pointer("/fieldSelector/requirements").and_then(Value::as_array);
+    let single = requirements.into_iter().flatten().filter(|one| one["operator"] == "In");
+    single
+        .map(|one| format!("{}={}", text(one, "/key"), text(one, "/values/0")))
+        .collect::<Vec<_>>()
+        .join(",")
+}

@@ -1,0 +1,171 @@
+//! Where a path leads.
+
+use percent_encoding::percent_decode_str;
+
+use super::error::ApiError;
+use super::kinds::{self, KINDS, Kind};
+
+/// What a path addresses.
+#[derive(Debug)]
+pub enum Route {
+    /// Objects.
+    Objects(Target),
+    /// The question what the asker may do.
+    AccessReview,
+    /// `/healthz` and its siblings.
+    Health,
+    /// `/version`.
+    Version,
+    /// The groups and kinds that are served.
+    Discovery(Vec<String>),
+    /// The testbed's own control paths.
+    Testbed(String),
+}
+
+/// One object, or all of a kind, or all of a kind in a namespace. What does not apply is empty.
+#[derive(Debug)]
+pub struct Target {
+    /// The kind.
+    pub kind: &'static Kind,
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+    /// The subresource.
+    pub subresource: String,
+}
+
+/// Reads a path.
+///
+/// # Errors
+/// The path leads nowhere.
+pub fn parse(path: &str) -> Result<Route, ApiError> {
+    let parts: Vec<String> = path.trim_matches('/').split('/').map(decode).collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    match parts.as_slice() {
+        ["healthz" | "livez" | "readyz", ..] => Ok(Route::Health),
+        ["version"] => Ok(Route::Version),
+        ["api" | "apis"] | ["api", "v1"] | ["apis", _, _] => Ok(Route::Discovery(owned(&parts))),
+        ["api", "v1", rest @ ..] => objects("", "v1", rest),
+        ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] => Ok(Route::AccessReview),
+        ["apis", group, version, rest @ ..] if is_served(group, version) => objects(group, version, rest),
+        ["testbed", rest @ ..] => Ok(Route::Testbed(rest.join("/"))),
+        _ => Err(ApiError::no_such_path()),
+    }
+}
+
+fn objects(group: &str, version: &str, parts: &[&str]) -> Result<Route, ApiError> {
+    let (namespace, parts) = match parts {
+        ["namespaces", _, "status" | "finalize"] => ("", parts),
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+        _ => ("", parts),
+    };
+    let (resource, name, subresource) = match parts {
+        [resource] => (*resource, "", ""),
+        [resource, name] => (*resource, *name, ""),
+        [resource, name, subresource] => (*resource, *name, *subresource),
+        _ => return Err(ApiError::no_such_resource()),
+    };
+    let kind = kinds::find(group, version, resource).ok_or_else(ApiError::no_such_resource)?;
+    let homeless = kind.namespaced && namespace.is_empty() && !name.is_empty();
+    if homeless || (!kind.namespaced && !namespace.is_empty()) {
+        return Err(ApiError::no_such_resource());
+    }
+    Ok(Route::Objects(Target {
+        kind,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        subresource: subresource.to_owned(),
+    }))
+}
+
+fn is_served(group: &str, version: &str) -> bool {
+    KINDS.iter().any(|kind| kind.group == group && kind.version == version)
+}
+
+fn decode(part: &str) -> String {
+    percent_decode_str(part).decode_utf8_lossy().into_owned()
+}
+
+fn owned(parts: &[&str]) -> Vec<String> {
+    parts.iter().map(|&part| part.to_owned()).collect()
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Where the object is kept.
+    #[must_use]
+    pub fn key(&self) -> String {
+        self.kind.key(&self.namespace, &self.name)
+    }
+
+    /// What the keys of all addressed objects begin with.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        if self.namespace.is_empty() {
+            String::new()
+        } else {
+            format!("{}/", self.namespace)
+        }
+    }
+
+    /// The resource with its subresource: `pods/status`.
+    #[must_use]
+    pub fn resource(&self) -> String {
+        if self.subresource.is_empty() {
+            self.kind.resource.to_owned()
+        } else {
+            format!("{}/{}", self.kind.resource, self.subresource)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(path: &str) -> (String, String, String) {
+        match parse(path) {
+            Ok(Route::Objects(target)) => (target.resource(), target.namespace, target.name),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    fn is(resource: &str, namespace: &str, name: &str) -> (String, String, String) {
+        (resource.to_owned(), namespace.to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn every_shape_of_path_is_understood() {
+        assert_eq!(target("/api/v1/pods"), is("pods", "", ""));
+        assert_eq!(target("/api/v1/namespaces/ns/pods"), is("pods", "ns", ""));
+        assert_eq!(
+            target("/api/v1/namespaces/ns/pods/a/status"),
+            is("pods/status", "ns", "a")
+        );
+        assert_eq!(target("/api/v1/namespaces/ns"), is("namespaces", "", "ns"));
+        assert_eq!(
+            target("/api/v1/namespaces/ns/status"),
+            is("namespaces/status", "", "ns")
+        );
+        assert_eq!(target("/api/v1/namespaces/ns/pods/%2E%2E"), is("pods", "ns", ".."));
+        assert_eq!(
+            target("/apis/coordination.k8s.io/v1/namespaces/ns/leases/l"),
+            is("leases", "ns", "l")
+        );
+    }
+
+    #[test]
+    fn a_missing_route_names_no_object() {
+        for (path, plain) in [
+            ("/apis/ex.io/v1/foos", true),
+            ("/nope", true),
+            ("/api/v1/foos", false),
+            ("/api/v1/pods/a", false),
+        ] {
+            let error = parse(path).unwrap_err();
+            assert_eq!((error.code, error.is_plain()), (404, plain), "{path}");
+        }
+    }
+}

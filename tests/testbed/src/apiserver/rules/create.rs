@@ -1,0 +1,213 @@
+//! A new object: what it gets, what it must have.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{normal, owners, pods};
+use crate::apiserver::error::{ApiError, Cause};
+use crate::apiserver::kinds::Kind;
+use crate::apiserver::object;
+
+/// How many characters complete a `generateName`.
+const SUFFIX: usize = 5;
+
+/// The object as it will be stored, from what a client sent to `namespace`.
+///
+/// # Errors
+/// What the server refuses to store.
+pub fn prepare(kind: &'static Kind, namespace: &str, mut new: Value, now: Timestamp) -> Result<Value, ApiError> {
+    if !object::version(&new).is_empty() {
+        return Err(ApiError::internal(
+            "resourceVersion should not be set on objects to be created",
+        ));
+    }
+    place(kind, namespace, &mut new)?;
+    normal::normalize(&mut new).map_err(|why| undecodable(kind, &why))?;
+    birth(kind, &mut new, now);
+    defaults(kind, &mut new);
+    owners::drop_duplicates(&mut new);
+    let causes = complaints(kind, &new);
+    if causes.is_empty() {
+        Ok(new)
+    } else {
+        Err(ApiError::invalid(kind, object::name(&new), causes))
+    }
+}
+
+/// The object as it was given, with no more than what every stored object has.
+#[must_use]
+pub fn raw(kind: &'static Kind, mut new: Value, now: Timestamp) -> Value {
+    let given = object::metadata_mut(&mut new).clone();
+    birth(kind, &mut new, now);
+    object::metadata_mut(&mut new).extend(given);
+    new
+}
+
+/// A body that does not fit the kind.
+#[must_use]
+pub fn undecodable(kind: &'static Kind, why: &str) -> ApiError {
+    ApiError::bad_request(format!(
+        "{0} in version \"{1}\" cannot be handled as a {0}: {why}",
+        kind.kind, kind.version
+    ))
+}
+
+fn place(kind: &'static Kind, namespace: &str, new: &mut Value) -> Result<(), ApiError> {
+    let metadata = object::metadata_mut(new);
+    if !kind.namespaced {
+        metadata.remove("namespace");
+        return Ok(());
+    }
+    let given = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    if !given.is_empty() && given != namespace {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    metadata.insert("namespace".to_owned(), namespace.into());
+    Ok(())
+}
+
+fn birth(kind: &'static Kind, new: &mut Value, now: Timestamp) {
+    let metadata = object::metadata_mut(new);
+    for field in [
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "selfLink",
+        "managedFields",
+    ] {
+        metadata.remove(field);
+    }
+    let uid = Uuid::new_v4();
+    let named = metadata
+        .get("name")
+        .and_then(Value::as_str)
+        .is_some_and(|name| !name.is_empty());
+    if let (false, Some(prefix)) = (named, metadata.get("generateName").and_then(Value::as_str)) {
+        let name = format!("{prefix}{}", &uid.simple().to_string()[..SUFFIX]);
+        metadata.insert("name".to_owned(), name.into());
+    }
+    metadata.insert("uid".to_owned(), uid.to_string().into());
+    metadata.insert("creationTimestamp".to_owned(), object::stamp(now).into());
+    if kind.generation {
+        metadata.insert("generation".to_owned(), 1.into());
+    }
+}
+
+fn defaults(kind: &'static Kind, new: &mut Value) {
+    match kind.kind {
+        "Pod" => pods::defaults(new),
+        "Namespace" => {
+            new["status"] = json!({ "phase": "Active" });
+            new["spec"] = json!({ "finalizers": ["kubernetes"] });
+            let name = object::name(new).to_owned();
+            object::child_mut(&mut new["metadata"], "labels")
+                .insert("kubernetes.io/metadata.name".to_owned(), name.into());
+        }
+        // A node brings its status along when it registers.
+        "Node" => {}
+        _ if kind.status => new["status"] = json!({}),
+        _ => {}
+    }
+}
+
+fn complaints(kind: &'static Kind, new: &Value) -> Vec<Cause> {
+    let name = object::name(new);
+    let mut causes = Vec::new();
+    if name.is_empty() {
+        causes.push(Cause::required("metadata.name", "name or generateName is required"));
+    } else if !is_subdomain(name) {
+        let why = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
+                   and must start and end with an alphanumeric character";
+        causes.push(Cause::invalid("metadata.name", &name.into(), why));
+    }
+    causes.extend(owners::complaints(new));
+    match kind.kind {
+        "Pod" => causes.extend(pods::complaints(new)),
+        "Event" if kind.group.is_empty() => causes.extend(stray_event(new)),
+        _ => {}
+    }
+    causes
+}
+
+/// An event lives in the namespace of what it is about; those about cluster-scoped objects live in `default`.
+fn stray_event(event: &Value) -> Option<Cause> {
+    let about = object::text(event, "/involvedObject/namespace");
+    let home = object::namespace(event);
+    let right = about == home || (about.is_empty() && home == "default");
+    (!right).then(|| {
+        Cause::invalid(
+            "involvedObject.namespace",
+            &about.into(),
+            "does not match event.namespace",
+        )
+    })
+}
+
+fn is_subdomain(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let label =
+        |label: &str| label.starts_with(plain) && label.ends_with(plain) && label.chars().all(|c| plain(c) || c == '-');
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::kinds;
+
+    fn pods() -> &'static Kind {
+        kinds::find("", "v1", "pods").unwrap()
+    }
+
+    fn pod(name: &str) -> Value {
+        json!({ "metadata": { "name": name }, "spec": { "containers": [{ "name": "c", "image": "i" }] } })
+    }
+
+    #[test]
+    fn what_a_client_may_not_decide_is_decided_here() {
+        let mut given = pod("a");
+        given["metadata"]["uid"] = "mine".into();
+        given["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        given["status"] = json!({ "phase": "Running" });
+        let stored = prepare(pods(), "ns", given, Timestamp::UNIX_EPOCH).unwrap();
+        assert_ne!(object::uid(&stored), "mine");
+        assert_eq!(object::deletion_time(&stored), None);
+        assert_eq!(object::generation(&stored), 1);
+        assert_eq!(stored["status"]["phase"], "Pending");
+        assert_eq!(
+            object::text(&stored, "/metadata/creationTimestamp"),
+            "1970-01-01T00:00:00Z"
+        );
+    }
+
+    #[test]
+    fn a_given_version_or_namespace_is_refused_as_the_server_does() {
+        let mut given = pod("a");
+        given["metadata"]["resourceVersion"] = "1".into();
+        let error = prepare(pods(), "ns", given, Timestamp::UNIX_EPOCH).unwrap_err();
+        assert_eq!((error.code, error.reason), (500, ""));
+        let mut given = pod("a");
+        given["metadata"]["namespace"] = "other".into();
+        assert_eq!(
+            prepare(pods(), "ns", given, Timestamp::UNIX_EPOCH).unwrap_err().code,
+            400
+        );
+    }
+
+    #[test]
+    fn hostile_names_pass_only_when_inserted_raw() {
+        for name in ["..", "../x", "A", "", "a/b"] {
+            assert_eq!(
+                prepare(pods(), "ns", pod(name), Timestamp::UNIX_EPOCH)
+                    .unwrap_err()
+                    .code,
+                422,
+                "{name}"
+            );
+        }
+        assert_eq!(object::name(&raw(pods(), pod(".."), Timestamp::UNIX_EPOCH)), "..");
+    }
+}

@@ -1,0 +1,140 @@
+//! Objects as a typed server writes them: no nulls, no empty lists, times in their one form.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::apiserver::object;
+
+/// Fields of type `metav1.Time`: whole seconds, fractions are cut.
+const TIMES: &[&str] = &[
+    "completionTime",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "finishedAt",
+    "firstTimestamp",
+    "lastHeartbeatTime",
+    "lastProbeTime",
+    "lastTimestamp",
+    "lastTransitionTime",
+    "startTime",
+    "startedAt",
+    "timeAdded",
+];
+
+/// Fields of type `metav1.MicroTime`: six digits, nothing else is read.
+const MICRO_TIMES: &[&str] = &["acquireTime", "eventTime", "lastObservedTime", "renewTime"];
+
+/// Maps whose keys are the user's: nothing in them is a field.
+const USER_MAPS: &[&str] = &[
+    "annotations",
+    "binaryData",
+    "data",
+    "labels",
+    "matchLabels",
+    "nodeSelector",
+    "stringData",
+];
+
+/// Lists that are written even when empty.
+const KEPT_LISTS: &[&str] = &["containers"];
+
+/// Brings `value` into the form in which it is stored.
+///
+/// # Errors
+/// A time that cannot be read.
+pub fn normalize(value: &mut Value) -> Result<(), String> {
+    walk(value)?;
+    let metadata = object::metadata_mut(value);
+    for field in ["labels", "annotations"] {
+        if metadata
+            .get(field)
+            .and_then(Value::as_object)
+            .is_some_and(serde_json::Map::is_empty)
+        {
+            metadata.remove(field);
+        }
+    }
+    Ok(())
+}
+
+fn walk(value: &mut Value) -> Result<(), String> {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, value| !value.is_null() && (!is_empty_list(value) || KEPT_LISTS.contains(&key.as_str())));
+            for (key, value) in map.iter_mut() {
+                let key = key.as_str();
+                match value {
+                    Value::String(text) if TIMES.contains(&key) => *text = whole_seconds(text)?,
+                    Value::String(text) if MICRO_TIMES.contains(&key) => check_micro(text)?,
+                    _ if USER_MAPS.contains(&key) => {}
+                    _ => walk(value)?,
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().try_for_each(walk)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+fn is_empty_list(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}
+
+fn whole_seconds(text: &str) -> Result<String, String> {
+    let time: Timestamp = text
+        .parse()
+        .map_err(|_| format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse it"))?;
+    Ok(object::stamp(time))
+}
+
+fn check_micro(text: &str) -> Result<(), String> {
+    let digits = text
+        .split_once('.')
+        .map_or(0, |(_, rest)| rest.chars().take_while(char::is_ascii_digit).count());
+    if digits == 6 && text.parse::<Timestamp>().is_ok() {
+        Ok(())
+    } else {
+        Err(format!(
+            "parsing time {text:?} as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse it"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn times_lose_their_fractions_and_nothing_empty_is_stored() {
+        let mut object = json!({
+            "metadata": { "name": "a", "labels": {}, "annotations": { "startedAt": "x" }, "finalizers": [] },
+            "spec": { "containers": [], "volumes": [{ "emptyDir": {}, "secret": null }] },
+            "status": { "startTime": "2026-01-02T03:04:05.678Z" },
+        });
+        normalize(&mut object).unwrap();
+        let expected = json!({
+            "metadata": { "name": "a", "annotations": { "startedAt": "x" } },
+            "spec": { "containers": [], "volumes": [{ "emptyDir": {} }] },
+            "status": { "startTime": "2026-01-02T03:04:05Z" },
+        });
+        assert_eq!(object, expected);
+    }
+
+    #[test]
+    fn a_micro_time_has_exactly_six_digits() {
+        for (text, good) in [
+            ("2026-11-21T08:00:00.000000Z", true),
+            ("2026-11-21T08:00:00Z", false),
+            ("2026-11-21T08:00:00.000Z", false),
+            ("2026-11-21T08:00:00.000000000Z", false),
+        ] {
+            assert_eq!(
+                normalize(&mut json!({ "spec": { "renewTime": text } })).is_ok(),
+                good,
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What holds for owner references and finalizers of any kind.
+
+use serde_json::{Value, json};
+
+use crate::apiserver::error::Cause;
+use crate::apiserver::object;
+
+/// Drops owner references that are exact copies of an earlier one.
+pub fn drop_duplicates(object: &mut Value) {
+    if let Some(Value::Array(owners)) = object::metadata_mut(object).get_mut("ownerReferences") {
+        let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+        for owner in owners.drain(..) {
+            if !kept.contains(&owner) {
+                kept.push(owner);
+            }
+        }
+        *owners = kept;
+    }
+}
+
+/// What is wrong with the owner references and finalizers of `object`.
+#[must_use]
+pub fn complaints(object: &Value) -> Vec<Cause> {
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    let owners = owners.map(Vec::as_slice).unwrap_or_default();
+    let mut causes = Vec::new();
+    for owner in owners {
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if owner[field].as_str().unwrap_or_default().is_empty() {
+                let field = format!("metadata.ownerReferences.{field}");
+                causes.push(Cause::invalid(&field, &json!(""), "must not be empty"));
+            }
+        }
+        if owner["apiVersion"] == "v1" && owner["kind"] == "Event" {
+            causes.push(Cause::invalid(
+                "metadata.ownerReferences",
+                owner,
+                "/v1, Kind=Event is disallowed from being an owner",
+            ));
+        }
+    }
+    if owners.iter().filter(|owner| owner["controller"] == true).count() > 1 {
+        let why = "Only one reference can have Controller set to true";
+        causes.push(Cause::invalid("metadata.ownerReferences", &owners.into(), why));
+    }
+    let finalizers = object::finalizers(object);
+    if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {
+        let why = "finalizers orphan and foregroundDeletion cannot be both set";
+        causes.push(Cause::invalid("metadata.finalizers", &json!(finalizers), why));
+    }
+    causes
+}

@@ -1,0 +1,308 @@
+//! A changed object: what a client may change of it, at the object itself or at its status.
+
+use serde_json::Value;
+
+use super::{create, normal, owners, pods};
+use crate::apiserver::error::{ApiError, Cause};
+use crate::apiserver::kinds::Kind;
+use crate::apiserver::object;
+
+/// Which part of an object a write is addressed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// All but the status, if that is a resource of its own.
+    Main,
+    /// The status.
+    Status,
+}
+
+/// How the wish came, which decides how some mistakes are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// A whole object, by PUT.
+    Put,
+    /// A patch.
+    Patch,
+}
+
+/// The object as it will be stored, from the stored one and what a client wants of it.
+///
+/// # Errors
+/// What the server refuses to change.
+pub fn prepare(kind: &'static Kind, old: &Value, mut new: Value, part: Part, by: By) -> Result<Value, ApiError> {
+    let name = object::name(old);
+    object::drop_type(&mut new);
+    check_put(kind, old, &new, by)?;
+    check_version(kind, old, &new, by)?;
+    normal::normalize(&mut new).map_err(|why| match by {
+        By::Put => create::undecodable(kind, &why),
+        By::Patch => ApiError::invalid(kind, name, vec![Cause::invalid("patch", &why.as_str().into(), &why)]),
+    })?;
+    compose(kind, old, &mut new, part);
+    keep_metadata(old, &mut new);
+    owners::drop_duplicates(&mut new);
+    let causes = complaints(kind, old, &new, part);
+    if !causes.is_empty() {
+        return Err(ApiError::invalid(kind, name, causes));
+    }
+    if kind.generation && part == Part::Main && old.get("spec") != new.get("spec") {
+        let generation = object::generation(old) + 1;
+        object::metadata_mut(&mut new).insert("generation".to_owned(), generation.into());
+    }
+    Ok(new)
+}
+
+fn check_put(kind: &'static Kind, old: &Value, new: &Value, by: By) -> Result<(), ApiError> {
+    let (wanted, uid, name) = (object::uid(new), object::uid(old), object::name(old));
+    if by == By::Patch || wanted.is_empty() || wanted == uid {
+        return Ok(());
+    }
+    let folder = if kind.resource == "nodes" {
+        "minions"
+    } else {
+        kind.resource
+    };
+    let key = kind.key(object::namespace(old), name);
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{folder}/{key}, ResourceVersion: 0, \
+         AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
+    );
+    Err(ApiError::conflict(kind, name, &why))
+}
+
+fn check_version(kind: &'static Kind, old: &Value, new: &Value, by: By) -> Result<(), ApiError> {
+    let (wanted, name) = (object::version(new), object::name(old));
+    match wanted {
+        "" | "0" if kind.versioned_update && by == By::Put => Err(ApiError::version_required(kind, name)),
+        "" | "0" => Ok(()),
+        wanted if wanted == object::version(old) => Ok(()),
+        wanted if wanted.parse::<u64>().is_err() => {
+            let cause = Cause::invalid("metadata.resourceVersion", &wanted.into(), "must be a number");
+            Err(ApiError::invalid(kind, name, vec![cause]))
+        }
+        _ => Err(ApiError::modified(kind, name)),
+    }
+}
+
+/// Takes from the wish only the part that it is addressed to.
+fn compose(kind: &'static Kind, old: &Value, new: &mut Value, part: Part) {
+    match part {
+        Part::Main if kind.status => copy(old, new, "status"),
+        Part::Main => {}
+        Part::Status => {
+            let fields: Vec<String> = old
+                .as_object()
+                .map(|old| old.keys().cloned().collect())
+                .unwrap_or_default();
+            if let Value::Object(new) = new {
+                new.retain(|field, _| field == "metadata" || field == "status" || old.get(field).is_some());
+            }
+            for field in fields
+                .iter()
+                .filter(|field| !["metadata", "status"].contains(&field.as_str()))
+            {
+                copy(old, new, field);
+            }
+        }
+    }
+    if kind.kind == "Pod" && part == Part::Status {
+        let owners = old["metadata"].get("ownerReferences").cloned();
+        set(object::metadata_mut(new), "ownerReferences", owners);
+        let observed = old["status"].get("observedGeneration").cloned();
+        if let (Some(observed), None) = (observed, new["status"].get("observedGeneration")) {
+            object::child_mut(new, "status").insert("observedGeneration".to_owned(), observed);
+        }
+    }
+}
+
+fn copy(old: &Value, new: &mut Value, field: &str) {
+    if let Value::Object(new) = new {
+        set(new, field, old.get(field).cloned());
+    }
+}
+
+fn set(map: &mut serde_json::Map<String, Value>, field: &str, value: Option<Value>) {
+    match value {
+        Some(value) => map.insert(field.to_owned(), value),
+        None => map.remove(field),
+    };
+}
+
+/// What every object keeps, whatever the client sends.
+fn keep_metadata(old: &Value, new: &mut Value) {
+    let deleting = object::deletion_time(old).is_some();
+    let was = &old["metadata"];
+    let metadata = object::metadata_mut(new);
+    for field in ["creationTimestamp", "generation", "resourceVersion", "generateName"] {
+        set(metadata, field, was.get(field).cloned());
+    }
+    if deleting {
+        set(metadata, "deletionTimestamp", was.get("deletionTimestamp").cloned());
+    }
+    for field in ["uid", "name", "namespace", "deletionGracePeriodSeconds"] {
+        if metadata.get(field).is_none_or(|value| value == "") {
+            set(metadata, field, was.get(field).cloned());
+        }
+    }
+    metadata.remove("managedFields");
+    metadata.remove("selfLink");
+}
+
+fn complaints(kind: &'static Kind, old: &Value, new: &Value, part: Part) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
+        let (was, is) = (&old["metadata"][field], &new["metadata"][field]);
+        if was != is {
+            let field = format!("metadata.{field}");
+            causes.push(Cause::invalid(&field, is, "field is immutable"));
+        }
+    }
+    // The server validates metadata once for every kind and once more for this one.
+    causes.extend(causes.clone());
+    if object::deletion_time(old).is_some() {
+        let present = object::finalizers(old);
+        let added: Vec<&str> = object::finalizers(new)
+            .into_iter()
+            .filter(|name| !present.contains(name))
+            .collect();
+        if !added.is_empty() {
+            let why = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                added
+                    .iter()
+                    .map(|name| format!("{name:?}"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            );
+            causes.push(Cause::forbidden("metadata.finalizers", &why));
+        }
+    }
+    causes.extend(owners::complaints(new));
+    match (kind.kind, part) {
+        ("Pod", Part::Main) => causes.extend(pods::spec_complaints(old, new)),
+        ("Pod", Part::Status) => causes.extend(pods::status_complaints(old, new)),
+        _ => {}
+    }
+    causes
+}
+
+/// Whether this write lets an object go that only waited for its finalizers.
+#[must_use]
+pub fn releases(old: &Value, new: &Value) -> bool {
+    object::deletion_time(old).is_some()
+        && object::deletion_grace(old).unwrap_or_default() == 0
+        && object::finalizers(new).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::kinds;
+    use serde_json::json;
+
+    fn pods() -> &'static Kind {
+        kinds::find("", "v1", "pods").unwrap()
+    }
+
+    fn pod() -> Value {
+        json!({
+            "metadata": { "name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "7", "generation": 1 },
+            "spec": { "nodeName": "n", "containers": [{ "name": "c", "image": "i" }] },
+            "status": { "phase": "Running" },
+        })
+    }
+
+    fn changed(pointer: &str, value: Value) -> Value {
+        let mut pod = pod();
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        pod.pointer_mut(parent).unwrap()[field] = value;
+        pod
+    }
+
+    #[test]
+    fn a_foreign_uid_is_invalid_in_a_patch_and_a_conflict_in_a_put() {
+        let new = changed("/metadata/uid", json!("x"));
+        let error = prepare(pods(), &pod(), new.clone(), Part::Main, By::Patch).unwrap_err();
+        assert_eq!(
+            error.message,
+            r#"Pod "a" is invalid: metadata.uid: Invalid value: "x": field is immutable"#
+        );
+        let causes = error.to_status()["details"]["causes"].clone();
+        assert_eq!(causes.as_array().map(Vec::len), Some(2));
+        let error = prepare(pods(), &pod(), new, Part::Main, By::Put).unwrap_err();
+        assert_eq!(error.code, 409);
+        assert!(error.message.contains("/registry/pods/ns/a"), "{error}");
+    }
+
+    #[test]
+    fn a_stale_version_is_a_conflict_before_anything_else_is_wrong() {
+        let mut new = changed("/metadata/uid", json!("x"));
+        new["metadata"]["resourceVersion"] = "6".into();
+        assert_eq!(
+            prepare(pods(), &pod(), new, Part::Status, By::Patch).unwrap_err().code,
+            409
+        );
+    }
+
+    #[test]
+    fn each_part_takes_only_its_own() {
+        let new = changed("/status/phase", json!("Failed"));
+        assert_eq!(prepare(pods(), &pod(), new.clone(), Part::Main, By::Patch), Ok(pod()));
+        assert_eq!(prepare(pods(), &pod(), new.clone(), Part::Status, By::Patch), Ok(new));
+        let new = changed("/spec/nodeName", json!("m"));
+        assert_eq!(prepare(pods(), &pod(), new.clone(), Part::Status, By::Patch), Ok(pod()));
+        assert_eq!(
+            prepare(pods(), &pod(), new, Part::Main, By::Patch).unwrap_err().code,
+            422
+        );
+    }
+
+    #[test]
+    fn a_pod_status_takes_finalizers_and_labels_but_no_owners() {
+        let mut new = changed("/metadata/finalizers", json!(["a"]));
+        new["metadata"]["labels"] = json!({ "x": "y" });
+        let expected = new.clone();
+        new["metadata"]["ownerReferences"] = json!([{ "uid": "o" }]);
+        assert_eq!(prepare(pods(), &pod(), new, Part::Status, By::Patch), Ok(expected));
+    }
+
+    #[test]
+    fn deletion_cannot_be_set_or_undone_by_a_write() {
+        let new = changed("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+        assert_eq!(
+            prepare(pods(), &pod(), new.clone(), Part::Main, By::Patch)
+                .unwrap_err()
+                .code,
+            422
+        );
+        let mut deleting = new;
+        deleting["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+        assert_eq!(prepare(pods(), &deleting, pod(), Part::Main, By::Patch), Ok(deleting));
+    }
+
+    #[test]
+    fn no_finalizer_is_added_to_what_is_being_deleted() {
+        let deleting = changed("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+        let mut new = deleting.clone();
+        new["metadata"]["finalizers"] = json!(["x/y"]);
+        let error = prepare(pods(), &deleting, new, Part::Main, By::Patch).unwrap_err();
+        assert!(
+            error.message.contains(r#"found new finalizers []string{"x/y"}"#),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_image_change_is_a_new_generation() {
+        let mut new = pod();
+        new["spec"]["containers"][0]["image"] = "j".into();
+        let stored = prepare(pods(), &pod(), new, Part::Main, By::Put).unwrap();
+        assert_eq!(object::generation(&stored), 2);
+    }
+}

@@ -1,0 +1,271 @@
+//! Watches: where one starts, and the stream of lines that it is.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use uuid::Uuid;
+
+use super::error::{ApiError, Cause};
+use super::faults::Action;
+use super::history::Change;
+use super::kinds::Kind;
+use super::list::parse_version;
+use super::query::Query;
+use super::requests::Asked;
+use super::route::Target;
+use super::selector::Selector;
+use super::shared::Shared;
+use super::store::Store;
+
+/// A watch without a timeout ends after this time and up to as much again.
+const SHORTEST: Duration = Duration::from_secs(30 * 60);
+
+/// How long before its end a watch sends the last bookmark.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+
+/// What a watch asks for.
+#[derive(Debug)]
+pub struct WatchOptions {
+    selector: Selector,
+    from: From,
+    bookmarks: bool,
+    timeout: Duration,
+}
+
+/// Where a watch starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    /// With all that is there, once this version is reached.
+    Everything(u64),
+    /// With what happens from now on.
+    Now,
+    /// With what happened after this version.
+    After(u64),
+}
+
+/// A running watch.
+#[derive(Debug)]
+pub struct Watch {
+    shared: Arc<Shared>,
+    asked: Asked,
+    kind: &'static Kind,
+    prefix: String,
+    options: WatchOptions,
+    /// The next event in the table's history.
+    place: u64,
+    /// Events up to this version are not told.
+    after: u64,
+    lines: VecDeque<Bytes>,
+    changes: watch::Receiver<()>,
+    faults: watch::Receiver<()>,
+    end: Instant,
+    next_bookmark: Instant,
+    over: bool,
+}
+
+// === impl WatchOptions ===
+
+impl WatchOptions {
+    /// Reads the query of a watch.
+    ///
+    /// # Errors
+    /// Parameters that cannot be read, or contradict each other.
+    pub fn parse(query: &Query, selector: Selector) -> Result<Self, ApiError> {
+        let initial = query.flag("sendInitialEvents")?;
+        check_combination(initial, query.get("resourceVersionMatch"))?;
+        let version = match query.get("resourceVersion") {
+            // A watch answers this with an error that has no reason, unlike a list.
+            Some(text) => Some(parse_version(text).map_err(|error| ApiError::internal(error.message))?),
+            None => None,
+        };
+        let from = match (initial, version.unwrap_or_default()) {
+            (Some(true), version) => From::Everything(version),
+            (None, 0) => From::Everything(0),
+            (Some(false), 0) => From::Now,
+            (_, version) => From::After(version),
+        };
+        let timeout = query
+            .number("timeoutSeconds")?
+            .and_then(|seconds| u64::try_from(seconds).ok());
+        Ok(WatchOptions {
+            selector,
+            from,
+            bookmarks: query.flag("allowWatchBookmarks")?.unwrap_or_default(),
+            timeout: timeout
+                .filter(|seconds| *seconds > 0)
+                .map_or_else(random_timeout, Duration::from_secs),
+        })
+    }
+
+    /// The version that must be reached before this watch can begin.
+    #[must_use]
+    pub fn awaited(&self) -> Option<u64> {
+        match self.from {
+            From::Everything(version) => Some(version),
+            From::Now | From::After(_) => None,
+        }
+    }
+}
+
+fn check_combination(initial: Option<bool>, matching: Option<&str>) -> Result<(), ApiError> {
+    let field = "resourceVersionMatch";
+    let cause = match (initial, matching) {
+        (None, None) | (Some(_), Some("NotOlderThan")) => return Ok(()),
+        (None, Some(_)) => Cause::forbidden(
+            field,
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ),
+        (Some(_), _) => Cause::forbidden(
+            field,
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ),
+    };
+    Err(ApiError::invalid_options("ListOptions", vec![cause]))
+}
+
+fn random_timeout() -> Duration {
+    SHORTEST + SHORTEST * u32::from(Uuid::new_v4().as_bytes()[0]) / u32::from(u8::MAX)
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// Begins a watch. What is wrong with its start is told in the stream, as the API server does.
+    #[must_use]
+    pub fn start(shared: &Arc<Shared>, asked: Asked, target: &Target, options: WatchOptions) -> Self {
+        let now = Instant::now();
+        let store = shared.store();
+        let table = store.table(target.kind);
+        let mut watch = Watch {
+            shared: Arc::clone(shared),
+            asked,
+            kind: target.kind,
+            prefix: target.prefix(),
+            place: table.end(),
+            after: store.version(),
+            lines: VecDeque::new(),
+            changes: table.changes(),
+            faults: shared.faults.changes(),
+            end: now + options.timeout,
+            next_bookmark: now + shared.bookmark_every,
+            over: false,
+            options,
+        };
+        match watch.options.from {
+            From::Everything(version) if version > store.version() => {
+                watch.fail(&ApiError::version_too_large(version, store.version()));
+            }
+            From::Everything(_) => watch.tell_everything(&store),
+            From::Now => {}
+            From::After(version) => match table.check(version) {
+                Ok(()) => {
+                    watch.place = table.place_after(version);
+                    watch.after = version;
+                }
+                Err(gone) => {
+                    let message = format!("too old resource version: {version} ({})", gone.floor);
+                    watch.fail(&ApiError::expired(message));
+                }
+            },
+        }
+        drop(store);
+        watch
+    }
+
+    /// The next line; none at the end, an error where the connection breaks.
+    pub async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        loop {
+            if let Some(fault) = self.shared.faults.for_watch(&self.asked) {
+                match fault {
+                    Action::StallWatch => std::future::pending().await,
+                    _ => return Some(Err(io::Error::other("cut by a fault"))),
+                }
+            }
+            if let Some(line) = self.lines.pop_front() {
+                return Some(Ok(line));
+            }
+            if self.over {
+                return None;
+            }
+            self.collect();
+            if self.lines.is_empty() && !self.over {
+                self.wait().await;
+            }
+        }
+    }
+
+    async fn wait(&mut self) {
+        let last = self.end - LAST_BOOKMARK;
+        tokio::select! {
+            // Something was written; what it was, the history tells. The sender lives as long as the store.
+            _ = self.changes.changed() => {}
+            // A fault may be meant for this watch.
+            _ = self.faults.changed() => {}
+            () = sleep_until(self.end) => self.over = true,
+            () = sleep_until(self.next_bookmark), if self.options.bookmarks => {
+                let now = Instant::now();
+                let regular = now + self.shared.bookmark_every;
+                self.next_bookmark = if now < last { regular.min(last) } else { self.end + LAST_BOOKMARK };
+                self.tell_bookmark();
+            }
+        }
+    }
+
+    /// Takes what has happened since the last time. A reader so slow that history was dropped is cut off.
+    fn collect(&mut self) {
+        let store = self.shared.store();
+        let table = store.table(self.kind);
+        let Some(events) = table.since(self.place) else {
+            self.over = true;
+            return;
+        };
+        for event in events.filter(|event| event.version > self.after) {
+            self.lines
+                .extend(event.told(self.kind, &self.prefix, &self.options.selector));
+        }
+        self.place = table.end();
+    }
+
+    fn tell_everything(&mut self, store: &Store) {
+        let objects = store.table(self.kind).range(&self.prefix, "");
+        for object in objects.filter(|object| self.options.selector.matches(&object.value)) {
+            self.lines.push_back(Change::Added.line(&object.body()));
+        }
+        if self.options.bookmarks {
+            let end = r#","annotations":{"k8s.io/initial-events-end":"true"}"#;
+            self.lines.push_back(bookmark(self.kind, store.version(), end));
+        }
+    }
+
+    /// Says how far the world is, if it is farther than where the watch began.
+    fn tell_bookmark(&mut self) {
+        self.collect();
+        let version = self.shared.store().version();
+        if version > self.after {
+            self.lines.push_back(bookmark(self.kind, version, ""));
+        }
+    }
+
+    fn fail(&mut self, error: &ApiError) {
+        let line = json!({ "type": "ERROR", "object": error.to_status() });
+        self.lines.push_back(format!("{line}\n").into());
+        self.over = true;
+    }
+}
+
+fn bookmark(kind: &'static Kind, version: u64, more: &str) -> Bytes {
+    format!(
+        "{{\"type\":\"BOOKMARK\",\"object\":{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":\
+         {{\"resourceVersion\":\"{version}\"{more}}}{}}}}}\n",
+        kind.kind,
+        kind.api_version(),
+        kind.hollow
+    )
+    .into()
+}

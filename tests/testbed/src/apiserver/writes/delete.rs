@@ -1,0 +1,117 @@
+//! Deleting one object, or all that are selected.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Writer, put};
+use crate::apiserver::answer::Answer;
+use crate::apiserver::authorizer::admission;
+use crate::apiserver::deletion::options::DeleteOptions;
+use crate::apiserver::deletion::{self, Outcome};
+use crate::apiserver::error::ApiError;
+use crate::apiserver::kinds::Kind;
+use crate::apiserver::list;
+use crate::apiserver::object;
+use crate::apiserver::route::Target;
+use crate::apiserver::selector::Selector;
+use crate::apiserver::store::Store;
+use crate::apiserver::stored::Stored;
+
+/// How an object stands after its DELETE.
+enum Deleted {
+    Held(Arc<Stored>),
+    Removed(Arc<Stored>),
+}
+
+/// Deletes one object, or begins to.
+///
+/// # Errors
+/// It is not there, is another one, or is not this user's to delete.
+pub fn delete(
+    store: &mut Store,
+    writer: &Writer,
+    target: &Target,
+    options: &DeleteOptions,
+) -> Result<Answer, ApiError> {
+    let old = store.get(target.kind, &target.key()).cloned();
+    let old = old.ok_or_else(|| ApiError::not_found(target.kind, &target.name))?;
+    match delete_stored(store, writer, target.kind, &old, options)? {
+        Deleted::Removed(last) => Ok(Answer::removed(target.kind, &last)),
+        Deleted::Held(object) => {
+            let code = if options.orphan_dependents == Some(false) {
+                202
+            } else {
+                200
+            };
+            Ok(Answer::object(code, &object))
+        }
+    }
+}
+
+/// Deletes all selected objects of a kind; the answer lists them as they were.
+///
+/// # Errors
+/// The first object that could not be deleted.
+pub fn delete_all(
+    store: &mut Store,
+    writer: &Writer,
+    target: &Target,
+    selector: &Selector,
+    options: &DeleteOptions,
+) -> Result<Answer, ApiError> {
+    let table = store.table(target.kind);
+    let selected = table
+        .range(&target.prefix(), "")
+        .filter(|object| selector.matches(&object.value));
+    let selected: Vec<Arc<Stored>> = selected.cloned().collect();
+    let version = store.version();
+    for object in &selected {
+        delete_stored(store, writer, target.kind, object, options)?;
+    }
+    let metadata = format!(r#""resourceVersion":"{version}""#);
+    Ok(Answer {
+        code: 200,
+        body: list::encode_items(target.kind, &metadata, &selected),
+    })
+}
+
+fn delete_stored(
+    store: &mut Store,
+    writer: &Writer,
+    kind: &'static Kind,
+    old: &Arc<Stored>,
+    options: &DeleteOptions,
+) -> Result<Deleted, ApiError> {
+    options.check(kind, &old.value)?;
+    admission::delete(writer.user, kind, &old.value)?;
+    if kind.kind == "Namespace" {
+        return Ok(Deleted::Held(close_namespace(store, writer, kind, old)));
+    }
+    match deletion::decide(kind, &old.value, options, writer.now) {
+        Outcome::Unchanged => Ok(Deleted::Held(Arc::clone(old))),
+        Outcome::Held(object) => Ok(Deleted::Held(put(store, writer, kind, old.key.clone(), object))),
+        Outcome::Removed { last } => {
+            let last = match last {
+                Some(last) => put(store, writer, kind, old.key.clone(), last),
+                None => Arc::clone(old),
+            };
+            if writer.dry_run {
+                return Ok(Deleted::Removed(last));
+            }
+            Ok(Deleted::Removed(store.remove(kind, &old.key).unwrap_or(last)))
+        }
+    }
+}
+
+/// A namespace only begins to go: its content and its own finalizer are the controller's to remove.
+fn close_namespace(store: &mut Store, writer: &Writer, kind: &'static Kind, old: &Arc<Stored>) -> Arc<Stored> {
+    if object::deletion_time(&old.value).is_some() {
+        return Arc::clone(old);
+    }
+    let mut namespace = old.value.clone();
+    let at = object::stamp(writer.now);
+    object::metadata_mut(&mut namespace).insert("deletionTimestamp".to_owned(), at.into());
+    object::child_mut(&mut namespace, "status").insert("phase".to_owned(), json!("Terminating"));
+    put(store, writer, kind, old.key.clone(), namespace)
+}
