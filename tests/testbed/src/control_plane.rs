@@ -17,7 +17,7 @@ use tokio::time;
 use self::{binaries::Binaries, credentials::Credentials, directory::Directory, process::Process};
 use crate::{
     api::{ApiServer, kubeconfig},
-    rest::Client,
+    rest::{self, Client},
 };
 
 /// How long a start may take: about 4 s on an idle machine, several times that on a busy one.
@@ -145,8 +145,8 @@ impl ControlPlane {
 }
 
 impl ApiServer for ControlPlane {
-    fn url(&self) -> &str {
-        &self.url
+    fn url(&self) -> String {
+        self.url.clone()
     }
 
     fn admin_kubeconfig(&self) -> String {
@@ -168,12 +168,12 @@ impl ApiServer for ControlPlane {
         )
     }
 
-    fn admin(&self) -> Client {
-        self.admin.clone()
+    fn admin(&self) -> rest::Result<Client> {
+        Ok(self.admin.clone())
     }
 
-    fn node(&self, name: &str) -> Client {
-        self.admin.with_token(&self.credentials.node_token(name))
+    fn node(&self, name: &str) -> rest::Result<Client> {
+        Ok(self.admin.with_token(&self.credentials.node_token(name)))
     }
 
     fn forget_history(&self) -> BoxFuture<'_, Result<()>> {

@@ -72,6 +72,7 @@ impl Process {
     }
 
     /// Its process id.
+    #[cfg(test)]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
