@@ -69,7 +69,7 @@ if has_both "$out"; then
 fi
 
 say "building etcd $etcd and kube-apiserver $kubernetes from Go modules into $out"
-say "once per version: about 5 minutes on two idle cores, longer on busy ones; Go's caches take some 3 GB"
+say "once per version: about 5 minutes on two idle cores, 10 on busy ones; Go's caches take some 3 GB"
 
 partial=$out.partial
 rm -rf "$partial"

@@ -2,12 +2,12 @@
 
 use futures::future::BoxFuture;
 
-use crate::rest::Client;
+use crate::rest::{Client, Result};
 
 /// An API server with an administrator and any number of node identities.
 pub trait ApiServer: Send + Sync {
     /// Where it answers.
-    fn url(&self) -> &str;
+    fn url(&self) -> String;
 
     /// A kubeconfig (YAML) of the administrator.
     fn admin_kubeconfig(&self) -> String;
@@ -16,10 +16,10 @@ pub trait ApiServer: Send + Sync {
     fn node_kubeconfig(&self, name: &str) -> String;
 
     /// A client of the administrator.
-    fn admin(&self) -> Client;
+    fn admin(&self) -> Result<Client>;
 
     /// A client of a node's identity.
-    fn node(&self, name: &str) -> Client;
+    fn node(&self, name: &str) -> Result<Client>;
 
     /// Forgets the history so far, as a server does by and by: watches and lists at old versions are answered with 410.
     ///

@@ -7,6 +7,7 @@
 //! [`MemApiServer::connect`]: a socket's traffic does not hold a paused clock back, a pipe in memory does.
 
 mod answer;
+mod api;
 mod authorizer;
 mod control;
 mod deletion;

@@ -17,7 +17,7 @@ use tokio::time;
 use self::{binaries::Binaries, credentials::Credentials, directory::Directory, process::Process};
 use crate::{
     api::{ApiServer, kubeconfig},
-    rest::Client,
+    rest::{self, Client},
 };
 
 /// How long a start may take: about 4 s on an idle machine, several times that on a busy one.
@@ -35,6 +35,7 @@ pub struct ControlPlane {
     url: String,
     etcd_url: String,
     credentials: Credentials,
+    admin: Client,
     // Fields are dropped in this order: first the server, then its store, then the directory under both.
     _apiserver: Process,
     _etcd: Process,
@@ -115,7 +116,7 @@ impl ControlPlane {
                 "--endpoint-reconciler-type=none".to_owned(),
             ],
         )?;
-        let admin = credentials.admin(&url)?;
+        let admin = Client::new(&url, &credentials.admin_token(), Some(credentials.ca()))?;
         ready(&mut apiserver, &admin, "/readyz").await?;
         for namespace in SYSTEM_NAMESPACES {
             ready(&mut apiserver, &admin, &format!("/api/v1/namespaces/{namespace}")).await?;
@@ -124,6 +125,7 @@ impl ControlPlane {
             url,
             etcd_url,
             credentials,
+            admin,
             _apiserver: apiserver,
             _etcd: etcd,
             _directory: directory,
@@ -143,8 +145,8 @@ impl ControlPlane {
 }
 
 impl ApiServer for ControlPlane {
-    fn url(&self) -> &str {
-        &self.url
+    fn url(&self) -> String {
+        self.url.clone()
     }
 
     fn admin_kubeconfig(&self) -> String {
@@ -166,16 +168,12 @@ impl ApiServer for ControlPlane {
         )
     }
 
-    fn admin(&self) -> Client {
-        self.credentials
-            .admin(&self.url)
-            .expect("the same URL and certificate made a client at the start")
+    fn admin(&self) -> rest::Result<Client> {
+        Ok(self.admin.clone())
     }
 
-    fn node(&self, name: &str) -> Client {
-        self.credentials
-            .node(&self.url, name)
-            .expect("the same URL and certificate made a client at the start")
+    fn node(&self, name: &str) -> rest::Result<Client> {
+        Ok(self.admin.with_token(&self.credentials.node_token(name)))
     }
 
     fn forget_history(&self) -> BoxFuture<'_, Result<()>> {
@@ -210,4 +208,56 @@ fn free_ports<const N: usize>() -> Result<[u16; N]> {
         held.push(listener);
     }
     Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(directory: &Directory, script: &str) -> Result<Process> {
+        let arguments = ["-c".to_owned(), script.to_owned()];
+        Process::start("/bin/sh".as_ref(), &directory.path().join("log"), &arguments)
+    }
+
+    #[tokio::test]
+    async fn a_server_that_dies_at_its_start_is_reported_with_its_last_words() -> Result<()> {
+        let directory = Directory::new()?;
+        let mut process = shell(&directory, "echo cannot go on >&2; exit 3")?;
+        let nobody = Client::new("http://127.0.0.1:1", "", None)?;
+        let error = ready(&mut process, &nobody, "/readyz").await.unwrap_err().to_string();
+        assert!(
+            error.contains("sh ended with exit status: 3") && error.contains("cannot go on"),
+            "{error}"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_is_gone_once_it_is_dropped() -> Result<()> {
+        let directory = Directory::new()?;
+        let process = shell(&directory, "exec sleep 600")?;
+        let proc = std::path::PathBuf::from(format!("/proc/{}", process.id()));
+        assert!(proc.exists());
+        drop(process);
+        assert!(!proc.exists());
+        Ok(())
+    }
+
+    #[test]
+    fn a_directory_that_nobody_uses_is_swept_and_one_in_use_is_not() -> Result<()> {
+        let in_use = Directory::new()?;
+        let left_behind = in_use.path().with_extension("left-behind");
+        std::fs::create_dir(&left_behind)?;
+        std::fs::write(left_behind.join("in-use"), "")?;
+        let another = Directory::new()?;
+        assert!(!left_behind.exists() && in_use.path().exists() && another.path().exists());
+        Ok(())
+    }
+
+    #[test]
+    fn free_ports_are_different_ones() -> Result<()> {
+        let [a, b, c] = free_ports()?;
+        assert!(a != b && b != c && a != c);
+        Ok(())
+    }
 }

@@ -150,6 +150,15 @@ impl Client {
         })
     }
 
+    /// The same server under another identity.
+    #[must_use]
+    pub fn with_token(&self, token: &str) -> Self {
+        Self {
+            token: Some(token.to_owned()),
+            ..self.clone()
+        }
+    }
+
     /// A request to be filled in and sent.
     pub fn call(&self, method: Method, path: &str) -> Call<'_> {
         Call::new(self, method, path)

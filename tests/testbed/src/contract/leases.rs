@@ -69,9 +69,18 @@ pub(super) async fn putting_a_present_one_needs_its_version(s: &Scene<'_>) -> Re
 }
 
 pub(super) async fn a_lease_of_no_time_is_invalid(s: &Scene<'_>) -> Result<()> {
-    let mut lease = lease("a", SIX_DIGITS);
-    lease["spec"]["leaseDurationSeconds"] = 0.into();
-    refuses(&s.admin.create(&leases(s), &lease).await?, 422, "Invalid");
+    let path = leases(s);
+    let mut none = lease("b", SIX_DIGITS);
+    none["spec"]["leaseDurationSeconds"] = 0.into();
+    refuses(&s.admin.create(&path, &none).await?, 422, "Invalid");
+    create(&s.admin, &path, &lease("a", SIX_DIGITS)).await?;
+    for spec in [json!({"leaseDurationSeconds": 0}), json!({"leaseTransitions": -1})] {
+        let answer = s
+            .admin
+            .patch(&format!("{path}/a"), Patch::Merge, &json!({"spec": spec}))
+            .await?;
+        refuses(&answer, 422, "Invalid");
+    }
     Ok(())
 }
 

@@ -35,7 +35,7 @@ pub struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// Sets the scene for the claim with this number and name.
     pub async fn new(api: &'a dyn ApiServer, index: usize) -> Result<Self> {
-        let admin = api.admin();
+        let admin = api.admin()?;
         let ns = format!("claim-{index}");
         let (node, other_node) = (format!("node-{index}"), format!("elsewhere-{index}"));
         let namespace = json!({"metadata": {"name": ns}});
@@ -44,7 +44,7 @@ impl<'a> Scene<'a> {
             .await?
             .ok()
             .context("making the claim's namespace")?;
-        let as_node = api.node(&node);
+        let as_node = api.node(&node)?;
         Ok(Self {
             api,
             admin,

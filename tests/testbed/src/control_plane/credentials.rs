@@ -6,8 +6,6 @@ use anyhow::{Context, Result};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use uuid::Uuid;
 
-use crate::rest::{self, Client};
-
 /// The server's certificate, in the control plane's directory.
 pub const SERVER_CERTIFICATE: &str = "server.pem";
 /// The server's key.
@@ -83,16 +81,6 @@ impl Credentials {
     /// A node's token.
     pub fn node_token(&self, name: &str) -> String {
         format!("{name}-{}", self.secret)
-    }
-
-    /// A client of the administrator.
-    pub fn admin(&self, url: &str) -> rest::Result<Client> {
-        Client::new(url, &self.admin_token(), Some(&self.ca))
-    }
-
-    /// A client of a node.
-    pub fn node(&self, url: &str, name: &str) -> rest::Result<Client> {
-        Client::new(url, &self.node_token(name), Some(&self.ca))
     }
 
     fn tokens(&self) -> String {

@@ -71,6 +71,12 @@ impl Process {
         &self.name
     }
 
+    /// Its process id.
+    #[cfg(test)]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child

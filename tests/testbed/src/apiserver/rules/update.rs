@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{create, normal, owners, pods};
+use super::{create, leases, normal, owners, pods};
 use crate::apiserver::error::{ApiError, Cause};
 use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
@@ -186,6 +186,7 @@ fn complaints(kind: &'static Kind, old: &Value, new: &Value, part: Part) -> Vec<
     causes.extend(owners::complaints(new));
     match (kind.kind, part) {
         ("Pod", Part::Main) => causes.extend(pods::spec_complaints(old, new)),
+        ("Lease", _) => causes.extend(leases::complaints(new)),
         ("Pod", Part::Status) => causes.extend(pods::status_complaints(old, new)),
         _ => {}
     }

@@ -1,0 +1,35 @@
+//! What tests need of an API server, whichever it is.
+
+use futures::future::{BoxFuture, ready};
+
+use super::MemApiServer;
+use super::identity::{self, ADMIN_TOKEN};
+use crate::api::ApiServer;
+use crate::rest::{Client, Result};
+
+impl ApiServer for MemApiServer {
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    fn admin_kubeconfig(&self) -> String {
+        self.admin_kubeconfig()
+    }
+
+    fn node_kubeconfig(&self, name: &str) -> String {
+        self.node_kubeconfig(name)
+    }
+
+    fn admin(&self) -> Result<Client> {
+        Client::new(&self.url(), ADMIN_TOKEN, None)
+    }
+
+    fn node(&self, name: &str) -> Result<Client> {
+        Client::new(&self.url(), &identity::node_token(name), None)
+    }
+
+    fn forget_history(&self) -> BoxFuture<'_, anyhow::Result<()>> {
+        self.compact();
+        Box::pin(ready(Ok(())))
+    }
+}

@@ -1,0 +1,12 @@
+//! The claims of `testbed::contract` on the API server in memory: what holds on the real one has to hold here.
+
+use std::process::ExitCode;
+
+use testbed::{
+    apiserver::{Config, MemApiServer},
+    contract,
+};
+
+fn main() -> anyhow::Result<ExitCode> {
+    contract::main(async || Ok(MemApiServer::start(Config::default()).await?))
+}
