@@ -1,0 +1,267 @@
+//! Kubelet processes that work on the same pods as we: while there is one, nothing may be touched.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fd::OwnedFd,
+    fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2},
+    io::Errno,
+};
+
+use super::{kubelet_root::KubeletRoot, lock::readable};
+
+const NAME: &str = "kubelet";
+const DEFAULT_ROOT: &str = "/var/lib/kubelet";
+const ROOT_FLAG: &[u8] = b"--root-dir";
+
+/// A kubelet that works, or may work, on our pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KubeletProcess {
+    /// Its process id.
+    pub pid: i32,
+    /// Its command line.
+    pub command: String,
+    /// Why it counts.
+    pub why: Why,
+}
+
+/// Why a kubelet counts as one of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Why {
+    /// Its directory is ours.
+    SameDirectory,
+    /// Its directory could not be looked at: better one too many.
+    Unreadable(Errno),
+}
+
+type File = (u64, u64);
+
+/// All kubelets that count, from the files of `proc`. It reads a file of every process: not for every effect.
+pub fn find(proc: &Path, root: &KubeletRoot) -> io::Result<Vec<KubeletProcess>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(proc)? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let dir = entry.path();
+        // A process that is gone by now, or whose name cannot be read, which procfs denies to nobody.
+        let Ok(name) = fs::read(dir.join("comm")) else { continue };
+        if name.trim_ascii_end() != NAME.as_bytes() {
+            continue;
+        }
+        if let Some(why) = why(&dir, root) {
+            let command = readable(fs::read(dir.join("cmdline")).unwrap_or_default());
+            found.push(KubeletProcess { pid, command, why });
+        }
+    }
+    found.sort_by_key(|process| process.pid);
+    Ok(found)
+}
+
+/// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere or has ended.
+fn why(dir: &Path, root: &KubeletRoot) -> Option<Why> {
+    let ours = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    let (Ok(our_root), Ok(our_pods)) = (ours(root.path()), ours(root.pods())) else {
+        return Some(Why::Unreadable(Errno::NOENT));
+    };
+    let theirs = || -> Result<bool, Errno> {
+        let arguments = fs::read(dir.join("cmdline")).map_err(|error| super::mounts::errno(&error))?;
+        let their_root = root_dir(&arguments);
+        let base = base(dir, &their_root)?;
+        match identity(&base, &their_root.join("pods")) {
+            Ok(pods) => Ok(pods == our_pods),
+            // Just starting, and not ours unless it starts in our directory.
+            Err(Errno::NOENT) => match identity(&base, &their_root) {
+                Ok(root) => Ok(root == our_root),
+                Err(Errno::NOENT) => Ok(false),
+                Err(errno) => Err(errno),
+            },
+            Err(errno) => Err(errno),
+        }
+    };
+    match theirs() {
+        Ok(true) => Some(Why::SameDirectory),
+        Ok(false) => None,
+        Err(_) if has_ended(dir) => None,
+        Err(errno) => Some(Why::Unreadable(errno)),
+    }
+}
+
+/// Where the kubelet looks its root directory up: in its own root file system, or its working directory.
+fn base(dir: &Path, their_root: &Path) -> Result<OwnedFd, Errno> {
+    let name = if their_root.is_absolute() { "root" } else { "cwd" };
+    openat(
+        CWD,
+        dir.join(name),
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+fn identity(base: &OwnedFd, path: &Path) -> Result<File, Errno> {
+    // Links are resolved as the kubelet sees them, not as we do.
+    let resolve = if path.is_absolute() {
+        ResolveFlags::IN_ROOT
+    } else {
+        ResolveFlags::NO_MAGICLINKS
+    };
+    let fd = openat2(
+        base,
+        path,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+        resolve,
+    )?;
+    let found = fstat(fd)?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+/// A process without any thread left but a zombie, or none at all.
+fn has_ended(dir: &Path) -> bool {
+    let Ok(tasks) = fs::read_dir(dir.join("task")) else {
+        return !dir.exists();
+    };
+    let is_zombie = || {
+        let stat = fs::read(dir.join("stat")).unwrap_or_default();
+        let after_name = stat.iter().rposition(|&byte| byte == b')').map(|at| &stat[at + 1..]);
+        after_name
+            .and_then(|rest| rest.trim_ascii_start().first())
+            .is_some_and(|state| b"ZX".contains(state))
+    };
+    tasks.count() <= 1 && is_zombie()
+}
+
+/// The root directory by the command line; the last flag counts.
+fn root_dir(arguments: &[u8]) -> PathBuf {
+    let mut found = OsString::from(DEFAULT_ROOT);
+    let mut arguments = arguments.split(|&byte| byte == 0);
+    while let Some(argument) = arguments.next() {
+        match argument.strip_prefix(ROOT_FLAG) {
+            Some([]) => found = OsStr::from_bytes(arguments.next().unwrap_or_default()).to_owned(),
+            Some([b'=', value @ ..]) => found = OsStr::from_bytes(value).to_owned(),
+            Some(_) | None => {}
+        }
+    }
+    found.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Machine {
+        temp: tempfile::TempDir,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            let machine = Self {
+                temp: tempfile::tempdir().unwrap(),
+            };
+            for dir in ["proc/self", "ours/pods", "rootfs/var/lib"] {
+                fs::create_dir_all(machine.path(dir)).unwrap();
+            }
+            machine
+        }
+
+        fn path(&self, below: &str) -> PathBuf {
+            self.temp.path().canonicalize().unwrap().join(below)
+        }
+
+        fn process(&self, pid: i32, comm: &str, arguments: &[&str]) -> PathBuf {
+            let dir = self.path(&format!("proc/{pid}"));
+            fs::create_dir_all(dir.join("task/1")).unwrap();
+            fs::write(dir.join("comm"), format!("{comm}\n")).unwrap();
+            fs::write(dir.join("cmdline"), arguments.join("\0") + "\0").unwrap();
+            fs::write(dir.join("stat"), format!("{pid} ({comm}) S 1")).unwrap();
+            symlink(self.path("rootfs"), dir.join("root")).unwrap();
+            symlink(self.path(""), dir.join("cwd")).unwrap();
+            dir
+        }
+
+        fn found(&self) -> Vec<(i32, Why)> {
+            let root = KubeletRoot::resolve(&self.path("ours")).unwrap();
+            find(&self.path("proc"), &root)
+                .unwrap()
+                .into_iter()
+                .map(|it| (it.pid, it.why))
+                .collect()
+        }
+    }
+
+    #[test]
+    fn the_root_directory_is_read_from_the_command_line() {
+        for (arguments, expected) in [
+            (&["kubelet"][..], "/var/lib/kubelet"),
+            (&["kubelet", "--root-dir", "/a"], "/a"),
+            (&["kubelet", "--root-dir=/a b", "--v=2"], "/a b"),
+            (&["kubelet", "--root-dir=/a", "--root-dir", "/b"], "/b"),
+            (&["kubelet", "--root-directory=/a"], "/var/lib/kubelet"),
+        ] {
+            assert_eq!(root_dir((arguments.join("\0") + "\0").as_bytes()), Path::new(expected));
+        }
+    }
+
+    #[test]
+    fn a_kubelet_counts_if_its_directory_is_ours_by_whatever_path() {
+        let machine = Machine::new();
+        // In its own root file system the directory is a bind in real life; a hard fact of dev and inode either way.
+        symlink(machine.path("ours"), machine.path("rootfs/direct")).unwrap();
+        machine.process(5, "kubelet", &["kubelet", "--root-dir=ours"]);
+        machine.process(6, "kubelet", &["kubelet", "--root-dir", "./ours/../ours"]);
+        machine.process(7, "kubelet", &["kubelet", "--root-dir=/nowhere"]);
+        machine.process(8, "kubelet-helper", &["kubelet", "--root-dir=ours"]);
+        machine.process(9, "kubelet", &["kubelet"]);
+        assert_eq!(machine.found(), [(5, Why::SameDirectory), (6, Why::SameDirectory)]);
+    }
+
+    #[test]
+    fn links_are_resolved_in_the_kubelets_root_and_not_in_ours() {
+        let machine = Machine::new();
+        fs::create_dir_all(machine.path("rootfs/data/pods")).unwrap();
+        symlink("/data", machine.path("rootfs/var/lib/kubelet")).unwrap();
+        machine.process(5, "kubelet", &["kubelet"]);
+        assert_eq!(machine.found(), []);
+        let root = KubeletRoot::resolve(&machine.path("rootfs/data")).unwrap();
+        assert_eq!(find(&machine.path("proc"), &root).unwrap()[0].why, Why::SameDirectory);
+    }
+
+    #[test]
+    fn a_kubelet_that_has_not_made_its_pods_directory_yet_counts_by_its_root() {
+        let machine = Machine::new();
+        fs::create_dir_all(machine.path("elsewhere/pods")).unwrap();
+        fs::remove_dir(machine.path("ours/pods")).unwrap();
+        symlink("../elsewhere/pods", machine.path("ours/pods")).unwrap();
+        machine.process(5, "kubelet", &["kubelet", "--root-dir=ours"]);
+        assert_eq!(machine.found(), [(5, Why::SameDirectory)], "through the link");
+    }
+
+    #[test]
+    fn a_kubelet_whose_directory_cannot_be_looked_at_counts() {
+        let machine = Machine::new();
+        let dir = machine.process(5, "kubelet", &["kubelet"]);
+        fs::remove_file(dir.join("root")).unwrap();
+        assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::NOENT))]);
+        fs::remove_file(dir.join("cmdline")).unwrap();
+        assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::NOENT))]);
+    }
+
+    #[test]
+    fn a_kubelet_that_is_only_a_zombie_does_not_count_unless_threads_are_left() {
+        let machine = Machine::new();
+        let dir = machine.process(5, "kubelet", &[]);
+        fs::remove_file(dir.join("root")).unwrap();
+        fs::write(dir.join("stat"), "5 (kubelet) Z 1").unwrap();
+        assert_eq!(machine.found(), []);
+        fs::create_dir(dir.join("task/2")).unwrap();
+        assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::NOENT))]);
+    }
+}

@@ -1,0 +1,194 @@
+//! One agent per node: an exclusive lock on the directory of the kubelet's pods.
+
+use std::{
+    fs,
+    os::{fd::OwnedFd, unix::ffi::OsStringExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags, flock, open, statx},
+    io::Errno,
+};
+
+use super::fault::Fault;
+
+/// The lock, held until it is dropped or the process ends.
+#[derive(Debug)]
+#[must_use = "the lock is gone as soon as this is dropped"]
+pub struct PodsLock {
+    _fd: OwnedFd,
+}
+
+/// Why there is no lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// Somebody else has it.
+    #[error("{path:?} is locked by {}", describe(.holder.as_ref()))]
+    Taken {
+        /// The directory.
+        path: PathBuf,
+        /// Who has it, if that can be seen.
+        holder: Option<Holder>,
+    },
+    /// The directory cannot be locked at all.
+    #[error(transparent)]
+    Failed(Fault),
+}
+
+/// The process that holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process id.
+    pub pid: i32,
+    /// Its command line.
+    pub command: String,
+}
+
+/// A line of /proc/locks, as far as it matters.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    pid: i32,
+    device: (u32, u32),
+    inode: u64,
+}
+
+impl PodsLock {
+    /// Takes the lock on `pods`, or says who has it, by what `proc` tells.
+    pub fn acquire(pods: &Path, proc: &Path) -> Result<Self, LockError> {
+        let fault = |errno: Errno| LockError::Failed(Fault::new("lock", pods, errno));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = open(pods, flags, Mode::empty()).map_err(fault)?;
+        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { _fd: fd }),
+            Err(Errno::WOULDBLOCK) => {
+                let found = statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::INO).map_err(fault)?;
+                let device = (found.stx_dev_major, found.stx_dev_minor);
+                Err(LockError::Taken {
+                    path: pods.to_owned(),
+                    holder: find_holder(proc, device, found.stx_ino),
+                })
+            }
+            Err(errno) => Err(fault(errno)),
+        }
+    }
+}
+
+fn find_holder(proc: &Path, device: (u32, u32), inode: u64) -> Option<Holder> {
+    let text = fs::read_to_string(proc.join("locks")).ok()?;
+    let lines: Vec<Line> = text
+        .lines()
+        .filter_map(parse)
+        .filter(|line| line.inode == inode)
+        .collect();
+    // Some file systems show another device to stat than to the lock table; then the inode alone has to do.
+    let line = lines.iter().find(|line| line.device == device).or(lines.first())?;
+    let command = fs::read(proc.join(line.pid.to_string()).join("cmdline")).unwrap_or_default();
+    Some(Holder {
+        pid: line.pid,
+        command: readable(command),
+    })
+}
+
+/// Of `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`; waiters have an arrow after their number and are left out.
+fn parse(line: &str) -> Option<Line> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    if fields.next()? != "FLOCK" {
+        return None;
+    }
+    let pid = fields.nth(2)?.parse().ok().filter(|pid| *pid > 0)?;
+    let mut place = fields.next()?.split(':');
+    let major = u32::from_str_radix(place.next()?, 16).ok()?;
+    let minor = u32::from_str_radix(place.next()?, 16).ok()?;
+    Some(Line {
+        pid,
+        device: (major, minor),
+        inode: place.next()?.parse().ok()?,
+    })
+}
+
+/// A command line as people write it.
+pub(super) fn readable(mut cmdline: Vec<u8>) -> String {
+    while cmdline.last() == Some(&0) {
+        cmdline.pop();
+    }
+    let spaced = cmdline
+        .into_iter()
+        .map(|byte| if byte == 0 { b' ' } else { byte })
+        .collect();
+    std::ffi::OsString::from_vec(spaced).to_string_lossy().into_owned()
+}
+
+fn describe(holder: Option<&Holder>) -> String {
+    match holder {
+        Some(Holder { pid, command }) => format!("process {pid} ({command})"),
+        None => "a process that cannot be seen from here".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_to_come_is_refused_and_told_who_was_first() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap();
+        let error = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap_err();
+        let LockError::Taken {
+            holder: Some(holder), ..
+        } = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(u32::try_from(holder.pid), Ok(std::process::id()));
+        assert!(
+            error.to_string().contains(&holder.command) && !holder.command.is_empty(),
+            "{error}"
+        );
+        drop(first);
+        assert!(PodsLock::acquire(temp.path(), Path::new("/proc")).is_ok());
+    }
+
+    #[test]
+    fn without_proc_the_lock_is_still_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let _first = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap();
+        let error = PodsLock::acquire(temp.path(), Path::new("/no/such/proc")).unwrap_err();
+        assert!(matches!(error, LockError::Taken { holder: None, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let error = PodsLock::acquire(Path::new("/no/such/pods"), Path::new("/proc")).unwrap_err();
+        assert!(error.to_string().contains("/no/such/pods"), "{error}");
+    }
+
+    #[test]
+    fn only_granted_flocks_of_visible_processes_count() {
+        let line = Line {
+            pid: 4711,
+            device: (254, 1),
+            inode: 131,
+        };
+        assert_eq!(parse("1: FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF"), Some(line));
+        for other in [
+            "1: -> FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF",
+            "2: POSIX  ADVISORY  WRITE 4711 fe:01:131 0 EOF",
+            "3: FLOCK  ADVISORY  WRITE -1 fe:01:131 0 EOF",
+            "4: FLOCK  ADVISORY  WRITE 0 fe:01:131 0 EOF",
+            "5: FLOCK",
+            "",
+        ] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn command_lines_are_read_with_spaces() {
+        assert_eq!(
+            readable(b"/usr/bin/agent\0run\0--x\0".to_vec()),
+            "/usr/bin/agent run --x"
+        );
+    }
+}

@@ -1,0 +1,245 @@
+//! The logs of a pod: its directory, and the links to it that log collectors read.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use rustix::io::Errno;
+
+use super::{
+    dirs::Dir,
+    effects::{Effects, Outcome},
+    fault::{Fault, Step, StepError},
+    mounts::errno,
+};
+
+/// The kubelet cuts the name of a link before its suffix, so that it fits a file name.
+const LINK_STEM: usize = 251;
+
+/// Where a pod's logs lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodLogs {
+    root: PathBuf,
+    dir: String,
+    link_prefix: String,
+}
+
+/// A namespace, name or UID that would name another directory than this pod's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot be part of the name of a log directory")]
+pub struct BadPart(String);
+
+// === impl PodLogs ===
+
+impl PodLogs {
+    /// The logs of one pod below `root`, the configured `podLogsDir`.
+    pub fn new(root: &Path, namespace: &str, name: &str, uid: &str) -> Result<Self, BadPart> {
+        for part in [namespace, name, uid] {
+            if !is_part(part) {
+                return Err(BadPart(part.to_owned()));
+            }
+        }
+        let link_prefix = format!("{name}_{namespace}_");
+        Ok(Self {
+            root: root.to_owned(),
+            dir: format!("{namespace}_{name}_{uid}"),
+            link_prefix,
+        })
+    }
+
+    /// The pod's log directory.
+    pub fn path(&self) -> PathBuf {
+        self.root.join(&self.dir)
+    }
+
+    /// Removes the links in `links`, such as `/var/log/containers`, then the directory. A missing one is no failure.
+    pub async fn remove(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<StepError>> {
+        let (logs, links, effects) = (self.clone(), links.to_owned(), effects.clone());
+        let result = tokio::task::spawn_blocking(move || logs.remove_now(&links, &effects)).await;
+        // It panicked, or the runtime shuts down: in either case it is not done.
+        result
+            .unwrap_or_else(|_| Err(vec![Fault::new("remove", self.path(), Errno::INTR)]))
+            .map_err(|faults| faults.into_iter().map(|fault| fault.at(Step::Logs)).collect())
+    }
+
+    fn remove_now(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
+        let mut outcome = Outcome::Nothing;
+        let mut faults = Vec::new();
+        let root = resolved(&self.root).map_err(|fault| vec![fault])?;
+        match self.remove_links(links, root.as_deref(), effects) {
+            Ok(Outcome::Nothing) => {}
+            Ok(done) => outcome = done,
+            Err(more) => faults.extend(more),
+        }
+        match root.as_deref().map(Dir::open).transpose() {
+            Ok(Some(Some(root))) => match root.remove_tree(self.dir.as_ref(), effects) {
+                Ok(Outcome::Nothing) => {}
+                Ok(done) => outcome = done,
+                Err(more) => faults.extend(more),
+            },
+            Ok(_) => {}
+            Err(fault) => faults.push(fault),
+        }
+        if faults.is_empty() { Ok(outcome) } else { Err(faults) }
+    }
+
+    /// Only links with the pod's name that point into the pod's directory: a namesake's are another pod's.
+    fn remove_links(&self, links: &Path, root: Option<&Path>, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
+        let one = |fault| vec![fault];
+        let Some(links) = resolved(links).map_err(one)? else {
+            return Ok(Outcome::Nothing);
+        };
+        let Some(links) = Dir::open(&links).map_err(one)? else {
+            return Ok(Outcome::Nothing);
+        };
+        let targets: Vec<PathBuf> = [Some(&*self.root), root]
+            .into_iter()
+            .flatten()
+            .map(|it| it.join(&self.dir))
+            .collect();
+        let mut outcome = Outcome::Nothing;
+        let mut faults = Vec::new();
+        for name in links.names().map_err(one)?.iter().filter(|name| self.may_be_link(name)) {
+            let removed = links.link_target(name).and_then(|target| match target {
+                Some(target) if targets.iter().any(|dir| target.starts_with(dir)) => links.remove_file(name, effects),
+                _ => Ok(Outcome::Nothing),
+            });
+            match removed {
+                Ok(Outcome::Nothing) => {}
+                Ok(done) => outcome = done,
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if faults.is_empty() { Ok(outcome) } else { Err(faults) }
+    }
+
+    fn may_be_link(&self, name: &OsStr) -> bool {
+        let prefix = self.link_prefix.as_bytes();
+        let prefix = &prefix[..prefix.len().min(LINK_STEM)];
+        name.as_bytes()
+            .strip_suffix(b".log")
+            .is_some_and(|stem| stem.starts_with(prefix))
+    }
+}
+
+/// The name that the kubelet gives to the link to a container's log.
+pub fn link_name(pod: &str, namespace: &str, container: &str, id: &str) -> OsString {
+    let mut name = format!("{pod}_{namespace}_{container}-{id}").into_bytes();
+    name.truncate(LINK_STEM);
+    name.extend(b".log");
+    OsStr::from_bytes(&name).to_owned()
+}
+
+/// The operator's directories may lie below links; what is in them is reached through none. `None` if missing.
+fn resolved(path: &Path) -> Result<Option<PathBuf>, Fault> {
+    match path.canonicalize() {
+        Ok(path) => Ok(Some(path)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Fault::new("resolve", path, errno(&error))),
+    }
+}
+
+/// Names in Kubernetes have neither `_` nor `/`; a lone `.` or `..` cannot come of it, but is refused all the same.
+fn is_part(part: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    (1..=253).contains(&part.len()) && part.bytes().all(allowed) && part != "." && part != ".."
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    async fn remove(logs: &PodLogs, links: &Path) -> Result<Outcome, Vec<StepError>> {
+        logs.remove(links, &Effects::ungated()).await
+    }
+
+    #[test]
+    fn parts_that_could_name_another_directory_are_refused() {
+        for bad in ["", ".", "..", "a/b", "../x", "a_b", "a\n", "a\0", &"a".repeat(254)] {
+            for (ns, name, uid) in [(bad, "n", "u"), ("ns", bad, "u"), ("ns", "n", bad)] {
+                assert_eq!(
+                    PodLogs::new(Path::new("/logs"), ns, name, uid),
+                    Err(BadPart(bad.to_owned()))
+                );
+            }
+        }
+        let logs = PodLogs::new(Path::new("/logs"), "ns", "web-0.x", "12-ab").unwrap();
+        assert_eq!(logs.path(), Path::new("/logs/ns_web-0.x_12-ab"));
+    }
+
+    #[tokio::test]
+    async fn the_directory_and_its_links_go_and_a_namesakes_stay() {
+        let temp = tempfile::tempdir().unwrap();
+        let (root, links) = (temp.path().join("pods"), temp.path().join("containers"));
+        fs::create_dir_all(root.join("ns_web_old/app")).unwrap();
+        fs::create_dir_all(root.join("ns_web_new/app")).unwrap();
+        fs::create_dir_all(&links).unwrap();
+        fs::write(root.join("ns_web_old/app/0.log"), "x").unwrap();
+        let id = "a".repeat(64);
+        let (old, new) = (link_name("web", "ns", "app", &id), link_name("web", "ns", "app", "b"));
+        symlink(root.join("ns_web_old/app/0.log"), links.join(&old)).unwrap();
+        symlink(root.join("ns_web_new/app/0.log"), links.join(&new)).unwrap();
+        symlink(root.join("ns_web_old-other/app/0.log"), links.join("web_ns_c-1.log")).unwrap();
+        symlink(root.join("ns_web_old/app/0.log"), links.join("not-the-pods.log")).unwrap();
+        fs::write(links.join("web_ns_file-1.log"), "no link").unwrap();
+
+        let logs = PodLogs::new(&root, "ns", "web", "old").unwrap();
+        assert_eq!(remove(&logs, &links).await, Ok(Outcome::Done));
+        assert!(!logs.path().exists() && root.join("ns_web_new/app").exists());
+        let mut left: Vec<_> = fs::read_dir(&links)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        left.sort();
+        assert_eq!(
+            left,
+            [
+                OsStr::new("not-the-pods.log"),
+                &new,
+                OsStr::new("web_ns_c-1.log"),
+                OsStr::new("web_ns_file-1.log")
+            ]
+        );
+        assert_eq!(remove(&logs, &links).await, Ok(Outcome::Nothing));
+    }
+
+    #[tokio::test]
+    async fn links_whose_names_were_cut_are_found() {
+        let temp = tempfile::tempdir().unwrap();
+        // The second is too long for a log directory, and for anything of its name but the cut link.
+        for length in [180, 253] {
+            let name = "p".repeat(length);
+            let link = link_name(&name, "ns", &"c".repeat(63), &"1".repeat(64));
+            assert_eq!(link.len(), 255);
+            let logs = PodLogs::new(temp.path(), "ns", &name, "u").unwrap();
+            symlink(logs.path().join("app/0.log"), temp.path().join(&link)).unwrap();
+            assert_eq!(remove(&logs, temp.path()).await, Ok(Outcome::Done));
+            assert!(fs::symlink_metadata(temp.path().join(&link)).is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_log_directory_that_is_a_link_is_unlinked_and_its_target_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir_all(temp.path().join("outside")).unwrap();
+        fs::write(temp.path().join("outside/data"), "precious").unwrap();
+        symlink("outside", temp.path().join("ns_web_u")).unwrap();
+        let logs = PodLogs::new(temp.path(), "ns", "web", "u").unwrap();
+        assert_eq!(remove(&logs, Path::new("/no/such/links")).await, Ok(Outcome::Done));
+        assert_eq!(
+            fs::read_to_string(temp.path().join("outside/data")).unwrap(),
+            "precious"
+        );
+    }
+
+    #[tokio::test]
+    async fn without_any_log_directory_there_is_nothing_to_do() {
+        let logs = PodLogs::new(Path::new("/no/such/logs"), "ns", "web", "u").unwrap();
+        assert_eq!(remove(&logs, Path::new("/no/such/links")).await, Ok(Outcome::Nothing));
+    }
+}

@@ -1,0 +1,128 @@
+//! Whether this process sees the mounts that it is to undo: an unmount in another mount namespace is a lie.
+
+use std::{fmt, fs, io, os::unix::fs::MetadataExt, path::Path};
+
+use tokio::net::UnixStream;
+
+/// What the comparison of mount namespaces says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountNamespace {
+    /// The container runtime's, and PID 1's as far as that can be seen.
+    Ok,
+    /// Another than that process has.
+    Other(Whose),
+    /// It could not be found out, for this reason.
+    Unknown(String),
+}
+
+/// A process whose mount namespace should be ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// The container runtime.
+    Runtime {
+        /// Its process id.
+        pid: i32,
+    },
+    /// PID 1.
+    Init,
+}
+
+/// What identifies a namespace.
+type Namespace = (u64, u64);
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Runtime { pid } => write!(f, "the container runtime (pid {pid})"),
+            Self::Init => f.write_str("PID 1"),
+        }
+    }
+}
+
+/// Compares our mount namespace with that of whoever listens on `cri_socket`, and of PID 1.
+pub async fn compare(proc: &Path, cri_socket: &Path) -> MountNamespace {
+    let pid = match peer(cri_socket).await {
+        Ok(pid) => pid,
+        Err(error) => return MountNamespace::Unknown(format!("the peer of {cri_socket:?} is not known: {error}")),
+    };
+    judge(
+        pid,
+        namespace(proc, "self"),
+        namespace(proc, &pid.to_string()),
+        namespace(proc, "1"),
+    )
+}
+
+/// The process that called `listen`.
+async fn peer(socket: &Path) -> io::Result<i32> {
+    let pid = UnixStream::connect(socket).await?.peer_cred()?.pid();
+    // 0 stands for a process of another pid namespace.
+    pid.filter(|pid| *pid > 0)
+        .ok_or_else(|| io::Error::other("it is in another pid namespace"))
+}
+
+fn namespace(proc: &Path, pid: &str) -> io::Result<Namespace> {
+    let found = fs::metadata(proc.join(pid).join("ns/mnt"))?;
+    Ok((found.dev(), found.ino()))
+}
+
+fn judge(
+    pid: i32,
+    ours: io::Result<Namespace>,
+    runtime: io::Result<Namespace>,
+    init: io::Result<Namespace>,
+) -> MountNamespace {
+    match (ours, runtime, init) {
+        (Err(error), _, _) => MountNamespace::Unknown(format!("our own cannot be read: {error}")),
+        (Ok(ours), Ok(runtime), _) if ours != runtime => MountNamespace::Other(Whose::Runtime { pid }),
+        (Ok(ours), _, Ok(init)) if ours != init => MountNamespace::Other(Whose::Init),
+        (Ok(_), Err(error), _) => MountNamespace::Unknown(format!("the runtime's (pid {pid}) cannot be read: {error}")),
+        // PID 1 may be shielded from us; what counts for the pods' mounts is the runtime.
+        (Ok(_), Ok(_), Ok(_) | Err(_)) => MountNamespace::Ok,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denied() -> io::Result<Namespace> {
+        Err(io::Error::from(io::ErrorKind::PermissionDenied))
+    }
+
+    #[test]
+    fn every_combination_has_its_answer() {
+        let (a, b) = (|| Ok((4, 1)), || Ok((4, 2)));
+        let runtime = MountNamespace::Other(Whose::Runtime { pid: 7 });
+        assert_eq!(judge(7, a(), a(), a()), MountNamespace::Ok);
+        assert_eq!(judge(7, a(), a(), denied()), MountNamespace::Ok);
+        assert_eq!(judge(7, a(), b(), a()), runtime);
+        assert_eq!(judge(7, a(), b(), denied()), runtime);
+        assert_eq!(judge(7, a(), a(), b()), MountNamespace::Other(Whose::Init));
+        assert_eq!(judge(7, a(), denied(), b()), MountNamespace::Other(Whose::Init));
+        for unknown in [
+            judge(7, a(), denied(), a()),
+            judge(7, denied(), a(), a()),
+            judge(7, a(), denied(), denied()),
+        ] {
+            assert!(matches!(unknown, MountNamespace::Unknown(_)), "{unknown:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_listener_in_our_own_namespace_is_recognised() {
+        let temp = tempfile::tempdir().unwrap();
+        let socket = temp.path().join("cri.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let pid = peer(&socket).await.unwrap();
+        assert_eq!(u32::try_from(pid), Ok(std::process::id()));
+        let ours = namespace(Path::new("/proc"), "self").unwrap();
+        assert_eq!(namespace(Path::new("/proc"), &pid.to_string()).unwrap(), ours);
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_nobody_listens_on_leaves_it_unknown() {
+        let found = compare(Path::new("/proc"), Path::new("/no/such/socket")).await;
+        assert!(matches!(found, MountNamespace::Unknown(why) if why.contains("/no/such/socket")));
+    }
+}
