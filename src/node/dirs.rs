@@ -178,7 +178,8 @@ impl Dir {
         }
         match unlinkat(&self.fd, name, kind) {
             Ok(()) => Ok(Outcome::Done),
-            Err(Errno::NOENT) => Ok(Outcome::Nothing),
+            // A name that the file system cannot hold is not there either.
+            Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(Outcome::Nothing),
             Err(errno) => Err(fault(errno.into())),
         }
     }

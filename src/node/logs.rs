@@ -211,13 +211,16 @@ mod tests {
     #[tokio::test]
     async fn links_whose_names_were_cut_are_found() {
         let temp = tempfile::tempdir().unwrap();
-        let (name, namespace) = ("p".repeat(253), "ns");
-        let link = link_name(&name, namespace, "app", "1");
-        assert_eq!(link.len(), 255);
-        let logs = PodLogs::new(temp.path(), namespace, &name, "u").unwrap();
-        symlink(logs.path().join("app/0.log"), temp.path().join(&link)).unwrap();
-        assert_eq!(remove(&logs, temp.path()).await, Ok(Outcome::Done));
-        assert!(fs::symlink_metadata(temp.path().join(&link)).is_err());
+        // The second is too long for a log directory, and for anything of its name but the cut link.
+        for length in [180, 253] {
+            let name = "p".repeat(length);
+            let link = link_name(&name, "ns", &"c".repeat(63), &"1".repeat(64));
+            assert_eq!(link.len(), 255);
+            let logs = PodLogs::new(temp.path(), "ns", &name, "u").unwrap();
+            symlink(logs.path().join("app/0.log"), temp.path().join(&link)).unwrap();
+            assert_eq!(remove(&logs, temp.path()).await, Ok(Outcome::Done));
+            assert!(fs::symlink_metadata(temp.path().join(&link)).is_err());
+        }
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@
 
 mod cgroups;
 mod dirs;
+mod kubelet;
 mod mounts;
 mod pod;
 mod space;

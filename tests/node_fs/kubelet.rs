@@ -1,0 +1,102 @@
+//! Who else is at work here: kubelets, runtimes in other namespaces, other agents.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use nix::sched::{CloneFlags, unshare};
+use pod_teardown::node::{
+    kubelet_process::{Why, find},
+    kubelet_root::KubeletRoot,
+    mount_namespace::{MountNamespace, Whose, compare},
+};
+
+use crate::space::block_on;
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_process_called_kubelet_counts_only_with_our_directory() {
+    let temp = tempfile::tempdir().unwrap();
+    for dir in ["ours/pods", "theirs/pods"] {
+        fs::create_dir_all(temp.path().join(dir)).unwrap();
+    }
+    // The name of a process is that of the file that it was started by.
+    let program = temp.path().join("kubelet");
+    std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+    let start = |dir: &str| {
+        let child = Command::new(&program)
+            .args(["-c", "read forever", "--v=2", "--root-dir"])
+            .arg(temp.path().join(dir))
+            .stdin(Stdio::piped())
+            .spawn();
+        Killed(child.unwrap())
+    };
+    let (ours, theirs) = (start("ours"), start("theirs"));
+    let root = KubeletRoot::resolve(&temp.path().join("ours")).unwrap();
+    let pid = |child: &Killed| i32::try_from(child.0.id()).unwrap();
+    let found = || find(Path::new("/proc"), &root).unwrap();
+    for _ in 0..1000 {
+        // Until both have become what they run.
+        let named = |child: &Killed| fs::read_to_string(format!("/proc/{}/comm", pid(child))).unwrap() == "kubelet\n";
+        if named(&ours) && named(&theirs) {
+            break;
+        }
+        block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
+    }
+    let mine = found()
+        .into_iter()
+        .find(|it| it.pid == pid(&ours))
+        .expect("it works on our directory");
+    assert_eq!(mine.why, Why::SameDirectory);
+    assert!(mine.command.contains("--root-dir"), "{}", mine.command);
+    assert!(found().iter().all(|it| it.pid != pid(&theirs)));
+
+    let ended = pid(&ours);
+    let mut zombie = ours;
+    zombie.0.kill().unwrap();
+    while !fs::read_to_string(format!("/proc/{ended}/stat"))
+        .unwrap()
+        .contains(") Z ")
+    {
+        block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
+    }
+    assert!(found().iter().all(|it| it.pid != ended), "a zombie does no work");
+}
+
+#[test]
+fn a_runtime_in_another_mount_namespace_is_told_from_one_in_ours() {
+    let temp = tempfile::tempdir().unwrap();
+    let socket = temp.path().join("cri.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    assert_eq!(block_on(compare(Path::new("/proc"), &socket)), MountNamespace::Ok);
+
+    // Of this process only one thread moves away; a procfs of its own shows that thread as "self".
+    let moved = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).expect("these tests need root");
+        let proc = tempfile::tempdir().unwrap();
+        for pid in fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+        {
+            if pid.bytes().all(|byte| byte.is_ascii_digit()) {
+                std::os::unix::fs::symlink(format!("/proc/{pid}"), proc.path().join(pid)).unwrap();
+            }
+        }
+        let thread = fs::canonicalize("/proc/thread-self").unwrap();
+        std::os::unix::fs::symlink(thread, proc.path().join("self")).unwrap();
+        block_on(compare(proc.path(), &socket))
+    });
+    let pid = i32::try_from(std::process::id()).unwrap();
+    assert_eq!(moved.join().unwrap(), MountNamespace::Other(Whose::Runtime { pid }));
+}
