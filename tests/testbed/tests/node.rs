@@ -272,6 +272,15 @@ async fn a_containerd_dropped_by_a_panic_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_frozen_pod_does_not_keep_a_containerd_from_going() {
+    let (containerd, starter) = node().await;
+    let started = starter.start(&full_pod()).await.unwrap();
+    cgroups::set(&started.cgroup, "freezer.state", "FROZEN").unwrap();
+    cgroups::set(&started.cgroup, "cgroup.freeze", "1").unwrap();
+    containerd.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn two_instances_live_side_by_side() {
     let ((first, first_starter), (second, second_starter)) = tokio::join!(node(), node());
     let object = full_pod();
