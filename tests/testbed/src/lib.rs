@@ -13,4 +13,5 @@ pub mod node_object;
 pub mod pods;
 pub mod rest;
 pub mod scripted_cri;
+pub mod stage;
 pub mod straight;

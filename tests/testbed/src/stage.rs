@@ -1,0 +1,102 @@
+//! A whole node on one machine: runtime, API server, pods as a kubelet leaves them, and the agent.
+
+mod agent;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+pub use self::agent::AgentProcess;
+use crate::{
+    api::ApiServer,
+    containerd::Containerd,
+    leftovers::Leftovers,
+    node_object::node_object,
+    pods::{NodeDirs, PodStarter, StartedPod},
+    rest::{Client, Patch},
+};
+
+/// Name of the stage's node.
+pub const NODE: &str = "stage-node";
+
+/// The node without its agent.
+pub struct Stage {
+    /// The API server.
+    pub api: Box<dyn ApiServer>,
+    /// The administrator's client.
+    pub admin: Client,
+    /// Starts pods.
+    pub starter: PodStarter,
+    /// The runtime; last, because everything above lies on its ground.
+    pub containerd: Containerd,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// Starts a runtime and registers the node.
+    pub async fn set(api: Box<dyn ApiServer>) -> Result<Self> {
+        let containerd = Containerd::start().await?;
+        let dirs = NodeDirs::create(containerd.ground())?;
+        let starter = PodStarter::new(&containerd, dirs);
+        let admin = api.admin();
+        let stage = Self {
+            api,
+            admin,
+            starter,
+            containerd,
+        };
+        stage.register_node().await?;
+        Ok(stage)
+    }
+
+    async fn register_node(&self) -> Result<()> {
+        let node = node_object(NODE, &self.containerd.host_ip());
+        let created = self.admin.create("/api/v1/nodes", &node).await?;
+        ensure!(matches!(created.code(), 201 | 409), "create node: {} {}", created.code(), created.message());
+        let status = json!({ "status": node["status"] });
+        self.admin.patch(&format!("/api/v1/nodes/{NODE}/status"), Patch::Merge, &status).await?.ok()?;
+        Ok(())
+    }
+
+    /// Creates pods, starts them as a kubelet would, and reports them running.
+    pub async fn run_pods(&self, pods: &[Value]) -> Result<Vec<StartedPod>> {
+        let mut stored = Vec::new();
+        for pod in pods {
+            let mut pod = pod.clone();
+            pod["spec"]["nodeName"] = NODE.into();
+            stored.push(self.admin.create_pod(&pod).await?);
+        }
+        let started = self.starter.start_all(&stored).await?;
+        for pod in &started {
+            self.report(pod).await?;
+        }
+        Ok(started)
+    }
+
+    /// As [`Self::run_pods`], for one.
+    pub async fn run_pod(&self, pod: &Value) -> Result<StartedPod> {
+        let started = self.run_pods(std::slice::from_ref(pod)).await?;
+        started.into_iter().next().context("one pod in, one pod out")
+    }
+
+    /// Writes the status that a kubelet would have written by now.
+    pub async fn report(&self, pod: &StartedPod) -> Result<()> {
+        let status = json!({ "status": self.starter.status_of(pod).await? });
+        let path = format!("/api/v1/namespaces/{}/pods/{}/status", pod.identity.namespace, pod.identity.name);
+        self.admin.patch(&path, Patch::Merge, &status).await?.ok()?;
+        Ok(())
+    }
+
+    /// Starts the agent with the node's own credentials.
+    pub async fn start_agent(&self, binary: &Path, more: &[&str]) -> Result<AgentProcess> {
+        AgentProcess::start(self, binary, more).await
+    }
+
+    /// What is left of these pods on the node.
+    pub async fn leftovers(&self, pods: &[StartedPod]) -> Result<Leftovers> {
+        let uids: Vec<_> = pods.iter().map(StartedPod::uid).collect();
+        Leftovers::of_all(self.starter.dirs(), self.containerd.cri(), &uids).await
+    }
+}

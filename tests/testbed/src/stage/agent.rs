@@ -1,0 +1,144 @@
+//! The agent as a process of its own.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{NODE, Stage};
+
+/// From its start until it watches.
+const START: Duration = Duration::from_secs(20);
+
+/// A running agent; killed when dropped.
+pub struct AgentProcess {
+    child: Child,
+    binary: PathBuf,
+    socket: PathBuf,
+    log: PathBuf,
+}
+
+// === impl AgentProcess ===
+
+impl AgentProcess {
+    /// Starts it and waits until it has listed its pods.
+    pub(super) async fn start(stage: &Stage, binary: &Path, more: &[&str]) -> Result<Self> {
+        let agent = Self::spawn(stage, binary, more)?;
+        agent.wait_until_watching().await?;
+        Ok(agent)
+    }
+
+    /// Starts it and waits for nothing.
+    pub fn spawn(stage: &Stage, binary: &Path, more: &[&str]) -> Result<Self> {
+        let dir = stage.containerd.ground().dir().join("agent");
+        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        let kubeconfig = dir.join("kubeconfig");
+        fs::write(&kubeconfig, stage.api.node_kubeconfig(NODE)).with_context(|| format!("write {}", kubeconfig.display()))?;
+        let (socket, log) = (dir.join("admin.sock"), dir.join("log"));
+        let output = File::options().create(true).append(true).open(&log)?;
+        let dirs = stage.starter.dirs();
+        let child = Command::new(binary)
+            .arg("run")
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .args(["--node-name", NODE, "--cri-endpoint", &stage.containerd.endpoint()])
+            .arg("--kubelet-root")
+            .arg(&dirs.kubelet_root)
+            .arg("--kubelet-config")
+            .arg(dirs.config_file())
+            .arg("--state-dir")
+            .arg(dir.join("state"))
+            .arg("--socket")
+            .arg(&socket)
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {}", binary.display()))?;
+        Ok(Self {
+            child,
+            binary: binary.to_owned(),
+            socket,
+            log,
+        })
+    }
+
+    async fn wait_until_watching(&self) -> Result<()> {
+        let late = Instant::now() + START;
+        loop {
+            if self.status().await.is_ok_and(|status| status["watch"]["state"] == "watching") {
+                return Ok(());
+            }
+            if Instant::now() > late {
+                bail!("the agent does not watch after {START:?}; its log ends:\n{}", self.log_tail());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// What `status --json` says.
+    pub async fn status(&self) -> Result<Value> {
+        let output = self.ask(&["status", "--json"]).await?;
+        serde_json::from_str(&output).context("read the agent's status")
+    }
+
+    /// What `timeline` prints.
+    pub async fn timeline(&self, namespace: &str, name: &str) -> Result<String> {
+        self.ask(&["timeline", &format!("{namespace}/{name}")]).await
+    }
+
+    /// One of the verbs that ask the running agent.
+    pub async fn ask(&self, arguments: &[&str]) -> Result<String> {
+        let output = Command::new(&self.binary).args(arguments).arg("--socket").arg(&self.socket).output().await?;
+        if !output.status.success() {
+            bail!("{arguments:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Its log so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The end of its log.
+    pub fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    /// As a crash would: SIGKILL.
+    pub async fn crash(mut self) -> Result<()> {
+        self.child.kill().await.context("kill the agent")
+    }
+
+    /// As a service manager would: SIGTERM, and its exit code.
+    pub async fn stop(mut self) -> Result<Option<i32>> {
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            kill(Pid::from_raw(pid), Signal::SIGTERM).context("stop the agent")?;
+        }
+        let status = timeout(Duration::from_secs(60), self.child.wait()).await.context("the agent does not stop")??;
+        Ok(status.code())
+    }
+}
