@@ -1,6 +1,9 @@
 //! The API server in memory, as its clients see it. The clock is paused: what waits, waits in no time.
 
-#![allow(clippy::unwrap_used, reason = "an unwrap in a test is an assertion, also outside of test functions")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "an unwrap in a test is an assertion, also outside of test functions"
+)]
 
 #[path = "apiserver/client.rs"]
 mod client;

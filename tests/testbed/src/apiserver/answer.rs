@@ -14,27 +14,36 @@ pub struct Answer {
     pub code: u16,
     /// JSON.
     pub body: Bytes,
+    /// What the client is warned of.
+    pub warnings: Vec<String>,
 }
 
 // === impl Answer ===
 
 impl Answer {
+    /// What is encoded already.
+    #[must_use]
+    pub fn encoded(code: u16, body: Bytes) -> Self {
+        let warnings = Vec::new();
+        Answer { code, body, warnings }
+    }
+
+    /// The same answer with warnings.
+    #[must_use]
+    pub fn with_warnings(self, warnings: Vec<String>) -> Self {
+        Answer { warnings, ..self }
+    }
+
     /// Any JSON.
     #[must_use]
     pub fn json(code: u16, body: &serde_json::Value) -> Self {
-        Answer {
-            code,
-            body: body.to_string().into(),
-        }
+        Answer::encoded(code, body.to_string().into())
     }
 
     /// An object.
     #[must_use]
     pub fn object(code: u16, object: &Stored) -> Self {
-        Answer {
-            code,
-            body: object.body(),
-        }
+        Answer::encoded(code, object.body())
     }
 
     /// That an object was removed: for some kinds the object, for the others a `Status`.

@@ -1,9 +1,12 @@
 //! A refused request: the one error type of the server, rendered as a Kubernetes `Status`.
 
-use serde::Serialize;
+pub mod cause;
+
 use serde_json::{Value, json};
 
 use super::kinds::Kind;
+pub use cause::Cause;
+use cause::Details;
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -18,70 +21,6 @@ pub struct ApiError {
     details: Option<Box<Details>>,
     continue_token: Option<String>,
     plain: bool,
-}
-
-/// What a refusal is about.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Details {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    name: String,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    group: &'static str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    causes: Vec<Cause>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_seconds: Option<u64>,
-}
-
-/// One field that is at fault, and how.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Cause {
-    reason: &'static str,
-    message: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    field: String,
-}
-
-// === impl Cause ===
-
-impl Cause {
-    /// A value that the field may not have.
-    #[must_use]
-    pub fn invalid(field: &str, value: &Value, why: &str) -> Self {
-        Cause {
-            reason: "FieldValueInvalid",
-            message: format!("Invalid value: {value}: {why}"),
-            field: field.to_owned(),
-        }
-    }
-
-    /// A change that the field does not take.
-    #[must_use]
-    pub fn forbidden(field: &str, why: &str) -> Self {
-        Cause {
-            reason: "FieldValueForbidden",
-            message: format!("Forbidden: {why}"),
-            field: field.to_owned(),
-        }
-    }
-
-    /// A field that has to be there.
-    #[must_use]
-    pub fn required(field: &str, why: &str) -> Self {
-        let message = if why.is_empty() {
-            "Required value".to_owned()
-        } else {
-            format!("Required value: {why}")
-        };
-        Cause {
-            reason: "FieldValueRequired",
-            message,
-            field: field.to_owned(),
-        }
-    }
 }
 
 // === impl ApiError ===

@@ -155,10 +155,7 @@ async fn answer(
     match route {
         Ok(Route::Objects(target)) => objects(shared, &user, &target, query, asked, call).await,
         _ if user == User::Anonymous && !open => Err(ApiError::forbidden_path(&user.name(), &asked.verb, &call.path)),
-        Ok(Route::Health) => Ok(Reply::Done(Answer {
-            code: 200,
-            body: Bytes::from_static(b"ok"),
-        })),
+        Ok(Route::Health) => Ok(Reply::Done(Answer::encoded(200, Bytes::from_static(b"ok")))),
         Ok(Route::Version) => Ok(Reply::Done(Answer::json(200, &discovery::version()))),
         Ok(Route::Discovery(path)) => discovery::answer(&path).map(Reply::Done),
         Ok(Route::AccessReview) => review::answer(&shared.store(), &user, json_body(call)?).map(Reply::Done),
@@ -193,10 +190,7 @@ async fn objects(
                 shared.reach(version).await?;
             }
             let page = list::page(&shared.store(), target.kind, &target.prefix(), &options)?;
-            Answer {
-                code: 200,
-                body: page.encode(target.kind),
-            }
+            Answer::encoded(200, page.encode(target.kind))
         }
         "watch" => {
             let options = WatchOptions::parse(query, selector)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::unfold;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WARNING};
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -15,6 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::answer::Answer;
 use super::error::ApiError;
 use super::handler::{self, Call, Reply};
 use super::shared::Shared;
@@ -55,12 +56,22 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<
         body,
     };
     match handler::handle(&shared, call).await {
-        Reply::Done(answer) => Ok(response(answer.code, JSON, full(answer.body))),
+        Reply::Done(answer) => Ok(done(answer)),
         Reply::Refused(error) => Ok(refused(&error)),
         Reply::Watch(watch) => Ok(response(200, JSON, stream(*watch))),
         // An error of the service closes the connection with nothing sent.
         Reply::Lost => Err(io::Error::other("lost by a fault")),
     }
+}
+
+fn done(answer: Answer) -> Response<Body> {
+    let mut response = response(answer.code, JSON, full(answer.body));
+    for warning in &answer.warnings {
+        if let Ok(value) = format!("299 - {warning:?}").parse() {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+    response
 }
 
 fn refused(error: &ApiError) -> Response<Body> {

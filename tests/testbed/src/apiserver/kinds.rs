@@ -29,6 +29,8 @@ pub struct Kind {
     pub dependents: Dependents,
     /// Field selectors beside name and namespace; `None` for kinds that have no list of their own.
     pub fields: Option<&'static [&'static str]>,
+    /// The fields of an object beside its metadata; any other is dropped with a warning.
+    pub body: &'static [&'static str],
     /// What the encoder adds to an object that has nothing but metadata (seen in bookmarks).
     pub hollow: &'static str,
 }
@@ -71,6 +73,30 @@ const EVENT_FIELDS: &[&str] = &[
     "type",
 ];
 
+const EVENT_BODY: &[&str] = &[
+    "action",
+    "count",
+    "deprecatedCount",
+    "deprecatedFirstTimestamp",
+    "deprecatedLastTimestamp",
+    "deprecatedSource",
+    "eventTime",
+    "firstTimestamp",
+    "involvedObject",
+    "lastTimestamp",
+    "message",
+    "note",
+    "reason",
+    "regarding",
+    "related",
+    "reportingComponent",
+    "reportingController",
+    "reportingInstance",
+    "series",
+    "source",
+    "type",
+];
+
 /// Every kind that is served.
 pub static KINDS: &[Kind] = &[
     Kind {
@@ -94,12 +120,17 @@ pub static KINDS: &[Kind] = &[
     Kind {
         create_on_update: true,
         dependents: Dependents::Unsupported,
+        body: EVENT_BODY,
         fields: Some(EVENT_FIELDS),
         ..Kind::core("events", "Event")
     },
-    Kind::core("configmaps", "ConfigMap"),
+    Kind {
+        body: &["data", "binaryData", "immutable"],
+        ..Kind::core("configmaps", "ConfigMap")
+    },
     Kind {
         fields: Some(&["type"]),
+        body: &["data", "stringData", "type", "immutable"],
         ..Kind::core("secrets", "Secret")
     },
     Kind {
@@ -109,6 +140,7 @@ pub static KINDS: &[Kind] = &[
     },
     Kind {
         answers_object: true,
+        body: &["secrets", "imagePullSecrets", "automountServiceAccountToken"],
         ..Kind::core("serviceaccounts", "ServiceAccount")
     },
     Kind {
@@ -136,6 +168,7 @@ pub static KINDS: &[Kind] = &[
     Kind {
         create_on_update: true,
         dependents: Dependents::Unsupported,
+        body: EVENT_BODY,
         ..Kind::of("events.k8s.io", "v1", "events", "Event")
     },
     Kind {
@@ -214,6 +247,7 @@ impl Kind {
             create_on_update: false,
             dependents: Dependents::Background,
             fields: None,
+            body: &["spec", "status"],
             hollow: "",
         }
     }

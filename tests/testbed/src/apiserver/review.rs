@@ -17,6 +17,9 @@ use super::store::Store;
 /// # Errors
 /// A field selector that cannot be read.
 pub fn answer(store: &Store, user: &User, mut review: Value) -> Result<Answer, ApiError> {
+    if !review.is_object() {
+        return Err(ApiError::bad_request("a SelfSubjectAccessReview is an object"));
+    }
     let (allowed, reason) = match review.pointer("/spec/resourceAttributes") {
         Some(wish) => decide(store, user, wish)?,
         None => (*user == User::Admin, String::new()),

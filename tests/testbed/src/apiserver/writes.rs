@@ -19,6 +19,7 @@ use super::object;
 use super::patch::Patch;
 use super::route::Target;
 use super::rules::create;
+use super::rules::unknown;
 use super::rules::update::{self, By, Part};
 use super::store::Store;
 use super::stored::Stored;
@@ -42,9 +43,10 @@ pub struct Writer<'a> {
 ///
 /// # Errors
 /// It may not be stored.
-pub fn create(store: &mut Store, writer: &Writer, target: &Target, body: Value) -> Result<Answer, ApiError> {
+pub fn create(store: &mut Store, writer: &Writer, target: &Target, mut body: Value) -> Result<Answer, ApiError> {
     let kind = target.kind;
     check_kind(kind, &body)?;
+    let warnings = unknown::drop_fields(kind, &mut body);
     if kind.namespaced {
         check_namespace(store, target, object::name(&body))?;
     }
@@ -55,7 +57,7 @@ pub fn create(store: &mut Store, writer: &Writer, target: &Target, body: Value) 
         let deleting = object::deletion_time(&old.value).is_some();
         return Err(ApiError::already_exists(kind, object::name(&new), deleting));
     }
-    Ok(Answer::object(201, &put(store, writer, kind, key, new)))
+    Ok(Answer::object(201, &put(store, writer, kind, key, new)).with_warnings(warnings))
 }
 
 /// Replaces an object by another.
@@ -119,7 +121,7 @@ fn write(
     writer: &Writer,
     target: &Target,
     old: &Arc<Stored>,
-    new: Value,
+    mut new: Value,
     by: By,
 ) -> Result<Answer, ApiError> {
     let kind = target.kind;
@@ -128,6 +130,7 @@ fn write(
     } else {
         Part::Main
     };
+    let warnings = unknown::drop_fields(kind, &mut new);
     admission::update(writer.user, kind, part, &old.value, &new)?;
     let new = update::prepare(kind, &old.value, new, part, by)?;
     if update::releases(&old.value, &new) {
@@ -135,12 +138,12 @@ fn write(
         if !writer.dry_run {
             store.remove(kind, &old.key);
         }
-        return Ok(Answer::object(200, &answer));
+        return Ok(Answer::object(200, &answer).with_warnings(warnings));
     }
     if new == old.value {
-        return Ok(Answer::object(200, old));
+        return Ok(Answer::object(200, old).with_warnings(warnings));
     }
-    Ok(Answer::object(200, &put(store, writer, kind, old.key.clone(), new)))
+    Ok(Answer::object(200, &put(store, writer, kind, old.key.clone(), new)).with_warnings(warnings))
 }
 
 fn put(store: &mut Store, writer: &Writer, kind: &'static Kind, key: String, object: Value) -> Arc<Stored> {

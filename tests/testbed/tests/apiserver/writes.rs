@@ -238,3 +238,45 @@ async fn a_patch_of_an_unknown_type_is_not_taken() {
         (415, &json!("UnsupportedMediaType"))
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_body_of_the_wrong_shape_is_refused_and_harms_nobody() {
+    let server = server().await;
+    let admin = Client::admin(&server);
+    admin.create(PODS, pod("a", "n1")).await;
+    for body in [
+        json!([]),
+        json!("x"),
+        json!({ "metadata": 1 }),
+        json!({ "metadata": { "name": "b" }, "spec": 1 }),
+    ] {
+        for path in [
+            PODS,
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            "/api/v1/nodes",
+        ] {
+            let code = admin.create(path, body.clone()).await.code;
+            assert!(code < 500, "{path} {body}: {code}");
+        }
+        assert!(
+            admin.put(&format!("{PODS}/a"), body.clone()).await.code >= 400,
+            "{body}"
+        );
+        assert!(
+            admin.delete(&format!("{PODS}/none"), body.clone()).await.code >= 400,
+            "{body}"
+        );
+        assert!(
+            admin.create(&format!("{PODS}/a/binding"), body.clone()).await.code >= 400,
+            "{body}"
+        );
+    }
+    let replaced = json!([{ "op": "replace", "path": "", "value": "x" }]);
+    let path = format!("{PODS}/a");
+    let answer = admin
+        .try_ask(Method::PATCH, &path, "application/json-patch+json", &replaced)
+        .await
+        .unwrap();
+    assert_eq!(answer.code, 422);
+    assert_eq!(admin.get(&path).await.code, 200);
+}

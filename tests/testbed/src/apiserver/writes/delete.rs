@@ -70,10 +70,10 @@ pub fn delete_all(
         delete_stored(store, writer, target.kind, object, options)?;
     }
     let metadata = format!(r#""resourceVersion":"{version}""#);
-    Ok(Answer {
-        code: 200,
-        body: list::encode_items(target.kind, &metadata, &selected),
-    })
+    Ok(Answer::encoded(
+        200,
+        list::encode_items(target.kind, &metadata, &selected),
+    ))
 }
 
 fn delete_stored(
