@@ -235,6 +235,7 @@ claims! {
         a_missing_group_is_plain_text,
         a_method_that_a_path_does_not_know_is_not_allowed,
         an_empty_list_in_an_absent_namespace_is_no_error,
+        an_unknown_field_is_dropped_with_a_warning,
         a_namespace_that_is_terminating_takes_nothing_new,
     ],
 }

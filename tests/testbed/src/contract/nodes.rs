@@ -27,18 +27,20 @@ fn failed(uid: &str) -> Value {
     json!({"metadata": {"uid": uid}, "status": {"phase": "Failed"}})
 }
 
-/// The server learns from a watch which pods are a node's; a read that succeeds says that it has learned.
-async fn known_to_its_node(s: &Scene<'_>, name: &str) -> Result<()> {
+/// Creates a pod on the node that the server knows as the node's.
+///
+/// It learns from a watch which pods are whose, in order: it knows by then of all pods that were created earlier, too.
+async fn own_pod(s: &Scene<'_>, name: &str) -> Result<Value> {
+    let pod = s.new_pod(name).await?;
     while s.as_node.get(&s.pod(name)).await?.code() == 403 {
         tokio::task::yield_now().await;
     }
-    Ok(())
+    Ok(pod)
 }
 
 pub(super) async fn it_reads_its_own_pods_only(s: &Scene<'_>) -> Result<()> {
-    let own = s.new_pod("own").await?;
     pod_elsewhere(s, "other").await?;
-    known_to_its_node(s, "own").await?;
+    let own = own_pod(s, "own").await?;
     assert_eq!(uid(&s.as_node.get(&s.pod("own")).await?.ok()?), uid(&own));
     refuses(&s.as_node.get(&s.pod("other")).await?, 403, "Forbidden");
     Ok(())
@@ -46,8 +48,7 @@ pub(super) async fn it_reads_its_own_pods_only(s: &Scene<'_>) -> Result<()> {
 
 pub(super) async fn a_pod_that_is_not_there_is_forbidden_not_missing(s: &Scene<'_>) -> Result<()> {
     refuses(&s.as_node.get(&s.pod("never")).await?, 403, "Forbidden");
-    s.new_pod("own").await?;
-    known_to_its_node(s, "own").await?;
+    own_pod(s, "own").await?;
     s.as_node
         .delete(&s.pod("own"), Some(&json!({"gracePeriodSeconds": 0})))
         .await?
@@ -85,7 +86,7 @@ pub(super) async fn an_absent_pod_is_an_empty_list_to_its_node(s: &Scene<'_>) ->
 
 pub(super) async fn it_watches_pods_by_its_name_only(s: &Scene<'_>) -> Result<()> {
     let other = pod_elsewhere(s, "other").await?;
-    s.new_pod("own").await?;
+    own_pod(s, "own").await?;
     let own = format!("spec.nodeName={}", s.node);
     let options = [("fieldSelector", own.as_str()), ("resourceVersion", version(&other))];
     let mut watch = s.as_node.watch("/api/v1/pods", &options).await?;
@@ -95,7 +96,7 @@ pub(super) async fn it_watches_pods_by_its_name_only(s: &Scene<'_>) -> Result<()
 }
 
 pub(super) async fn it_deletes_its_own_pods_gracefully_or_not(s: &Scene<'_>) -> Result<()> {
-    let pod = s.new_pod("own").await?;
+    let pod = own_pod(s, "own").await?;
     let graceful = s
         .as_node
         .delete(&s.pod("own"), Some(&json!({"gracePeriodSeconds": 60})))
@@ -112,6 +113,7 @@ pub(super) async fn it_deletes_its_own_pods_gracefully_or_not(s: &Scene<'_>) -> 
 
 pub(super) async fn it_does_not_delete_pods_elsewhere(s: &Scene<'_>) -> Result<()> {
     pod_elsewhere(s, "other").await?;
+    own_pod(s, "own").await?;
     let answer = s
         .as_node
         .delete(&s.pod("other"), Some(&json!({"gracePeriodSeconds": 0})))
@@ -131,8 +133,8 @@ pub(super) async fn deleting_a_pod_that_is_gone_is_not_found(s: &Scene<'_>) -> R
 }
 
 pub(super) async fn deleting_under_an_old_uid_is_a_conflict_wherever_the_new_pod_is(s: &Scene<'_>) -> Result<()> {
-    s.new_pod("here").await?;
     pod_elsewhere(s, "there").await?;
+    own_pod(s, "here").await?;
     for name in ["here", "there"] {
         let answer = s.as_node.delete(&s.pod(name), Some(&final_delete_of("of-old"))).await?;
         refuses(&answer, 409, "Conflict");
@@ -141,7 +143,7 @@ pub(super) async fn deleting_under_an_old_uid_is_a_conflict_wherever_the_new_pod
 }
 
 pub(super) async fn it_does_not_delete_collections(s: &Scene<'_>) -> Result<()> {
-    s.new_pod("own").await?;
+    own_pod(s, "own").await?;
     let selector = format!("spec.nodeName={}", s.node);
     let call = s
         .as_node
@@ -152,8 +154,8 @@ pub(super) async fn it_does_not_delete_collections(s: &Scene<'_>) -> Result<()> 
 }
 
 pub(super) async fn it_changes_the_status_of_its_own_pods_only(s: &Scene<'_>) -> Result<()> {
-    let own = s.new_pod("own").await?;
     let other = pod_elsewhere(s, "other").await?;
+    let own = own_pod(s, "own").await?;
     let status = |name: &str| format!("{}/status", s.pod(name));
     let after = s
         .as_node
@@ -173,8 +175,8 @@ pub(super) async fn it_changes_the_status_of_its_own_pods_only(s: &Scene<'_>) ->
 }
 
 pub(super) async fn a_status_under_an_old_uid_is_refused_by_where_the_new_pod_is(s: &Scene<'_>) -> Result<()> {
-    s.new_pod("here").await?;
     pod_elsewhere(s, "there").await?;
+    own_pod(s, "here").await?;
     for (name, code, reason) in [
         ("here", 422, "Invalid"),
         ("there", 403, "Forbidden"),
@@ -191,7 +193,7 @@ pub(super) async fn a_status_under_an_old_uid_is_refused_by_where_the_new_pod_is
 }
 
 pub(super) async fn it_does_not_change_labels_through_the_status(s: &Scene<'_>) -> Result<()> {
-    s.new_pod("own").await?;
+    own_pod(s, "own").await?;
     let patch = json!({"metadata": {"labels": {"a": "b"}}, "status": {"phase": "Failed"}});
     let path = format!("{}/status", s.pod("own"));
     refuses(
@@ -203,7 +205,7 @@ pub(super) async fn it_does_not_change_labels_through_the_status(s: &Scene<'_>) 
 }
 
 pub(super) async fn it_changes_nothing_else_of_a_pod(s: &Scene<'_>) -> Result<()> {
-    let pod = s.new_pod("own").await?;
+    let pod = own_pod(s, "own").await?;
     let patch = json!({"metadata": {"annotations": {"a": "b"}}});
     refuses(
         &s.as_node.patch(&s.pod("own"), Patch::Merge, &patch).await?,
@@ -256,8 +258,8 @@ pub(super) async fn a_node_that_does_not_exist_is_missing_to_itself(s: &Scene<'_
 }
 
 pub(super) async fn it_evicts_its_own_pods_only(s: &Scene<'_>) -> Result<()> {
-    s.new_pod("own").await?;
     pod_elsewhere(s, "other").await?;
+    own_pod(s, "own").await?;
     let evict = async |name: &str| {
         let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
         s.as_node.create(&format!("{}/eviction", s.pod(name)), &eviction).await
