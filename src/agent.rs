@@ -22,7 +22,10 @@ use crate::{
     journal::{self, Journal},
     node::{
         cgroups::Cgroups,
-        cri::{Cri, CriEndpoint, types::{CgroupDriver, RuntimeVersion}},
+        cri::{
+            Cri, CriEndpoint,
+            types::{CgroupDriver, RuntimeVersion},
+        },
         identity::Identity,
         lock::PodsLock,
         mount_namespace::{self, MountNamespace},
@@ -61,8 +64,16 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
     let mut stop = Stop::new()?;
 
     // Only one agent may touch this node's pods; one that touches nothing is no other hand.
-    let _lock = if dry_run { None } else { Some(lock(kubelet_root.pods())?) };
-    let journal = if dry_run { Journal::forgetful() } else { open_journal(&state_dir)? };
+    let _lock = if dry_run {
+        None
+    } else {
+        Some(lock(kubelet_root.pods())?)
+    };
+    let journal = if dry_run {
+        Journal::forgetful()
+    } else {
+        open_journal(&state_dir)?
+    };
     let clock = BootClock::new().map_err(|error| Problem::configuration(format!("boot id: {error}"), "mount /proc"))?;
     let machine = Identity::read(Path::new("/"));
     let guard = Guard::new(machine, journal.clone());
@@ -77,12 +88,18 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
     same_mount_namespace(&cri_endpoint).await?;
     driver(cgroup_driver, &cri, kubelet_cgroup_driver.as_deref()).await?;
     let cgroups = Cgroups::detect(Path::new(MOUNTINFO), Path::new(CGROUP_ROOT)).map_err(|error| {
-        Problem::configuration(format!("cgroups: {error}"), "mount /sys/fs/cgroup, and let the agent see it")
+        Problem::configuration(
+            format!("cgroups: {error}"),
+            "mount /sys/fs/cgroup, and let the agent see it",
+        )
     })?;
 
     let counters = Arc::new(Counters::default());
     let api = ApiClient::new(kube, kubeconfig, effects.clone(), &node_name).map_err(|error| {
-        Problem::configuration(format!("--kubeconfig: {error}"), "check server, certificates and token in the kubeconfig")
+        Problem::configuration(
+            format!("--kubeconfig: {error}"),
+            "check server, certificates and token in the kubeconfig",
+        )
     })?;
     let (changes_in, changes) = mpsc::channel(CHANGES);
     let (source, watch_report) = PodSource::new(api.clone(), guard.clone(), Arc::clone(&counters), changes_in);
@@ -107,7 +124,10 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
     let mut tasks = vec![tokio::spawn(guard.clone().look_for_kubelet(kubelet_root))];
     if !dry_run {
         let listener = admin::listen(&socket).map_err(|error| {
-            Problem::configuration(format!("--socket {}: {error}", socket.display()), "name a path where a socket can be made")
+            Problem::configuration(
+                format!("--socket {}: {error}", socket.display()),
+                "name a path where a socket can be made",
+            )
         })?;
         let admin = Admin {
             node: node_name.clone(),
@@ -121,7 +141,13 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         };
         tasks.push(tokio::spawn(admin.serve(listener)));
     }
-    tracing::info!(node = node_name, runtime = version.name, runtime_version = version.version, dry_run, "Agent is running");
+    tracing::info!(
+        node = node_name,
+        runtime = version.name,
+        runtime_version = version.version,
+        dry_run,
+        "Agent is running"
+    );
     let source = tokio::spawn(source.run());
     let mut workers = tokio::spawn(workers.run(shutdown_timeout));
 
@@ -130,7 +156,11 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         ended = &mut workers => tracing::error!(?ended, "The map of workers has ended"),
     }
     source.abort();
-    if !workers.is_finished() && timeout(shutdown_timeout + Duration::from_secs(1), &mut workers).await.is_err() {
+    if !workers.is_finished()
+        && timeout(shutdown_timeout + Duration::from_secs(1), &mut workers)
+            .await
+            .is_err()
+    {
         tracing::error!("The map of workers does not end");
     }
     tasks.iter().for_each(JoinHandle::abort);
@@ -156,7 +186,9 @@ struct Stop {
 impl Stop {
     fn new() -> Result<Self, Problem> {
         let listen = |kind| {
-            signal(kind).map_err(|error| Problem::configuration(format!("signals: {error}"), "check the limits of this process"))
+            signal(kind).map_err(|error| {
+                Problem::configuration(format!("signals: {error}"), "check the limits of this process")
+            })
         };
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
@@ -174,7 +206,10 @@ impl Stop {
 
 fn lock(pods: &Path) -> Result<PodsLock, Problem> {
     PodsLock::acquire(pods, Path::new(PROC)).map_err(|error| {
-        Problem::configuration(error.to_string(), "stop the other one first, or give this one a --kubelet-root of its own")
+        Problem::configuration(
+            error.to_string(),
+            "stop the other one first, or give this one a --kubelet-root of its own",
+        )
     })
 }
 
@@ -183,10 +218,17 @@ fn open_journal(state_dir: &Path) -> Result<Journal, Problem> {
         let file = state_dir.join(journal::FILE);
         Problem::configuration(
             format!("--state-dir {}: {error}", state_dir.display()),
-            &format!("make the directory writable; if {} is damaged, move it away", file.display()),
+            &format!(
+                "make the directory writable; if {} is damaged, move it away",
+                file.display()
+            ),
         )
     };
-    DirBuilder::new().recursive(true).mode(0o700).create(state_dir).map_err(|error| problem(&error))?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state_dir)
+        .map_err(|error| problem(&error))?;
     Journal::open(state_dir).map_err(|error| problem(&error))
 }
 

@@ -23,12 +23,16 @@ pub enum Verb {
     ///
     /// While a kubelet works on this node's pods, or the Node in the API is not this machine, nothing is touched and the
     /// reason is said. An API server or runtime that is away is waited for.
-    #[command(after_help = "Example:\n  pod-teardown run --kubeconfig /etc/kubernetes/kubelet.conf --node-name worker-1 \\\n    \
-        --kubelet-config /var/lib/kubelet/config.yaml\n\nSee what it would do first: add --dry-run.")]
+    #[command(
+        after_help = "Example:\n  pod-teardown run --kubeconfig /etc/kubernetes/kubelet.conf --node-name worker-1 \\\n    \
+        --kubelet-config /var/lib/kubelet/config.yaml\n\nSee what it would do first: add --dry-run."
+    )]
     Run(NodeFlags),
     /// Look whether the agent could work here: configuration, API, rights, identity, runtime. Touches nothing.
-    #[command(after_help = "Exit code: 0 all is well; 78 something is configured wrongly; 69 the API server or the runtime \
-        cannot be reached; 1 anything else. The first of these that applies.")]
+    #[command(
+        after_help = "Exit code: 0 all is well; 78 something is configured wrongly; 69 the API server or the runtime \
+        cannot be reached; 1 anything else. The first of these that applies."
+    )]
     Check(NodeFlags),
     /// Show what the running agent is doing, and what holds it back.
     Status {
@@ -40,8 +44,10 @@ pub enum Verb {
         json: bool,
     },
     /// Show how the teardown of a pod went, as bars over time.
-    #[command(after_help = "Example:\n  pod-teardown timeline default/web-0\n\nThe agent remembers the last 256 teardowns \
-        since it was started.")]
+    #[command(
+        after_help = "Example:\n  pod-teardown timeline default/web-0\n\nThe agent remembers the last 256 teardowns \
+        since it was started."
+    )]
     Timeline {
         /// The pod, as NAMESPACE/NAME.
         #[arg(value_name = "NS/POD")]
@@ -91,7 +97,12 @@ pub struct NodeFlags {
     )]
     pub cri_endpoint: String,
     /// The kubelet's --root-dir.
-    #[arg(long, env = "POD_TEARDOWN_KUBELET_ROOT", value_name = "DIR", default_value = "/var/lib/kubelet")]
+    #[arg(
+        long,
+        env = "POD_TEARDOWN_KUBELET_ROOT",
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet"
+    )]
     pub kubelet_root: PathBuf,
     /// The kubelet's configuration file: cgroupDriver, cgroupRoot, cgroupsPerQOS and podLogsDir are read from it.
     #[arg(long, env = "POD_TEARDOWN_KUBELET_CONFIG", value_name = "FILE")]
@@ -103,13 +114,23 @@ pub struct NodeFlags {
     #[arg(long, env = "POD_TEARDOWN_CGROUP_ROOT", value_name = "PATH")]
     pub cgroup_root: Option<String>,
     /// Where the agent keeps what must survive a crash.
-    #[arg(long, env = "POD_TEARDOWN_STATE_DIR", value_name = "DIR", default_value = "/var/lib/pod-teardown")]
+    #[arg(
+        long,
+        env = "POD_TEARDOWN_STATE_DIR",
+        value_name = "DIR",
+        default_value = "/var/lib/pod-teardown"
+    )]
     pub state_dir: PathBuf,
     /// Admin socket, for status and timeline.
     #[command(flatten)]
     pub socket: SocketFlag,
     /// How long pods that are being taken down may go on when the agent is told to stop; with a unit, such as 20s.
-    #[arg(long, env = "POD_TEARDOWN_SHUTDOWN_TIMEOUT", value_name = "DURATION", default_value = "20s")]
+    #[arg(
+        long,
+        env = "POD_TEARDOWN_SHUTDOWN_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "20s"
+    )]
     pub shutdown_timeout: String,
     /// Decide everything, log every effect, perform none.
     #[arg(long, env = "POD_TEARDOWN_DRY_RUN")]

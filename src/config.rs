@@ -92,7 +92,15 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     problems.take(writable("--state-dir", &flags.state_dir));
     problems.take(socket(&flags.socket.socket));
     let shutdown_timeout = problems.take(duration("--shutdown-timeout", &flags.shutdown_timeout));
-    let all = (kube, node_name, cri_endpoint, kubelet_root, kubelet, cgroup_root, shutdown_timeout);
+    let all = (
+        kube,
+        node_name,
+        cri_endpoint,
+        kubelet_root,
+        kubelet,
+        cgroup_root,
+        shutdown_timeout,
+    );
     let (
         Some((kube, kubeconfig)),
         Some(node_name),
@@ -174,7 +182,10 @@ fn node_name(name: Option<&str>) -> Result<String, Problem> {
 
 fn cri_endpoint(text: &str) -> Result<CriEndpoint, Problem> {
     let endpoint: CriEndpoint = text.parse().map_err(|error| {
-        Problem::usage(format!("--cri-endpoint {text}: {error}"), "use the form unix:///run/containerd/containerd.sock")
+        Problem::usage(
+            format!("--cri-endpoint {text}: {error}"),
+            "use the form unix:///run/containerd/containerd.sock",
+        )
     })?;
     match std::fs::metadata(endpoint.path()) {
         Ok(metadata) if !metadata.file_type().is_socket() => Err(Problem::configuration(
@@ -202,7 +213,9 @@ fn kubelet_root(root: &Path) -> Result<KubeletRoot, Problem> {
 }
 
 fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfiguration, Problem> {
-    let Some(path) = path else { return Ok(KubeletConfiguration::default()) };
+    let Some(path) = path else {
+        return Ok(KubeletConfiguration::default());
+    };
     let problem = |why: String| {
         Problem::configuration(
             format!("--kubelet-config {}: {why}", path.display()),
@@ -212,7 +225,9 @@ fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfiguration, Pr
     let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
     let config: KubeletConfiguration = serde_saphyr::from_str(&text).map_err(|error| problem(error.to_string()))?;
     if config.cgroups_per_qos == Some(false) {
-        return Err(problem("cgroupsPerQOS is false: pods of this node have no cgroups of their own, which is not supported".to_owned()));
+        return Err(problem(
+            "cgroupsPerQOS is false: pods of this node have no cgroups of their own, which is not supported".to_owned(),
+        ));
     }
     if config.pod_logs_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
         return Err(problem("podLogsDir is not an absolute path".to_owned()));
@@ -221,7 +236,10 @@ fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfiguration, Pr
 }
 
 fn cgroup_root(flag: Option<&str>, kubelet: Option<&KubeletConfiguration>) -> Result<String, Problem> {
-    let root = flag.or_else(|| kubelet?.cgroup_root.as_deref()).filter(|root| !root.is_empty()).unwrap_or("/");
+    let root = flag
+        .or_else(|| kubelet?.cgroup_root.as_deref())
+        .filter(|root| !root.is_empty())
+        .unwrap_or("/");
     let clean = root.starts_with('/') && !root.split('/').any(|part| part == "..");
     if clean {
         Ok(root.to_owned())
@@ -264,7 +282,10 @@ fn socket(path: &Path) -> Result<(), Problem> {
 
 fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
     humantime::parse_duration(text).map_err(|error| {
-        Problem::usage(format!("{flag} {text}: {error}"), "write a number with its unit, such as 20s, 1500ms or 2m")
+        Problem::usage(
+            format!("{flag} {text}: {error}"),
+            "write a number with its unit, such as 20s, 1500ms or 2m",
+        )
     })
 }
 
@@ -328,19 +349,46 @@ mod tests {
         let endpoint = format!("unix://{plain}");
         let state = format!("{plain}/state");
         let problems = validate(&flags(&[
-            "--kubeconfig", "/nowhere/kubeconfig", "--node-name", "UPPER", "--cri-endpoint", &endpoint,
-            "--kubelet-root", "/nowhere/kubelet", "--kubelet-config", plain, "--cgroup-root", "../x",
-            "--state-dir", &state, "--shutdown-timeout", "20",
+            "--kubeconfig",
+            "/nowhere/kubeconfig",
+            "--node-name",
+            "UPPER",
+            "--cri-endpoint",
+            &endpoint,
+            "--kubelet-root",
+            "/nowhere/kubelet",
+            "--kubelet-config",
+            plain,
+            "--cgroup-root",
+            "../x",
+            "--state-dir",
+            &state,
+            "--shutdown-timeout",
+            "20",
         ]))
         .await
         .unwrap_err();
         for thing in [
-            "--kubeconfig /nowhere/kubeconfig", "--node-name", "is not a socket", "--kubelet-root", "--kubelet-config",
-            "--cgroup-root", "--state-dir", "--shutdown-timeout 20",
+            "--kubeconfig /nowhere/kubeconfig",
+            "--node-name",
+            "is not a socket",
+            "--kubelet-root",
+            "--kubelet-config",
+            "--cgroup-root",
+            "--state-dir",
+            "--shutdown-timeout 20",
         ] {
-            assert!(problems.iter().any(|problem| problem.what.contains(thing)), "{thing} is missing in {problems:#?}");
+            assert!(
+                problems.iter().any(|problem| problem.what.contains(thing)),
+                "{thing} is missing in {problems:#?}"
+            );
         }
-        assert!(problems.iter().all(|problem| !problem.remedy.is_empty() && !problem.to_string().contains('\n')), "{problems:#?}");
+        assert!(
+            problems
+                .iter()
+                .all(|problem| !problem.remedy.is_empty() && !problem.to_string().contains('\n')),
+            "{problems:#?}"
+        );
     }
 
     #[test]
@@ -358,7 +406,11 @@ mod tests {
         let config = kubelet_configuration(Some(&file)).unwrap();
         assert_eq!(config.cgroup_driver.as_deref(), Some("cgroupfs"));
         assert_eq!(cgroup_root(None, Some(&config)).unwrap(), "/kubelet");
-        assert_eq!(cgroup_root(Some("/mine"), Some(&config)).unwrap(), "/mine", "a flag counts more");
+        assert_eq!(
+            cgroup_root(Some("/mine"), Some(&config)).unwrap(),
+            "/mine",
+            "a flag counts more"
+        );
         assert_eq!(config.pod_logs_dir.as_deref(), Some(Path::new("/logs")));
     }
 }

@@ -58,13 +58,19 @@ impl Guard {
     /// The gate that all effects pass.
     pub fn effects(&self, dry_run: bool) -> Effects {
         let guard = self.clone();
-        Effects::new(dry_run, Arc::new(move || guard.why_held().map_or(Ok(()), |reason| Err(Held { reason }))))
+        Effects::new(
+            dry_run,
+            Arc::new(move || guard.why_held().map_or(Ok(()), |reason| Err(Held { reason }))),
+        )
     }
 
     /// Why nothing may be touched at the moment.
     pub fn why_held(&self) -> Option<String> {
         let state = self.lock();
-        let kubelet = state.kubelet.as_ref().map(|kubelet| format!("a kubelet works on this node's pods: {kubelet}"));
+        let kubelet = state
+            .kubelet
+            .as_ref()
+            .map(|kubelet| format!("a kubelet works on this node's pods: {kubelet}"));
         state.world.clone().err().or(kubelet)
     }
 
@@ -114,7 +120,9 @@ impl Guard {
         let root = kubelet_root.clone();
         let found = tokio::task::spawn_blocking(move || kubelet_process::find(Path::new(PROC), &root)).await;
         let kubelet = match found {
-            Ok(Ok(found)) => found.first().map(|kubelet| format!("{} (pid {})", kubelet.command, kubelet.pid)),
+            Ok(Ok(found)) => found
+                .first()
+                .map(|kubelet| format!("{} (pid {})", kubelet.command, kubelet.pid)),
             Ok(Err(error)) => Some(format!("not known, because looking for one failed: {error}")),
             Err(_) => Some("not known, because looking for one panicked".to_owned()),
         };

@@ -136,7 +136,11 @@ impl Journal {
     /// UIDs of all pods whose end was begun and not finished.
     pub fn unfinished(&self) -> Vec<(PodUid, PodEntry)> {
         let state = self.lock();
-        state.pods.iter().map(|(uid, entry)| (uid.clone(), entry.clone())).collect()
+        state
+            .pods
+            .iter()
+            .map(|(uid, entry)| (uid.clone(), entry.clone()))
+            .collect()
     }
 
     /// Records that a pod's end has begun, or that its grace period was shortened. Durable soon, not at once.
@@ -159,7 +163,9 @@ impl Journal {
     pub async fn hook_started(&self, uid: &PodUid, container: &str, started: Mark) -> Result<(), JournalError> {
         self.change(uid, |entry| {
             if let Some(entry) = entry {
-                entry.hooks.insert(container.to_owned(), HookEntry { started, ended: false });
+                entry
+                    .hooks
+                    .insert(container.to_owned(), HookEntry { started, ended: false });
             }
         });
         self.durable().await
@@ -236,9 +242,17 @@ fn load(database: &Database) -> Result<State, JournalError> {
     write.commit().map_err(failed("open"))?;
     let read = database.begin_read().map_err(failed("read"))?;
     let node = read.open_table(NODE).map_err(failed("read"))?;
-    let node_uid = node.get(NODE_UID).map_err(failed("read"))?.map(|uid| uid.value().to_owned());
+    let node_uid = node
+        .get(NODE_UID)
+        .map_err(failed("read"))?
+        .map(|uid| uid.value().to_owned());
     let mut pods = HashMap::new();
-    for row in read.open_table(PODS).map_err(failed("read"))?.iter().map_err(failed("read"))? {
+    for row in read
+        .open_table(PODS)
+        .map_err(failed("read"))?
+        .iter()
+        .map_err(failed("read"))?
+    {
         let (uid, bytes) = row.map_err(failed("read"))?;
         match serde_json::from_slice(bytes.value()) {
             Ok(entry) => {

@@ -9,10 +9,10 @@ pub mod config;
 pub mod agent;
 pub mod guard;
 
+pub mod report;
+pub mod teardown;
 pub mod watch;
 pub mod workers;
-pub mod teardown;
-pub mod report;
 
 pub mod api;
 pub mod clock;

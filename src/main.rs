@@ -29,7 +29,11 @@ fn main() -> ExitCode {
         Err(error) => {
             // Nobody reads it if the terminal is gone.
             error.print().ok();
-            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+            return if error.use_stderr() {
+                ExitCode::from(USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
         }
     };
     // Nearly all of the agent's time is waiting, and each thread costs memory; two are enough to keep one busy
@@ -60,7 +64,10 @@ async fn dispatch(cli: Cli) -> ExitCode {
         },
         Verb::Timeline { pod, format, socket } => {
             let Some((namespace, name)) = pod.split_once('/') else {
-                return failed(USAGE, &format!("{pod:?} names no pod; write NAMESPACE/NAME, such as default/web-0"));
+                return failed(
+                    USAGE,
+                    &format!("{pod:?} names no pod; write NAMESPACE/NAME, such as default/web-0"),
+                );
             };
             let path = format!("{}/{namespace}/{name}", admin::TIMELINES);
             match (client::ask::<Vec<Story>>(&socket.socket, &path).await, format) {

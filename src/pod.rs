@@ -195,7 +195,10 @@ impl PodView {
                 status.and_then(|status| status.phase.as_deref()),
                 Some("Failed" | "Succeeded")
             ),
-            mirror: meta.annotations.as_ref().is_some_and(|map| map.contains_key(CONFIG_MIRROR)),
+            mirror: meta
+                .annotations
+                .as_ref()
+                .is_some_and(|map| map.contains_key(CONFIG_MIRROR)),
             spec_grace: spec.and_then(|spec| spec.termination_grace_period_seconds),
             host_network: spec.and_then(|spec| spec.host_network).unwrap_or(false),
             ips,
@@ -222,13 +225,20 @@ fn containers(spec: &PodSpec) -> Vec<ContainerView> {
         let sidecar = container.restart_policy.as_deref() == Some("Always");
         ContainerView::of(container, if sidecar { Role::Sidecar } else { Role::Init })
     });
-    let regular = spec.containers.iter().map(|container| ContainerView::of(container, Role::Regular));
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| ContainerView {
-        name: container.name.as_str().into(),
-        role: Role::Ephemeral,
-        pre_stop: None,
-        ports: Vec::new(),
-    });
+    let regular = spec
+        .containers
+        .iter()
+        .map(|container| ContainerView::of(container, Role::Regular));
+    let ephemeral = spec
+        .ephemeral_containers
+        .iter()
+        .flatten()
+        .map(|container| ContainerView {
+            name: container.name.as_str().into(),
+            role: Role::Ephemeral,
+            pre_stop: None,
+            ports: Vec::new(),
+        });
     init.chain(regular).chain(ephemeral).collect()
 }
 
@@ -247,7 +257,10 @@ fn names_attachable_volumes(spec: &PodSpec) -> bool {
 
 impl ContainerView {
     fn of(container: &Container, role: Role) -> Self {
-        let pre_stop = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+        let pre_stop = container
+            .lifecycle
+            .as_ref()
+            .and_then(|lifecycle| lifecycle.pre_stop.as_ref());
         Self {
             name: container.name.as_str().into(),
             role,
@@ -273,7 +286,10 @@ impl Hook {
         if let Some(get) = &handler.http_get {
             return Self::HttpGet(HttpGet {
                 host: get.host.clone().filter(|host| !host.is_empty()),
-                https: get.scheme.as_deref().is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
+                https: get
+                    .scheme
+                    .as_deref()
+                    .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
                 port: match &get.port {
                     IntOrString::Int(number) => HookPort::Number(*number),
                     IntOrString::String(name) => HookPort::Name(name.clone()),

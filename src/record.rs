@@ -188,6 +188,11 @@ impl Record {
         self.lock().failures = failures;
     }
 
+    /// Where the pod stands.
+    pub fn stage(&self) -> Stage {
+        self.lock().stage
+    }
+
     /// The pod has come to this stage.
     pub fn set_stage(&self, stage: Stage) {
         let mut state = self.lock();
@@ -317,7 +322,11 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         kill.failed("hangs");
         let story = record.tell();
-        let bars: Vec<_> = story.spans.iter().map(|span| (span.step, span.start_ms, span.end_ms)).collect();
+        let bars: Vec<_> = story
+            .spans
+            .iter()
+            .map(|span| (span.step, span.start_ms, span.end_ms))
+            .collect();
         assert_eq!(bars, [(Step::Term, 0, Some(2000)), (Step::Kill, 2000, Some(3000))]);
         assert_eq!(story.spans[1].failure.as_deref(), Some("hangs"));
         assert_eq!((story.grace_seconds, story.grace_left_ms), (30, 27_000));

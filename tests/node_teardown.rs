@@ -27,12 +27,21 @@ async fn a_polite_pod_is_gone_and_nothing_of_it_is_left() {
         .await
         .unwrap();
     stage.admin.delete_pod("default", "polite", None).await.unwrap();
-    let gone = stage.admin.wait_gone("default", "polite", pod.uid(), std::time::Duration::from_secs(20)).await;
+    let gone = stage
+        .admin
+        .wait_gone("default", "polite", pod.uid(), std::time::Duration::from_secs(20))
+        .await;
     if gone.is_err() {
-        panic!("{gone:?}\n{}\n{}", agent.ask(&["status"]).await.unwrap(), agent.log_tail());
+        panic!(
+            "{gone:?}\n{}\n{}",
+            agent.ask(&["status"]).await.unwrap(),
+            agent.log_tail()
+        );
     }
     for _ in 0..100 {
-        if stage.leftovers(&[pod.clone()]).await.unwrap().is_empty() { break; }
+        if stage.leftovers(&[pod.clone()]).await.unwrap().is_empty() {
+            break;
+        }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     println!("{}", agent.timeline("default", "polite").await.unwrap());

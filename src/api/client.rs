@@ -102,7 +102,12 @@ pub enum DeleteAnswer {
 
 impl ApiClient {
     /// A client for the pods of this node. `kubeconfig` is where `config` was read from.
-    pub fn new(config: kube::Config, kubeconfig: PathBuf, effects: Effects, node_name: &str) -> Result<Self, kube::Error> {
+    pub fn new(
+        config: kube::Config,
+        kubeconfig: PathBuf,
+        effects: Effects,
+        node_name: &str,
+    ) -> Result<Self, kube::Error> {
         let current = Current {
             kube: kube::Client::try_from(config)?,
             read: Instant::now(),
@@ -175,7 +180,9 @@ impl ApiClient {
     pub async fn patch_pod_status(&self, pod: &PodRef, patch: &Value) -> Result<(), ApiError> {
         const TYPE: &str = "application/strategic-merge-patch+json";
         let path = format!("{}/status", pod_path(pod));
-        self.write(Method::PATCH, "PATCH", &path, Some(TYPE), patch).await.map(drop)
+        self.write(Method::PATCH, "PATCH", &path, Some(TYPE), patch)
+            .await
+            .map(drop)
     }
 
     /// The final delete: grace 0, and the UID as precondition.
@@ -186,7 +193,10 @@ impl ApiClient {
             "gracePeriodSeconds": 0,
             "preconditions": { "uid": pod.uid.as_str() },
         });
-        let body = match self.write(Method::DELETE, "DELETE", &pod_path(pod), None, &options).await {
+        let body = match self
+            .write(Method::DELETE, "DELETE", &pod_path(pod), None, &options)
+            .await
+        {
             Ok(body) => body,
             Err(error) if error.is_absent() => return Ok(DeleteAnswer::Gone),
             Err(error) => return Err(error),
@@ -202,7 +212,10 @@ impl ApiClient {
     pub async fn pod_is_gone(&self, pod: &PodRef) -> Result<bool, ApiError> {
         let page = self.pods(Some(&pod.name), "").await?;
         let complete = page.metadata.continue_token.is_empty();
-        let uids = page.items.iter().map(|item| serde_json::from_str::<Deleted>(item.get()).map(|object| object.metadata.uid));
+        let uids = page
+            .items
+            .iter()
+            .map(|item| serde_json::from_str::<Deleted>(item.get()).map(|object| object.metadata.uid));
         // One that cannot be read might be the one.
         let may_be_this = |uid: Result<String, _>| uid.map_or(true, |uid: String| uid == pod.uid.as_str());
         Ok(complete && !uids.into_iter().any(may_be_this))
@@ -211,7 +224,9 @@ impl ApiClient {
     /// Records an event.
     pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), ApiError> {
         let path = format!("/api/v1/namespaces/{}/events", escape(namespace));
-        self.write(Method::POST, "POST", &path, Some("application/json"), event).await.map(drop)
+        self.write(Method::POST, "POST", &path, Some("application/json"), event)
+            .await
+            .map(drop)
     }
 
     /// Asks whether this identity may do something. A question, not an effect.
@@ -258,11 +273,12 @@ impl ApiClient {
         let answer = async {
             let response = self.answered(verb, path, request).await?;
             let body = response.into_body().collect().await;
-            body.map(http_body_util::Collected::to_bytes).map_err(|error| ApiError::Unreachable {
-                verb,
-                path: path.to_owned(),
-                cause: chain(&error),
-            })
+            body.map(http_body_util::Collected::to_bytes)
+                .map_err(|error| ApiError::Unreachable {
+                    verb,
+                    path: path.to_owned(),
+                    cause: chain(&error),
+                })
         };
         timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(|_| {
             Err(ApiError::Timeout {
@@ -274,8 +290,19 @@ impl ApiClient {
     }
 
     /// Sends, and turns every answer that is no success into an error.
-    async fn answered(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Response<Body>, ApiError> {
-        let kube = self.connection.current.lock().unwrap_or_else(PoisonError::into_inner).kube.clone();
+    async fn answered(
+        &self,
+        verb: &'static str,
+        path: &str,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        let kube = self
+            .connection
+            .current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .kube
+            .clone();
         let response = kube.send(request).await.map_err(|error| ApiError::Unreachable {
             verb,
             path: path.to_owned(),
@@ -289,9 +316,21 @@ impl ApiClient {
             self.connection.renew().await;
         }
         let retry_after = response.headers().get(header::RETRY_AFTER);
-        let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
-        let body = response.into_body().collect().await.map(http_body_util::Collected::to_bytes);
-        Err(ApiError::refused(verb, path, code.as_u16(), retry_after, &body.unwrap_or_default()))
+        let retry_after = retry_after
+            .and_then(|value| value.to_str().ok()?.parse().ok())
+            .map(Duration::from_secs);
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map(http_body_util::Collected::to_bytes);
+        Err(ApiError::refused(
+            verb,
+            path,
+            code.as_u16(),
+            retry_after,
+            &body.unwrap_or_default(),
+        ))
     }
 }
 
@@ -335,7 +374,11 @@ struct DeletedMeta {
 }
 
 fn pod_path(pod: &PodRef) -> String {
-    format!("/api/v1/namespaces/{}/pods/{}", escape(&pod.namespace), escape(&pod.name))
+    format!(
+        "/api/v1/namespaces/{}/pods/{}",
+        escape(&pod.namespace),
+        escape(&pod.name)
+    )
 }
 
 fn request(

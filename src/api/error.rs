@@ -69,7 +69,13 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    pub(super) fn refused(verb: &'static str, path: &str, code: u16, retry_after: Option<Duration>, body: &[u8]) -> Self {
+    pub(super) fn refused(
+        verb: &'static str,
+        path: &str,
+        code: u16,
+        retry_after: Option<Duration>,
+        body: &[u8],
+    ) -> Self {
         let status = serde_json::from_slice::<Status>(body).ok();
         let details = status.as_ref().and_then(|status| status.details.as_ref());
         let seconds = details.map_or(0, |details| details.retry_after_seconds);
@@ -97,7 +103,14 @@ impl ApiError {
 
     /// The object is proven to be absent: 404 that names it.
     pub fn is_absent(&self) -> bool {
-        matches!(self, Self::Refused { code: 404, names_object: true, .. })
+        matches!(
+            self,
+            Self::Refused {
+                code: 404,
+                names_object: true,
+                ..
+            }
+        )
     }
 
     /// The list or watch must start anew: its resourceVersion is too old.

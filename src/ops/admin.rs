@@ -93,7 +93,10 @@ impl Admin {
             }
         }
         let service = service_fn(|request| self.answer(request));
-        if let Err(error) = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await {
+        if let Err(error) = http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service)
+            .await
+        {
             tracing::debug!(%error, "Admin connection was cut");
         }
     }
@@ -106,15 +109,22 @@ impl Admin {
         if path == STATUS {
             return Ok(self.status().await);
         }
-        let names = path.strip_prefix(TIMELINES).and_then(|rest| rest.strip_prefix('/')?.split_once('/'));
+        let names = path
+            .strip_prefix(TIMELINES)
+            .and_then(|rest| rest.strip_prefix('/')?.split_once('/'));
         Ok(match names {
             Some((namespace, name)) => self.timelines(namespace, name).await,
-            None => error(StatusCode::NOT_FOUND, "there are /v1/status and /v1/timelines/NAMESPACE/NAME"),
+            None => error(
+                StatusCode::NOT_FOUND,
+                "there are /v1/status and /v1/timelines/NAMESPACE/NAME",
+            ),
         })
     }
 
     async fn status(&self) -> Response<Full<Bytes>> {
-        let Some(pods) = self.workers.overview().await else { return stopping() };
+        let Some(pods) = self.workers.overview().await else {
+            return stopping();
+        };
         json_answer(&StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -134,7 +144,9 @@ impl Admin {
             None => stopping(),
             Some(stories) if stories.is_empty() => error(
                 StatusCode::NOT_FOUND,
-                &format!("no teardown of {namespace}/{name} is remembered; the agent knows those since its start, the last 256"),
+                &format!(
+                    "no teardown of {namespace}/{name} is remembered; the agent knows those since its start, the last 256"
+                ),
             ),
             Some(stories) => json_answer(&stories),
         }
@@ -159,6 +171,8 @@ fn error(code: StatusCode, message: &str) -> Response<Full<Bytes>> {
 fn response(code: StatusCode, body: Vec<u8>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = code;
-    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     response
 }

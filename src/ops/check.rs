@@ -67,16 +67,28 @@ pub async fn all(settings: Settings) -> Vec<Row> {
     let effects = Effects::new(true, std::sync::Arc::new(|| Ok(())));
     let machine = Identity::read(Path::new("/"));
     rows.extend(credentials(&settings.kube, Timestamp::now()));
-    match ApiClient::new(settings.kube.clone(), settings.kubeconfig.clone(), effects.clone(), &settings.node_name) {
+    match ApiClient::new(
+        settings.kube.clone(),
+        settings.kubeconfig.clone(),
+        effects.clone(),
+        &settings.node_name,
+    ) {
         Ok(api) => rows.extend(api_server(&api, &settings.node_name, &machine).await),
-        Err(error) => rows.push(Row::new("API server", Verdict::Configuration, error, "check the kubeconfig")),
+        Err(error) => rows.push(Row::new(
+            "API server",
+            Verdict::Configuration,
+            error,
+            "check the kubeconfig",
+        )),
     }
     let cri = Cri::new(&settings.cri_endpoint, effects);
     rows.extend(runtime(&cri, &settings).await);
-    rows.push(match Cgroups::detect(Path::new(agent::MOUNTINFO), Path::new(agent::CGROUP_ROOT)) {
-        Ok(cgroups) => Row::ok("cgroups", format!("{} hierarchies", cgroups.hierarchies().len())),
-        Err(error) => Row::new("cgroups", Verdict::Configuration, error, "mount /sys/fs/cgroup"),
-    });
+    rows.push(
+        match Cgroups::detect(Path::new(agent::MOUNTINFO), Path::new(agent::CGROUP_ROOT)) {
+            Ok(cgroups) => Row::ok("cgroups", format!("{} hierarchies", cgroups.hierarchies().len())),
+            Err(error) => Row::new("cgroups", Verdict::Configuration, error, "mount /sys/fs/cgroup"),
+        },
+    );
     rows.extend(other_hands(&settings));
     rows
 }
@@ -101,9 +113,18 @@ async fn api_server(api: &ApiClient, node_name: &str, machine: &Identity) -> Vec
         Err(error) => rows.push(unreachable_or_failed("Node", &error)),
     }
     let rights = [
-        ("list pods", json!({ "verb": "list", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } })),
-        ("watch pods", json!({ "verb": "watch", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } })),
-        ("patch pods/status", json!({ "verb": "patch", "resource": "pods", "subresource": "status" })),
+        (
+            "list pods",
+            json!({ "verb": "list", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
+        ),
+        (
+            "watch pods",
+            json!({ "verb": "watch", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
+        ),
+        (
+            "patch pods/status",
+            json!({ "verb": "patch", "resource": "pods", "subresource": "status" }),
+        ),
         ("delete pods", json!({ "verb": "delete", "resource": "pods" })),
         ("create events", json!({ "verb": "create", "resource": "events" })),
     ];
@@ -129,7 +150,12 @@ fn identity(node: &Node, machine: &Identity) -> Row {
     let uid = node.metadata.uid.as_deref().unwrap_or_default();
     match machine.matches(machine_id, system_uuid) {
         Ok(()) => Row::ok("Node", format!("is this machine, UID {uid}")),
-        Err(error) => Row::new("Node", Verdict::Configuration, error, "give this machine's own Node as --node-name"),
+        Err(error) => Row::new(
+            "Node",
+            Verdict::Configuration,
+            error,
+            "give this machine's own Node as --node-name",
+        ),
     }
 }
 
@@ -137,18 +163,36 @@ async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
     let mut rows = Vec::new();
     let endpoint: &CriEndpoint = &settings.cri_endpoint;
     match timeout(PATIENCE, cri.version()).await {
-        Ok(Ok(version)) => rows.push(Row::ok("runtime", format!("{} {}, CRI {}", version.name, version.version, version.api_version))),
+        Ok(Ok(version)) => rows.push(Row::ok(
+            "runtime",
+            format!("{} {}, CRI {}", version.name, version.version, version.api_version),
+        )),
         Ok(Err(error)) if error.is_not_a_runtime() => {
-            rows.push(Row::new("runtime", Verdict::Configuration, error, "name the socket of containerd or CRI-O"));
+            rows.push(Row::new(
+                "runtime",
+                Verdict::Configuration,
+                error,
+                "name the socket of containerd or CRI-O",
+            ));
             return rows;
         }
         Ok(Err(error)) => {
-            rows.push(Row::new("runtime", Verdict::Unreachable, error, "start the container runtime, or correct --cri-endpoint"));
+            rows.push(Row::new(
+                "runtime",
+                Verdict::Unreachable,
+                error,
+                "start the container runtime, or correct --cri-endpoint",
+            ));
             return rows;
         }
         Err(_) => {
             let seen = format!("{endpoint}: no answer within {PATIENCE:?}");
-            rows.push(Row::new("runtime", Verdict::Unreachable, seen, "look at the container runtime's log"));
+            rows.push(Row::new(
+                "runtime",
+                Verdict::Unreachable,
+                seen,
+                "look at the container runtime's log",
+            ));
             return rows;
         }
     }
@@ -167,15 +211,23 @@ async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
 fn other_hands(settings: &Settings) -> Vec<Row> {
     let lock = match PodsLock::acquire(settings.kubelet_root.pods(), Path::new(PROC)) {
         Ok(_) => Row::ok("other agents", "none"),
-        Err(error @ LockError::Taken { .. }) => {
-            Row::new("other agents", Verdict::Warning, error, "only one can run; this is fine if it is the service")
-        }
+        Err(error @ LockError::Taken { .. }) => Row::new(
+            "other agents",
+            Verdict::Warning,
+            error,
+            "only one can run; this is fine if it is the service",
+        ),
         Err(error) => Row::new("other agents", Verdict::Failed, error, "run the check as root"),
     };
     let kubelet = match kubelet_process::find(Path::new(PROC), &settings.kubelet_root) {
         Ok(found) => match found.first() {
             None => Row::ok("kubelet", "none works on this node's pods"),
-            Some(kubelet) => Row::new("kubelet", Verdict::Warning, format!("{} (pid {})", kubelet.command, kubelet.pid), "the agent touches nothing while it is there"),
+            Some(kubelet) => Row::new(
+                "kubelet",
+                Verdict::Warning,
+                format!("{} (pid {})", kubelet.command, kubelet.pid),
+                "the agent touches nothing while it is there",
+            ),
         },
         Err(error) => Row::new("kubelet", Verdict::Failed, error, "run the check as root"),
     };
@@ -185,7 +237,10 @@ fn other_hands(settings: &Settings) -> Vec<Row> {
 /// The certificate in the kubeconfig, if it has one.
 fn credentials(config: &kube::Config, now: Timestamp) -> Option<Row> {
     const WHAT: &str = "credentials";
-    let pem = match (&config.auth_info.client_certificate_data, &config.auth_info.client_certificate) {
+    let pem = match (
+        &config.auth_info.client_certificate_data,
+        &config.auth_info.client_certificate,
+    ) {
         (Some(data), _) => {
             use base64::{Engine as _, engine::general_purpose::STANDARD};
             STANDARD.decode(data).map_err(|error| error.to_string())
@@ -196,7 +251,12 @@ fn credentials(config: &kube::Config, now: Timestamp) -> Option<Row> {
     let end = pem.and_then(|pem| certificate_end(&pem));
     let renew = "renew the certificate: kubeadm certs renew, or let the kubelet rotate it";
     Some(match end {
-        Err(error) => Row::new(WHAT, Verdict::Configuration, error, "check the client certificate in the kubeconfig"),
+        Err(error) => Row::new(
+            WHAT,
+            Verdict::Configuration,
+            error,
+            "check the client certificate in the kubeconfig",
+        ),
         Ok(end) if end <= now => Row::new(WHAT, Verdict::Configuration, format!("expired at {end}"), renew),
         Ok(end) if end.duration_since(now) < EXPIRES_SOON => {
             Row::new(WHAT, Verdict::Warning, format!("expire at {end}"), renew)
@@ -230,15 +290,24 @@ async fn answer<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result
 
 fn unreachable_or_failed(what: &str, error: &ApiError) -> Row {
     match error {
-        ApiError::Unreachable { .. } | ApiError::Timeout { .. } => {
-            Row::new(what, Verdict::Unreachable, error, "check the server in the kubeconfig, and the network to it")
-        }
-        ApiError::Refused { code: 401, .. } => {
-            Row::new(what, Verdict::Failed, error, "the server does not know these credentials: renew them")
-        }
-        ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Held { .. } => {
-            Row::new(what, Verdict::Failed, error, "use the kubelet's credentials (user system:node:NAME, group system:nodes)")
-        }
+        ApiError::Unreachable { .. } | ApiError::Timeout { .. } => Row::new(
+            what,
+            Verdict::Unreachable,
+            error,
+            "check the server in the kubeconfig, and the network to it",
+        ),
+        ApiError::Refused { code: 401, .. } => Row::new(
+            what,
+            Verdict::Failed,
+            error,
+            "the server does not know these credentials: renew them",
+        ),
+        ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Held { .. } => Row::new(
+            what,
+            Verdict::Failed,
+            error,
+            "use the kubelet's credentials (user system:node:NAME, group system:nodes)",
+        ),
     }
 }
 
@@ -313,7 +382,12 @@ mod tests {
 
     #[test]
     fn the_first_kind_of_failure_that_applies_decides_the_exit_code() {
-        let rows = |verdicts: &[Verdict]| verdicts.iter().map(|verdict| Row::new("x", *verdict, "", "")).collect::<Vec<_>>();
+        let rows = |verdicts: &[Verdict]| {
+            verdicts
+                .iter()
+                .map(|verdict| Row::new("x", *verdict, "", ""))
+                .collect::<Vec<_>>()
+        };
         let cases: [(&[Verdict], u8); 6] = [
             (&[], 0),
             (&[Verdict::Ok, Verdict::Warning], 0),
@@ -329,7 +403,13 @@ mod tests {
 
     #[test]
     fn a_failure_shows_its_remedy_below() {
-        let table = table(&[Row::ok("runtime", "containerd 1"), Row::new("Node", Verdict::Failed, "none", "do this")]);
-        assert_eq!(table, "ok    runtime  containerd 1\nFAIL  Node     none\n               → do this\n");
+        let table = table(&[
+            Row::ok("runtime", "containerd 1"),
+            Row::new("Node", Verdict::Failed, "none", "do this"),
+        ]);
+        assert_eq!(
+            table,
+            "ok    runtime  containerd 1\nFAIL  Node     none\n               → do this\n"
+        );
     }
 }

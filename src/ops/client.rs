@@ -55,7 +55,9 @@ pub async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, As
     if code != 200 {
         let error = serde_json::from_slice::<serde_json::Value>(&body).ok();
         let message = error.and_then(|error| Some(error["error"].as_str()?.to_owned()));
-        return Err(AskError::Refused(message.unwrap_or_else(|| format!("HTTP status {code}"))));
+        return Err(AskError::Refused(
+            message.unwrap_or_else(|| format!("HTTP status {code}")),
+        ));
     }
     serde_json::from_slice(&body).map_err(|error| broken(error.to_string()))
 }
@@ -63,7 +65,9 @@ pub async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, As
 async fn exchange(stream: UnixStream, path: &str) -> Result<(u16, Bytes), Box<dyn std::error::Error + Send + Sync>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let request = Request::get(path).header(http::header::HOST, "pod-teardown").body(Empty::<Bytes>::new())?;
+    let request = Request::get(path)
+        .header(http::header::HOST, "pod-teardown")
+        .body(Empty::<Bytes>::new())?;
     let response = sender.send_request(request).await?;
     let code = response.status().as_u16();
     Ok((code, response.into_body().collect().await?.to_bytes()))

@@ -62,7 +62,14 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     if let Some(held) = report.held.iter().chain(&report.watch.held).next() {
         let _ = writeln!(out, "HELD      {held}");
     }
-    let Counts { begun, deleted, finished, attempts_failed, hooks_failed, .. } = report.counters;
+    let Counts {
+        begun,
+        deleted,
+        finished,
+        attempts_failed,
+        hooks_failed,
+        ..
+    } = report.counters;
     let _ = writeln!(
         out,
         "teardowns {begun} begun, {deleted} deleted, {finished} finished; {attempts_failed} attempts and {hooks_failed} hooks failed"
@@ -89,8 +96,15 @@ fn stands(story: &Story) -> String {
     };
     let elapsed = seconds(story.elapsed_ms);
     match story.grace_left_ms {
-        0 => format!("{stage}, for {elapsed}; the grace period of {} s is over", story.grace_seconds),
-        left => format!("{stage}, for {elapsed}; {} of {} s grace left", seconds(left), story.grace_seconds),
+        0 => format!(
+            "{stage}, for {elapsed}; the grace period of {} s is over",
+            story.grace_seconds
+        ),
+        left => format!(
+            "{stage}, for {elapsed}; {} of {} s grace left",
+            seconds(left),
+            story.grace_seconds
+        ),
     }
 }
 

@@ -15,7 +15,14 @@ const EIGHTHS: [char; 8] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉', '�
 /// Draws one story.
 pub fn text(story: &Story) -> String {
     let mut out = String::new();
-    let end = story.spans.iter().filter_map(|span| span.end_ms).chain([story.elapsed_ms]).max().unwrap_or(0).max(1);
+    let end = story
+        .spans
+        .iter()
+        .filter_map(|span| span.end_ms)
+        .chain([story.elapsed_ms])
+        .max()
+        .unwrap_or(0)
+        .max(1);
     let state = match story.stage {
         Stage::Finished => format!("finished in {}", precise(story.elapsed_ms)),
         Stage::Deleted => format!("deleted, cleaning up for {}", precise(story.elapsed_ms)),
@@ -33,7 +40,12 @@ pub fn text(story: &Story) -> String {
         story.attempts,
         if story.attempts == 1 { "" } else { "s" },
     );
-    let what_width = story.spans.iter().map(|span| span.what.chars().count()).max().unwrap_or(0);
+    let what_width = story
+        .spans
+        .iter()
+        .map(|span| span.what.chars().count())
+        .max()
+        .unwrap_or(0);
     for span in &story.spans {
         let span_end = span.end_ms.unwrap_or(end);
         let _ = writeln!(
@@ -44,7 +56,10 @@ pub fn text(story: &Story) -> String {
             bar(span.start_ms, span_end, end),
             precise(span.start_ms),
             span.end_ms.map_or_else(|| "…".to_owned(), precise),
-            span.failure.as_ref().map(|why| format!("  ✗ {why}")).unwrap_or_default(),
+            span.failure
+                .as_ref()
+                .map(|why| format!("  ✗ {why}"))
+                .unwrap_or_default(),
         );
     }
     for failure in &story.failures {
@@ -109,15 +124,37 @@ mod tests {
             attempts: 1,
             failures: vec![],
             spans: vec![
-                Span { step: Step::Hook, what: "main".into(), start_ms: 0, end_ms: Some(1000), failure: None },
-                Span { step: Step::Delete, what: String::new(), start_ms: 1990, end_ms: Some(2000), failure: Some("409".into()) },
+                Span {
+                    step: Step::Hook,
+                    what: "main".into(),
+                    start_ms: 0,
+                    end_ms: Some(1000),
+                    failure: None,
+                },
+                Span {
+                    step: Step::Delete,
+                    what: String::new(),
+                    start_ms: 1990,
+                    end_ms: Some(2000),
+                    failure: Some("409".into()),
+                },
             ],
         };
         let text = text(&story);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "default/web-0  uid 1234");
-        assert_eq!(lines[1], "began 2026-01-02 03:04:05 UTC, grace 30 s, finished in 2.00 s, 1 attempt");
-        assert_eq!(lines[2], format!("  hook     main │{}{}│   0.00 s → 1.00 s", "█".repeat(24), " ".repeat(24)));
+        assert_eq!(
+            lines[1],
+            "began 2026-01-02 03:04:05 UTC, grace 30 s, finished in 2.00 s, 1 attempt"
+        );
+        assert_eq!(
+            lines[2],
+            format!(
+                "  hook     main │{}{}│   0.00 s → 1.00 s",
+                "█".repeat(24),
+                " ".repeat(24)
+            )
+        );
         assert!(lines[3].ends_with("1.99 s → 2.00 s  ✗ 409"), "{}", lines[3]);
     }
 

@@ -106,7 +106,14 @@ impl Events {
     }
 }
 
-fn body(node_name: &str, view: &PodView, field_path: Option<String>, reason: Reason, message: &str, now: Timestamp) -> Value {
+fn body(
+    node_name: &str,
+    view: &PodView,
+    field_path: Option<String>,
+    reason: Reason,
+    message: &str,
+    now: Timestamp,
+) -> Value {
     let host = node_name;
     let seconds = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let mut involved = json!({
@@ -143,9 +150,13 @@ async fn send_all(api: ApiClient, mut waiting: mpsc::Receiver<Event>, counters: 
     while let Some(Event { namespace, body }) = waiting.recv().await {
         let mut pause = FIRST_PAUSE;
         for attempt in 1..=TRIES {
-            let Err(error) = api.create_event(&namespace, &body).await else { break };
+            let Err(error) = api.create_event(&namespace, &body).await else {
+                break;
+            };
             // Refused for good: the namespace is gone or ends, or the event is not liked.
-            let refused = error.code().is_some_and(|code| (400..500).contains(&code) && code != 429 && code != 401);
+            let refused = error
+                .code()
+                .is_some_and(|code| (400..500).contains(&code) && code != 429 && code != 401);
             if refused || attempt == TRIES {
                 counters.event_dropped();
                 tracing::warn!(%error, reason = %body["reason"], message = %body["message"], "Event is dropped");

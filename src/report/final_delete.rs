@@ -16,7 +16,10 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
     match context.api.delete_pod(&view.pod).await {
         Ok(DeleteAnswer::Gone) => tracing::info!("Pod is deleted"),
         Ok(DeleteAnswer::HeldByFinalizers(finalizers)) => {
-            tracing::info!(?finalizers, "Pod is deleted as far as this node is concerned; finalizers hold its object");
+            tracing::info!(
+                ?finalizers,
+                "Pod is deleted as far as this node is concerned; finalizers hold its object"
+            );
         }
         // 409: another UID under this name, or a lost race. 403: what a node is told of pods that are gone.
         Err(error @ ApiError::Refused { code: 403 | 409, .. }) => match context.api.pod_is_gone(&view.pod).await {
@@ -72,7 +75,11 @@ mod tests {
                     };
                     let expected = !mirror && deleted && matches!(phase, "Failed" | "Succeeded");
                     let may = may_be_deleted(&view(mirror, deleted), &shown);
-                    assert_eq!(may.is_ok(), expected, "mirror {mirror}, deleted {deleted}, phase {phase:?}");
+                    assert_eq!(
+                        may.is_ok(),
+                        expected,
+                        "mirror {mirror}, deleted {deleted}, phase {phase:?}"
+                    );
                 }
             }
         }

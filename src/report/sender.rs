@@ -46,7 +46,9 @@ pub async fn send(
     before: Option<&PodStatus>,
     record: &Record,
 ) -> Result<Sent, Failure> {
-    let Some(object) = &view.object else { return Ok(Sent::Gone) };
+    let Some(object) = &view.object else {
+        return Ok(Sent::Gone);
+    };
     let containers = observed.containers.clone();
     let read = tokio::task::spawn_blocking(move || termination_message::read_all(&containers));
     let (messages, unread) = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
@@ -78,7 +80,13 @@ pub async fn send(
     }
 }
 
-fn wanted(context: &Context, view: &PodView, observed: &RuntimePod, stage: Stage, messages: &Messages) -> Option<PodStatus> {
+fn wanted(
+    context: &Context,
+    view: &PodView,
+    observed: &RuntimePod,
+    stage: Stage,
+    messages: &Messages,
+) -> Option<PodStatus> {
     let object = view.object.as_deref()?;
     Some(status::generate(&Facts {
         pod: object,

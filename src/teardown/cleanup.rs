@@ -26,7 +26,12 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
     };
     remove_from_runtime(context, &observed, &mut failures).await;
     // A container's log may be open until the container is gone.
-    let logs = logs::PodLogs::new(&context.pod_logs_dir, &view.pod.namespace, &view.pod.name, view.pod.uid.as_str());
+    let logs = logs::PodLogs::new(
+        &context.pod_logs_dir,
+        &view.pod.namespace,
+        &view.pod.name,
+        view.pod.uid.as_str(),
+    );
     match logs {
         Ok(logs) => {
             if let Err(errors) = logs.remove(Path::new(LOG_LINKS), &context.effects).await {

@@ -51,14 +51,24 @@ struct Stoppable<'a> {
 impl Stop<'_> {
     /// Stops every container that may run. All failures are collected; none keeps another container from its stop.
     pub async fn all(&self) -> Vec<Failure> {
-        let stoppables: Vec<_> = self.observed.running().map(|container| self.stoppable(container)).collect();
+        let stoppables: Vec<_> = self
+            .observed
+            .running()
+            .map(|container| self.stoppable(container))
+            .collect();
         let address = self.hook_address(&stoppables).await;
-        let stops = stoppables.iter().map(|stoppable| self.one(stoppable, &stoppables, address.as_deref()));
+        let stops = stoppables
+            .iter()
+            .map(|stoppable| self.one(stoppable, &stoppables, address.as_deref()));
         join_all(stops).await.into_iter().filter_map(Result::err).collect()
     }
 
     fn stoppable<'a>(&'a self, container: &'a Container) -> Stoppable<'a> {
-        let place = self.view.containers.iter().position(|spec| *spec.name == container.name);
+        let place = self
+            .view
+            .containers
+            .iter()
+            .position(|spec| *spec.name == container.name);
         Stoppable {
             container,
             spec: place.and_then(|place| self.view.containers.get(place)),
@@ -67,10 +77,22 @@ impl Stop<'_> {
         }
     }
 
-    async fn one(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>], address: Option<&str>) -> Result<(), Failure> {
-        let Stoppable { container, spec, done, .. } = stoppable;
+    async fn one(
+        &self,
+        stoppable: &Stoppable<'_>,
+        all: &[Stoppable<'_>],
+        address: Option<&str>,
+    ) -> Result<(), Failure> {
+        let Stoppable {
+            container, spec, done, ..
+        } = stoppable;
         let message = format!("Stopping container {}", container.name);
-        self.context.events.container(self.view, spec.map(|spec| (spec.role, &*spec.name)), Reason::Killing, &message);
+        self.context.events.container(
+            self.view,
+            spec.map(|spec| (spec.role, &*spec.name)),
+            Reason::Killing,
+            &message,
+        );
         if let Some((spec, hook)) = spec.and_then(|spec| Some((spec, spec.pre_stop.as_ref()?))) {
             // A hook is for a container that is known to run.
             if container.state == ContainerState::Running {
@@ -85,11 +107,18 @@ impl Stop<'_> {
     }
 
     async fn hook(&self, container: &Container, spec: &ContainerView, hook: &Hook, address: Option<&str>) {
-        let Context { journal, clock, events, .. } = self.context;
+        let Context {
+            journal, clock, events, ..
+        } = self.context;
         let uid = &self.view.pod.uid;
-        let before = journal.pod(uid).and_then(|entry| entry.hooks.get(&container.id).cloned());
+        let before = journal
+            .pod(uid)
+            .and_then(|entry| entry.hooks.get(&container.id).cloned());
         if before.is_some_and(|before| before.ended) {
-            tracing::info!(container = container.name, "preStop hook has ended before; it is not run again");
+            tracing::info!(
+                container = container.name,
+                "preStop hook has ended before; it is not run again"
+            );
             return;
         }
         let deadline = *self.deadline.borrow();
@@ -115,7 +144,12 @@ impl Stop<'_> {
         if let Err(error) = &result {
             tracing::warn!(container = container.name, hook = hook.kind(), %error, "preStop hook failed; the stop goes on");
             self.context.counters.hook_failed();
-            events.container(self.view, Some((spec.role, &spec.name)), Reason::FailedPreStopHook, "PreStopHook failed");
+            events.container(
+                self.view,
+                Some((spec.role, &spec.name)),
+                Reason::FailedPreStopHook,
+                "PreStopHook failed",
+            );
         }
         span.end(&result);
     }
@@ -169,8 +203,14 @@ impl Stop<'_> {
         }
     }
 
-    async fn stop_call(&self, container: &Container, deadline: Instant) -> Result<(), crate::node::cri::error::CriError> {
-        let left = deadline.saturating_duration_since(Instant::now()).clamp(MIN_STOP, MAX_STOP);
+    async fn stop_call(
+        &self,
+        container: &Container,
+        deadline: Instant,
+    ) -> Result<(), crate::node::cri::error::CriError> {
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .clamp(MIN_STOP, MAX_STOP);
         let kill_at = Instant::now() + left;
         let mut span = self.record.span(Step::Term, &container.name);
         let call = self.context.cri.stop_container(&container.id, left);
@@ -189,9 +229,10 @@ impl Stop<'_> {
     /// The address for `httpGet` hooks, looked up only if one needs it: the runtime's, else the status's, else the
     /// node's for pods on its network.
     async fn hook_address(&self, stoppables: &[Stoppable<'_>]) -> Option<String> {
-        let needed = stoppables.iter().filter_map(|stoppable| stoppable.spec).any(|spec| {
-            matches!(&spec.pre_stop, Some(Hook::HttpGet(get)) if get.host.is_none())
-        });
+        let needed = stoppables
+            .iter()
+            .filter_map(|stoppable| stoppable.spec)
+            .any(|spec| matches!(&spec.pre_stop, Some(Hook::HttpGet(get)) if get.host.is_none()));
         if !needed {
             return None;
         }

@@ -41,7 +41,13 @@ pub struct HookPlace {
 }
 
 /// Runs one hook to its end. The caller bounds it by the deadline; `deadline` tells the runtime when to give up.
-pub async fn run(cri: &Cri, container: &ContainerView, hook: &Hook, place: &HookPlace, deadline: Instant) -> Result<(), HookError> {
+pub async fn run(
+    cri: &Cri,
+    container: &ContainerView,
+    hook: &Hook,
+    place: &HookPlace,
+    deadline: Instant,
+) -> Result<(), HookError> {
     match hook {
         Hook::Exec(command) => {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -68,7 +68,11 @@ fn port(port: &HookPort, container: &ContainerView) -> Result<u16, HttpHookError
     let (number, text) = match port {
         HookPort::Number(number) => (Some(*number), number.to_string()),
         HookPort::Name(name) => {
-            let named = container.ports.iter().find(|(port, _)| port == name).map(|(_, number)| *number);
+            let named = container
+                .ports
+                .iter()
+                .find(|(port, _)| port == name)
+                .map(|(_, number)| *number);
             (named.or_else(|| name.parse().ok()), name.clone())
         }
     };
@@ -105,7 +109,10 @@ fn client() -> Result<&'static reqwest::Client, reqwest::Error> {
         return Ok(client);
     }
     let redirects = reqwest::redirect::Policy::custom(|attempt| {
-        let same_host = attempt.previous().last().is_some_and(|last| last.host() == attempt.url().host());
+        let same_host = attempt
+            .previous()
+            .last()
+            .is_some_and(|last| last.host() == attempt.url().host());
         if same_host && attempt.previous().len() <= MAX_REDIRECTS {
             attempt.follow()
         } else {
@@ -140,7 +147,9 @@ fn headers(pairs: &[(String, String)]) -> HeaderMap {
             headers.append(name, value);
         }
     }
-    headers.entry(header::USER_AGENT).or_insert(HeaderValue::from_static(USER_AGENT));
+    headers
+        .entry(header::USER_AGENT)
+        .or_insert(HeaderValue::from_static(USER_AGENT));
     let accept = headers.entry(header::ACCEPT).or_insert(HeaderValue::from_static("*/*"));
     if accept.is_empty() {
         headers.remove(header::ACCEPT);

@@ -21,11 +21,6 @@ impl KnownPods {
         self.pods.len()
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.pods.is_empty()
-    }
-
     /// A complete list: everything that it shows is news to those who wait for it, and what it lacks is suspected to be
     /// gone. Suspects stay known until [`Self::gone`] is told.
     pub fn listed(&mut self, pods: Vec<PodView>) -> (Vec<Change>, Vec<Arc<PodView>>) {
@@ -60,7 +55,10 @@ impl KnownPods {
         let view = Arc::new(view);
         // What is kept of a pod that lives is small; the whole object stays with whoever takes it down.
         let small = if view.object.is_some() {
-            Arc::new(PodView { object: None, ..PodView::clone(&view) })
+            Arc::new(PodView {
+                object: None,
+                ..PodView::clone(&view)
+            })
         } else {
             Arc::clone(&view)
         };

@@ -160,7 +160,11 @@ impl PodSource {
         let number = version.parse::<u64>().unwrap_or(0);
         let held = self.why_absence_proves_nothing(number, pods.len());
         self.highest = self.highest.max(number);
-        tracing::info!(pods = pods.len(), resource_version = version, "Listed the pods of this node");
+        tracing::info!(
+            pods = pods.len(),
+            resource_version = version,
+            "Listed the pods of this node"
+        );
         let (changes, suspects) = self.known.listed(pods);
         for change in changes {
             if self.changes.send(change).await.is_err() {
@@ -168,7 +172,11 @@ impl PodSource {
             }
         }
         match &held {
-            Some(why) => tracing::error!(missing = suspects.len(), why, "Nothing is concluded from pods that the list lacks"),
+            Some(why) => tracing::error!(
+                missing = suspects.len(),
+                why,
+                "Nothing is concluded from pods that the list lacks"
+            ),
             None => {
                 for suspect in suspects {
                     if let Err(Closed) = self.confirm_gone(&suspect).await? {
@@ -198,8 +206,12 @@ impl PodSource {
                 self.highest
             ));
         }
-        (listed == 0 && self.known.len() > 1)
-            .then(|| format!("the list is empty, but {} pods were here a moment ago", self.known.len()))
+        (listed == 0 && self.known.len() > 1).then(|| {
+            format!(
+                "the list is empty, but {} pods were here a moment ago",
+                self.known.len()
+            )
+        })
     }
 
     /// Absence is asked for once more, by name.
@@ -255,7 +267,8 @@ impl PodSource {
             _ => None,
         };
         let pods = self.known.len();
-        self.report.send_if_modified(|report| std::mem::replace(&mut report.pods, pods) != pods);
+        self.report
+            .send_if_modified(|report| std::mem::replace(&mut report.pods, pods) != pods);
         Ok(self.pass_on(change).await?.map(|()| true))
     }
 
@@ -269,14 +282,21 @@ impl PodSource {
     /// A pod that cannot be understood is reported once and left alone.
     fn project(&mut self, item: &RawValue) -> Option<PodView> {
         let result = serde_json::from_str::<Pod>(item.get()).map_err(|error| error.to_string());
-        let view = result.and_then(|pod| PodView::project(pod).ok_or_else(|| "it lacks uid, name or namespace".to_owned()));
+        let view =
+            result.and_then(|pod| PodView::project(pod).ok_or_else(|| "it lacks uid, name or namespace".to_owned()));
         match view {
             Ok(view) => Some(view),
             Err(error) => {
                 let Names { uid, namespace, name } = Names::of(item);
                 if self.unreadable.insert(uid.clone()) {
                     self.counters.pod_unreadable();
-                    tracing::error!(pod.uid = uid, pod.namespace = namespace, pod.name = name, error, "Pod cannot be understood and is left alone");
+                    tracing::error!(
+                        pod.uid = uid,
+                        pod.namespace = namespace,
+                        pod.name = name,
+                        error,
+                        "Pod cannot be understood and is left alone"
+                    );
                 }
                 None
             }
@@ -314,7 +334,9 @@ impl Names {
             #[serde(default)]
             metadata: Names,
         }
-        serde_json::from_str::<Object>(item.get()).map(|object| object.metadata).unwrap_or_default()
+        serde_json::from_str::<Object>(item.get())
+            .map(|object| object.metadata)
+            .unwrap_or_default()
     }
 }
 
@@ -328,5 +350,7 @@ fn resource_version(item: &RawValue) -> Option<String> {
     struct Meta {
         resource_version: String,
     }
-    serde_json::from_str::<Object>(item.get()).ok().map(|object| object.metadata.resource_version)
+    serde_json::from_str::<Object>(item.get())
+        .ok()
+        .map(|object| object.metadata.resource_version)
 }

@@ -42,7 +42,11 @@ mod tests {
     use super::*;
 
     fn asked(deletion: Option<i64>, imposed: Option<i64>, spec: Option<i64>) -> GraceAsked {
-        GraceAsked { deletion, imposed, spec }
+        GraceAsked {
+            deletion,
+            imposed,
+            spec,
+        }
     }
 
     #[test]
@@ -70,7 +74,11 @@ mod tests {
         ];
         for (in_force, deletion, imposed, spec, expected) in cases {
             let got = effective(in_force.map(Duration::from_secs), asked(deletion, imposed, spec));
-            assert_eq!(got.as_secs(), expected, "in force {in_force:?}, {deletion:?}, {imposed:?}, {spec:?}");
+            assert_eq!(
+                got.as_secs(),
+                expected,
+                "in force {in_force:?}, {deletion:?}, {imposed:?}, {spec:?}"
+            );
         }
     }
 

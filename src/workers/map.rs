@@ -152,7 +152,9 @@ impl PodWorkers {
         let in_force = entry.as_ref().map(|entry| entry.grace);
         let grace = grace::effective(in_force, asked(&view, cause.imposed_grace()));
         // After a reboot of the machine the whole period counts as used.
-        let elapsed = entry.as_ref().map_or(Duration::ZERO, |entry| entry.begun.elapsed(&now).unwrap_or(grace));
+        let elapsed = entry
+            .as_ref()
+            .map_or(Duration::ZERO, |entry| entry.begun.elapsed(&now).unwrap_or(grace));
         let begun = Instant::now();
         let begun = begun.checked_sub(elapsed).unwrap_or(begun);
         self.context.journal.begin(&pod, now, grace);
@@ -182,7 +184,8 @@ impl PodWorkers {
             self.pods.remove(uid);
             return;
         }
-        if view.deletion.is_some() {
+        // Afterwards there is nothing left to shorten: what comes then is the echo of our own final delete.
+        if view.deletion.is_some() && status.record.stage() == Stage::Terminating {
             let imposed = removed.then(|| Cause::Removed.imposed_grace()).flatten();
             let grace = grace::effective(Some(status.grace), asked(&view, imposed));
             if grace < status.grace {
@@ -265,7 +268,11 @@ impl PodWorkers {
         // Who no longer listens needs no answer.
         match question {
             Question::Overview(answer) => answer.send(self.overview()).ok(),
-            Question::Stories { namespace, name, answer } => answer.send(self.told(&namespace, &name)).ok().map(drop),
+            Question::Stories {
+                namespace,
+                name,
+                answer,
+            } => answer.send(self.told(&namespace, &name)).ok().map(drop),
         };
     }
 
@@ -278,13 +285,19 @@ impl PodWorkers {
                 State::Finished => overview.finished += 1,
             }
         }
-        overview.terminating.sort_by_key(|story| std::cmp::Reverse(story.elapsed_ms));
+        overview
+            .terminating
+            .sort_by_key(|story| std::cmp::Reverse(story.elapsed_ms));
         overview
     }
 
     /// Newest last: one name may have had several pods.
     fn told(&self, namespace: &str, name: &str) -> Vec<Story> {
-        let living = self.pods.values().filter(|status| status.state != State::Finished).map(|status| &status.record);
+        let living = self
+            .pods
+            .values()
+            .filter(|status| status.state != State::Finished)
+            .map(|status| &status.record);
         let mut stories: Vec<_> = self
             .stories
             .iter()

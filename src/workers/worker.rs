@@ -82,7 +82,11 @@ impl Worker {
             self.record.attempt();
             match self.attempt(&update, &mut urgent).await {
                 Ok(outcome) => {
-                    self.record.set_stage(if outcome == Outcome::Finished { Stage::Finished } else { Stage::Terminated });
+                    self.record.set_stage(if outcome == Outcome::Finished {
+                        Stage::Finished
+                    } else {
+                        Stage::Terminated
+                    });
                     return outcome;
                 }
                 Err(failures) => self.report(&update.view, &failures),
@@ -116,11 +120,15 @@ impl Worker {
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
         let mut sent = None;
         if !view.attachable_volumes {
-            sent = self.status(view, *removed, &stopped, StatusStage::Stopped, None).await?;
+            sent = self
+                .status(view, *removed, &stopped, StatusStage::Stopped, None)
+                .await?;
         }
         self.record.set_stage(Stage::Terminated);
         self.clean_node(view).await?;
-        sent = self.status(view, *removed, &stopped, StatusStage::Terminated, sent.as_deref()).await?;
+        sent = self
+            .status(view, *removed, &stopped, StatusStage::Terminated, sent.as_deref())
+            .await?;
         match &sent {
             // The object is gone: only the node is left to clean.
             None => {}
@@ -173,7 +181,10 @@ impl Worker {
             let mut failures = stop.all().await;
             if !observed.sandboxes.is_empty() {
                 let span = self.record.span(Step::Sandbox, "");
-                let stops = observed.sandboxes.iter().map(|sandbox| self.context.cri.stop_sandbox(&sandbox.id));
+                let stops = observed
+                    .sandboxes
+                    .iter()
+                    .map(|sandbox| self.context.cri.stop_sandbox(&sandbox.id));
                 let results = join_all(stops).await;
                 let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
                 match failed.first() {
@@ -206,7 +217,11 @@ impl Worker {
             return Ok(());
         }
         let running = observed.running().map(|container| {
-            Failure::new(Step::Kill, &container.name, format_args!("still {:?} after its stop", container.state))
+            Failure::new(
+                Step::Kill,
+                &container.name,
+                format_args!("still {:?} after its stop", container.state),
+            )
         });
         collected(running.collect())
     }
@@ -296,9 +311,14 @@ impl Worker {
             .map(ToString::to_string)
             .collect();
         if !kill.is_empty() {
-            self.context.events.pod(view, Reason::FailedKillPod, &format!("error killing pod: {}", kill.join("; ")));
+            self.context.events.pod(
+                view,
+                Reason::FailedKillPod,
+                &format!("error killing pod: {}", kill.join("; ")),
+            );
         }
-        self.record.set_failures(failures.iter().map(ToString::to_string).collect());
+        self.record
+            .set_failures(failures.iter().map(ToString::to_string).collect());
     }
 }
 
@@ -307,7 +327,12 @@ fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
 }
 
 fn faults(step: Step) -> impl Fn(Vec<StepError>) -> Vec<Failure> {
-    move |errors| errors.iter().map(|error| Failure::new(step, "", &error.fault)).collect()
+    move |errors| {
+        errors
+            .iter()
+            .map(|error| Failure::new(step, "", &error.fault))
+            .collect()
+    }
 }
 
 fn first(failures: &[Failure]) -> String {

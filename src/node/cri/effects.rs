@@ -8,8 +8,8 @@ use tonic::Code;
 use super::client::{Cri, REQUEST_DEADLINE, within};
 use super::convert;
 use super::error::{Call, CriError};
-use crate::node::effects::Effect;
 use super::types::ExecOutcome;
+use crate::node::effects::Effect;
 
 /// What a stop or a command may take beyond its own time before the runtime counts as not answering: at the end of that
 /// time it still has to kill, reap and unmount, which is as much work as any other call.
@@ -124,10 +124,12 @@ impl Cri {
 
     /// The one way to an effect.
     fn admit(&self, name: &'static str, id: &str) -> Result<bool, CriError> {
-        self.effects.allow(&Effect::new(name, &id)).map_err(|held| CriError::Held {
-            call: Call::new(name, id),
-            held,
-        })
+        self.effects
+            .allow(&Effect::new(name, &id))
+            .map_err(|held| CriError::Held {
+                call: Call::new(name, id),
+                held,
+            })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Name of the stage's node.
-pub const NODE: &str = "stage-node";
+pub const NODE: &str = "node-0";
 
 /// The node without its agent.
 pub struct Stage {
@@ -40,7 +40,7 @@ impl Stage {
         let containerd = Containerd::start().await?;
         let dirs = NodeDirs::create(containerd.ground())?;
         let starter = PodStarter::new(&containerd, dirs);
-        let admin = api.admin();
+        let admin = api.admin()?;
         let stage = Self {
             api,
             admin,
@@ -54,9 +54,17 @@ impl Stage {
     async fn register_node(&self) -> Result<()> {
         let node = node_object(NODE, &self.containerd.host_ip());
         let created = self.admin.create("/api/v1/nodes", &node).await?;
-        ensure!(matches!(created.code(), 201 | 409), "create node: {} {}", created.code(), created.message());
+        ensure!(
+            matches!(created.code(), 201 | 409),
+            "create node: {} {}",
+            created.code(),
+            created.message()
+        );
         let status = json!({ "status": node["status"] });
-        self.admin.patch(&format!("/api/v1/nodes/{NODE}/status"), Patch::Merge, &status).await?.ok()?;
+        self.admin
+            .patch(&format!("/api/v1/nodes/{NODE}/status"), Patch::Merge, &status)
+            .await?
+            .ok()?;
         Ok(())
     }
 
@@ -84,7 +92,10 @@ impl Stage {
     /// Writes the status that a kubelet would have written by now.
     pub async fn report(&self, pod: &StartedPod) -> Result<()> {
         let status = json!({ "status": self.starter.status_of(pod).await? });
-        let path = format!("/api/v1/namespaces/{}/pods/{}/status", pod.identity.namespace, pod.identity.name);
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/{}/status",
+            pod.identity.namespace, pod.identity.name
+        );
         self.admin.patch(&path, Patch::Merge, &status).await?.ok()?;
         Ok(())
     }

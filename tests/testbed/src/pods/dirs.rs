@@ -37,6 +37,8 @@ impl NodeDirs {
             fs::create_dir(dir).with_context(|| format!("create {}", dir.display()))?;
         }
         mounts::share(&dirs.kubelet_root)?;
+        // As at a kubelet's start: before its first pod.
+        fs::create_dir(dirs.pods()).with_context(|| format!("create {}", dirs.pods().display()))?;
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             cgroups::create(&dirs.qos_cgroup(class))?;
         }

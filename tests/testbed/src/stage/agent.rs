@@ -46,7 +46,8 @@ impl AgentProcess {
         let dir = stage.containerd.ground().dir().join("agent");
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         let kubeconfig = dir.join("kubeconfig");
-        fs::write(&kubeconfig, stage.api.node_kubeconfig(NODE)).with_context(|| format!("write {}", kubeconfig.display()))?;
+        fs::write(&kubeconfig, stage.api.node_kubeconfig(NODE))
+            .with_context(|| format!("write {}", kubeconfig.display()))?;
         let (socket, log) = (dir.join("admin.sock"), dir.join("log"));
         let output = File::options().create(true).append(true).open(&log)?;
         let dirs = stage.starter.dirs();
@@ -81,11 +82,18 @@ impl AgentProcess {
     async fn wait_until_watching(&self) -> Result<()> {
         let late = Instant::now() + START;
         loop {
-            if self.status().await.is_ok_and(|status| status["watch"]["state"] == "watching") {
+            if self
+                .status()
+                .await
+                .is_ok_and(|status| status["watch"]["state"] == "watching")
+            {
                 return Ok(());
             }
             if Instant::now() > late {
-                bail!("the agent does not watch after {START:?}; its log ends:\n{}", self.log_tail());
+                bail!(
+                    "the agent does not watch after {START:?}; its log ends:\n{}",
+                    self.log_tail()
+                );
             }
             sleep(Duration::from_millis(20)).await;
         }
@@ -109,9 +117,18 @@ impl AgentProcess {
 
     /// One of the verbs that ask the running agent.
     pub async fn ask(&self, arguments: &[&str]) -> Result<String> {
-        let output = Command::new(&self.binary).args(arguments).arg("--socket").arg(&self.socket).output().await?;
+        let output = Command::new(&self.binary)
+            .args(arguments)
+            .arg("--socket")
+            .arg(&self.socket)
+            .output()
+            .await?;
         if !output.status.success() {
-            bail!("{arguments:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+            bail!(
+                "{arguments:?}: {}: {}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -138,7 +155,9 @@ impl AgentProcess {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             kill(Pid::from_raw(pid), Signal::SIGTERM).context("stop the agent")?;
         }
-        let status = timeout(Duration::from_secs(60), self.child.wait()).await.context("the agent does not stop")??;
+        let status = timeout(Duration::from_secs(60), self.child.wait())
+            .await
+            .context("the agent does not stop")??;
         Ok(status.code())
     }
 }
