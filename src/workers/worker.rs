@@ -8,7 +8,7 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::PodStatus;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::{Instant, timeout},
 };
 
 use crate::{
@@ -98,14 +98,19 @@ impl Worker {
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
-            tokio::select! {
-                () = sleep(pause) => {}
-                // News is acted on at once. A closed channel only means that there will be no more.
-                changed = self.updates.changed() => match changed {
-                    Ok(()) => pauses = backoff.build(),
-                    Err(_) => sleep(pause).await,
-                },
+            if timeout(pause, self.matters(&update)).await.is_ok() {
+                pauses = backoff.build();
             }
+        }
+    }
+
+    /// Returns when there is news worth another attempt at once: the deletion, or the object's end. Most news is the echo
+    /// of what this worker has written itself.
+    async fn matters(&mut self, update: &PodUpdate) {
+        let news = |newer: &PodUpdate| newer.removed != update.removed || newer.view.deletion != update.view.deletion;
+        if self.updates.wait_for(news).await.is_err() {
+            // There will be no more news.
+            std::future::pending::<()>().await;
         }
     }
 
