@@ -38,6 +38,7 @@ use crate::{
         mounts::Mounts,
     },
     ops::admin::{self, Admin},
+    pod::PodRef,
     report::events::Events,
     watch::PodSource,
     workers::{PodWorkers, quiet::Quiet},
@@ -127,7 +128,13 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         )
     })?;
     let (changes_in, changes) = mpsc::channel(CHANGES);
-    let (source, watch_report) = PodSource::new(api.clone(), guard.clone(), Arc::clone(&counters), changes_in);
+    let (mut source, watch_report) = PodSource::new(api.clone(), guard.clone(), Arc::clone(&counters), changes_in);
+    let unfinished = journal.unfinished().into_iter();
+    source.remember(unfinished.map(|(uid, entry)| PodRef {
+        uid,
+        namespace: entry.namespace.into(),
+        name: entry.name.into(),
+    }));
     let context = Arc::new(Context {
         events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
         api,

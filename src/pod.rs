@@ -170,6 +170,23 @@ impl PodView {
         Some(view)
     }
 
+    /// A pod of which nothing but its identity is known.
+    pub fn remembered(pod: PodRef) -> Self {
+        Self {
+            pod,
+            deletion: None,
+            terminal_phase: false,
+            mirror: false,
+            spec_grace: None,
+            host_network: false,
+            ips: Vec::new(),
+            host_ip: None,
+            attachable_volumes: false,
+            containers: Vec::new(),
+            object: None,
+        }
+    }
+
     fn of(pod: &Pod) -> Option<Self> {
         let meta = &pod.metadata;
         let required = |field: &Option<String>| field.as_deref().filter(|text| !text.is_empty()).map(Arc::<str>::from);

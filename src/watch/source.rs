@@ -17,7 +17,7 @@ use crate::{
     api::{ApiClient, ApiError, WatchLine},
     counters::Counters,
     guard::Guard,
-    pod::PodView,
+    pod::{PodRef, PodView},
 };
 
 /// A watch that says nothing for so long is checked against a consistent list. A resourceVersion from another world
@@ -104,6 +104,11 @@ impl PodSource {
             report,
         };
         (source, reports)
+    }
+
+    /// Looks also for pods that an earlier run began to take down: their objects may have gone while none ran.
+    pub fn remember(&mut self, pods: impl IntoIterator<Item = PodRef>) {
+        self.known.remember(pods.into_iter().map(PodView::remembered));
     }
 
     /// Lists and watches until nobody listens any more.
