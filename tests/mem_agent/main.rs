@@ -2,4 +2,7 @@
 
 mod node;
 
+mod grace;
+mod hooks;
+mod restart;
 mod stop;

@@ -302,8 +302,26 @@ impl Node {
         let Running { task, .. } = self.agent.take().expect("an agent that runs");
         task.abort();
         task.await.ok();
+        self.journal_closed().await;
+    }
+
+    async fn journal_closed(&self) {
         let file = self.flags.state_dir.join(journal::FILE);
         until("the journal is closed", async || redb::Database::open(&file).is_ok()).await;
+    }
+
+    /// UIDs in the journal of an agent that has ended.
+    pub async fn journal(&self) -> Vec<String> {
+        self.journal_closed().await;
+        let journal = journal::Journal::open(&self.flags.state_dir).unwrap();
+        let uids = journal
+            .unfinished()
+            .into_iter()
+            .map(|(uid, _)| uid.to_string())
+            .collect();
+        drop(journal);
+        self.journal_closed().await;
+        uids
     }
 
     /// What the agent says of itself; nothing while it does not answer.
