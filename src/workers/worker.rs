@@ -80,7 +80,7 @@ impl Worker {
         loop {
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
-            match self.attempt(&update, &mut urgent).await {
+            let failures = match self.attempt(&update, &mut urgent).await {
                 Ok(outcome) => {
                     self.record.set_stage(if outcome == Outcome::Finished {
                         Stage::Finished
@@ -89,15 +89,17 @@ impl Worker {
                     });
                     return outcome;
                 }
-                Err(failures) => self.report(&update.view, &failures),
-            }
+                Err(failures) => failures,
+            };
+            self.report(&update.view, &failures);
             if self.context.effects.dry_run() {
                 tracing::info!("Dry run: one pass is all");
                 return Outcome::Finished;
             }
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
-            let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
+            let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
+            let pause = pauses.next().unwrap_or(LONGEST_PAUSE).max(asked.unwrap_or_default());
             if timeout(pause, self.matters(&update)).await.is_ok() {
                 pauses = backoff.build();
             }
