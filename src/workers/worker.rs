@@ -175,7 +175,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Containers, then sandboxes, also where a container failed. The status as it is goes out meanwhile.
+    /// Containers, then sandboxes. The stop of a sandbox kills what is left in it at once: where a container could not be
+    /// stopped, it waits for the end of the grace period. The status as it is goes out meanwhile.
     async fn stop(&self, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let stop = Stop {
             context: &self.context,
@@ -186,7 +187,8 @@ impl Worker {
         };
         let kill = async {
             let mut failures = stop.all().await;
-            if !observed.sandboxes.is_empty() {
+            let in_time = *self.deadline.borrow() > Instant::now();
+            if !observed.sandboxes.is_empty() && (failures.is_empty() || !in_time) {
                 let span = self.record.span(Step::Sandbox, "");
                 let stops = observed
                     .sandboxes
