@@ -10,6 +10,7 @@ use tokio::{
     task::JoinHandle,
     time::{sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::ApiClient,
@@ -86,13 +87,20 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         () = stop.told() => return Ok(()),
     };
     same_mount_namespace(&cri_endpoint).await?;
-    driver(cgroup_driver, &cri, kubelet_cgroup_driver.as_deref()).await?;
     let cgroups = Cgroups::detect(Path::new(MOUNTINFO), Path::new(CGROUP_ROOT)).map_err(|error| {
         Problem::configuration(
             format!("cgroups: {error}"),
             "mount /sys/fs/cgroup, and let the agent see it",
         )
     })?;
+    driver(
+        cgroup_driver,
+        &cri,
+        kubelet_cgroup_driver.as_deref(),
+        &cgroups,
+        &cgroup_root,
+    )
+    .await?;
 
     let counters = Arc::new(Counters::default());
     let api = ApiClient::new(kube, kubeconfig, effects.clone(), &node_name).map_err(|error| {
@@ -102,7 +110,14 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         )
     })?;
     let (changes_in, changes) = mpsc::channel(CHANGES);
-    let (source, watch_report) = PodSource::new(api.clone(), guard.clone(), Arc::clone(&counters), changes_in);
+    let unfinished = journal.unfinished();
+    let (source, watch_report) = PodSource::new(
+        api.clone(),
+        guard.clone(),
+        Arc::clone(&counters),
+        changes_in,
+        unfinished,
+    );
     let context = Arc::new(Context {
         events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
         api,
@@ -118,6 +133,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         pod_logs_dir,
         mounts: Arc::new(Mounts::new(MOUNTINFO, kubelet_root.path())),
         quiet: Quiet::default(),
+        stopping: CancellationToken::new(),
     });
     let (workers, handle) = PodWorkers::new(context, changes);
 
@@ -272,8 +288,15 @@ pub async fn same_mount_namespace(endpoint: &CriEndpoint) -> Result<(), Problem>
     }
 }
 
-/// The cgroup driver of this node, in the kubelet's order: the runtime's word, then the configuration's.
-pub async fn driver(flag: CgroupDriverFlag, cri: &Cri, kubelet: Option<&str>) -> Result<CgroupDriver, Problem> {
+/// The cgroup driver of this node, in the kubelet's order: the runtime's word, then the configuration's. Where nobody
+/// says, what lies on the node does.
+pub async fn driver(
+    flag: CgroupDriverFlag,
+    cri: &Cri,
+    kubelet: Option<&str>,
+    cgroups: &Cgroups,
+    cgroup_root: &str,
+) -> Result<CgroupDriver, Problem> {
     if flag == CgroupDriverFlag::Cgroupfs {
         return Ok(CgroupDriver::Cgroupfs);
     }
@@ -281,11 +304,16 @@ pub async fn driver(flag: CgroupDriverFlag, cri: &Cri, kubelet: Option<&str>) ->
         tracing::warn!(%error, "Runtime does not tell its cgroup driver");
         None
     });
-    match (told, kubelet) {
-        (Some(CgroupDriver::Cgroupfs), _) | (None, None | Some("" | "cgroupfs")) => Ok(CgroupDriver::Cgroupfs),
-        (Some(CgroupDriver::Systemd), _) | (None, Some(_)) => Err(Problem::configuration(
+    let systemd = match (told, kubelet) {
+        (Some(told), _) => told == CgroupDriver::Systemd,
+        (None, Some(kubelet)) if !kubelet.is_empty() => kubelet != "cgroupfs",
+        (None, _) => cgroups.has_slices(cgroup_root),
+    };
+    if systemd {
+        return Err(Problem::configuration(
             "the cgroup driver of this node is systemd, which this version cannot handle",
             "use cgroupfs for kubelet and runtime, or say --cgroup-driver cgroupfs if they do already",
-        )),
+        ));
     }
+    Ok(CgroupDriver::Cgroupfs)
 }

@@ -209,6 +209,26 @@ impl PodView {
         })
     }
 
+    /// A pod that was being deleted at `since`, of which only the names are left.
+    pub fn remembered(pod: PodRef, since: Timestamp) -> Self {
+        Self {
+            pod,
+            deletion: Some(Deletion {
+                timestamp: since,
+                grace: None,
+            }),
+            terminal_phase: false,
+            mirror: false,
+            spec_grace: None,
+            host_network: false,
+            ips: Vec::new(),
+            host_ip: None,
+            attachable_volumes: false,
+            containers: Vec::new(),
+            object: None,
+        }
+    }
+
     /// Whether this pod is to be taken down.
     pub fn ends(&self) -> bool {
         self.deletion.is_some() || self.terminal_phase

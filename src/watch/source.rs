@@ -80,13 +80,17 @@ struct Closed;
 // === impl PodSource ===
 
 impl PodSource {
-    /// A source that sends to `changes`.
+    /// A source that sends to `changes`. `unfinished` are pods that an earlier run was busy with: the first list shows
+    /// whether their objects are still there.
     pub fn new(
         api: ApiClient,
         guard: Guard,
         counters: Arc<Counters>,
         changes: mpsc::Sender<Change>,
+        unfinished: Vec<PodView>,
     ) -> (Self, watch::Receiver<WatchReport>) {
+        let mut known = KnownPods::default();
+        unfinished.into_iter().for_each(|view| known.expect(view));
         let (report, reports) = watch::channel(WatchReport {
             state: SourceState::Connecting,
             pods: 0,
@@ -97,7 +101,7 @@ impl PodSource {
             api,
             guard,
             counters,
-            known: KnownPods::default(),
+            known,
             unreadable: HashSet::new(),
             highest: 0,
             changes,
@@ -206,12 +210,9 @@ impl PodSource {
                 self.highest
             ));
         }
-        (listed == 0 && self.known.len() > 1).then(|| {
-            format!(
-                "the list is empty, but {} pods were here a moment ago",
-                self.known.len()
-            )
-        })
+        let living = self.known.living();
+        (listed == 0 && living > 1)
+            .then(|| format!("the list is empty, but {living} pods lived here a moment ago: is this another cluster?"))
     }
 
     /// Absence is asked for once more, by name.

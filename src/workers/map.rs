@@ -121,6 +121,7 @@ impl PodWorkers {
                 Some(ended) = self.workers.join_next_with_id() => self.ended(ended),
             }
         }
+        self.context.stopping.cancel();
         let rest = async {
             while let Some(ended) = self.workers.join_next_with_id().await {
                 self.ended(ended);
@@ -237,7 +238,8 @@ impl PodWorkers {
                 status.state = State::Kept;
                 // A deletion may have come while the worker was on its last steps.
                 let update = status.update.borrow().clone();
-                if update.removed || update.view.deletion.is_some() {
+                let more = update.removed || update.view.deletion.is_some();
+                if more && !self.context.stopping.is_cancelled() {
                     status.state = State::Working;
                     self.start(&uid, Duration::ZERO);
                 }

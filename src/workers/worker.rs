@@ -100,11 +100,12 @@ impl Worker {
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
             tokio::select! {
                 () = sleep(pause) => {}
-                // News is acted on at once. A closed channel only means that there will be no more.
+                // News is acted on at once; a closed channel means that nobody asks for this pod any more.
                 changed = self.updates.changed() => match changed {
                     Ok(()) => pauses = backoff.build(),
-                    Err(_) => sleep(pause).await,
+                    Err(_) => return Outcome::Kept,
                 },
+                () = self.context.stopping.cancelled() => return Outcome::Kept,
             }
         }
     }
