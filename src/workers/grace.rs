@@ -6,6 +6,8 @@ use std::time::Duration;
 const DEFAULT_SECONDS: u64 = 30;
 /// Below this no container could be stopped politely; also what a forced deletion gets.
 const MIN_SECONDS: u64 = 1;
+/// Ten years: clocks overflow on what the API accepts.
+const MAX_SECONDS: u64 = 10 * 365 * 24 * 3600;
 
 /// What is asked for at one moment. A zero is a value, not "unset".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub fn effective(in_force: Option<Duration>, asked: GraceAsked) -> Duration {
         .chain(in_force.map(|grace| grace.as_secs()))
         .min();
     let grace = shortest.unwrap_or_else(|| asked.spec.map_or(DEFAULT_SECONDS, seconds));
-    Duration::from_secs(grace.max(MIN_SECONDS))
+    Duration::from_secs(grace.clamp(MIN_SECONDS, MAX_SECONDS))
 }
 
 /// Negative periods count as none at all.
@@ -71,6 +73,7 @@ mod tests {
             // Absurd values.
             (None, Some(-5), None, Some(30), 1),
             (None, None, None, Some(i64::MIN), 1),
+            (None, Some(i64::MAX), None, Some(30), MAX_SECONDS),
         ];
         for (in_force, deletion, imposed, spec, expected) in cases {
             let got = effective(in_force.map(Duration::from_secs), asked(deletion, imposed, spec));

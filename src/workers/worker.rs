@@ -117,6 +117,7 @@ impl Worker {
         self.stop(view, *removed, &observed).await?;
         let stopped = self.look(view).await?;
         self.nothing_runs(&stopped)?;
+        nothing_is_prepared(view)?;
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
         let mut sent = None;
@@ -321,6 +322,15 @@ impl Worker {
         self.record
             .set_failures(failures.iter().map(ToString::to_string).collect());
     }
+}
+
+/// A terminal phase lets the claims be given to others, so it has to wait until the devices are released.
+fn nothing_is_prepared(view: &PodView) -> Result<(), Vec<Failure>> {
+    if view.dynamic_resources {
+        let why = "the pod has dynamic resources (DRA), which this version cannot release; they and the pod wait for a kubelet";
+        return Err(vec![Failure::new(Step::Sandbox, "", why)]);
+    }
+    Ok(())
 }
 
 fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
