@@ -6,6 +6,7 @@ pub mod cgroups;
 pub mod containerd;
 pub mod contract;
 pub mod control_plane;
+pub mod demo;
 pub mod ground;
 pub mod leftovers;
 pub mod mounts;

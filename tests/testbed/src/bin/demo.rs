@@ -1,0 +1,56 @@
+//! Shows the agent at work on a node of its own. Needs root, containerd, runc, CNI plugins and busybox-static.
+#![allow(clippy::print_stderr, reason = "this is where a command complains")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use testbed::demo;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Six pods of different character are deleted; watch how the agent takes them down.
+#[derive(Debug, Parser)]
+#[command(
+    name = "demo",
+    after_help = "Exit code: 0 if nothing is left of any pod; 1 if something is; 130 after Ctrl-C."
+)]
+struct Args {
+    /// The agent [default: pod-teardown beside this program].
+    #[arg(long, value_name = "PATH")]
+    agent: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Args { agent } = Args::parse();
+    match play(agent).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("demo: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn play(agent: Option<PathBuf>) -> Result<ExitCode> {
+    let agent = match agent {
+        Some(agent) => agent,
+        None => std::env::current_exe()
+            .context("find this program")?
+            .with_file_name("pod-teardown"),
+    };
+    let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
+    tokio::select! {
+        clean = demo::run(&agent) => Ok(if clean? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        // What runs is dropped, and takes the node along.
+        _ = interrupt.recv() => Ok(interrupted()),
+        _ = terminate.recv() => Ok(interrupted()),
+    }
+}
+
+fn interrupted() -> ExitCode {
+    eprintln!("\ndemo: interrupted; the node has been taken away");
+    ExitCode::from(130)
+}
