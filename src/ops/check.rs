@@ -190,7 +190,7 @@ async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
             return rows;
         }
     }
-    rows.push(match agent::same_mount_namespace(endpoint).await {
+    rows.push(match agent::same_mount_namespace(Path::new(PROC), endpoint).await {
         Ok(()) => Row::ok("mount namespace", "the runtime's"),
         Err(problem) => Row::from_problem("mount namespace", &problem),
     });
