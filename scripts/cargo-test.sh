@@ -11,6 +11,8 @@ code=0
 cargo test --no-fail-fast "$@" 2>&1 | tee "$log" || code=$?
 
 counts=$(awk '
+    # A body for a process that a test starts and kills.
+    /^test .* ignored, no test of its own/ { helpers++ }
     /^test result: / {
         for (i = 2; i <= NF; i++) {
             if ($i == "passed;") passed += $(i - 1)
@@ -18,7 +20,7 @@ counts=$(awk '
             if ($i == "ignored;") ignored += $(i - 1)
         }
     }
-    END { print passed + 0, failed + 0, ignored + 0 }
+    END { print passed + 0, failed + 0, ignored - helpers }
 ' "$log")
 read -r passed failed ignored <<<"$counts"
 

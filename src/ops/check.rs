@@ -364,6 +364,7 @@ impl Verdict {
 // === impl Row ===
 
 impl Row {
+    #[allow(clippy::needless_pass_by_value, reason = "errors and texts alike end here")]
     fn new(what: &str, verdict: Verdict, seen: impl ToString, remedy: &str) -> Self {
         Self {
             what: what.to_owned(),
