@@ -2,7 +2,9 @@
 
 pub mod api;
 pub mod apiserver;
+pub mod bench;
 pub mod cgroups;
+pub mod command;
 pub mod containerd;
 pub mod contract;
 pub mod control_plane;

@@ -4,10 +4,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Parser;
-use testbed::demo;
-use tokio::signal::unix::{SignalKind, signal};
+use testbed::{command, demo};
 
 /// Six pods of different character are deleted; watch how the agent takes them down.
 #[derive(Debug, Parser)]
@@ -34,23 +33,13 @@ async fn main() -> ExitCode {
 }
 
 async fn play(agent: Option<PathBuf>) -> Result<ExitCode> {
-    let agent = match agent {
-        Some(agent) => agent,
-        None => std::env::current_exe()
-            .context("find this program")?
-            .with_file_name("pod-teardown"),
-    };
-    let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
-    tokio::select! {
-        clean = demo::run(&agent) => Ok(if clean? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
-        // What runs is dropped, and takes the node along.
-        _ = interrupt.recv() => Ok(interrupted()),
-        _ = terminate.recv() => Ok(interrupted()),
-    }
-}
-
-fn interrupted() -> ExitCode {
-    eprintln!("\ndemo: interrupted; the node has been taken away");
-    ExitCode::from(130)
+    let agent = command::beside(agent, "pod-teardown")?;
+    Ok(match command::unless_interrupted(demo::run(&agent)).await? {
+        Some(true) => ExitCode::SUCCESS,
+        Some(false) => ExitCode::FAILURE,
+        None => {
+            eprintln!("\ndemo: interrupted; the node has been taken away");
+            ExitCode::from(command::INTERRUPTED)
+        }
+    })
 }
