@@ -100,5 +100,5 @@ fn wanted(
 }
 
 fn failed(error: ApiError) -> Failure {
-    Failure::new(Step::Status, "", error)
+    Failure::of_request(Step::Status, &error)
 }

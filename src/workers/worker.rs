@@ -80,7 +80,7 @@ impl Worker {
         loop {
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
-            match self.attempt(&update, &mut urgent).await {
+            let failures = match self.attempt(&update, &mut urgent).await {
                 Ok(outcome) => {
                     self.record.set_stage(if outcome == Outcome::Finished {
                         Stage::Finished
@@ -89,15 +89,17 @@ impl Worker {
                     });
                     return outcome;
                 }
-                Err(failures) => self.report(&update.view, &failures),
-            }
+                Err(failures) => failures,
+            };
+            self.report(&update.view, &failures);
             if self.context.effects.dry_run() {
                 tracing::info!("Dry run: one pass is all");
                 return Outcome::Finished;
             }
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
-            let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
+            let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
+            let pause = pauses.next().unwrap_or(LONGEST_PAUSE).max(asked.unwrap_or_default());
             let context = Arc::clone(&self.context);
             tokio::select! {
                 () = sleep(pause) => {}
@@ -177,7 +179,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Containers, then sandboxes, also where a container failed. The status as it is goes out meanwhile.
+    /// Containers, then sandboxes. The stop of a sandbox kills what is left in it at once: where a container could not be
+    /// stopped, it waits for the end of the grace period. The status as it is goes out meanwhile.
     async fn stop(&self, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let stop = Stop {
             context: &self.context,
@@ -188,7 +191,8 @@ impl Worker {
         };
         let kill = async {
             let mut failures = stop.all().await;
-            if !observed.sandboxes.is_empty() {
+            let in_time = *self.deadline.borrow() > Instant::now();
+            if !observed.sandboxes.is_empty() && (failures.is_empty() || !in_time) {
                 let span = self.record.span(Step::Sandbox, "");
                 let stops = observed
                     .sandboxes

@@ -5,4 +5,6 @@ mod node;
 mod grace;
 mod hooks;
 mod restart;
+mod runtime;
+mod server;
 mod stop;
