@@ -1,16 +1,21 @@
 //! The composition root: builds everything in the order in which it is needed, and starts the tasks.
 
-use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use jiff::Timestamp;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
-    task::JoinHandle,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     api::ApiClient,
@@ -45,8 +50,29 @@ pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Changes that may wait while the map is busy; a longer queue would only hide that it is.
 const CHANGES: usize = 64;
 
-/// Runs the agent until it is told to stop.
+/// Where a machine shows itself.
+#[derive(Clone)]
+pub struct Host {
+    /// Below which its identity is read.
+    pub root: PathBuf,
+    /// Where its processes are listed.
+    pub proc: PathBuf,
+    /// Its mount table.
+    pub mountinfo: PathBuf,
+    /// Where its cgroup hierarchies are mounted.
+    pub cgroups: PathBuf,
+    /// Its clock.
+    pub clock: BootClock,
+}
+
+/// Runs the agent of this machine until a signal tells it to stop.
 pub async fn run(settings: Settings) -> Result<(), Problem> {
+    let mut stop = Stop::new()?;
+    run_on(Host::this()?, settings, stop.told()).await
+}
+
+/// Runs the agent of `host` until it is told to stop. Dropped, it leaves everything as it is, as in a crash.
+pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), Problem> {
     let Settings {
         kube,
         kubeconfig,
@@ -62,32 +88,30 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         shutdown_timeout,
         dry_run,
     } = settings;
-    let mut stop = Stop::new()?;
+    tokio::pin!(stop);
 
     // Only one agent may touch this node's pods; one that touches nothing is no other hand.
     let _lock = if dry_run {
         None
     } else {
-        Some(lock(kubelet_root.pods())?)
+        Some(lock(kubelet_root.pods(), &host.proc)?)
     };
     let journal = if dry_run {
         Journal::forgetful()
     } else {
         open_journal(&state_dir)?
     };
-    let clock = BootClock::new().map_err(|error| Problem::configuration(format!("boot id: {error}"), "mount /proc"))?;
-    let machine = Identity::read(Path::new("/"));
-    let guard = Guard::new(machine, journal.clone());
+    let guard = Guard::new(Identity::read(&host.root), journal.clone(), host.proc.clone());
     guard.look(&kubelet_root).await;
     let effects = guard.effects(dry_run);
 
     let cri = Cri::new(&cri_endpoint, effects.clone());
     let version = tokio::select! {
         version = reach_runtime(&cri, &cri_endpoint) => version?,
-        () = stop.told() => return Ok(()),
+        () = &mut stop => return Ok(()),
     };
-    same_mount_namespace(&cri_endpoint).await?;
-    let cgroups = Cgroups::detect(Path::new(MOUNTINFO), Path::new(CGROUP_ROOT)).map_err(|error| {
+    same_mount_namespace(&host.proc, &cri_endpoint).await?;
+    let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| {
         Problem::configuration(
             format!("cgroups: {error}"),
             "mount /sys/fs/cgroup, and let the agent see it",
@@ -110,34 +134,28 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         )
     })?;
     let (changes_in, changes) = mpsc::channel(CHANGES);
-    let unfinished = journal.unfinished();
-    let (source, watch_report) = PodSource::new(
-        api.clone(),
-        guard.clone(),
-        Arc::clone(&counters),
-        changes_in,
-        unfinished,
-    );
+    let (mut source, watch_report) = PodSource::new(api.clone(), guard.clone(), Arc::clone(&counters), changes_in);
+    source.remember(journal.unfinished());
     let context = Arc::new(Context {
         events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
         api,
         cri,
         runtime_name: version.name.clone(),
         journal: journal.clone(),
-        clock,
+        clock: host.clock,
         counters: Arc::clone(&counters),
         effects,
         cgroups,
         cgroup_root,
         kubelet_root: kubelet_root.clone(),
         pod_logs_dir,
-        mounts: Arc::new(Mounts::new(MOUNTINFO, kubelet_root.path())),
+        mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.path())),
         quiet: Quiet::default(),
         stopping: CancellationToken::new(),
     });
     let (workers, handle) = PodWorkers::new(context, changes);
 
-    let mut tasks = vec![tokio::spawn(guard.clone().look_for_kubelet(kubelet_root))];
+    let mut tasks = vec![spawn(guard.clone().look_for_kubelet(kubelet_root))];
     if !dry_run {
         let listener = admin::listen(&socket).map_err(|error| {
             Problem::configuration(
@@ -155,7 +173,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
             workers: handle,
             counters,
         };
-        tasks.push(tokio::spawn(admin.serve(listener)));
+        tasks.push(spawn(admin.serve(listener)));
     }
     tracing::info!(
         node = node_name,
@@ -164,11 +182,11 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         dry_run,
         "Agent is running"
     );
-    let source = tokio::spawn(source.run());
-    let mut workers = tokio::spawn(workers.run(shutdown_timeout));
+    let source = spawn(source.run());
+    let mut workers = spawn(workers.run(shutdown_timeout));
 
     tokio::select! {
-        () = stop.told() => tracing::info!(timeout = ?shutdown_timeout, "Told to stop; pods that are being taken down may come to an end"),
+        () = &mut stop => tracing::info!(timeout = ?shutdown_timeout, "Told to stop; pods that are being taken down may come to an end"),
         ended = &mut workers => tracing::error!(?ended, "The map of workers has ended"),
     }
     source.abort();
@@ -179,7 +197,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
     {
         tracing::error!("The map of workers does not end");
     }
-    tasks.iter().for_each(JoinHandle::abort);
+    drop(tasks);
     if let Err(error) = journal.durable().await {
         tracing::error!(%error, "Journal is not on the disk");
     }
@@ -189,6 +207,28 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
     }
     tracing::info!("Agent has stopped");
     Ok(())
+}
+
+/// A task that ends with whoever started it.
+fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> AbortOnDropHandle<T> {
+    AbortOnDropHandle::new(tokio::spawn(task))
+}
+
+// === impl Host ===
+
+impl Host {
+    /// This machine.
+    pub fn this() -> Result<Self, Problem> {
+        let clock =
+            BootClock::new().map_err(|error| Problem::configuration(format!("boot id: {error}"), "mount /proc"))?;
+        Ok(Self {
+            root: "/".into(),
+            proc: PROC.into(),
+            mountinfo: MOUNTINFO.into(),
+            cgroups: CGROUP_ROOT.into(),
+            clock,
+        })
+    }
 }
 
 /// Being told to stop.
@@ -220,8 +260,8 @@ impl Stop {
     }
 }
 
-fn lock(pods: &Path) -> Result<PodsLock, Problem> {
-    PodsLock::acquire(pods, Path::new(PROC)).map_err(|error| {
+fn lock(pods: &Path, proc: &Path) -> Result<PodsLock, Problem> {
+    PodsLock::acquire(pods, proc).map_err(|error| {
         Problem::configuration(
             error.to_string(),
             "stop the other one first, or give this one a --kubelet-root of its own",
@@ -274,8 +314,8 @@ async fn reach_runtime(cri: &Cri, endpoint: &CriEndpoint) -> Result<RuntimeVersi
 }
 
 /// An unmount in another mount namespace than the runtime's would be a lie.
-pub async fn same_mount_namespace(endpoint: &CriEndpoint) -> Result<(), Problem> {
-    match mount_namespace::compare(Path::new(PROC), endpoint.path()).await {
+pub async fn same_mount_namespace(proc: &Path, endpoint: &CriEndpoint) -> Result<(), Problem> {
+    match mount_namespace::compare(proc, endpoint.path()).await {
         MountNamespace::Ok => Ok(()),
         MountNamespace::Other(whose) => Err(Problem::configuration(
             format!("this process is not in the mount namespace of {whose}: what it unmounts would stay mounted there"),

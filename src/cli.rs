@@ -30,7 +30,7 @@ pub enum Verb {
     Run(NodeFlags),
     /// Look whether the agent could work here: configuration, API, rights, identity, runtime. Touches nothing.
     #[command(
-        after_help = "Exit code: 0 all is well; 78 something is configured wrongly; 69 the API server or the runtime \
+        after_help = "Exit code: 0 all is well; 64 the command is used wrongly; 78 something is configured wrongly; 69 the API server or the runtime \
         cannot be reached; 1 anything else. The first of these that applies."
     )]
     Check(NodeFlags),

@@ -1,6 +1,6 @@
 //! Moments that outlive this process: measured from boot, so that a jump of the wall clock changes nothing.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -20,9 +20,10 @@ pub struct Mark {
 }
 
 /// Tells moments of this boot.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct BootClock {
     boot_id: String,
+    since_boot: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 impl BootClock {
@@ -32,21 +33,33 @@ impl BootClock {
     }
 
     fn from_file(path: &Path) -> std::io::Result<Self> {
-        let boot_id = std::fs::read_to_string(path)?.trim().to_owned();
-        Ok(Self { boot_id })
+        let boot_id = std::fs::read_to_string(path)?;
+        Ok(Self::of(boot_id.trim(), boottime))
+    }
+
+    /// A clock of some boot, which tells the time since then by `since_boot`.
+    pub fn of(boot_id: &str, since_boot: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self {
+            boot_id: boot_id.to_owned(),
+            since_boot: Arc::new(since_boot),
+        }
     }
 
     /// This moment.
     pub fn now(&self) -> Mark {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
         Mark {
             boot_id: self.boot_id.clone(),
-            since_boot: Duration::new(seconds, nanos),
+            since_boot: (self.since_boot)(),
             wall: Timestamp::now(),
         }
     }
+}
+
+fn boottime() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::new(seconds, nanos)
 }
 
 impl Mark {

@@ -133,7 +133,7 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
 
 /// Reads a kubeconfig and everything that it points to.
 pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
-    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| error.to_string())?;
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| first_line(&error))?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let mut config = config.map_err(|error| error.to_string())?;
     // What a retry means differs from caller to caller; each has its own.
@@ -156,6 +156,11 @@ async fn kubeconfig(path: Option<&Path>) -> Result<(kube::Config, PathBuf), Prob
         )
     })?;
     Ok((config, path.to_owned()))
+}
+
+/// Without the drawing of the place that errors in YAML come with.
+fn first_line(error: &dyn fmt::Display) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 fn node_name(name: Option<&str>) -> Result<String, Problem> {
@@ -223,7 +228,7 @@ fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfiguration, Pr
         )
     };
     let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
-    let config: KubeletConfiguration = serde_saphyr::from_str(&text).map_err(|error| problem(error.to_string()))?;
+    let config: KubeletConfiguration = serde_saphyr::from_str(&text).map_err(|error| problem(first_line(&error)))?;
     if config.cgroups_per_qos == Some(false) {
         return Err(problem(
             "cgroupsPerQOS is false: pods of this node have no cgroups of their own, which is not supported".to_owned(),

@@ -3,7 +3,7 @@
 //! Effects ask before each of them. What the guard does not know yet counts as "no".
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -31,6 +31,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Guard {
     machine: Arc<Identity>,
     journal: Journal,
+    proc: Arc<Path>,
     state: Arc<Mutex<State>>,
 }
 
@@ -43,11 +44,12 @@ struct State {
 // === impl Guard ===
 
 impl Guard {
-    /// A guard that lets nothing pass until the Node has been seen.
-    pub fn new(machine: Identity, journal: Journal) -> Self {
+    /// A guard that lets nothing pass until the Node has been seen, and that looks for a kubelet in `proc`.
+    pub fn new(machine: Identity, journal: Journal, proc: PathBuf) -> Self {
         Self {
             machine: Arc::new(machine),
             journal,
+            proc: proc.into(),
             state: Arc::new(Mutex::new(State {
                 world: Err("the Node has not been seen yet".to_owned()),
                 kubelet: Some("not looked for yet".to_owned()),
@@ -117,8 +119,8 @@ impl Guard {
 
     /// One look.
     pub async fn look(&self, kubelet_root: &KubeletRoot) {
-        let root = kubelet_root.clone();
-        let found = tokio::task::spawn_blocking(move || kubelet_process::find(Path::new(PROC), &root)).await;
+        let (proc, root) = (Arc::clone(&self.proc), kubelet_root.clone());
+        let found = tokio::task::spawn_blocking(move || kubelet_process::find(&proc, &root)).await;
         let kubelet = match found {
             Ok(Ok(found)) => found
                 .first()

@@ -142,7 +142,7 @@ impl Journal {
                 namespace: entry.namespace.as_str().into(),
                 name: entry.name.as_str().into(),
             };
-            PodView::remembered(pod, entry.begun.wall)
+            PodView::remembered(pod)
         };
         state.pods.iter().map(view).collect()
     }

@@ -172,6 +172,24 @@ impl PodView {
         Some(view)
     }
 
+    /// A pod of which nothing but its identity is known.
+    pub fn remembered(pod: PodRef) -> Self {
+        Self {
+            pod,
+            deletion: None,
+            terminal_phase: false,
+            mirror: false,
+            spec_grace: None,
+            host_network: false,
+            ips: Vec::new(),
+            host_ip: None,
+            attachable_volumes: false,
+            dynamic_resources: false,
+            containers: Vec::new(),
+            object: None,
+        }
+    }
+
     fn of(pod: &Pod) -> Option<Self> {
         let meta = &pod.metadata;
         let required = |field: &Option<String>| field.as_deref().filter(|text| !text.is_empty()).map(Arc::<str>::from);
@@ -211,27 +229,6 @@ impl PodView {
             containers: spec.map(containers).unwrap_or_default(),
             object: None,
         })
-    }
-
-    /// A pod that was being deleted at `since`, of which only the names are left.
-    pub fn remembered(pod: PodRef, since: Timestamp) -> Self {
-        Self {
-            pod,
-            deletion: Some(Deletion {
-                timestamp: since,
-                grace: None,
-            }),
-            terminal_phase: false,
-            mirror: false,
-            spec_grace: None,
-            host_network: false,
-            ips: Vec::new(),
-            host_ip: None,
-            attachable_volumes: false,
-            dynamic_resources: false,
-            containers: Vec::new(),
-            object: None,
-        }
     }
 
     /// Whether this pod is to be taken down.

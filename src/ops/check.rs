@@ -11,7 +11,7 @@ use x509_parser::pem::Pem;
 use crate::{
     agent,
     api::{ApiClient, ApiError},
-    config::{Problem, Settings},
+    config::{Problem, ProblemKind, Settings},
     guard::PROC,
     node::{
         cgroups::Cgroups,
@@ -27,6 +27,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// From here on a certificate's end is worth a warning.
 const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// From sysexits.h: the command was used wrongly.
+const USAGE: u8 = 64;
 /// From sysexits.h: a service cannot be reached.
 const UNAVAILABLE: u8 = 69;
 /// From sysexits.h: something is configured wrongly.
@@ -52,6 +54,8 @@ pub enum Verdict {
     Ok,
     /// Works, and is worth a look.
     Warning,
+    /// Wrong on the command line.
+    Usage,
     /// Configured wrongly.
     Configuration,
     /// Cannot be reached.
@@ -190,7 +194,7 @@ async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
             return rows;
         }
     }
-    rows.push(match agent::same_mount_namespace(endpoint).await {
+    rows.push(match agent::same_mount_namespace(Path::new(PROC), endpoint).await {
         Ok(()) => Row::ok("mount namespace", "the runtime's"),
         Err(problem) => Row::from_problem("mount namespace", &problem),
     });
@@ -331,10 +335,12 @@ pub fn table(rows: &[Row]) -> String {
     out
 }
 
-/// The first that applies: configuration, unreachable, anything else.
+/// The first that applies: usage, configuration, unreachable, anything else.
 pub fn exit_code(rows: &[Row]) -> u8 {
     let any = |verdict| rows.iter().any(|row| row.verdict == verdict);
-    if any(Verdict::Configuration) {
+    if any(Verdict::Usage) {
+        USAGE
+    } else if any(Verdict::Configuration) {
         CONFIGURATION
     } else if any(Verdict::Unreachable) {
         UNAVAILABLE
@@ -350,7 +356,7 @@ impl Verdict {
         match self {
             Self::Ok => "ok",
             Self::Warning => "note",
-            Self::Configuration | Self::Unreachable | Self::Failed => "FAIL",
+            Self::Usage | Self::Configuration | Self::Unreachable | Self::Failed => "FAIL",
         }
     }
 }
@@ -358,6 +364,7 @@ impl Verdict {
 // === impl Row ===
 
 impl Row {
+    #[allow(clippy::needless_pass_by_value, reason = "errors and texts alike end here")]
     fn new(what: &str, verdict: Verdict, seen: impl ToString, remedy: &str) -> Self {
         Self {
             what: what.to_owned(),
@@ -372,7 +379,11 @@ impl Row {
     }
 
     fn from_problem(what: &str, problem: &Problem) -> Self {
-        Self::new(what, Verdict::Configuration, &problem.what, &problem.remedy)
+        let verdict = match problem.kind {
+            ProblemKind::Usage => Verdict::Usage,
+            ProblemKind::Configuration => Verdict::Configuration,
+        };
+        Self::new(what, verdict, &problem.what, &problem.remedy)
     }
 }
 
@@ -394,13 +405,14 @@ mod tests {
                 .map(|verdict| Row::new("x", *verdict, "", ""))
                 .collect::<Vec<_>>()
         };
-        let cases: [(&[Verdict], u8); 6] = [
+        let cases: [(&[Verdict], u8); 7] = [
             (&[], 0),
             (&[Verdict::Ok, Verdict::Warning], 0),
             (&[Verdict::Failed, Verdict::Ok], 1),
             (&[Verdict::Failed, Verdict::Unreachable], 69),
             (&[Verdict::Unreachable, Verdict::Configuration], 78),
             (&[Verdict::Failed, Verdict::Configuration], 78),
+            (&[Verdict::Configuration, Verdict::Usage], 64),
         ];
         for (verdicts, code) in cases {
             assert_eq!(exit_code(&rows(verdicts)), code, "{verdicts:?}");

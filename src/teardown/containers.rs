@@ -14,7 +14,10 @@ use super::{
 };
 use crate::{
     context::Context,
-    node::cri::types::{Container, ContainerState, RuntimePod},
+    node::cri::{
+        CriError,
+        types::{Container, ContainerState, RuntimePod},
+    },
     pod::{ContainerView, Hook, PodView, Role},
     record::{Record, Step},
     report::events::Reason,
@@ -138,7 +141,12 @@ impl Stop<'_> {
             result = hooks::run(&self.context.cri, spec, hook, &place, deadline) => result,
             () = passed(self.deadline.clone()) => Err(HookError::Overrun),
         };
-        if let Err(error) = journal.hook_ended(uid, &container.id).await {
+        // A hook that the runtime was not asked for, or was lost on while it ran, is one that was interrupted.
+        let interrupted = matches!(
+            result,
+            Err(HookError::Runtime(CriError::Unreachable { .. } | CriError::Held { .. }))
+        );
+        if !interrupted && let Err(error) = journal.hook_ended(uid, &container.id).await {
             tracing::error!(container = container.name, %error, "End of the preStop hook is not recorded");
         }
         if let Err(error) = &result {
@@ -203,11 +211,7 @@ impl Stop<'_> {
         }
     }
 
-    async fn stop_call(
-        &self,
-        container: &Container,
-        deadline: Instant,
-    ) -> Result<(), crate::node::cri::error::CriError> {
+    async fn stop_call(&self, container: &Container, deadline: Instant) -> Result<(), CriError> {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .clamp(MIN_STOP, MAX_STOP);

@@ -11,19 +11,22 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct KnownPods {
     pods: HashMap<PodUid, Arc<PodView>>,
+    /// Those that an earlier run began to take down and that this one has not seen.
+    remembered: HashMap<PodUid, Arc<PodView>>,
 }
 
 // === impl KnownPods ===
 
 impl KnownPods {
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.pods.len()
+    /// Pods that an earlier run began to take down: suspects from the first list on.
+    pub fn remember(&mut self, pods: impl IntoIterator<Item = PodView>) {
+        let pods = pods.into_iter().map(|view| (view.pod.uid.clone(), Arc::new(view)));
+        self.remembered.extend(pods);
     }
 
-    /// What an earlier run of this agent was busy with: if the first list lacks it, it is suspected to be gone.
-    pub fn expect(&mut self, view: PodView) {
-        self.pods.insert(view.pod.uid.clone(), Arc::new(view));
+    /// How many were seen and are not known to be gone.
+    pub fn len(&self) -> usize {
+        self.pods.len()
     }
 
     /// Pods that have no reason to vanish.
@@ -40,7 +43,7 @@ impl KnownPods {
             before.remove(&view.pod.uid);
             changes.push(self.keep(view));
         }
-        let suspects: Vec<_> = before.values().cloned().collect();
+        let suspects = before.values().chain(self.remembered.values()).cloned().collect();
         self.pods.extend(before);
         (changes, suspects)
     }
@@ -52,13 +55,15 @@ impl KnownPods {
 
     /// A DELETED event, which carries the last state of the object.
     pub fn deleted(&mut self, view: PodView) -> Change {
+        self.remembered.remove(&view.pod.uid);
         self.pods.remove(&view.pod.uid);
         Change::Removed(Arc::new(view))
     }
 
     /// A suspect is proven to be gone.
     pub fn gone(&mut self, uid: &PodUid) -> Option<Change> {
-        self.pods.remove(uid).map(Change::Removed)
+        let remembered = self.remembered.remove(uid);
+        self.pods.remove(uid).or(remembered).map(Change::Removed)
     }
 
     fn keep(&mut self, view: PodView) -> Change {
@@ -72,6 +77,7 @@ impl KnownPods {
         } else {
             Arc::clone(&view)
         };
+        self.remembered.remove(&view.pod.uid);
         self.pods.insert(view.pod.uid.clone(), small);
         Change::Seen(view)
     }
@@ -118,6 +124,18 @@ mod tests {
         let (changes, suspects) = known.listed(vec![view("a", "2")]);
         assert!(matches!(&changes[..], [Change::Seen(view)] if view.pod.uid.as_str() == "2"));
         assert_eq!(uids(&suspects), ["1"]);
+    }
+
+    #[test]
+    fn what_is_remembered_is_suspected_until_it_is_seen_or_gone_and_counts_as_nothing_seen() {
+        let mut known = KnownPods::default();
+        known.remember([view("a", "1"), view("b", "2")]);
+        assert_eq!(known.len(), 0);
+        let (_, suspects) = known.listed(vec![view("b", "2")]);
+        assert_eq!((known.len(), uids(&suspects)), (1, vec!["1"]));
+        assert!(matches!(known.gone(&"1".into()), Some(Change::Removed(_))));
+        let (_, suspects) = known.listed(vec![view("b", "2")]);
+        assert!(suspects.is_empty());
     }
 
     #[test]

@@ -80,17 +80,13 @@ struct Closed;
 // === impl PodSource ===
 
 impl PodSource {
-    /// A source that sends to `changes`. `unfinished` are pods that an earlier run was busy with: the first list shows
-    /// whether their objects are still there.
+    /// A source that sends to `changes`.
     pub fn new(
         api: ApiClient,
         guard: Guard,
         counters: Arc<Counters>,
         changes: mpsc::Sender<Change>,
-        unfinished: Vec<PodView>,
     ) -> (Self, watch::Receiver<WatchReport>) {
-        let mut known = KnownPods::default();
-        unfinished.into_iter().for_each(|view| known.expect(view));
         let (report, reports) = watch::channel(WatchReport {
             state: SourceState::Connecting,
             pods: 0,
@@ -101,13 +97,18 @@ impl PodSource {
             api,
             guard,
             counters,
-            known,
+            known: KnownPods::default(),
             unreadable: HashSet::new(),
             highest: 0,
             changes,
             report,
         };
         (source, reports)
+    }
+
+    /// Looks also for pods that an earlier run began to take down: their objects may have gone while none ran.
+    pub fn remember(&mut self, pods: impl IntoIterator<Item = PodView>) {
+        self.known.remember(pods);
     }
 
     /// Lists and watches until nobody listens any more.

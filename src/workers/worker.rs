@@ -98,15 +98,22 @@ impl Worker {
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
+            let context = Arc::clone(&self.context);
             tokio::select! {
                 () = sleep(pause) => {}
-                // News is acted on at once; a closed channel means that nobody asks for this pod any more.
-                changed = self.updates.changed() => match changed {
-                    Ok(()) => pauses = backoff.build(),
-                    Err(_) => return Outcome::Kept,
-                },
-                () = self.context.stopping.cancelled() => return Outcome::Kept,
+                () = self.matters(&update) => pauses = backoff.build(),
+                () = context.stopping.cancelled() => return Outcome::Kept,
             }
+        }
+    }
+
+    /// Returns when there is news worth another attempt at once: the deletion, or the object's end. Most news is the echo
+    /// of what this worker has written itself.
+    async fn matters(&mut self, update: &PodUpdate) {
+        let news = |newer: &PodUpdate| newer.removed != update.removed || newer.view.deletion != update.view.deletion;
+        if self.updates.wait_for(news).await.is_err() {
+            // There will be no more news.
+            std::future::pending::<()>().await;
         }
     }
 

@@ -1,0 +1,135 @@
+//! `check`: what stands in the way, with the code of the gravest.
+
+use testbed::{
+    apiserver::{Config, MemApiServer, faults::Fault},
+    scripted_cri::{ScriptedCri, World},
+};
+use tokio::task::spawn_blocking;
+
+use crate::command::{Flags, NODE, Told};
+
+async fn api() -> MemApiServer {
+    let nodes = vec![NODE.to_owned()];
+    let config = Config {
+        nodes,
+        ..Config::default()
+    };
+    MemApiServer::start(config).await.unwrap()
+}
+
+async fn check(flags: Flags) -> Told {
+    spawn_blocking(move || flags.tell("check")).await.unwrap()
+}
+
+/// The rows that failed, by what they looked at.
+fn failed(told: &Told) -> Vec<&str> {
+    let rows = told.out.lines().filter_map(|line| line.strip_prefix("FAIL  "));
+    rows.filter_map(|row| row.split("  ").next()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_is_well_where_server_and_runtime_answer() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = Flags::at(&api).with("cri-endpoint", cri.endpoint());
+    let paths = [flags.path("state"), flags.path("run")];
+    let told = check(flags).await;
+    assert_eq!((told.code, failed(&told)), (Some(0), vec![]), "{told:?}");
+    for word in [
+        "v1.36",
+        "containerd 1.6.20",
+        "right to delete pods",
+        "mount namespace",
+        "is this machine",
+    ] {
+        assert!(told.out.contains(word), "{word:?} is not in {}", told.out);
+    }
+    assert!(paths.iter().all(|path| !path.exists()), "check touches nothing");
+    let writes = api.requests().into_iter().filter(|request| {
+        !matches!(&*request.asked.verb, "get" | "list" | "watch") && !request.asked.path.contains("accessreviews")
+    });
+    assert_eq!(writes.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_that_is_away_cannot_be_reached() {
+    let api = api().await;
+    let told = check(Flags::at(&api)).await;
+    assert_eq!((told.code, failed(&told)), (Some(69), vec!["runtime"]), "{told:?}");
+    assert!(told.out.contains("start the container runtime"), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_cannot_be_reached() {
+    let cri = ScriptedCri::start(World::new()).await;
+    let told = check(Flags::good().with("cri-endpoint", cri.endpoint())).await;
+    assert_eq!((told.code, failed(&told)), (Some(69), vec!["API server"]), "{told:?}");
+    assert!(
+        told.out.contains("127.0.0.1:1") || told.out.contains("/version"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_speaks_something_else_is_a_mistake_and_comes_before_what_is_away() {
+    let cri = ScriptedCri::start(World::new()).await;
+    cri.speak_another_protocol().await;
+    let told = check(Flags::good().with("cri-endpoint", cri.endpoint())).await;
+    assert_eq!(
+        (told.code, failed(&told)),
+        (Some(78), vec!["API server", "runtime"]),
+        "{told:?}"
+    );
+    assert!(told.out.contains("name the socket of containerd"), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_does_not_exist_is_a_mistake() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = Flags::at(&api)
+        .with("cri-endpoint", cri.endpoint())
+        .with("node-name", "n2");
+    // With rights to look at any node, as an administrator would check.
+    std::fs::write(flags.path("kubeconfig"), api.admin_kubeconfig()).unwrap();
+    let told = check(flags).await;
+    assert_eq!((told.code, failed(&told)), (Some(78), vec!["Node"]), "{told:?}");
+    assert!(
+        told.out.contains("there is no Node n2") && told.out.contains("kubectl get nodes"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_of_another_machine_is_a_mistake() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let info = serde_json::json!({ "machineID": "another" });
+    let node = serde_json::json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE }, "status": { "nodeInfo": info },
+    });
+    api.insert_raw(node).unwrap();
+    let told = check(Flags::at(&api).with("cri-endpoint", cri.endpoint())).await;
+    assert_eq!((told.code, failed(&told)), (Some(78), vec!["Node"]), "{told:?}");
+    assert!(told.out.contains("another"), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_credentials_and_missing_rights_are_failures_of_another_kind() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = Flags::at(&api).with("cri-endpoint", cri.endpoint());
+    let stranger = testbed::api::kubeconfig(&api.url(), None, "stranger", "no such token");
+    std::fs::write(flags.path("kubeconfig"), stranger).unwrap();
+    let told = check(flags).await;
+    assert_eq!(told.code, Some(1), "{told:?}");
+    assert!(told.out.contains("401") && told.out.contains("renew"), "{told:?}");
+
+    api.faults().inject(Fault::status(500).verb("post").once());
+    let told = check(Flags::at(&api).with("cri-endpoint", cri.endpoint())).await;
+    assert_eq!(
+        (told.code, failed(&told)),
+        (Some(1), vec!["right to list pods"]),
+        "{told:?}"
+    );
+}

@@ -1,0 +1,251 @@
+//! Mistakes on the command line and in what it points to: each one clear line, with thing, remedy and exit code.
+
+use std::fs;
+
+use crate::command::{Flags, told};
+
+const USAGE: Option<i32> = Some(64);
+const CONFIGURATION: Option<i32> = Some(78);
+
+/// Flags, code, and words of the line that complains, the last of them from its remedy.
+type Case = (Flags, Option<i32>, [&'static str; 3]);
+
+fn cases() -> Vec<Case> {
+    let file = |name: &str, text: &str| {
+        let flags = Flags::good();
+        fs::write(flags.path(name), text).unwrap();
+        flags
+    };
+    vec![
+        (
+            Flags::good().without("kubeconfig"),
+            USAGE,
+            ["--kubeconfig", "is missing", "kubelet.conf"],
+        ),
+        (
+            Flags::good().with("shutdown-timeout", "20"),
+            USAGE,
+            ["--shutdown-timeout", "20", "20s"],
+        ),
+        (
+            Flags::good().with("shutdown-timeout", "soon"),
+            USAGE,
+            ["--shutdown-timeout", "soon", "20s"],
+        ),
+        (
+            Flags::good().with("node-name", "../n1"),
+            USAGE,
+            ["--node-name", "../n1", "kubectl get nodes"],
+        ),
+        (
+            Flags::good().with("cri-endpoint", "tcp://1.2.3.4:5"),
+            USAGE,
+            ["--cri-endpoint", "tcp://", "unix:///"],
+        ),
+        (
+            Flags::good().with("cgroup-root", "/a/../b"),
+            USAGE,
+            ["--cgroup-root", "..", "cgroupRoot"],
+        ),
+        (
+            Flags::good().with_path("kubeconfig", "absent"),
+            CONFIGURATION,
+            ["--kubeconfig", "absent", "readable"],
+        ),
+        (
+            file("bad", "clusters: [").with_path("kubeconfig", "bad"),
+            CONFIGURATION,
+            ["--kubeconfig", "bad", "kubeconfig"],
+        ),
+        (
+            file("empty", "").with_path("kubeconfig", "empty"),
+            CONFIGURATION,
+            ["--kubeconfig", "empty", "kubeconfig"],
+        ),
+        (
+            Flags::good().with_path("kubelet-root", "absent"),
+            CONFIGURATION,
+            ["--kubelet-root", "absent", "--root-dir"],
+        ),
+        (
+            file("kubelet/file", "").with_path("kubelet-root", "kubelet/file"),
+            CONFIGURATION,
+            ["--kubelet-root", "file", "--root-dir"],
+        ),
+        (
+            Flags::good().with_path("kubelet-config", "absent"),
+            CONFIGURATION,
+            ["--kubelet-config", "absent", "--config"],
+        ),
+        (
+            file("config", "cgroupsPerQOS: false").with_path("kubelet-config", "config"),
+            CONFIGURATION,
+            ["--kubelet-config", "cgroupsPerQOS", "--config"],
+        ),
+        (
+            file("config", "podLogsDir: logs").with_path("kubelet-config", "config"),
+            CONFIGURATION,
+            ["--kubelet-config", "podLogsDir", "--config"],
+        ),
+        (
+            file("plain", "").with_path("state-dir", "plain/state"),
+            CONFIGURATION,
+            ["--state-dir", "is not a directory", "write to"],
+        ),
+        (
+            Flags::good().with("state-dir", "state"),
+            CONFIGURATION,
+            ["--state-dir", "absolute", "write to"],
+        ),
+        (
+            Flags::good().with_path("socket", "kubelet"),
+            CONFIGURATION,
+            ["--socket", "is a directory", "name a path"],
+        ),
+        (
+            Flags::good().with("cri-endpoint", "unix:///dev/null"),
+            CONFIGURATION,
+            ["--cri-endpoint", "is not a socket", "listens"],
+        ),
+    ]
+}
+
+#[test]
+fn every_mistake_is_one_line_that_names_the_thing_and_the_remedy() {
+    for (flags, code, words) in cases() {
+        let told = flags.tell("run");
+        assert_eq!(told.code, code, "{words:?}: {told:?}");
+        let lines = told.complaints();
+        assert_eq!(lines.len(), 1, "{words:?}: {told:?}");
+        for word in words {
+            assert!(lines[0].contains(word), "{word:?} is not in {told:?}");
+        }
+        assert!(
+            !flags.path("state").exists() && !flags.path("run").exists(),
+            "something was made: {told:?}"
+        );
+    }
+}
+
+#[test]
+fn check_ends_with_the_same_code_and_shows_the_same_remedy() {
+    for (flags, code, words) in cases() {
+        let told = flags.tell("check");
+        assert_eq!(told.code, code, "{words:?}: {told:?}");
+        for word in words {
+            assert!(told.out.contains(word), "{word:?} is not in {told:?}");
+        }
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let flags = Flags::good()
+        .with_path("kubeconfig", "absent")
+        .with_path("kubelet-root", "absent")
+        .with("cri-endpoint", "unix:///dev/null")
+        .with("node-name", "N_1");
+    let told = flags.tell("run");
+    let lines = told.complaints();
+    let named = ["--kubeconfig", "--node-name", "--cri-endpoint", "--kubelet-root"];
+    assert_eq!(lines.len(), named.len(), "{told:?}");
+    for (line, flag) in lines.iter().zip(named) {
+        assert!(line.starts_with("pod-teardown: ") && line.contains(flag), "{line}");
+    }
+    // Wrong usage comes before wrong configuration.
+    assert_eq!(told.code, USAGE);
+}
+
+#[test]
+fn what_is_no_flag_and_no_verb_is_wrong_usage() {
+    for arguments in [
+        &["run", "--grace", "5s"][..],
+        &["check", "--no-such-flag"],
+        &["status", "--kubeconfig", "x"],
+        &["timeline"],
+        &["timeline", "web-0"],
+        &["timeline", "default/web-0", "--format", "png"],
+        &["run", "--cgroup-driver", "fancy"],
+        &["why"],
+        &[],
+    ] {
+        let told = told(arguments);
+        assert_eq!(told.code, USAGE, "{arguments:?}: {told:?}");
+        assert!(!told.err.is_empty() && told.out.is_empty(), "{arguments:?}: {told:?}");
+    }
+    assert!(told(&["run", "--grace", "5s"]).err.contains("--grace"));
+    assert!(told(&["timeline", "web-0"]).err.contains("NAMESPACE/NAME"));
+}
+
+#[test]
+fn help_says_what_each_verb_takes_and_how_it_ends() {
+    let help = told(&["--help"]);
+    assert_eq!(help.code, Some(0));
+    for verb in ["run", "check", "status", "timeline"] {
+        assert!(help.out.contains(verb), "{verb} is not in {}", help.out);
+    }
+    let flags = [
+        "kubeconfig",
+        "node-name",
+        "cri-endpoint",
+        "kubelet-root",
+        "kubelet-config",
+        "cgroup-driver",
+        "cgroup-root",
+        "state-dir",
+        "socket",
+        "shutdown-timeout",
+        "dry-run",
+    ];
+    for verb in ["run", "check"] {
+        let help = told(&[verb, "--help"]);
+        assert_eq!(help.code, Some(0));
+        for flag in flags {
+            let variable = format!("POD_TEARDOWN_{}", flag.to_uppercase().replace('-', "_"));
+            assert!(help.out.contains(&format!("--{flag}")), "{verb}: {flag}");
+            assert!(help.out.contains(&variable), "{verb}: {variable}");
+        }
+    }
+    let check = told(&["check", "--help"]).out;
+    assert!(
+        ["78", "69", "Exit code"].iter().all(|word| check.contains(word)),
+        "{check}"
+    );
+    assert!(told(&["timeline", "--help"]).out.contains("NS/POD"));
+    assert!(told(&["status", "--help"]).out.contains("--json"));
+}
+
+#[test]
+fn a_flag_may_be_given_by_its_environment_variable() {
+    let flags = Flags::good()
+        .with("shutdown-timeout", "20")
+        .with_path("kubelet-root", "absent")
+        .by_environment("shutdown-timeout", "POD_TEARDOWN_SHUTDOWN_TIMEOUT")
+        .by_environment("kubelet-root", "POD_TEARDOWN_KUBELET_ROOT")
+        .by_environment("kubeconfig", "POD_TEARDOWN_KUBECONFIG");
+    let told = flags.tell("run");
+    let lines = told.complaints();
+    assert_eq!(lines.len(), 2, "{told:?}");
+    assert!(
+        lines[0].contains("--kubelet-root") && lines[1].contains("--shutdown-timeout"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn questions_to_an_agent_that_does_not_run_say_so() {
+    let flags = Flags::good();
+    let socket = flags.socket().display().to_string();
+    for arguments in [
+        &["status", "--socket", &socket][..],
+        &["status", "--json", "--socket", &socket],
+        &["timeline", "default/web-0", "--socket", &socket],
+    ] {
+        let told = told(arguments);
+        assert_eq!(told.code, Some(1), "{told:?}");
+        assert_eq!(told.complaints().len(), 1, "{told:?}");
+        for word in ["no agent answers", &socket, "is it running", "--socket"] {
+            assert!(told.err.contains(word), "{word:?} is not in {told:?}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `run` as a process: what it waits for, what it refuses, and how it ends.
+
+use std::{fs, process::Stdio, time::Duration};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use testbed::{
+    apiserver::{Config, MemApiServer},
+    scripted_cri::{ScriptedCri, World},
+};
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, sleep, timeout},
+};
+
+use crate::command::{Flags, NODE};
+
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Agent {
+    child: Child,
+    flags: Flags,
+}
+
+impl Agent {
+    fn start(flags: Flags) -> Self {
+        let log = fs::File::create(flags.path("log")).unwrap();
+        let mut command = Command::from(flags.command("run"));
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Self { child, flags }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.flags.path("log")).unwrap()
+    }
+
+    async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let late = Instant::now() + PATIENCE;
+        while !holds(self) {
+            assert!(Instant::now() < late, "never: {what}\n{}", self.log());
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("ended with {status} before: {what}\n{}", self.log());
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn says(&mut self, words: &str) {
+        self.until(words, |agent| agent.log().contains(words)).await;
+    }
+
+    async fn ended(&mut self) -> Option<i32> {
+        timeout(PATIENCE, self.child.wait()).await.unwrap().unwrap().code()
+    }
+
+    async fn terminate(&mut self) -> Option<i32> {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        self.ended().await
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let socket = self.flags.socket().to_str().unwrap();
+        let told = crate::command::told(&["status", "--json", "--socket", socket]);
+        serde_json::from_str(&told.out).unwrap_or_default()
+    }
+}
+
+async fn api() -> MemApiServer {
+    let nodes = vec![NODE.to_owned()];
+    let config = Config {
+        nodes,
+        ..Config::default()
+    };
+    MemApiServer::start(config).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_that_is_not_there_yet_is_waited_for_and_work_begins_when_it_is() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    cri.stop().await;
+    fs::remove_file(cri.path()).ok();
+    let mut agent = Agent::start(Flags::at(&api).with("cri-endpoint", cri.endpoint()));
+    agent.says("Container runtime is not to be had").await;
+    cri.start_again().await;
+    agent
+        .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
+        .await;
+    assert_eq!(agent.terminate().await, Some(0));
+    assert!(!agent.flags.socket().exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_when_told_also_while_it_waits_for_the_runtime() {
+    let mut agent = Agent::start(Flags::good());
+    agent.says("Container runtime is not to be had").await;
+    assert_eq!(agent.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_listens_there_and_speaks_something_else_is_a_mistake() {
+    let cri = ScriptedCri::start(World::new()).await;
+    cri.speak_another_protocol().await;
+    let mut agent = Agent::start(Flags::good().with("cri-endpoint", cri.endpoint()));
+    assert_eq!(agent.ended().await, Some(78));
+    let log = agent.log();
+    let complaint = log
+        .lines()
+        .find(|line| line.starts_with("pod-teardown: "))
+        .expect("a complaint");
+    for word in ["--cri-endpoint", "does not speak CRI", "containerd or CRI-O"] {
+        assert!(complaint.contains(word), "{word:?} is not in {complaint}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_is_waited_for_and_status_says_so() {
+    let cri = ScriptedCri::start(World::new()).await;
+    let mut agent = Agent::start(Flags::good().with("cri-endpoint", cri.endpoint()));
+    agent
+        .until("the watch has an error", |agent| {
+            agent.status()["watch"]["error"].is_string()
+        })
+        .await;
+    assert_eq!(agent.status()["watch"]["state"], "connecting");
+    assert!(
+        agent.status()["held"].as_str().unwrap().contains("has not been seen"),
+        "{}",
+        agent.status()
+    );
+    assert_eq!(agent.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_does_not_exist_is_waited_for_and_status_says_so() {
+    let api = MemApiServer::start(Config::default()).await.unwrap();
+    let cri = ScriptedCri::start(World::new()).await;
+    let mut agent = Agent::start(Flags::at(&api).with("cri-endpoint", cri.endpoint()));
+    agent
+        .until("the watch has an error", |agent| {
+            agent.status()["watch"]["error"].is_string()
+        })
+        .await;
+    let error = agent.status()["watch"]["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("404") && error.contains(NODE), "{error}");
+    let node = serde_json::json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } });
+    api.insert_raw(node).unwrap();
+    agent
+        .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
+        .await;
+    assert_eq!(agent.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_second_agent_of_a_node_names_the_first_and_ends() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let mut first = Agent::start(Flags::at(&api).with("cri-endpoint", cri.endpoint()));
+    first
+        .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
+        .await;
+    let pods = first.flags.path("kubelet");
+    let second = Flags::at(&api)
+        .with("cri-endpoint", cri.endpoint())
+        .with("kubelet-root", pods.display());
+    let mut second = Agent::start(second);
+    assert_eq!(second.ended().await, Some(78));
+    let pid = format!("process {}", first.child.id().unwrap());
+    assert!(
+        second.log().contains(&pid) && second.log().contains("stop the other one first"),
+        "{}",
+        second.log()
+    );
+    assert!(first.status()["watch"]["state"] == "watching");
+    assert_eq!(first.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_directory_that_cannot_be_made_and_a_damaged_journal_are_mistakes() {
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = Flags::good().with("cri-endpoint", cri.endpoint());
+    fs::create_dir(flags.path("state")).unwrap();
+    fs::write(flags.path("state/journal.redb"), "no database").unwrap();
+    let mut agent = Agent::start(flags);
+    assert_eq!(agent.ended().await, Some(78));
+    let log = agent.log();
+    let complaint = log
+        .lines()
+        .find(|line| line.starts_with("pod-teardown: "))
+        .expect("a complaint");
+    assert!(
+        complaint.contains("--state-dir") && complaint.contains("move it away"),
+        "{complaint}"
+    );
+}

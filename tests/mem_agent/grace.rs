@@ -1,0 +1,158 @@
+//! The grace period while it runs: it can be shortened wherever the pod stands, and never grows.
+
+use serde_json::{Value, json};
+use testbed::scripted_cri::{ExecSync, Kind, StopContainer, expect};
+use tokio::time::{Instant, sleep};
+
+use crate::node::{Node, exec, hooked, plain, pod, secs, until};
+
+fn sidecars() -> Value {
+    json!([
+        { "name": "mesh", "image": "i", "restartPolicy": "Always" },
+        { "name": "logs", "image": "i", "restartPolicy": "Always" },
+    ])
+}
+
+/// A node with a pod of two sidecars and a main container, all of which ignore their stop signal.
+async fn with_sidecars() -> Node {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| {
+        let pod = pod.container("mesh").ignores_term();
+        drop(pod.container("logs").ignores_term().container("main").ignores_term());
+    });
+    let mut object = pod("web", &plain());
+    object["spec"]["initContainers"] = sidecars();
+    node.object(object);
+    node.start().await;
+    node.cri.allow_everything();
+    node
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_grace_reaches_a_container_that_is_waited_for() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri.allow_everything();
+    let began = Instant::now();
+    node.delete("web", Some(60)).await;
+    sleep(secs(10)).await;
+    node.delete("web", Some(15)).await;
+    node.gone("web").await;
+    assert!(
+        began.elapsed() >= secs(15) && began.elapsed() < secs(16),
+        "{:?}",
+        began.elapsed()
+    );
+    let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
+    let timeouts: Vec<_> = stops.iter().filter_map(|(_, seen)| seen.timeout).collect();
+    assert_eq!(timeouts, [secs(60), secs(5)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_longer_grace_is_ignored() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri.in_order([expect(StopContainer::of("main").timeout(secs(10)))]);
+    let began = Instant::now();
+    node.delete("web", Some(10)).await;
+    sleep(secs(2)).await;
+    let mut longer = node.get("web").await.unwrap();
+    longer["metadata"]["deletionGracePeriodSeconds"] = 600.into();
+    node.object(longer);
+    sleep(secs(2)).await;
+    node.cri.allow_everything();
+    node.gone("web").await;
+    assert!(began.elapsed() < secs(11), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_grace_ends_a_hook_and_what_is_left_goes_to_the_container() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ignores_term().commands(secs(50), 0, b""));
+    });
+    node.start().await;
+    node.cri.in_order([
+        expect(ExecSync::of("main").command(&["drain"]).timeout(secs(60))),
+        expect(StopContainer::of("main").timeout(secs(2))),
+    ]);
+    let began = Instant::now();
+    node.delete("web", Some(60)).await;
+    sleep(secs(10)).await;
+    node.delete("web", Some(12)).await;
+    node.calls(2, |_| true).await;
+    assert!(
+        began.elapsed() >= secs(12) && began.elapsed() < secs(13),
+        "{:?}",
+        began.elapsed()
+    );
+    node.cri.allow_everything();
+    node.gone("web").await;
+    assert!(began.elapsed() < secs(15), "{:?}", began.elapsed());
+    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sidecars_are_stopped_after_the_main_container_in_reverse_order() {
+    let node = with_sidecars().await;
+    // They end as soon as they are told.
+    node.cri.change(|world| {
+        for container in world.containers.values_mut() {
+            container.on_term = testbed::scripted_cri::OnTerm::End(secs(3), 0);
+        }
+    });
+    node.delete("web", None).await;
+    let stops = node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
+    let order: Vec<_> = stops
+        .iter()
+        .map(|(at, seen)| (&*seen.name, (*at - stops[0].0).as_secs()))
+        .collect();
+    assert_eq!(order, [("main", 0), ("logs", 3), ("mesh", 6)]);
+    let timeouts: Vec<_> = stops.iter().filter_map(|(_, seen)| seen.timeout).collect();
+    assert_eq!(timeouts, [secs(30), secs(27), secs(24)], "all inside the one deadline");
+    node.gone("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_grace_reaches_the_sequence_of_sidecars() {
+    let node = with_sidecars().await;
+    let began = Instant::now();
+    node.delete("web", Some(60)).await;
+    sleep(secs(4)).await;
+    node.delete("web", Some(5)).await;
+    node.gone("web").await;
+    // Whoever has not had its turn by the deadline has what nobody goes without: two seconds.
+    assert!(
+        began.elapsed() >= secs(7) && began.elapsed() < secs(9),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn absurd_grace_periods_harm_nobody() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    for (name, spec, deletion) in [
+        ("endless", i64::MAX, json!(i64::MAX)),
+        ("negative", -1, Value::Null),
+        ("lowest", i64::MIN, Value::Null),
+    ] {
+        node.polite_pod(name);
+        let mut object = node.get(name).await.unwrap();
+        object["spec"]["terminationGracePeriodSeconds"] = spec.into();
+        object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        object["metadata"]["deletionGracePeriodSeconds"] = deletion;
+        node.object(object);
+    }
+    node.launch().await;
+    node.cri.allow_everything();
+    for name in ["endless", "negative", "lowest"] {
+        node.nothing_left(name).await;
+    }
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    until("the agent goes on", async || node.runs()).await;
+}

@@ -1,0 +1,370 @@
+//! A node for the agent: directories of its own, a runtime that follows a script, and an API server in memory.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use pod_teardown::{
+    agent::{self, Host},
+    cli::{CgroupDriverFlag, NodeFlags, SocketFlag},
+    clock::BootClock,
+    config::{self, Problem},
+    journal,
+    ops::{admin, client, status::StatusReport},
+    record::Story,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testbed::{
+    api::ApiServer as _,
+    apiserver::{Config, MemApiServer},
+    rest::Client,
+    scripted_cri::{PodBuilder, ScriptedCri, Seen, World},
+};
+use tokio::{
+    sync::oneshot,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+/// The node's name.
+pub const NODE: &str = "n1";
+/// Longest wait on the virtual clock for anything that a test waits for.
+const PATIENCE: Duration = secs(900);
+/// How often is looked whether it has come.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// All that the agent meets. Dropped, the runtime's script is held against what came.
+pub struct Node {
+    pub cri: ScriptedCri,
+    pub api: MemApiServer,
+    pub admin: Client,
+    pub flags: NodeFlags,
+    pub boot_id: String,
+    agent: Option<Running>,
+    born: Instant,
+    dir: TempDir,
+}
+
+struct Running {
+    task: JoinHandle<Result<(), Problem>>,
+    stop: oneshot::Sender<()>,
+}
+
+pub const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// UID of the pod of this name.
+pub fn uid(name: &str) -> String {
+    format!("uid-{name}")
+}
+
+/// A running pod with these containers, as the API has it.
+pub fn pod(name: &str, containers: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": "default", "uid": uid(name) },
+        "spec": { "nodeName": NODE, "terminationGracePeriodSeconds": 30, "containers": containers },
+        "status": { "phase": "Running", "podIP": "10.88.0.7", "startTime": "2026-01-01T00:00:00Z" },
+    })
+}
+
+/// One container without a hook.
+pub fn plain() -> Value {
+    json!([{ "name": "main", "image": "registry.test/busybox:1" }])
+}
+
+/// One container with a preStop hook.
+pub fn hooked(hook: &Value) -> Value {
+    json!([{ "name": "main", "image": "registry.test/busybox:1", "lifecycle": { "preStop": hook } }])
+}
+
+/// A hook that is a command.
+pub fn exec() -> Value {
+    json!({ "exec": { "command": ["drain"] } })
+}
+
+/// Waits on the virtual clock until `holds`.
+#[track_caller]
+pub fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let late = Instant::now() + PATIENCE;
+        while !holds().await {
+            assert!(Instant::now() < late, "at {caller}: never within {PATIENCE:?}: {what}");
+            sleep(LOOK).await;
+        }
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// A node without pods, whose agent does not run yet. The runtime expects no call.
+    pub async fn new() -> Self {
+        let api = MemApiServer::start(Config {
+            nodes: vec![NODE.to_owned()],
+            ..Config::default()
+        });
+        Self::with(api.await.unwrap()).await
+    }
+
+    /// The same, with this API server.
+    pub async fn with(api: MemApiServer) -> Self {
+        if std::env::var_os("RUST_LOG").is_some() {
+            // Another test of this process may have been first.
+            let _ = tracing_subscriber::fmt()
+                .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+                .with_test_writer()
+                .try_init();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in ["kubelet/pods", "logs", "root", "cgroup/kubepods", "proc"] {
+            fs::create_dir_all(path(name)).unwrap();
+        }
+        // The agent looks for kubelets here, and for the mount namespaces of itself, of the runtime and of PID 1.
+        for process in ["self", "1", &std::process::id().to_string()] {
+            symlink(Path::new("/proc").join(process), path("proc").join(process)).unwrap();
+        }
+        let mount = format!("31 1 0:27 / {} rw - cgroup2 cgroup2 rw\n", path("cgroup").display());
+        fs::write(path("mountinfo"), mount).unwrap();
+        let logs = json!({ "kind": "KubeletConfiguration", "podLogsDir": path("logs") });
+        fs::write(path("kubelet.yaml"), logs.to_string()).unwrap();
+        fs::write(path("kubeconfig"), api.node_kubeconfig(NODE)).unwrap();
+        let cri = ScriptedCri::start(World::new()).await;
+        let flags = NodeFlags {
+            kubeconfig: Some(path("kubeconfig")),
+            node_name: Some(NODE.to_owned()),
+            cri_endpoint: cri.endpoint(),
+            kubelet_root: path("kubelet"),
+            kubelet_config: Some(path("kubelet.yaml")),
+            cgroup_driver: CgroupDriverFlag::Cgroupfs,
+            cgroup_root: None,
+            state_dir: path("state"),
+            socket: SocketFlag { socket: path("socket") },
+            shutdown_timeout: "20s".to_owned(),
+            dry_run: false,
+        };
+        Self {
+            cri,
+            admin: api.admin().unwrap(),
+            api,
+            flags,
+            boot_id: "boot-1".to_owned(),
+            agent: None,
+            born: Instant::now(),
+            dir,
+        }
+    }
+
+    /// A path in the node's own directory: `kubelet`, `logs`, `cgroup`, `proc`, `root`, `state`, `kubeconfig`.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    // --- pods ---
+
+    /// A pod in the API and in the runtime, with its log directory and the directory that a kubelet keeps for it.
+    pub fn pod(&self, name: &str, containers: &Value, build: impl FnOnce(PodBuilder<'_>)) {
+        self.object(pod(name, containers));
+        self.cri.change(|world| build(world.pod("default", name, &uid(name))));
+        fs::create_dir_all(self.pod_dir(name).join("etc-hosts")).unwrap();
+        fs::create_dir_all(self.path("logs").join(format!("default_{name}_{}/main", uid(name)))).unwrap();
+    }
+
+    /// A pod with one container that ends at once on its stop signal.
+    pub fn polite_pod(&self, name: &str) {
+        self.pod(name, &plain(), |pod| drop(pod.container("main")));
+    }
+
+    /// An object in the API, past all validation.
+    pub fn object(&self, object: Value) {
+        self.api.insert_raw(object).unwrap();
+    }
+
+    /// The pod's directory below the kubelet's.
+    pub fn pod_dir(&self, name: &str) -> PathBuf {
+        self.path("kubelet/pods").join(uid(name))
+    }
+
+    /// Asks for a pod's deletion.
+    pub async fn delete(&self, name: &str, grace: Option<i64>) {
+        self.admin.delete_pod("default", name, grace).await.unwrap();
+    }
+
+    /// The pod as the API has it.
+    pub async fn get(&self, name: &str) -> Option<Value> {
+        let answer = self
+            .admin
+            .get(&format!("/api/v1/namespaces/default/pods/{name}"))
+            .await
+            .unwrap();
+        (answer.code() == 200).then_some(answer.body)
+    }
+
+    /// Waits until the pod's object is gone.
+    #[track_caller]
+    pub fn gone(&self, name: &str) -> impl Future<Output = ()> {
+        until("the pod's object is gone", async || self.get(name).await.is_none())
+    }
+
+    /// Waits until nothing of the pod is left: object, containers, sandbox, logs, directory.
+    #[track_caller]
+    pub fn nothing_left(&self, name: &str) -> impl Future<Output = ()> {
+        let uid = uid(name);
+        let logs = self.path("logs").join(format!("default_{name}_{uid}"));
+        until("nothing of the pod is left", async move || {
+            let in_runtime = self.cri.look(|world| {
+                world.sandboxes.values().any(|it| it.pod_uid == uid)
+                    || world.containers.values().any(|it| it.pod_uid == uid)
+            });
+            !in_runtime && !logs.exists() && !self.pod_dir(name).exists() && self.get(name).await.is_none()
+        })
+    }
+
+    /// Reasons and messages of the events about a pod.
+    pub async fn events(&self, name: &str) -> Vec<(String, String)> {
+        let events = self.admin.get("/api/v1/namespaces/default/events").await.unwrap();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let events = events.body["items"].as_array().cloned().unwrap_or_default();
+        let about = events.iter().filter(|event| event["involvedObject"]["name"] == name);
+        about
+            .map(|event| (text(&event["reason"]), text(&event["message"])))
+            .collect()
+    }
+
+    /// How many events of this reason there are about a pod.
+    pub async fn count_events(&self, name: &str, reason: &str) -> usize {
+        let events = self.events(name).await;
+        events.iter().filter(|(of, _)| of == reason).count()
+    }
+
+    // --- agent ---
+
+    /// Starts the agent and waits until it watches.
+    pub async fn start(&mut self) {
+        self.launch().await;
+        until("the agent watches", async || {
+            self.ask()
+                .await
+                .is_some_and(|status| serde_json::to_value(status.watch.state).unwrap() == "watching")
+        })
+        .await;
+    }
+
+    /// Starts the agent and waits for nothing.
+    pub async fn launch(&mut self) {
+        let settings = config::validate(&self.flags).await.unwrap();
+        let born = self.born;
+        let host = Host {
+            root: self.path("root"),
+            proc: self.path("proc"),
+            mountinfo: self.path("mountinfo"),
+            cgroups: self.path("cgroup"),
+            clock: BootClock::of(&self.boot_id, move || secs(1000) + born.elapsed()),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async {
+            // Dropped is told, too.
+            stopped.await.ok();
+        };
+        let task = tokio::spawn(agent::run_on(host, settings, stopped));
+        self.agent = Some(Running { task, stop });
+    }
+
+    /// Whether the agent runs.
+    pub fn runs(&self) -> bool {
+        self.agent.as_ref().is_some_and(|agent| !agent.task.is_finished())
+    }
+
+    /// Tells the agent to stop, and returns how it ended.
+    pub async fn stop(&mut self) -> Result<(), Problem> {
+        let Running { task, stop } = self.agent.take().expect("an agent that runs");
+        stop.send(()).ok();
+        task.await.unwrap()
+    }
+
+    /// Returns how the agent ended by itself.
+    pub async fn ended(&mut self) -> Result<(), Problem> {
+        let Running { task, stop } = self.agent.take().expect("an agent that was started");
+        let result = task.await.unwrap();
+        drop(stop);
+        result
+    }
+
+    /// Ends the agent where it stands, and waits until its journal is closed, as a process's end would have it at once.
+    pub async fn crash(&mut self) {
+        let Running { task, .. } = self.agent.take().expect("an agent that runs");
+        task.abort();
+        task.await.ok();
+        self.journal_closed().await;
+    }
+
+    async fn journal_closed(&self) {
+        let file = self.flags.state_dir.join(journal::FILE);
+        until("the journal is closed", async || redb::Database::open(&file).is_ok()).await;
+    }
+
+    /// UIDs in the journal of an agent that has ended.
+    pub async fn journal(&self) -> Vec<String> {
+        self.journal_closed().await;
+        let journal = journal::Journal::open(&self.flags.state_dir).unwrap();
+        let uids = journal
+            .unfinished()
+            .into_iter()
+            .map(|view| view.pod.uid.to_string())
+            .collect();
+        drop(journal);
+        self.journal_closed().await;
+        uids
+    }
+
+    /// What the agent says of itself; nothing while it does not answer.
+    pub async fn ask(&self) -> Option<StatusReport> {
+        client::ask(&self.flags.socket.socket, admin::STATUS).await.ok()
+    }
+
+    /// The same of an agent that answers.
+    pub async fn status(&self) -> StatusReport {
+        self.ask().await.expect("an agent that answers")
+    }
+
+    /// The story of a pod that is being taken down.
+    pub async fn story(&self, name: &str) -> Option<Story> {
+        let status = self.ask().await?;
+        status.pods.terminating.into_iter().find(|story| story.name == name)
+    }
+
+    /// Waits until the pod's teardown names a failure that contains `words`.
+    #[track_caller]
+    pub fn failing(&self, name: &str, words: &str) -> impl Future<Output = ()> {
+        let what = format!("the status of {name} says {words:?}");
+        async move {
+            until(&what, async || {
+                let story = self.story(name).await;
+                story.is_some_and(|story| story.failures.iter().any(|failure| failure.contains(words)))
+            })
+            .await;
+        }
+    }
+
+    // --- calls ---
+
+    /// Waits until so many changing calls of this kind have come.
+    pub async fn calls(&self, count: usize, wanted: impl Fn(&Seen) -> bool) -> Vec<(Duration, Seen)> {
+        let of = || {
+            self.cri
+                .effects()
+                .into_iter()
+                .filter(|(_, seen)| wanted(seen))
+                .collect::<Vec<_>>()
+        };
+        until("so many calls have come", async || of().len() >= count).await;
+        of()
+    }
+}

@@ -1,0 +1,172 @@
+//! What an agent that was ended anywhere makes of the pods that it had begun to take down.
+
+use testbed::scripted_cri::{ExecSync, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
+use tokio::time::{Instant, sleep};
+
+use crate::node::{Node, exec, hooked, plain, secs, uid, until};
+
+fn all_but_hooks_may_come(node: &Node) {
+    for pattern in [
+        StopContainer::any(),
+        StopPodSandbox::any(),
+        RemoveContainer::any(),
+        RemovePodSandbox::any(),
+    ] {
+        node.cri.any_number_of(expect(pattern));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_stands() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri.in_order([
+        expect(StopContainer::of("main").timeout(secs(30))),
+        expect(StopContainer::of("main").timeout_within(secs(17)..=secs(18))),
+    ]);
+    let began = Instant::now();
+    node.delete("web", None).await;
+    sleep(secs(6)).await;
+    node.crash().await;
+    sleep(secs(6)).await;
+    node.start().await;
+    node.calls(2, |_| true).await;
+    all_but_hooks_may_come(&node);
+    node.nothing_left("web").await;
+    assert!(began.elapsed() < secs(31), "{:?}", began.elapsed());
+    node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_reboot_of_the_machine_the_grace_period_is_over() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri.in_order([
+        expect(StopContainer::of("main").timeout(secs(30))),
+        expect(StopContainer::of("main").timeout(secs(2))),
+    ]);
+    node.delete("web", None).await;
+    sleep(secs(1)).await;
+    node.crash().await;
+    node.boot_id = "boot-2".to_owned();
+    node.start().await;
+    node.calls(2, |_| true).await;
+    all_but_hooks_may_come(&node);
+    node.nothing_left("web").await;
+    node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_has_ended_is_not_run_again() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ignores_term())
+    });
+    node.start().await;
+    node.cri
+        .in_order([expect(ExecSync::of("main")), expect(StopContainer::of("main"))]);
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    node.crash().await;
+    all_but_hooks_may_come(&node);
+    node.start().await;
+    node.nothing_left("web").await;
+    node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_was_interrupted_runs_again_within_what_is_left() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
+    node.start().await;
+    node.cri.in_order([
+        expect(ExecSync::of("main").timeout(secs(30))).hang(),
+        expect(ExecSync::of("main").timeout_within(secs(19)..=secs(20))),
+    ]);
+    all_but_hooks_may_come(&node);
+    node.delete("web", None).await;
+    sleep(secs(10)).await;
+    node.crash().await;
+    node.start().await;
+    node.nothing_left("web").await;
+    node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_was_interrupted_is_not_run_when_nothing_is_left() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
+    node.start().await;
+    node.cri.in_order([expect(ExecSync::of("main")).hang()]);
+    all_but_hooks_may_come(&node);
+    node.delete("web", None).await;
+    sleep(secs(10)).await;
+    node.crash().await;
+    sleep(secs(25)).await;
+    node.start().await;
+    node.nothing_left("web").await;
+    node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_journal_forgets_a_pod_that_is_finished() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    until("it is finished", async || node.status().await.counters.finished == 1).await;
+    assert_eq!(node.stop().await, Ok(()));
+    assert_eq!(node.journal().await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_object_went_while_no_agent_ran_is_still_taken_down() {
+    let mut node = Node::new().await;
+    node.polite_pod("neighbour");
+    for name in ["web", "db"] {
+        node.pod(name, &plain(), |pod| drop(pod.container("main").ignores_term()));
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    for name in ["web", "db"] {
+        node.delete(name, None).await;
+    }
+    node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
+    node.crash().await;
+    for name in ["web", "db"] {
+        node.delete(name, Some(0)).await;
+    }
+    node.start().await;
+    for name in ["web", "db"] {
+        node.nothing_left(name).await;
+    }
+    until("both are finished", async || node.status().await.counters.finished == 2).await;
+    assert!(node.get("neighbour").await.is_some());
+    assert_eq!(node.stop().await, Ok(()));
+    assert_eq!(node.journal().await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_leaves_a_pod_that_takes_too_long_to_the_next_start() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", Some(60)).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    let began = Instant::now();
+    assert_eq!(node.stop().await, Ok(()));
+    assert!(
+        began.elapsed() >= secs(20) && began.elapsed() < secs(22),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(node.get("web").await.is_some());
+    assert_eq!(node.journal().await, [uid("web")]);
+    node.start().await;
+    node.nothing_left("web").await;
+}

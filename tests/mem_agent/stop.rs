@@ -1,0 +1,206 @@
+//! What becomes of a pod whose containers or sandboxes do not stop as they should.
+
+use testbed::scripted_cri::{Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::node::{Node, plain, secs, until};
+
+/// The sandbox's stop and all removals may come whenever they do.
+fn the_rest_may_come(node: &Node) {
+    for pattern in [StopPodSandbox::any(), RemoveContainer::any(), RemovePodSandbox::any()] {
+        node.cri.any_number_of(expect(pattern));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_polite_pod_is_taken_down_step_by_step_and_nothing_is_left() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.in_order([
+        expect(StopContainer::of("main").timeout(secs(30))),
+        expect(StopPodSandbox::of("web")),
+        expect(RemoveContainer::of("main")),
+        expect(RemovePodSandbox::of("web")),
+    ]);
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    node.cri.finished().await;
+    let status = node.status().await;
+    assert_eq!((status.counters.finished, status.counters.attempts_failed), (1, 0));
+    assert_eq!(node.stop().await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_hangs_is_given_up_and_repeated_and_no_other_pod_waits_for_it() {
+    let mut node = Node::new().await;
+    node.pod("stuck", &plain(), |pod| drop(pod.container("main")));
+    node.polite_pod("web");
+    node.start().await;
+    // A sandbox's stop would take the container with it.
+    node.cri
+        .any_number_of(expect(StopPodSandbox::of("stuck")).reply_ok_but_do_nothing());
+    the_rest_may_come(&node);
+    node.cri
+        .any_number_of(expect(StopContainer::of("main").in_pod("uid-web")));
+    node.cri.in_order([
+        expect(StopContainer::of("main").in_pod("uid-stuck")).hang(),
+        expect(StopContainer::of("main").in_pod("uid-stuck").timeout(secs(2))),
+    ]);
+    let began = Instant::now();
+    node.delete("stuck", Some(5)).await;
+    node.delete("web", None).await;
+    node.gone("web").await;
+    assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+    node.gone("stuck").await;
+    // The grace period, what a runtime may need beyond it, and the pause before the next attempt.
+    assert!(
+        began.elapsed() > secs(5 + 120) && began.elapsed() < secs(5 + 120 + 3),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(node.count_events("stuck", "FailedKillPod").await, 1);
+    node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_late_is_waited_for() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    the_rest_may_come(&node);
+    node.cri.in_order([expect(StopContainer::of("main")).then(secs(60))]);
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert_eq!(node.count_events("web", "FailedKillPod").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_fails_is_repeated_and_one_that_fails_after_its_work_is_not_needed_again() {
+    for does_it_though in [false, true] {
+        let mut node = Node::new().await;
+        node.polite_pod("web");
+        node.start().await;
+        // A sandbox's stop would take the container with it.
+        node.cri
+            .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
+        the_rest_may_come(&node);
+        let stop = || expect(StopContainer::of("main"));
+        if does_it_though {
+            node.cri
+                .in_order([stop().reply_error_but_do_it(Code::Unknown, "task is gone")]);
+        } else {
+            node.cri
+                .in_order([stop().error(Code::Internal, "shim is busy"), stop()]);
+        }
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+        let said = node.events("web").await;
+        let failed: Vec<_> = said.iter().filter(|(reason, _)| reason == "FailedKillPod").collect();
+        assert_eq!(failed.len(), 1, "{said:?}");
+        let words = if does_it_though { "task is gone" } else { "shim is busy" };
+        assert!(
+            failed[0].1.contains("main") && failed[0].1.contains(words),
+            "{failed:?}"
+        );
+        node.cri.finished().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_does_not_stop_is_tried_at_growing_intervals_and_no_other_pod_waits() {
+    let mut node = Node::new().await;
+    node.polite_pod("stuck");
+    node.polite_pod("web");
+    node.start().await;
+    node.cri
+        .any_number_of(expect(StopPodSandbox::of("stuck")).error(Code::Unknown, "network plugin is not ready"));
+    node.cri.allow_everything();
+    node.delete("stuck", None).await;
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    let calls = node
+        .calls(8, |seen| seen.kind == Kind::StopPodSandbox && seen.name == "stuck")
+        .await;
+    let pauses: Vec<_> = calls.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    for (at, pause) in pauses.iter().enumerate() {
+        // Each pause has up to as much again as jitter.
+        let least = secs(1 << at).min(secs(60));
+        assert!(*pause >= least && *pause <= 2 * least, "{pauses:?}");
+    }
+    let events = node.events("stuck").await;
+    let failed = events.iter().filter(|(reason, _)| reason == "FailedKillPod");
+    assert!(failed.clone().count() >= 7, "{events:?}");
+    assert!(
+        failed
+            .into_iter()
+            .all(|(_, message)| message.contains("network plugin is not ready"))
+    );
+    assert!(node.get("stuck").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_object_is_deleted_while_one_of_its_containers_runs() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri
+        .any_number_of(expect(StopContainer::any()).reply_ok_but_do_nothing());
+    node.cri
+        .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
+    node.delete("web", Some(2)).await;
+    node.failing("web", "still Running after its stop").await;
+    node.calls(5, |seen| seen.kind == Kind::StopContainer).await;
+    let object = node.get("web").await.expect("the object stays");
+    assert_eq!(object["status"]["phase"], "Running", "no end is told that has not come");
+    node.cri.change(|world| world.will_end("main", Instant::now(), 0));
+    the_rest_may_come(&node);
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_in_an_unknown_state_is_stopped_like_one_that_runs() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").unknown()));
+    node.start().await;
+    // A sandbox's stop would take the container with it.
+    node.cri
+        .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
+    the_rest_may_come(&node);
+    node.cri.in_order([
+        expect(StopContainer::of("main")).reply_ok_but_do_nothing(),
+        expect(StopContainer::of("main")),
+    ]);
+    node.delete("web", None).await;
+    node.failing("web", "still Unknown").await;
+    node.gone("web").await;
+    node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_killed_is_reported_with_its_real_exit_code() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    let mut held = node.get("web").await.unwrap();
+    held["metadata"]["finalizers"] = serde_json::json!(["test/hold"]);
+    node.object(held);
+    node.start().await;
+    node.cri.allow_everything();
+    let began = Instant::now();
+    node.delete("web", Some(7)).await;
+    until("the phase is terminal", async || {
+        node.get("web").await.unwrap()["status"]["phase"] == "Failed"
+    })
+    .await;
+    assert!(
+        began.elapsed() >= secs(7) && began.elapsed() < secs(8),
+        "{:?}",
+        began.elapsed()
+    );
+    let object = node.get("web").await.unwrap();
+    assert_eq!(
+        object["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"],
+        137
+    );
+}
