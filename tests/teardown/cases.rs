@@ -3,7 +3,7 @@
 //! Each is an async function of its [`Scene`]; it holds if it returns without an error.
 
 mod history;
-mod pods;
+pub mod pods;
 mod runner;
 mod scene;
 

@@ -15,6 +15,19 @@ use super::{
     scene::{PATIENCE, Scene},
 };
 
+/// All that the teardown of a pod with a hook and a volume does to the world.
+const EFFECTS: [&str; 9] = [
+    "ExecSync",
+    "StopContainer",
+    "StopPodSandbox",
+    "unmount",
+    "remove cgroup",
+    "PATCH",
+    "DELETE",
+    "RemoveContainer",
+    "RemovePodSandbox",
+];
+
 pub async fn a_second_agent_ends_and_names_the_first(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let first = scene.agent.as_ref().and_then(|agent| agent.pid()).context("no pid")?;
@@ -47,9 +60,9 @@ pub async fn a_dry_run_says_what_it_would_do_and_does_nothing(scene: &mut Scene)
     ensure!(scene.events(&pod).await?.is_empty());
     let log = log(scene);
     let told: Vec<_> = log.lines().filter(|line| line.contains("Dry run: not done")).collect();
-    for effect in ["exec", "stop container", "stop sandbox", "unmount", "remove", "patch", "delete"] {
+    for effect in EFFECTS {
         ensure!(
-            told.iter().any(|line| line.to_lowercase().contains(effect)),
+            told.iter().any(|line| line.contains(effect)),
             "no {effect} in\n{}",
             told.join("\n")
         );

@@ -50,6 +50,8 @@ pub async fn volumes_of_every_kind_are_unmounted_and_removed(scene: &mut Scene) 
     second["volumeMounts"] = mounts();
     let mut full = pod("full", 10, &[main, second]);
     full["spec"]["volumes"] = volumes();
+    // The token is that of somebody.
+    full["spec"]["serviceAccountName"] = "default".into();
     let pod = scene.run(full).await?;
 
     let before = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
@@ -64,7 +66,10 @@ pub async fn volumes_of_every_kind_are_unmounted_and_removed(scene: &mut Scene) 
 
 /// What lies behind a hostPath is not the pod's.
 pub async fn what_a_host_path_shows_stays(scene: &mut Scene) -> Result<()> {
-    let mut main = container("main", &format!("mkdir -p /out/kept; echo data > /out/kept/file; {POLITE}"));
+    let mut main = container(
+        "main",
+        &format!("mkdir -p /out/kept; echo data > /out/kept/file; {POLITE}"),
+    );
     main["volumeMounts"] = json!([{ "name": "out", "mountPath": "/kept", "subPath": "kept" }]);
     let pod = scene.run(pod("host", 10, &[main])).await?;
     scene.take_down(&pod).await?;
