@@ -1,15 +1,19 @@
-//! The claims of `teardown` on the API server in memory.
+//! The claims of `teardown` on the API server in memory, and those that need its faults.
 
 #[path = "teardown/cases.rs"]
 mod cases;
+#[path = "teardown/faults.rs"]
+mod faults;
 
 use std::process::ExitCode;
 
 use testbed::apiserver::{Config, MemApiServer};
 
 fn main() -> anyhow::Result<ExitCode> {
+    let mut all = cases::cases();
+    all.extend(faults::cases());
     cases::main(
         || Box::pin(async { Ok(MemApiServer::start(Config::default()).await?) }),
-        cases::cases(),
+        all,
     )
 }

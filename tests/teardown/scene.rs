@@ -71,9 +71,7 @@ impl Scene {
         let mut dressed = Vec::new();
         for mut pod in pods {
             pod["metadata"]["namespace"] = self.namespace.as_str().into();
-            let out = self.out(pod["metadata"]["name"].as_str().unwrap_or_default());
-            fs::create_dir_all(&out).with_context(|| format!("create {}", out.display()))?;
-            pods::mount_out(&mut pod, &out.display().to_string());
+            self.give_out(&mut pod)?;
             dressed.push(pod);
         }
         let started = self.stage.run_pods(&dressed).await?;
@@ -82,6 +80,18 @@ impl Scene {
             self.ready(pod).await?;
         }
         Ok(started)
+    }
+
+    /// Makes an empty `/out` for a pod and mounts it there.
+    pub fn give_out(&self, pod: &mut Value) -> Result<()> {
+        let out = self.out(pod["metadata"]["name"].as_str().unwrap_or_default());
+        if out.exists() {
+            // Of an earlier pod of this name.
+            fs::remove_dir_all(&out).with_context(|| format!("remove {}", out.display()))?;
+        }
+        fs::create_dir_all(&out).with_context(|| format!("create {}", out.display()))?;
+        pods::mount_out(pod, &out.display().to_string());
+        Ok(())
     }
 
     async fn ready(&self, pod: &StartedPod) -> Result<()> {
