@@ -15,7 +15,7 @@ use crate::{
     context::Context,
     node::{
         cgroups::{self, PodCgroup, Qos},
-        cri::types::RuntimePod,
+        cri::types::{RuntimePod, SandboxState},
         fault::StepError,
         pod_dir::PodDir,
     },
@@ -157,13 +157,26 @@ impl Worker {
         observed.map_err(|error| vec![Failure::new(Step::Term, "", error)])
     }
 
-    /// A cgroup full of processes that the runtime has never heard of: this is the wrong runtime, or one that has lost
-    /// its memory. Nothing may be concluded from its silence.
+    /// Runtime and cgroups must tell of the same pod. If they do not, this is the wrong runtime, or one that has lost its
+    /// memory, or these are the wrong cgroups: nothing may be concluded from what is not there.
     async fn guard(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+        let cgroups = self.pod_cgroups(view)?;
+        let lives = observed.running().next().is_some()
+            || observed
+                .sandboxes
+                .iter()
+                .any(|sandbox| sandbox.state == SandboxState::Ready);
+        if lives && cgroups.is_empty() {
+            let why = format!(
+                "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
+                self.context.cgroup_root.trim_end_matches('/')
+            );
+            return Err(vec![Failure::new(Step::Cgroup, "", why)]);
+        }
         if !observed.is_gone() {
             return Ok(());
         }
-        for cgroup in self.pod_cgroups(view)? {
+        for cgroup in cgroups {
             let name = cgroup.path().display().to_string();
             let processes = self.context.cgroups.processes(&cgroup);
             let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
