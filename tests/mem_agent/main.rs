@@ -2,8 +2,12 @@
 
 mod node;
 
+mod absence;
+mod disk;
 mod grace;
+mod guard;
 mod hooks;
+mod hostile;
 mod restart;
 mod runtime;
 mod server;

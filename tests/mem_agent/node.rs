@@ -291,7 +291,11 @@ impl Node {
     pub async fn stop(&mut self) -> Result<(), Problem> {
         let Running { task, stop } = self.agent.take().expect("an agent that runs");
         stop.send(()).ok();
-        task.await.unwrap()
+        let result = task.await.unwrap();
+        if !self.flags.dry_run {
+            self.journal_closed().await;
+        }
+        result
     }
 
     /// Returns how the agent ended by itself.
