@@ -80,7 +80,15 @@ impl Worker {
         loop {
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
-            match self.attempt(&update, &mut urgent).await {
+            let attempt = self.attempt(&update, &mut urgent).await;
+            if self.context.effects.dry_run() {
+                if let Err(failures) = &attempt {
+                    self.report(&update.view, failures);
+                }
+                tracing::info!("Dry run: one pass is all");
+                return Outcome::Finished;
+            }
+            match attempt {
                 Ok(outcome) => {
                     self.record.set_stage(if outcome == Outcome::Finished {
                         Stage::Finished
@@ -90,10 +98,6 @@ impl Worker {
                     return outcome;
                 }
                 Err(failures) => self.report(&update.view, &failures),
-            }
-            if self.context.effects.dry_run() {
-                tracing::info!("Dry run: one pass is all");
-                return Outcome::Finished;
             }
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
