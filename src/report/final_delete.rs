@@ -15,6 +15,7 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
     let dry_run = context.effects.dry_run();
     may_be_deleted(view, shown, dry_run).map_err(|why| Failure::new(Step::Delete, "", why))?;
     match context.api.delete_pod(&view.pod).await {
+        Ok(DeleteAnswer::Gone) if dry_run => {}
         Ok(DeleteAnswer::Gone) => tracing::info!("Pod is deleted"),
         Ok(DeleteAnswer::HeldByFinalizers(finalizers)) => {
             tracing::info!(

@@ -80,22 +80,24 @@ impl Worker {
         loop {
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
-            let failures = match self.attempt(&update, &mut urgent).await {
+            let attempt = self.attempt(&update, &mut urgent).await;
+            if let Err(failures) = &attempt {
+                self.report(&update.view, failures);
+            }
+            if self.context.effects.dry_run() {
+                tracing::info!("Dry run: one pass is all");
+                return Outcome::Finished;
+            }
+            let failures = match attempt {
                 Ok(outcome) => {
-                    self.record.set_stage(if outcome == Outcome::Finished {
-                        Stage::Finished
-                    } else {
-                        Stage::Terminated
+                    self.record.set_stage(match outcome {
+                        Outcome::Finished => Stage::Finished,
+                        Outcome::Kept => Stage::Terminated,
                     });
                     return outcome;
                 }
                 Err(failures) => failures,
             };
-            self.report(&update.view, &failures);
-            if self.context.effects.dry_run() {
-                tracing::info!("Dry run: one pass is all");
-                return Outcome::Finished;
-            }
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
             let asked = failures.iter().filter_map(|failure| failure.retry_after).max();

@@ -62,6 +62,7 @@ cases! {
         a_runtime_that_restarts_delays_a_teardown_and_no_more,
     ],
     holds, Own: [
+        a_kubelet_that_starts_during_a_teardown_stops_it,
         a_kubelet_at_work_holds_everything_back_until_it_ends,
         a_node_of_another_machine_holds_everything_back,
         a_node_that_was_registered_anew_holds_everything_back,

@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    pods::{POLITE, exec, hooked, simple},
+    pods::{POLITE, STUBBORN, exec, hooked, simple},
     scene::{PATIENCE, Scene},
 };
 
@@ -82,6 +82,24 @@ pub async fn a_kubelet_at_work_holds_everything_back_until_it_ends(scene: &mut S
     let object = scene.object("kubelets").await?;
     waits(scene, "held back").await?;
     scene.untouched(&pod, &object).await?;
+    kubelet.kill().await.context("end the kubelet")?;
+    scene.gone_and_clean(&pod).await?;
+    scene.stop_agent().await
+}
+
+/// What is in a call goes on; the next step waits.
+pub async fn a_kubelet_that_starts_during_a_teardown_stops_it(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let pod = scene.run(simple("shared", 4, STUBBORN)).await?;
+    scene.delete(&pod, None).await?;
+    scene.says("shared", "term").await?;
+    let mut kubelet = kubelet(scene)?;
+    is_held(scene, "kubelet").await?;
+    waits(scene, "held back").await?;
+    let object = scene.object("shared").await?;
+    ensure!(object["status"]["phase"] == "Running", "{object}");
+    let left = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
+    ensure!(left.has("sandbox") && left.has("cgroup"), "{left}");
     kubelet.kill().await.context("end the kubelet")?;
     scene.gone_and_clean(&pod).await?;
     scene.stop_agent().await

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use futures::future::BoxFuture;
 use libtest_mimic::{Arguments, Failed, Trial};
 use testbed::{
@@ -31,7 +31,7 @@ const AT_ONCE: usize = 8;
 /// How the one API server of all stages is started.
 pub type Server<S> = fn() -> BoxFuture<'static, Result<S>>;
 
-/// What claims have in common. Dropped in this order.
+/// What claims have in common.
 struct World<S> {
     shared: OnceCell<(Arc<AgentProcess>, Arc<Stage>)>,
     server: OnceCell<Arc<S>>,
@@ -61,9 +61,10 @@ pub fn main<S: ApiServer + 'static>(start: Server<S>, cases: Vec<Case<S>>) -> Re
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     // The exit code is returned, not exited with: stages have to be dropped first, and their clients need the runtime.
-    let inside = runtime.enter();
-    drop(world);
-    drop(inside);
+    runtime.block_on(async {
+        let world = Arc::into_inner(world).context("a claim goes on after its end")?;
+        world.end().await
+    })?;
     Ok(if conclusion.has_failed() {
         ExitCode::FAILURE
     } else {
@@ -90,6 +91,17 @@ impl<S: ApiServer + 'static> World<S> {
             Ok(()) => Ok(()),
             Err(error) => Err(error.context(scene.explain().await).context("it does not hold")),
         }
+    }
+
+    /// The agent that has served so many claims has to end well, too.
+    async fn end(self) -> Result<()> {
+        let Some((agent, _stage)) = self.shared.into_inner() else {
+            return Ok(());
+        };
+        let agent = Arc::into_inner(agent).context("a claim still has the agent")?;
+        let code = agent.stop().await?;
+        ensure!(code == Some(0), "the agent ended with {code:?}");
+        Ok(())
     }
 
     async fn server(&self) -> Result<Arc<S>> {
