@@ -15,7 +15,7 @@ use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
 };
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     api::ApiClient,
@@ -38,7 +38,6 @@ use crate::{
         mounts::Mounts,
     },
     ops::admin::{self, Admin},
-    pod::PodRef,
     report::events::Events,
     watch::PodSource,
     workers::{PodWorkers, quiet::Quiet},
@@ -112,13 +111,20 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         () = &mut stop => return Ok(()),
     };
     same_mount_namespace(&host.proc, &cri_endpoint).await?;
-    driver(cgroup_driver, &cri, kubelet_cgroup_driver.as_deref()).await?;
     let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| {
         Problem::configuration(
             format!("cgroups: {error}"),
             "mount /sys/fs/cgroup, and let the agent see it",
         )
     })?;
+    driver(
+        cgroup_driver,
+        &cri,
+        kubelet_cgroup_driver.as_deref(),
+        &cgroups,
+        &cgroup_root,
+    )
+    .await?;
 
     let counters = Arc::new(Counters::default());
     let api = ApiClient::new(kube, kubeconfig, effects.clone(), &node_name).map_err(|error| {
@@ -129,12 +135,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     })?;
     let (changes_in, changes) = mpsc::channel(CHANGES);
     let (mut source, watch_report) = PodSource::new(api.clone(), guard.clone(), Arc::clone(&counters), changes_in);
-    let unfinished = journal.unfinished().into_iter();
-    source.remember(unfinished.map(|(uid, entry)| PodRef {
-        uid,
-        namespace: entry.namespace.into(),
-        name: entry.name.into(),
-    }));
+    source.remember(journal.unfinished());
     let context = Arc::new(Context {
         events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
         api,
@@ -150,6 +151,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         pod_logs_dir,
         mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.path())),
         quiet: Quiet::default(),
+        stopping: CancellationToken::new(),
     });
     let (workers, handle) = PodWorkers::new(context, changes);
 
@@ -334,8 +336,15 @@ pub async fn same_mount_namespace(proc: &Path, endpoint: &CriEndpoint) -> Result
     }
 }
 
-/// The cgroup driver of this node, in the kubelet's order: the runtime's word, then the configuration's.
-pub async fn driver(flag: CgroupDriverFlag, cri: &Cri, kubelet: Option<&str>) -> Result<CgroupDriver, Problem> {
+/// The cgroup driver of this node, in the kubelet's order: the runtime's word, then the configuration's. Where nobody
+/// says, what lies on the node does.
+pub async fn driver(
+    flag: CgroupDriverFlag,
+    cri: &Cri,
+    kubelet: Option<&str>,
+    cgroups: &Cgroups,
+    cgroup_root: &str,
+) -> Result<CgroupDriver, Problem> {
     if flag == CgroupDriverFlag::Cgroupfs {
         return Ok(CgroupDriver::Cgroupfs);
     }
@@ -343,11 +352,16 @@ pub async fn driver(flag: CgroupDriverFlag, cri: &Cri, kubelet: Option<&str>) ->
         tracing::warn!(%error, "Runtime does not tell its cgroup driver");
         None
     });
-    match (told, kubelet) {
-        (Some(CgroupDriver::Cgroupfs), _) | (None, None | Some("" | "cgroupfs")) => Ok(CgroupDriver::Cgroupfs),
-        (Some(CgroupDriver::Systemd), _) | (None, Some(_)) => Err(Problem::configuration(
+    let systemd = match (told, kubelet) {
+        (Some(told), _) => told == CgroupDriver::Systemd,
+        (None, Some(kubelet)) if !kubelet.is_empty() => kubelet != "cgroupfs",
+        (None, _) => cgroups.has_slices(cgroup_root),
+    };
+    if systemd {
+        return Err(Problem::configuration(
             "the cgroup driver of this node is systemd, which this version cannot handle",
             "use cgroupfs for kubelet and runtime, or say --cgroup-driver cgroupfs if they do already",
-        )),
+        ));
     }
+    Ok(CgroupDriver::Cgroupfs)
 }

@@ -316,11 +316,12 @@ impl Problem {
         }
     }
 
-    /// A mistake in what the command line points to.
+    /// A mistake in what the command line points to. Parsers draw the place on further lines; the first one says it.
     pub fn configuration(what: impl Into<String>, remedy: &str) -> Self {
+        let what: String = what.into();
         Self {
             kind: ProblemKind::Configuration,
-            what: what.into(),
+            what: what.lines().next().unwrap_or_default().to_owned(),
             remedy: remedy.to_owned(),
         }
     }

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use tokio_util::sync::CancellationToken;
+
 use crate::{
     api::ApiClient,
     clock::BootClock,
@@ -42,4 +44,6 @@ pub struct Context {
     pub pod_logs_dir: PathBuf,
     /// Tells when no pod is waiting to be gone.
     pub quiet: Quiet,
+    /// The agent stops: what waits for its next attempt waits no longer.
+    pub stopping: CancellationToken,
 }

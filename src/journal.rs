@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     clock::Mark,
-    pod::{PodRef, PodUid},
+    pod::{PodRef, PodUid, PodView},
 };
 
 /// File in the state directory.
@@ -133,14 +133,18 @@ impl Journal {
         self.lock().pods.get(uid).cloned()
     }
 
-    /// UIDs of all pods whose end was begun and not finished.
-    pub fn unfinished(&self) -> Vec<(PodUid, PodEntry)> {
+    /// Pods whose end was begun and not finished, as far as the journal knows them.
+    pub fn unfinished(&self) -> Vec<PodView> {
         let state = self.lock();
-        state
-            .pods
-            .iter()
-            .map(|(uid, entry)| (uid.clone(), entry.clone()))
-            .collect()
+        let view = |(uid, entry): (&PodUid, &PodEntry)| {
+            let pod = PodRef {
+                uid: uid.clone(),
+                namespace: entry.namespace.as_str().into(),
+                name: entry.name.as_str().into(),
+            };
+            PodView::remembered(pod)
+        };
+        state.pods.iter().map(view).collect()
     }
 
     /// Records that a pod's end has begun, or that its grace period was shortened. Durable soon, not at once.

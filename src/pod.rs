@@ -47,6 +47,8 @@ pub struct PodView {
     pub host_ip: Option<String>,
     /// Names volumes that a controller attaches to nodes.
     pub attachable_volumes: bool,
+    /// Uses devices that a driver of dynamic resources has prepared.
+    pub dynamic_resources: bool,
     /// All containers of the spec, in its order: init, regular, ephemeral.
     pub containers: Vec<ContainerView>,
     /// The object as the API last showed it, kept only while the pod ends.
@@ -182,6 +184,7 @@ impl PodView {
             ips: Vec::new(),
             host_ip: None,
             attachable_volumes: false,
+            dynamic_resources: false,
             containers: Vec::new(),
             object: None,
         }
@@ -221,6 +224,8 @@ impl PodView {
             ips,
             host_ip: status.and_then(|status| status.host_ip.clone()),
             attachable_volumes: spec.is_some_and(names_attachable_volumes),
+            dynamic_resources: spec.is_some_and(|spec| spec.resource_claims.as_ref().is_some_and(|it| !it.is_empty()))
+                || status.is_some_and(|status| status.extended_resource_claim_status.is_some()),
             containers: spec.map(containers).unwrap_or_default(),
             object: None,
         })

@@ -264,7 +264,7 @@ impl OpenSpan<'_> {
     pub fn done(self) {}
 
     /// The step failed.
-    pub fn failed(self, why: impl ToString) {
+    pub fn failed(self, why: &(impl ToString + ?Sized)) {
         let why = why.to_string();
         self.change(|span| span.failure = Some(why));
     }
@@ -280,7 +280,7 @@ impl OpenSpan<'_> {
     pub fn end<T, E: ToString>(self, result: &Result<T, E>) {
         match result {
             Ok(_) => self.done(),
-            Err(error) => self.failed(error.to_string()),
+            Err(error) => self.failed(error),
         }
     }
 

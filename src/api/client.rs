@@ -393,7 +393,7 @@ fn request(
         .uri(path)
         .header(header::ACCEPT, "application/json")
         .header(header::CONTENT_TYPE, content_type.unwrap_or("application/json"))
-        .body(Body::from(body.to_vec()))
+        .body(Body::from(body))
         .map_err(|error| ApiError::Unreadable {
             verb,
             path: path.to_owned(),

@@ -4,7 +4,7 @@
 //! `cgroup.kill` nor thaws, and in a hybrid setup it leaves the directory in the unified hierarchy behind.
 
 use std::{
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -73,6 +73,21 @@ impl Cgroups {
         &self.hierarchies
     }
 
+    /// Whether slices of the systemd driver hold the pods below this cgroup root, and nothing of the cgroupfs driver
+    /// does.
+    pub fn has_slices(&self, cgroup_root: &str) -> bool {
+        let parent =
+            |name: Result<PodCgroup, BadPart>| name.ok().and_then(|name| Some(name.path().parent()?.to_owned()));
+        let (slices, plain) = (
+            parent(pod_slice_name(cgroup_root, Qos::Guaranteed, "any")),
+            parent(pod_cgroup_name(cgroup_root, Qos::Guaranteed, "any")),
+        );
+        let exists = |path: Option<PathBuf>| {
+            path.is_some_and(|path| self.hierarchies.iter().any(|it| it.path.join(&path).exists()))
+        };
+        exists(slices) && !exists(plain)
+    }
+
     /// Whether the pod's cgroup exists in any hierarchy.
     pub fn exists(&self, pod: &PodCgroup) -> bool {
         self.groups(pod).any(|group| group.exists())
@@ -131,6 +146,21 @@ impl Cgroups {
             path: it.path.join(pod.path()),
             kind: it.kind,
         })
+    }
+}
+
+impl fmt::Display for Cgroups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v1 = self
+            .hierarchies
+            .iter()
+            .filter(|it| it.kind != HierarchyKind::V2)
+            .count();
+        match (v1, self.hierarchies.len() > v1) {
+            (0, _) => f.write_str("v2"),
+            (v1, true) => write!(f, "hybrid: {v1} v1 hierarchies and the unified one"),
+            (v1, false) => write!(f, "v1: {v1} hierarchies"),
+        }
     }
 }
 

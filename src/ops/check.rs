@@ -89,12 +89,6 @@ pub async fn all(settings: Settings) -> Vec<Row> {
     }
     let cri = Cri::new(&settings.cri_endpoint, effects);
     rows.extend(runtime(&cri, &settings).await);
-    rows.push(
-        match Cgroups::detect(Path::new(agent::MOUNTINFO), Path::new(agent::CGROUP_ROOT)) {
-            Ok(cgroups) => Row::ok("cgroups", format!("{} hierarchies", cgroups.hierarchies().len())),
-            Err(error) => Row::new("cgroups", Verdict::Configuration, error, "mount /sys/fs/cgroup"),
-        },
-    );
     rows.extend(other_hands(&settings));
     rows
 }
@@ -206,10 +200,22 @@ async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
         Ok(()) => Row::ok("mount namespace", "the runtime's"),
         Err(problem) => Row::from_problem("mount namespace", &problem),
     });
-    let driver = agent::driver(settings.cgroup_driver, cri, settings.kubelet_cgroup_driver.as_deref()).await;
+    let cgroups = match Cgroups::detect(Path::new(agent::MOUNTINFO), Path::new(agent::CGROUP_ROOT)) {
+        Ok(cgroups) => cgroups,
+        Err(error) => {
+            let row = Row::new("cgroups", Verdict::Configuration, error, "mount /sys/fs/cgroup");
+            rows.push(row);
+            return rows;
+        }
+    };
+    let kubelet = settings.kubelet_cgroup_driver.as_deref();
+    let driver = agent::driver(settings.cgroup_driver, cri, kubelet, &cgroups, &settings.cgroup_root).await;
     rows.push(match driver {
-        Ok(driver) => Row::ok("cgroup driver", format!("{driver:?}").to_lowercase()),
-        Err(problem) => Row::from_problem("cgroup driver", &problem),
+        Ok(driver) => {
+            let driver = format!("{driver:?}").to_lowercase();
+            Row::ok("cgroups", format!("{driver} driver, {cgroups}"))
+        }
+        Err(problem) => Row::from_problem("cgroups", &problem),
     });
     rows
 }
@@ -372,6 +378,7 @@ impl Verdict {
 // === impl Row ===
 
 impl Row {
+    #[allow(clippy::needless_pass_by_value, reason = "errors and texts alike end here")]
     fn new(what: &str, verdict: Verdict, seen: impl ToString, remedy: &str) -> Self {
         Self {
             what: what.to_owned(),

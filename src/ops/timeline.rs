@@ -10,7 +10,7 @@ use crate::{
 /// Columns of the bars.
 const WIDTH: u64 = 48;
 /// Parts of a column that a terminal can draw.
-const EIGHTHS: [char; 8] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
+const EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 /// Draws one story.
 pub fn text(story: &Story) -> String {
@@ -70,20 +70,13 @@ pub fn text(story: &Story) -> String {
 
 /// From `start` to `end` of `total`, never empty: what happened is seen, however short it was.
 fn bar(start: u64, end: u64, total: u64) -> String {
-    let eighths = WIDTH * 8;
-    let scale = |ms: u64| ms.min(total) * eighths / total;
-    let from = scale(start).min(eighths - 1) / 8;
-    let to = scale(end).max(from * 8 + 1);
-    let full = to / 8 - from.min(to / 8);
-    let rest = if to / 8 >= from { to % 8 } else { 0 };
-    let mut bar: String = " ".repeat(usize::try_from(from).unwrap_or(0));
-    bar.extend(std::iter::repeat_n('█', usize::try_from(full).unwrap_or(0)));
-    if let Some(index) = rest.checked_sub(1).and_then(|index| usize::try_from(index).ok()) {
-        bar.push(EIGHTHS[index]);
-    }
-    let missing = usize::try_from(WIDTH).unwrap_or(0).saturating_sub(bar.chars().count());
-    bar.push_str(&" ".repeat(missing));
-    bar
+    let column = (start * WIDTH / total).min(WIDTH - 1);
+    let until = (end * WIDTH * 8 / total).max(column * 8 + 1);
+    let count = |columns: u64| usize::try_from(columns).unwrap_or(0);
+    let mut bar = " ".repeat(count(column)) + &"█".repeat(count(until / 8 - column));
+    bar.extend(count(until % 8).checked_sub(1).map(|index| EIGHTHS[index]));
+    let drawn = bar.chars().count();
+    bar + &" ".repeat(count(WIDTH).saturating_sub(drawn))
 }
 
 /// Two digits after the point where that says something.
@@ -107,7 +100,7 @@ mod tests {
         assert_eq!(bar(0, 100, 100), "█".repeat(48));
         assert_eq!(bar(50, 100, 100), format!("{}{}", " ".repeat(24), "█".repeat(24)));
         assert_eq!(bar(0, 0, 100).trim_end(), "▏", "an instant is seen");
-        assert_eq!(bar(100, 100, 100).trim_start(), "▏");
+        assert_eq!(bar(100, 100, 100).trim_start(), "█", "also at the very end");
     }
 
     #[test]

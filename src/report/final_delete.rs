@@ -12,8 +12,10 @@ use crate::{
 
 /// Deletes the pod's object. `shown` is the status that the API holds.
 pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Result<(), Failure> {
-    may_be_deleted(view, shown).map_err(|why| Failure::new(Step::Delete, "", why))?;
+    let dry_run = context.effects.dry_run();
+    may_be_deleted(view, shown, dry_run).map_err(|why| Failure::new(Step::Delete, "", why))?;
     match context.api.delete_pod(&view.pod).await {
+        Ok(DeleteAnswer::Gone) if dry_run => {}
         Ok(DeleteAnswer::Gone) => tracing::info!("Pod is deleted"),
         Ok(DeleteAnswer::HeldByFinalizers(finalizers)) => {
             tracing::info!(
@@ -33,8 +35,9 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
     Ok(())
 }
 
-fn may_be_deleted(view: &PodView, shown: &PodStatus) -> Result<(), &'static str> {
-    let terminal = matches!(shown.phase.as_deref(), Some("Failed" | "Succeeded"));
+/// A dry run has stopped nothing, so that no phase can be terminal; its delete gets no further than the gate.
+fn may_be_deleted(view: &PodView, shown: &PodStatus, dry_run: bool) -> Result<(), &'static str> {
+    let terminal = dry_run || matches!(shown.phase.as_deref(), Some("Failed" | "Succeeded"));
     match (view.mirror, view.deletion.is_some(), terminal) {
         (true, _, _) => Err("it is the mirror of a static pod"),
         (false, false, _) => Err("nobody has asked for its deletion"),
@@ -74,12 +77,14 @@ mod tests {
                         ..PodStatus::default()
                     };
                     let expected = !mirror && deleted && matches!(phase, "Failed" | "Succeeded");
-                    let may = may_be_deleted(&view(mirror, deleted), &shown);
+                    let may = may_be_deleted(&view(mirror, deleted), &shown, false);
                     assert_eq!(
                         may.is_ok(),
                         expected,
                         "mirror {mirror}, deleted {deleted}, phase {phase:?}"
                     );
+                    let told = may_be_deleted(&view(mirror, deleted), &shown, true);
+                    assert_eq!(told.is_ok(), !mirror && deleted, "dry run");
                 }
             }
         }

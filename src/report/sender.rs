@@ -69,9 +69,7 @@ pub async fn send(
         return Ok(Sent::Shown(Box::new(wanted)));
     };
     let span = record.span(Step::Status, "");
-    let result = context.api.patch_pod_status(&view.pod, &patch).await;
-    span.end(&result);
-    match result {
+    let result = match context.api.patch_pod_status(&view.pod, &patch).await {
         Ok(()) => Ok(Sent::Shown(Box::new(wanted))),
         Err(error) if error.is_absent() => Ok(Sent::Gone),
         // 422: another UID. 403: what a node is told of pods that are gone, and of rights that it lacks. Asked once more.
@@ -81,7 +79,10 @@ pub async fn send(
             Err(unsure) => Err(failed(&unsure)),
         },
         Err(error) => Err(failed(&error)),
-    }
+    };
+    // That the object is gone is an answer, and no failure.
+    span.end(&result);
+    result
 }
 
 fn wanted(

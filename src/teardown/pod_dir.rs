@@ -30,7 +30,12 @@ fn remove(pod: &PodDir, mounts: &Mounts, effects: &Effects) -> Result<DiskReport
     let Some(dir) = parent.below(pod.uid()).map_err(one)? else {
         return Ok(DiskReport::default());
     };
-    let left = pod.leftovers(mounts).map_err(one)?;
+    // A dry run has taken no volume away, and says what it would remove if it had.
+    let left = if effects.dry_run() {
+        Vec::new()
+    } else {
+        pod.leftovers(mounts).map_err(one)?
+    };
     if !left.is_empty() {
         return Err(left
             .into_iter()
@@ -53,7 +58,7 @@ fn remove(pod: &PodDir, mounts: &Mounts, effects: &Effects) -> Result<DiskReport
             },
         }
     }
-    if work.faults.is_empty() && work.report.withheld == 0 {
+    if work.faults.is_empty() {
         match parent.remove_empty(pod.uid().as_ref(), effects) {
             Ok(outcome) => work.count(outcome),
             Err(fault) => work.faults.push(fault),

@@ -29,6 +29,11 @@ impl KnownPods {
         self.pods.len()
     }
 
+    /// Pods that have no reason to vanish.
+    pub fn living(&self) -> usize {
+        self.pods.values().filter(|view| !view.ends()).count()
+    }
+
     /// A complete list: everything that it shows is news to those who wait for it, and what it lacks is suspected to be
     /// gone. Suspects stay known until [`Self::gone`] is told.
     pub fn listed(&mut self, pods: Vec<PodView>) -> (Vec<Change>, Vec<Arc<PodView>>) {

@@ -17,7 +17,7 @@ use crate::{
     api::{ApiClient, ApiError, WatchLine},
     counters::Counters,
     guard::Guard,
-    pod::{PodRef, PodView},
+    pod::PodView,
 };
 
 /// A watch that says nothing for so long is checked against a consistent list. A resourceVersion from another world
@@ -109,8 +109,8 @@ impl PodSource {
     }
 
     /// Looks also for pods that an earlier run began to take down: their objects may have gone while none ran.
-    pub fn remember(&mut self, pods: impl IntoIterator<Item = PodRef>) {
-        self.known.remember(pods.into_iter().map(PodView::remembered));
+    pub fn remember(&mut self, pods: impl IntoIterator<Item = PodView>) {
+        self.known.remember(pods);
     }
 
     /// Lists and watches until nobody listens any more.
@@ -220,12 +220,9 @@ impl PodSource {
                 self.highest
             ));
         }
-        (listed == 0 && self.known.len() > 1).then(|| {
-            format!(
-                "the list is empty, but {} pods were here a moment ago",
-                self.known.len()
-            )
-        })
+        let living = self.known.living();
+        (listed == 0 && living > 1)
+            .then(|| format!("the list is empty, but {living} pods lived here a moment ago: is this another cluster?"))
     }
 
     /// Absence is asked for once more, by name.

@@ -35,7 +35,9 @@ const AFTER_PANIC: Duration = Duration::from_secs(10);
 struct PodSyncStatus {
     update: watch::Sender<PodUpdate>,
     deadline: watch::Sender<Instant>,
-    begun: Instant,
+    started: Instant,
+    /// Of the grace period, before this run of the agent.
+    used_before: Duration,
     grace: Duration,
     record: Arc<Record>,
     state: State,
@@ -121,6 +123,7 @@ impl PodWorkers {
                 Some(ended) = self.workers.join_next_with_id() => self.ended(ended),
             }
         }
+        self.context.stopping.cancel();
         let rest = async {
             while let Some(ended) = self.workers.join_next_with_id().await {
                 self.ended(ended);
@@ -152,23 +155,21 @@ impl PodWorkers {
         let in_force = entry.as_ref().map(|entry| entry.grace);
         let grace = grace::effective(in_force, asked(&view, cause.imposed_grace()));
         // After a reboot of the machine the whole period counts as used.
-        let elapsed = entry
-            .as_ref()
-            .map_or(Duration::ZERO, |entry| entry.begun.elapsed(&now).unwrap_or(grace));
-        let begun = Instant::now();
-        let begun = begun.checked_sub(elapsed).unwrap_or(begun);
+        let used_before = entry.map_or(Duration::ZERO, |entry| entry.begun.elapsed(&now).unwrap_or(grace));
+        let started = Instant::now();
         self.context.journal.begin(&pod, now, grace);
         self.context.counters.teardown_begun();
-        let deadline = begun + grace;
+        let deadline = started + grace.saturating_sub(used_before);
         tracing::info!(
             pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name,
-            ?cause, grace_seconds = grace.as_secs(), elapsed_seconds = elapsed.as_secs(),
+            ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.as_secs(),
             "Teardown begins"
         );
         let status = PodSyncStatus {
             update: watch::Sender::new(PodUpdate { view, removed }),
             deadline: watch::Sender::new(deadline),
-            begun,
+            started,
+            used_before,
             grace,
             record: Arc::new(Record::new(pod.clone(), grace, deadline)),
             state: State::Working,
@@ -189,7 +190,7 @@ impl PodWorkers {
             let imposed = removed.then(|| Cause::Removed.imposed_grace()).flatten();
             let grace = grace::effective(Some(status.grace), asked(&view, imposed));
             if grace < status.grace {
-                let deadline = status.begun + grace;
+                let deadline = status.started + grace.saturating_sub(status.used_before);
                 tracing::info!(pod.uid = %uid, pod = %view.pod, grace_seconds = grace.as_secs(), "Grace period is shortened");
                 status.grace = grace;
                 status.record.set_grace(grace, deadline);
@@ -237,7 +238,8 @@ impl PodWorkers {
                 status.state = State::Kept;
                 // A deletion may have come while the worker was on its last steps.
                 let update = status.update.borrow().clone();
-                if update.removed || update.view.deletion.is_some() {
+                let more = update.removed || update.view.deletion.is_some();
+                if more && !self.context.stopping.is_cancelled() {
                     status.state = State::Working;
                     self.start(&uid, Duration::ZERO);
                 }

@@ -8,14 +8,14 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::PodStatus;
 use tokio::{
     sync::watch,
-    time::{Instant, timeout},
+    time::{Instant, sleep},
 };
 
 use crate::{
     context::Context,
     node::{
         cgroups::{self, PodCgroup, Qos},
-        cri::types::RuntimePod,
+        cri::types::{RuntimePod, SandboxState},
         fault::StepError,
         pod_dir::PodDir,
     },
@@ -80,28 +80,33 @@ impl Worker {
         loop {
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
-            let failures = match self.attempt(&update, &mut urgent).await {
+            let attempt = self.attempt(&update, &mut urgent).await;
+            if let Err(failures) = &attempt {
+                self.report(&update.view, failures);
+            }
+            if self.context.effects.dry_run() {
+                tracing::info!("Dry run: one pass is all");
+                return Outcome::Finished;
+            }
+            let failures = match attempt {
                 Ok(outcome) => {
-                    self.record.set_stage(if outcome == Outcome::Finished {
-                        Stage::Finished
-                    } else {
-                        Stage::Terminated
+                    self.record.set_stage(match outcome {
+                        Outcome::Finished => Stage::Finished,
+                        Outcome::Kept => Stage::Terminated,
                     });
                     return outcome;
                 }
                 Err(failures) => failures,
             };
-            self.report(&update.view, &failures);
-            if self.context.effects.dry_run() {
-                tracing::info!("Dry run: one pass is all");
-                return Outcome::Finished;
-            }
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
             let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE).max(asked.unwrap_or_default());
-            if timeout(pause, self.matters(&update)).await.is_ok() {
-                pauses = backoff.build();
+            let context = Arc::clone(&self.context);
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.matters(&update) => pauses = backoff.build(),
+                () = context.stopping.cancelled() => return Outcome::Kept,
             }
         }
     }
@@ -123,6 +128,7 @@ impl Worker {
         self.stop(view, *removed, &observed).await?;
         let stopped = self.look(view).await?;
         self.nothing_runs(&stopped)?;
+        nothing_is_prepared(view)?;
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
         let mut sent = None;
@@ -153,13 +159,26 @@ impl Worker {
         observed.map_err(|error| vec![Failure::new(Step::Term, "", error)])
     }
 
-    /// A cgroup full of processes that the runtime has never heard of: this is the wrong runtime, or one that has lost
-    /// its memory. Nothing may be concluded from its silence.
+    /// Runtime and cgroups must tell of the same pod. If they do not, this is the wrong runtime, or one that has lost its
+    /// memory, or these are the wrong cgroups: nothing may be concluded from what is not there.
     async fn guard(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+        let cgroups = self.pod_cgroups(view)?;
+        let lives = observed.running().next().is_some()
+            || observed
+                .sandboxes
+                .iter()
+                .any(|sandbox| sandbox.state == SandboxState::Ready);
+        if lives && cgroups.is_empty() {
+            let why = format!(
+                "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
+                self.context.cgroup_root.trim_end_matches('/')
+            );
+            return Err(vec![Failure::new(Step::Cgroup, "", why)]);
+        }
         if !observed.is_gone() {
             return Ok(());
         }
-        for cgroup in self.pod_cgroups(view)? {
+        for cgroup in cgroups {
             let name = cgroup.path().display().to_string();
             let processes = self.context.cgroups.processes(&cgroup);
             let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
@@ -329,6 +348,15 @@ impl Worker {
         self.record
             .set_failures(failures.iter().map(ToString::to_string).collect());
     }
+}
+
+/// A terminal phase lets the claims be given to others, so it has to wait until the devices are released.
+fn nothing_is_prepared(view: &PodView) -> Result<(), Vec<Failure>> {
+    if view.dynamic_resources {
+        let why = "the pod has dynamic resources (DRA), which this version cannot release; they and the pod wait for a kubelet";
+        return Err(vec![Failure::new(Step::Sandbox, "", why)]);
+    }
+    Ok(())
 }
 
 fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {

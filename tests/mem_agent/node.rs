@@ -213,7 +213,7 @@ impl Node {
         let uids = journal
             .unfinished()
             .into_iter()
-            .map(|(uid, _)| uid.to_string())
+            .map(|view| view.pod.uid.to_string())
             .collect();
         drop(journal);
         self.journal_closed().await;

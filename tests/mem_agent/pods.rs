@@ -47,6 +47,8 @@ impl Node {
         self.cri.change(|world| build(world.pod("default", name, &uid(name))));
         fs::create_dir_all(self.pod_dir(name).join("etc-hosts")).unwrap();
         fs::create_dir_all(self.path("logs").join(format!("default_{name}_{}/main", uid(name)))).unwrap();
+        let cgroup = format!("cgroup/kubepods/besteffort/pod{}", uid(name));
+        fs::create_dir_all(self.path(&cgroup)).unwrap();
     }
 
     /// A pod with one container that ends at once on its stop signal.

@@ -22,7 +22,9 @@ has_both() { [ -x "$1/etcd" ] && [ -x "$1/kube-apiserver" ]; }
 
 kubernetes=$(pinned kube-apiserver k8s.io/kubernetes)
 etcd=$(pinned etcd go.etcd.io/etcd/server/v3)
-[ -n "$kubernetes" ] && [ -n "$etcd" ] || fail "cannot read the pinned versions from the go.mod files in $here"
+if [ -z "$kubernetes" ] || [ -z "$etcd" ]; then
+    fail "cannot read the pinned versions from the go.mod files in $here"
+fi
 minor=${kubernetes%.*}
 
 if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
@@ -55,7 +57,11 @@ if has_both "$out"; then
     exit 0
 fi
 
-command -v go >/dev/null || fail "Go is needed to build kube-apiserver $kubernetes: install Go 1.26 or set KUBEBUILDER_ASSETS"
+# Distributions' packages are often too old for this release. Asked where go.mod is, an older go may fetch a newer one.
+remedy="install Go 1.26 or newer (Debian's golang-go is older) and put it on PATH, or set KUBEBUILDER_ASSETS to a directory with etcd and kube-apiserver $minor"
+command -v go >/dev/null || fail "Go is needed to build kube-apiserver $kubernetes: $remedy"
+(cd "$here/kube-apiserver" && GOWORK=off go list -m >/dev/null 2>&1) ||
+    fail "$(go version) cannot build kube-apiserver $kubernetes: $remedy"
 
 mkdir -p "$cache"
 exec 9>"$cache/lock"

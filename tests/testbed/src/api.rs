@@ -1,5 +1,7 @@
 //! What tests need of an API server, whichever it is: the real one or the one in memory.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
 
 use crate::rest::{Client, Result};
@@ -25,6 +27,33 @@ pub trait ApiServer: Send + Sync {
     ///
     /// What a real server forgets, and when, is its own affair; promised is only that version 1 is too old afterwards.
     fn forget_history(&self) -> BoxFuture<'_, anyhow::Result<()>>;
+}
+
+/// One server for several stages.
+impl<S: ApiServer> ApiServer for Arc<S> {
+    fn url(&self) -> String {
+        S::url(self)
+    }
+
+    fn admin_kubeconfig(&self) -> String {
+        S::admin_kubeconfig(self)
+    }
+
+    fn node_kubeconfig(&self, name: &str) -> String {
+        S::node_kubeconfig(self, name)
+    }
+
+    fn admin(&self) -> Result<Client> {
+        S::admin(self)
+    }
+
+    fn node(&self, name: &str) -> Result<Client> {
+        S::node(self, name)
+    }
+
+    fn forget_history(&self) -> BoxFuture<'_, anyhow::Result<()>> {
+        S::forget_history(self)
+    }
 }
 
 /// A kubeconfig with one server and one bearer token.

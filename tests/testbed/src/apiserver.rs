@@ -23,6 +23,7 @@ mod kubeconfig;
 mod list;
 mod object;
 mod patch;
+pub mod process;
 mod query;
 pub mod requests;
 mod review;

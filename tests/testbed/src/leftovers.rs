@@ -53,7 +53,15 @@ impl Leftovers {
 
     /// Whether something of a kind is left: `container`, `sandbox`, `mount`, `cgroup`, `process` or `directory`.
     pub fn has(&self, kind: &str) -> bool {
-        self.remains.iter().any(|line| line.split(' ').next() == Some(kind))
+        self.count(kind) > 0
+    }
+
+    /// How many things of a kind are left; the kinds are those of [`Self::has`].
+    pub fn count(&self, kind: &str) -> usize {
+        self.remains
+            .iter()
+            .filter(|line| line.split(' ').next() == Some(kind))
+            .count()
     }
 
     async fn look_into_runtime(&mut self, mut cri: Cri, uid: &str) -> Result<()> {

@@ -2,10 +2,13 @@
 
 pub mod api;
 pub mod apiserver;
+pub mod bench;
 pub mod cgroups;
+pub mod command;
 pub mod containerd;
 pub mod contract;
 pub mod control_plane;
+pub mod demo;
 pub mod ground;
 pub mod leftovers;
 pub mod mounts;

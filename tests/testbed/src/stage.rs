@@ -17,13 +17,15 @@ use crate::{
     rest::{Client, Patch},
 };
 
-/// Name of the stage's node.
+/// Name of a stage's node, unless it is given another.
 pub const NODE: &str = "node-0";
 
 /// The node without its agent.
 pub struct Stage {
     /// The API server.
     pub api: Box<dyn ApiServer>,
+    /// Name of the node.
+    pub node: String,
     /// The administrator's client.
     pub admin: Client,
     /// Starts pods.
@@ -37,12 +39,18 @@ pub struct Stage {
 impl Stage {
     /// Starts a runtime and registers the node.
     pub async fn set(api: Box<dyn ApiServer>) -> Result<Self> {
+        Self::set_on(api, NODE).await
+    }
+
+    /// As [`Self::set`] with a node of that name, so that several stages share an API server.
+    pub async fn set_on(api: Box<dyn ApiServer>, node: &str) -> Result<Self> {
         let containerd = Containerd::start().await?;
         let dirs = NodeDirs::create(containerd.ground())?;
         let starter = PodStarter::new(&containerd, dirs);
         let admin = api.admin()?;
         let stage = Self {
             api,
+            node: node.to_owned(),
             admin,
             starter,
             containerd,
@@ -51,8 +59,9 @@ impl Stage {
         Ok(stage)
     }
 
-    async fn register_node(&self) -> Result<()> {
-        let node = node_object(NODE, &self.containerd.host_ip());
+    /// Creates the Node, if it is not there, with this machine's marks.
+    pub async fn register_node(&self) -> Result<()> {
+        let node = node_object(&self.node, &self.containerd.host_ip());
         let created = self.admin.create("/api/v1/nodes", &node).await?;
         ensure!(
             matches!(created.code(), 201 | 409),
@@ -62,7 +71,7 @@ impl Stage {
         );
         let status = json!({ "status": node["status"] });
         self.admin
-            .patch(&format!("/api/v1/nodes/{NODE}/status"), Patch::Merge, &status)
+            .patch(&format!("/api/v1/nodes/{}/status", self.node), Patch::Merge, &status)
             .await?
             .ok()?;
         Ok(())
@@ -73,7 +82,7 @@ impl Stage {
         let mut stored = Vec::new();
         for pod in pods {
             let mut pod = pod.clone();
-            pod["spec"]["nodeName"] = NODE.into();
+            pod["spec"]["nodeName"] = self.node.as_str().into();
             stored.push(self.admin.create_pod(&pod).await?);
         }
         let started = self.starter.start_all(&stored).await?;

@@ -18,10 +18,13 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{NODE, Stage};
+use super::Stage;
 
 /// From its start until it watches.
 const START: Duration = Duration::from_secs(20);
+
+/// Until it ends, by itself or when told to.
+const END: Duration = Duration::from_secs(60);
 
 /// A running agent; killed when dropped.
 pub struct AgentProcess {
@@ -46,7 +49,7 @@ impl AgentProcess {
         let dir = stage.containerd.ground().dir().join("agent");
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         let kubeconfig = dir.join("kubeconfig");
-        fs::write(&kubeconfig, stage.api.node_kubeconfig(NODE))
+        fs::write(&kubeconfig, stage.api.node_kubeconfig(&stage.node))
             .with_context(|| format!("write {}", kubeconfig.display()))?;
         let (socket, log) = (dir.join("admin.sock"), dir.join("log"));
         let output = File::options().create(true).append(true).open(&log)?;
@@ -55,7 +58,12 @@ impl AgentProcess {
             .arg("run")
             .arg("--kubeconfig")
             .arg(&kubeconfig)
-            .args(["--node-name", NODE, "--cri-endpoint", &stage.containerd.endpoint()])
+            .args([
+                "--node-name",
+                &stage.node,
+                "--cri-endpoint",
+                &stage.containerd.endpoint(),
+            ])
             .arg("--kubelet-root")
             .arg(&dirs.kubelet_root)
             .arg("--kubelet-config")
@@ -145,6 +153,12 @@ impl AgentProcess {
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
+    /// Waits until it ends by itself, and returns its exit code.
+    pub async fn ended(mut self) -> Result<Option<i32>> {
+        let status = timeout(END, self.child.wait()).await;
+        Ok(status.context("the agent does not end")??.code())
+    }
+
     /// As a crash would: SIGKILL.
     pub async fn crash(mut self) -> Result<()> {
         self.child.kill().await.context("kill the agent")
@@ -155,7 +169,7 @@ impl AgentProcess {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             kill(Pid::from_raw(pid), Signal::SIGTERM).context("stop the agent")?;
         }
-        let status = timeout(Duration::from_secs(60), self.child.wait())
+        let status = timeout(END, self.child.wait())
             .await
             .context("the agent does not stop")??;
         Ok(status.code())

@@ -1,0 +1,73 @@
+# `make` or `make help` lists what there is. Each target installs what it needs and says so.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+NEED := scripts/need.sh
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+
+# What is needed, as PACKAGE=PROOF.
+BUILD_PACKAGES := protobuf-compiler=protoc gcc=cc libc6-dev=/usr/include/stdio.h
+NODE_PACKAGES := containerd=containerd runc=runc containernetworking-plugins busybox-static iproute2=ip util-linux=nsenter
+
+.PHONY: help
+help: ## List the targets
+	@echo 'pod-teardown: takes Kubernetes pods down, straight against the container runtime.'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo 'demo, test, test-cluster and bench need root: they start a containerd of their own, beside any other.'
+	@echo 'A target that lacks something installs it with apt-get, and names it.'
+
+.PHONY: build
+build: need-build ## Build the agent for use: target/release/pod-teardown
+	$(CARGO) build --release --locked -p pod-teardown
+
+.PHONY: demo
+demo: need-root need-build need-node ## Six pods are deleted; see how each goes, and that nothing is left
+	$(CARGO) build --release --locked --workspace --bins
+	$(TARGET_DIR)/release/demo
+
+.PHONY: bench
+bench: need-root need-build need-node ## Measure the agent against straight CRI calls, with 1, 50 and 110 pods
+	$(CARGO) build --release --locked --workspace --bins
+	$(TARGET_DIR)/release/bench
+
+.PHONY: test
+test: need-root need-build need-node ## Every test that needs no control plane, real pods on a private containerd included
+	scripts/cargo-test.sh --locked --workspace --features node-tests
+
+.PHONY: test-cluster
+test-cluster: need-root need-build need-node ## Teardown and API contract on etcd and kube-apiserver (built once: Go, 5 minutes)
+	tests/testbed/control-plane/build.sh
+	scripts/cargo-test.sh --locked --workspace --features node-tests,cluster-tests --test '*cluster*'
+
+.PHONY: lint
+lint: need-build ## Formatting, clippy and the shell scripts
+	@$(NEED) shellcheck=shellcheck
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+	shellcheck $(SCRIPTS)
+
+SCRIPTS := $(wildcard scripts/*.sh) .ci/run tests/testbed/control-plane/build.sh
+
+.PHONY: deny
+deny: ## Licences, bans and advisories of the dependencies (needs cargo-deny)
+	@command -v cargo-deny >/dev/null || { echo 'deny: first run: cargo install --locked cargo-deny' >&2; exit 1; }
+	$(CARGO) deny check
+
+# === what the targets stand on ===
+
+.PHONY: need-root need-build need-node
+need-root:
+	@[ "$$(id -u)" = 0 ] || { echo "make: this target mounts, makes cgroups and starts containers: run it as root" >&2; exit 1; }
+
+need-build:
+	@command -v $(CARGO) >/dev/null || { echo "make: cargo is missing: install Rust with rustup" >&2; exit 1; }
+	@$(NEED) $(BUILD_PACKAGES)
+
+need-node:
+	@$(NEED) $(NODE_PACKAGES)

@@ -1,0 +1,12 @@
+//! The claims of `teardown` on etcd and kube-apiserver: the agent has a node's rights and no more.
+
+#[path = "teardown/cases.rs"]
+mod cases;
+
+use std::process::ExitCode;
+
+use testbed::control_plane::ControlPlane;
+
+fn main() -> anyhow::Result<ExitCode> {
+    cases::main(|| Box::pin(ControlPlane::start()), cases::cases())
+}

@@ -1,0 +1,99 @@
+//! Pods that are none of the agent's business, or only half.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use testbed::pods::StartedPod;
+
+use super::{
+    pods::{POLITE, simple},
+    scene::Scene,
+};
+
+pub async fn a_pod_that_is_not_deleted_is_left_alone(scene: &mut Scene) -> Result<()> {
+    let pod = scene.run(simple("lives", 10, POLITE)).await?;
+    let before = scene.object("lives").await?;
+    scene.fence().await?;
+    scene.untouched(&pod, &before).await?;
+    ensure!(scene.events(&pod).await?.is_empty());
+    scene.take_down(&pod).await.map(drop)
+}
+
+/// It runs here, as far as the runtime knows, but the API says that it is another node's.
+pub async fn a_pod_of_another_node_is_left_alone(scene: &mut Scene) -> Result<()> {
+    let mut pod = simple("elsewhere", 10, POLITE);
+    pod["spec"]["nodeName"] = "elsewhere".into();
+    let pod = start_only(scene, pod).await?;
+    scene.delete(&pod, None).await?;
+    let before = scene.object("elsewhere").await?;
+    scene.fence().await?;
+    scene.untouched(&pod, &before).await?;
+    clear(scene, &pod).await
+}
+
+pub async fn a_mirror_pod_is_left_alone(scene: &mut Scene) -> Result<()> {
+    let mut pod = simple("static", 10, POLITE);
+    pod["spec"]["nodeName"] = scene.stage.node.as_str().into();
+    pod["metadata"]["annotations"] = json!({
+        "kubernetes.io/config.mirror": "1234",
+        "kubernetes.io/config.hash": "1234",
+        "kubernetes.io/config.source": "file",
+    });
+    let pod = start_only(scene, pod).await?;
+    scene.delete(&pod, None).await?;
+    let before = scene.object("static").await?;
+    ensure!(before["metadata"]["deletionTimestamp"].is_string(), "{before}");
+    scene.fence().await?;
+    scene.untouched(&pod, &before).await?;
+    // Its object goes, and comes again; the pod behind it is not asked.
+    scene.delete(&pod, Some(0)).await?;
+    scene.gone(&pod).await?;
+    scene.fence().await?;
+    let alive = scene.stage.starter.exec(&pod, "main", &["true"]).await;
+    alive.context("a static pod has to run on")?;
+    scene.stage.starter.clear_away(&pod).await
+}
+
+/// Somebody has declared it dead: nothing of it runs on, but its containers and logs stay to be looked at.
+pub async fn a_pod_that_has_failed_is_cleaned_and_kept_until_it_is_deleted(scene: &mut Scene) -> Result<()> {
+    let mut pod = simple("failed", 10, POLITE);
+    pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
+    let pod = scene.run(pod).await?;
+    let evicted = json!({ "status": { "phase": "Failed", "reason": "Evicted", "message": "no room" } });
+    scene.merge("failed/status", &evicted).await?;
+    let left = loop {
+        let left = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
+        if !["mount", "cgroup", "process"].iter().any(|kind| left.has(kind)) {
+            break left;
+        }
+        // The limit of every claim ends this.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    ensure!(left.has("container") && left.has("sandbox"), "{left}");
+    scene.fence().await?;
+    let object = scene.object("failed").await?;
+    ensure!(object["metadata"]["deletionTimestamp"].is_null(), "{object}");
+    let status = &object["status"];
+    ensure!(status["phase"] == "Failed" && status["reason"] == "Evicted", "{status}");
+    ensure!(
+        status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0,
+        "{status}"
+    );
+    let left = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
+    ensure!(left.has("container"), "{left}");
+    scene.delete(&pod, None).await?;
+    scene.gone_and_clean(&pod).await
+}
+
+/// Starts a pod that is not, or not alone, of the stage's node.
+async fn start_only(scene: &Scene, mut pod: Value) -> Result<StartedPod> {
+    pod["metadata"]["namespace"] = scene.namespace.as_str().into();
+    scene.give_out(&mut pod)?;
+    let stored = scene.stage.admin.create_pod(&pod).await?;
+    scene.stage.starter.start(&stored).await
+}
+
+async fn clear(scene: &Scene, pod: &StartedPod) -> Result<()> {
+    scene.delete(pod, Some(0)).await?;
+    scene.gone(pod).await?;
+    scene.stage.starter.clear_away(pod).await
+}

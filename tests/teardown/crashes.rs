@@ -1,0 +1,109 @@
+//! Agent and runtime die in the middle of a teardown.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    pods::{STUBBORN, exec, hooked, simple},
+    scene::Scene,
+};
+
+/// Late in the period: what is left of it is much less than a whole one.
+pub async fn the_deadline_stands_when_the_agent_dies_in_the_wait(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let pod = scene.run(simple("waits", 12, STUBBORN)).await?;
+    let start = Instant::now();
+    scene.delete(&pod, None).await?;
+    scene.says("waits", "term").await?;
+    sleep_until(start + Duration::from_secs(9)).await;
+    scene.crash_agent().await?;
+    scene.start_agent().await?;
+    scene.gone(&pod).await?;
+    let took = start.elapsed();
+    ensure!(
+        took >= Duration::from_millis(11_900) && took < Duration::from_secs(20),
+        "a grace of 12 s took {took:?}"
+    );
+    scene.clean(&pod).await?;
+    scene.stop_agent().await
+}
+
+pub async fn a_hook_that_has_ended_is_not_run_again(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let pod = scene
+        .run(hooked("once", 4, STUBBORN, &exec("echo hook >> /out/log")))
+        .await?;
+    scene.delete(&pod, None).await?;
+    // The signal comes only after the end of the hook was recorded.
+    scene.says("once", "term").await?;
+    scene.crash_agent().await?;
+    scene.start_agent().await?;
+    scene.gone_and_clean(&pod).await?;
+    let said = scene.said("once");
+    ensure!(said.iter().filter(|line| *line == "hook").count() == 1, "{said:?}");
+    scene.stop_agent().await
+}
+
+pub async fn a_hook_that_a_crash_interrupted_gets_what_is_left(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let hook = exec("echo hook >> /out/log; sleep 60; echo ended >> /out/log");
+    let pod = scene.run(hooked("again", 8, STUBBORN, &hook)).await?;
+    let history = scene.follow(&pod).await?;
+    let start = Instant::now();
+    scene.delete(&pod, None).await?;
+    scene.says("again", "hook").await?;
+    sleep_until(start + Duration::from_secs(6)).await;
+    scene.crash_agent().await?;
+    scene.start_agent().await?;
+    scene.gone(&pod).await?;
+    let took = start.elapsed();
+    // 8 s of grace and 2 s of stop; a whole second hook would make it 16 s.
+    ensure!(
+        took >= Duration::from_millis(9_900) && took < Duration::from_secs(15),
+        "it took {took:?}"
+    );
+    let said = scene.said("again");
+    ensure!(said == ["hook", "hook", "term"] || said == ["hook", "term"], "{said:?}");
+    ensure!(history.end().await?.exit("main")? == (137, "Error"));
+    scene.clean(&pod).await?;
+    scene.stop_agent().await
+}
+
+pub async fn a_deletion_that_came_while_no_agent_ran_is_done_at_its_start(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    scene.stop_agent().await?;
+    let graceful = scene.run(simple("graceful", 2, STUBBORN)).await?;
+    let forced = scene.run(simple("forced", 30, STUBBORN)).await?;
+    scene.delete(&graceful, None).await?;
+    scene.start_agent().await?;
+    scene.gone_and_clean(&graceful).await?;
+    // Known to nobody but the agent's journal from here on.
+    scene.delete(&forced, None).await?;
+    scene.says("forced", "term").await?;
+    scene.crash_agent().await?;
+    scene.delete(&forced, Some(0)).await?;
+    scene.gone(&forced).await?;
+    scene.start_agent().await?;
+    scene.clean(&forced).await?;
+    scene.stop_agent().await
+}
+
+pub async fn a_runtime_that_restarts_delays_a_teardown_and_no_more(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let waits = scene.run(simple("waits", 4, STUBBORN)).await?;
+    let lives = scene.run(simple("lives", 4, STUBBORN)).await?;
+    let before = scene.object("lives").await?;
+    let history = scene.follow(&waits).await?;
+    scene.delete(&waits, None).await?;
+    scene.says("waits", "term").await?;
+    let stage = Arc::get_mut(&mut scene.stage).context("the stage serves other claims, too")?;
+    stage.containerd.restart().await?;
+    scene.gone_and_clean(&waits).await?;
+    let told = history.end().await?;
+    ensure!(told.exit("main")? == (137, "Error"), "{}", told.last());
+    scene.untouched(&lives, &before).await?;
+    scene.take_down(&lives).await?;
+    scene.stop_agent().await
+}

@@ -1,0 +1,133 @@
+//! How containers come to their end.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{
+    pods::{POLITE, STUBBORN, container, pod, simple},
+    scene::Scene,
+};
+
+pub async fn a_polite_pod_ends_well(scene: &mut Scene) -> Result<()> {
+    let pod = scene.run(simple("polite", 30, POLITE)).await?;
+    let history = scene.follow(&pod).await?;
+    let took = scene.take_down(&pod).await?;
+    ensure!(took < Duration::from_secs(30), "it took {took:?}");
+    let told = history.end().await?;
+    ensure!(told.exit("main")? == (0, "Completed"), "{}", told.last());
+    ensure!(told.phase() == "Succeeded", "{}", told.last());
+    scene.event(&pod, "Killing").await.map(drop)
+}
+
+pub async fn one_that_ignores_its_signal_is_killed_when_its_grace_is_over(scene: &mut Scene) -> Result<()> {
+    let pod = scene.run(simple("stubborn", 2, STUBBORN)).await?;
+    let history = scene.follow(&pod).await?;
+    let took = scene.take_down(&pod).await?;
+    ensure!(took >= Duration::from_secs(2), "killed after {took:?} already");
+    ensure!(scene.said("stubborn") == ["term"], "{:?}", scene.said("stubborn"));
+    let told = history.end().await?;
+    ensure!(told.exit("main")? == (137, "Error"), "{}", told.last());
+    ensure!(told.phase() == "Failed", "{}", told.last());
+    Ok(())
+}
+
+/// None ends before all have begun to.
+pub async fn containers_stop_side_by_side(scene: &mut Scene) -> Result<()> {
+    let slow = |code: u8| format!("trap 'echo begins >> /out/log; sleep 3; echo ends >> /out/log; exit {code}' TERM");
+    let containers: Vec<_> = (0..3).map(|code| container(&format!("c{code}"), &slow(code))).collect();
+    let pod = scene.run(pod("three", 30, &containers)).await?;
+    let history = scene.follow(&pod).await?;
+    scene.take_down(&pod).await?;
+    let said = scene.said("three");
+    ensure!(said == [["begins"; 3], ["ends"; 3]].concat(), "{said:?}");
+    let told = history.end().await?;
+    for (code, reason) in [(0, "Completed"), (1, "Error"), (2, "Error")] {
+        ensure!(told.exit(&format!("c{code}"))? == (code, reason), "{}", told.last());
+    }
+    ensure!(told.phase() == "Failed", "{}", told.last());
+    Ok(())
+}
+
+pub async fn sidecars_are_stopped_last_and_in_reverse(scene: &mut Scene) -> Result<()> {
+    let slow = |name: &str| {
+        let work = format!("echo {name} begins >> /out/log; sleep 1; echo {name} ends >> /out/log");
+        format!("trap '{work}; exit 0' TERM")
+    };
+    let sidecar = |name: &str| {
+        let mut sidecar = container(name, &slow(name));
+        sidecar["restartPolicy"] = "Always".into();
+        sidecar
+    };
+    let mut sides = pod("sides", 30, &[container("main", &slow("main"))]);
+    sides["spec"]["initContainers"] = json!([sidecar("first"), sidecar("second")]);
+    let pod = scene.run(sides).await?;
+    let history = scene.follow(&pod).await?;
+    scene.take_down(&pod).await?;
+    let said = scene.said("sides");
+    let expected = [
+        "main begins",
+        "main ends",
+        "second begins",
+        "second ends",
+        "first begins",
+        "first ends",
+    ];
+    ensure!(said == expected, "{said:?}");
+    let told = history.end().await?;
+    for name in ["main", "first", "second"] {
+        ensure!(told.exit(name)? == (0, "Completed"), "{}", told.last());
+    }
+    ensure!(told.phase() == "Succeeded", "{}", told.last());
+    Ok(())
+}
+
+/// The object goes at once, and what runs then belongs to nobody: it gets the shortest stop there is.
+pub async fn a_deletion_without_grace_leaves_nothing(scene: &mut Scene) -> Result<()> {
+    let pod = scene.run(simple("forced", 60, STUBBORN)).await?;
+    let start = Instant::now();
+    scene.delete(&pod, Some(0)).await?;
+    scene.gone_and_clean(&pod).await?;
+    let took = start.elapsed();
+    ensure!(
+        took < Duration::from_secs(50),
+        "it took {took:?} of a grace of 60 s that does not count any more"
+    );
+    Ok(())
+}
+
+pub async fn a_shortened_grace_takes_effect_during_the_wait(scene: &mut Scene) -> Result<()> {
+    let pod = scene.run(simple("shortened", 100, STUBBORN)).await?;
+    let history = scene.follow(&pod).await?;
+    let start = Instant::now();
+    scene.delete(&pod, None).await?;
+    scene.says("shortened", "term").await?;
+    scene.delete(&pod, Some(3)).await?;
+    scene.gone(&pod).await?;
+    let took = start.elapsed();
+    scene.clean(&pod).await?;
+    ensure!(
+        took >= Duration::from_secs(3) && took < Duration::from_secs(40),
+        "100 s shortened to 3 s took {took:?}"
+    );
+    let told = history.end().await?;
+    ensure!(told.exit("main")? == (137, "Error"), "{}", told.last());
+    Ok(())
+}
+
+pub async fn twenty_pods_end_at_once(scene: &mut Scene) -> Result<()> {
+    let pods = (0..20).map(|index| simple(&format!("many-{index}"), 10, POLITE));
+    let pods = scene.run_all(pods.collect()).await?;
+    for pod in &pods {
+        scene.delete(pod, None).await?;
+    }
+    for pod in &pods {
+        scene.gone(pod).await?;
+    }
+    for pod in &pods {
+        scene.clean(pod).await?;
+    }
+    Ok(())
+}

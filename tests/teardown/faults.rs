@@ -1,0 +1,164 @@
+//! Trouble with the API server during a teardown, which the one in memory makes on request.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use testbed::apiserver::{
+    MemApiServer,
+    faults::{Action, Fault},
+    requests::Request,
+};
+use tokio::time::sleep;
+
+use crate::cases::{
+    Case, Place, Scene,
+    pods::{NOTING, POLITE, simple},
+};
+
+macro_rules! cases {
+    ($($place:ident $claim:ident),* $(,)?) => {
+        vec![$(Case {
+            name: concat!("faults::", stringify!($claim)),
+            place: Place::$place,
+            check: |scene, api| Box::pin($claim(scene, api)),
+        }),*]
+    };
+}
+
+/// The claims of this file.
+pub fn cases() -> Vec<Case<MemApiServer>> {
+    cases![
+        Shared a_status_that_is_refused_is_sent_again,
+        Shared a_server_that_asks_for_patience_gets_it,
+        Shared an_answer_that_is_lost_changes_nothing,
+        Shared a_delete_that_comes_late_spares_the_successor,
+        Own a_watch_that_is_cut_loses_nothing,
+        Own a_deletion_during_an_outage_is_found_afterwards,
+    ]
+}
+
+/// The hook and the stop are not repeated with it.
+async fn a_status_that_is_refused_is_sent_again(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+    let pod = scene.run(simple("refused", 30, NOTING)).await?;
+    let history = scene.follow(&pod).await?;
+    for fault in [Fault::status(500).times(3), Fault::new(Action::Refuse).once()] {
+        api.faults()
+            .inject(fault.verb("patch").resource("pods/status").name("refused"));
+    }
+    scene.take_down(&pod).await?;
+    ensure!(scene.said("refused") == ["term"], "{:?}", scene.said("refused"));
+    let told = history.end().await?;
+    ensure!(told.exit("main")? == (0, "Completed"), "{}", told.last());
+    all_used(api, "refused")
+}
+
+async fn a_server_that_asks_for_patience_gets_it(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+    let pod = scene.run(simple("patient", 30, POLITE)).await?;
+    for verb in ["patch", "delete"] {
+        api.faults()
+            .inject(Fault::too_many(3).verb(verb).name("patient").user(&user(scene)).once());
+    }
+    let took = scene.take_down(&pod).await?;
+    ensure!(took >= Duration::from_secs(3), "it came back after {took:?}");
+    all_used(api, "patient")
+}
+
+async fn an_answer_that_is_lost_changes_nothing(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+    let pod = scene.run(simple("lost", 30, NOTING)).await?;
+    let history = scene.follow(&pod).await?;
+    for verb in ["patch", "delete"] {
+        let fault = Fault::new(Action::LoseResponse).verb(verb).name("lost");
+        api.faults().inject(fault.user(&user(scene)).once());
+    }
+    scene.delete(&pod, None).await?;
+    scene.gone_and_clean(&pod).await?;
+    all_used(api, "lost")?;
+    let told = history.end().await?;
+    ensure!(told.exit("main")? == (0, "Completed"), "{}", told.last());
+    // What was lost was done all the same: the object is gone, and so is whoever would be asked again.
+    let status = scene.status().await?;
+    let left = status["pods"]["terminating"].as_array().into_iter().flatten();
+    ensure!(left.into_iter().all(|story| story["uid"] != pod.uid()), "{status}");
+    Ok(())
+}
+
+async fn a_watch_that_is_cut_loses_nothing(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+    scene.start_agent().await?;
+    let pods = (0..4).map(|index| simple(&format!("cut-{index}"), 30, POLITE));
+    let pods = scene.run_all(pods.collect()).await?;
+    for pod in &pods {
+        let fault = Fault::new(Action::CutWatch).verb("watch").resource("pods");
+        api.faults().inject(fault.user(&user(scene)).once());
+        scene.delete(pod, None).await?;
+    }
+    for pod in &pods {
+        scene.gone_and_clean(pod).await?;
+    }
+    scene.stop_agent().await
+}
+
+/// Neither the watch nor lists nor the node itself are to be had.
+async fn a_deletion_during_an_outage_is_found_afterwards(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+    scene.start_agent().await?;
+    let graceful = scene.run(simple("graceful", 30, POLITE)).await?;
+    let forced = scene.run(simple("forced", 30, POLITE)).await?;
+    for verb in ["get", "list", "watch"] {
+        let fault = Fault::status(503).verb(verb).user(&user(scene));
+        api.faults().inject(fault.times(3));
+    }
+    api.faults()
+        .inject(Fault::new(Action::CutWatch).verb("watch").user(&user(scene)).once());
+    while scene.status().await?["watch"]["state"] == "watching" {
+        sleep(Duration::from_millis(20)).await;
+    }
+    scene.delete(&graceful, None).await?;
+    scene.delete(&forced, Some(0)).await?;
+    scene.gone_and_clean(&graceful).await?;
+    scene.gone_and_clean(&forced).await?;
+    scene.stop_agent().await
+}
+
+/// The delete is under way when the pod is deleted by somebody else, and another takes its name on another node.
+async fn a_delete_that_comes_late_spares_the_successor(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+    let pod = scene.run(simple("late", 30, POLITE)).await?;
+    let delay = Fault::delay(Duration::from_secs(3)).verb("delete").name("late");
+    api.faults().inject(delay.user(&user(scene)).once());
+    scene.delete(&pod, None).await?;
+    while all_used(api, "late").is_err() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    scene.delete(&pod, Some(0)).await?;
+    let mut successor = simple("late", 30, POLITE);
+    successor["metadata"]["namespace"] = scene.namespace.as_str().into();
+    successor["spec"]["nodeName"] = "elsewhere".into();
+    scene.stage.admin.create_pod(&successor).await?;
+    let before = scene.object("late").await?;
+    scene.clean(&pod).await?;
+    ensure!(scene.object("late").await? == before);
+    let deletes: Vec<Request> = api
+        .requests()
+        .into_iter()
+        .filter(|request| request.asked.verb == "delete" && request.asked.namespace == scene.namespace)
+        .filter(|request| request.asked.user == user(scene))
+        .collect();
+    ensure!(
+        deletes.iter().map(|request| request.code).eq([Some(409)]),
+        "{deletes:?}"
+    );
+    Ok(())
+}
+
+fn user(scene: &Scene) -> String {
+    format!("system:node:{}", scene.stage.node)
+}
+
+/// All faults for the object of this name have met their requests.
+fn all_used(api: &MemApiServer, name: &str) -> Result<()> {
+    let left = api.faults().pending();
+    let left: Vec<_> = left
+        .iter()
+        .filter(|fault| fault.name.as_deref() == Some(name))
+        .collect();
+    ensure!(left.is_empty(), "faults that met nothing: {left:?}");
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! What holds the agent back: another hand on the pods, another world, a dry run.
+
+use std::{fs, process::Stdio, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use testbed::rest::Patch;
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, sleep},
+};
+
+use super::{
+    pods::{POLITE, STUBBORN, exec, hooked, simple},
+    scene::{PATIENCE, Scene},
+};
+
+/// All that the teardown of a pod with a hook and a volume does to the world.
+const EFFECTS: [&str; 9] = [
+    "ExecSync",
+    "StopContainer",
+    "StopPodSandbox",
+    "unmount",
+    "remove cgroup",
+    "PATCH",
+    "DELETE",
+    "RemoveContainer",
+    "RemovePodSandbox",
+];
+
+pub async fn a_second_agent_ends_and_names_the_first(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let first = scene.agent.as_ref().and_then(|agent| agent.pid()).context("no pid")?;
+    let second = scene.spawn_agent(&[])?;
+    let code = second.ended().await?;
+    ensure!(code == Some(78), "{code:?}");
+    let log = log(scene);
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("is locked by")).collect();
+    ensure!(lines.len() == 1 && lines[0].contains(&first.to_string()), "{lines:?}");
+    // The first one has not noticed.
+    scene.fence().await?;
+    scene.stop_agent().await
+}
+
+pub async fn a_dry_run_says_what_it_would_do_and_does_nothing(scene: &mut Scene) -> Result<()> {
+    let mut pod = hooked("dry", 10, POLITE, &exec("echo hook >> /out/log"));
+    pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
+    let pod = scene.run(pod).await?;
+    scene.delete(&pod, None).await?;
+    let object = scene.object("dry").await?;
+    let before = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
+    let dry = scene.spawn_agent(&["--dry-run"])?;
+    logged(scene, "one pass is all").await?;
+    let code = dry.stop().await?;
+    ensure!(code == Some(0), "{code:?}");
+    let after = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
+    ensure!(before == after, "before:\n{before}\nafter:\n{after}");
+    scene.untouched(&pod, &object).await?;
+    ensure!(scene.said("dry").is_empty(), "{:?}", scene.said("dry"));
+    ensure!(scene.events(&pod).await?.is_empty());
+    let log = log(scene);
+    let told: Vec<_> = log.lines().filter(|line| line.contains("Dry run: not done")).collect();
+    for effect in EFFECTS {
+        ensure!(
+            told.iter().any(|line| line.contains(effect)),
+            "no {effect} in\n{}",
+            told.join("\n")
+        );
+    }
+    // The same agent without the flag finds all of it to do.
+    scene.start_agent().await?;
+    scene.gone_and_clean(&pod).await?;
+    scene.stop_agent().await
+}
+
+pub async fn a_kubelet_at_work_holds_everything_back_until_it_ends(scene: &mut Scene) -> Result<()> {
+    let pod = scene.run(simple("kubelets", 10, POLITE)).await?;
+    let mut kubelet = kubelet(scene)?;
+    scene.start_agent().await?;
+    is_held(scene, "kubelet").await?;
+    scene.delete(&pod, None).await?;
+    let object = scene.object("kubelets").await?;
+    waits(scene, "held back").await?;
+    scene.untouched(&pod, &object).await?;
+    kubelet.kill().await.context("end the kubelet")?;
+    scene.gone_and_clean(&pod).await?;
+    scene.stop_agent().await
+}
+
+/// What is in a call goes on; the next step waits.
+pub async fn a_kubelet_that_starts_during_a_teardown_stops_it(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let pod = scene.run(simple("shared", 4, STUBBORN)).await?;
+    scene.delete(&pod, None).await?;
+    scene.says("shared", "term").await?;
+    let mut kubelet = kubelet(scene)?;
+    is_held(scene, "kubelet").await?;
+    waits(scene, "held back").await?;
+    let object = scene.object("shared").await?;
+    ensure!(object["status"]["phase"] == "Running", "{object}");
+    let left = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
+    ensure!(left.has("sandbox") && left.has("cgroup"), "{left}");
+    kubelet.kill().await.context("end the kubelet")?;
+    scene.gone_and_clean(&pod).await?;
+    scene.stop_agent().await
+}
+
+pub async fn a_node_of_another_machine_holds_everything_back(scene: &mut Scene) -> Result<()> {
+    let path = format!("/api/v1/nodes/{}/status", scene.stage.node);
+    let marks = json!({ "status": { "nodeInfo": { "machineID": "0123456789abcdef0123456789abcdef" } } });
+    scene.stage.admin.patch(&path, Patch::Strategic, &marks).await?.ok()?;
+    let pod = scene.run(simple("foreign", 10, POLITE)).await?;
+    scene.delete(&pod, None).await?;
+    let object = scene.object("foreign").await?;
+    scene.start_agent().await?;
+    is_held(scene, "machineID").await?;
+    waits(scene, "held back").await?;
+    scene.untouched(&pod, &object).await?;
+    scene.stop_agent().await
+}
+
+pub async fn a_node_that_was_registered_anew_holds_everything_back(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    scene.fence().await?;
+    let pod = scene.run(simple("of-before", 10, POLITE)).await?;
+    scene.stop_agent().await?;
+    let path = format!("/api/v1/nodes/{}", scene.stage.node);
+    scene.stage.admin.delete(&path, None).await?.ok()?;
+    scene.stage.register_node().await?;
+    scene.delete(&pod, None).await?;
+    let object = scene.object("of-before").await?;
+    scene.start_agent().await?;
+    is_held(scene, "UID").await?;
+    waits(scene, "held back").await?;
+    scene.untouched(&pod, &object).await?;
+    scene.stop_agent().await
+}
+
+/// A process that looks like this node's kubelet: the name and the root directory are what counts. It ends with the
+/// scene.
+fn kubelet(scene: &Scene) -> Result<Child> {
+    let binary = scene.stage.containerd.ground().dir().join("kubelet-binary");
+    fs::create_dir_all(&binary).with_context(|| format!("create {}", binary.display()))?;
+    let binary = binary.join("kubelet");
+    fs::copy("/bin/dash", &binary).with_context(|| format!("copy a shell to {}", binary.display()))?;
+    let child = Command::new(&binary)
+        .args(["-c", "read -r _", "kubelet", "--root-dir"])
+        .arg(&scene.stage.starter.dirs().kubelet_root)
+        // Never written to: it reads for ever.
+        .stdin(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn();
+    child.context("start a process called kubelet")
+}
+
+/// Waits until `status` says that everything is held back, for this reason.
+async fn is_held(scene: &Scene, reason: &str) -> Result<()> {
+    let late = Instant::now() + PATIENCE;
+    loop {
+        let status = scene.status().await?;
+        if status["held"].as_str().is_some_and(|held| held.contains(reason)) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < late, "not held for {reason}: {status}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until `status` says that a pod's teardown was tried and waits for this.
+async fn waits(scene: &Scene, reason: &str) -> Result<()> {
+    let late = Instant::now() + PATIENCE;
+    loop {
+        let status = scene.status().await?;
+        let failures = &status["pods"]["terminating"][0]["failures"];
+        let told = |failure: &Value| failure.as_str().is_some_and(|text| text.contains(reason));
+        if failures.as_array().is_some_and(|failures| failures.iter().any(told)) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < late, "nothing waits for {reason}: {status}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn logged(scene: &Scene, part: &str) -> Result<()> {
+    let late = Instant::now() + PATIENCE;
+    while !log(scene).contains(part) {
+        ensure!(Instant::now() < late, "{part:?} is not logged");
+        sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
+fn log(scene: &Scene) -> String {
+    let log = scene.stage.containerd.ground().dir().join("agent/log");
+    fs::read_to_string(log).unwrap_or_default()
+}

@@ -1,0 +1,108 @@
+//! preStop hooks.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use testbed::pods::StartedPod;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    pods::{NOTING, STUBBORN, exec, hooked},
+    scene::{PATIENCE, Scene},
+};
+
+pub async fn a_command_runs_before_the_signal(scene: &mut Scene) -> Result<()> {
+    let hook = exec("echo begins >> /out/log; sleep 1; echo ends >> /out/log");
+    let pod = scene.run(hooked("command", 30, NOTING, &hook)).await?;
+    let history = scene.follow(&pod).await?;
+    scene.take_down(&pod).await?;
+    let said = scene.said("command");
+    ensure!(said == ["begins", "ends", "term"], "{said:?}");
+    ensure!(history.end().await?.exit("main")? == (0, "Completed"));
+    Ok(())
+}
+
+pub async fn a_hook_that_fails_is_an_event_and_the_stop_goes_on(scene: &mut Scene) -> Result<()> {
+    let hook = exec("echo secret; exit 3");
+    let pod = scene.run(hooked("fails", 30, NOTING, &hook)).await?;
+    let history = scene.follow(&pod).await?;
+    scene.take_down(&pod).await?;
+    let event = scene.event(&pod, "FailedPreStopHook").await?;
+    ensure!(event["type"] == "Warning", "{event}");
+    ensure!(
+        event["involvedObject"]["fieldPath"] == "spec.containers{main}",
+        "{event}"
+    );
+    ensure!(!event.to_string().contains("secret"), "{event}");
+    ensure!(scene.said("fails") == ["term"]);
+    ensure!(history.end().await?.exit("main")? == (0, "Completed"));
+    Ok(())
+}
+
+/// Of a grace of 2 s nothing is left then: the container gets the 2 s that every stop has at least.
+pub async fn a_hook_that_overruns_is_cut_at_the_deadline(scene: &mut Scene) -> Result<()> {
+    let hook = exec("echo begins >> /out/log; sleep 60; echo ends >> /out/log");
+    let pod = scene.run(hooked("overruns", 2, STUBBORN, &hook)).await?;
+    let history = scene.follow(&pod).await?;
+    let took = scene.take_down(&pod).await?;
+    ensure!(
+        took >= Duration::from_secs(4) && took < Duration::from_secs(30),
+        "2 s of grace and 2 s of stop took {took:?}"
+    );
+    let said = scene.said("overruns");
+    ensure!(said == ["begins", "term"], "{said:?}");
+    scene.event(&pod, "FailedPreStopHook").await?;
+    ensure!(history.end().await?.exit("main")? == (137, "Error"));
+    Ok(())
+}
+
+pub async fn a_request_reaches_a_named_port_of_the_pod(scene: &mut Scene) -> Result<()> {
+    let read = r#"while read -r line; do echo "$line" >> /out/request; [ ${#line} -le 1 ] && break; done"#;
+    let answer = r#"printf "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n""#;
+    let script = format!("nc -l -p 8080 -e sh -c '{read}; {answer}' &\n{NOTING}");
+    let hook = json!({ "httpGet": {
+        "path": "/bye?now=1", "port": "web", "httpHeaders": [{ "name": "X-Hook", "value": "yes" }],
+    }});
+    let mut pod = hooked("asked", 30, &script, &hook);
+    pod["spec"]["containers"][0]["ports"] = json!([{ "name": "web", "containerPort": 8080 }]);
+    let pod = scene.run(pod).await?;
+    listens(scene, &pod, 8080).await?;
+    scene.take_down(&pod).await?;
+    let request = fs::read_to_string(scene.out("asked").join("request")).context("read the request")?;
+    ensure!(request.starts_with("GET /bye?now=1 HTTP/1.1\r\n"), "{request}");
+    ensure!(request.to_lowercase().contains("x-hook: yes"), "{request}");
+    ensure!(scene.said("asked") == ["term"]);
+    let events = scene.events(&pod).await?;
+    ensure!(
+        events.iter().all(|event| event["reason"] != "FailedPreStopHook"),
+        "{events:?}"
+    );
+    Ok(())
+}
+
+pub async fn a_sleep_delays_the_signal(scene: &mut Scene) -> Result<()> {
+    let hook = json!({ "sleep": { "seconds": 2 } });
+    let pod = scene.run(hooked("sleeps", 30, NOTING, &hook)).await?;
+    let took = scene.take_down(&pod).await?;
+    ensure!(
+        took >= Duration::from_secs(2) && took < Duration::from_secs(30),
+        "a sleep of 2 s took {took:?}"
+    );
+    ensure!(scene.said("sleeps") == ["term"]);
+    Ok(())
+}
+
+/// Waits until somebody in the pod listens on the port.
+async fn listens(scene: &Scene, pod: &StartedPod, port: u16) -> Result<()> {
+    let script = format!("cat /proc/net/tcp /proc/net/tcp6 | grep -q ':{port:04X} .* 0A '");
+    let late = Instant::now() + PATIENCE;
+    loop {
+        let looked = scene.stage.starter.exec(pod, "main", &["sh", "-c", &script]).await?;
+        if looked.exit_code == 0 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < late, "nobody listens on port {port}");
+        sleep(Duration::from_millis(25)).await;
+    }
+}

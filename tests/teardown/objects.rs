@@ -1,0 +1,99 @@
+//! What becomes of the object in the API.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use testbed::pods::StartedPod;
+
+use super::{
+    pods::{POLITE, STUBBORN, container, pod, simple},
+    scene::Scene,
+};
+
+/// Legal for any object, and nobody's business here.
+const FINALIZER: &str = "example.com/hold";
+
+pub async fn a_finalizer_keeps_the_object_but_not_the_node(scene: &mut Scene) -> Result<()> {
+    let pod = held(scene, "held").await?;
+    scene.delete(&pod, None).await?;
+    scene.clean(&pod).await?;
+    let object = scene.object("held").await?;
+    ensure!(object["metadata"]["deletionGracePeriodSeconds"] == 0, "{object}");
+    ensure!(object["status"]["phase"] == "Succeeded", "{object}");
+    // Whatever else is written to the object does not bring the pod back.
+    let label = json!({ "metadata": { "labels": { "late": "yes" } } });
+    scene.merge("held", &label).await?;
+    scene.fence().await?;
+    ensure!(scene.object("held").await?["metadata"]["uid"] == pod.uid());
+    release(scene, "held").await?;
+    scene.gone_and_clean(&pod).await
+}
+
+pub async fn the_last_status_tells_how_each_container_ended(scene: &mut Scene) -> Result<()> {
+    let ends = |code: u8| format!("trap 'exit {code}' TERM");
+    let containers = [
+        container("well", &ends(0)),
+        container("badly", &ends(7)),
+        container("killed", STUBBORN),
+    ];
+    let mut pod = pod("told", 2, &containers);
+    pod["spec"]["containers"][1]["command"][2] =
+        "trap 'echo last words > /dev/termination-log; exit 7' TERM; : > /out/ready-badly; \
+         while :; do read -r _ <>/wait; done"
+            .into();
+    let pod = scene.run(pod).await?;
+    let history = scene.follow(&pod).await?;
+    scene.take_down(&pod).await?;
+    let told = history.end().await?;
+    for (name, expected) in [
+        ("well", (0, "Completed")),
+        ("badly", (7, "Error")),
+        ("killed", (137, "Error")),
+    ] {
+        ensure!(told.exit(name)? == expected, "{name}: {}", told.last()["status"]);
+    }
+    let status = &told.last()["status"];
+    ensure!(told.phase() == "Failed", "{status}");
+    let mut containers = status["containerStatuses"].as_array().into_iter().flatten();
+    let badly = containers.find(|container| container["name"] == "badly");
+    ensure!(
+        badly.context("status of badly")?["state"]["terminated"]["message"] == "last words\n",
+        "{status}"
+    );
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    let ready = conditions.find(|condition| condition["type"] == "Ready");
+    ensure!(ready.context("condition Ready")?["status"] == "False", "{status}");
+    Ok(())
+}
+
+/// As the controller of a StatefulSet does it: at once, under the same name.
+pub async fn a_successor_of_the_same_name_is_another_pod(scene: &mut Scene) -> Result<()> {
+    let old = held(scene, "web-0").await?;
+    scene.delete(&old, None).await?;
+    scene.clean(&old).await?;
+    release(scene, "web-0").await?;
+    scene.gone(&old).await?;
+    let middle = scene.run(simple("web-0", 10, POLITE)).await?;
+    let before = scene.object("web-0").await?;
+    scene.fence().await?;
+    scene.untouched(&middle, &before).await?;
+
+    scene.delete(&middle, None).await?;
+    scene.gone(&middle).await?;
+    // The node may still be busy with the old one's remains.
+    let new = scene.run(simple("web-0", 10, POLITE)).await?;
+    let before = scene.object("web-0").await?;
+    scene.clean(&middle).await?;
+    scene.untouched(&new, &before).await?;
+    scene.take_down(&new).await.map(drop)
+}
+
+async fn held(scene: &Scene, name: &str) -> Result<StartedPod> {
+    let mut pod = simple(name, 10, POLITE);
+    pod["metadata"]["finalizers"] = json!([FINALIZER]);
+    scene.run(pod).await
+}
+
+async fn release(scene: &Scene, name: &str) -> Result<()> {
+    let none = json!({ "metadata": { "finalizers": null } });
+    scene.merge(name, &none).await.map(drop)
+}

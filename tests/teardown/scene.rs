@@ -1,0 +1,305 @@
+//! What one claim works on: a stage, its agent, a namespace, and short words for what it does with them.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use testbed::{
+    pods::StartedPod,
+    rest::Patch,
+    stage::{AgentProcess, Stage},
+};
+use tokio::time::{Instant, sleep};
+
+use super::{history::History, pods};
+
+/// The agent under test.
+const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
+/// Nothing here takes so long, on whatever machine.
+pub const PATIENCE: Duration = Duration::from_secs(40);
+const POLL: Duration = Duration::from_millis(25);
+
+/// See the module's documentation.
+pub struct Scene {
+    /// The stage.
+    pub stage: Arc<Stage>,
+    /// Its agent, while one runs.
+    pub agent: Option<Arc<AgentProcess>>,
+    /// Namespace of this claim alone.
+    pub namespace: String,
+    pods: Mutex<Vec<StartedPod>>,
+}
+
+/// Starts the agent of a stage.
+pub async fn agent_on(stage: &Stage) -> Result<AgentProcess> {
+    stage.start_agent(Path::new(AGENT), &[]).await
+}
+
+// === impl Scene ===
+
+impl Scene {
+    /// A scene with a new namespace.
+    pub async fn new(stage: Arc<Stage>, agent: Option<Arc<AgentProcess>>, namespace: String) -> Result<Self> {
+        let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
+        stage.admin.create("/api/v1/namespaces", &object).await?.ok()?;
+        Ok(Self {
+            stage,
+            agent,
+            namespace,
+            pods: Mutex::default(),
+        })
+    }
+
+    /// Path of a pod in the API.
+    pub fn path(&self, name: &str) -> String {
+        format!("/api/v1/namespaces/{}/pods/{name}", self.namespace)
+    }
+
+    /// Runs a pod on the stage's node.
+    pub async fn run(&self, pod: Value) -> Result<StartedPod> {
+        let started = self.run_all(vec![pod]).await?;
+        started.into_iter().next().context("one pod in, one pod out")
+    }
+
+    /// As [`Self::run`] for several.
+    pub async fn run_all(&self, pods: Vec<Value>) -> Result<Vec<StartedPod>> {
+        let mut dressed = Vec::new();
+        for mut pod in pods {
+            pod["metadata"]["namespace"] = self.namespace.as_str().into();
+            self.give_out(&mut pod)?;
+            dressed.push(pod);
+        }
+        let started = self.stage.run_pods(&dressed).await?;
+        self.known().extend(started.iter().cloned());
+        for pod in &started {
+            self.ready(pod).await?;
+        }
+        Ok(started)
+    }
+
+    /// Makes an empty `/out` for a pod and mounts it there.
+    pub fn give_out(&self, pod: &mut Value) -> Result<()> {
+        let out = self.out(pod["metadata"]["name"].as_str().unwrap_or_default());
+        if out.exists() {
+            // Of an earlier pod of this name.
+            fs::remove_dir_all(&out).with_context(|| format!("remove {}", out.display()))?;
+        }
+        fs::create_dir_all(&out).with_context(|| format!("create {}", out.display()))?;
+        pods::mount_out(pod, &out.display().to_string());
+        Ok(())
+    }
+
+    async fn ready(&self, pod: &StartedPod) -> Result<()> {
+        let late = Instant::now() + PATIENCE;
+        for container in pod.containers.keys() {
+            let file = self.out(&pod.identity.name).join(pods::ready(container));
+            while !file.exists() {
+                ensure!(Instant::now() < late, "container {container} does not get ready");
+                sleep(POLL).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a pod's deletion.
+    pub async fn delete(&self, pod: &StartedPod, grace: Option<i64>) -> Result<()> {
+        let deleted = self.stage.admin.delete_pod(&self.namespace, &pod.identity.name, grace);
+        deleted.await?;
+        Ok(())
+    }
+
+    /// Waits until the pod's object is gone.
+    pub async fn gone(&self, pod: &StartedPod) -> Result<()> {
+        let gone = self
+            .stage
+            .admin
+            .wait_gone(&self.namespace, &pod.identity.name, pod.uid(), PATIENCE);
+        Ok(gone.await?)
+    }
+
+    /// Waits until nothing of the pod is left on the node.
+    pub async fn clean(&self, pod: &StartedPod) -> Result<()> {
+        let late = Instant::now() + PATIENCE;
+        loop {
+            let left = self.stage.leftovers(std::slice::from_ref(pod)).await?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < late,
+                "of {} is left after {PATIENCE:?}:\n{left}",
+                pod.identity.name
+            );
+            sleep(POLL).await;
+        }
+    }
+
+    /// Waits until the object is gone and the node is clean.
+    pub async fn gone_and_clean(&self, pod: &StartedPod) -> Result<()> {
+        self.gone(pod).await?;
+        self.clean(pod).await
+    }
+
+    /// Deletes a pod, waits until all of it is gone, and tells how long the object stayed.
+    pub async fn take_down(&self, pod: &StartedPod) -> Result<Duration> {
+        let start = Instant::now();
+        self.delete(pod, None).await?;
+        self.gone(pod).await?;
+        let took = start.elapsed();
+        self.clean(pod).await?;
+        Ok(took)
+    }
+
+    /// Follows all that is written to a pod's object from now on.
+    pub async fn follow(&self, pod: &StartedPod) -> Result<History> {
+        History::follow(self, pod).await
+    }
+
+    /// The pod's object as it is now.
+    pub async fn object(&self, name: &str) -> Result<Value> {
+        Ok(self.stage.admin.get(&self.path(name)).await?.ok()?)
+    }
+
+    /// Merges something into the pod's object or, with `/status` behind its name, its status.
+    pub async fn merge(&self, name: &str, patch: &Value) -> Result<Value> {
+        let path = self.path(name);
+        Ok(self.stage.admin.patch(&path, Patch::Merge, patch).await?.ok()?)
+    }
+
+    /// Waits for an event about a pod.
+    pub async fn event(&self, pod: &StartedPod, reason: &str) -> Result<Value> {
+        let late = Instant::now() + PATIENCE;
+        loop {
+            let events = self.events(pod).await?;
+            if let Some(event) = events.iter().find(|event| event["reason"] == reason) {
+                return Ok(event.clone());
+            }
+            ensure!(Instant::now() < late, "no event {reason}, but {events:?}");
+            sleep(POLL).await;
+        }
+    }
+
+    /// All events about a pod.
+    pub async fn events(&self, pod: &StartedPod) -> Result<Vec<Value>> {
+        let path = format!("/api/v1/namespaces/{}/events", self.namespace);
+        let list = self.stage.admin.get(&path).await?.ok()?;
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let about = |event: &Value| event["involvedObject"]["uid"] == pod.uid();
+        Ok(items.into_iter().filter(about).collect())
+    }
+
+    /// What a pod of this name has in `/out`.
+    pub fn out(&self, name: &str) -> PathBuf {
+        let dir = self.stage.containerd.ground().dir().join("out");
+        dir.join(&self.namespace).join(name)
+    }
+
+    /// The lines that a pod has written to `/out/log`.
+    pub fn said(&self, name: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.out(name).join("log")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until a pod has written such a line to `/out/log`.
+    pub async fn says(&self, name: &str, line: &str) -> Result<()> {
+        let late = Instant::now() + PATIENCE;
+        while !self.said(name).iter().any(|said| said == line) {
+            ensure!(
+                Instant::now() < late,
+                "{name} does not say {line:?}, but {:?}",
+                self.said(name)
+            );
+            sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// Starts the agent, and returns once it watches.
+    pub async fn start_agent(&mut self) -> Result<()> {
+        self.agent = Some(Arc::new(agent_on(&self.stage).await?));
+        Ok(())
+    }
+
+    /// Starts an agent with more flags and waits for nothing.
+    pub fn spawn_agent(&self, more: &[&str]) -> Result<AgentProcess> {
+        AgentProcess::spawn(&self.stage, Path::new(AGENT), more)
+    }
+
+    /// Kills the agent with SIGKILL.
+    pub async fn crash_agent(&mut self) -> Result<()> {
+        self.own_agent()?.crash().await
+    }
+
+    /// Stops the agent, which has to end well.
+    pub async fn stop_agent(&mut self) -> Result<()> {
+        let code = self.own_agent()?.stop().await?;
+        ensure!(code == Some(0), "the agent ended with {code:?}");
+        Ok(())
+    }
+
+    fn own_agent(&mut self) -> Result<AgentProcess> {
+        let agent = self.agent.take().context("no agent runs")?;
+        Arc::into_inner(agent).context("the agent serves other claims, too")
+    }
+
+    /// What the agent says of itself.
+    pub async fn status(&self) -> Result<Value> {
+        self.agent.as_ref().context("no agent runs")?.status().await
+    }
+
+    /// Takes a polite pod down. Afterwards the agent has seen all that was written before, and has acted on it.
+    pub async fn fence(&self) -> Result<()> {
+        let fence = self.run(pods::simple("fence", 10, pods::POLITE)).await?;
+        self.take_down(&fence).await.map(drop)
+    }
+
+    /// A pod of which nothing was touched: its containers run and its object is what it was.
+    pub async fn untouched(&self, pod: &StartedPod, before: &Value) -> Result<()> {
+        for container in pod.containers.keys() {
+            let alive = self.stage.starter.exec(pod, container, &["true"]).await;
+            alive.with_context(|| format!("container {container} of {} has to run", pod.identity.name))?;
+        }
+        let now = self.object(&pod.identity.name).await?;
+        if now != *before {
+            bail!("the object was changed from\n{before}\nto\n{now}");
+        }
+        Ok(())
+    }
+
+    /// What helps to understand a failure.
+    pub async fn explain(&self) -> String {
+        let log = self.stage.containerd.ground().dir().join("agent/log");
+        let log = fs::read_to_string(log).unwrap_or_default();
+        let (ours, all): (Vec<&str>, Vec<&str>) = (
+            log.lines().filter(|line| line.contains(&self.namespace)).collect(),
+            log.lines().collect(),
+        );
+        let tail = |lines: &[&str], count: usize| lines[lines.len().saturating_sub(count)..].join("\n");
+        let mut text = format!(
+            "\n--- the agent's log about {}\n{}\n--- its end\n{}",
+            self.namespace,
+            tail(&ours, 40),
+            tail(&all, 15)
+        );
+        let Some(agent) = &self.agent else { return text };
+        let names: Vec<_> = self.known().iter().map(|pod| pod.identity.name.clone()).collect();
+        let mut told = vec![agent.ask(&["status"]).await];
+        for name in names.iter().take(5) {
+            told.push(agent.timeline(&self.namespace, name).await);
+        }
+        for told in told {
+            let told = told.unwrap_or_else(|error| format!("{error:#}"));
+            text.push_str(&format!("\n---\n{}", told.trim_end()));
+        }
+        text
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Vec<StartedPod>> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,203 @@
+//! One round: the same pods are started and taken down, by straight calls or by the agent.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::future::try_join_all;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::figures::median_seconds;
+use super::usage::Usage;
+use crate::containerd::{Cri, POLITE, TOOL_IMAGE};
+use crate::pods::StartedPod;
+use crate::rest::{EventType, Watch};
+use crate::stage::{AgentProcess, NODE, Stage};
+use crate::straight;
+
+/// The runtime has work of its own just after a start.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Pods that are not gone by then are a failure, not a figure.
+const LIMIT: Duration = Duration::from_secs(180);
+const POLL: Duration = Duration::from_millis(5);
+/// The API's default; no pod here needs more than an instant of it.
+const GRACE: Duration = Duration::from_secs(30);
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// How many pods, and of what kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// How many.
+    pub pods: usize,
+    /// Each with an emptyDir in memory.
+    pub memory_volumes: bool,
+}
+
+/// What straight calls took, in seconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Straight {
+    /// Until the last sandbox was stopped.
+    pub last: f64,
+    /// The median pod.
+    pub median_pod: f64,
+}
+
+/// What the agent took.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Agent {
+    /// Seconds from the first DELETE sent until the last DELETED event.
+    pub last: f64,
+    /// The same for the median pod.
+    pub median_pod: f64,
+    /// Seconds from then until the last pod's directory was gone, which is what the agent removes last.
+    pub clean_up: f64,
+    /// CPU milliseconds per pod until the last DELETED event.
+    pub cpu_deleted: f64,
+    /// CPU milliseconds per pod until all was cleaned up.
+    pub cpu_cleaned: f64,
+    /// Resident MiB while the pods ran.
+    pub resident_idle: f64,
+    /// The most resident MiB from the first DELETE until all was cleaned up.
+    pub resident_peak: f64,
+}
+
+/// Takes pods down without the agent, and away.
+pub async fn straight(stage: &Stage, cri: &Cri, size: Size) -> Result<Straight> {
+    let pods: Vec<_> = size
+        .manifests()
+        .into_iter()
+        .map(|mut pod| {
+            pod["metadata"]["uid"] = uuid::Uuid::new_v4().to_string().into();
+            pod["spec"]["nodeName"] = NODE.into();
+            pod
+        })
+        .collect();
+    // The agent knows nothing of these: they are not in the API.
+    let started = stage.starter.start_all(&pods).await.context("start the pods")?;
+    sleep(SETTLE).await;
+    let times = straight::teardown(cri.clone(), &started, GRACE).await?;
+    stage.starter.clear_all_away(&started).await?;
+    Ok(Straight {
+        last: times.total.as_secs_f64(),
+        median_pod: median_seconds(&times.pods),
+    })
+}
+
+/// Deletes pods in the API and lets the agent do the rest.
+pub async fn agent(stage: &Stage, agent: &AgentProcess, size: Size) -> Result<Agent> {
+    let started = stage.run_pods(&size.manifests()).await.context("start the pods")?;
+    sleep(SETTLE).await;
+    let usage = Usage::of(agent.pid().context("the agent has ended")?);
+    let resident_idle = usage.resident()?;
+    usage.forget_peak()?;
+    let list = stage.admin.list(PODS, &[]).await?.ok()?;
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    let watch = stage.admin.watch(PODS, &[("resourceVersion", version)]).await?;
+
+    let before = usage.cpu()?;
+    let begin = Instant::now();
+    let deletes = try_join_all(
+        started
+            .iter()
+            .map(|pod| stage.admin.delete_pod("default", &pod.identity.name, None)),
+    );
+    let limited = timeout(LIMIT, async {
+        tokio::try_join!(async { Ok(deletes.await?) }, deletions(watch, &started, begin))
+    });
+    let (_, times) = limited.await.map_err(|_| late("deleted", agent))??;
+    let last = begin.elapsed();
+    let deleted_cpu = usage.cpu()?;
+    wait_until_clean(stage, &started, agent).await?;
+    let clean_up = begin.elapsed() - last;
+    let cleaned_cpu = usage.cpu()?;
+    let resident_peak = usage.peak()?;
+
+    let left = stage.leftovers(&started).await?;
+    ensure!(left.is_empty(), "the agent has left something behind:\n{left}");
+    let per_pod = |until: Duration| (until - before).as_secs_f64() * 1000.0 / cast(started.len());
+    Ok(Agent {
+        last: last.as_secs_f64(),
+        median_pod: median_seconds(&times),
+        clean_up: clean_up.as_secs_f64(),
+        cpu_deleted: per_pod(deleted_cpu),
+        cpu_cleaned: per_pod(cleaned_cpu),
+        resident_idle,
+        resident_peak,
+    })
+}
+
+/// When each pod's DELETED event came.
+async fn deletions(mut watch: Watch, pods: &[StartedPod], begin: Instant) -> Result<Vec<Duration>> {
+    let mut times: BTreeMap<&str, Option<Duration>> = pods.iter().map(|pod| (pod.uid(), None)).collect();
+    let mut missing = times.len();
+    while missing > 0 {
+        let Some(event) = watch.next().await? else {
+            bail!("the API server has ended the watch")
+        };
+        let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
+        if let (EventType::Deleted, Some(time @ None)) = (event.kind, times.get_mut(uid)) {
+            *time = Some(begin.elapsed());
+            missing -= 1;
+        }
+    }
+    Ok(times.into_values().flatten().collect())
+}
+
+/// Looks at the directories only: asking the agent would cost it time that is being measured.
+async fn wait_until_clean(stage: &Stage, pods: &[StartedPod], agent: &AgentProcess) -> Result<()> {
+    let parent = stage.starter.dirs().pods();
+    let begin = Instant::now();
+    loop {
+        let names: Vec<_> = fs::read_dir(&parent)
+            .with_context(|| format!("read {}", parent.display()))?
+            .flatten()
+            .map(|entry| entry.file_name())
+            .collect();
+        if !names.iter().any(|name| pods.iter().any(|pod| name == pod.uid())) {
+            return Ok(());
+        }
+        if begin.elapsed() > LIMIT {
+            return Err(late("cleaned up", agent));
+        }
+        sleep(POLL).await;
+    }
+}
+
+fn late(what: &str, agent: &AgentProcess) -> anyhow::Error {
+    anyhow::anyhow!(
+        "not all pods are {what} after {LIMIT:?}; the agent's log ends:\n{}",
+        agent.log_tail()
+    )
+}
+
+#[allow(clippy::cast_precision_loss, reason = "pods on one node are few")]
+fn cast(count: usize) -> f64 {
+    count as f64
+}
+
+// === impl Size ===
+
+impl Size {
+    fn manifests(self) -> Vec<Value> {
+        (0..self.pods).map(|index| self.manifest(index)).collect()
+    }
+
+    fn manifest(self, index: usize) -> Value {
+        let mut pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": format!("pod-{index}"), "namespace": "default" },
+            "spec": {
+                "containers": [{ "name": "main", "image": TOOL_IMAGE, "command": ["sh", "-c", POLITE] }],
+            },
+        });
+        if self.memory_volumes {
+            pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
+            pod["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);
+        }
+        pod
+    }
+}

@@ -1,0 +1,31 @@
+//! What the commands of the testbed have in common: they can be interrupted, and take everything away then, too.
+
+use std::future::Future;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// As a shell reports a command that Ctrl-C has ended.
+pub const INTERRUPTED: u8 = 130;
+
+/// Does the work, unless SIGINT or SIGTERM comes first: then it is dropped, with all that it holds, and `None` returned.
+pub async fn unless_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
+    let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
+    tokio::select! {
+        done = work => done.map(Some),
+        _ = interrupt.recv() => Ok(None),
+        _ = terminate.recv() => Ok(None),
+    }
+}
+
+/// The path as given, else that of the program of this name beside the running one.
+pub fn beside(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
+    match given {
+        Some(path) => Ok(path),
+        None => Ok(std::env::current_exe()
+            .context("find this program")?
+            .with_file_name(name)),
+    }
+}

@@ -1,0 +1,144 @@
+//! Lines that are drawn again on a terminal, and are added one by one where there is none.
+#![allow(clippy::print_stdout, reason = "this is the demo's output")]
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _, stdout};
+use std::time::Duration;
+
+/// Wider terminals leave the rest empty; a line that wraps could not be drawn over.
+const WIDTH: usize = 79;
+
+/// How a line is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mood {
+    /// Nothing has happened yet.
+    Waiting,
+    /// Something is going on.
+    Busy,
+    /// As it should be.
+    Good,
+    /// Not as it should be.
+    Bad,
+}
+
+/// One line of what goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// How it stands.
+    pub mood: Mood,
+    /// Whose line it is.
+    pub name: String,
+    /// What goes on; without a terminal a line is written when it changes.
+    pub gist: String,
+    /// What changes all the time; for terminals only.
+    pub detail: String,
+}
+
+/// Standard output.
+#[derive(Debug)]
+pub struct Screen {
+    terminal: bool,
+    colours: bool,
+    drawn: Vec<Row>,
+}
+
+// === impl Mood ===
+
+impl Mood {
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Waiting => "·",
+            Self::Busy => "▸",
+            Self::Good => "✔",
+            Self::Bad => "✗",
+        }
+    }
+
+    fn colour(self) -> &'static str {
+        match self {
+            Self::Waiting => "\x1b[2m",
+            Self::Busy => "\x1b[33m",
+            Self::Good => "\x1b[32m",
+            Self::Bad => "\x1b[31m",
+        }
+    }
+}
+
+// === impl Screen ===
+
+impl Screen {
+    /// Looks whether there is a terminal, and whether it is to have colours.
+    pub fn new() -> Self {
+        let terminal = stdout().is_terminal();
+        Self {
+            terminal,
+            colours: terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            drawn: Vec::new(),
+        }
+    }
+
+    /// Prints text.
+    pub fn say(&self, text: &str) {
+        println!("{text}");
+    }
+
+    /// Prints a heading.
+    pub fn heading(&self, text: &str) {
+        if self.colours {
+            println!("\n\x1b[1m{text}\x1b[0m");
+        } else {
+            println!("\n{text}");
+        }
+    }
+
+    /// Prints a line with a mark.
+    pub fn mark(&self, mood: Mood, text: &str) {
+        println!("  {} {text}", self.marked(mood));
+    }
+
+    /// Draws rows over the ones drawn before, or adds those that have changed.
+    pub fn draw(&mut self, elapsed: Duration, rows: Vec<Row>) {
+        let mut out = String::new();
+        if self.terminal {
+            if !self.drawn.is_empty() {
+                // Writing to a String cannot fail.
+                let _ = write!(out, "\x1b[{}A", self.drawn.len());
+            }
+            for row in &rows {
+                let text = format!("{:12} {}{}", row.name, row.gist, row.detail);
+                let text: String = text.chars().take(WIDTH - 4).collect();
+                let _ = writeln!(out, "\r\x1b[2K  {} {text}", self.marked(row.mood));
+            }
+        } else {
+            for (index, row) in rows.iter().enumerate() {
+                if self.drawn.get(index).is_none_or(|before| before.gist != row.gist) {
+                    let seconds = elapsed.as_secs_f64();
+                    let _ = writeln!(out, "  {seconds:5.2} s  {:12} {}", row.name, row.gist);
+                }
+            }
+        }
+        self.drawn = rows;
+        print!("{out}");
+        // Whoever reads may be gone; the demo ends on its own all the same.
+        stdout().flush().ok();
+    }
+
+    /// What is printed next stays below what was drawn.
+    pub fn settle(&mut self) {
+        self.drawn.clear();
+    }
+
+    fn marked(&self, mood: Mood) -> String {
+        if self.colours {
+            format!("{}{}\x1b[0m", mood.colour(), mood.mark())
+        } else {
+            mood.mark().to_owned()
+        }
+    }
+}
+
+impl Default for Screen {
+    fn default() -> Self {
+        Self::new()
+    }
+}
