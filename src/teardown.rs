@@ -1,8 +1,8 @@
 //! Taking a pod down: each step idempotent, failures collected, nothing cut short by one of them.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
-use crate::record::Step;
+use crate::{api::ApiError, record::Step};
 
 pub mod cleanup;
 pub mod containers;
@@ -21,6 +21,8 @@ pub struct Failure {
     pub what: String,
     /// Why.
     pub cause: String,
+    /// Whoever refused asked not to be tried again before.
+    pub retry_after: Option<Duration>,
 }
 
 // === impl Failure ===
@@ -32,6 +34,15 @@ impl Failure {
             step,
             what: what.to_owned(),
             cause: cause.to_string(),
+            retry_after: None,
+        }
+    }
+
+    /// What the API server refused, or did not answer.
+    pub fn of_api(step: Step, error: &ApiError) -> Self {
+        Self {
+            retry_after: error.retry_after(),
+            ..Self::new(step, "", error)
         }
     }
 }

@@ -35,6 +35,9 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// An API server that asks for more patience than this does not get it.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(300);
+
 /// What a worker is told about its pod; a newer one replaces an older one that it has not looked at.
 #[derive(Debug, Clone)]
 pub struct PodUpdate {
@@ -88,7 +91,7 @@ impl Worker {
                 tracing::info!("Dry run: one pass is all");
                 return Outcome::Finished;
             }
-            match attempt {
+            let patience = match attempt {
                 Ok(outcome) => {
                     self.record.set_stage(if outcome == Outcome::Finished {
                         Stage::Finished
@@ -97,11 +100,15 @@ impl Worker {
                     });
                     return outcome;
                 }
-                Err(failures) => self.report(&update.view, &failures),
-            }
+                Err(failures) => {
+                    self.report(&update.view, &failures);
+                    failures.iter().filter_map(|failure| failure.retry_after).max()
+                }
+            };
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
+            let pause = pause.max(patience.unwrap_or_default().min(LONGEST_PATIENCE));
             let context = Arc::clone(&self.context);
             tokio::select! {
                 () = sleep(pause) => {}
