@@ -21,7 +21,7 @@ pub struct Failure {
     pub what: String,
     /// Why.
     pub cause: String,
-    /// Whoever refused asked not to be tried again before.
+    /// How long whoever refused asks to be left alone.
     pub retry_after: Option<Duration>,
 }
 
@@ -38,8 +38,8 @@ impl Failure {
         }
     }
 
-    /// What the API server refused, or did not answer.
-    pub fn of_api(step: Step, error: &ApiError) -> Self {
+    /// A request that failed, with what the server says of another one.
+    pub fn of_request(step: Step, error: &ApiError) -> Self {
         Self {
             retry_after: error.retry_after(),
             ..Self::new(step, "", error)

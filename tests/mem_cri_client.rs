@@ -559,12 +559,12 @@ async fn a_dry_run_says_what_it_would_do_and_does_nothing() {
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     let told: Vec<_> = text
         .lines()
-        .filter_map(|line| line.split_once("Dry run: effect left out "))
+        .filter_map(|line| line.split_once("Dry run: not done "))
         .collect();
     assert_eq!(told.len(), 5, "{text}");
     assert_eq!(
         told[1].1,
-        format!("effect=\"StopContainer\" id=\"{MAIN}\" timeout_seconds=30")
+        format!("effect=\"StopContainer\" target_of_effect=\"{MAIN}\"")
     );
 }
 

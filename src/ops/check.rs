@@ -15,7 +15,7 @@ use crate::{
     guard::PROC,
     node::{
         cgroups::Cgroups,
-        cri::{Cri, CriEndpoint},
+        cri::{Cri, CriEndpoint, CriError, types::RuntimeVersion},
         effects::Effects,
         identity::Identity,
         kubelet_process,
@@ -25,6 +25,8 @@ use crate::{
 
 /// Whoever takes longer counts as not to be reached.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a runtime is asked before it counts as not to be reached.
+const ASKED: u32 = 10;
 /// From here on a certificate's end is worth a warning.
 const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// From sysexits.h: the command was used wrongly.
@@ -160,7 +162,7 @@ fn identity(node: &Node, machine: &Identity) -> Row {
 async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
     let mut rows = Vec::new();
     let endpoint: &CriEndpoint = &settings.cri_endpoint;
-    match timeout(PATIENCE, cri.version()).await {
+    match timeout(PATIENCE, version(cri)).await {
         Ok(Ok(version)) => rows.push(Row::ok(
             "runtime",
             format!("{} {}, CRI {}", version.name, version.version, version.api_version),
@@ -216,6 +218,18 @@ async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
         Err(problem) => Row::from_problem("cgroups", &problem),
     });
     rows
+}
+
+/// Whoever greets in another protocol and hangs up may be gone before the question is sent, and then looks like a
+/// runtime that is away. So it is asked a few times.
+async fn version(cri: &Cri) -> Result<RuntimeVersion, CriError> {
+    for _ in 1..ASKED {
+        match cri.version().await {
+            Err(error) if error.is_unreachable() => {}
+            answer => return answer,
+        }
+    }
+    cri.version().await
 }
 
 fn other_hands(settings: &Settings) -> Vec<Row> {

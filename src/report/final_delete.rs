@@ -26,10 +26,10 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
         // 409: another UID under this name, or a lost race. 403: what a node is told of pods that are gone.
         Err(error @ ApiError::Refused { code: 403 | 409, .. }) => match context.api.pod_is_gone(&view.pod).await {
             Ok(true) => tracing::info!("Pod was deleted by somebody else"),
-            Ok(false) => return Err(Failure::of_api(Step::Delete, &error)),
-            Err(unsure) => return Err(Failure::of_api(Step::Delete, &unsure)),
+            Ok(false) => return Err(Failure::of_request(Step::Delete, &error)),
+            Err(unsure) => return Err(Failure::of_request(Step::Delete, &unsure)),
         },
-        Err(error) => return Err(Failure::of_api(Step::Delete, &error)),
+        Err(error) => return Err(Failure::of_request(Step::Delete, &error)),
     }
     context.counters.pod_deleted();
     Ok(())

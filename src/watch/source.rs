@@ -25,6 +25,8 @@ use crate::{
 const SILENCE: Duration = Duration::from_secs(300);
 /// How long the server may keep one stream.
 const STREAM_LIFETIME: Duration = Duration::from_secs(1800);
+/// A round that ends sooner is as good as failed: a server that cuts every stream is not asked without pause.
+const SHORT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
@@ -121,12 +123,19 @@ impl PodSource {
         let mut pauses = backoff.build();
         let mut from = None;
         while !self.changes.is_closed() {
+            let began = Instant::now();
             match self.round(from.take()).await {
-                Ok(Ok(Ended::Resume(version))) => {
-                    from = Some(version);
-                    pauses = backoff.build();
+                Ok(Ok(ended)) => {
+                    from = match ended {
+                        Ended::Resume(version) => Some(version),
+                        Ended::Relist => None,
+                    };
+                    if began.elapsed() < SHORT {
+                        sleep(pauses.next().unwrap_or(LONGEST_PAUSE)).await;
+                    } else {
+                        pauses = backoff.build();
+                    }
                 }
-                Ok(Ok(Ended::Relist)) => pauses = backoff.build(),
                 Ok(Err(Closed)) => return,
                 Err(error) => {
                     let pause = error.retry_after().or_else(|| pauses.next()).unwrap_or(LONGEST_PAUSE);

@@ -15,7 +15,7 @@ use crate::{
     context::Context,
     node::{
         cgroups::{self, PodCgroup, Qos},
-        cri::types::RuntimePod,
+        cri::types::{RuntimePod, SandboxState},
         fault::StepError,
         pod_dir::PodDir,
     },
@@ -34,9 +34,6 @@ use crate::{
 /// Pauses between attempts: 1 s, doubling to a minute, each with jitter so that a node's pods do not move in step.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-
-/// An API server that asks for more patience than this does not get it.
-const LONGEST_PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a worker is told about its pod; a newer one replaces an older one that it has not looked at.
 #[derive(Debug, Clone)]
@@ -84,31 +81,27 @@ impl Worker {
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
             let attempt = self.attempt(&update, &mut urgent).await;
+            if let Err(failures) = &attempt {
+                self.report(&update.view, failures);
+            }
             if self.context.effects.dry_run() {
-                if let Err(failures) = &attempt {
-                    self.report(&update.view, failures);
-                }
                 tracing::info!("Dry run: one pass is all");
                 return Outcome::Finished;
             }
-            let patience = match attempt {
+            let failures = match attempt {
                 Ok(outcome) => {
-                    self.record.set_stage(if outcome == Outcome::Finished {
-                        Stage::Finished
-                    } else {
-                        Stage::Terminated
+                    self.record.set_stage(match outcome {
+                        Outcome::Finished => Stage::Finished,
+                        Outcome::Kept => Stage::Terminated,
                     });
                     return outcome;
                 }
-                Err(failures) => {
-                    self.report(&update.view, &failures);
-                    failures.iter().filter_map(|failure| failure.retry_after).max()
-                }
+                Err(failures) => failures,
             };
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
-            let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
-            let pause = pause.max(patience.unwrap_or_default().min(LONGEST_PATIENCE));
+            let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
+            let pause = pauses.next().unwrap_or(LONGEST_PAUSE).max(asked.unwrap_or_default());
             let context = Arc::clone(&self.context);
             tokio::select! {
                 () = sleep(pause) => {}
@@ -166,13 +159,26 @@ impl Worker {
         observed.map_err(|error| vec![Failure::new(Step::Term, "", error)])
     }
 
-    /// A cgroup full of processes that the runtime has never heard of: this is the wrong runtime, or one that has lost
-    /// its memory. Nothing may be concluded from its silence.
+    /// Runtime and cgroups must tell of the same pod. If they do not, this is the wrong runtime, or one that has lost its
+    /// memory, or these are the wrong cgroups: nothing may be concluded from what is not there.
     async fn guard(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+        let cgroups = self.pod_cgroups(view)?;
+        let lives = observed.running().next().is_some()
+            || observed
+                .sandboxes
+                .iter()
+                .any(|sandbox| sandbox.state == SandboxState::Ready);
+        if lives && cgroups.is_empty() {
+            let why = format!(
+                "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
+                self.context.cgroup_root.trim_end_matches('/')
+            );
+            return Err(vec![Failure::new(Step::Cgroup, "", why)]);
+        }
         if !observed.is_gone() {
             return Ok(());
         }
-        for cgroup in self.pod_cgroups(view)? {
+        for cgroup in cgroups {
             let name = cgroup.path().display().to_string();
             let processes = self.context.cgroups.processes(&cgroup);
             let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
@@ -188,7 +194,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Containers, then sandboxes, also where a container failed. The status as it is goes out meanwhile.
+    /// Containers, then sandboxes. The stop of a sandbox kills what is left in it at once: where a container could not be
+    /// stopped, it waits for the end of the grace period. The status as it is goes out meanwhile.
     async fn stop(&self, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let stop = Stop {
             context: &self.context,
@@ -199,7 +206,8 @@ impl Worker {
         };
         let kill = async {
             let mut failures = stop.all().await;
-            if !observed.sandboxes.is_empty() {
+            let in_time = *self.deadline.borrow() > Instant::now();
+            if !observed.sandboxes.is_empty() && (failures.is_empty() || !in_time) {
                 let span = self.record.span(Step::Sandbox, "");
                 let stops = observed
                     .sandboxes

@@ -2,7 +2,13 @@
 
 mod node;
 
+mod absence;
+mod disk;
 mod grace;
+mod guard;
 mod hooks;
+mod hostile;
 mod restart;
+mod runtime;
+mod server;
 mod stop;

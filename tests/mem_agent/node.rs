@@ -175,6 +175,11 @@ impl Node {
         self.cri.change(|world| build(world.pod("default", name, &uid(name))));
         fs::create_dir_all(self.pod_dir(name).join("etc-hosts")).unwrap();
         fs::create_dir_all(self.path("logs").join(format!("default_{name}_{}/main", uid(name)))).unwrap();
+        fs::create_dir_all(
+            self.path("cgroup/kubepods/besteffort")
+                .join(format!("pod{}", uid(name))),
+        )
+        .unwrap();
     }
 
     /// A pod with one container that ends at once on its stop signal.
@@ -286,7 +291,11 @@ impl Node {
     pub async fn stop(&mut self) -> Result<(), Problem> {
         let Running { task, stop } = self.agent.take().expect("an agent that runs");
         stop.send(()).ok();
-        task.await.unwrap()
+        let result = task.await.unwrap();
+        if !self.flags.dry_run {
+            self.journal_closed().await;
+        }
+        result
     }
 
     /// Returns how the agent ended by itself.

@@ -66,7 +66,7 @@ impl Plan {
         let put_away = stage.containerd.stop().await.context("put the node away");
         let measured = measured?;
         put_away?;
-        println!("\n{}\n{METHOD}", machine);
+        println!("\n{machine}\n{METHOD}");
         for measured in &measured {
             println!("\n{}", measured.table().trim_end());
         }

@@ -1,0 +1,131 @@
+//! What a list that lacks a pod proves, and what it does not.
+
+use std::net::SocketAddr;
+
+use testbed::apiserver::{
+    Config, MemApiServer,
+    faults::{Action, Fault},
+};
+use testbed::scripted_cri::Kind;
+use tokio::time::sleep;
+
+use crate::node::{NODE, Node, plain, pod, secs, until};
+
+/// A node with these pods, whose agent watches and will not hear of what happens next.
+async fn deaf(names: &[&str]) -> Node {
+    let mut node = Node::new().await;
+    for name in names {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    let user = format!("system:node:{NODE}");
+    node.api
+        .faults()
+        .inject(Fault::new(Action::StallWatch).user(&user).once());
+    sleep(secs(1)).await;
+    node
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_vanished_between_lists_is_asked_for_by_name_and_then_taken_down() {
+    let node = deaf(&["web", "db"]).await;
+    node.delete("web", Some(0)).await;
+    node.api.forget_requests();
+    node.nothing_left("web").await;
+    let by_name = |path: &str| path.contains("fieldSelector=") && path.contains("metadata.name%3Dweb");
+    let asked = node
+        .api
+        .requests()
+        .into_iter()
+        .filter(|request| by_name(&request.asked.path));
+    assert_eq!(asked.count(), 1);
+    let stop = &node.calls(1, |seen| seen.kind == Kind::StopContainer).await[0];
+    // Nobody is left to wait for, but a container always has as much as it takes to answer its signal.
+    assert_eq!((&*stop.1.pod_uid, stop.1.timeout), ("uid-web", Some(secs(2))));
+    assert!(
+        node.cri
+            .look(|world| world.containers.values().all(|container| container.pod_uid == "uid-db"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_doubt_that_cannot_be_settled_leaves_the_pod_alone() {
+    let node = deaf(&["web", "db"]).await;
+    node.delete("web", Some(0)).await;
+    // The list is answered, the question by name is not.
+    let user = format!("system:node:{NODE}");
+    sleep(secs(290)).await;
+    let lists = || {
+        let requests = node.api.requests();
+        requests
+            .iter()
+            .filter(|it| it.asked.verb == "list" && it.asked.user == user)
+            .count()
+    };
+    let before = lists();
+    until("the next list", async || {
+        lists() > before || node.cri.effects().len() > 1
+    })
+    .await;
+    // Whatever it saw, it has asked before it acted.
+    let asked = node
+        .api
+        .requests()
+        .iter()
+        .any(|it| it.asked.path.contains("metadata.name"));
+    assert!(asked || node.cri.effects().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_suddenly_empty_holds_everything_back() {
+    let node = deaf(&["web", "db"]).await;
+    for name in ["web", "db"] {
+        node.delete(name, Some(0)).await;
+    }
+    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    assert!(
+        node.status()
+            .await
+            .watch
+            .held
+            .unwrap()
+            .contains("the list is empty, but 2 pods")
+    );
+    sleep(secs(700)).await;
+    assert!(node.cri.effects().is_empty());
+    assert!(node.pod_dir("web").exists() && node.pod_dir("db").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_older_than_what_was_seen_holds_everything_back() {
+    let mut node = deaf(&["web", "db"]).await;
+    let before = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap().body;
+    let address: SocketAddr = node.api.url().trim_start_matches("http://").parse().unwrap();
+    // The store comes back as it was before one of the pods was made.
+    node.api = MemApiServer::start(Config::default()).await.unwrap();
+    let restored = Config {
+        listen: address,
+        first_version: 1,
+        ..Config::default()
+    };
+    until("the address is free", async || {
+        let server = MemApiServer::start(restored.clone()).await;
+        server.is_ok_and(|server| {
+            node.api = server;
+            true
+        })
+    })
+    .await;
+    node.object(serde_json::json!({ "apiVersion": "v1", "kind": "Node", "metadata": before["metadata"] }));
+    node.object(pod("db", &plain()));
+    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    let held = node.status().await.watch.held.unwrap();
+    assert!(held.contains("was the cluster's store restored?"), "{held}");
+    sleep(secs(700)).await;
+    assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
+    // What the list shows counts: its deletion is nobody's absence.
+    node.delete("db", None).await;
+    node.nothing_left("db").await;
+    assert!(node.cri.effects().iter().all(|(_, seen)| seen.pod_uid == "uid-db"));
+}

@@ -1,0 +1,154 @@
+//! Pod objects with missing, absurd or hostile fields: reported, never fatal, never a way out of the pod's directory.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::node::{NODE, Node, plain, pod, secs, until};
+
+/// A pod that is being deleted, with something changed.
+fn ending(name: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut object = pod(name, &plain());
+    object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    object["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+    change(&mut object);
+    object
+}
+
+/// Another pod of the node is still taken down.
+async fn others_go_on(node: &Node) {
+    node.polite_pod("polite");
+    node.delete("polite", None).await;
+    node.nothing_left("polite").await;
+    assert!(node.runs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_cannot_be_understood_are_counted_and_skipped() {
+    let mut node = Node::new().await;
+    node.start().await;
+    node.cri.allow_everything();
+    let hostile = [
+        ending("a", |pod| pod["spec"]["containers"] = "none".into()),
+        ending("b", |pod| pod["spec"]["terminationGracePeriodSeconds"] = "soon".into()),
+        ending("c", |pod| pod["metadata"]["deletionTimestamp"] = "yesterday".into()),
+        ending("d", |pod| pod["spec"]["containers"] = json!([{ "name": 7 }])),
+        ending("e", |pod| {
+            pod["spec"]["containers"] = json!([{ "name": "x", "lifecycle": { "preStop": 3 } }])
+        }),
+    ];
+    let count = u64::try_from(hostile.len()).unwrap();
+    hostile.into_iter().for_each(|object| node.object(object));
+    until("all are counted", async || {
+        node.status().await.counters.pods_unreadable == count
+    })
+    .await;
+    others_go_on(&node).await;
+    assert_eq!(node.status().await.counters.begun, 1);
+    // They are reported once, and are no secret to a list, either.
+    assert_eq!(node.stop().await, Ok(()));
+    node.start().await;
+    assert_eq!(node.status().await.counters.pods_unreadable, count);
+}
+
+#[tokio::test(start_paused = true)]
+async fn missing_fields_are_no_trouble() {
+    let mut node = Node::new().await;
+    node.start().await;
+    node.cri.allow_everything();
+    let sparse = [
+        ending("no-status", |pod| drop(pod.as_object_mut().unwrap().remove("status"))),
+        ending("no-containers", |pod| pod["spec"]["containers"] = json!([])),
+        ending("null-containers", |pod| pod["spec"]["containers"] = Value::Null),
+        ending("little-spec", |pod| pod["spec"] = json!({ "nodeName": NODE })),
+    ];
+    for object in sparse {
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        node.object(object);
+        node.nothing_left(&name).await;
+    }
+    others_go_on(&node).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_uid_that_is_a_path_leads_nowhere() {
+    for uid in [
+        "..",
+        "../../precious",
+        "/precious",
+        "a/../..",
+        "uid\nx",
+        "uid\0x",
+        &"u".repeat(300),
+    ] {
+        let mut node = Node::new().await;
+        fs::create_dir_all(node.path("precious/volumes/kubernetes.io~empty-dir/data")).unwrap();
+        fs::create_dir_all(node.path("kubelet/volumes/kubernetes.io~empty-dir/data")).unwrap();
+        node.start().await;
+        node.cri.allow_everything();
+        node.object(ending("evil", |pod| pod["metadata"]["uid"] = uid.into()));
+        until(&format!("{uid:?} is reported"), async || {
+            let story = node.story("evil").await;
+            story.is_some_and(|story| {
+                story
+                    .failures
+                    .iter()
+                    .any(|failure| failure.contains("cannot be part of"))
+            }) || node.status().await.counters.pods_unreadable > 0
+        })
+        .await;
+        sleep(secs(20)).await;
+        assert!(
+            node.path("precious/volumes/kubernetes.io~empty-dir/data").exists(),
+            "{uid:?}"
+        );
+        assert!(
+            node.path("kubelet/volumes/kubernetes.io~empty-dir/data").exists(),
+            "{uid:?}"
+        );
+        others_go_on(&node).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_are_paths_lead_nowhere() {
+    for (namespace, name) in [
+        ("default", ".."),
+        ("..", "web"),
+        ("default", "a/../../precious"),
+        ("default", "x\ny"),
+    ] {
+        let mut node = Node::new().await;
+        fs::create_dir_all(node.path("precious/data")).unwrap();
+        node.start().await;
+        node.cri.allow_everything();
+        node.object(ending("evil", |pod| {
+            pod["metadata"]["name"] = name.into();
+            pod["metadata"]["namespace"] = namespace.into();
+        }));
+        sleep(secs(20)).await;
+        assert!(
+            node.path("precious/data").exists() && node.path("logs").exists(),
+            "{namespace}/{name}"
+        );
+        assert!(node.path("kubelet/pods").exists());
+        others_go_on(&node).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn container_names_that_are_paths_lead_nowhere() {
+    let mut node = Node::new().await;
+    node.start().await;
+    node.cri.allow_everything();
+    let containers = json!([{ "name": "../../precious", "image": "i" }, { "name": "", "image": "i" }, { "name": "..", "image": "i" }]);
+    fs::create_dir_all(node.path("precious")).unwrap();
+    node.pod("evil", &containers, |pod| {
+        drop(pod.container("../../precious").container("").container(".."));
+    });
+    node.delete("evil", None).await;
+    node.nothing_left("evil").await;
+    assert!(node.path("precious").exists());
+    others_go_on(&node).await;
+}

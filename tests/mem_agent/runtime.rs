@@ -1,0 +1,122 @@
+//! A runtime that is not there, is away for a while, or comes back as if nothing had been.
+
+use testbed::scripted_cri::{Fault, Kind, Read, StopContainer, expect};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use crate::node::{Node, plain, secs, until};
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_is_away_at_the_start_is_waited_for() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.delete("web", None).await;
+    node.cri.stop().await;
+    node.launch().await;
+    sleep(secs(120)).await;
+    assert!(node.runs());
+    node.cri.allow_everything();
+    node.cri.start_again().await;
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_listens_at_the_start_and_is_no_runtime_ends_the_agent() {
+    let mut node = Node::new().await;
+    node.cri.speak_another_protocol().await;
+    node.launch().await;
+    let problem = node.ended().await.unwrap_err();
+    assert!(problem.what.contains("does not speak CRI"), "{problem}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
+    let mut node = Node::new().await;
+    for name in ["web", "db"] {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    node.cri.stop().await;
+    for name in ["web", "db"] {
+        node.delete(name, None).await;
+        node.failing(name, "cannot be reached").await;
+    }
+    sleep(secs(300)).await;
+    for name in ["web", "db"] {
+        assert_eq!(node.get(name).await.unwrap()["status"]["phase"], "Running");
+        assert!(node.count_events(name, "FailedKillPod").await > 3);
+    }
+    node.cri.allow_everything();
+    node.cri.start_again().await;
+    for name in ["web", "db"] {
+        node.nothing_left(name).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_restarts_in_the_middle_costs_no_container_its_grace() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(20), 0))
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    let began = Instant::now();
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    sleep(secs(5)).await;
+    node.cri.start_again().await;
+    until("the phase is terminal", async || {
+        node.get("web")
+            .await
+            .is_none_or(|pod| pod["status"]["phase"] == "Succeeded")
+    })
+    .await;
+    assert!(
+        began.elapsed() >= secs(20) && began.elapsed() < secs(22),
+        "{:?}",
+        began.elapsed()
+    );
+    node.nothing_left("web").await;
+    let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
+    assert!(stops[1].1.timeout.unwrap() <= secs(25), "{stops:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_fails_or_hangs_proves_nothing() {
+    for fault in [
+        Fault::Hang,
+        Fault::Error(Code::Unknown, "database is locked".to_owned()),
+        Fault::Error(Code::Unimplemented, String::new()),
+    ] {
+        for read in [Read::ListContainers, Read::ListPodSandbox, Read::ContainerStatus] {
+            let mut node = Node::new().await;
+            node.polite_pod("web");
+            node.start().await;
+            node.cri.fault(read, fault.clone());
+            node.delete("web", Some(1)).await;
+            sleep(secs(200)).await;
+            let object = node.get("web").await.expect("the object stays");
+            assert_eq!(object["status"]["phase"], "Running", "{read:?} {fault:?}");
+            assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
+            node.cri.heal();
+            node.cri.allow_everything();
+            node.nothing_left("web").await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_says_nothing_holds_up_only_who_needs_it() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.fall_silent().await;
+    node.delete("web", None).await;
+    node.failing("web", "no answer within").await;
+    assert_eq!(node.status().await.watch.pods, 1);
+    node.cri.in_order([expect(StopContainer::of("main"))]);
+    node.cri.allow_everything();
+    node.cri.start_again().await;
+    node.nothing_left("web").await;
+}

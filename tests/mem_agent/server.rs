@@ -1,0 +1,234 @@
+//! An API server that is away, busy, forgetful, or loses its answers.
+
+use std::fs;
+
+use serde_json::Value;
+use testbed::apiserver::faults::{Action, Fault};
+use testbed::scripted_cri::{Kind, StopContainer, expect};
+use tokio::time::{Instant, sleep};
+
+use crate::node::{NODE, Node, plain, pod, secs, until};
+
+/// Requests of the agent with this verb for this resource, by their codes.
+fn asked(node: &Node, verb: &str, resource: &str) -> Vec<Option<u16>> {
+    let of_agent = |user: &str| user == format!("system:node:{NODE}");
+    let all = node.api.requests().into_iter();
+    let wanted = all.filter(|it| it.asked.verb == verb && it.asked.resource == resource && of_agent(&it.asked.user));
+    wanted.map(|request| request.code).collect()
+}
+
+/// Trouble for the agent alone.
+fn trouble(node: &Node, fault: Fault) {
+    node.api.faults().inject(fault.user(&format!("system:node:{NODE}")));
+}
+
+async fn with_polite_pod() -> Node {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.allow_everything();
+    node
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_away_at_the_start_is_waited_for_and_nothing_is_touched() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.delete("web", None).await;
+    trouble(&node, Fault::new(Action::Refuse));
+    node.launch().await;
+    until("the watch says why", async || {
+        node.ask().await.is_some_and(|it| it.watch.error.is_some())
+    })
+    .await;
+    sleep(secs(120)).await;
+    assert!(node.status().await.held.unwrap().contains("has not been seen"));
+    node.api.faults().clear();
+    node.cri.allow_everything();
+    node.nothing_left("web").await;
+    assert_eq!(node.status().await.watch.error, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(10), 0))
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    trouble(&node, Fault::new(Action::CutWatch).once());
+    trouble(&node, Fault::new(Action::Refuse));
+    node.failing("web", "status").await;
+    sleep(secs(600)).await;
+    // What can be done without it is done, and no more.
+    assert!(
+        node.cri
+            .look(|world| world.sandboxes.values().all(|sandbox| !sandbox.ready))
+    );
+    assert!(node.pod_dir("web").exists() && node.get("web").await.is_some());
+    node.api.faults().clear();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_came_while_the_watch_was_cut_is_seen_also_when_history_is_forgotten() {
+    for forgotten in [false, true] {
+        let node = with_polite_pod().await;
+        let lists = asked(&node, "list", "pods").len();
+        trouble(
+            &node,
+            Fault::new(Action::Refuse).resource("pods").verb("watch").times(1),
+        );
+        trouble(&node, Fault::new(Action::CutWatch).once());
+        node.delete("web", None).await;
+        if forgotten {
+            node.api.compact();
+        }
+        node.nothing_left("web").await;
+        assert!(asked(&node, "list", "pods").len() > lists || !forgotten);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_cut_again_and_again_is_begun_anew_at_growing_intervals() {
+    let node = with_polite_pod().await;
+    node.api.forget_requests();
+    trouble(&node, Fault::new(Action::CutWatch));
+    sleep(secs(120)).await;
+    let watches = asked(&node, "watch", "pods").len();
+    assert!((5..40).contains(&watches), "{watches} watches within two minutes");
+    node.api.faults().clear();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_silent_is_checked_after_five_minutes() {
+    let node = with_polite_pod().await;
+    trouble(&node, Fault::new(Action::StallWatch).once());
+    sleep(secs(1)).await;
+    let began = Instant::now();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert!(
+        began.elapsed() > secs(200) && began.elapsed() < secs(310),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_are_read_again_when_they_are_refused() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.delete("web", None).await;
+    let good = fs::read_to_string(node.path("kubeconfig")).unwrap();
+    let stale = testbed::api::kubeconfig(&node.api.url(), None, "stale", "no such token");
+    fs::write(node.path("kubeconfig"), stale).unwrap();
+    node.launch().await;
+    until("the watch says why", async || {
+        node.ask()
+            .await
+            .and_then(|it| it.watch.error)
+            .is_some_and(|error| error.contains("401"))
+    })
+    .await;
+    sleep(secs(60)).await;
+    // 401 never means absence.
+    assert!(node.cri.effects().is_empty());
+    node.cri.allow_everything();
+    fs::write(node.path("kubeconfig"), good).unwrap();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_is_left_alone_for_as_long_as_it_asks() {
+    for (verb, resource) in [("list", "pods"), ("patch", "pods/status"), ("delete", "pods")] {
+        let mut node = Node::new().await;
+        node.polite_pod("web");
+        node.delete("web", None).await;
+        // The status as it is and the one at the end.
+        trouble(&node, Fault::too_many(25).verb(verb).resource(resource).times(2));
+        node.cri.allow_everything();
+        let began = Instant::now();
+        node.launch().await;
+        node.nothing_left("web").await;
+        assert!(began.elapsed() >= secs(25), "{verb} {resource}: {:?}", began.elapsed());
+        assert!(began.elapsed() < secs(60), "{verb} {resource}: {:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_lost_after_the_write_does_no_harm() {
+    for (verb, resource) in [("patch", "pods/status"), ("delete", "pods"), ("create", "events")] {
+        let node = with_polite_pod().await;
+        trouble(
+            &node,
+            Fault::new(Action::LoseResponse).verb(verb).resource(resource).times(2),
+        );
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+        until("it is finished", async || node.status().await.counters.finished == 1).await;
+        assert_eq!(node.count_events("web", "Killing").await, 1, "{verb} {resource}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_proves_nothing_about_a_pod_that_is_there() {
+    for code in [400, 403, 404, 409, 422, 500, 503] {
+        for (verb, resource) in [("patch", "pods/status"), ("delete", "pods")] {
+            let node = with_polite_pod().await;
+            trouble(&node, Fault::status(code).verb(verb).resource(resource).times(2));
+            node.delete("web", None).await;
+            node.nothing_left("web").await;
+            let codes = asked(&node, verb, resource);
+            assert!(codes.contains(&Some(200)), "{verb} {resource}: {codes:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_final_delete_waits_for_a_terminal_phase_in_the_api() {
+    let node = with_polite_pod().await;
+    trouble(&node, Fault::status(500).verb("patch").resource("pods/status"));
+    node.delete("web", None).await;
+    node.failing("web", "status: ").await;
+    sleep(secs(300)).await;
+    assert_eq!(asked(&node, "delete", "pods"), []);
+    node.api.faults().clear();
+    node.nothing_left("web").await;
+    assert_eq!(asked(&node, "delete", "pods"), [Some(200)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_recreated_under_the_same_name_is_never_touched() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri
+        .in_order([expect(StopContainer::of("main").in_pod("uid-web")).then(secs(5))]);
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    trouble(&node, Fault::new(Action::StallWatch).once());
+    sleep(secs(1)).await;
+    node.delete("web", Some(0)).await;
+    let mut other = pod("web", &plain());
+    other["metadata"]["uid"] = "uid-other".into();
+    node.object(other);
+    node.cri
+        .change(|world| drop(world.pod("default", "web", "uid-other").container("main")));
+    node.cri.allow_everything();
+    until("nothing of the first is left", async || {
+        node.cri
+            .look(|world| world.sandboxes.values().all(|sandbox| sandbox.pod_uid != "uid-web"))
+    })
+    .await;
+    until("it is finished", async || node.status().await.counters.finished == 1).await;
+    let object = node.get("web").await.unwrap();
+    assert_eq!(object["metadata"]["deletionTimestamp"], Value::Null);
+    assert_eq!(object["status"]["phase"], "Running");
+    assert!(node.cri.effects().iter().all(|(_, seen)| seen.pod_uid == "uid-web"));
+}
