@@ -83,6 +83,10 @@ impl Scene {
     }
 
     /// Makes an empty `/out` for a pod and mounts it there.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the directory is the test's own, not the agent's work"
+    )]
     pub fn give_out(&self, pod: &mut Value) -> Result<()> {
         let out = self.out(pod["metadata"]["name"].as_str().unwrap_or_default());
         if out.exists() {

@@ -129,8 +129,10 @@ impl Leftovers {
             let holds = || {
                 fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).is_ok_and(|text| text.contains(&inside))
             };
-            if in_cgroup || (elsewhere && holds()) {
-                let name = process.stat().map(|stat| stat.comm).unwrap_or_default();
+            let name = process.stat().map(|stat| stat.comm).unwrap_or_default();
+            // What is just about to become another pod's container has a copy of all mounts of the machine.
+            let begins = name.starts_with("runc:[");
+            if in_cgroup || (elsewhere && !begins && holds()) {
                 self.add("process", &format!("{} ({name})", process.pid));
             }
         }
