@@ -21,7 +21,7 @@ use crate::{
     api::ApiClient,
     cli::CgroupDriverFlag,
     clock::BootClock,
-    config::{Problem, Settings},
+    config::{Problem, ProblemKind, Settings},
     context::Context,
     counters::Counters,
     guard::{Guard, PROC},
@@ -185,10 +185,18 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     let source = spawn(source.run());
     let mut workers = spawn(workers.run(shutdown_timeout));
 
-    tokio::select! {
-        () = &mut stop => tracing::info!(timeout = ?shutdown_timeout, "Told to stop; pods that are being taken down may come to an end"),
-        ended = &mut workers => tracing::error!(?ended, "The map of workers has ended"),
-    }
+    let broken = tokio::select! {
+        () = &mut stop => {
+            tracing::info!(timeout = ?shutdown_timeout, "Told to stop; pods that are being taken down may come to an end");
+            None
+        }
+        // By a panic, or because the watch ended by one. Whoever started the agent shall start it again.
+        ended = &mut workers => Some(Problem {
+            kind: ProblemKind::Internal,
+            what: format!("the map of workers has ended: {ended:?}"),
+            remedy: "start the agent again, and report this with its log".to_owned(),
+        }),
+    };
     source.abort();
     if !workers.is_finished()
         && timeout(shutdown_timeout + Duration::from_secs(1), &mut workers)
@@ -206,7 +214,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         std::fs::remove_file(&socket).ok();
     }
     tracing::info!("Agent has stopped");
-    Ok(())
+    broken.map_or(Ok(()), Err)
 }
 
 /// A task that ends with whoever started it.

@@ -67,6 +67,8 @@ pub enum ProblemKind {
     Usage,
     /// In what the command line points to.
     Configuration,
+    /// In this program.
+    Internal,
 }
 
 /// The kubelet's configuration, as far as it matters here.

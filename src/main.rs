@@ -105,8 +105,14 @@ fn misconfigured(problems: &[Problem]) -> ExitCode {
     for problem in problems {
         complain(&problem.to_string());
     }
-    let usage = problems.iter().any(|problem| problem.kind == ProblemKind::Usage);
-    ExitCode::from(if usage { USAGE } else { CONFIGURATION })
+    let any = |kind| problems.iter().any(|problem| problem.kind == kind);
+    ExitCode::from(if any(ProblemKind::Usage) {
+        USAGE
+    } else if any(ProblemKind::Configuration) {
+        CONFIGURATION
+    } else {
+        1
+    })
 }
 
 #[allow(clippy::print_stdout, reason = "this is the command's output")]

@@ -1,5 +1,10 @@
 //! The claims of `teardown` on etcd and kube-apiserver: the agent has a node's rights and no more.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests work in places of their own, and remove what they made"
+)]
+
 #[path = "teardown/cases.rs"]
 mod cases;
 

@@ -1,5 +1,10 @@
 //! The claims of `teardown` on the API server in memory, and those that need its faults.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests work in places of their own, and remove what they made"
+)]
+
 #[path = "teardown/cases.rs"]
 mod cases;
 #[path = "teardown/faults.rs"]

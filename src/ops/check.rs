@@ -396,6 +396,7 @@ impl Row {
         let verdict = match problem.kind {
             ProblemKind::Usage => Verdict::Usage,
             ProblemKind::Configuration => Verdict::Configuration,
+            ProblemKind::Internal => Verdict::Failed,
         };
         Self::new(what, verdict, &problem.what, &problem.remedy)
     }

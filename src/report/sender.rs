@@ -34,7 +34,11 @@ pub async fn as_it_is(context: &Context, view: &PodView, observed: &RuntimePod) 
         return Ok(());
     };
     patch["metadata"]["resourceVersion"] = object.metadata.resource_version.clone().into();
-    context.api.patch_pod_status(&view.pod, &patch).await.map_err(failed)
+    context
+        .api
+        .patch_pod_status(&view.pod, &patch)
+        .await
+        .map_err(|error| failed(&error))
 }
 
 /// The status once everything has stopped. `before` is what was sent last: nothing is patched when nothing changed.
@@ -71,10 +75,10 @@ pub async fn send(
         // 422: another UID. 403: what a node is told of pods that are gone, and of rights that it lacks. Asked once more.
         Err(error @ ApiError::Refused { code: 403 | 422, .. }) => match context.api.pod_is_gone(&view.pod).await {
             Ok(true) => Ok(Sent::Gone),
-            Ok(false) => Err(failed(error)),
-            Err(unsure) => Err(failed(unsure)),
+            Ok(false) => Err(failed(&error)),
+            Err(unsure) => Err(failed(&unsure)),
         },
-        Err(error) => Err(failed(error)),
+        Err(error) => Err(failed(&error)),
     };
     // That the object is gone is an answer, and no failure.
     span.end(&result);
@@ -100,6 +104,6 @@ fn wanted(
     }))
 }
 
-fn failed(error: ApiError) -> Failure {
-    Failure::of_request(Step::Status, &error)
+fn failed(error: &ApiError) -> Failure {
+    Failure::of_request(Step::Status, error)
 }

@@ -95,8 +95,8 @@ impl Flags {
     }
 
     /// Another value for a flag.
-    pub fn with(mut self, flag: &'static str, value: impl ToString) -> Self {
-        self.flags.insert(flag, value.to_string());
+    pub fn with(mut self, flag: &'static str, value: impl Into<String>) -> Self {
+        self.flags.insert(flag, value.into());
         self
     }
 

@@ -1,5 +1,7 @@
 //! The command as people meet it: flags, mistakes, remedies and exit codes of the real binary.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 mod command;
 
 mod check;

@@ -171,7 +171,7 @@ async fn the_second_agent_of_a_node_names_the_first_and_ends() {
     let pods = first.flags.path("kubelet");
     let second = Flags::at(&api)
         .with("cri-endpoint", cri.endpoint())
-        .with("kubelet-root", pods.display());
+        .with("kubelet-root", pods.display().to_string());
     let mut second = Agent::start(second);
     assert_eq!(second.ended().await, Some(78));
     let pid = format!("process {}", first.child.id().unwrap());

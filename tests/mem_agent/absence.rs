@@ -1,6 +1,6 @@
 //! What a list that lacks a pod proves, and what it does not.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use testbed::apiserver::{
     Config, MemApiServer,
@@ -9,7 +9,10 @@ use testbed::apiserver::{
 use testbed::scripted_cri::Kind;
 use tokio::time::sleep;
 
-use crate::node::{NODE, Node, plain, pod, secs, until};
+use crate::{
+    node::{NODE, Node, secs, until},
+    pods::{plain, pod},
+};
 
 /// A node with these pods, whose agent watches and will not hear of what happens next.
 async fn deaf(names: &[&str]) -> Node {
@@ -54,27 +57,53 @@ async fn a_doubt_that_cannot_be_settled_leaves_the_pod_alone() {
     let node = deaf(&["web", "db"]).await;
     node.delete("web", Some(0)).await;
     // The list is answered, the question by name is not.
-    let user = format!("system:node:{NODE}");
-    sleep(secs(290)).await;
-    let lists = || {
-        let requests = node.api.requests();
-        requests
+    let lists = |fault: Fault| fault.verb("list").resource("pods").user(&format!("system:node:{NODE}"));
+    let faults = node.api.faults();
+    faults.inject(lists(Fault::delay(Duration::from_millis(1))).once());
+    faults.inject(lists(Fault::status(500)));
+    until("the question by name was asked", async || {
+        node.api
+            .requests()
             .iter()
-            .filter(|it| it.asked.verb == "list" && it.asked.user == user)
-            .count()
-    };
-    let before = lists();
-    until("the next list", async || {
-        lists() > before || node.cri.effects().len() > 1
+            .any(|it| it.asked.path.contains("metadata.name") && it.code == Some(500))
     })
     .await;
-    // Whatever it saw, it has asked before it acted.
-    let asked = node
+    sleep(secs(120)).await;
+    assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
+    node.api.faults().clear();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_deleted_by_force_meanwhile_is_taken_down_to_its_end() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(10), 0));
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    // The agent does not hear of it: what a node is told of a pod that is gone has to do.
+    let user = format!("system:node:{NODE}");
+    node.api
+        .faults()
+        .inject(Fault::new(Action::StallWatch).user(&user).once());
+    sleep(secs(1)).await;
+    node.delete("web", Some(0)).await;
+    node.api.forget_requests();
+    node.nothing_left("web").await;
+    let patches = node
         .api
         .requests()
-        .iter()
-        .any(|it| it.asked.path.contains("metadata.name"));
-    assert!(asked || node.cri.effects().is_empty());
+        .into_iter()
+        .filter(|it| it.asked.verb == "patch" && it.asked.user == user);
+    let codes: Vec<_> = patches.filter_map(|request| request.code).collect();
+    assert!(
+        !codes.is_empty() && codes.iter().all(|code| [403, 404].contains(code)),
+        "{codes:?}"
+    );
+    until("it is finished", async || node.status().await.counters.finished == 1).await;
 }
 
 #[tokio::test(start_paused = true)]

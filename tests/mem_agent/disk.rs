@@ -5,7 +5,10 @@ use std::{fs, os::unix::fs::symlink, path::PathBuf};
 use testbed::apiserver::requests::Request;
 use tokio::time::sleep;
 
-use crate::node::{Node, secs, uid};
+use crate::{
+    node::{Node, secs},
+    pods::uid,
+};
 
 async fn with_polite_pod() -> Node {
     let mut node = Node::new().await;

@@ -4,7 +4,10 @@ use serde_json::{Value, json};
 use testbed::scripted_cri::{ExecSync, Kind, StopContainer, expect};
 use tokio::time::{Instant, sleep};
 
-use crate::node::{Node, exec, hooked, plain, pod, secs, until};
+use crate::{
+    node::{Node, secs, until},
+    pods::{exec, hooked, plain, pod},
+};
 
 fn sidecars() -> Value {
     json!([

@@ -5,7 +5,10 @@ use std::{fs, os::unix::fs::symlink};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::node::{NODE, Node, exec, hooked, plain, pod, secs, uid, until};
+use crate::{
+    node::{NODE, Node, secs, until},
+    pods::{exec, hooked, plain, pod, uid},
+};
 
 /// Nothing has come of a deletion after a good while.
 async fn nothing_happens(node: &Node, name: &str) {

@@ -5,7 +5,10 @@ use testbed::scripted_cri::{ExecSync, Kind, RemoveContainer, RemovePodSandbox, S
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::node::{Node, exec, hooked, secs};
+use crate::{
+    node::{Node, secs},
+    pods::{exec, hooked},
+};
 
 async fn with_hook(hook: &serde_json::Value) -> Node {
     let mut node = Node::new().await;

@@ -5,7 +5,10 @@ use std::fs;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::node::{NODE, Node, plain, pod, secs, until};
+use crate::{
+    node::{NODE, Node, secs, until},
+    pods::{plain, pod},
+};
 
 /// A pod that is being deleted, with something changed.
 fn ending(name: &str, change: impl FnOnce(&mut Value)) -> Value {
@@ -35,7 +38,7 @@ async fn objects_that_cannot_be_understood_are_counted_and_skipped() {
         ending("c", |pod| pod["metadata"]["deletionTimestamp"] = "yesterday".into()),
         ending("d", |pod| pod["spec"]["containers"] = json!([{ "name": 7 }])),
         ending("e", |pod| {
-            pod["spec"]["containers"] = json!([{ "name": "x", "lifecycle": { "preStop": 3 } }])
+            pod["spec"]["containers"] = json!([{ "name": "x", "lifecycle": { "preStop": 3 } }]);
         }),
     ];
     let count = u64::try_from(hostile.len()).unwrap();

@@ -3,7 +3,10 @@
 use testbed::scripted_cri::{ExecSync, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
 use tokio::time::{Instant, sleep};
 
-use crate::node::{Node, exec, hooked, plain, secs, uid, until};
+use crate::{
+    node::{Node, secs, until},
+    pods::{exec, hooked, plain, uid},
+};
 
 fn all_but_hooks_may_come(node: &Node) {
     for pattern in [
@@ -62,7 +65,7 @@ async fn after_a_reboot_of_the_machine_the_grace_period_is_over() {
 async fn a_hook_that_has_ended_is_not_run_again() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ignores_term())
+        drop(pod.container("main").ignores_term());
     });
     node.start().await;
     node.cri

@@ -4,7 +4,10 @@ use testbed::scripted_cri::{Fault, Kind, Read, StopContainer, expect};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-use crate::node::{Node, plain, secs, until};
+use crate::{
+    node::{Node, secs, until},
+    pods::plain,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_is_away_at_the_start_is_waited_for() {
@@ -57,7 +60,7 @@ async fn a_runtime_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
 async fn a_runtime_that_restarts_in_the_middle_costs_no_container_its_grace() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
-        drop(pod.container("main").ends_after_term(secs(20), 0))
+        drop(pod.container("main").ends_after_term(secs(20), 0));
     });
     node.start().await;
     node.cri.allow_everything();

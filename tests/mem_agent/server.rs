@@ -7,7 +7,10 @@ use testbed::apiserver::faults::{Action, Fault};
 use testbed::scripted_cri::{Kind, StopContainer, expect};
 use tokio::time::{Instant, sleep};
 
-use crate::node::{NODE, Node, plain, pod, secs, until};
+use crate::{
+    node::{NODE, Node, secs, until},
+    pods::{plain, pod},
+};
 
 /// Requests of the agent with this verb for this resource, by their codes.
 fn asked(node: &Node, verb: &str, resource: &str) -> Vec<Option<u16>> {
@@ -53,7 +56,7 @@ async fn a_server_that_is_away_at_the_start_is_waited_for_and_nothing_is_touched
 async fn a_server_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
-        drop(pod.container("main").ends_after_term(secs(10), 0))
+        drop(pod.container("main").ends_after_term(secs(10), 0));
     });
     node.start().await;
     node.cri.allow_everything();

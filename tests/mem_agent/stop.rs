@@ -4,7 +4,10 @@ use testbed::scripted_cri::{Kind, RemoveContainer, RemovePodSandbox, StopContain
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::node::{Node, plain, secs, until};
+use crate::{
+    node::{Node, secs, until},
+    pods::plain,
+};
 
 /// The sandbox's stop and all removals may come whenever they do.
 fn the_rest_may_come(node: &Node) {

@@ -2,6 +2,10 @@
 //!
 //! Mounts are made in a mount namespace of each test's own, cgroups under a name of each test's own.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests work in places of their own, and remove what they made"
+)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod cgroups;
