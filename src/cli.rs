@@ -10,6 +10,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// volumes, cgroup, status, and last the API object, each step checked before the next.
 #[derive(Debug, Parser)]
 #[command(name = "pod-teardown", version, max_term_width = 110)]
+#[command(
+    after_help = "Exit code: 0 all is well; 64 the command line is wrong; 78 something is configured wrongly; 1 anything \
+    else; check has a few more."
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -28,7 +32,7 @@ pub enum Verb {
         --kubelet-config /var/lib/kubelet/config.yaml\n\nSee what it would do first: add --dry-run."
     )]
     Run(NodeFlags),
-    /// Look whether the agent could work here: configuration, API, rights, identity, runtime. Touches nothing.
+    /// Check whether the agent could work here: configuration, API, rights, identity, runtime. Touches nothing.
     #[command(
         after_help = "Exit code: 0 all is well; 64 the command is used wrongly; 78 something is configured wrongly; 69 the API server or the runtime \
         cannot be reached; 1 anything else. The first of these that applies."
@@ -82,7 +86,7 @@ pub const DEFAULT_SOCKET: &str = "/run/pod-teardown/pod-teardown.sock";
 /// Flags of `run` and `check`.
 #[derive(Debug, Clone, Args)]
 pub struct NodeFlags {
-    /// Credentials for the API server; the kubelet's own will do.
+    /// Credentials for the API server, such as the kubelet's own /etc/kubernetes/kubelet.conf. Must be given.
     #[arg(long, env = "POD_TEARDOWN_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Name of this machine's Node object [default: the host name in lower case].
@@ -96,7 +100,7 @@ pub struct NodeFlags {
         default_value = "unix:///run/containerd/containerd.sock"
     )]
     pub cri_endpoint: String,
-    /// The kubelet's --root-dir.
+    /// The kubelet's --root-dir, which holds a directory called pods.
     #[arg(
         long,
         env = "POD_TEARDOWN_KUBELET_ROOT",
@@ -107,13 +111,13 @@ pub struct NodeFlags {
     /// The kubelet's configuration file: cgroupDriver, cgroupRoot, cgroupsPerQOS and podLogsDir are read from it.
     #[arg(long, env = "POD_TEARDOWN_KUBELET_CONFIG", value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,
-    /// Who made the pods' cgroups: auto asks the runtime, then the kubelet's configuration.
+    /// Who made the pods' cgroups. This version handles cgroupfs only, and says so where it finds systemd.
     #[arg(long, env = "POD_TEARDOWN_CGROUP_DRIVER", value_enum, default_value_t = CgroupDriverFlag::Auto)]
     pub cgroup_driver: CgroupDriverFlag,
     /// Cgroup below which the kubelet makes "kubepods" [default: from the kubelet's configuration, else /].
     #[arg(long, env = "POD_TEARDOWN_CGROUP_ROOT", value_name = "PATH")]
     pub cgroup_root: Option<String>,
-    /// Where the agent keeps what must survive a crash.
+    /// Where the agent keeps what must survive a crash; made if it is missing.
     #[arg(
         long,
         env = "POD_TEARDOWN_STATE_DIR",
@@ -121,7 +125,7 @@ pub struct NodeFlags {
         default_value = "/var/lib/pod-teardown"
     )]
     pub state_dir: PathBuf,
-    /// Admin socket, for status and timeline.
+    /// Where status and timeline find the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
     /// How long pods that are being taken down may go on when the agent is told to stop; with a unit, such as 20s.
@@ -140,8 +144,8 @@ pub struct NodeFlags {
 /// `--cgroup-driver`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CgroupDriverFlag {
-    /// Ask the runtime, then the kubelet's configuration.
+    /// Ask the runtime, then the kubelet's configuration, then look at the node.
     Auto,
-    /// Plain directories.
+    /// The kubelet and the runtime, as plain directories.
     Cgroupfs,
 }
