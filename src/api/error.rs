@@ -5,6 +5,9 @@ use std::time::Duration;
 use kube::core::Status;
 use thiserror::Error;
 
+/// However long a server asks to be left alone: a pod must not wait for a mistyped header.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
+
 /// A request that did not do what it should, with its verb and path.
 #[derive(Debug, Error)]
 pub enum ApiError {
@@ -84,7 +87,9 @@ impl ApiError {
             path: path.to_owned(),
             code,
             names_object: details.is_some_and(|details| !details.name.is_empty()),
-            retry_after: retry_after.or((seconds > 0).then(|| Duration::from_secs(seconds.into()))),
+            retry_after: retry_after
+                .or((seconds > 0).then(|| Duration::from_secs(seconds.into())))
+                .map(|asked| asked.min(LONGEST_RETRY_AFTER)),
             reason: status.as_ref().map(|status| status.reason.clone()).unwrap_or_default(),
             message: status.map_or_else(
                 || String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned(),

@@ -248,7 +248,7 @@ impl PodWorkers {
                 self.context.counters.teardown_finished();
                 self.context.journal.forget(&uid);
                 status.state = State::Finished;
-                tracing::info!(pod.uid = %uid, pod = %status.record.pod(), took = ?status.record.elapsed(), "Teardown is finished");
+                tracing::info!(pod.uid = %uid, pod = %status.record.pod(), took = ?status.record.elapsed(), "{}", if self.context.effects.dry_run() { "Dry run of a teardown has ended" } else { "Teardown is finished" });
                 let removed = status.update.borrow().removed;
                 self.stories.push_back(Arc::clone(&status.record));
                 if self.stories.len() > STORIES {

@@ -4,31 +4,43 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Semaphore, SemaphorePermit, watch},
-    time::timeout,
+    time::{Instant, sleep_until, timeout},
 };
 
 /// Clean-up waits at most so long: a node on which pods end all day must be cleaned, too.
 const MAX_WAIT: Duration = Duration::from_secs(20);
+/// When nothing has gone forward for so long, those who are waited for wait themselves: for the end of a grace period.
+const LULL: Duration = Duration::from_secs(1);
 /// Pods cleaned up at one time: each costs the runtime as much as a stop.
 const AT_ONCE: usize = 4;
 
 /// Counts those who are waited for.
 #[derive(Debug, Clone)]
 pub struct Quiet {
-    urgent: Arc<watch::Sender<usize>>,
+    busy: Arc<watch::Sender<Busy>>,
     places: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Busy {
+    urgent: usize,
+    moved: Instant,
 }
 
 /// Held while a pod is waited for.
 #[derive(Debug)]
-pub struct Urgent(Arc<watch::Sender<usize>>);
+pub struct Urgent(Quiet);
 
 // === impl Quiet ===
 
 impl Default for Quiet {
     fn default() -> Self {
+        let busy = Busy {
+            urgent: 0,
+            moved: Instant::now(),
+        };
         Self {
-            urgent: Arc::new(watch::Sender::new(0)),
+            busy: Arc::new(watch::Sender::new(busy)),
             places: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
@@ -37,49 +49,94 @@ impl Default for Quiet {
 impl Quiet {
     /// Somebody waits from now on until the guard is dropped.
     pub fn urgent(&self) -> Urgent {
-        self.urgent.send_modify(|count| *count += 1);
-        Urgent(Arc::clone(&self.urgent))
+        self.change(|busy| busy.urgent += 1);
+        Urgent(self.clone())
     }
 
-    /// Returns when nobody has to wait, or after a while all the same. The place is held until it is dropped.
+    /// Something that is waited for went a step forward.
+    pub fn moved(&self) {
+        self.change(|_| ());
+    }
+
+    /// Returns when nobody has to wait, or all of them wait for something else, or after a while all the same. The place
+    /// is held until it is dropped.
     pub async fn place(&self) -> Option<SemaphorePermit<'_>> {
-        let mut urgent = self.urgent.subscribe();
-        // Neither the time-out nor a closed channel changes what has to be done.
-        timeout(MAX_WAIT, urgent.wait_for(|count| *count == 0)).await.ok();
+        // What has to be done has to be done, also when the wait was too long.
+        timeout(MAX_WAIT, self.lull()).await.ok();
         self.places.acquire().await.ok()
+    }
+
+    async fn lull(&self) {
+        let mut busy = self.busy.subscribe();
+        loop {
+            let Busy { urgent, moved } = *busy.borrow_and_update();
+            if urgent == 0 {
+                return;
+            }
+            tokio::select! {
+                () = sleep_until(moved + LULL) => return,
+                // The sender is ours: it cannot close.
+                _ = busy.changed() => {}
+            }
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Busy)) {
+        self.busy.send_modify(|busy| {
+            change(busy);
+            busy.moved = Instant::now();
+        });
     }
 }
 
 impl Drop for Urgent {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        self.0.change(|busy| busy.urgent -= 1);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn clean_up_waits_until_nobody_is_waited_for() {
+    async fn clean_up_waits_while_others_go_forward_and_until_nobody_is_waited_for() {
         let quiet = Quiet::default();
         let urgent = quiet.urgent();
         let start = Instant::now();
+        let others = quiet.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_secs(3)).await;
+            for _ in 0..6 {
+                tokio::time::sleep(LULL / 2).await;
+                others.moved();
+            }
             drop(urgent);
         });
         let _place = quiet.place().await;
-        assert_eq!(start.elapsed(), Duration::from_secs(3));
+        assert_eq!(start.elapsed(), 3 * LULL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_waits_out_its_grace_holds_up_no_clean_up() {
+        let quiet = Quiet::default();
+        let _urgent = quiet.urgent();
+        let start = Instant::now();
+        let _place = quiet.place().await;
+        assert_eq!(start.elapsed(), LULL);
     }
 
     #[tokio::test(start_paused = true)]
     async fn clean_up_does_not_wait_for_ever() {
         let quiet = Quiet::default();
         let _urgent = quiet.urgent();
+        let others = quiet.clone();
         let start = Instant::now();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LULL / 2).await;
+                others.moved();
+            }
+        });
         let _place = quiet.place().await;
         assert_eq!(start.elapsed(), MAX_WAIT);
     }

@@ -127,22 +127,22 @@ impl Worker {
         self.guard(view, &observed).await?;
         self.stop(view, *removed, &observed).await?;
         let stopped = self.look(view).await?;
+        self.context.quiet.moved();
         self.nothing_runs(&stopped)?;
         nothing_is_prepared(view)?;
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
-        let mut sent = None;
+        let (mut gone, mut shown) = (*removed, None);
         if !view.attachable_volumes {
-            sent = self
-                .status(view, *removed, &stopped, StatusStage::Stopped, None)
-                .await?;
+            shown = self.status(view, gone, &stopped, StatusStage::Stopped, None).await?;
+            gone = shown.is_none();
         }
         self.record.set_stage(Stage::Terminated);
         self.clean_node(view).await?;
-        sent = self
-            .status(view, *removed, &stopped, StatusStage::Terminated, sent.as_deref())
+        shown = self
+            .status(view, gone, &stopped, StatusStage::Terminated, shown.as_deref())
             .await?;
-        match &sent {
+        match &shown {
             // The object is gone: only the node is left to clean.
             None => {}
             Some(_) if view.deletion.is_none() => return Ok(Outcome::Kept),
