@@ -16,7 +16,7 @@ use crate::{
     node::{
         effects::{Effects, Held},
         identity::Identity,
-        kubelet_process,
+        kubelet_process::Looks,
         kubelet_root::KubeletRoot,
     },
 };
@@ -33,6 +33,7 @@ pub struct Guard {
     journal: Journal,
     proc: Arc<Path>,
     state: Arc<Mutex<State>>,
+    looks: Arc<Mutex<Looks>>,
 }
 
 #[derive(Debug)]
@@ -54,6 +55,7 @@ impl Guard {
                 world: Err("the Node has not been seen yet".to_owned()),
                 kubelet: Some("not looked for yet".to_owned()),
             })),
+            looks: Arc::default(),
         }
     }
 
@@ -119,8 +121,12 @@ impl Guard {
 
     /// One look.
     pub async fn look(&self, kubelet_root: &KubeletRoot) {
-        let (proc, root) = (Arc::clone(&self.proc), kubelet_root.clone());
-        let found = tokio::task::spawn_blocking(move || kubelet_process::find(&proc, &root)).await;
+        let (proc, root, looks) = (Arc::clone(&self.proc), kubelet_root.clone(), Arc::clone(&self.looks));
+        let look = move || {
+            let mut looks = looks.lock().unwrap_or_else(PoisonError::into_inner);
+            looks.next(&proc, &root)
+        };
+        let found = tokio::task::spawn_blocking(look).await;
         let kubelet = match found {
             Ok(Ok(found)) => found
                 .first()

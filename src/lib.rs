@@ -19,6 +19,7 @@ pub mod clock;
 pub mod context;
 pub mod counters;
 pub mod journal;
+pub mod memory;
 pub mod node;
 pub mod pod;
 pub mod record;

@@ -8,6 +8,7 @@ use pod_teardown::{
     agent,
     cli::{Cli, NodeFlags, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind},
+    memory,
     ops::{
         admin, check,
         client::{self, AskError},
@@ -36,10 +37,10 @@ fn main() -> ExitCode {
             };
         }
     };
-    // Nearly all of the agent's time is waiting, and each thread costs memory; two are enough to keep one busy
-    // decoder from delaying another pod's deadline.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    memory::keep_small();
+    // Nearly all of the agent's time is waiting; what blocks has threads of its own. A second thread for the rest would
+    // cost more in handing work over than it could do.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(64)
         .enable_all()
         .build();

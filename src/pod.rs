@@ -51,7 +51,7 @@ pub struct PodView {
     pub dynamic_resources: bool,
     /// All containers of the spec, in its order: init, regular, ephemeral.
     pub containers: Vec<ContainerView>,
-    /// The object as the API last showed it, kept only while the pod ends.
+    /// The object as the API last showed it, as far as its status rests on it; kept only while the pod ends.
     pub object: Option<Arc<Pod>>,
 }
 
@@ -164,9 +164,10 @@ impl fmt::Display for PodRef {
 
 impl PodView {
     /// Projects an API object; `None` if it lacks what identifies a pod.
-    pub fn project(pod: Pod) -> Option<Self> {
+    pub fn project(mut pod: Pod) -> Option<Self> {
         let mut view = Self::of(&pod)?;
         if view.ends() {
+            leave_out_what_no_status_needs(&mut pod);
             view.object = Some(Arc::new(pod));
         }
         Some(view)
@@ -239,6 +240,24 @@ impl PodView {
     /// The container of this name.
     pub fn container(&self, name: &str) -> Option<&ContainerView> {
         self.containers.iter().find(|container| &*container.name == name)
+    }
+}
+
+/// A node full of pods that end holds a hundred objects; volumes and environment are most of each.
+fn leave_out_what_no_status_needs(pod: &mut Pod) {
+    pod.metadata.managed_fields = None;
+    let Some(spec) = &mut pod.spec else { return };
+    spec.volumes = None;
+    spec.affinity = None;
+    spec.tolerations = None;
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+        container.env = None;
+        container.env_from = None;
+        container.volume_mounts = None;
+    }
+    spec.containers.shrink_to_fit();
+    if let Some(init) = &mut spec.init_containers {
+        init.shrink_to_fit();
     }
 }
 

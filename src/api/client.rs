@@ -15,7 +15,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::client::Body;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 use tokio_util::{
     codec::{FramedRead, LinesCodec},
     io::StreamReader,
@@ -32,6 +35,9 @@ use crate::{
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Pods in one page: a page is held in memory whole.
 const PAGE: usize = 50;
+/// Requests under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
+/// that end would make a hundred. Watches are not counted.
+const AT_ONCE: usize = 16;
 /// Credentials that are refused are not read again faster than this.
 const RENEW_AT_MOST_EVERY: Duration = Duration::from_secs(5);
 /// A line of a watch is one object; etcd takes no object over 1.5 MiB, and JSON may blow one up.
@@ -49,6 +55,7 @@ pub struct ApiClient {
 struct Connection {
     kubeconfig: PathBuf,
     current: Mutex<Current>,
+    places: Semaphore,
 }
 
 struct Current {
@@ -116,6 +123,7 @@ impl ApiClient {
             connection: Arc::new(Connection {
                 kubeconfig,
                 current: Mutex::new(current),
+                places: Semaphore::new(AT_ONCE),
             }),
             effects,
             node_name: node_name.into(),
@@ -270,6 +278,8 @@ impl ApiClient {
     }
 
     async fn collected(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
+        // Never closed: an error cannot come.
+        let _place = self.connection.places.acquire().await.ok();
         let answer = async {
             let response = self.answered(verb, path, request).await?;
             let body = response.into_body().collect().await;

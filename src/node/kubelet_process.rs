@@ -1,8 +1,10 @@
 //! Kubelet processes that work on the same pods as we: while there is one, nothing may be touched.
 
 use std::{
+    collections::HashMap,
     ffi::{OsStr, OsString},
-    fs, io,
+    fs,
+    io::{self, Read as _},
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
@@ -41,8 +43,49 @@ pub enum Why {
 
 type File = (u64, u64);
 
+/// Looks again and again, at a part of the price: what was no kubelet in two looks is left out of the next few.
+#[derive(Debug, Default)]
+pub struct Looks {
+    /// Processes that are no kubelets, and in how many looks they were none.
+    others: HashMap<i32, u32>,
+    count: u32,
+}
+
+/// A process may become a kubelet by exec, and a pid may be given to another one: so often everything is looked at.
+const WHOLE_LOOK_EVERY: u32 = 5;
+/// Between fork and exec a kubelet still has its parent's name.
+const LOOKS_TO_SETTLE: u32 = 2;
+
+// === impl Looks ===
+
+impl Looks {
+    /// All kubelets that count, among the processes that may have become one.
+    pub fn next(&mut self, proc: &Path, root: &KubeletRoot) -> io::Result<Vec<KubeletProcess>> {
+        let before = std::mem::take(&mut self.others);
+        let whole = self.count.is_multiple_of(WHOLE_LOOK_EVERY);
+        self.count = self.count.wrapping_add(1);
+        find_among(proc, root, |pid, is_kubelet| {
+            let looks = before.get(&pid).copied().unwrap_or(0);
+            let settled = looks >= LOOKS_TO_SETTLE;
+            let is_kubelet = (whole || !settled) && is_kubelet();
+            if !is_kubelet {
+                self.others.insert(pid, if settled { looks } else { looks + 1 });
+            }
+            is_kubelet
+        })
+    }
+}
+
 /// All kubelets that count, from the files of `proc`. It reads a file of every process: not for every effect.
 pub fn find(proc: &Path, root: &KubeletRoot) -> io::Result<Vec<KubeletProcess>> {
+    find_among(proc, root, |_, is_kubelet| is_kubelet())
+}
+
+fn find_among(
+    proc: &Path,
+    root: &KubeletRoot,
+    mut wanted: impl FnMut(i32, &dyn Fn() -> bool) -> bool,
+) -> io::Result<Vec<KubeletProcess>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(proc)? {
         let entry = entry?;
@@ -50,9 +93,7 @@ pub fn find(proc: &Path, root: &KubeletRoot) -> io::Result<Vec<KubeletProcess>> 
             continue;
         };
         let dir = entry.path();
-        // A process that is gone by now, or whose name cannot be read, which procfs denies to nobody.
-        let Ok(name) = fs::read(dir.join("comm")) else { continue };
-        if name.trim_ascii_end() != NAME.as_bytes() {
+        if !wanted(pid, &|| is_kubelet(&dir)) {
             continue;
         }
         if let Some(why) = why(&dir, root) {
@@ -62,6 +103,14 @@ pub fn find(proc: &Path, root: &KubeletRoot) -> io::Result<Vec<KubeletProcess>> 
     }
     found.sort_by_key(|process| process.pid);
     Ok(found)
+}
+
+/// By its name. A process that is gone by now is none; to read the name procfs denies to nobody.
+fn is_kubelet(dir: &Path) -> bool {
+    // A name has 15 bytes and a newline at most. Not `fs::read`, which asks for the size and the end, too.
+    let mut name = [0; 32];
+    let read = fs::File::open(dir.join("comm")).and_then(|mut file| file.read(&mut name));
+    read.is_ok_and(|length| name[..length].trim_ascii_end() == NAME.as_bytes())
 }
 
 /// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere or has ended.
@@ -195,6 +244,47 @@ mod tests {
                 .map(|it| (it.pid, it.why))
                 .collect()
         }
+    }
+
+    #[test]
+    fn a_process_that_becomes_a_kubelet_later_is_found_by_a_whole_look() {
+        let machine = Machine::new();
+        let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
+        let dir = machine.process(7, "sh", &["sh"]);
+        let mut looks = Looks::default();
+        let mut found = || looks.next(&machine.path("proc"), &root).unwrap().len();
+        assert_eq!([found(), found(), found()], [0, 0, 0]);
+        fs::write(dir.join("comm"), "kubelet\n").unwrap();
+        fs::write(
+            dir.join("cmdline"),
+            format!("kubelet\0--root-dir={}\0", machine.path("ours").display()),
+        )
+        .unwrap();
+        fs::remove_file(dir.join("root")).unwrap();
+        symlink("/", dir.join("root")).unwrap();
+        let late = (0..WHOLE_LOOK_EVERY).map(|_| found()).position(|found| found == 1);
+        assert!(late.is_some());
+        // Once found it stays found.
+        assert_eq!([found(), found()], [1, 1]);
+    }
+
+    #[test]
+    fn a_new_process_is_looked_at_twice_at_least() {
+        let machine = Machine::new();
+        let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
+        let mut looks = Looks::default();
+        looks.next(&machine.path("proc"), &root).unwrap();
+        let dir = machine.process(8, "systemd", &["systemd"]);
+        assert_eq!(looks.next(&machine.path("proc"), &root).unwrap(), []);
+        fs::write(dir.join("comm"), "kubelet\n").unwrap();
+        fs::write(
+            dir.join("cmdline"),
+            format!("kubelet\0--root-dir={}\0", machine.path("ours").display()),
+        )
+        .unwrap();
+        fs::remove_file(dir.join("root")).unwrap();
+        symlink("/", dir.join("root")).unwrap();
+        assert_eq!(looks.next(&machine.path("proc"), &root).unwrap().len(), 1);
     }
 
     #[test]

@@ -123,8 +123,9 @@ impl Worker {
 
     async fn attempt(&self, update: &PodUpdate, urgent: &mut Option<Urgent>) -> Result<Outcome, Vec<Failure>> {
         let PodUpdate { view, removed } = update;
-        let observed = self.look(view).await?;
-        self.guard(view, &observed).await?;
+        let (observed, ()) = tokio::join!(self.look(view), self.remembered());
+        let observed = observed?;
+        self.guard(view, &observed)?;
         self.stop(view, *removed, &observed).await?;
         let stopped = self.look(view).await?;
         self.context.quiet.moved();
@@ -159,16 +160,23 @@ impl Worker {
         observed.map_err(|error| vec![Failure::new(Step::Term, "", error)])
     }
 
+    /// When the grace period began is on the disk before anything is told to stop, so that it cannot begin again after a
+    /// crash. A disk that takes nothing keeps no pod from ending.
+    async fn remembered(&self) {
+        if let Err(error) = self.context.journal.durable().await {
+            tracing::error!(%error, "Cannot remember when the grace period began: after a crash it would begin again");
+        }
+    }
+
     /// Runtime and cgroups must tell of the same pod. If they do not, this is the wrong runtime, or one that has lost its
     /// memory, or these are the wrong cgroups: nothing may be concluded from what is not there.
-    async fn guard(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
-        let cgroups = self.pod_cgroups(view)?;
+    fn guard(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let lives = observed.running().next().is_some()
             || observed
                 .sandboxes
                 .iter()
                 .any(|sandbox| sandbox.state == SandboxState::Ready);
-        if lives && cgroups.is_empty() {
+        if lives && self.pod_cgroups(view).next().transpose()?.is_none() {
             let why = format!(
                 "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
                 self.context.cgroup_root.trim_end_matches('/')
@@ -178,7 +186,8 @@ impl Worker {
         if !observed.is_gone() {
             return Ok(());
         }
-        for cgroup in cgroups {
+        for cgroup in self.pod_cgroups(view) {
+            let cgroup = cgroup?;
             let name = cgroup.path().display().to_string();
             let processes = self.context.cgroups.processes(&cgroup);
             let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
@@ -283,8 +292,8 @@ impl Worker {
         result?;
         let span = self.record.span(Step::Cgroup, "");
         let mut failures = Vec::new();
-        for cgroup in self.pod_cgroups(view)? {
-            let result = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
+        for cgroup in self.pod_cgroups(view) {
+            let result = self.context.cgroups.destroy(&cgroup?, &self.context.effects).await;
             failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
         }
         let result = collected(failures);
@@ -294,16 +303,15 @@ impl Worker {
 
     /// The pod's cgroups that are there, below whichever QoS parent: the class in the API is what somebody wrote, and a
     /// look costs little.
-    fn pod_cgroups(&self, view: &PodView) -> Result<Vec<PodCgroup>, Vec<Failure>> {
-        let mut found = Vec::new();
-        for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
-            let cgroup = cgroups::pod_cgroup_name(&self.context.cgroup_root, qos, view.pod.uid.as_str())
-                .map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])?;
-            if self.context.cgroups.exists(&cgroup) {
-                found.push(cgroup);
-            }
-        }
-        Ok(found)
+    fn pod_cgroups(&self, view: &PodView) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
+        let uid = view.pod.uid.clone();
+        [Qos::Burstable, Qos::Guaranteed, Qos::BestEffort]
+            .into_iter()
+            .map(move |qos| {
+                cgroups::pod_cgroup_name(&self.context.cgroup_root, qos, uid.as_str())
+                    .map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])
+            })
+            .filter(|cgroup| cgroup.as_ref().map_or(true, |it| self.context.cgroups.exists(it)))
     }
 
     fn pod_dir(&self, view: &PodView) -> Result<PodDir, Vec<Failure>> {
