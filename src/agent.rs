@@ -144,6 +144,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         journal: journal.clone(),
         clock: host.clock,
         counters: Arc::clone(&counters),
+        guard: guard.clone(),
         effects,
         cgroups,
         cgroup_root,

@@ -8,6 +8,7 @@ use crate::{
     api::ApiClient,
     clock::BootClock,
     counters::Counters,
+    guard::Guard,
     journal::Journal,
     node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts},
     report::events::Events,
@@ -30,6 +31,8 @@ pub struct Context {
     pub events: Events,
     /// What happened how often.
     pub counters: Arc<Counters>,
+    /// What may be concluded and done.
+    pub guard: Guard,
     /// The gate for effects.
     pub effects: Effects,
     /// The cgroup hierarchies.

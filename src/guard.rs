@@ -9,10 +9,11 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Node;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{
-    journal::Journal,
+    api::{ApiClient, ApiError},
+    journal::{Journal, WatchMemory},
     node::{
         effects::{Effects, Held},
         identity::Identity,
@@ -21,10 +22,16 @@ use crate::{
     },
 };
 
+mod absence;
+
+pub use absence::Census;
+
 /// Where processes are listed.
 pub const PROC: &str = "/proc";
 /// How often the processes of this machine are looked through for a kubelet.
 const LOOK: Duration = Duration::from_secs(1);
+/// The highest resourceVersion moves with every pod; written down so often, it still tells a restored store.
+const REMEMBER_EVERY: Duration = Duration::from_secs(60);
 
 /// The guard is cheap to clone; all clones are the same one.
 #[derive(Clone)]
@@ -40,6 +47,8 @@ pub struct Guard {
 struct State {
     world: Result<(), String>,
     kubelet: Option<String>,
+    store: WatchMemory,
+    remembered: Option<Instant>,
 }
 
 // === impl Guard ===
@@ -47,6 +56,7 @@ struct State {
 impl Guard {
     /// A guard that lets nothing pass until the Node has been seen, and that looks for a kubelet in `proc`.
     pub fn new(machine: Identity, journal: Journal, proc: PathBuf) -> Self {
+        let store = journal.watch_memory();
         Self {
             machine: Arc::new(machine),
             journal,
@@ -54,6 +64,8 @@ impl Guard {
             state: Arc::new(Mutex::new(State {
                 world: Err("the Node has not been seen yet".to_owned()),
                 kubelet: Some("not looked for yet".to_owned()),
+                store,
+                remembered: None,
             })),
             looks: Arc::default(),
         }
@@ -78,9 +90,27 @@ impl Guard {
         state.world.clone().err().or(kubelet)
     }
 
-    /// The Node as the API server has it: the one this journal was made for, and this machine.
-    pub async fn verify_node(&self, node: &Node) {
-        let world = self.check_node(node).await;
+    /// Looks at the Node: it must be the one this journal was made for, and its machine this one. An answer without a
+    /// Node is the wrong world, too; no answer proves nothing.
+    pub async fn verify(&self, api: &ApiClient) -> Result<(), ApiError> {
+        let node = api.node().await;
+        let world = match &node {
+            Ok(node) => self.check_node(node).await,
+            Err(error) if matches!(error.code(), Some(403 | 404)) => Err(format!(
+                "the API server shows no Node of this agent ({error}): are --kubeconfig and --node-name right?"
+            )),
+            Err(_) => return node.map(drop),
+        };
+        self.set_world(world.clone());
+        node?;
+        world.map_err(|cause| ApiError::Held {
+            verb: "GET",
+            path: "/api/v1/nodes".to_owned(),
+            cause,
+        })
+    }
+
+    fn set_world(&self, world: Result<(), String>) {
         let mut state = self.lock();
         if state.world != world {
             match &world {
@@ -107,6 +137,47 @@ impl Guard {
             )),
             None => self.journal.set_node_uid(uid).await.map_err(|error| error.to_string()),
         }
+    }
+
+    /// A complete list of this version has come. Says why nothing may be concluded from what it lacks, if so.
+    pub fn listed(&self, version: Option<u64>, census: Option<Census>) -> Option<String> {
+        let Some(version) = version else {
+            return Some("the list has no resourceVersion that can be compared".to_owned());
+        };
+        let mut state = self.lock();
+        let store = absence::after_list(state.store.clone(), version, census);
+        if state.store.held != store.held {
+            tracing::error!(
+                why = store.held,
+                "Nothing is concluded from what a list lacks, until the operator releases it"
+            );
+        }
+        self.remember(&mut state, store)
+    }
+
+    /// An event of this version has come.
+    pub fn seen(&self, version: u64) {
+        let mut state = self.lock();
+        let store = WatchMemory {
+            highest: state.store.highest.max(version),
+            held: state.store.held.clone(),
+        };
+        self.remember(&mut state, store);
+    }
+
+    /// Why absence proves nothing at the moment.
+    pub fn why_absence_proves_nothing(&self) -> Option<String> {
+        self.lock().store.held.clone()
+    }
+
+    fn remember(&self, state: &mut State, store: WatchMemory) -> Option<String> {
+        let due = state.remembered.is_none_or(|at| at.elapsed() >= REMEMBER_EVERY);
+        if store != state.store && (due || store.held != state.store.held) {
+            self.journal.remember_watch(store.clone());
+            state.remembered = Some(Instant::now());
+        }
+        state.store = store;
+        state.store.held.clone()
     }
 
     /// Looks for a kubelet until the agent stops.

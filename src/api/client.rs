@@ -85,6 +85,15 @@ pub struct PageMeta {
     pub continue_token: String,
 }
 
+/// What a list says of one pod.
+#[derive(Debug, Clone, Copy)]
+pub struct NamedPods {
+    /// State of the store that the list shows, if it can be compared.
+    pub version: Option<u64>,
+    /// The pod is in it, or something that might be the pod.
+    pub shows_it: bool,
+}
+
 /// One line of a watch.
 #[derive(Debug, Deserialize)]
 pub struct WatchLine {
@@ -128,6 +137,11 @@ impl ApiClient {
             effects,
             node_name: node_name.into(),
         })
+    }
+
+    /// Name of this agent's Node.
+    pub fn node_name(&self) -> &str {
+        &self.node_name
     }
 
     /// This agent's Node.
@@ -201,14 +215,9 @@ impl ApiClient {
             "gracePeriodSeconds": 0,
             "preconditions": { "uid": pod.uid.as_str() },
         });
-        let body = match self
+        let body = self
             .write(Method::DELETE, "DELETE", &pod_path(pod), None, &options)
-            .await
-        {
-            Ok(body) => body,
-            Err(error) if error.is_absent() => return Ok(DeleteAnswer::Gone),
-            Err(error) => return Err(error),
-        };
+            .await?;
         let finalizers = serde_json::from_slice::<Deleted>(&body).map(|object| object.metadata.finalizers);
         Ok(match finalizers {
             Ok(finalizers) if !finalizers.is_empty() => DeleteAnswer::HeldByFinalizers(finalizers),
@@ -216,17 +225,23 @@ impl ApiClient {
         })
     }
 
-    /// Whether a complete, consistent list of the pods of this name on this node lacks this UID.
-    pub async fn pod_is_gone(&self, pod: &PodRef) -> Result<bool, ApiError> {
-        let page = self.pods(Some(&pod.name), "").await?;
-        let complete = page.metadata.continue_token.is_empty();
-        let uids = page
-            .items
-            .iter()
-            .map(|item| serde_json::from_str::<Deleted>(item.get()).map(|object| object.metadata.uid));
+    /// All pods of this pod's name on this node, in a complete and consistent list.
+    pub async fn named(&self, pod: &PodRef) -> Result<NamedPods, ApiError> {
         // One that cannot be read might be the one.
-        let may_be_this = |uid: Result<String, _>| uid.map_or(true, |uid: String| uid == pod.uid.as_str());
-        Ok(complete && !uids.into_iter().any(may_be_this))
+        let is_this = |item: &RawValue| {
+            serde_json::from_str::<Deleted>(item.get()).map_or(true, |object| object.metadata.uid == pod.uid.as_str())
+        };
+        let mut shows_it = false;
+        let mut token = String::new();
+        loop {
+            let page = self.pods(Some(&pod.name), &token).await?;
+            shows_it |= page.items.iter().any(|item| is_this(item));
+            token = page.metadata.continue_token;
+            if token.is_empty() {
+                let version = page.metadata.resource_version.parse().ok();
+                return Ok(NamedPods { version, shows_it });
+            }
+        }
     }
 
     /// Records an event.

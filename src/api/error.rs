@@ -26,8 +26,6 @@ pub enum ApiError {
         message: String,
         /// From `Retry-After` or `details.retryAfterSeconds`.
         retry_after: Option<Duration>,
-        /// Whether `details` names an object: a 404 without them means that the route is missing.
-        names_object: bool,
     },
     /// No answer: connection, TLS, or the stream broke.
     #[error("{verb} {path}: {cause}")]
@@ -86,7 +84,6 @@ impl ApiError {
             verb,
             path: path.to_owned(),
             code,
-            names_object: details.is_some_and(|details| !details.name.is_empty()),
             retry_after: retry_after
                 .or((seconds > 0).then(|| Duration::from_secs(seconds.into())))
                 .map(|asked| asked.min(LONGEST_RETRY_AFTER)),
@@ -104,18 +101,6 @@ impl ApiError {
             Self::Refused { code, .. } => Some(*code),
             Self::Unreachable { .. } | Self::Timeout { .. } | Self::Unreadable { .. } | Self::Held { .. } => None,
         }
-    }
-
-    /// The object is proven to be absent: 404 that names it.
-    pub fn is_absent(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused {
-                code: 404,
-                names_object: true,
-                ..
-            }
-        )
     }
 
     /// The list or watch must start anew: its resourceVersion is too old.

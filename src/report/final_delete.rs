@@ -23,8 +23,13 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
                 "Pod is deleted as far as this node is concerned; finalizers hold its object"
             );
         }
-        // 409: another UID under this name, or a lost race. 403: what a node is told of pods that are gone.
-        Err(error @ ApiError::Refused { code: 403 | 409, .. }) => match context.api.pod_is_gone(&view.pod).await {
+        // 404 and 409: no such pod, or another UID under this name. 403: what a node is told of pods that are gone. None of
+        // them proves anything before it is known who answers.
+        Err(
+            error @ ApiError::Refused {
+                code: 403 | 404 | 409, ..
+            },
+        ) => match context.guard.is_gone(&context.api, &view.pod).await {
             Ok(true) => tracing::info!("Pod was deleted by somebody else"),
             Ok(false) => return Err(Failure::of_request(Step::Delete, &error)),
             Err(unsure) => return Err(Failure::of_request(Step::Delete, &unsure)),

@@ -71,9 +71,13 @@ pub async fn send(
     let span = record.span(Step::Status, "");
     let result = match context.api.patch_pod_status(&view.pod, &patch).await {
         Ok(()) => Ok(Sent::Shown(Box::new(wanted))),
-        Err(error) if error.is_absent() => Ok(Sent::Gone),
-        // 422: another UID. 403: what a node is told of pods that are gone, and of rights that it lacks. Asked once more.
-        Err(error @ ApiError::Refused { code: 403 | 422, .. }) => match context.api.pod_is_gone(&view.pod).await {
+        // 404: no such pod. 422: another UID. 403: what a node is told of pods that are gone, and of rights that it lacks.
+        // None of them proves anything before it is known who answers.
+        Err(
+            error @ ApiError::Refused {
+                code: 403 | 404 | 422, ..
+            },
+        ) => match context.guard.is_gone(&context.api, &view.pod).await {
             Ok(true) => Ok(Sent::Gone),
             Ok(false) => Err(failed(&error)),
             Err(unsure) => Err(failed(&unsure)),

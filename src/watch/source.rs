@@ -16,7 +16,7 @@ use super::{Change, known::KnownPods};
 use crate::{
     api::{ApiClient, ApiError, WatchLine},
     counters::Counters,
-    guard::Guard,
+    guard::{Census, Guard},
     pod::PodView,
 };
 
@@ -63,7 +63,6 @@ pub struct PodSource {
     counters: Arc<Counters>,
     known: KnownPods,
     unreadable: HashSet<String>,
-    highest: u64,
     changes: mpsc::Sender<Change>,
     report: watch::Sender<WatchReport>,
 }
@@ -101,7 +100,6 @@ impl PodSource {
             counters,
             known: KnownPods::default(),
             unreadable: HashSet::new(),
-            highest: 0,
             changes,
             report,
         };
@@ -146,10 +144,9 @@ impl PodSource {
         }
     }
 
-    /// Who we are is checked first: after each reconnect this may be another world.
+    /// Who we are is checked first: after each reconnect this may be another world, and nothing is learnt from it.
     async fn round(&mut self, from: Option<String>) -> Result<Result<Ended, Closed>, ApiError> {
-        let node = self.api.node().await?;
-        self.guard.verify_node(&node).await;
+        self.guard.verify(&self.api).await?;
         let from = match from {
             Some(from) => from,
             None => match self.list().await? {
@@ -171,9 +168,13 @@ impl PodSource {
                 break page.metadata.resource_version;
             }
         };
-        let number = version.parse::<u64>().unwrap_or(0);
-        let held = self.why_absence_proves_nothing(number, pods.len());
-        self.highest = self.highest.max(number);
+        // A server may have been replaced by another one since the Node was looked at.
+        self.guard.verify(&self.api).await?;
+        let census = Census {
+            listed: pods.len(),
+            living: self.known.living(),
+        };
+        let held = self.guard.listed(version.parse().ok(), Some(census));
         tracing::info!(
             pods = pods.len(),
             resource_version = version,
@@ -211,23 +212,10 @@ impl PodSource {
         Ok(Ok(version))
     }
 
-    /// A list that is older than what was seen comes from a restored store; one that is suddenly empty may come from
-    /// another cluster.
-    fn why_absence_proves_nothing(&self, version: u64, listed: usize) -> Option<String> {
-        if version < self.highest {
-            return Some(format!(
-                "the list is of resourceVersion {version}, but {} was seen before: was the cluster's store restored?",
-                self.highest
-            ));
-        }
-        let living = self.known.living();
-        (listed == 0 && living > 1)
-            .then(|| format!("the list is empty, but {living} pods lived here a moment ago: is this another cluster?"))
-    }
-
     /// Absence is asked for once more, by name.
     async fn confirm_gone(&mut self, suspect: &PodView) -> Result<Result<(), Closed>, ApiError> {
-        if !self.api.pod_is_gone(&suspect.pod).await? {
+        if !self.guard.is_gone(&self.api, &suspect.pod).await? {
+            tracing::warn!(pod.uid = %suspect.pod.uid, pod = %suspect.pod, "A list lacks a pod that a list by its name shows");
             return Ok(Ok(()));
         }
         let removed = self.known.gone(&suspect.pod.uid);
@@ -268,7 +256,7 @@ impl PodSource {
             return Ok(Ok(false));
         }
         if let Some(version) = resource_version(&line.object) {
-            self.highest = self.highest.max(version.parse().unwrap_or(0));
+            self.guard.seen(version.parse().unwrap_or(0));
             *from = version;
         }
         let change = match line.kind.as_str() {
@@ -293,6 +281,7 @@ impl PodSource {
     /// A pod that cannot be understood is reported once and left alone.
     fn project(&mut self, item: &RawValue) -> Option<PodView> {
         let result = serde_json::from_str::<Pod>(item.get()).map_err(|error| error.to_string());
+        let result = result.and_then(|pod| bound_to(self.api.node_name(), pod));
         let view =
             result.and_then(|pod| PodView::project(pod).ok_or_else(|| "it lacks uid, name or namespace".to_owned()));
         match view {
@@ -322,6 +311,17 @@ impl PodSource {
             }
             report.error = Some(error.to_string());
         });
+    }
+}
+
+/// A selector that got lost on the way would show the pods of all nodes.
+fn bound_to(node: &str, pod: Pod) -> Result<Pod, String> {
+    match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
+        Some(name) if name == node => Ok(pod),
+        other => Err(format!(
+            "it is bound to node {}, and was not asked for",
+            other.unwrap_or("none")
+        )),
     }
 }
 
@@ -364,4 +364,20 @@ fn resource_version(item: &RawValue) -> Option<String> {
     serde_json::from_str::<Object>(item.get())
         .ok()
         .map(|object| object.metadata.resource_version)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_of_another_node_is_not_ours_whoever_shows_it() {
+        let pod = |spec| serde_json::from_value::<Pod>(json!({ "metadata": {}, "spec": spec })).unwrap();
+        assert!(bound_to("n1", pod(json!({ "containers": [], "nodeName": "n1" }))).is_ok());
+        let other = bound_to("n1", pod(json!({ "containers": [], "nodeName": "n2" })));
+        assert!(other.unwrap_err().contains("bound to node n2"));
+        assert!(bound_to("n1", pod(json!({ "containers": [] }))).is_err());
+    }
 }

@@ -119,7 +119,7 @@ async fn a_list_that_is_suddenly_empty_holds_everything_back() {
             .watch
             .held
             .unwrap()
-            .contains("the list is empty, but 2 pods")
+            .contains("a list was empty, but 2 pods")
     );
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty());

@@ -26,6 +26,17 @@ async fn nothing_happens(node: &Node, name: &str) {
     assert!(writes.is_empty(), "{writes:?}");
 }
 
+/// Why an agent touches nothing that was only now started.
+async fn held_from_the_start(node: &mut Node) -> String {
+    node.launch().await;
+    let held = async || node.ask().await.and_then(|status| status.held);
+    until("the Node was looked at", async || {
+        held().await.is_some_and(|why| why.starts_with("Node "))
+    })
+    .await;
+    held().await.unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_node_of_another_machine_is_left_alone() {
     for info in [json!({ "machineID": "another" }), json!({ "systemUUID": "another" })] {
@@ -36,8 +47,7 @@ async fn the_node_of_another_machine_is_left_alone() {
         node.object(json!({
             "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE }, "status": { "nodeInfo": info },
         }));
-        node.start().await;
-        let held = node.status().await.held.unwrap();
+        let held = held_from_the_start(&mut node).await;
         assert!(
             held.contains("is another machine") && held.contains("this-one"),
             "{held}"
@@ -54,8 +64,7 @@ async fn a_node_that_was_registered_anew_is_left_alone() {
     assert_eq!(node.status().await.held, None);
     assert_eq!(node.stop().await, Ok(()));
     node.object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
-    node.start().await;
-    let held = node.status().await.held.unwrap();
+    let held = held_from_the_start(&mut node).await;
     assert!(
         held.contains("another-uid") && held.contains("the journal was made for"),
         "{held}"

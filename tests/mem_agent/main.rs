@@ -16,3 +16,4 @@ mod restart;
 mod runtime;
 mod server;
 mod stop;
+mod world;

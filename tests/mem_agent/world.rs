@@ -1,0 +1,204 @@
+//! What is not concluded while the API server is another one, or its store has gone back.
+
+use serde_json::{Value, json};
+use testbed::apiserver::{
+    Config, MemApiServer,
+    faults::{Action, Fault},
+};
+use testbed::scripted_cri::Kind;
+use tokio::time::sleep;
+
+use crate::{
+    node::{NODE, Node, secs, until},
+    pods::{exec, hooked, plain, pod},
+};
+
+/// Another server answers behind the same address, with nothing in it.
+async fn replaced(node: &mut Node, first_version: u64) {
+    let listen = node.api.url().trim_start_matches("http://").parse().unwrap();
+    let config = Config {
+        listen,
+        first_version,
+        ..Config::default()
+    };
+    // Dropping the old one closes its connections.
+    node.api = MemApiServer::start(Config::default()).await.unwrap();
+    until("the address is free", async || {
+        let server = MemApiServer::start(config.clone()).await;
+        server.is_ok_and(|server| {
+            node.api = server;
+            true
+        })
+    })
+    .await;
+}
+
+fn node_object(metadata: &Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })
+}
+
+async fn recorded_node(node: &Node) -> Value {
+    let answer = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap();
+    node_object(&answer.body["metadata"])
+}
+
+/// For a while the address leads to another cluster, with a node of this name and a pod of its own.
+async fn another_cluster(node: &mut Node) {
+    replaced(node, 5_000).await;
+    node.object(node_object(&json!({ "name": NODE, "uid": "other-cluster" })));
+    let mut stranger = pod("stranger", &plain());
+    stranger["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    node.object(stranger);
+    until("it is noticed", async || node.status().await.held.is_some()).await;
+    sleep(secs(20)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_visit_to_another_cluster_ends_no_pod() {
+    let mut node = Node::new().await;
+    for name in ["web", "db"] {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    let own = recorded_node(&node).await;
+    another_cluster(&mut node).await;
+    assert_eq!(node.status().await.counters.begun, 0);
+    replaced(&mut node, 1_000_000).await;
+    node.object(own);
+    for name in ["web", "db"] {
+        node.object(pod(name, &plain()));
+    }
+    until("the world is the right one", async || {
+        node.status().await.held.is_none()
+    })
+    .await;
+    sleep(secs(700)).await;
+    assert!(node.cri.effects().is_empty());
+    assert_eq!(node.status().await.watch.pods, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_visit_to_another_cluster_costs_no_pod_its_hook_or_its_grace_later() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
+    node.polite_pod("db");
+    node.start().await;
+    let own = recorded_node(&node).await;
+    another_cluster(&mut node).await;
+    node.crash().await;
+    assert!(node.journal().await.is_empty());
+    replaced(&mut node, 1_000_000).await;
+    node.object(own);
+    node.object(pod("web", &hooked(&exec())));
+    node.object(pod("db", &plain()));
+    node.cri.allow_everything();
+    node.start().await;
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    let effects = node.cri.effects();
+    let kinds: Vec<_> = effects.iter().map(|(_, seen)| seen.kind).collect();
+    assert_eq!(kinds[..2], [Kind::ExecSync, Kind::StopContainer]);
+    assert!(effects.iter().all(|(_, seen)| seen.pod_uid == "uid-web"));
+    assert!(effects[1].1.timeout > Some(secs(20)), "{:?}", effects[1].1.timeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_our_node_stops_what_is_under_way() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&json!({ "sleep": { "seconds": 20 } })), |pod| {
+        drop(pod.container("main"));
+    });
+    node.start().await;
+    let own = recorded_node(&node).await;
+    node.delete("web", None).await;
+    sleep(secs(2)).await;
+    replaced(&mut node, 5_000).await;
+    sleep(secs(120)).await;
+    assert!(node.cri.effects().is_empty());
+    let held = node.status().await.held.unwrap();
+    assert!(held.contains("shows no Node of this agent"), "{held}");
+    node.object(own);
+    node.object(pod("web", &hooked(&json!({ "sleep": { "seconds": 20 } }))));
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+}
+
+/// The store comes back as it was before `web` was made, or began to end.
+async fn restored(node: &mut Node) {
+    let own = recorded_node(node).await;
+    replaced(node, 1).await;
+    node.object(own);
+    node.object(pod("db", &plain()));
+}
+
+async fn doubted(node: &Node) -> String {
+    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    node.status().await.watch.held.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_restored_store_lacks_is_still_not_gone_when_its_versions_have_climbed() {
+    let mut node = Node::new().await;
+    for name in ["web", "db"] {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    restored(&mut node).await;
+    doubted(&node).await;
+    for number in 0..400 {
+        node.object(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": format!("c{number}"), "namespace": "default" },
+        }));
+    }
+    let faults = node.api.faults();
+    faults.inject(Fault::status(410).verb("watch").once());
+    faults.inject(Fault::new(Action::CutWatch).once());
+    sleep(secs(700)).await;
+    assert!(doubted(&node).await.contains("was the cluster's store restored?"));
+    assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
+    // Nor does a restart of the agent settle it.
+    node.crash().await;
+    node.start().await;
+    assert!(doubted(&node).await.contains("was the cluster's store restored?"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_was_restored_while_the_agent_was_away_proves_no_pod_gone() {
+    let mut node = Node::new().await;
+    node.polite_pod("db");
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    node.crash().await;
+    restored(&mut node).await;
+    node.start().await;
+    doubted(&node).await;
+    sleep(secs(700)).await;
+    assert_eq!(node.cri.effects().len(), 1, "but for the stop from before");
+    assert!(node.pod_dir("web").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_name_in_many_namespaces_is_looked_through_to_the_end() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    for number in 0..60 {
+        let namespace = format!("tenant-{number:02}");
+        let mut other = pod("web", &plain());
+        other["metadata"]["namespace"] = namespace.as_str().into();
+        other["metadata"]["uid"] = format!("uid-{number}").into();
+        node.object(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }));
+        node.object(other);
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    let user = format!("system:node:{NODE}");
+    let faults = node.api.faults();
+    faults.inject(Fault::new(Action::StallWatch).user(&user).once());
+    sleep(secs(1)).await;
+    node.delete("web", Some(0)).await;
+    node.nothing_left("web").await;
+}
