@@ -8,12 +8,11 @@ use std::{
     time::Duration,
 };
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
 use jiff::Timestamp;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::mpsc,
-    time::{sleep, timeout},
+    sync::{mpsc, watch},
+    time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -28,19 +27,17 @@ use crate::{
     journal::{self, Journal},
     node::{
         cgroups::Cgroups,
-        cri::{
-            Cri, CriEndpoint,
-            types::{CgroupDriver, RuntimeVersion},
-        },
+        cri::{Cri, CriEndpoint, types::CgroupDriver},
         identity::Identity,
         lock::PodsLock,
         mount_namespace::{self, MountNamespace},
         mounts::Mounts,
+        runtime::{self, RuntimeReport},
     },
     ops::admin::{self, Admin},
     report::events::Events,
-    watch::PodSource,
-    workers::{PodWorkers, quiet::Quiet},
+    watch::{PodSource, WatchReport},
+    workers::{PodWorkers, WorkersHandle, quiet::Quiet},
 };
 
 /// The mount table of this process, which is that of the host: `same_mount_namespace` sees to it.
@@ -105,11 +102,46 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     guard.look(&kubelet_root).await;
     let effects = guard.effects(dry_run);
 
+    let counters = Arc::new(Counters::default());
+    let (runtime_report, runtime_told) = watch::channel(RuntimeReport::default());
+    let (watch_report, watch_told) = watch::channel(WatchReport::default());
+    let (handle, questions) = WorkersHandle::new();
+    let mut tasks = vec![spawn(guard.clone().look_for_kubelet(kubelet_root.clone()))];
+    if !dry_run {
+        let listener = admin::listen(&socket).map_err(|error| {
+            Problem::configuration(
+                format!("--socket {}: {error}", socket.display()),
+                "name a path where a socket can be made",
+            )
+        })?;
+        let admin = Admin {
+            node: node_name.clone(),
+            since: Timestamp::now(),
+            dry_run,
+            runtime: runtime_told,
+            guard: guard.clone(),
+            watch: watch_told,
+            workers: handle,
+            counters: Arc::clone(&counters),
+        };
+        tasks.push(spawn(admin.serve(listener)));
+    }
+
     let cri = Cri::new(&cri_endpoint, effects.clone());
     let version = tokio::select! {
-        version = reach_runtime(&cri, &cri_endpoint) => version?,
+        version = runtime::reach(&cri, &cri_endpoint, &runtime_report) => version.map_err(|error| {
+            Problem::configuration(
+                format!("--cri-endpoint {cri_endpoint}: what listens there does not speak CRI: {error}"),
+                "name the socket of containerd or CRI-O",
+            )
+        })?,
         () = &mut stop => return Ok(()),
     };
+    tasks.push(spawn(runtime::keep_asking(
+        cri.clone(),
+        cri_endpoint.clone(),
+        runtime_report,
+    )));
     same_mount_namespace(&host.proc, &cri_endpoint).await?;
     let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| {
         Problem::configuration(
@@ -126,15 +158,20 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     )
     .await?;
 
-    let counters = Arc::new(Counters::default());
-    let api = ApiClient::new(kube, kubeconfig, effects.clone(), &node_name).map_err(|error| {
+    let api = ApiClient::new(kube, kubeconfig, effects.clone(), Some(guard.clone()), &node_name).map_err(|error| {
         Problem::configuration(
             format!("--kubeconfig: {error}"),
             "check server, certificates and token in the kubeconfig",
         )
     })?;
     let (changes_in, changes) = mpsc::channel(CHANGES);
-    let (mut source, watch_report) = PodSource::new(api.clone(), guard.clone(), Arc::clone(&counters), changes_in);
+    let mut source = PodSource::new(
+        api.clone(),
+        guard.clone(),
+        Arc::clone(&counters),
+        changes_in,
+        watch_report,
+    );
     source.remember(journal.unfinished());
     let context = Arc::new(Context {
         events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
@@ -144,7 +181,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         journal: journal.clone(),
         clock: host.clock,
         counters: Arc::clone(&counters),
-        guard: guard.clone(),
+        guard,
         effects,
         cgroups,
         cgroup_root,
@@ -154,28 +191,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         quiet: Quiet::default(),
         stopping: CancellationToken::new(),
     });
-    let (workers, handle) = PodWorkers::new(context, changes);
-
-    let mut tasks = vec![spawn(guard.clone().look_for_kubelet(kubelet_root))];
-    if !dry_run {
-        let listener = admin::listen(&socket).map_err(|error| {
-            Problem::configuration(
-                format!("--socket {}: {error}", socket.display()),
-                "name a path where a socket can be made",
-            )
-        })?;
-        let admin = Admin {
-            node: node_name.clone(),
-            since: Timestamp::now(),
-            dry_run,
-            runtime: format!("{} {}", version.name, version.version),
-            guard,
-            watch: watch_report,
-            workers: handle,
-            counters,
-        };
-        tasks.push(spawn(admin.serve(listener)));
-    }
+    let workers = PodWorkers::new(context, changes, questions);
     tracing::info!(
         node = node_name,
         runtime = version.name,
@@ -295,31 +311,6 @@ fn open_journal(state_dir: &Path) -> Result<Journal, Problem> {
         .create(state_dir)
         .map_err(|error| problem(&error))?;
     Journal::open(state_dir).map_err(|error| problem(&error))
-}
-
-/// Waits for the runtime, however long it takes; what answers and is no runtime is a mistake.
-async fn reach_runtime(cri: &Cri, endpoint: &CriEndpoint) -> Result<RuntimeVersion, Problem> {
-    let mut pauses = ExponentialBuilder::new()
-        .with_min_delay(Duration::from_millis(200))
-        .with_max_delay(Duration::from_secs(10))
-        .without_max_times()
-        .build();
-    loop {
-        match cri.version().await {
-            Ok(version) => return Ok(version),
-            Err(error) if error.is_not_a_runtime() => {
-                return Err(Problem::configuration(
-                    format!("--cri-endpoint {endpoint}: what listens there does not speak CRI: {error}"),
-                    "name the socket of containerd or CRI-O",
-                ));
-            }
-            Err(error) => {
-                let pause = pauses.next().unwrap_or(Duration::from_secs(10));
-                tracing::warn!(%endpoint, %error, retry_in = ?pause, "Container runtime is not to be had");
-                sleep(pause).await;
-            }
-        }
-    }
 }
 
 /// An unmount in another mount namespace than the runtime's would be a lie.

@@ -13,3 +13,4 @@ pub mod logs;
 pub mod mount_namespace;
 pub mod mounts;
 pub mod pod_dir;
+pub mod runtime;

@@ -7,4 +7,4 @@ pub mod termination;
 mod map;
 mod worker;
 
-pub use self::map::{Overview, PodWorkers, WorkersHandle};
+pub use self::map::{Overview, PodWorkers, Questions, WorkersHandle};

@@ -3,7 +3,10 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -27,6 +30,7 @@ use tokio_util::{
 use super::ApiError;
 use crate::{
     config,
+    guard::Guard,
     node::effects::{Effect, Effects},
     pod::PodRef,
 };
@@ -48,6 +52,7 @@ const WATCH_LINE_LIMIT: usize = 16 << 20;
 pub struct ApiClient {
     connection: Arc<Connection>,
     effects: Effects,
+    guard: Option<Guard>,
     node_name: Arc<str>,
 }
 
@@ -56,6 +61,9 @@ struct Connection {
     kubeconfig: PathBuf,
     current: Mutex<Current>,
     places: Semaphore,
+    /// An answer did not come since the Node was last looked at: the next one may come from another server.
+    lost: AtomicBool,
+    reconnecting: tokio::sync::Mutex<()>,
 }
 
 struct Current {
@@ -117,11 +125,13 @@ pub enum DeleteAnswer {
 }
 
 impl ApiClient {
-    /// A client for the pods of this node. `kubeconfig` is where `config` was read from.
+    /// A client for the pods of this node. `kubeconfig` is where `config` was read from; without a guard it does not
+    /// write.
     pub fn new(
         config: kube::Config,
         kubeconfig: PathBuf,
         effects: Effects,
+        guard: Option<Guard>,
         node_name: &str,
     ) -> Result<Self, kube::Error> {
         let current = Current {
@@ -133,8 +143,11 @@ impl ApiClient {
                 kubeconfig,
                 current: Mutex::new(current),
                 places: Semaphore::new(AT_ONCE),
+                lost: AtomicBool::new(true),
+                reconnecting: tokio::sync::Mutex::new(()),
             }),
             effects,
+            guard,
             node_name: node_name.into(),
         })
     }
@@ -142,6 +155,11 @@ impl ApiClient {
     /// Name of this agent's Node.
     pub fn node_name(&self) -> &str {
         &self.node_name
+    }
+
+    /// The next write looks at the Node first.
+    pub fn doubt(&self) {
+        self.connection.lost.store(true, Ordering::Relaxed);
     }
 
     /// This agent's Node.
@@ -288,8 +306,23 @@ impl ApiClient {
         if !allowed {
             return Ok(Bytes::new());
         }
+        self.reconnected().await?;
         let request = request(method, verb, path, content_type, Bytes::from(body.to_string()))?;
         self.collected(verb, path, request).await
+    }
+
+    /// Before the first write, and after each answer that did not come: is it still the same cluster?
+    async fn reconnected(&self) -> Result<(), ApiError> {
+        let Some(guard) = &self.guard else { return Ok(()) };
+        let lost = &self.connection.lost;
+        if lost.load(Ordering::Relaxed) {
+            let _one = self.connection.reconnecting.lock().await;
+            if lost.load(Ordering::Relaxed) {
+                guard.verify(self).await?;
+                lost.store(false, Ordering::Relaxed);
+            }
+        }
+        Ok(())
     }
 
     async fn collected(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
@@ -305,13 +338,17 @@ impl ApiClient {
                     cause: chain(&error),
                 })
         };
-        timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(|_| {
+        let result = timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(|_| {
             Err(ApiError::Timeout {
                 verb,
                 path: path.to_owned(),
                 after: REQUEST_TIMEOUT,
             })
-        })
+        });
+        if let Err(ApiError::Unreachable { .. } | ApiError::Timeout { .. }) = &result {
+            self.doubt();
+        }
+        result
     }
 
     /// Sends, and turns every answer that is no success into an error.

@@ -23,7 +23,13 @@ use tokio::{
 };
 
 use super::status::StatusReport;
-use crate::{counters::Counters, guard::Guard, watch::WatchReport, workers::WorkersHandle};
+use crate::{
+    counters::Counters,
+    guard::Guard,
+    node::runtime::RuntimeReport,
+    watch::WatchReport,
+    workers::{Overview, WorkersHandle},
+};
 
 /// Where `status` is asked for.
 pub const STATUS: &str = "/v1/status";
@@ -38,8 +44,8 @@ pub struct Admin {
     pub since: Timestamp,
     /// Whether it performs nothing.
     pub dry_run: bool,
-    /// The runtime's name and version.
-    pub runtime: String,
+    /// Whether the runtime answers.
+    pub runtime: watch::Receiver<RuntimeReport>,
     /// What holds the agent back.
     pub guard: Guard,
     /// Where the watch stands.
@@ -122,7 +128,13 @@ impl Admin {
     }
 
     async fn status(&self) -> Response<Full<Bytes>> {
-        let Some(pods) = self.workers.overview().await else {
+        let runtime = self.runtime.borrow().clone();
+        // The map begins to answer once the runtime has been reached.
+        let pods = match runtime.version {
+            Some(_) => self.workers.overview().await,
+            None => Some(Overview::default()),
+        };
+        let Some(pods) = pods else {
             return stopping();
         };
         json_answer(&StatusReport {
@@ -132,7 +144,7 @@ impl Admin {
             node: self.node.clone(),
             dry_run: self.dry_run,
             held: self.guard.why_held(),
-            runtime: self.runtime.clone(),
+            runtime,
             watch: self.watch.borrow().clone(),
             pods,
             counters: self.counters.counts(),

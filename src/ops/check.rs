@@ -77,6 +77,7 @@ pub async fn all(settings: Settings) -> Vec<Row> {
         settings.kube.clone(),
         settings.kubeconfig.clone(),
         effects.clone(),
+        None,
         &settings.node_name,
     ) {
         Ok(api) => rows.extend(api_server(&api, &settings.node_name, &machine).await),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     counters::Counts,
+    node::runtime::RuntimeReport,
     record::{Stage, Story},
     watch::{SourceState, WatchReport},
     workers::Overview,
@@ -29,7 +30,7 @@ pub struct StatusReport {
     /// Why nothing may be touched at the moment.
     pub held: Option<String>,
     /// The container runtime.
-    pub runtime: String,
+    pub runtime: RuntimeReport,
     /// The watch of this node's pods.
     pub watch: WatchReport,
     /// Pods that end.
@@ -49,7 +50,11 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         "pod-teardown {} on node {}, pid {}, up {since}{dry_run}",
         report.version, report.node, report.pid
     );
-    let _ = writeln!(out, "runtime   {}", report.runtime);
+    let runtime = report.runtime.version.as_deref().unwrap_or("not reached yet");
+    let _ = writeln!(out, "runtime   {runtime}");
+    if let Some(error) = &report.runtime.error {
+        let _ = writeln!(out, "          does not answer: {error}");
+    }
     let watch = match report.watch.state {
         SourceState::Connecting => "not listed yet",
         SourceState::Watching => "watching",

@@ -31,10 +31,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// Where the watch stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceState {
     /// No list yet.
+    #[default]
     Connecting,
     /// Listed, and watching.
     Watching,
@@ -43,7 +44,7 @@ pub enum SourceState {
 }
 
 /// What `status` says of the watch.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchReport {
     /// Where it stands.
@@ -87,14 +88,9 @@ impl PodSource {
         guard: Guard,
         counters: Arc<Counters>,
         changes: mpsc::Sender<Change>,
-    ) -> (Self, watch::Receiver<WatchReport>) {
-        let (report, reports) = watch::channel(WatchReport {
-            state: SourceState::Connecting,
-            pods: 0,
-            error: None,
-            held: None,
-        });
-        let source = Self {
+        report: watch::Sender<WatchReport>,
+    ) -> Self {
+        Self {
             api,
             guard,
             counters,
@@ -102,8 +98,7 @@ impl PodSource {
             unreadable: HashSet::new(),
             changes,
             report,
-        };
-        (source, reports)
+        }
     }
 
     /// Looks also for pods that an earlier run began to take down: their objects may have gone while none ran.
@@ -222,7 +217,13 @@ impl PodSource {
         self.pass_on(removed).await
     }
 
-    async fn watch(&mut self, mut from: String) -> Result<Result<Ended, Closed>, ApiError> {
+    async fn watch(&mut self, from: String) -> Result<Result<Ended, Closed>, ApiError> {
+        let ended = self.follow(from).await;
+        self.api.doubt();
+        ended
+    }
+
+    async fn follow(&mut self, mut from: String) -> Result<Result<Ended, Closed>, ApiError> {
         let mut lines = self.api.watch_pods(&from, STREAM_LIFETIME).await?;
         self.report.send_modify(|report| {
             report.state = SourceState::Watching;

@@ -70,6 +70,10 @@ pub struct WorkersHandle {
     questions: mpsc::Sender<Question>,
 }
 
+/// What is asked of the map; it may wait until there is one.
+#[derive(Debug)]
+pub struct Questions(mpsc::Receiver<Question>);
+
 #[derive(Debug)]
 enum Question {
     Overview(oneshot::Sender<Overview>),
@@ -96,18 +100,16 @@ pub struct Overview {
 
 impl PodWorkers {
     /// An empty map that takes its news from `changes`.
-    pub fn new(context: Arc<Context>, changes: mpsc::Receiver<Change>) -> (Self, WorkersHandle) {
-        let (ask, questions) = mpsc::channel(16);
-        let workers = Self {
+    pub fn new(context: Arc<Context>, changes: mpsc::Receiver<Change>, questions: Questions) -> Self {
+        Self {
             context,
             pods: HashMap::new(),
             workers: JoinSet::new(),
             at_work: HashMap::new(),
             stories: VecDeque::new(),
             changes,
-            questions,
-        };
-        (workers, WorkersHandle { questions: ask })
+            questions: questions.0,
+        }
     }
 
     /// Runs until no more changes can come; then pods that are being taken down may go on for `patience`.
@@ -323,6 +325,12 @@ fn asked(view: &PodView, imposed: Option<i64>) -> GraceAsked {
 // === impl WorkersHandle ===
 
 impl WorkersHandle {
+    /// A handle, and what is asked through it.
+    pub fn new() -> (Self, Questions) {
+        let (questions, asked) = mpsc::channel(16);
+        (Self { questions }, Questions(asked))
+    }
+
     /// All pods that end; `None` while the agent stops.
     pub async fn overview(&self) -> Option<Overview> {
         let (answer, told) = oneshot::channel();

@@ -202,3 +202,30 @@ async fn one_name_in_many_namespaces_is_looked_through_to_the_end() {
     node.delete("web", Some(0)).await;
     node.nothing_left("web").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn after_a_lost_connection_the_node_is_looked_at_before_anything_is_written() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.allow_everything();
+    let user = format!("system:node:{NODE}");
+    let faults = node.api.faults();
+    faults.inject(Fault::new(Action::Refuse).user(&user).resource("pods/status").times(2));
+    node.api.forget_requests();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    let ours = node.api.requests().into_iter().filter(|it| it.asked.user == user);
+    let mut lost = true;
+    for request in ours {
+        match &*request.asked.verb {
+            "get" if request.asked.path.contains("/nodes/") => lost = false,
+            // Events go their own way beside these.
+            "patch" | "delete" => {
+                assert!(!lost, "{} {}", request.asked.verb, request.asked.path);
+                lost = request.code.is_none();
+            }
+            _ => {}
+        }
+    }
+}
