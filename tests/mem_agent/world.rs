@@ -206,7 +206,9 @@ async fn one_name_in_many_namespaces_is_looked_through_to_the_end() {
 #[tokio::test(start_paused = true)]
 async fn after_a_lost_connection_the_node_is_looked_at_before_anything_is_written() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(5), 0));
+    });
     node.start().await;
     node.cri.allow_everything();
     let user = format!("system:node:{NODE}");
