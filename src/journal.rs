@@ -28,6 +28,7 @@ pub const FILE: &str = "journal.redb";
 const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");
 const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node-v1");
 const NODE_UID: &str = "uid";
+const WATCH: &str = "watch";
 /// The journal holds a few hundred bytes per ending pod; the library's own default is a gigabyte.
 const CACHE_BYTES: usize = 256 << 10;
 /// What nobody waits for may be lost in a crash for so long; a commit costs two syncs of the disk, and pods seldom end
@@ -61,6 +62,15 @@ pub struct HookEntry {
     pub ended: bool,
 }
 
+/// What the watch of this node's pods must know after a restart.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchMemory {
+    /// The highest resourceVersion seen: an older world is another one.
+    pub highest: u64,
+    /// Why absence proves nothing any more.
+    pub held: Option<String>,
+}
+
 /// The journal is cheap to clone; all clones are the same one.
 #[derive(Clone)]
 pub struct Journal {
@@ -71,12 +81,13 @@ pub struct Journal {
 #[derive(Default)]
 struct State {
     node_uid: Option<String>,
+    watch: WatchMemory,
     pods: HashMap<PodUid, PodEntry>,
 }
 
 enum Write {
     Pod(PodUid, Option<Vec<u8>>),
-    NodeUid(String),
+    Node(&'static str, String),
     Durable(oneshot::Sender<Result<(), JournalError>>),
 }
 
@@ -132,8 +143,22 @@ impl Journal {
     /// Records the Node that this journal is made for.
     pub async fn set_node_uid(&self, uid: &str) -> Result<(), JournalError> {
         self.lock().node_uid = Some(uid.to_owned());
-        self.send(Write::NodeUid(uid.to_owned()));
+        self.send(Write::Node(NODE_UID, uid.to_owned()));
         self.durable().await
+    }
+
+    /// What the watch knew when it last told.
+    pub fn watch_memory(&self) -> WatchMemory {
+        self.lock().watch.clone()
+    }
+
+    /// Records what the watch knows. Durable soon, not at once.
+    pub fn remember_watch(&self, memory: WatchMemory) {
+        let mut state = self.lock();
+        if state.watch != memory {
+            self.send(Write::Node(WATCH, serde_json::to_string(&memory).unwrap_or_default()));
+            state.watch = memory;
+        }
     }
 
     /// What is known of a pod's end.
@@ -258,6 +283,10 @@ fn load(database: &Database) -> Result<State, JournalError> {
         .get(NODE_UID)
         .map_err(failed("read"))?
         .map(|uid| uid.value().to_owned());
+    let watch = match node.get(WATCH).map_err(failed("read"))? {
+        None => WatchMemory::default(),
+        Some(json) => serde_json::from_str(json.value()).map_err(failed("read"))?,
+    };
     let mut pods = HashMap::new();
     for row in read
         .open_table(PODS)
@@ -273,7 +302,7 @@ fn load(database: &Database) -> Result<State, JournalError> {
             Err(error) => tracing::error!(pod.uid = uid.value(), %error, "Journal entry is unreadable and is ignored"),
         }
     }
-    Ok(State { node_uid, pods })
+    Ok(State { node_uid, watch, pods })
 }
 
 /// Takes everything that waits, commits it in one transaction, then tells those who wait for it.
@@ -286,7 +315,7 @@ async fn writer(database: Arc<Database>, mut queue: mpsc::UnboundedReceiver<Writ
         for write in batch.drain(..) {
             match write {
                 Write::Durable(done) => waiting.push(done),
-                Write::Pod(..) | Write::NodeUid(_) => rows.push(write),
+                Write::Pod(..) | Write::Node(..) => rows.push(write),
             }
         }
         let database = Arc::clone(&database);
@@ -333,8 +362,8 @@ fn commit(database: &Database, rows: &[Write]) -> Result<(), JournalError> {
                 Write::Pod(uid, None) => {
                     pods.remove(uid.as_str()).map_err(failed("write"))?;
                 }
-                Write::NodeUid(uid) => {
-                    node.insert(NODE_UID, uid.as_str()).map_err(failed("write"))?;
+                Write::Node(key, value) => {
+                    node.insert(*key, value.as_str()).map_err(failed("write"))?;
                 }
                 Write::Durable(_) => {}
             }
@@ -401,6 +430,21 @@ mod tests {
         journal.begin(&pod("a"), clock.now(), Duration::from_secs(3));
         let entry = journal.pod(&"a".into()).unwrap();
         assert_eq!((entry.begun, entry.grace), (first, Duration::from_secs(3)));
+    }
+
+    #[tokio::test]
+    async fn what_the_watch_knew_is_known_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = WatchMemory {
+            highest: 42,
+            held: Some("another world".to_owned()),
+        };
+        let journal = reopened(dir.path(), async |journal: &Journal| {
+            assert_eq!(journal.watch_memory(), WatchMemory::default());
+            journal.remember_watch(known.clone());
+        })
+        .await;
+        assert_eq!(journal.watch_memory(), known);
     }
 
     #[tokio::test]
