@@ -171,6 +171,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
             guard,
             watch: watch_report,
             workers: handle,
+            journal: journal.clone(),
             counters,
         };
         tasks.push(spawn(admin.serve(listener)));
@@ -283,7 +284,8 @@ fn open_journal(state_dir: &Path) -> Result<Journal, Problem> {
         Problem::configuration(
             format!("--state-dir {}: {error}", state_dir.display()),
             &format!(
-                "make the directory writable; if {} is damaged, move it away",
+                "make the directory writable; if {} is damaged, move it away: pods that were ending then get their whole \
+                 grace period and their hooks again, and this node counts as never seen",
                 file.display()
             ),
         )

@@ -23,7 +23,13 @@ use tokio::{
 };
 
 use super::status::StatusReport;
-use crate::{counters::Counters, guard::Guard, watch::WatchReport, workers::WorkersHandle};
+use crate::{
+    counters::{Counters, Counts},
+    guard::Guard,
+    journal::Journal,
+    watch::WatchReport,
+    workers::WorkersHandle,
+};
 
 /// Where `status` is asked for.
 pub const STATUS: &str = "/v1/status";
@@ -46,6 +52,8 @@ pub struct Admin {
     pub watch: watch::Receiver<WatchReport>,
     /// The pods that end.
     pub workers: WorkersHandle,
+    /// What survives a crash.
+    pub journal: Journal,
     /// What happened how often.
     pub counters: Arc<Counters>,
 }
@@ -125,6 +133,7 @@ impl Admin {
         let Some(pods) = self.workers.overview().await else {
             return stopping();
         };
+        let trouble = self.journal.trouble();
         json_answer(&StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -135,7 +144,11 @@ impl Admin {
             runtime: self.runtime.clone(),
             watch: self.watch.borrow().clone(),
             pods,
-            counters: self.counters.counts(),
+            journal: trouble.error.map(|error| error.to_string()),
+            counters: Counts {
+                journal_writes_failed: trouble.failed,
+                ..self.counters.counts()
+            },
         })
     }
 
