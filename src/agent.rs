@@ -156,13 +156,15 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     let (workers, handle) = PodWorkers::new(context, changes);
 
     let mut tasks = vec![spawn(guard.clone().look_for_kubelet(kubelet_root))];
+    let mut place = None;
     if !dry_run {
-        let listener = admin::listen(&socket).map_err(|error| {
+        let (listener, at) = admin::listen(&socket).await.map_err(|error| {
             Problem::configuration(
                 format!("--socket {}: {error}", socket.display()),
-                "name a path where a socket can be made",
+                "name a path where a socket can be made, and that nobody else uses",
             )
         })?;
+        place = Some(at);
         let admin = Admin {
             node: node_name.clone(),
             since: Timestamp::now(),
@@ -210,9 +212,8 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     if let Err(error) = journal.durable().await {
         tracing::error!(%error, "Journal is not on the disk");
     }
-    if !dry_run {
-        // Gone already is as good.
-        std::fs::remove_file(&socket).ok();
+    if let Some(place) = place {
+        place.clear();
     }
     tracing::info!("Agent has stopped");
     broken.map_or(Ok(()), Err)
