@@ -107,13 +107,15 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     let (watch_report, watch_told) = watch::channel(WatchReport::default());
     let (handle, questions) = WorkersHandle::new();
     let mut tasks = vec![spawn(guard.clone().look_for_kubelet(kubelet_root.clone()))];
+    let mut place = None;
     if !dry_run {
-        let listener = admin::listen(&socket).map_err(|error| {
+        let (listener, at) = admin::listen(&socket).await.map_err(|error| {
             Problem::configuration(
                 format!("--socket {}: {error}", socket.display()),
-                "name a path where a socket can be made",
+                "name a path where a socket can be made, and that nobody else uses",
             )
         })?;
+        place = Some(at);
         let admin = Admin {
             node: node_name.clone(),
             since: Timestamp::now(),
@@ -122,6 +124,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
             guard: guard.clone(),
             watch: watch_told,
             workers: handle,
+            journal: journal.clone(),
             counters: Arc::clone(&counters),
         };
         tasks.push(spawn(admin.serve(listener)));
@@ -135,7 +138,12 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
                 "name the socket of containerd or CRI-O",
             )
         })?,
-        () = &mut stop => return Ok(()),
+        () = &mut stop => {
+            if let Some(place) = place {
+                place.clear();
+            }
+            return Ok(());
+        }
     };
     tasks.push(spawn(runtime::keep_asking(
         cri.clone(),
@@ -226,9 +234,8 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     if let Err(error) = journal.durable().await {
         tracing::error!(%error, "Journal is not on the disk");
     }
-    if !dry_run {
-        // Gone already is as good.
-        std::fs::remove_file(&socket).ok();
+    if let Some(place) = place {
+        place.clear();
     }
     tracing::info!("Agent has stopped");
     broken.map_or(Ok(()), Err)
@@ -300,7 +307,8 @@ fn open_journal(state_dir: &Path) -> Result<Journal, Problem> {
         Problem::configuration(
             format!("--state-dir {}: {error}", state_dir.display()),
             &format!(
-                "make the directory writable; if {} is damaged, move it away",
+                "make the directory writable; if {} is damaged, move it away: pods that were ending then get their whole \
+                 grace period and their hooks again, and this node counts as never seen",
                 file.display()
             ),
         )

@@ -278,10 +278,14 @@ fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
 }
 
 fn socket(path: &Path) -> Result<(), Problem> {
-    if path.is_dir() {
+    // Not through a link: what is there is replaced, and must be a socket itself.
+    if let Ok(metadata) = std::fs::symlink_metadata(path)
+        && !metadata.file_type().is_socket()
+    {
+        let what = if metadata.is_dir() { "a directory" } else { "no socket" };
         return Err(Problem::configuration(
-            format!("--socket {}: it is a directory", path.display()),
-            "name a path for a socket, not the directory it is to lie in",
+            format!("--socket {}: it is {what}", path.display()),
+            "name a path for a socket, at which there is nothing else",
         ));
     }
     writable("--socket", path.parent().unwrap_or(Path::new("/")))

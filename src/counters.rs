@@ -37,6 +37,9 @@ pub struct Counts {
     pub pods_unreadable: u64,
     /// Workers that panicked and were started again.
     pub workers_panicked: u64,
+    /// Writes of the journal that failed; it counts them itself.
+    #[serde(default)]
+    pub journal_writes_failed: u64,
 }
 
 macro_rules! count {
@@ -79,6 +82,7 @@ impl Counters {
             events_dropped: read(&self.events_dropped),
             pods_unreadable: read(&self.pods_unreadable),
             workers_panicked: read(&self.workers_panicked),
+            journal_writes_failed: 0,
         }
     }
 }

@@ -1,10 +1,12 @@
 //! What survives a crash: when a pod's end began, which hooks were begun and ended, and whose node this is.
 //!
 //! A copy in memory answers all questions. Writes are gathered and committed together, so that a hundred pods
-//! that end at once cost a few syncs of the disk and not hundreds.
+//! that end at once cost a few syncs of the disk and not hundreds. After an error the database takes no more writes: it
+//! is opened anew and the whole copy is written, again and again until that succeeds.
 
 use std::{
     collections::{BTreeMap, HashMap},
+    panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -15,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::sleep,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -36,6 +38,10 @@ const CACHE_BYTES: usize = 256 << 10;
 const GATHER: Duration = Duration::from_millis(100);
 /// Most writes in one commit.
 const BATCH: usize = 1024;
+
+/// After a failed write, doubled up to the longest; whoever waits for the disk has it tried at once.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// What is known of one pod's end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,17 +89,43 @@ struct State {
     node_uid: Option<String>,
     watch: WatchMemory,
     pods: HashMap<PodUid, PodEntry>,
+    trouble: Trouble,
+}
+
+/// What is wrong with the disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// Why the journal cannot be written at the moment.
+    pub error: Option<JournalError>,
+    /// Writes that have failed since the start.
+    pub failed: u64,
 }
 
 enum Write {
+    Row(Row),
+    /// In memory only once it is durable, so it brings its own waiter.
+    NodeUid(String, Waiter),
+    Durable(Waiter),
+}
+
+enum Row {
     Pod(PodUid, Option<Vec<u8>>),
     Node(&'static str, String),
-    Durable(oneshot::Sender<Result<(), JournalError>>),
+}
+
+type Waiter = oneshot::Sender<Result<(), JournalError>>;
+type Open = dyn Fn() -> Result<Database, JournalError> + Send + Sync;
+
+struct Writer {
+    open: Arc<Open>,
+    /// None after an error.
+    database: Option<Database>,
+    state: Arc<Mutex<State>>,
 }
 
 /// A journal that cannot be read or written.
-#[derive(Debug, Clone, Error)]
-#[error("journal {verb}: {cause}")]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("journal: {verb}: {cause}")]
 pub struct JournalError {
     verb: &'static str,
     cause: String,
@@ -105,17 +137,39 @@ impl Journal {
     /// Opens or makes the journal in `dir` and starts its writer.
     pub fn open(dir: &Path) -> Result<Self, JournalError> {
         let path = dir.join(FILE);
-        let database = Database::builder()
-            .set_cache_size(CACHE_BYTES)
-            .create(&path)
-            .map_err(failed("open"))?;
-        let state = load(&database)?;
-        let (writes, queue) = mpsc::unbounded_channel();
-        tokio::spawn(writer(Arc::new(database), queue));
-        Ok(Self {
-            state: Arc::new(Mutex::new(state)),
-            writes,
+        if std::fs::metadata(&path).is_ok_and(|file| file.len() == 0) {
+            tracing::warn!(
+                path = %path.display(),
+                "Journal is an empty file: if pods were ending here, their grace begins anew and their hooks run again"
+            );
+        }
+        Self::open_by(move || {
+            Database::builder()
+                .set_cache_size(CACHE_BYTES)
+                .create(&path)
+                .map_err(failed("open"))
         })
+    }
+
+    fn open_by(
+        open: impl Fn() -> Result<Database, JournalError> + Send + Sync + 'static,
+    ) -> Result<Self, JournalError> {
+        // The library checks little of what it reads, and panics on what cannot be. Nothing is shared with it.
+        let loaded = catch_unwind(AssertUnwindSafe(|| {
+            let mut database = open()?;
+            let state = load(&mut database)?;
+            Ok((database, state))
+        }));
+        let (database, state) = loaded.unwrap_or_else(|_| Err(JournalError::damaged()))?;
+        let state = Arc::new(Mutex::new(state));
+        let (writes, queue) = mpsc::unbounded_channel();
+        let writer = Writer {
+            open: Arc::new(open),
+            database: Some(database),
+            state: Arc::clone(&state),
+        };
+        tokio::spawn(writer.run(queue));
+        Ok(Self { state, writes })
     }
 
     /// A journal that forgets everything at the end, for `--dry-run`.
@@ -123,7 +177,7 @@ impl Journal {
         let (writes, mut queue) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Some(write) = queue.recv().await {
-                if let Write::Durable(done) = write {
+                if let Write::Durable(done) | Write::NodeUid(_, done) = write {
                     // Nobody waits any more: nothing is lost.
                     done.send(Ok(())).ok();
                 }
@@ -142,9 +196,16 @@ impl Journal {
 
     /// Records the Node that this journal is made for.
     pub async fn set_node_uid(&self, uid: &str) -> Result<(), JournalError> {
+        let (done, durable) = oneshot::channel();
+        self.send(Write::NodeUid(uid.to_owned(), done));
+        durable.await.unwrap_or_else(|_| Err(JournalError::stopped()))?;
         self.lock().node_uid = Some(uid.to_owned());
-        self.send(Write::Node(NODE_UID, uid.to_owned()));
-        self.durable().await
+        Ok(())
+    }
+
+    /// What is wrong with the disk.
+    pub fn trouble(&self) -> Trouble {
+        self.lock().trouble.clone()
     }
 
     /// What the watch knew when it last told.
@@ -156,7 +217,7 @@ impl Journal {
     pub fn remember_watch(&self, memory: WatchMemory) {
         let mut state = self.lock();
         if state.watch != memory {
-            self.send(Write::Node(WATCH, serde_json::to_string(&memory).unwrap_or_default()));
+            self.send(Write::Row(memory.row()));
             state.watch = memory;
         }
     }
@@ -239,8 +300,7 @@ impl Journal {
             state.pods.insert(uid.clone(), entry.clone());
         }
         if entry != before {
-            let bytes = entry.map(|entry| serde_json::to_vec(&entry).unwrap_or_default());
-            self.send(Write::Pod(uid.clone(), bytes));
+            self.send(Write::Row(Row::Pod(uid.clone(), entry.as_ref().map(PodEntry::bytes))));
         }
     }
 
@@ -250,7 +310,35 @@ impl Journal {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === impl State ===
+
+impl State {
+    fn rows(&self) -> Vec<Row> {
+        let uid = self.node_uid.iter().map(|uid| Row::Node(NODE_UID, uid.clone()));
+        let pods = self.pods.iter();
+        uid.chain([self.watch.row()])
+            .chain(pods.map(|(uid, entry)| Row::Pod(uid.clone(), Some(entry.bytes()))))
+            .collect()
+    }
+}
+
+impl WatchMemory {
+    fn row(&self) -> Row {
+        Row::Node(WATCH, serde_json::to_string(self).unwrap_or_default())
+    }
+}
+
+impl PodEntry {
+    fn bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
     }
 }
 
@@ -263,6 +351,13 @@ impl JournalError {
             cause: "the writer has stopped".to_owned(),
         }
     }
+
+    fn damaged() -> Self {
+        Self {
+            verb: "read",
+            cause: "the file is damaged".to_owned(),
+        }
+    }
 }
 
 fn failed<E: std::fmt::Display>(verb: &'static str) -> impl Fn(E) -> JournalError {
@@ -272,7 +367,11 @@ fn failed<E: std::fmt::Display>(verb: &'static str) -> impl Fn(E) -> JournalErro
     }
 }
 
-fn load(database: &Database) -> Result<State, JournalError> {
+fn load(database: &mut Database) -> Result<State, JournalError> {
+    // A page that is wrong in itself would be taken for a shorter list of pods.
+    if !database.check_integrity().map_err(failed("read"))? {
+        tracing::error!("Journal was damaged and has been repaired: the last that was written may be lost");
+    }
     let write = database.begin_write().map_err(failed("open"))?;
     write.open_table(PODS).map_err(failed("open"))?;
     write.open_table(NODE).map_err(failed("open"))?;
@@ -302,31 +401,94 @@ fn load(database: &Database) -> Result<State, JournalError> {
             Err(error) => tracing::error!(pod.uid = uid.value(), %error, "Journal entry is unreadable and is ignored"),
         }
     }
-    Ok(State { node_uid, watch, pods })
+    Ok(State {
+        node_uid,
+        watch,
+        pods,
+        trouble: Trouble::default(),
+    })
 }
 
-/// Takes everything that waits, commits it in one transaction, then tells those who wait for it.
-async fn writer(database: Arc<Database>, mut queue: mpsc::UnboundedReceiver<Write>) {
-    let mut batch = Vec::new();
-    while queue.recv_many(&mut batch, BATCH).await > 0 {
-        gather(&mut batch, &mut queue).await;
-        let mut waiting = Vec::new();
-        let mut rows = Vec::new();
-        for write in batch.drain(..) {
-            match write {
-                Write::Durable(done) => waiting.push(done),
-                Write::Pod(..) | Write::Node(..) => rows.push(write),
+// === impl Writer ===
+
+impl Writer {
+    /// Takes everything that waits, commits it in one transaction, then tells those who wait for it.
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Write>) {
+        let mut batch = Vec::new();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let more = queue.recv_many(&mut batch, BATCH);
+            let received = match self.database {
+                Some(_) => Some(more.await),
+                None => timeout(pause, more).await.ok(),
+            };
+            let closed = received == Some(0);
+            if closed && self.database.is_some() {
+                return;
+            }
+            if !batch.is_empty() {
+                gather(&mut batch, &mut queue).await;
+            }
+            let mut rows = Vec::new();
+            let mut waiting = Vec::new();
+            for write in batch.drain(..) {
+                match write {
+                    Write::Row(row) => rows.push(row),
+                    Write::NodeUid(uid, done) => {
+                        rows.push(Row::Node(NODE_UID, uid));
+                        waiting.push(done);
+                    }
+                    Write::Durable(done) => waiting.push(done),
+                }
+            }
+            let result = self.write(rows).await;
+            self.tell(&result);
+            for done in waiting {
+                done.send(result.clone()).ok();
+            }
+            if closed {
+                return;
+            }
+            pause = match result {
+                Ok(()) => FIRST_PAUSE,
+                Err(_) => (pause * 2).min(LONGEST_PAUSE),
+            };
+        }
+    }
+
+    /// Rows of a commit that failed are in the copy in memory, which is written whole the next time.
+    async fn write(&mut self, mut rows: Vec<Row>) -> Result<(), JournalError> {
+        let database = self.database.take();
+        if database.is_none() {
+            rows.splice(0..0, lock(&self.state).rows());
+        }
+        let open = Arc::clone(&self.open);
+        let written = tokio::task::spawn_blocking(move || {
+            let (database, whole) = match database {
+                Some(database) => (database, false),
+                None => (open()?, true),
+            };
+            commit(&database, whole, &rows)?;
+            Ok(database)
+        });
+        let database = written.await.unwrap_or_else(|_| Err(JournalError::damaged()))?;
+        self.database = Some(database);
+        Ok(())
+    }
+
+    fn tell(&self, result: &Result<(), JournalError>) {
+        let Trouble { error: before, failed } = &mut lock(&self.state).trouble;
+        match result {
+            Ok(()) if before.is_some() => tracing::info!("Journal is written again, and whole"),
+            Ok(()) => {}
+            Err(error) => {
+                *failed += 1;
+                if before.as_ref() != Some(error) {
+                    tracing::error!(%error, "Journal cannot be written: a restart would not know what was begun");
+                }
             }
         }
-        let database = Arc::clone(&database);
-        let committed = tokio::task::spawn_blocking(move || commit(&database, &rows)).await;
-        let result = committed.unwrap_or_else(|_| Err(JournalError::stopped()));
-        if let Err(error) = &result {
-            tracing::error!(%error, "Journal cannot be written: a restart would not know what was begun");
-        }
-        for done in waiting {
-            done.send(result.clone()).ok();
-        }
+        *before = result.as_ref().err().cloned();
     }
 }
 
@@ -334,7 +496,7 @@ async fn writer(database: Arc<Database>, mut queue: mpsc::UnboundedReceiver<Writ
 async fn gather(batch: &mut Vec<Write>, queue: &mut mpsc::UnboundedReceiver<Write>) {
     let enough = sleep(GATHER);
     tokio::pin!(enough);
-    while batch.len() < BATCH && !batch.iter().any(|write| matches!(write, Write::Durable(_))) {
+    while batch.len() < BATCH && !batch.iter().any(|write| !matches!(write, Write::Row(_))) {
         tokio::select! {
             more = queue.recv() => match more {
                 Some(more) => batch.push(more),
@@ -346,7 +508,7 @@ async fn gather(batch: &mut Vec<Write>, queue: &mut mpsc::UnboundedReceiver<Writ
     }
 }
 
-fn commit(database: &Database, rows: &[Write]) -> Result<(), JournalError> {
+fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(), JournalError> {
     if rows.is_empty() {
         return Ok(());
     }
@@ -354,18 +516,20 @@ fn commit(database: &Database, rows: &[Write]) -> Result<(), JournalError> {
     {
         let mut pods = transaction.open_table(PODS).map_err(failed("write"))?;
         let mut node = transaction.open_table(NODE).map_err(failed("write"))?;
+        if whole {
+            pods.retain(|_, _| false).map_err(failed("write"))?;
+        }
         for row in rows {
             match row {
-                Write::Pod(uid, Some(bytes)) => {
+                Row::Pod(uid, Some(bytes)) => {
                     pods.insert(uid.as_str(), bytes.as_slice()).map_err(failed("write"))?;
                 }
-                Write::Pod(uid, None) => {
+                Row::Pod(uid, None) => {
                     pods.remove(uid.as_str()).map_err(failed("write"))?;
                 }
-                Write::Node(key, value) => {
+                Row::Node(key, value) => {
                     node.insert(*key, value.as_str()).map_err(failed("write"))?;
                 }
-                Write::Durable(_) => {}
             }
         }
     }
@@ -374,6 +538,13 @@ fn commit(database: &Database, rows: &[Write]) -> Result<(), JournalError> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    use redb::StorageBackend;
+
     use super::*;
     use crate::clock::BootClock;
 
@@ -458,5 +629,146 @@ mod tests {
         })
         .await;
         assert!(journal.unfinished().is_empty());
+    }
+
+    /// A disk that can be full, and keeps what was written to it.
+    #[derive(Debug, Clone, Default)]
+    struct Disk {
+        bytes: Arc<Mutex<Vec<u8>>>,
+        full: Arc<AtomicBool>,
+    }
+
+    impl Disk {
+        fn journal(&self) -> Result<Journal, JournalError> {
+            let disk = self.clone();
+            Journal::open_by(move || {
+                Database::builder()
+                    .create_with_backend(disk.clone())
+                    .map_err(failed("open"))
+            })
+        }
+
+        fn fill(&self, full: bool) {
+            self.full.store(full, Ordering::SeqCst);
+        }
+
+        /// What an agent would know that begins now.
+        fn as_it_is(&self) -> Journal {
+            let copy = self.bytes.lock().unwrap().clone();
+            let disk = Self {
+                bytes: Arc::new(Mutex::new(copy)),
+                full: Arc::default(),
+            };
+            disk.journal().unwrap()
+        }
+
+        fn room(&self) -> io::Result<()> {
+            match self.full.load(Ordering::SeqCst) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl StorageBackend for Disk {
+        fn len(&self) -> io::Result<u64> {
+            Ok(self.bytes.lock().unwrap().len() as u64)
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            let offset = usize::try_from(offset).unwrap();
+            out.copy_from_slice(&self.bytes.lock().unwrap()[offset..offset + out.len()]);
+            Ok(())
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.room()?;
+            self.bytes.lock().unwrap().resize(usize::try_from(len).unwrap(), 0);
+            Ok(())
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.room()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.room()?;
+            let offset = usize::try_from(offset).unwrap();
+            self.bytes.lock().unwrap()[offset..offset + data.len()].copy_from_slice(data);
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_was_full_gets_what_was_said_meanwhile_and_what_comes_later() {
+        let disk = Disk::default();
+        let journal = disk.journal().unwrap();
+        let now = BootClock::new().unwrap().now();
+        for uid in ["before", "ended"] {
+            journal.begin(&pod(uid), now.clone(), Duration::from_secs(10));
+        }
+        journal.durable().await.unwrap();
+        disk.fill(true);
+        journal.begin(&pod("web"), now.clone(), Duration::from_secs(10));
+        journal.forget(&"ended".into());
+        // Nobody hangs, however often.
+        for _ in 0..2 {
+            assert!(journal.hook_started(&"web".into(), "c1", now.clone()).await.is_err());
+        }
+        let trouble = journal.trouble();
+        assert!(trouble.error.is_some() && trouble.failed >= 2, "{trouble:?}");
+        disk.fill(false);
+        sleep(LONGEST_PAUSE).await;
+        assert_eq!(journal.trouble().error, None);
+        let known = disk.as_it_is();
+        assert!(known.pod(&"web".into()).unwrap().hooks.contains_key("c1"));
+        assert!(known.pod(&"before".into()).is_some() && known.pod(&"ended".into()).is_none());
+        journal.hook_ended(&"web".into(), "c1").await.unwrap();
+        assert!(disk.as_it_is().pod(&"web".into()).unwrap().hooks["c1"].ended);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whose_node_this_is_counts_only_once_it_is_on_the_disk() {
+        let disk = Disk::default();
+        let journal = disk.journal().unwrap();
+        disk.fill(true);
+        assert!(journal.set_node_uid("node-1").await.is_err());
+        assert_eq!(journal.node_uid(), None);
+        disk.fill(false);
+        journal.set_node_uid("node-1").await.unwrap();
+        assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
+        assert_eq!(disk.as_it_is().node_uid().as_deref(), Some("node-1"));
+    }
+
+    #[tokio::test]
+    async fn a_damaged_journal_is_an_error_or_loses_nothing() {
+        let disk = Disk::default();
+        let journal = disk.journal().unwrap();
+        journal.set_node_uid("node-1").await.unwrap();
+        let now = BootClock::new().unwrap().now();
+        for number in 0..60 {
+            journal.begin(&pod(&format!("uid-{number}")), now.clone(), Duration::from_secs(10));
+        }
+        journal.durable().await.unwrap();
+        drop(journal);
+        while Arc::strong_count(&disk.bytes) > 1 {
+            tokio::task::yield_now().await;
+        }
+        let good = disk.bytes.lock().unwrap().clone();
+        for at in (0..good.len()).step_by(1024) {
+            let mut bytes = good.clone();
+            let hit = &mut bytes[at..at + 512];
+            if hit.iter().all(|&byte| byte == 0) {
+                continue;
+            }
+            hit.fill(0xa5);
+            let damaged = Disk {
+                bytes: Arc::new(Mutex::new(bytes)),
+                full: Arc::default(),
+            };
+            if let Ok(journal) = damaged.journal() {
+                assert_eq!(journal.unfinished().len(), 60, "damaged at {at}");
+            }
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::{
     convert::Infallible,
     fs::{DirBuilder, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
-    path::Path,
+    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -24,8 +24,9 @@ use tokio::{
 
 use super::status::StatusReport;
 use crate::{
-    counters::Counters,
+    counters::{Counters, Counts},
     guard::Guard,
+    journal::Journal,
     node::runtime::RuntimeReport,
     watch::WatchReport,
     workers::{Overview, WorkersHandle},
@@ -52,23 +53,58 @@ pub struct Admin {
     pub watch: watch::Receiver<WatchReport>,
     /// The pods that end.
     pub workers: WorkersHandle,
+    /// What survives a crash.
+    pub journal: Journal,
     /// What happened how often.
     pub counters: Arc<Counters>,
 }
 
-/// Makes the socket, readable by its owner alone. One that a dead agent left is replaced: the lock on the kubelet's
-/// directory says that there is no living one.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
+/// The socket's place in the file system.
+#[derive(Debug)]
+pub struct Place {
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+/// Makes the socket, readable by its owner alone. One that a dead agent left is replaced, and nothing else.
+pub async fn listen(path: &Path) -> io::Result<(UnixListener, Place)> {
     if let Some(dir) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
     }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => return Err(io::Error::other("it is no socket")),
+        Ok(_) => match UnixStream::connect(path).await {
+            // Refused: nobody has it open any more. Whatever else comes, somebody may.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+            Ok(_) => return Err(io::Error::other("somebody listens there already")),
+            Err(error) => return Err(io::Error::other(format!("whether somebody listens there: {error}"))),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    Ok(listener)
+    let place = Place {
+        path: path.to_owned(),
+        file: file(path)?,
+    };
+    Ok((listener, place))
+}
+
+fn file(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Removes the socket, unless it is another one by now.
+    pub fn clear(self) {
+        if file(&self.path).is_ok_and(|file| file == self.file) {
+            // Gone already is as good.
+            std::fs::remove_file(&self.path).ok();
+        }
+    }
 }
 
 // === impl Admin ===
@@ -137,6 +173,7 @@ impl Admin {
         let Some(pods) = pods else {
             return stopping();
         };
+        let trouble = self.journal.trouble();
         json_answer(&StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -147,7 +184,11 @@ impl Admin {
             runtime,
             watch: self.watch.borrow().clone(),
             pods,
-            counters: self.counters.counts(),
+            journal: trouble.error.map(|error| error.to_string()),
+            counters: Counts {
+                journal_writes_failed: trouble.failed,
+                ..self.counters.counts()
+            },
         })
     }
 

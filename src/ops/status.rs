@@ -35,6 +35,9 @@ pub struct StatusReport {
     pub watch: WatchReport,
     /// Pods that end.
     pub pods: Overview,
+    /// Why the journal cannot be written at the moment.
+    #[serde(default)]
+    pub journal: Option<String>,
     /// What happened how often.
     pub counters: Counts,
 }
@@ -66,6 +69,10 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     }
     if let Some(held) = report.held.iter().chain(&report.watch.held).next() {
         let _ = writeln!(out, "HELD      {held}");
+    }
+    if let Some(error) = &report.journal {
+        // It says itself that it is the journal.
+        let _ = writeln!(out, "{error}; a restart would not know what was begun");
     }
     let Counts {
         begun,

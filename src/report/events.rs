@@ -1,22 +1,31 @@
-//! Events in the kubelet's words. They are for people: a full queue or a lost one holds up no teardown.
+//! Events in the kubelet's words. They are for people: a full queue or a lost one holds up no teardown. An API that does
+//! not answer is waited for.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
 
 use crate::{
-    api::ApiClient,
+    api::{ApiClient, ApiError},
     counters::Counters,
     pod::{PodView, Role},
 };
 
 /// More than a full node's pods with a few containers each can say at once.
 const QUEUE: usize = 1024;
-/// An event that the API does not take within these tries is counted and dropped.
-const TRIES: u32 = 5;
+/// Events that the sender has taken from the queue: one that gets errors of its own does not hold up the others.
+const IN_HAND: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// The API server keeps events for so long; an older one tells nobody anything.
+const WORTH_TELLING: Duration = Duration::from_secs(3600);
+/// Of any object's name.
+const NAME_LIMIT: usize = 253;
 
 /// Why something happened, in the kubelet's spelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +50,21 @@ pub struct Events {
 struct Event {
     namespace: String,
     body: Value,
+    made: Instant,
+    tried: bool,
+}
+
+/// What an error means for an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// An earlier try has got through, though its answer has not.
+    Done,
+    /// Refused for good: the namespace is gone or ends, or the event is not liked.
+    Drop,
+    /// No event would fare better now.
+    WaitWithAll,
+    /// Another one may.
+    LetOthersFirst,
 }
 
 // === impl Reason ===
@@ -98,6 +122,8 @@ impl Events {
         let event = Event {
             namespace: view.pod.namespace.to_string(),
             body: body(&self.node_name, view, field_path, reason, message, Timestamp::now()),
+            made: Instant::now(),
+            tried: false,
         };
         if self.queue.try_send(event).is_err() {
             self.counters.event_dropped();
@@ -131,7 +157,7 @@ fn body(
         "apiVersion": "v1",
         "metadata": {
             "namespace": &*view.pod.namespace,
-            "name": format!("{}.{:x}", view.pod.name, now.as_nanosecond()),
+            "name": name(&view.pod.name, now),
         },
         "involvedObject": involved,
         "reason": reason.as_str(),
@@ -146,24 +172,116 @@ fn body(
     })
 }
 
+/// The pod's name, shortened if need be, and the moment. No part of a name may end with a dash or be empty.
+fn name(pod: &str, now: Timestamp) -> String {
+    let moment = format!("{:x}", now.as_nanosecond());
+    let kept = &pod[..pod.floor_char_boundary(NAME_LIMIT - 1 - moment.len())];
+    format!("{}.{moment}", kept.trim_end_matches(['-', '.']))
+}
+
 async fn send_all(api: ApiClient, mut waiting: mpsc::Receiver<Event>, counters: Arc<Counters>) {
-    while let Some(Event { namespace, body }) = waiting.recv().await {
-        let mut pause = FIRST_PAUSE;
-        for attempt in 1..=TRIES {
-            let Err(error) = api.create_event(&namespace, &body).await else {
-                break;
-            };
-            // Refused for good: the namespace is gone or ends, or the event is not liked.
-            let refused = error
-                .code()
-                .is_some_and(|code| (400..500).contains(&code) && code != 429 && code != 401);
-            if refused || attempt == TRIES {
-                counters.event_dropped();
-                tracing::warn!(%error, reason = %body["reason"], message = %body["message"], "Event is dropped");
-                break;
-            }
-            sleep(error.retry_after().unwrap_or(pause)).await;
-            pause *= 2;
+    let mut in_hand = VecDeque::new();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        while in_hand.len() < IN_HAND
+            && let Ok(event) = waiting.try_recv()
+        {
+            in_hand.push_back(event);
         }
+        let event = match in_hand.pop_front() {
+            Some(event) => Some(event),
+            None => waiting.recv().await,
+        };
+        let Some(mut event) = event else { return };
+        let Err(error) = api.create_event(&event.namespace, &event.body).await else {
+            pause = FIRST_PAUSE;
+            continue;
+        };
+        let (reason, message) = (&event.body["reason"], &event.body["message"]);
+        let next = next(&error, event.made.elapsed());
+        match next {
+            Next::Done => continue,
+            Next::Drop => {
+                counters.event_dropped();
+                tracing::warn!(%error, %reason, %message, "Event is dropped");
+                continue;
+            }
+            Next::WaitWithAll | Next::LetOthersFirst if event.tried => {}
+            Next::WaitWithAll | Next::LetOthersFirst => tracing::warn!(%error, %reason, %message, "Event has to wait"),
+        }
+        event.tried = true;
+        if next == Next::WaitWithAll {
+            in_hand.push_front(event);
+        } else {
+            in_hand.push_back(event);
+        }
+        sleep(error.retry_after().unwrap_or(pause)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+fn next(error: &ApiError, age: Duration) -> Next {
+    match error {
+        ApiError::Refused { code: 409, .. } => Next::Done,
+        _ if age > WORTH_TELLING => Next::Drop,
+        ApiError::Unreachable { .. }
+        | ApiError::Timeout { .. }
+        | ApiError::Held { .. }
+        | ApiError::Refused { code: 401 | 429, .. } => Next::WaitWithAll,
+        // Perhaps a webhook that answers for one namespace only.
+        ApiError::Refused { code: 500.., .. } => Next::LetOthersFirst,
+        ApiError::Refused { .. } | ApiError::Unreadable { .. } => Next::Drop,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16) -> ApiError {
+        ApiError::Refused {
+            verb: "POST",
+            path: String::new(),
+            code,
+            reason: String::new(),
+            message: String::new(),
+            retry_after: None,
+        }
+    }
+
+    #[test]
+    fn an_event_is_given_up_when_it_is_refused_for_good_or_too_old() {
+        let unreachable = ApiError::Unreachable {
+            verb: "POST",
+            path: String::new(),
+            cause: String::new(),
+        };
+        let young = Duration::from_secs(3000);
+        assert_eq!(next(&unreachable, young), Next::WaitWithAll);
+        for (code, expected) in [
+            (401, Next::WaitWithAll),
+            (403, Next::Drop),
+            (404, Next::Drop),
+            (409, Next::Done),
+            (422, Next::Drop),
+            (429, Next::WaitWithAll),
+            (500, Next::LetOthersFirst),
+            (503, Next::LetOthersFirst),
+        ] {
+            assert_eq!(next(&refused(code), young), expected, "{code}");
+        }
+        assert_eq!(next(&unreachable, Duration::from_secs(3601)), Next::Drop);
+    }
+
+    #[test]
+    fn a_long_pod_name_is_shortened_to_what_a_name_may_be() {
+        let now = Timestamp::now();
+        let moment = format!(".{:x}", now.as_nanosecond());
+        assert_eq!(name("web-0", now), format!("web-0{moment}"));
+        let long = name(&"a".repeat(253), now);
+        assert_eq!(long.len(), NAME_LIMIT);
+        assert!(long.ends_with(&moment));
+        let cut_at_dashes = name(&format!("{}{}", "a".repeat(230), "-.".repeat(10)), now);
+        assert_eq!(cut_at_dashes, format!("{}{moment}", "a".repeat(230)));
     }
 }

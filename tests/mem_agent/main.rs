@@ -8,6 +8,7 @@ mod pods;
 
 mod absence;
 mod disk;
+mod files;
 mod grace;
 mod guard;
 mod hooks;

@@ -4,12 +4,12 @@ use std::fs;
 
 use serde_json::Value;
 use testbed::apiserver::faults::{Action, Fault};
-use testbed::scripted_cri::{Kind, StopContainer, expect};
+use testbed::scripted_cri::{ExecSync, Kind, StopContainer, expect};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     node::{NODE, Node, secs, until},
-    pods::{plain, pod},
+    pods::{exec, hooked, plain, pod},
 };
 
 /// Requests of the agent with this verb for this resource, by their codes.
@@ -234,4 +234,25 @@ async fn a_pod_recreated_under_the_same_name_is_never_touched() {
     assert_eq!(object["metadata"]["deletionTimestamp"], Value::Null);
     assert_eq!(object["status"]["phase"], "Running");
     assert!(node.cri.effects().iter().all(|(_, seen)| seen.pod_uid == "uid-web"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_waits_for_a_server_that_is_away() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
+    node.start().await;
+    node.cri.in_order([
+        expect(ExecSync::of("main")).exit(3),
+        expect(StopContainer::of("main")).then(secs(5)),
+    ]);
+    trouble(&node, Fault::new(Action::Refuse).verb("create"));
+    node.delete("web", None).await;
+    node.calls(2, |_| true).await;
+    node.cri.allow_everything();
+    sleep(secs(600)).await;
+    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
+    node.api.faults().clear();
+    sleep(secs(16)).await;
+    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 1);
+    assert_eq!(node.status().await.counters.events_dropped, 0);
 }

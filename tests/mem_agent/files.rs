@@ -1,0 +1,70 @@
+//! The files that the agent is pointed to, or keeps: damaged, foreign, or changed while it runs.
+
+use std::{fs, os::unix::net::UnixListener, path::PathBuf};
+
+use pod_teardown::{
+    config::{self, ProblemKind},
+    journal,
+};
+
+use crate::node::Node;
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_journal_ends_the_start_and_it_is_said_what_moving_it_away_costs() {
+    let mut node = Node::new().await;
+    fs::create_dir_all(&node.flags.state_dir).unwrap();
+    fs::write(node.flags.state_dir.join(journal::FILE), "no journal").unwrap();
+    node.launch().await;
+    let problem = node.ended().await.unwrap_err();
+    assert_eq!(problem.kind, ProblemKind::Configuration);
+    let remedy = &problem.remedy;
+    assert!(
+        remedy.contains("move it away") && remedy.contains("hooks again"),
+        "{problem}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_no_socket_is_not_replaced_by_one() {
+    let mut node = Node::new().await;
+    let precious = node.path("precious");
+    fs::write(&precious, "data").unwrap();
+    let link = node.path("link");
+    std::os::unix::fs::symlink(&precious, &link).unwrap();
+    for path in [&precious, &link] {
+        node.flags.socket.socket = path.clone();
+        let problems = config::validate(&node.flags).await.unwrap_err();
+        assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].kind, ProblemKind::Configuration);
+        assert!(problems[0].what.contains("it is no socket"), "{problems:?}");
+    }
+    assert_eq!(fs::read_to_string(&link).unwrap(), "data");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_socket_on_which_somebody_listens_is_not_taken_over() {
+    let mut node = Node::new().await;
+    let runtime = PathBuf::from(node.flags.cri_endpoint.trim_start_matches("unix://"));
+    node.flags.socket.socket = runtime.clone();
+    node.launch().await;
+    let problem = node.ended().await.unwrap_err();
+    assert_eq!(problem.kind, ProblemKind::Configuration);
+    assert!(problem.what.contains("somebody listens there"), "{problem}");
+    assert!(runtime.exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_socket_that_a_dead_agent_left_is_replaced_and_only_our_own_is_removed() {
+    let mut node = Node::new().await;
+    let path = node.flags.socket.socket.clone();
+    drop(UnixListener::bind(&path).unwrap());
+    node.start().await;
+    assert_eq!(node.stop().await, Ok(()));
+    assert!(!path.exists());
+    node.start().await;
+    fs::remove_file(&path).unwrap();
+    let another = UnixListener::bind(&path).unwrap();
+    assert_eq!(node.stop().await, Ok(()));
+    assert!(path.exists());
+    drop(another);
+}
