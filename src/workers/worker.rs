@@ -1,7 +1,7 @@
 //! The worker of one pod: looks, stops, reports, cleans, deletes. Every attempt starts from what is really there, so
 //! that it does not matter how far an earlier one came.
 
-use std::{sync::Arc, time::Duration};
+use std::{ffi::OsStr, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use futures::future::join_all;
@@ -130,6 +130,7 @@ impl Worker {
         let stopped = self.look(view).await?;
         self.context.quiet.moved();
         self.nothing_runs(&stopped)?;
+        self.all_are_known(view, &stopped)?;
         nothing_is_prepared(view)?;
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
@@ -183,13 +184,16 @@ impl Worker {
             );
             return Err(vec![Failure::new(Step::Cgroup, "", why)]);
         }
-        if !observed.is_gone() {
-            return Ok(());
-        }
+        self.all_are_known(view, observed)
+    }
+
+    /// Again after the stop: a runtime that has lost its memory meanwhile calls what it does not know stopped, too.
+    fn all_are_known(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         for cgroup in self.pod_cgroups(view) {
             let cgroup = cgroup?;
             let name = cgroup.path().display().to_string();
-            let processes = self.context.cgroups.processes(&cgroup);
+            let known = |child: &OsStr| is_known(observed, &child.to_string_lossy());
+            let processes = self.context.cgroups.processes_but(&cgroup, known);
             let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
             if let Some(first) = processes.first() {
                 let why = format!(
@@ -365,6 +369,18 @@ fn nothing_is_prepared(view: &PodView) -> Result<(), Vec<Failure>> {
         return Err(vec![Failure::new(Step::Sandbox, "", why)]);
     }
     Ok(())
+}
+
+/// Whether the processes in this cgroup below the pod's, or with an empty name in the pod's own, are the pod's to end.
+/// Runtimes name a cgroup by the id of what is in it. Who is in the pod's own was moved there by somebody: a runtime
+/// that remembers containers of the pod is the right one to end the pod all the same.
+fn is_known(observed: &RuntimePod, child: &str) -> bool {
+    if child.is_empty() {
+        return !observed.containers.is_empty();
+    }
+    let containers = observed.containers.iter().map(|container| &container.id);
+    let mut ids = containers.chain(observed.sandboxes.iter().map(|sandbox| &sandbox.id));
+    ids.any(|id| !id.is_empty() && child.contains(id.as_str()))
 }
 
 fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
