@@ -199,7 +199,12 @@ impl PodWorkers {
             }
         }
         status.update.send_modify(|update| {
-            update.view = view;
+            // What has begun is not taken back, and a status rests on an object.
+            update.view = if view.object.is_none() && !removed {
+                Arc::new(view.ending_as(&update.view))
+            } else {
+                view
+            };
             update.removed |= removed;
         });
         if status.state == State::Kept {

@@ -1,7 +1,9 @@
 //! What becomes of a pod whose containers or sandboxes do not stop as they should.
 
+use serde_json::json;
+use testbed::rest::Patch;
 use testbed::scripted_cri::{Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
@@ -186,7 +188,7 @@ async fn a_container_that_is_killed_is_reported_with_its_real_exit_code() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     let mut held = node.get("web").await.unwrap();
-    held["metadata"]["finalizers"] = serde_json::json!(["test/hold"]);
+    held["metadata"]["finalizers"] = json!(["test/hold"]);
     node.object(held);
     node.start().await;
     node.cri.allow_everything();
@@ -206,4 +208,41 @@ async fn a_container_that_is_killed_is_reported_with_its_real_exit_code() {
         object["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"],
         137
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_phase_that_goes_back_ends_no_teardown_and_the_end_is_told_once_more() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    let phase = async |phase: &str| {
+        let path = "/api/v1/namespaces/default/pods/web/status";
+        let patch = json!({ "status": { "phase": phase } });
+        node.admin
+            .patch(path, Patch::Merge, &patch)
+            .await
+            .unwrap()
+            .ok()
+            .unwrap();
+    };
+    node.cri.any_number_of(expect(StopContainer::any()));
+    // Somebody else writes the status while the second attempt is waited for.
+    node.cri
+        .in_order([expect(StopPodSandbox::any()).error(Code::Unknown, "busy")]);
+    phase("Failed").await;
+    node.failing("web", "busy").await;
+    phase("Running").await;
+    node.cri.any_number_of(expect(StopPodSandbox::any()));
+    until("its end is told", async || {
+        let pod = node.get("web").await.expect("nobody has asked for its deletion");
+        pod["status"]["containerStatuses"][0]["state"]["terminated"].is_object() && pod["status"]["phase"] != "Running"
+    })
+    .await;
+    sleep(secs(100)).await;
+    let status = node.status().await;
+    assert_eq!((status.pods.kept, status.counters.finished), (1, 0));
+    assert!(node.pod_dir("web").exists() && node.path("logs").read_dir().unwrap().count() == 1);
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
 }
