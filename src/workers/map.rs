@@ -186,7 +186,7 @@ impl PodWorkers {
             return;
         }
         // Afterwards there is nothing left to shorten: what comes then is the echo of our own final delete.
-        if view.deletion.is_some() && status.record.stage() == Stage::Terminating {
+        if (removed || view.deletion.is_some()) && status.record.stage() == Stage::Terminating {
             let imposed = removed.then(|| Cause::Removed.imposed_grace()).flatten();
             let grace = grace::effective(Some(status.grace), asked(&view, imposed));
             if grace < status.grace {
