@@ -15,7 +15,7 @@ use crate::{
     context::Context,
     node::{
         cgroups::{self, PodCgroup, Qos},
-        cri::types::{RuntimePod, SandboxState},
+        cri::types::{RuntimePod, Sandbox},
         fault::StepError,
         pod_dir::PodDir,
     },
@@ -172,11 +172,7 @@ impl Worker {
     /// Runtime and cgroups must tell of the same pod. If they do not, this is the wrong runtime, or one that has lost its
     /// memory, or these are the wrong cgroups: nothing may be concluded from what is not there.
     fn guard(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
-        let lives = observed.running().next().is_some()
-            || observed
-                .sandboxes
-                .iter()
-                .any(|sandbox| sandbox.state == SandboxState::Ready);
+        let lives = observed.running().next().is_some() || observed.sandboxes.iter().any(Sandbox::is_ready);
         if lives && self.pod_cgroups(view).next().transpose()?.is_none() {
             let why = format!(
                 "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
@@ -264,7 +260,9 @@ impl Worker {
                 format_args!("still {:?} after its stop", container.state),
             )
         });
-        collected(running.collect())
+        let ready = observed.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
+        let ready = ready.map(|sandbox| Failure::new(Step::Sandbox, &sandbox.id, "still ready after its stop"));
+        collected(running.chain(ready).collect())
     }
 
     /// The status that the API shows now; `None` if the object is gone.
