@@ -173,6 +173,19 @@ impl PodView {
         Some(view)
     }
 
+    /// This newer view of a pod whose end has begun, with the object as it was last seen to end. Somebody took the
+    /// terminal phase back: it has to be told again, and nobody knows what it is now.
+    pub fn ending_as(&self, former: &Self) -> Self {
+        let mut object = former.object.as_deref().cloned();
+        if let Some(status) = object.as_mut().and_then(|object| object.status.as_mut()) {
+            status.phase = None;
+        }
+        Self {
+            object: object.map(Arc::new),
+            ..self.clone()
+        }
+    }
+
     /// A pod of which nothing but its identity is known.
     pub fn remembered(pod: PodRef) -> Self {
         Self {

@@ -4,6 +4,7 @@
 //! `cgroup.kill` nor thaws, and in a hybrid setup it leaves the directory in the unified hierarchy behind.
 
 use std::{
+    ffi::OsStr,
     fmt, fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -95,9 +96,15 @@ impl Cgroups {
 
     /// Ids of all processes in the pod's cgroup, in whichever hierarchy.
     pub fn processes(&self, pod: &PodCgroup) -> Result<Vec<i32>, Fault> {
+        self.processes_but(pod, |_| false)
+    }
+
+    /// The same without those that are `known` by the name of the cgroup directly below the pod's that they are in or
+    /// below. The empty name stands for the pod's own cgroup.
+    pub fn processes_but(&self, pod: &PodCgroup, known: impl Fn(&OsStr) -> bool) -> Result<Vec<i32>, Fault> {
         let mut all = Vec::new();
         for group in self.groups(pod) {
-            all.extend(group.processes()?);
+            all.extend(group.processes_but(&known)?);
         }
         all.sort_unstable();
         all.dedup();

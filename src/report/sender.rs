@@ -1,7 +1,7 @@
 //! Sends the status that `status` decides on. The UID goes with every patch, so that no other pod is ever touched.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::{
     status::{self, Facts, Messages, Stage},
@@ -29,8 +29,8 @@ pub enum Sent {
 /// must not undo what is said later.
 pub async fn as_it_is(context: &Context, view: &PodView, observed: &RuntimePod) -> Result<(), Failure> {
     let Some(object) = &view.object else { return Ok(()) };
-    let wanted = wanted(context, view, observed, Stage::Terminating, &Messages::default());
-    let Some(mut patch) = wanted.and_then(|wanted| status::patch(object, view.pod.uid.as_str(), &wanted)) else {
+    let wanted = wanted(context, object, observed, Stage::Terminating, &Messages::default());
+    let Some(mut patch) = status::patch(object, view.pod.uid.as_str(), &wanted) else {
         return Ok(());
     };
     patch["metadata"]["resourceVersion"] = object.metadata.resource_version.clone().into();
@@ -50,18 +50,16 @@ pub async fn send(
     before: Option<&PodStatus>,
     record: &Record,
 ) -> Result<Sent, Failure> {
-    let Some(object) = &view.object else {
-        return Ok(Sent::Gone);
-    };
+    // Never a sign that the object is gone: who knows that does not come here.
+    let unknown = || Failure::new(Step::Status, "", "the object has not been seen since its end began");
+    let object = view.object.as_ref().ok_or_else(unknown)?;
     let containers = observed.containers.clone();
     let read = tokio::task::spawn_blocking(move || termination_message::read_all(&containers));
     let (messages, unread) = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
     for error in unread {
         tracing::warn!(error = %error, "Termination message is left out");
     }
-    let Some(wanted) = wanted(context, view, observed, stage, &messages) else {
-        return Ok(Sent::Gone);
-    };
+    let wanted = wanted(context, object, observed, stage, &messages);
     if before == Some(&wanted) {
         return Ok(Sent::Shown(Box::new(wanted)));
     }
@@ -89,15 +87,8 @@ pub async fn send(
     result
 }
 
-fn wanted(
-    context: &Context,
-    view: &PodView,
-    observed: &RuntimePod,
-    stage: Stage,
-    messages: &Messages,
-) -> Option<PodStatus> {
-    let object = view.object.as_deref()?;
-    Some(status::generate(&Facts {
+fn wanted(context: &Context, object: &Pod, observed: &RuntimePod, stage: Stage, messages: &Messages) -> PodStatus {
+    status::generate(&Facts {
         pod: object,
         observed,
         runtime_name: &context.runtime_name,
@@ -105,7 +96,7 @@ fn wanted(
         stage,
         imposed: None,
         messages,
-    }))
+    })
 }
 
 fn failed(error: &ApiError) -> Failure {

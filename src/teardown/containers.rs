@@ -14,9 +14,12 @@ use super::{
 };
 use crate::{
     context::Context,
-    node::cri::{
-        CriError,
-        types::{Container, ContainerState, RuntimePod},
+    node::{
+        cri::{
+            CriError,
+            types::{Container, ContainerState, RuntimePod},
+        },
+        effects::{Effect, Held},
     },
     pod::{ContainerView, Hook, PodView, Role},
     record::{Record, Step},
@@ -98,8 +101,12 @@ impl Stop<'_> {
         );
         if let Some((spec, hook)) = spec.and_then(|spec| Some((spec, spec.pre_stop.as_ref()?))) {
             // A hook is for a container that is known to run.
-            if container.state == ContainerState::Running {
-                self.hook(container, spec, hook, address).await;
+            if container.state == ContainerState::Running
+                && let Err(held) = self.hook(container, spec, hook, address).await
+            {
+                // The gate may open again before the stop, which must not come first.
+                done.send_replace(true);
+                return Err(Failure::new(Step::Hook, &container.name, held));
             }
         }
         self.wait_for_turn(stoppable, all).await;
@@ -109,9 +116,20 @@ impl Stop<'_> {
         result
     }
 
-    async fn hook(&self, container: &Container, spec: &ContainerView, hook: &Hook, address: Option<&str>) {
+    /// An error means that the hook may not run now, and that nothing was recorded of it.
+    async fn hook(
+        &self,
+        container: &Container,
+        spec: &ContainerView,
+        hook: &Hook,
+        address: Option<&str>,
+    ) -> Result<(), Held> {
         let Context {
-            journal, clock, events, ..
+            journal,
+            clock,
+            events,
+            effects,
+            ..
         } = self.context;
         let uid = &self.view.pod.uid;
         let before = journal
@@ -122,12 +140,15 @@ impl Stop<'_> {
                 container = container.name,
                 "preStop hook has ended before; it is not run again"
             );
-            return;
+            return Ok(());
         }
         let deadline = *self.deadline.borrow();
         if deadline <= Instant::now() {
             tracing::info!(container = container.name, "No time left for the preStop hook");
-            return;
+            return Ok(());
+        }
+        if !effects.allow(&Effect::new("run the preStop hook of", &container.name))? {
+            return Ok(());
         }
         let span = self.record.span(Step::Hook, &container.name);
         if let Err(error) = journal.hook_started(uid, &container.id, clock.now()).await {
@@ -138,14 +159,15 @@ impl Stop<'_> {
             address: address.map(ToOwned::to_owned),
         };
         let result = tokio::select! {
-            result = hooks::run(&self.context.cri, spec, hook, &place, deadline) => result,
+            result = hooks::run(&self.context.cri, effects, spec, hook, &place, deadline) => result,
             () = passed(self.deadline.clone()) => Err(HookError::Overrun),
         };
+        if let Err(HookError::Held(held) | HookError::Runtime(CriError::Held { held, .. })) = result {
+            span.failed(&held);
+            return Err(held);
+        }
         // A hook that the runtime was not asked for, or was lost on while it ran, is one that was interrupted.
-        let interrupted = matches!(
-            result,
-            Err(HookError::Runtime(CriError::Unreachable { .. } | CriError::Held { .. }))
-        );
+        let interrupted = matches!(result, Err(HookError::Runtime(CriError::Unreachable { .. })));
         if !interrupted && let Err(error) = journal.hook_ended(uid, &container.id).await {
             tracing::error!(container = container.name, %error, "End of the preStop hook is not recorded");
         }
@@ -160,6 +182,7 @@ impl Stop<'_> {
             );
         }
         span.end(&result);
+        Ok(())
     }
 
     /// Main containers go at once; a sidecar waits for them and for the sidecars behind it in the spec.

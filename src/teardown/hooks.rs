@@ -6,7 +6,10 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::{
-    node::cri::{Cri, error::CriError},
+    node::{
+        cri::{Cri, error::CriError},
+        effects::{Effects, Held},
+    },
     pod::{ContainerView, Hook},
     teardown::http_hook::{self, HttpHookError, Target},
 };
@@ -22,7 +25,10 @@ pub enum HookError {
     Runtime(#[from] CriError),
     /// No answer to the request.
     #[error(transparent)]
-    Http(#[from] HttpHookError),
+    Http(HttpHookError),
+    /// The gate was shut between the two tries of a request.
+    #[error(transparent)]
+    Held(Held),
     /// The grace period ended before the hook did.
     #[error("still running when the grace period ended")]
     Overrun,
@@ -40,9 +46,22 @@ pub struct HookPlace {
     pub address: Option<String>,
 }
 
-/// Runs one hook to its end. The caller bounds it by the deadline; `deadline` tells the runtime when to give up.
+// === impl HookError ===
+
+impl From<HttpHookError> for HookError {
+    fn from(error: HttpHookError) -> Self {
+        match error {
+            HttpHookError::Held(held) => Self::Held(held),
+            other => Self::Http(other),
+        }
+    }
+}
+
+/// Runs one hook, which `effects` have allowed, to its end. The caller bounds it by the deadline; `deadline` tells the
+/// runtime when to give up.
 pub async fn run(
     cri: &Cri,
+    effects: &Effects,
     container: &ContainerView,
     hook: &Hook,
     place: &HookPlace,
@@ -59,7 +78,7 @@ pub async fn run(
         }
         Hook::HttpGet(get) => {
             let target = Target::of(get, container, place.address.as_deref())?;
-            Ok(http_hook::get(get, &target).await?)
+            Ok(http_hook::get(get, &target, effects).await?)
         }
         Hook::Sleep(seconds) => {
             // An absurd length would overflow the clock; no grace period is that long.

@@ -5,7 +5,10 @@ use std::sync::{Arc, OnceLock};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use thiserror::Error;
 
-use crate::pod::{ContainerView, HookPort, HttpGet};
+use crate::{
+    node::effects::{Effects, Held},
+    pod::{ContainerView, HookPort, HttpGet},
+};
 
 /// Redirects that are followed, all within one host name.
 const MAX_REDIRECTS: usize = 10;
@@ -27,6 +30,9 @@ pub enum HttpHookError {
     /// Nothing was answered.
     #[error("httpGet: {0}")]
     NoAnswer(String),
+    /// The gate was shut between the two tries.
+    #[error(transparent)]
+    Held(#[from] Held),
 }
 
 /// Where a request goes.
@@ -83,7 +89,7 @@ fn port(port: &HookPort, container: &ContainerView) -> Result<u16, HttpHookError
 }
 
 /// Sends the request; an https port that speaks plain http gets it once more in plain http, without credentials.
-pub async fn get(get: &HttpGet, target: &Target) -> Result<(), HttpHookError> {
+pub async fn get(get: &HttpGet, target: &Target, effects: &Effects) -> Result<(), HttpHookError> {
     let mut headers = headers(&get.headers);
     let scheme = if get.https { "https" } else { "http" };
     let Err(first) = send(target.url(scheme)?, headers.clone()).await else {
@@ -91,6 +97,7 @@ pub async fn get(get: &HttpGet, target: &Target) -> Result<(), HttpHookError> {
     };
     if get.https && speaks_plain_http(&first) {
         headers.remove(header::AUTHORIZATION);
+        effects.go_on()?;
         if send(target.url("http")?, headers).await.is_ok() {
             return Ok(());
         }

@@ -188,7 +188,7 @@ impl PodWorkers {
             return;
         }
         // Afterwards there is nothing left to shorten: what comes then is the echo of our own final delete.
-        if view.deletion.is_some() && status.record.stage() == Stage::Terminating {
+        if (removed || view.deletion.is_some()) && status.record.stage() == Stage::Terminating {
             let imposed = removed.then(|| Cause::Removed.imposed_grace()).flatten();
             let grace = grace::effective(Some(status.grace), asked(&view, imposed));
             if grace < status.grace {
@@ -201,7 +201,12 @@ impl PodWorkers {
             }
         }
         status.update.send_modify(|update| {
-            update.view = view;
+            // What has begun is not taken back, and a status rests on an object.
+            update.view = if view.object.is_none() && !removed {
+                Arc::new(view.ending_as(&update.view))
+            } else {
+                view
+            };
             update.removed |= removed;
         });
         if status.state == State::Kept {

@@ -1,7 +1,7 @@
 //! The worker of one pod: looks, stops, reports, cleans, deletes. Every attempt starts from what is really there, so
 //! that it does not matter how far an earlier one came.
 
-use std::{sync::Arc, time::Duration};
+use std::{ffi::OsStr, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use futures::future::join_all;
@@ -15,7 +15,7 @@ use crate::{
     context::Context,
     node::{
         cgroups::{self, PodCgroup, Qos},
-        cri::types::{RuntimePod, SandboxState},
+        cri::types::{RuntimePod, Sandbox},
         fault::StepError,
         pod_dir::PodDir,
     },
@@ -34,6 +34,8 @@ use crate::{
 /// Pauses between attempts: 1 s, doubling to a minute, each with jitter so that a node's pods do not move in step.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// While the guard holds everything back, it is asked so often whether it still does.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a worker is told about its pod; a newer one replaces an older one that it has not looked at.
 #[derive(Debug, Clone)]
@@ -78,6 +80,12 @@ impl Worker {
             .without_max_times();
         let mut pauses = backoff.build();
         loop {
+            if self.context.guard.why_held().is_some() {
+                urgent = None;
+                if !self.let_go().await {
+                    return Outcome::Kept;
+                }
+            }
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
             let attempt = self.attempt(&update, &mut urgent).await;
@@ -111,6 +119,19 @@ impl Worker {
         }
     }
 
+    /// Waits until something may be touched: what is held is not tried, so that nobody is told of failures that were
+    /// none. `false` if the agent stops.
+    async fn let_go(&self) -> bool {
+        while let Some(why) = self.context.guard.why_held() {
+            self.record.set_failures(vec![format!("held: {why}")]);
+            tokio::select! {
+                () = sleep(LOOK_AGAIN) => {}
+                () = self.context.stopping.cancelled() => return false,
+            }
+        }
+        true
+    }
+
     /// Returns when there is news worth another attempt at once: the deletion, or the object's end. Most news is the echo
     /// of what this worker has written itself.
     async fn matters(&mut self, update: &PodUpdate) {
@@ -130,6 +151,7 @@ impl Worker {
         let stopped = self.look(view).await?;
         self.context.quiet.moved();
         self.nothing_runs(&stopped)?;
+        self.all_are_known(view, &stopped)?;
         nothing_is_prepared(view)?;
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
@@ -171,11 +193,7 @@ impl Worker {
     /// Runtime and cgroups must tell of the same pod. If they do not, this is the wrong runtime, or one that has lost its
     /// memory, or these are the wrong cgroups: nothing may be concluded from what is not there.
     fn guard(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
-        let lives = observed.running().next().is_some()
-            || observed
-                .sandboxes
-                .iter()
-                .any(|sandbox| sandbox.state == SandboxState::Ready);
+        let lives = observed.running().next().is_some() || observed.sandboxes.iter().any(Sandbox::is_ready);
         if lives && self.pod_cgroups(view).next().transpose()?.is_none() {
             let why = format!(
                 "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
@@ -183,13 +201,16 @@ impl Worker {
             );
             return Err(vec![Failure::new(Step::Cgroup, "", why)]);
         }
-        if !observed.is_gone() {
-            return Ok(());
-        }
+        self.all_are_known(view, observed)
+    }
+
+    /// Again after the stop: a runtime that has lost its memory meanwhile calls what it does not know stopped, too.
+    fn all_are_known(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         for cgroup in self.pod_cgroups(view) {
             let cgroup = cgroup?;
             let name = cgroup.path().display().to_string();
-            let processes = self.context.cgroups.processes(&cgroup);
+            let known = |child: &OsStr| is_known(observed, &child.to_string_lossy());
+            let processes = self.context.cgroups.processes_but(&cgroup, known);
             let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
             if let Some(first) = processes.first() {
                 let why = format!(
@@ -260,7 +281,9 @@ impl Worker {
                 format_args!("still {:?} after its stop", container.state),
             )
         });
-        collected(running.collect())
+        let ready = observed.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
+        let ready = ready.map(|sandbox| Failure::new(Step::Sandbox, &sandbox.id, "still ready after its stop"));
+        collected(running.chain(ready).collect())
     }
 
     /// The status that the API shows now; `None` if the object is gone.
@@ -365,6 +388,18 @@ fn nothing_is_prepared(view: &PodView) -> Result<(), Vec<Failure>> {
         return Err(vec![Failure::new(Step::Sandbox, "", why)]);
     }
     Ok(())
+}
+
+/// Whether the processes in this cgroup below the pod's, or with an empty name in the pod's own, are the pod's to end.
+/// Runtimes name a cgroup by the id of what is in it. Who is in the pod's own was moved there by somebody: a runtime
+/// that remembers containers of the pod is the right one to end the pod all the same.
+fn is_known(observed: &RuntimePod, child: &str) -> bool {
+    if child.is_empty() {
+        return !observed.containers.is_empty();
+    }
+    let containers = observed.containers.iter().map(|container| &container.id);
+    let mut ids = containers.chain(observed.sandboxes.iter().map(|sandbox| &sandbox.id));
+    ids.any(|id| !id.is_empty() && child.contains(id.as_str()))
 }
 
 fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {

@@ -107,6 +107,30 @@ async fn a_pod_that_was_deleted_by_force_meanwhile_is_taken_down_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_has_failed_and_whose_object_vanishes_is_waited_for_no_longer() {
+    let mut node = Node::new().await;
+    node.polite_pod("db");
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    let mut failed = pod("web", &plain());
+    failed["spec"]["terminationGracePeriodSeconds"] = 3600.into();
+    failed["status"]["phase"] = "Failed".into();
+    node.object(failed);
+    node.cri.allow_everything();
+    node.start().await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    // The agent does not hear of the deletion, only that the object is gone.
+    let user = format!("system:node:{NODE}");
+    node.api
+        .faults()
+        .inject(Fault::new(Action::StallWatch).user(&user).once());
+    sleep(secs(1)).await;
+    node.delete("web", Some(0)).await;
+    node.nothing_left("web").await;
+    let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
+    assert_eq!(stops[1].1.timeout, Some(secs(2)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_that_is_suddenly_empty_holds_everything_back() {
     let node = deaf(&["web", "db"]).await;
     for name in ["web", "db"] {

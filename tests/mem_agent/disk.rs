@@ -1,13 +1,19 @@
 //! Volumes, cgroups and directories that stand between a pod and its final delete.
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+};
 
+use serde_json::json;
 use testbed::apiserver::requests::Request;
 use tokio::time::sleep;
 
 use crate::{
-    node::{Node, secs},
-    pods::uid,
+    node::{Node, secs, until},
+    pods::{hooked, uid},
 };
 
 async fn with_polite_pod() -> Node {
@@ -107,6 +113,106 @@ async fn a_cgroup_with_processes_of_which_the_runtime_knows_nothing_is_held() {
         fs::remove_dir_all(&cgroup).unwrap();
         node.nothing_left("web").await;
     }
+}
+
+/// A process that is killed if anybody takes it for one of the pod's.
+struct Bystander(Child);
+
+impl Bystander {
+    fn in_cgroup(cgroup: &Path) -> Self {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        fs::create_dir_all(cgroup).unwrap();
+        fs::write(cgroup.join("cgroup.procs"), format!("{}\n", child.id())).unwrap();
+        Self(child)
+    }
+
+    fn lives(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        // Dead already is as good.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_loses_its_memory_during_a_stop_has_proven_nothing() {
+    // Of all, or of one container.
+    for lost in ["", "main"] {
+        let mut node = Node::new().await;
+        let main = hooked(&json!({ "sleep": { "seconds": 10 } }))[0].take();
+        let containers = json!([main, { "name": "other", "image": "registry.test/busybox:1" }]);
+        node.pod("web", &containers, |pod| drop(pod.container("main").container("other")));
+        let volume = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
+        fs::create_dir_all(&volume).unwrap();
+        let id = node.cri.look(|world| world.container("main").unwrap().id.clone());
+        let mut process = Bystander::in_cgroup(&cgroup(&node, "web").join(&id));
+        node.start().await;
+        node.cri.allow_everything();
+        node.delete("web", None).await;
+        sleep(secs(5)).await;
+        node.cri.change(|world| {
+            world.containers.retain(|_, container| !container.name.contains(lost));
+            if lost.is_empty() {
+                world.sandboxes.clear();
+            }
+        });
+        node.failing("web", "processes (first pid").await;
+        sleep(secs(200)).await;
+        assert!(process.lives() && volume.exists(), "{lost:?}");
+        assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running", "{lost:?}");
+        fs::remove_dir_all(cgroup(&node, "web").join(&id)).unwrap();
+        node.nothing_left("web").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_knows_a_sandbox_and_no_container_does_not_know_whose_processes_these_are() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.cri.change(|world| {
+        world.containers.clear();
+        world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false);
+    });
+    let other = cgroup(&node, "web").join("0123456789abcdef");
+    let mut process = Bystander::in_cgroup(&other);
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.failing("web", "held: it holds 1 processes").await;
+    sleep(secs(200)).await;
+    assert!(process.lives() && node.cri.effects().is_empty());
+    fs::remove_dir_all(&other).unwrap();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_in_the_cgroup_of_a_pod_that_the_runtime_knows_is_killed() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    let ids = node.cri.look(|world| {
+        let container = world.container("main").unwrap();
+        [container.id.clone(), container.sandbox_id.clone()]
+    });
+    let pod = cgroup(&node, "web");
+    // A survivor of its container, one of the sandbox under a name as CRI-O gives it, and who was moved there by hand.
+    let places = [
+        pod.join(&ids[0]).join("deeper"),
+        pod.join(format!("crio-{}", ids[1])),
+        pod,
+    ];
+    let mut processes = places.map(|place| Bystander::in_cgroup(&place));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    until("all are killed", async || {
+        processes.iter_mut().all(|process| !process.lives())
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,9 +1,10 @@
 //! When nothing may be touched: the wrong world, another hand on the pods, mirrors, and a dry run.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{fs, net::TcpListener, os::unix::fs::symlink, path::PathBuf};
 
-use serde_json::json;
-use tokio::time::sleep;
+use serde_json::{Value, json};
+use testbed::scripted_cri::Kind;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     node::{NODE, Node, secs, until},
@@ -35,6 +36,28 @@ async fn held_from_the_start(node: &mut Node) -> String {
     })
     .await;
     held().await.unwrap()
+}
+
+/// A kubelet of this node, until its directory is removed.
+fn kubelet(node: &Node) -> PathBuf {
+    let process = node.path("proc/4711");
+    fs::create_dir_all(process.join("task/4711")).unwrap();
+    fs::write(process.join("comm"), "kubelet\n").unwrap();
+    let command = format!("/usr/bin/kubelet\0--root-dir={}\0", node.path("kubelet").display());
+    fs::write(process.join("cmdline"), command).unwrap();
+    symlink("/", process.join("root")).unwrap();
+    process
+}
+
+/// A hook that asks whoever listens there.
+fn request() -> (TcpListener, Value) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (
+        listener,
+        json!({ "httpGet": { "host": "127.0.0.1", "port": port, "path": "/drain" } }),
+    )
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,12 +99,7 @@ async fn a_node_that_was_registered_anew_is_left_alone() {
 async fn while_a_kubelet_is_there_nothing_is_touched_and_afterwards_the_work_goes_on() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
-    let process = node.path("proc/4711");
-    fs::create_dir_all(process.join("task/4711")).unwrap();
-    fs::write(process.join("comm"), "kubelet\n").unwrap();
-    let command = format!("/usr/bin/kubelet\0--root-dir={}\0", node.path("kubelet").display());
-    fs::write(process.join("cmdline"), command).unwrap();
-    symlink("/", process.join("root")).unwrap();
+    let process = kubelet(&node);
     node.start().await;
     let held = node.status().await.held.unwrap();
     assert!(
@@ -89,9 +107,60 @@ async fn while_a_kubelet_is_there_nothing_is_touched_and_afterwards_the_work_goe
         "{held}"
     );
     nothing_happens(&node, "web").await;
+    let told = node.status().await;
+    assert_eq!((told.counters.attempts_failed, told.counters.hooks_failed), (0, 0));
+    assert!(
+        node.events("web").await.is_empty(),
+        "nothing was done, so there is nothing to tell"
+    );
     fs::remove_dir_all(&process).unwrap();
     node.cri.allow_everything();
     node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_request_of_a_hook_is_sent_while_nothing_may_be_touched_and_it_is_sent_afterwards() {
+    let mut node = Node::new().await;
+    let (listener, hook) = request();
+    node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
+    let process = kubelet(&node);
+    node.start().await;
+    node.delete("web", Some(600)).await;
+    node.failing("web", "a kubelet works on this node's pods").await;
+    sleep(secs(120)).await;
+    assert!(listener.accept().is_err(), "the hook is the kubelet's to send");
+    fs::remove_dir_all(&process).unwrap();
+    node.cri.allow_everything();
+    node.nothing_left("web").await;
+    assert!(listener.accept().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sleep_that_nothing_could_follow_is_not_taken_for_one_that_was_slept() {
+    let mut node = Node::new().await;
+    let hook = json!({ "sleep": { "seconds": 8 } });
+    node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
+    let process = kubelet(&node);
+    node.start().await;
+    node.delete("web", Some(600)).await;
+    sleep(secs(30)).await;
+    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
+    fs::remove_dir_all(&process).unwrap();
+    node.cri.allow_everything();
+    let began = Instant::now();
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    assert!(began.elapsed() >= secs(8), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_sends_no_request_of_a_hook() {
+    let mut node = Node::new().await;
+    let (listener, hook) = request();
+    node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
+    node.flags.dry_run = true;
+    node.launch().await;
+    nothing_happens(&node, "web").await;
+    assert!(listener.accept().is_err());
 }
 
 #[tokio::test(start_paused = true)]

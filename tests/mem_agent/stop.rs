@@ -1,12 +1,14 @@
 //! What becomes of a pod whose containers or sandboxes do not stop as they should.
 
+use serde_json::json;
+use testbed::rest::Patch;
 use testbed::scripted_cri::{Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
     node::{Node, secs, until},
-    pods::plain,
+    pods::{plain, uid},
 };
 
 /// The sandbox's stop and all removals may come whenever they do.
@@ -41,14 +43,13 @@ async fn a_stop_that_hangs_is_given_up_and_repeated_and_no_other_pod_waits_for_i
     node.pod("stuck", &plain(), |pod| drop(pod.container("main")));
     node.polite_pod("web");
     node.start().await;
-    // A sandbox's stop would take the container with it.
-    node.cri
-        .any_number_of(expect(StopPodSandbox::of("stuck")).reply_ok_but_do_nothing());
     the_rest_may_come(&node);
     node.cri
         .any_number_of(expect(StopContainer::of("main").in_pod("uid-web")));
     node.cri.in_order([
         expect(StopContainer::of("main").in_pod("uid-stuck")).hang(),
+        // It would take the container with it.
+        expect(StopPodSandbox::of("stuck")).reply_ok_but_do_nothing(),
         expect(StopContainer::of("main").in_pod("uid-stuck").timeout(secs(2))),
     ]);
     let began = Instant::now();
@@ -85,9 +86,6 @@ async fn a_stop_that_fails_is_repeated_and_one_that_fails_after_its_work_is_not_
         let mut node = Node::new().await;
         node.polite_pod("web");
         node.start().await;
-        // A sandbox's stop would take the container with it.
-        node.cri
-            .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
         the_rest_may_come(&node);
         let stop = || expect(StopContainer::of("main"));
         if does_it_though {
@@ -157,9 +155,41 @@ async fn no_object_is_deleted_while_one_of_its_containers_runs() {
     node.calls(5, |seen| seen.kind == Kind::StopContainer).await;
     let object = node.get("web").await.expect("the object stays");
     assert_eq!(object["status"]["phase"], "Running", "no end is told that has not come");
-    node.cri.change(|world| world.will_end("main", Instant::now(), 0));
+    node.cri.change(|world| {
+        world.will_end("main", Instant::now(), 0);
+        world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false);
+    });
     the_rest_may_come(&node);
     node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_object_is_deleted_while_a_sandbox_is_ready() {
+    // One that stays although it was told, and one that appears while another is told.
+    for meanwhile in [false, true] {
+        let mut node = Node::new().await;
+        node.pod("web", &plain(), |pod| {
+            drop(pod.container("main").ends_after_term(secs(5), 0));
+        });
+        node.start().await;
+        node.cri.any_number_of(expect(StopContainer::any()));
+        node.cri.in_order([if meanwhile {
+            expect(StopPodSandbox::any())
+        } else {
+            expect(StopPodSandbox::any()).reply_ok_but_do_nothing()
+        }]);
+        node.delete("web", None).await;
+        node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        if meanwhile {
+            node.cri
+                .change(|world| drop(world.pod("default", "web", &uid("web")).sandbox()));
+        }
+        node.failing("web", "still ready after its stop").await;
+        assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+        the_rest_may_come(&node);
+        node.nothing_left("web").await;
+        assert!(node.count_events("web", "FailedKillPod").await > 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,12 +197,11 @@ async fn a_container_in_an_unknown_state_is_stopped_like_one_that_runs() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").unknown()));
     node.start().await;
-    // A sandbox's stop would take the container with it.
-    node.cri
-        .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
     the_rest_may_come(&node);
     node.cri.in_order([
         expect(StopContainer::of("main")).reply_ok_but_do_nothing(),
+        // It would take the container with it.
+        expect(StopPodSandbox::any()).reply_ok_but_do_nothing(),
         expect(StopContainer::of("main")),
     ]);
     node.delete("web", None).await;
@@ -186,7 +215,7 @@ async fn a_container_that_is_killed_is_reported_with_its_real_exit_code() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     let mut held = node.get("web").await.unwrap();
-    held["metadata"]["finalizers"] = serde_json::json!(["test/hold"]);
+    held["metadata"]["finalizers"] = json!(["test/hold"]);
     node.object(held);
     node.start().await;
     node.cri.allow_everything();
@@ -206,4 +235,41 @@ async fn a_container_that_is_killed_is_reported_with_its_real_exit_code() {
         object["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"],
         137
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_phase_that_goes_back_ends_no_teardown_and_the_end_is_told_once_more() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    let phase = async |phase: &str| {
+        let path = "/api/v1/namespaces/default/pods/web/status";
+        let patch = json!({ "status": { "phase": phase } });
+        node.admin
+            .patch(path, Patch::Merge, &patch)
+            .await
+            .unwrap()
+            .ok()
+            .unwrap();
+    };
+    node.cri.any_number_of(expect(StopContainer::any()));
+    // Somebody else writes the status while the second attempt is waited for.
+    node.cri
+        .in_order([expect(StopPodSandbox::any()).error(Code::Unknown, "busy")]);
+    phase("Failed").await;
+    node.failing("web", "busy").await;
+    phase("Running").await;
+    node.cri.any_number_of(expect(StopPodSandbox::any()));
+    until("its end is told", async || {
+        let pod = node.get("web").await.expect("nobody has asked for its deletion");
+        pod["status"]["containerStatuses"][0]["state"]["terminated"].is_object() && pod["status"]["phase"] != "Running"
+    })
+    .await;
+    sleep(secs(100)).await;
+    let status = node.status().await;
+    assert_eq!((status.pods.kept, status.counters.finished), (1, 0));
+    assert!(node.pod_dir("web").exists() && node.path("logs").read_dir().unwrap().count() == 1);
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
 }

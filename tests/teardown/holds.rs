@@ -17,7 +17,7 @@ use super::{
 
 /// All that the teardown of a pod with a hook and a volume does to the world.
 const EFFECTS: [&str; 9] = [
-    "ExecSync",
+    "run the preStop hook",
     "StopContainer",
     "StopPodSandbox",
     "unmount",

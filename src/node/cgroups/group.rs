@@ -1,6 +1,7 @@
 //! One cgroup in one hierarchy: what is in it, and how it is emptied.
 
 use std::{
+    ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
     process,
@@ -39,35 +40,22 @@ impl Group {
 
     /// Ids of all processes in it and below it; none that cannot be meant.
     pub fn processes(&self) -> Result<Vec<i32>, Fault> {
-        let mut pids = Vec::new();
-        for dir in self.tree()? {
-            let file = dir.join(PROCS);
-            match fs::read_to_string(&file) {
-                Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse().ok()).filter(can_be_meant)),
-                Err(error) if is_gone(&error) => {}
-                // A threaded cgroup: its processes are listed further up.
-                Err(error) if errno(&error) == Errno::OPNOTSUPP => {}
-                Err(error) => return Err(Fault::new("read", file, errno(&error))),
-            }
-        }
-        pids.sort_unstable();
-        pids.dedup();
-        Ok(pids)
+        processes_of(tree(&self.path)?)
     }
 
-    /// Itself and everything below it, parents first.
-    fn tree(&self) -> Result<Vec<PathBuf>, Fault> {
-        let mut dirs = vec![self.path.clone()];
-        let mut next = 0;
-        while let Some(dir) = dirs.get(next).cloned() {
-            next += 1;
-            match children(&dir) {
-                Ok(more) => dirs.extend(more),
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(Fault::new("list", dir, errno(&error))),
+    /// The same without those that are `known` by the name of the cgroup directly below it that they are in or below;
+    /// its own name is empty.
+    pub fn processes_but(&self, known: impl Fn(&OsStr) -> bool) -> Result<Vec<i32>, Fault> {
+        let mut dirs = Vec::new();
+        if !known(OsStr::new("")) {
+            dirs.push(self.path.clone());
+        }
+        for child in children(&self.path)? {
+            if !known(child.file_name().unwrap_or_default()) {
+                dirs.extend(tree(&child)?);
             }
         }
-        Ok(dirs)
+        processes_of(dirs)
     }
 
     /// Removes it if nothing is in it.
@@ -78,7 +66,7 @@ impl Group {
     /// Removes the cgroups below it, deepest first, then itself.
     pub fn remove_tree(&self, effects: &Effects) -> Result<Outcome, Fault> {
         let mut last = Ok(Outcome::Nothing);
-        for dir in self.tree()?.iter().rev() {
+        for dir in tree(&self.path)?.iter().rev() {
             last = remove(dir, effects);
         }
         // Where a child could not go its parents cannot either: say which processes are in the way.
@@ -150,7 +138,7 @@ impl Group {
 
     /// A frozen process takes no signal, not even SIGKILL. Parents first, since a frozen parent freezes its children.
     fn thaw(&self) -> Result<(), Fault> {
-        for dir in self.tree()? {
+        for dir in tree(&self.path)? {
             let file = dir.join(FREEZER_STATE);
             match fs::read_to_string(&file) {
                 Ok(state) if state.trim() == "THAWED" => continue,
@@ -165,6 +153,44 @@ impl Group {
             }
         }
         Ok(())
+    }
+}
+
+/// Ids of all processes in these cgroups; none that cannot be meant.
+fn processes_of(dirs: Vec<PathBuf>) -> Result<Vec<i32>, Fault> {
+    let mut pids = Vec::new();
+    for dir in dirs {
+        let file = dir.join(PROCS);
+        match fs::read_to_string(&file) {
+            Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse().ok()).filter(can_be_meant)),
+            Err(error) if is_gone(&error) => {}
+            // A threaded cgroup: its processes are listed further up.
+            Err(error) if errno(&error) == Errno::OPNOTSUPP => {}
+            Err(error) => return Err(Fault::new("read", file, errno(&error))),
+        }
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(pids)
+}
+
+/// The cgroup and everything below it, parents first.
+fn tree(path: &Path) -> Result<Vec<PathBuf>, Fault> {
+    let mut dirs = vec![path.to_owned()];
+    let mut next = 0;
+    while let Some(dir) = dirs.get(next).cloned() {
+        next += 1;
+        dirs.extend(children(&dir)?);
+    }
+    Ok(dirs)
+}
+
+/// The cgroups directly below it; none if it is gone itself.
+fn children(dir: &Path) -> Result<Vec<PathBuf>, Fault> {
+    match list(dir) {
+        Ok(found) => Ok(found),
+        Err(error) if is_gone(&error) => Ok(Vec::new()),
+        Err(error) => Err(Fault::new("list", dir, errno(&error))),
     }
 }
 
@@ -186,7 +212,7 @@ fn remove(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     }
 }
 
-fn children(dir: &Path) -> io::Result<Vec<PathBuf>> {
+fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

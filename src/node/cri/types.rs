@@ -109,6 +109,13 @@ pub struct Sandbox {
     pub ips: Vec<String>,
 }
 
+impl Sandbox {
+    /// Whether its network and cgroup stand.
+    pub fn is_ready(&self) -> bool {
+        self.state == SandboxState::Ready
+    }
+}
+
 /// All that the runtime knows of one pod, newest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimePod {
