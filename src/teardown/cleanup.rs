@@ -16,7 +16,7 @@ use crate::{
 /// Where log collectors find a link to each container's log; the kubelet knows no flag for it.
 const LOG_LINKS: &str = "/var/log/containers";
 
-/// Removes all of it. What fails keeps nothing else from going.
+/// Removes all of it. What fails keeps nothing else from going, but for the directory.
 pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(), Vec<Failure>> {
     let failed = |what: &str, error: &dyn std::fmt::Display| Failure::new(Step::Cleanup, what, error);
     let mut failures = Vec::new();
@@ -40,7 +40,10 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
         }
         Err(error) => failures.push(failed("", &error)),
     }
-    if let Err(errors) = pod_dir::remove_pod_dir(dir, &context.mounts, &context.effects).await {
+    // Last of all: a pod that the runtime has and that lacks its directory would be one of another kubelet.
+    if failures.is_empty()
+        && let Err(errors) = pod_dir::remove_pod_dir(dir, &context.mounts, &context.effects).await
+    {
         failures.extend(errors.iter().map(|error| failed("", error)));
     }
     if failures.is_empty() { Ok(()) } else { Err(failures) }

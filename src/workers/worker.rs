@@ -146,7 +146,7 @@ impl Worker {
         let PodUpdate { view, removed } = update;
         let (observed, ()) = tokio::join!(self.look(view), self.remembered());
         let observed = observed?;
-        self.guard(view, &observed)?;
+        self.guard(view, *removed, &observed)?;
         self.stop(view, *removed, &observed).await?;
         let stopped = self.look(view).await?;
         self.context.quiet.moved();
@@ -190,9 +190,10 @@ impl Worker {
         }
     }
 
-    /// Runtime and cgroups must tell of the same pod. If they do not, this is the wrong runtime, or one that has lost its
-    /// memory, or these are the wrong cgroups: nothing may be concluded from what is not there.
-    fn guard(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+    /// Runtime, cgroups and the kubelet's directory must tell of the same pod. If they do not, this is the wrong runtime,
+    /// or one that has lost its memory, or these are the wrong cgroups or the wrong directory: nothing may be concluded
+    /// from what is not there. A kubelet removes the directory of a pod only after its object is gone.
+    fn guard(&self, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let lives = observed.running().next().is_some() || observed.sandboxes.iter().any(Sandbox::is_ready);
         if lives && self.pod_cgroups(view).next().transpose()?.is_none() {
             let why = format!(
@@ -200,6 +201,19 @@ impl Worker {
                 self.context.cgroup_root.trim_end_matches('/')
             );
             return Err(vec![Failure::new(Step::Cgroup, "", why)]);
+        }
+        if !removed && !observed.is_gone() {
+            let dir = self.pod_dir(view)?;
+            let there = dir
+                .open()
+                .map_err(|fault| vec![Failure::new(Step::Volumes, "", fault)])?;
+            if there.is_none() {
+                let why = format!(
+                    "held: the runtime has the pod, but there is no {}; is --kubelet-root the kubelet's --root-dir?",
+                    dir.path().display()
+                );
+                return Err(vec![Failure::new(Step::Volumes, "", why)]);
+            }
         }
         self.all_are_known(view, observed)
     }

@@ -195,3 +195,20 @@ async fn a_dry_run_performs_nothing() {
     assert!(!node.flags.state_dir.exists() && !node.flags.socket.socket.exists());
     assert_eq!(node.stop().await, Ok(()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_directory_is_below_another_root_is_held_until_it_is_there() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    let (dir, elsewhere) = (node.pod_dir("web"), node.path("elsewhere"));
+    fs::rename(&dir, &elsewhere).unwrap();
+    node.start().await;
+    node.delete("web", None).await;
+    node.failing("web", "is --kubelet-root the kubelet's --root-dir?").await;
+    sleep(secs(120)).await;
+    assert!(node.cri.effects().is_empty() && elsewhere.join("etc-hosts").exists());
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    fs::rename(&elsewhere, &dir).unwrap();
+    node.cri.allow_everything();
+    node.nothing_left("web").await;
+}
