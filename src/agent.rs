@@ -149,7 +149,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         cgroup_root,
         kubelet_root: kubelet_root.clone(),
         pod_logs_dir,
-        mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.path())),
+        mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.pods())),
         quiet: Quiet::default(),
         stopping: CancellationToken::new(),
     });

@@ -73,6 +73,28 @@ async fn a_volume_of_an_unknown_kind_keeps_the_object_and_is_named_in_the_status
 }
 
 #[tokio::test(start_paused = true)]
+async fn mounts_are_seen_where_the_pods_are_on_another_disk() {
+    let mut node = Node::new().await;
+    fs::create_dir_all(node.path("disk/pods")).unwrap();
+    fs::remove_dir(node.path("kubelet/pods")).unwrap();
+    symlink(node.path("disk/pods"), node.path("kubelet/pods")).unwrap();
+    node.polite_pod("web");
+    let mounted = node.path("disk/pods").join(uid("web")).join("plugins/other");
+    fs::create_dir_all(&mounted).unwrap();
+    let table = fs::read_to_string(node.path("mountinfo")).unwrap();
+    let mount = format!("32 1 0:50 / {} rw - tmpfs tmpfs rw\n", mounted.display());
+    fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.failing("web", "plugins/other").await;
+    sleep(secs(100)).await;
+    assert!(mounted.exists() && deletes(&node) == 0);
+    fs::write(node.path("mountinfo"), table).unwrap();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_link_in_place_of_the_volumes_is_not_followed() {
     let node = with_polite_pod().await;
     let precious = node.path("precious/kubernetes.io~empty-dir/data");
