@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Container, LifecycleHandler, Pod, PodSpec},
+    api::core::v1::{Container, LifecycleHandler, Pod, PodSpec, Volume},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
@@ -45,7 +45,7 @@ pub struct PodView {
     pub ips: Vec<String>,
     /// First address of the node in the status.
     pub host_ip: Option<String>,
-    /// Names volumes that a controller attaches to nodes.
+    /// Names volumes that a controller may attach to nodes.
     pub attachable_volumes: bool,
     /// Uses devices that a driver of dynamic resources has prepared.
     pub dynamic_resources: bool,
@@ -296,15 +296,25 @@ fn containers(spec: &PodSpec) -> Vec<ContainerView> {
     init.chain(regular).chain(ephemeral).collect()
 }
 
-/// Volumes whose detaching a controller starts once the containers are reported as terminated.
+/// Volumes whose detaching a controller starts once the containers are reported as terminated. Kinds that a controller
+/// never attaches are named here, and not the others: a kind that comes to be later must not be taken for harmless.
 fn names_attachable_volumes(spec: &PodSpec) -> bool {
-    spec.volumes.iter().flatten().any(|volume| {
-        volume.persistent_volume_claim.is_some()
-            || volume.ephemeral.is_some()
-            || volume.csi.is_some()
-            || volume.iscsi.is_some()
-            || volume.fc.is_some()
-    })
+    let never = |volume: &Volume| {
+        volume.empty_dir.is_some()
+            || volume.host_path.is_some()
+            || volume.projected.is_some()
+            || volume.secret.is_some()
+            || volume.config_map.is_some()
+            || volume.downward_api.is_some()
+            || volume.image.is_some()
+            || volume.nfs.is_some()
+            || volume.cephfs.is_some()
+            || volume.glusterfs.is_some()
+            || volume.git_repo.is_some()
+            || volume.azure_file.is_some()
+            || volume.quobyte.is_some()
+    };
+    !spec.volumes.iter().flatten().all(never)
 }
 
 // === impl ContainerView ===
@@ -370,6 +380,52 @@ impl Hook {
             Self::HttpGet(_) => "httpGet",
             Self::Sleep(_) => "sleep",
             Self::Invalid => "invalid",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn with_volume(volume: Value) -> PodView {
+        let pod = json!({
+            "metadata": { "name": "web", "namespace": "ns", "uid": "u" },
+            "spec": { "containers": [], "volumes": [volume] },
+        });
+        PodView::project(serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_volume_may_be_attached_but_for_kinds_that_never_are() {
+        for (volume, attachable) in [
+            (
+                json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }),
+                true,
+            ),
+            (json!({ "name": "v", "ephemeral": {} }), true),
+            (json!({ "name": "v", "csi": { "driver": "d" } }), true),
+            (json!({ "name": "v", "gcePersistentDisk": { "pdName": "d" } }), true),
+            (
+                json!({ "name": "v", "awsElasticBlockStore": { "volumeID": "d" } }),
+                true,
+            ),
+            (
+                json!({ "name": "v", "azureDisk": { "diskName": "d", "diskURI": "u" } }),
+                true,
+            ),
+            (json!({ "name": "v", "cinder": { "volumeID": "d" } }), true),
+            (json!({ "name": "v", "vsphereVolume": { "volumePath": "p" } }), true),
+            (json!({ "name": "v", "rbd": { "image": "i", "monitors": [] } }), true),
+            (json!({ "name": "v", "kindOfTheFuture": {} }), true),
+            (json!({ "name": "v", "emptyDir": {} }), false),
+            (json!({ "name": "v", "hostPath": { "path": "/" } }), false),
+            (json!({ "name": "v", "projected": {} }), false),
+            (json!({ "name": "v", "nfs": { "server": "s", "path": "/" } }), false),
+        ] {
+            assert_eq!(with_volume(volume.clone()).attachable_volumes, attachable, "{volume}");
         }
     }
 }
