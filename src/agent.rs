@@ -137,6 +137,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     let (mut source, watch_report) = PodSource::new(api.clone(), guard.clone(), Arc::clone(&counters), changes_in);
     source.remember(journal.unfinished());
     let context = Arc::new(Context {
+        node_name: node_name.clone(),
         events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
         api,
         cri,
