@@ -182,6 +182,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     );
     source.remember(journal.unfinished());
     let context = Arc::new(Context {
+        node_name: node_name.clone(),
         events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
         api,
         cri,
@@ -195,7 +196,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         cgroup_root,
         kubelet_root: kubelet_root.clone(),
         pod_logs_dir,
-        mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.path())),
+        mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.pods())),
         quiet: Quiet::default(),
         stopping: CancellationToken::new(),
     });

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Container, LifecycleHandler, Pod, PodSpec},
+    api::core::v1::{Container, LifecycleHandler, Pod, PodSpec, Volume},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
@@ -31,6 +31,8 @@ pub struct PodRef {
 pub struct PodView {
     /// Identity and names.
     pub pod: PodRef,
+    /// Name of the node that it is bound to, empty if it is bound to none; `None` if nothing but its identity is known.
+    pub node: Option<Arc<str>>,
     /// Set once the pod is being deleted.
     pub deletion: Option<Deletion>,
     /// `Failed` or `Succeeded`.
@@ -45,7 +47,7 @@ pub struct PodView {
     pub ips: Vec<String>,
     /// First address of the node in the status.
     pub host_ip: Option<String>,
-    /// Names volumes that a controller attaches to nodes.
+    /// Names volumes that a controller may attach to nodes.
     pub attachable_volumes: bool,
     /// Uses devices that a driver of dynamic resources has prepared.
     pub dynamic_resources: bool,
@@ -190,6 +192,7 @@ impl PodView {
     pub fn remembered(pod: PodRef) -> Self {
         Self {
             pod,
+            node: None,
             deletion: None,
             terminal_phase: false,
             mirror: false,
@@ -221,6 +224,11 @@ impl PodView {
                 namespace: required(&meta.namespace)?,
                 name: required(&meta.name)?,
             },
+            node: Some(
+                spec.and_then(|spec| spec.node_name.as_deref())
+                    .unwrap_or_default()
+                    .into(),
+            ),
             deletion: meta.deletion_timestamp.as_ref().map(|at| Deletion {
                 timestamp: at.0,
                 grace: meta.deletion_grace_period_seconds,
@@ -248,6 +256,11 @@ impl PodView {
     /// Whether this pod is to be taken down.
     pub fn ends(&self) -> bool {
         self.deletion.is_some() || self.terminal_phase
+    }
+
+    /// Whether this is a pod of that node, as far as is known.
+    pub fn may_be_on(&self, node: &str) -> bool {
+        self.node.as_deref().is_none_or(|its| its == node)
     }
 
     /// The container of this name.
@@ -296,15 +309,25 @@ fn containers(spec: &PodSpec) -> Vec<ContainerView> {
     init.chain(regular).chain(ephemeral).collect()
 }
 
-/// Volumes whose detaching a controller starts once the containers are reported as terminated.
+/// Volumes whose detaching a controller starts once the containers are reported as terminated. Kinds that a controller
+/// never attaches are named here, and not the others: a kind that comes to be later must not be taken for harmless.
 fn names_attachable_volumes(spec: &PodSpec) -> bool {
-    spec.volumes.iter().flatten().any(|volume| {
-        volume.persistent_volume_claim.is_some()
-            || volume.ephemeral.is_some()
-            || volume.csi.is_some()
-            || volume.iscsi.is_some()
-            || volume.fc.is_some()
-    })
+    let never = |volume: &Volume| {
+        volume.empty_dir.is_some()
+            || volume.host_path.is_some()
+            || volume.projected.is_some()
+            || volume.secret.is_some()
+            || volume.config_map.is_some()
+            || volume.downward_api.is_some()
+            || volume.image.is_some()
+            || volume.nfs.is_some()
+            || volume.cephfs.is_some()
+            || volume.glusterfs.is_some()
+            || volume.git_repo.is_some()
+            || volume.azure_file.is_some()
+            || volume.quobyte.is_some()
+    };
+    !spec.volumes.iter().flatten().all(never)
 }
 
 // === impl ContainerView ===
@@ -370,6 +393,69 @@ impl Hook {
             Self::HttpGet(_) => "httpGet",
             Self::Sleep(_) => "sleep",
             Self::Invalid => "invalid",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn with_volume(volume: Value) -> PodView {
+        let pod = json!({
+            "metadata": { "name": "web", "namespace": "ns", "uid": "u" },
+            "spec": { "containers": [], "volumes": [volume] },
+        });
+        PodView::project(serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_pod_of_another_node_or_of_none_is_not_ours_and_one_that_is_only_remembered_is() {
+        let on = |spec: Value| {
+            let pod = json!({ "metadata": { "name": "web", "namespace": "ns", "uid": "u" }, "spec": spec });
+            PodView::project(serde_json::from_value(pod).unwrap()).unwrap()
+        };
+        assert!(on(json!({ "containers": [], "nodeName": "n1" })).may_be_on("n1"));
+        for spec in [
+            json!({ "containers": [], "nodeName": "n2" }),
+            json!({ "containers": [] }),
+        ] {
+            assert!(!on(spec.clone()).may_be_on("n1"), "{spec}");
+        }
+        let pod = on(json!({ "containers": [] })).pod;
+        assert!(PodView::remembered(pod).may_be_on("n1"));
+    }
+
+    #[test]
+    fn every_volume_may_be_attached_but_for_kinds_that_never_are() {
+        for (volume, attachable) in [
+            (
+                json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }),
+                true,
+            ),
+            (json!({ "name": "v", "ephemeral": {} }), true),
+            (json!({ "name": "v", "csi": { "driver": "d" } }), true),
+            (json!({ "name": "v", "gcePersistentDisk": { "pdName": "d" } }), true),
+            (
+                json!({ "name": "v", "awsElasticBlockStore": { "volumeID": "d" } }),
+                true,
+            ),
+            (
+                json!({ "name": "v", "azureDisk": { "diskName": "d", "diskURI": "u" } }),
+                true,
+            ),
+            (json!({ "name": "v", "cinder": { "volumeID": "d" } }), true),
+            (json!({ "name": "v", "vsphereVolume": { "volumePath": "p" } }), true),
+            (json!({ "name": "v", "rbd": { "image": "i", "monitors": [] } }), true),
+            (json!({ "name": "v", "kindOfTheFuture": {} }), true),
+            (json!({ "name": "v", "emptyDir": {} }), false),
+            (json!({ "name": "v", "hostPath": { "path": "/" } }), false),
+            (json!({ "name": "v", "projected": {} }), false),
+            (json!({ "name": "v", "nfs": { "server": "s", "path": "/" } }), false),
+        ] {
+            assert_eq!(with_volume(volume.clone()).attachable_volumes, attachable, "{volume}");
         }
     }
 }

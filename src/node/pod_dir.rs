@@ -29,6 +29,17 @@ pub mod names {
     pub const WRAPPED: &str = "wrapped_";
 }
 
+/// Plugins that are not handled here, and whose volumes no controller attaches.
+const NEVER_ATTACHED: [&[u8]; 7] = [
+    b"kubernetes.io~nfs",
+    b"kubernetes.io~cephfs",
+    b"kubernetes.io~glusterfs",
+    b"kubernetes.io~git-repo",
+    b"kubernetes.io~azure-file",
+    b"kubernetes.io~quobyte",
+    b"kubernetes.io~host-path",
+];
+
 /// A pod's directory; need not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDir {
@@ -114,6 +125,16 @@ impl PodDir {
             Some(dir) => volumes_in(&dir),
             None => Ok(Vec::new()),
         }
+    }
+
+    /// Whether a volume is here that a controller may have attached to this node. What cannot be looked at may be one.
+    pub fn may_hold_attached(&self) -> bool {
+        let look = || {
+            let Some(dir) = self.open()? else { return Ok(false) };
+            let may_be = |volume: &VolumeDir| volume.kind.may_be_attached();
+            Ok(volumes_in(&dir)?.iter().any(may_be) || !two_levels(&dir, names::DEVICES)?.is_empty())
+        };
+        look().unwrap_or_else(|_: Fault| true)
     }
 
     /// Whether no volume is left, on the disk and in the mount table. Blocks.
@@ -203,6 +224,13 @@ impl VolumeKind {
             b"kubernetes.io~configmap" => Self::ConfigMap,
             b"kubernetes.io~downward-api" => Self::DownwardApi,
             _ => Self::Other(plugin.to_owned()),
+        }
+    }
+
+    fn may_be_attached(&self) -> bool {
+        match self {
+            Self::EmptyDir | Self::Projected | Self::Secret | Self::ConfigMap | Self::DownwardApi => false,
+            Self::Other(plugin) => !NEVER_ATTACHED.contains(&plugin.as_bytes()),
         }
     }
 }

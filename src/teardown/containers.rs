@@ -142,11 +142,6 @@ impl Stop<'_> {
             );
             return Ok(());
         }
-        let deadline = *self.deadline.borrow();
-        if deadline <= Instant::now() {
-            tracing::info!(container = container.name, "No time left for the preStop hook");
-            return Ok(());
-        }
         if !effects.allow(&Effect::new("run the preStop hook of", &container.name))? {
             return Ok(());
         }
@@ -158,7 +153,10 @@ impl Stop<'_> {
             container_id: container.id.clone(),
             address: address.map(ToOwned::to_owned),
         };
+        let deadline = *self.deadline.borrow();
         let result = tokio::select! {
+            biased;
+            () = std::future::ready(()), if deadline <= Instant::now() => Err(HookError::NoTime),
             result = hooks::run(&self.context.cri, effects, spec, hook, &place, deadline) => result,
             () = passed(self.deadline.clone()) => Err(HookError::Overrun),
         };
@@ -178,7 +176,11 @@ impl Stop<'_> {
                 self.view,
                 Some((spec.role, &spec.name)),
                 Reason::FailedPreStopHook,
-                "PreStopHook failed",
+                match error {
+                    HookError::NoTime => "PreStopHook was left out: no time was left of the grace period",
+                    // What it printed may hold secrets.
+                    _ => "PreStopHook failed",
+                },
             );
         }
         span.end(&result);

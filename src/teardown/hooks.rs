@@ -32,6 +32,9 @@ pub enum HookError {
     /// The grace period ended before the hook did.
     #[error("still running when the grace period ended")]
     Overrun,
+    /// The grace period had ended before the hook could begin.
+    #[error("left out: no time was left of the grace period")]
+    NoTime,
     /// The handler names nothing that can be run.
     #[error("the handler is empty or of an unknown kind")]
     Invalid,

@@ -156,7 +156,7 @@ impl Worker {
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
         let (mut gone, mut shown) = (*removed, None);
-        if !view.attachable_volumes {
+        if !view.attachable_volumes && !self.pod_dir(view)?.may_hold_attached() {
             shown = self.status(view, gone, &stopped, StatusStage::Stopped, None).await?;
             gone = shown.is_none();
         }

@@ -50,10 +50,12 @@ async fn volumes_and_the_cgroup_go_before_the_object() {
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_of_an_unknown_kind_keeps_the_object_and_is_named_in_the_status() {
-    for kind in [
-        "kubernetes.io~csi/pvc-1",
-        "kubernetes.io~nfs/share",
-        "example.com~flex/x",
+    for (kind, phase) in [
+        // Told, the end would start the clock of a forced detach.
+        ("kubernetes.io~csi/pvc-1", "Running"),
+        ("example.com~flex/x", "Running"),
+        // The end itself is no secret.
+        ("kubernetes.io~nfs/share", "Succeeded"),
     ] {
         let node = with_polite_pod().await;
         let volume = node.pod_dir("web").join("volumes").join(kind);
@@ -63,13 +65,35 @@ async fn a_volume_of_an_unknown_kind_keeps_the_object_and_is_named_in_the_status
         node.failing("web", kind).await;
         sleep(secs(300)).await;
         assert_eq!(deletes(&node), 0);
-        // The end itself is no secret, and what lies there is not ours.
-        assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Succeeded");
+        assert_eq!(node.get("web").await.unwrap()["status"]["phase"], phase, "{kind}");
+        // What lies there is not ours.
         assert!(volume.join("vol_data.json").exists());
         // Its driver takes it away.
         fs::remove_dir_all(&volume).unwrap();
         node.nothing_left("web").await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn mounts_are_seen_where_the_pods_are_on_another_disk() {
+    let mut node = Node::new().await;
+    fs::create_dir_all(node.path("disk/pods")).unwrap();
+    fs::remove_dir(node.path("kubelet/pods")).unwrap();
+    symlink(node.path("disk/pods"), node.path("kubelet/pods")).unwrap();
+    node.polite_pod("web");
+    let mounted = node.path("disk/pods").join(uid("web")).join("plugins/other");
+    fs::create_dir_all(&mounted).unwrap();
+    let table = fs::read_to_string(node.path("mountinfo")).unwrap();
+    let mount = format!("32 1 0:50 / {} rw - tmpfs tmpfs rw\n", mounted.display());
+    fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.failing("web", "plugins/other").await;
+    sleep(secs(100)).await;
+    assert!(mounted.exists() && deletes(&node) == 0);
+    fs::write(node.path("mountinfo"), table).unwrap();
+    node.nothing_left("web").await;
 }
 
 #[tokio::test(start_paused = true)]

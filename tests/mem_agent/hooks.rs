@@ -1,8 +1,9 @@
 //! preStop hooks: out of the container's own grace, reported when they fail, never a reason to stop short.
 
+use pod_teardown::record::Step;
 use serde_json::json;
 use testbed::scripted_cri::{ExecSync, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
@@ -109,4 +110,32 @@ async fn a_hook_that_could_not_be_sent_is_not_taken_for_one_that_ran() {
     node.nothing_left("web").await;
     assert!(began.elapsed() < secs(10));
     node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_for_which_no_time_is_left_is_an_event_and_said_once() {
+    let node = with_hook(&exec()).await;
+    node.delete("web", None).await;
+    // The runtime is away until the grace period is over, and the stop takes two attempts.
+    node.cri.stop().await;
+    sleep(secs(60)).await;
+    node.cri.in_order([
+        expect(StopContainer::of("main").timeout(secs(2))).error(Code::Unknown, "busy"),
+        expect(StopPodSandbox::any()).reply_ok_but_do_nothing(),
+        expect(StopContainer::of("main").timeout(secs(2))),
+    ]);
+    node.cri.start_again().await;
+    node.failing("web", "busy").await;
+    let spans = node.story("web").await.unwrap().spans;
+    let hook = spans.iter().find(|span| span.step == Step::Hook).unwrap();
+    assert!(hook.failure.as_ref().unwrap().contains("no time was left"));
+    node.nothing_left("web").await;
+    node.cri.finished().await;
+    let events = node.events("web").await;
+    let left_out = events.iter().filter(|(reason, _)| reason == "FailedPreStopHook");
+    let messages: Vec<_> = left_out.map(|(_, message)| &**message).collect();
+    assert_eq!(
+        messages,
+        ["PreStopHook was left out: no time was left of the grace period"]
+    );
 }
