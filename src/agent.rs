@@ -182,7 +182,6 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     );
     source.remember(journal.unfinished());
     let context = Arc::new(Context {
-        node_name: node_name.clone(),
         events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
         api,
         cri,

@@ -17,8 +17,6 @@ use crate::{
 
 /// Clients, paths and records, shared by all workers.
 pub struct Context {
-    /// The node's name: pods of other nodes are none of our business.
-    pub node_name: String,
     /// The API server.
     pub api: ApiClient,
     /// The container runtime.

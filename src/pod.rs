@@ -31,8 +31,6 @@ pub struct PodRef {
 pub struct PodView {
     /// Identity and names.
     pub pod: PodRef,
-    /// Name of the node that it is bound to, empty if it is bound to none; `None` if nothing but its identity is known.
-    pub node: Option<Arc<str>>,
     /// Set once the pod is being deleted.
     pub deletion: Option<Deletion>,
     /// `Failed` or `Succeeded`.
@@ -192,7 +190,6 @@ impl PodView {
     pub fn remembered(pod: PodRef) -> Self {
         Self {
             pod,
-            node: None,
             deletion: None,
             terminal_phase: false,
             mirror: false,
@@ -224,11 +221,6 @@ impl PodView {
                 namespace: required(&meta.namespace)?,
                 name: required(&meta.name)?,
             },
-            node: Some(
-                spec.and_then(|spec| spec.node_name.as_deref())
-                    .unwrap_or_default()
-                    .into(),
-            ),
             deletion: meta.deletion_timestamp.as_ref().map(|at| Deletion {
                 timestamp: at.0,
                 grace: meta.deletion_grace_period_seconds,
@@ -256,11 +248,6 @@ impl PodView {
     /// Whether this pod is to be taken down.
     pub fn ends(&self) -> bool {
         self.deletion.is_some() || self.terminal_phase
-    }
-
-    /// Whether this is a pod of that node, as far as is known.
-    pub fn may_be_on(&self, node: &str) -> bool {
-        self.node.as_deref().is_none_or(|its| its == node)
     }
 
     /// The container of this name.
@@ -409,23 +396,6 @@ mod tests {
             "spec": { "containers": [], "volumes": [volume] },
         });
         PodView::project(serde_json::from_value(pod).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn a_pod_of_another_node_or_of_none_is_not_ours_and_one_that_is_only_remembered_is() {
-        let on = |spec: Value| {
-            let pod = json!({ "metadata": { "name": "web", "namespace": "ns", "uid": "u" }, "spec": spec });
-            PodView::project(serde_json::from_value(pod).unwrap()).unwrap()
-        };
-        assert!(on(json!({ "containers": [], "nodeName": "n1" })).may_be_on("n1"));
-        for spec in [
-            json!({ "containers": [], "nodeName": "n2" }),
-            json!({ "containers": [] }),
-        ] {
-            assert!(!on(spec.clone()).may_be_on("n1"), "{spec}");
-        }
-        let pod = on(json!({ "containers": [] })).pod;
-        assert!(PodView::remembered(pod).may_be_on("n1"));
     }
 
     #[test]

@@ -60,7 +60,6 @@ pub struct PodWorkers {
     workers: JoinSet<Outcome>,
     at_work: HashMap<Id, PodUid>,
     stories: VecDeque<Arc<Record>>,
-    foreign_told: bool,
     changes: mpsc::Receiver<Change>,
     questions: mpsc::Receiver<Question>,
 }
@@ -108,7 +107,6 @@ impl PodWorkers {
             workers: JoinSet::new(),
             at_work: HashMap::new(),
             stories: VecDeque::new(),
-            foreign_told: false,
             changes,
             questions: questions.0,
         }
@@ -143,25 +141,11 @@ impl PodWorkers {
             Change::Seen(view) => (view, false),
             Change::Removed(view) => (view, true),
         };
-        if !view.may_be_on(&self.context.node_name) {
-            self.foreign(&view);
-            return;
-        }
         let uid = view.pod.uid.clone();
         if self.pods.contains_key(&uid) {
             self.update(&uid, view, removed);
         } else if let Some(cause) = termination::cause(&view, removed) {
             self.begin(view, removed, cause);
-        }
-    }
-
-    /// Said once: whoever passes on one pod of another node passes on all of them.
-    fn foreign(&mut self, view: &PodView) {
-        if !std::mem::replace(&mut self.foreign_told, true) {
-            tracing::error!(
-                pod.uid = %view.pod.uid, pod = %view.pod, pod.node = view.node.as_deref(), node = self.context.node_name,
-                "Pods of other nodes are listed, and ignored; does something on the way to the API server drop the field selector?"
-            );
         }
     }
 
