@@ -5,3 +5,4 @@ pub mod final_delete;
 pub mod sender;
 pub mod status;
 pub mod termination_message;
+pub mod told;

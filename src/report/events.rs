@@ -36,6 +36,8 @@ pub enum Reason {
     FailedPreStopHook,
     /// Containers or sandboxes could not be stopped.
     FailedKillPod,
+    /// Volumes could not be unmounted or removed.
+    FailedUnMount,
 }
 
 /// Where events go.
@@ -75,13 +77,14 @@ impl Reason {
             Self::Killing => "Killing",
             Self::FailedPreStopHook => "FailedPreStopHook",
             Self::FailedKillPod => "FailedKillPod",
+            Self::FailedUnMount => "FailedUnMount",
         }
     }
 
     fn kind(self) -> &'static str {
         match self {
             Self::Killing => "Normal",
-            Self::FailedPreStopHook | Self::FailedKillPod => "Warning",
+            Self::FailedPreStopHook | Self::FailedKillPod | Self::FailedUnMount => "Warning",
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::{
     context::Context,
     pod::{PodUid, PodView},
     record::{Record, Stage, Story},
+    report::told::Told,
     watch::Change,
 };
 
@@ -222,6 +223,7 @@ impl PodWorkers {
             updates: status.update.subscribe(),
             deadline: status.deadline.subscribe(),
             record: Arc::clone(&status.record),
+            told: Told::default(),
         };
         let pod = status.record.pod();
         let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);

@@ -26,6 +26,7 @@ use crate::{
         final_delete,
         sender::{self, Sent},
         status::Stage as StatusStage,
+        told::Told,
     },
     teardown::{Failure, cleanup, containers::Stop, volumes},
     workers::quiet::Urgent,
@@ -65,6 +66,8 @@ pub struct Worker {
     pub deadline: watch::Receiver<Instant>,
     /// The pod's story.
     pub record: Arc<Record>,
+    /// What its events have told.
+    pub told: Told,
 }
 
 // === impl Worker ===
@@ -373,25 +376,32 @@ impl Worker {
         result
     }
 
-    fn report(&self, view: &PodView, failures: &[Failure]) {
+    fn report(&mut self, view: &PodView, failures: &[Failure]) {
         self.context.counters.attempt_failed();
         for failure in failures {
             tracing::warn!(step = %failure.step, what = failure.what, cause = failure.cause, "Teardown step failed and will be repeated");
         }
-        let kill: Vec<_> = failures
-            .iter()
-            .filter(|failure| matches!(failure.step, Step::Term | Step::Kill | Step::Sandbox))
-            .map(ToString::to_string)
-            .collect();
-        if !kill.is_empty() {
-            self.context.events.pod(
-                view,
-                Reason::FailedKillPod,
-                &format!("error killing pod: {}", kill.join("; ")),
-            );
-        }
+        let of = |steps: &[Step]| {
+            let failures = failures.iter().filter(|failure| steps.contains(&failure.step));
+            failures.map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        let kill = of(&[Step::Term, Step::Kill, Step::Sandbox, Step::Cgroup]);
+        self.tell(view, Reason::FailedKillPod, "error killing pod", &kill);
+        self.tell(
+            view,
+            Reason::FailedUnMount,
+            "error tearing down volumes",
+            &of(&[Step::Volumes]),
+        );
         self.record
             .set_failures(failures.iter().map(ToString::to_string).collect());
+    }
+
+    fn tell(&mut self, view: &PodView, reason: Reason, what: &str, failures: &str) {
+        let message = format!("{what}: {failures}");
+        if !failures.is_empty() && self.told.is_news(reason, &message, Instant::now()) {
+            self.context.events.pod(view, reason, &message);
+        }
     }
 }
 

@@ -68,6 +68,7 @@ async fn a_volume_of_an_unknown_kind_keeps_the_object_and_is_named_in_the_status
         assert_eq!(node.get("web").await.unwrap()["status"]["phase"], phase, "{kind}");
         // What lies there is not ours.
         assert!(volume.join("vol_data.json").exists());
+        assert_eq!(node.count_events("web", "FailedUnMount").await, 1);
         // Its driver takes it away.
         fs::remove_dir_all(&volume).unwrap();
         node.nothing_left("web").await;
