@@ -111,6 +111,18 @@ impl Cgroups {
         Ok(all)
     }
 
+    /// Lets what is frozen in the pod's cgroup run: a frozen process does not die of SIGKILL.
+    pub fn thaw(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Fault> {
+        let mut outcome = Outcome::Nothing;
+        for group in self.groups(pod) {
+            match group.thaw(effects)? {
+                Outcome::Nothing => {}
+                done => outcome = done,
+            }
+        }
+        Ok(outcome)
+    }
+
     /// Removes the pod's cgroup where no process is in it, and kills nothing.
     ///
     /// What stays is an error: look at [`Self::processes`], and decide whether they may be killed.

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// However little is left: below this a container could not even answer its signal.
-const MIN_STOP: Duration = Duration::from_secs(2);
+pub const MIN_STOP: Duration = Duration::from_secs(2);
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.
 const MAX_STOP: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -284,7 +284,7 @@ fn role(spec: Option<&ContainerView>) -> Role {
 }
 
 /// Returns when the deadline is over, wherever it has moved in the meantime.
-async fn passed(mut deadline: watch::Receiver<Instant>) {
+pub async fn passed(mut deadline: watch::Receiver<Instant>) {
     loop {
         let at = *deadline.borrow_and_update();
         tokio::select! {

@@ -1,7 +1,7 @@
 //! The worker of one pod: looks, stops, reports, cleans, deletes. Every attempt starts from what is really there, so
 //! that it does not matter how far an earlier one came.
 
-use std::{ffi::OsStr, sync::Arc, time::Duration};
+use std::{convert::Infallible, ffi::OsStr, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use futures::future::join_all;
@@ -16,6 +16,7 @@ use crate::{
     node::{
         cgroups::{self, PodCgroup, Qos},
         cri::types::{RuntimePod, Sandbox},
+        effects,
         fault::StepError,
         pod_dir::PodDir,
     },
@@ -28,7 +29,11 @@ use crate::{
         status::Stage as StatusStage,
         told::Told,
     },
-    teardown::{Failure, cleanup, containers::Stop, volumes},
+    teardown::{
+        Failure, cleanup,
+        containers::{MIN_STOP, Stop, passed},
+        volumes,
+    },
     workers::quiet::Urgent,
 };
 
@@ -37,6 +42,9 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// While the guard holds everything back, it is asked so often whether it still does.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Until a container that had the shortest of all stops has its SIGKILL.
+const AFTER_KILL: Duration = MIN_STOP.saturating_add(Duration::from_secs(1));
 
 /// What a worker is told about its pod; a newer one replaces an older one that it has not looked at.
 #[derive(Debug, Clone)]
@@ -270,6 +278,12 @@ impl Worker {
             }
             failures
         };
+        let kill = async {
+            tokio::select! {
+                failures = kill => failures,
+                never = self.thaw(view) => match never {},
+            }
+        };
         if removed || observed.is_gone() {
             return collected(kill.await);
         }
@@ -285,6 +299,24 @@ impl Worker {
             failures = kill => collected(failures),
             () = as_it_is => unreachable!("pending never ends"),
         }
+    }
+
+    /// Once the runtime has sent its SIGKILL: what is frozen takes none, and the end of it would be waited for in vain.
+    async fn thaw(&self, view: &PodView) -> Infallible {
+        passed(self.deadline.clone()).await;
+        sleep(AFTER_KILL).await;
+        for cgroup in self.pod_cgroups(view) {
+            let thawed = cgroup.and_then(|cgroup| {
+                let thawed = self.context.cgroups.thaw(&cgroup, &self.context.effects);
+                thawed.map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])
+            });
+            match thawed {
+                Ok(effects::Outcome::Nothing) => {}
+                Ok(outcome) => tracing::info!(?outcome, "Frozen processes are thawed, to die of their SIGKILL"),
+                Err(failures) => tracing::warn!(cause = first(&failures), "Frozen processes cannot be thawed"),
+            }
+        }
+        std::future::pending().await
     }
 
     fn nothing_runs(&self, observed: &RuntimePod) -> Result<(), Vec<Failure>> {

@@ -228,8 +228,8 @@ fn a_process_that_forks_does_not_escape_where_there_is_no_unified_hierarchy() {
     pod.assert_gone();
 }
 
-#[test]
-fn frozen_processes_are_killed_and_thawed() {
+/// A pod with a process that the freezer holds at two levels.
+fn frozen() -> Pod {
     let mut pod = Pod::new();
     pod.run("container", "exec sleep 1000");
     for below in ["", "container"] {
@@ -239,6 +239,51 @@ fn frozen_processes_are_killed_and_thawed() {
             nap();
         }
     }
+    pod
+}
+
+#[test]
+fn what_is_frozen_is_thawed_and_goes_on() {
+    let pod = frozen();
+    let states = || {
+        ["", "container"].map(|below| {
+            let file = pod.of_kind(HierarchyKind::Freezer, below).join("freezer.state");
+            fs::read_to_string(file).unwrap()
+        })
+    };
+    let dry = Effects::new(true, std::sync::Arc::new(|| Ok(())));
+    assert_eq!(pod.cgroups.thaw(&pod.name, &dry), Ok(Outcome::Withheld));
+    assert_eq!(states(), ["FROZEN\n"; 2]);
+    assert_eq!(pod.cgroups.thaw(&pod.name, &Effects::ungated()), Ok(Outcome::Done));
+    assert_eq!(
+        (states(), pod.processes().len()),
+        (["THAWED\n".to_owned(), "THAWED\n".to_owned()], 1)
+    );
+    assert_eq!(pod.cgroups.thaw(&pod.name, &Effects::ungated()), Ok(Outcome::Nothing));
+}
+
+#[test]
+fn processes_are_told_apart_by_the_cgroup_below_the_pods_that_they_are_in() {
+    let mut pod = Pod::new();
+    let [own, known, deeper] = ["", "known", "known/deeper"].map(|below| pod.run(below, "exec sleep 1000"));
+    let other = pod.run("other/deeper", "exec sleep 1000");
+    let but = |names: &[&str]| {
+        let known = |name: &std::ffi::OsStr| names.iter().any(|it| name == *it);
+        pod.cgroups.processes_but(&pod.name, known).unwrap()
+    };
+    let sorted = |mut pids: Vec<i32>| {
+        pids.sort_unstable();
+        pids
+    };
+    assert_eq!(but(&[]), sorted(vec![own, known, deeper, other]));
+    assert_eq!(but(&["known"]), sorted(vec![own, other]));
+    assert_eq!(but(&["", "known"]), [other]);
+    assert_eq!(but(&["", "known", "other"]), Vec::<i32>::new());
+}
+
+#[test]
+fn frozen_processes_are_killed_and_thawed() {
+    let pod = frozen();
     assert_eq!(pod.destroy(), Ok(Outcome::Done));
     pod.assert_gone();
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
+use testbed::cgroups;
 use tokio::time::Instant;
 
 use super::{
@@ -31,6 +32,14 @@ pub async fn one_that_ignores_its_signal_is_killed_when_its_grace_is_over(scene:
     let told = history.end().await?;
     ensure!(told.exit("main")? == (137, "Error"), "{}", told.last());
     ensure!(told.phase() == "Failed", "{}", told.last());
+    Ok(())
+}
+
+pub async fn one_that_is_frozen_is_killed_when_its_grace_is_over(scene: &mut Scene) -> Result<()> {
+    let pod = scene.run(simple("frozen", 2, POLITE)).await?;
+    cgroups::set(&pod.cgroup, "freezer.state", "FROZEN")?;
+    let took = scene.take_down(&pod).await?;
+    ensure!(took < Duration::from_secs(30), "it took {took:?}");
     Ok(())
 }
 

@@ -106,8 +106,8 @@ impl Group {
             HierarchyKind::V1 | HierarchyKind::Freezer => {}
         }
         self.kill_one_by_one()?;
-        if self.kind == HierarchyKind::Freezer {
-            self.thaw()?;
+        for file in self.frozen()? {
+            thaw(&file)?;
         }
         Ok(Outcome::Done)
     }
@@ -136,23 +136,48 @@ impl Group {
         Ok(())
     }
 
-    /// A frozen process takes no signal, not even SIGKILL. Parents first, since a frozen parent freezes its children.
-    fn thaw(&self) -> Result<(), Fault> {
+    /// Lets what is frozen in it run, if only into its end.
+    pub fn thaw(&self, effects: &Effects) -> Result<Outcome, Fault> {
+        const VERB: &str = "thaw";
+        let frozen = self.frozen()?;
+        if frozen.is_empty() {
+            return Ok(Outcome::Nothing);
+        }
+        if !effects
+            .allow(&Effect::new(VERB, &self.path))
+            .map_err(|held| Fault::new(VERB, &self.path, held))?
+        {
+            return Ok(Outcome::Withheld);
+        }
+        frozen.iter().try_for_each(|file| thaw(file))?;
+        Ok(Outcome::Done)
+    }
+
+    /// The switches of what is frozen. Only with v1 does a frozen process take no signal, not even SIGKILL. Parents
+    /// first, since a frozen parent freezes its children.
+    fn frozen(&self) -> Result<Vec<PathBuf>, Fault> {
+        let mut frozen = Vec::new();
+        if self.kind != HierarchyKind::Freezer {
+            return Ok(frozen);
+        }
         for dir in tree(&self.path)? {
             let file = dir.join(FREEZER_STATE);
             match fs::read_to_string(&file) {
-                Ok(state) if state.trim() == "THAWED" => continue,
-                Ok(_) => {}
-                Err(error) if is_gone(&error) => continue,
+                Ok(state) if state.trim() == "THAWED" => {}
+                Ok(_) => frozen.push(file),
+                Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(Fault::new("read", file, errno(&error))),
             }
-            match write_existing(&file, "THAWED") {
-                Ok(()) => {}
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(Fault::new("thaw", file, errno(&error))),
-            }
         }
-        Ok(())
+        Ok(frozen)
+    }
+}
+
+fn thaw(file: &Path) -> Result<(), Fault> {
+    match write_existing(file, "THAWED") {
+        Ok(()) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(error) => Err(Fault::new("thaw", file, errno(&error))),
     }
 }
 
