@@ -16,6 +16,10 @@ fn cases() -> Vec<Case> {
         fs::write(flags.path(name), text).unwrap();
         flags
     };
+    let kubelet = |text: &str| {
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        file("config", &format!("{head}{text}\n"))
+    };
     vec![
         (
             Flags::good().without("kubeconfig"),
@@ -78,14 +82,48 @@ fn cases() -> Vec<Case> {
             ["--kubelet-config", "absent", "--config"],
         ),
         (
-            file("config", "cgroupsPerQOS: false").with_path("kubelet-config", "config"),
+            kubelet("cgroupsPerQOS: false").with_path("kubelet-config", "config"),
             CONFIGURATION,
-            ["--kubelet-config", "cgroupsPerQOS", "--config"],
+            ["--kubelet-config", "cgroupsPerQOS", "cannot work on such a node"],
         ),
         (
-            file("config", "podLogsDir: logs").with_path("kubelet-config", "config"),
+            kubelet("podLogsDir: logs").with_path("kubelet-config", "config"),
             CONFIGURATION,
             ["--kubelet-config", "podLogsDir", "--config"],
+        ),
+        (
+            kubelet("cgroupRoot: ../../x").with_path("kubelet-config", "config"),
+            CONFIGURATION,
+            ["--kubelet-config", "cgroupRoot ../../x", "--config"],
+        ),
+        (
+            file("config", "kind: Pod").with_path("kubelet-config", "config"),
+            CONFIGURATION,
+            ["--kubelet-config", "\"Pod\"", "--config"],
+        ),
+        (
+            file(
+                "other",
+                &testbed::api::kubeconfig("127.0.0.1:18080", None, "node", "token"),
+            )
+            .with_path("kubeconfig", "other"),
+            CONFIGURATION,
+            ["--kubeconfig", "server 127.0.0.1:18080", "https://host:port"],
+        ),
+        (
+            Flags::good().with("state-dir", "/proc/x"),
+            CONFIGURATION,
+            ["--state-dir /proc/x", "/proc", "write to"],
+        ),
+        (
+            Flags::good().with("socket", "agent.sock"),
+            CONFIGURATION,
+            ["--socket agent.sock", "absolute", "in full"],
+        ),
+        (
+            Flags::good().with("shutdown-timeout", "0"),
+            USAGE,
+            ["--shutdown-timeout 0", "no unit", "20s"],
         ),
         (
             file("plain", "").with_path("state-dir", "plain/state"),
