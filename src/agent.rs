@@ -284,7 +284,7 @@ fn open_journal(state_dir: &Path) -> Result<Journal, Problem> {
         Problem::configuration(
             format!("--state-dir {}: {error}", state_dir.display()),
             &format!(
-                "make the directory writable; if {} is damaged, move it away",
+                "let no other agent use it, make it writable, and if {} is damaged, move that away",
                 file.display()
             ),
         )
