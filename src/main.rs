@@ -5,7 +5,6 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser as _;
 use jiff::Timestamp;
 use pod_teardown::{
     agent,
@@ -28,7 +27,7 @@ const USAGE: u8 = 64;
 const CONFIGURATION: u8 = 78;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
             // Nobody reads it if the terminal is gone.
@@ -67,13 +66,7 @@ async fn dispatch(cli: Cli) -> ExitCode {
             Err(error) => failed(1, &error.to_string()),
         },
         Verb::Timeline { pod, format, socket } => {
-            let Some((namespace, name)) = pod.split_once('/') else {
-                return failed(
-                    USAGE,
-                    &format!("{pod:?} names no pod; write NAMESPACE/NAME, such as default/web-0"),
-                );
-            };
-            let path = format!("{}/{namespace}/{name}", admin::TIMELINES);
+            let path = format!("{}/{pod}", admin::TIMELINES);
             match (client::ask::<Vec<Story>>(&socket.socket, &path).await, format) {
                 (Ok(stories), TimelineFormat::Text) => {
                     print(&stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"), 0)

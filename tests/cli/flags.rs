@@ -212,7 +212,11 @@ fn what_is_no_flag_and_no_verb_is_wrong_usage() {
         assert!(!told.err.is_empty() && told.out.is_empty(), "{arguments:?}: {told:?}");
     }
     assert!(told(&["run", "--grace", "5s"]).err.contains("--grace"));
-    assert!(told(&["timeline", "web-0"]).err.contains("NAMESPACE/NAME"));
+    for pod in ["web-0", "a/b/c", "/x", "x/", "a b/c", "a/ü", ""] {
+        let told = told(&["timeline", pod]);
+        assert_eq!(told.code, USAGE, "{pod:?}: {told:?}");
+        assert!(told.err.contains("must be NAMESPACE/NAME"), "{pod:?}: {told:?}");
+    }
 }
 
 #[test]
@@ -268,6 +272,30 @@ fn a_flag_may_be_given_by_its_environment_variable() {
         lines[0].contains("--kubelet-root") && lines[1].contains("--shutdown-timeout"),
         "{told:?}"
     );
+}
+
+#[test]
+fn an_empty_variable_is_as_good_as_none_and_a_switch_takes_what_people_write() {
+    let with = |variable: &'static str, value: &str| {
+        let flags = Flags::good().with_path("kubelet-root", "absent");
+        let output = flags.command("run").env(variable, value).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for (variable, value) in [
+        ("POD_TEARDOWN_SHUTDOWN_TIMEOUT", ""),
+        ("POD_TEARDOWN_CGROUP_DRIVER", ""),
+        ("POD_TEARDOWN_DRY_RUN", ""),
+        ("POD_TEARDOWN_DRY_RUN", "1"),
+        ("POD_TEARDOWN_DRY_RUN", "no"),
+        ("POD_TEARDOWN_DRY_RUN", "true"),
+    ] {
+        let err = with(variable, value);
+        assert!(
+            err.lines().count() == 1 && err.contains("--kubelet-root"),
+            "{variable}={value}: {err}"
+        );
+    }
+    assert!(with("POD_TEARDOWN_DRY_RUN", "maybe").contains("maybe"));
 }
 
 #[test]
