@@ -315,7 +315,7 @@ async fn reach_runtime(cri: &Cri, endpoint: &CriEndpoint) -> Result<RuntimeVersi
             }
             Err(error) => {
                 let pause = pauses.next().unwrap_or(Duration::from_secs(10));
-                tracing::warn!(%endpoint, %error, retry_in = ?pause, "Container runtime is not to be had");
+                tracing::warn!(%endpoint, %error, retry_in = ?crate::clock::rounded(pause), "Container runtime is not to be had");
                 sleep(pause).await;
             }
         }

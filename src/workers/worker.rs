@@ -339,7 +339,7 @@ impl Worker {
     fn report(&self, view: &PodView, failures: &[Failure]) {
         self.context.counters.attempt_failed();
         for failure in failures {
-            tracing::warn!(step = %failure.step, what = failure.what, cause = failure.cause, "Teardown step failed and will be repeated");
+            tracing::warn!(step = %failure.step, what = (!failure.what.is_empty()).then_some(failure.what.as_str()), cause = failure.cause, "Teardown step failed and will be repeated");
         }
         let kill: Vec<_> = failures
             .iter()
