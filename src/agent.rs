@@ -307,8 +307,8 @@ fn open_journal(state_dir: &Path) -> Result<Journal, Problem> {
         Problem::configuration(
             format!("--state-dir {}: {error}", state_dir.display()),
             &format!(
-                "make the directory writable; if {} is damaged, move it away: pods that were ending then get their whole \
-                 grace period and their hooks again, and this node counts as never seen",
+                "let no other agent use it, and make it writable; if {} is damaged, move it away: pods that were ending \
+                 then get their whole grace period and their hooks again, and this node counts as never seen",
                 file.display()
             ),
         )

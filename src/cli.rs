@@ -1,8 +1,11 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, builder::BoolishValueParser,
+    error::Result,
+};
 
 /// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime.
 ///
@@ -55,7 +58,7 @@ pub enum Verb {
     Timeline {
         /// The pod, as NAMESPACE/NAME.
         #[arg(value_name = "NS/POD")]
-        pod: String,
+        pod: PodName,
         /// How to print it.
         #[arg(long, value_enum, default_value_t = TimelineFormat::Text)]
         format: TimelineFormat,
@@ -63,6 +66,15 @@ pub enum Verb {
         #[command(flatten)]
         socket: SocketFlag,
     },
+}
+
+/// A pod as people name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// How a timeline is printed.
@@ -137,7 +149,7 @@ pub struct NodeFlags {
     )]
     pub shutdown_timeout: String,
     /// Decide everything, log every effect, perform none.
-    #[arg(long, env = "POD_TEARDOWN_DRY_RUN")]
+    #[arg(long, env = "POD_TEARDOWN_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
 }
 
@@ -148,4 +160,42 @@ pub enum CgroupDriverFlag {
     Auto,
     /// The kubelet and the runtime, as plain directories.
     Cgroupfs,
+}
+
+// === impl Cli ===
+
+impl Cli {
+    /// Reads command line and environment. A variable that is empty counts as not set.
+    pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Self> {
+        let unless_empty = |arg: Arg| match arg.get_env() {
+            Some(variable) if std::env::var_os(variable).is_some_and(|value| value.is_empty()) => arg.env(None::<&str>),
+            _ => arg,
+        };
+        let command = Self::command().mut_subcommands(|verb| verb.mut_args(unless_empty));
+        Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
+    }
+}
+
+// === impl PodName ===
+
+impl FromStr for PodName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        let legal =
+            |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric() || b"-.".contains(&it));
+        match text.split_once('/') {
+            Some((namespace, name)) if legal(namespace) && legal(name) => Ok(Self {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            }),
+            _ => Err("must be NAMESPACE/NAME, such as default/web-0"),
+        }
+    }
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }

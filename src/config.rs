@@ -18,6 +18,13 @@ use crate::{
 /// The kubelet's default for `podLogsDir`.
 const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 
+/// The only version of the kubelet's configuration that there is.
+const KUBELET_CONFIG_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+/// File systems in which nobody makes directories, whatever access(2) tells root: proc, sysfs, cgroup v1 and v2.
+const NOT_FOR_FILES: [i64; 4] = [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270];
+/// Nobody waits longer for an agent to stop.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
 /// What `run` and `check` work with; made only by [`validate`].
 #[derive(Debug)]
 pub struct Settings {
@@ -75,6 +82,8 @@ pub enum ProblemKind {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct KubeletConfiguration {
+    api_version: String,
+    kind: String,
     cgroup_driver: Option<String>,
     cgroup_root: Option<String>,
     #[serde(rename = "cgroupsPerQOS")]
@@ -138,6 +147,10 @@ pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| first_line(&error))?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let mut config = config.map_err(|error| error.to_string())?;
+    let server = &config.cluster_url;
+    if !matches!(server.scheme_str(), Some("https" | "http")) || server.host().unwrap_or_default().is_empty() {
+        return Err(format!("server {server} must be https://host:port"));
+    }
     // What a retry means differs from caller to caller; each has its own.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
@@ -154,7 +167,7 @@ async fn kubeconfig(path: Option<&Path>) -> Result<(kube::Config, PathBuf), Prob
     let config = read_kubeconfig(path).await.map_err(|error| {
         Problem::configuration(
             format!("--kubeconfig {}: {error}", path.display()),
-            "check that the file and the certificates and tokens it points to are there, readable, and a kubeconfig",
+            "check that it is a kubeconfig, and that the certificates and tokens it points to are there and readable",
         )
     })?;
     Ok((config, path.to_owned()))
@@ -230,16 +243,48 @@ fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfiguration, Pr
         )
     };
     let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
-    let config: KubeletConfiguration = serde_saphyr::from_str(&text).map_err(|error| problem(first_line(&error)))?;
+    let mut config: KubeletConfiguration =
+        serde_saphyr::from_str(&text).map_err(|error| problem(first_line(&error)))?;
+    // Another version may say the same by other names; the kubelet, too, takes none that it does not know.
+    if (config.kind.as_str(), config.api_version.as_str()) != ("KubeletConfiguration", KUBELET_CONFIG_VERSION) {
+        return Err(problem(format!(
+            "its kind is {:?} and its apiVersion {:?}, not KubeletConfiguration of {KUBELET_CONFIG_VERSION}",
+            config.kind, config.api_version
+        )));
+    }
+    // For the kubelet an empty value is its default.
+    config.cgroup_driver.take_if(|driver| driver.is_empty());
+    config.cgroup_root.take_if(|root| root.is_empty());
+    config.pod_logs_dir.take_if(|dir| dir.as_os_str().is_empty());
     if config.cgroups_per_qos == Some(false) {
-        return Err(problem(
-            "cgroupsPerQOS is false: pods of this node have no cgroups of their own, which is not supported".to_owned(),
+        return Err(Problem::configuration(
+            format!(
+                "--kubelet-config {}: cgroupsPerQOS is false: pods of this node have no cgroups of their own",
+                path.display()
+            ),
+            "this agent cannot work on such a node; it needs cgroupsPerQOS: true, which is the kubelet's default",
         ));
+    }
+    if let Some(driver) = config.cgroup_driver.as_deref()
+        && !matches!(driver, "cgroupfs" | "systemd")
+    {
+        return Err(problem(format!(
+            "cgroupDriver {driver:?} is unknown: there are cgroupfs and systemd"
+        )));
     }
     if config.pod_logs_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
         return Err(problem("podLogsDir is not an absolute path".to_owned()));
     }
+    if let Some(root) = config.cgroup_root.as_deref().filter(|root| !is_cgroup_root(root)) {
+        return Err(problem(format!(
+            "cgroupRoot {root}: it must begin with / and hold no .."
+        )));
+    }
     Ok(config)
+}
+
+fn is_cgroup_root(root: &str) -> bool {
+    root.starts_with('/') && !root.split('/').any(|part| part == "..")
 }
 
 fn cgroup_root(flag: Option<&str>, kubelet: Option<&KubeletConfiguration>) -> Result<String, Problem> {
@@ -247,8 +292,7 @@ fn cgroup_root(flag: Option<&str>, kubelet: Option<&KubeletConfiguration>) -> Re
         .or_else(|| kubelet?.cgroup_root.as_deref())
         .filter(|root| !root.is_empty())
         .unwrap_or("/");
-    let clean = root.starts_with('/') && !root.split('/').any(|part| part == "..");
-    if clean {
+    if is_cgroup_root(root) {
         Ok(root.to_owned())
     } else {
         Err(Problem::usage(
@@ -273,6 +317,12 @@ fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
     if !existing.is_dir() {
         return Err(problem(format!("{} is not a directory", existing.display())));
     }
+    if rustix::fs::statfs(existing).is_ok_and(|it| NOT_FOR_FILES.contains(&it.f_type)) {
+        return Err(problem(format!(
+            "nothing can be kept in the file system of {}",
+            existing.display()
+        )));
+    }
     rustix::fs::access(existing, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
         .map_err(|error| problem(format!("{} is not writable: {error}", existing.display())))
 }
@@ -288,11 +338,23 @@ fn socket(path: &Path) -> Result<(), Problem> {
             "name a path for a socket, at which there is nothing else",
         ));
     }
+    if !path.is_absolute() {
+        return Err(Problem::configuration(
+            format!("--socket {}: it is not an absolute path", path.display()),
+            "name the path in full, such as /run/pod-teardown/pod-teardown.sock",
+        ));
+    }
     writable("--socket", path.parent().unwrap_or(Path::new("/")))
 }
 
 fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
-    humantime::parse_duration(text).map_err(|error| {
+    let parsed = match humantime::parse_duration(text) {
+        // Only of zero the library takes the number alone.
+        Ok(_) if !text.contains(char::is_alphabetic) => Err("it has no unit".to_owned()),
+        Ok(duration) if duration > LONGEST => Err("it is longer than a day".to_owned()),
+        parsed => parsed.map_err(|error| error.to_string()),
+    };
+    parsed.map_err(|error| {
         Problem::usage(
             format!("{flag} {text}: {error}"),
             "write a number with its unit, such as 20s, 1500ms or 2m",
@@ -407,6 +469,9 @@ mod tests {
     fn a_duration_needs_its_unit() {
         assert!(duration("--x", "20").is_err());
         assert!(duration("--x", "").is_err());
+        assert!(duration("--x", "0").is_err());
+        assert!(duration("--x", "584554531y").is_err());
+        assert_eq!(duration("--x", "0s").unwrap(), Duration::ZERO);
         assert_eq!(duration("--x", "1500ms").unwrap(), Duration::from_millis(1500));
     }
 
@@ -414,7 +479,7 @@ mod tests {
     fn what_the_kubelet_was_told_is_taken_over() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.yaml");
-        std::fs::write(&file, "kind: KubeletConfiguration\ncgroupDriver: cgroupfs\ncgroupRoot: /kubelet\npodLogsDir: /logs\nextra: {a: 1}\n").unwrap();
+        std::fs::write(&file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\ncgroupRoot: /kubelet\npodLogsDir: /logs\nextra: {a: 1}\n").unwrap();
         let config = kubelet_configuration(Some(&file)).unwrap();
         assert_eq!(config.cgroup_driver.as_deref(), Some("cgroupfs"));
         assert_eq!(cgroup_root(None, Some(&config)).unwrap(), "/kubelet");
@@ -424,5 +489,62 @@ mod tests {
             "a flag counts more"
         );
         assert_eq!(config.pod_logs_dir.as_deref(), Some(Path::new("/logs")));
+    }
+
+    #[test]
+    fn only_a_configuration_of_a_kubelet_is_taken_and_its_empty_values_are_defaults() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.yaml");
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            kubelet_configuration(Some(&file)).map_err(|problem| problem.to_string())
+        };
+        let head = format!("apiVersion: {KUBELET_CONFIG_VERSION}\nkind: KubeletConfiguration\n");
+        let empty = read(&format!("{head}cgroupDriver: ''\ncgroupRoot: ''\npodLogsDir: ''\n")).unwrap();
+        assert_eq!(
+            (empty.cgroup_driver, empty.cgroup_root, empty.pod_logs_dir),
+            (None, None, None)
+        );
+        for (text, why) in [
+            ("", "kind is \"\""),
+            ("foo: bar\n", "kind is \"\""),
+            ("apiVersion: v1\nkind: Pod\n", "kind is \"Pod\""),
+            (
+                "apiVersion: kubelet.config.k8s.io/v9\nkind: KubeletConfiguration\n",
+                "v9",
+            ),
+            (&format!("{head}cgroupRoot: ../../x\n"), "cgroupRoot ../../x"),
+            (&format!("{head}cgroupDriver: bogus\n"), "\"bogus\" is unknown"),
+        ] {
+            let told = read(text).unwrap_err();
+            assert!(
+                told.contains("--kubelet-config") && told.contains(why),
+                "{text:?}: {told}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_is_a_url_with_scheme_and_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubeconfig");
+        let read = async |server: &str| {
+            let text = format!(
+                "{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {{server: {server:?}}}}}], \
+                 contexts: [{{name: c, context: {{cluster: c, user: c}}}}], users: [{{name: c, user: {{}}}}]}}"
+            );
+            std::fs::write(&file, text).unwrap();
+            read_kubeconfig(&file).await.map(drop)
+        };
+        for wrong in ["127.0.0.1:18080", "ftp://x", "localhost", "/x"] {
+            let told = read(wrong).await.unwrap_err();
+            assert!(
+                told.contains(wrong) && told.contains("must be https://host:port"),
+                "{told}"
+            );
+        }
+        for right in ["https://10.0.0.1:6443", "https://[::1]:6443/prefix", "http://localhost"] {
+            assert_eq!(read(right).await, Ok(()), "{right}");
+        }
     }
 }

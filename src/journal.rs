@@ -25,6 +25,8 @@ use crate::{
     pod::{PodRef, PodUid, PodView},
 };
 
+pub mod peek;
+
 /// File in the state directory.
 pub const FILE: &str = "journal.redb";
 const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");

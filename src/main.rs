@@ -1,8 +1,10 @@
 //! The command: parses, calls, and turns what comes back into text and an exit code.
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
-use clap::Parser as _;
 use jiff::Timestamp;
 use pod_teardown::{
     agent,
@@ -25,7 +27,7 @@ const USAGE: u8 = 64;
 const CONFIGURATION: u8 = 78;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
             // Nobody reads it if the terminal is gone.
@@ -59,21 +61,15 @@ async fn dispatch(cli: Cli) -> ExitCode {
         Verb::Run(flags) => run(flags).await,
         Verb::Check(flags) => run_check(flags).await,
         Verb::Status { socket, json } => match client::ask::<StatusReport>(&socket.socket, admin::STATUS).await {
-            Ok(report) if json => print(&serde_json::to_string_pretty(&report).unwrap_or_default()),
-            Ok(report) => print(&status::text(&report, Timestamp::now())),
+            Ok(report) if json => print(&serde_json::to_string_pretty(&report).unwrap_or_default(), 0),
+            Ok(report) => print(&status::text(&report, Timestamp::now()), 0),
             Err(error) => failed(1, &error.to_string()),
         },
         Verb::Timeline { pod, format, socket } => {
-            let Some((namespace, name)) = pod.split_once('/') else {
-                return failed(
-                    USAGE,
-                    &format!("{pod:?} names no pod; write NAMESPACE/NAME, such as default/web-0"),
-                );
-            };
-            let path = format!("{}/{namespace}/{name}", admin::TIMELINES);
+            let path = format!("{}/{pod}", admin::TIMELINES);
             match (client::ask::<Vec<Story>>(&socket.socket, &path).await, format) {
                 (Ok(stories), TimelineFormat::Text) => {
-                    print(&stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"))
+                    print(&stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"), 0)
                 }
                 (Err(error @ AskError::Refused(_)), _) | (Err(error), _) => failed(1, &error.to_string()),
             }
@@ -98,8 +94,7 @@ async fn run_check(flags: NodeFlags) -> ExitCode {
         Ok(settings) => check::all(settings).await,
         Err(problems) => problems.into_iter().map(check::Row::from).collect(),
     };
-    print(&check::table(&rows));
-    ExitCode::from(check::exit_code(&rows))
+    print(&check::table(&rows), check::exit_code(&rows))
 }
 
 fn misconfigured(problems: &[Problem]) -> ExitCode {
@@ -116,10 +111,13 @@ fn misconfigured(problems: &[Problem]) -> ExitCode {
     })
 }
 
-#[allow(clippy::print_stdout, reason = "this is the command's output")]
-fn print(text: &str) -> ExitCode {
-    println!("{}", text.trim_end());
-    ExitCode::SUCCESS
+/// Whoever closes the pipe has read enough; what else keeps the output from its place is told.
+fn print(text: &str, code: u8) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => failed(1, &format!("standard output: {error}")),
+        _ => ExitCode::from(code),
+    }
 }
 
 fn failed(code: u8, why: &str) -> ExitCode {
@@ -127,7 +125,7 @@ fn failed(code: u8, why: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-#[allow(clippy::print_stderr, reason = "this is where a command complains")]
 fn complain(why: &str) {
-    eprintln!("pod-teardown: {why}");
+    // There is nobody else to tell.
+    writeln!(io::stderr(), "pod-teardown: {why}").ok();
 }

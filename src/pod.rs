@@ -390,7 +390,7 @@ mod tests {
 
     use super::*;
 
-    fn with_volume(volume: Value) -> PodView {
+    fn with_volume(volume: &Value) -> PodView {
         let pod = json!({
             "metadata": { "name": "web", "namespace": "ns", "uid": "u" },
             "spec": { "containers": [], "volumes": [volume] },
@@ -425,7 +425,7 @@ mod tests {
             (json!({ "name": "v", "projected": {} }), false),
             (json!({ "name": "v", "nfs": { "server": "s", "path": "/" } }), false),
         ] {
-            assert_eq!(with_volume(volume.clone()).attachable_volumes, attachable, "{volume}");
+            assert_eq!(with_volume(&volume).attachable_volumes, attachable, "{volume}");
         }
     }
 }

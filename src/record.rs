@@ -129,6 +129,21 @@ pub struct OpenSpan<'a> {
 
 // === impl Step ===
 
+impl Step {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Hook,
+        Self::Term,
+        Self::Kill,
+        Self::Sandbox,
+        Self::Volumes,
+        Self::Cgroup,
+        Self::Status,
+        Self::Delete,
+        Self::Cleanup,
+    ];
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

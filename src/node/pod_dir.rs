@@ -129,12 +129,12 @@ impl PodDir {
 
     /// Whether a volume is here that a controller may have attached to this node. What cannot be looked at may be one.
     pub fn may_hold_attached(&self) -> bool {
-        let look = || {
+        let look = || -> Result<bool, Fault> {
             let Some(dir) = self.open()? else { return Ok(false) };
             let may_be = |volume: &VolumeDir| volume.kind.may_be_attached();
             Ok(volumes_in(&dir)?.iter().any(may_be) || !two_levels(&dir, names::DEVICES)?.is_empty())
         };
-        look().unwrap_or_else(|_: Fault| true)
+        look().unwrap_or(true)
     }
 
     /// Whether no volume is left, on the disk and in the mount table. Blocks.

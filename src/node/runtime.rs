@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::sleep};
 
 use super::cri::{Cri, CriEndpoint, error::CriError, types::RuntimeVersion};
+use crate::clock::rounded;
 
 /// Pauses while it does not answer.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -46,7 +47,7 @@ pub async fn reach(
             Err(error) if error.is_not_a_runtime() => return Err(error),
             Err(error) => {
                 let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
-                tracing::warn!(%endpoint, %error, retry_in = ?pause, "Container runtime is not to be had; waiting for it");
+                tracing::warn!(%endpoint, %error, retry_in = ?rounded(pause), "Container runtime is not to be had; waiting for it");
                 report.send_modify(|report| report.error = Some(error.to_string()));
                 sleep(pause).await;
             }

@@ -1,11 +1,12 @@
 //! `check`: reads, asks, and says what would stand in the way. Touches nothing.
 
-use std::{fmt::Write as _, path::Path, time::Duration};
+use std::{fmt::Write as _, os::unix::fs::FileTypeExt as _, path::Path, time::Duration};
 
+use http::Uri;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::{net::UnixStream, time::timeout};
 use x509_parser::pem::Pem;
 
 use crate::{
@@ -13,6 +14,10 @@ use crate::{
     api::{ApiClient, ApiError},
     config::{Problem, ProblemKind, Settings},
     guard::PROC,
+    journal::{
+        self,
+        peek::{Peek, peek},
+    },
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, CriError, types::RuntimeVersion},
@@ -29,6 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ASKED: u32 = 10;
 /// From here on a certificate's end is worth a warning.
 const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// What a unix socket's address holds, without the NUL at its end.
+const LONGEST_SOCKET: usize = 107;
+/// For rights that are missing.
+const USE_THE_KUBELETS: &str = "use the kubelet's credentials (user system:node:NAME, group system:nodes)";
 /// From sysexits.h: the command was used wrongly.
 const USAGE: u8 = 64;
 /// From sysexits.h: a service cannot be reached.
@@ -66,12 +75,30 @@ pub enum Verdict {
     Failed,
 }
 
+/// The API server as it is asked here.
+struct Server<'a> {
+    api: &'a ApiClient,
+    url: &'a Uri,
+    node_name: &'a str,
+    /// The Node whose credentials these are, if they are of another than the one asked for.
+    credentials_of: Option<String>,
+}
+
 /// Looks at everything that the agent needs.
 pub async fn all(settings: Settings) -> Vec<Row> {
     let mut rows = vec![Row::ok("configuration", "all flags and files can be read")];
     // Nothing here passes the gate; a dry run makes sure.
     let effects = Effects::new(true, std::sync::Arc::new(|| Ok(())));
     let machine = Identity::read(Path::new("/"));
+    let lock = PodsLock::acquire(settings.kubelet_root.pods(), Path::new(PROC)).map(drop);
+    let runs = matches!(lock, Err(LockError::Taken { .. }));
+    // A dry run has neither journal nor socket.
+    let (mut own, mut recorded) = (Vec::new(), None);
+    if !settings.dry_run {
+        let (row, uid) = journal(&settings.state_dir, runs);
+        recorded = uid;
+        own = vec![row, socket(&settings.socket, runs).await];
+    }
     rows.extend(credentials(&settings.kube, Timestamp::now()));
     match ApiClient::new(
         settings.kube.clone(),
@@ -80,7 +107,15 @@ pub async fn all(settings: Settings) -> Vec<Row> {
         None,
         &settings.node_name,
     ) {
-        Ok(api) => rows.extend(api_server(&api, &settings.node_name, &machine).await),
+        Ok(api) => {
+            let server = Server {
+                api: &api,
+                url: &settings.kube.cluster_url,
+                node_name: &settings.node_name,
+                credentials_of: None,
+            };
+            rows.extend(server.check(&machine, recorded.as_deref()).await);
+        }
         Err(error) => rows.push(Row::new(
             "API server",
             Verdict::Configuration,
@@ -90,74 +125,219 @@ pub async fn all(settings: Settings) -> Vec<Row> {
     }
     let cri = Cri::new(&settings.cri_endpoint, effects);
     rows.extend(runtime(&cri, &settings).await);
-    rows.extend(other_hands(&settings));
+    rows.extend(own);
+    rows.extend(other_hands(&settings, lock));
     rows
 }
 
-async fn api_server(api: &ApiClient, node_name: &str, machine: &Identity) -> Vec<Row> {
-    let mut rows = Vec::new();
-    match answer(api.version()).await {
-        Ok(version) => rows.push(Row::ok("API server", version)),
-        Err(error) => {
-            rows.push(unreachable_or_failed("API server", &error));
-            return rows;
+/// Also the UID of the Node that it was made for.
+fn journal(state_dir: &Path, agent_runs: bool) -> (Row, Option<String>) {
+    const WHAT: &str = "journal";
+    let file = state_dir.join(journal::FILE);
+    let file = file.display();
+    let row = match peek(state_dir) {
+        Ok(Peek::Node(Some(uid))) => return (Row::ok(WHAT, format!("made for the Node with UID {uid}")), Some(uid)),
+        Ok(Peek::Node(None)) => Row::ok(WHAT, "new"),
+        Ok(Peek::InUse) if agent_runs => Row::new(
+            WHAT,
+            Verdict::Warning,
+            format!("{file} is open, so the Node's UID is not compared with what it says"),
+            "this is fine if it is the service",
+        ),
+        Ok(Peek::InUse) => Row::new(
+            WHAT,
+            Verdict::Configuration,
+            format!("{file} is open in an agent that works for another --kubelet-root"),
+            "give each agent a --state-dir of its own",
+        ),
+        Err(error) => Row::new(
+            WHAT,
+            Verdict::Configuration,
+            format!("{file}: {error}"),
+            "move it away; what is lost by it: grace that was used, hooks that have ended, which Node this was",
+        ),
+    };
+    (row, None)
+}
+
+/// Whether the admin socket can be made.
+async fn socket(path: &Path, agent_runs: bool) -> Row {
+    const WHAT: &str = "admin socket";
+    let shown = path.display();
+    if path.as_os_str().len() > LONGEST_SOCKET {
+        let seen =
+            format!("--socket {shown}: it is longer than the {LONGEST_SOCKET} bytes that a socket's path may have");
+        return Row::new(WHAT, Verdict::Configuration, seen, "name a shorter path");
+    }
+    match std::fs::symlink_metadata(path) {
+        Err(_) => return Row::ok(WHAT, "can be made"),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            let seen = format!("--socket {shown}: there is something that is no socket");
+            return Row::new(WHAT, Verdict::Configuration, seen, "name a path for a socket");
+        }
+        Ok(_) => {}
+    }
+    match timeout(PATIENCE, UnixStream::connect(path)).await {
+        Ok(Ok(_)) if agent_runs => Row::new(
+            WHAT,
+            Verdict::Warning,
+            format!("an agent listens on {shown}"),
+            "this is fine if it is the service",
+        ),
+        Ok(Ok(_)) | Err(_) => Row::new(
+            WHAT,
+            Verdict::Configuration,
+            format!("--socket {shown}: another process listens there"),
+            "name another path, or stop that process",
+        ),
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => Row::new(
+            WHAT,
+            Verdict::Failed,
+            format!("--socket {shown}: {error}"),
+            "run the check as root",
+        ),
+        Ok(Err(_)) => Row::ok(WHAT, "can be made; a dead agent's is replaced"),
+    }
+}
+
+// === impl Server ===
+
+impl Server<'_> {
+    async fn check(mut self, machine: &Identity, recorded: Option<&str>) -> Vec<Row> {
+        let mut rows = Vec::new();
+        match answer(self.api.version()).await {
+            Ok(version) => rows.push(Row::ok("API server", version)),
+            Err(error) => {
+                rows.push(self.refused("API server", &error));
+                return rows;
+            }
+        }
+        match answer(self.api.node()).await {
+            Ok(node) => rows.push(identity(&node, machine, recorded)),
+            Err(ApiError::Refused { code: 404, .. }) => rows.push(Row::new(
+                "Node",
+                Verdict::Configuration,
+                format!("there is no Node {}", self.node_name),
+                "use the name that `kubectl get nodes` shows for this machine",
+            )),
+            Err(error) => {
+                self.credentials_of = other_node(&error, self.node_name);
+                rows.push(self.refused("Node", &error));
+            }
+        }
+        rows.extend(self.rights().await);
+        rows
+    }
+
+    async fn rights(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let node_name = self.node_name;
+        let rights = [
+            (
+                "list pods",
+                json!({ "verb": "list", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
+            ),
+            (
+                "watch pods",
+                json!({ "verb": "watch", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
+            ),
+            (
+                "patch pods/status",
+                json!({ "verb": "patch", "resource": "pods", "subresource": "status" }),
+            ),
+            ("delete pods", json!({ "verb": "delete", "resource": "pods" })),
+            ("create events", json!({ "verb": "create", "resource": "events" })),
+        ];
+        for (what, attributes) in rights {
+            let what = format!("right to {what}");
+            rows.push(match answer(self.api.may(&attributes)).await {
+                Ok(true) => Row::ok(&what, "granted"),
+                Ok(false) => Row::new(&what, Verdict::Failed, "not granted", &self.use_others()),
+                Err(error) => self.refused(&what, &error),
+            });
+        }
+        rows
+    }
+
+    fn refused(&self, what: &str, error: &ApiError) -> Row {
+        let named = format!("{}: {error}", self.url);
+        match error {
+            ApiError::Unreachable { cause, .. } if cause.contains("invalid peer certificate") => Row::new(
+                what,
+                Verdict::Configuration,
+                named,
+                "check certificate-authority-data and the server's name in the kubeconfig, and this machine's clock",
+            ),
+            ApiError::Unreachable { .. } | ApiError::Timeout { .. } => Row::new(
+                what,
+                Verdict::Unreachable,
+                named,
+                "check the server in the kubeconfig, and the network to it",
+            ),
+            ApiError::Refused { code: 401, .. } => Row::new(
+                what,
+                Verdict::Failed,
+                error,
+                "the server does not know these credentials: renew them",
+            ),
+            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Held { .. } => {
+                Row::new(what, Verdict::Failed, error, &self.use_others())
+            }
         }
     }
-    match answer(api.node()).await {
-        Ok(node) => rows.push(identity(&node, machine)),
-        Err(ApiError::Refused { code: 404, .. }) => rows.push(Row::new(
-            "Node",
-            Verdict::Configuration,
-            format!("there is no Node {node_name}"),
-            "use the name that `kubectl get nodes` shows for this machine",
-        )),
-        Err(error) => rows.push(unreachable_or_failed("Node", &error)),
-    }
-    let rights = [
-        (
-            "list pods",
-            json!({ "verb": "list", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
-        ),
-        (
-            "watch pods",
-            json!({ "verb": "watch", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
-        ),
-        (
-            "patch pods/status",
-            json!({ "verb": "patch", "resource": "pods", "subresource": "status" }),
-        ),
-        ("delete pods", json!({ "verb": "delete", "resource": "pods" })),
-        ("create events", json!({ "verb": "create", "resource": "events" })),
-    ];
-    for (what, attributes) in rights {
-        let what = format!("right to {what}");
-        rows.push(match answer(api.may(&attributes)).await {
-            Ok(true) => Row::ok(&what, "granted"),
-            Ok(false) => Row::new(
-                &what,
-                Verdict::Failed,
-                "not granted",
-                "use the kubelet's credentials (user system:node:NAME, group system:nodes)",
+
+    fn use_others(&self) -> String {
+        match &self.credentials_of {
+            Some(other) => format!(
+                "the credentials are those of system:node:{other}, and --node-name is {}: give --node-name {other}, or the \
+                 kubeconfig of {}",
+                self.node_name, self.node_name
             ),
-            Err(error) => unreachable_or_failed(&what, &error),
-        });
+            None => USE_THE_KUBELETS.to_owned(),
+        }
     }
-    rows
 }
 
-fn identity(node: &Node, machine: &Identity) -> Row {
+/// Another Node's name, if the server says that the credentials are its.
+fn other_node(error: &ApiError, node_name: &str) -> Option<String> {
+    let ApiError::Refused { code: 403, message, .. } = error else {
+        return None;
+    };
+    let (_, rest) = message.split_once("User \"system:node:")?;
+    let (user, _) = rest.split_once('"')?;
+    (user != node_name).then(|| user.to_owned())
+}
+
+fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
+    const WHAT: &str = "Node";
     let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
     let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
     let uid = node.metadata.uid.as_deref().unwrap_or_default();
-    match machine.matches(machine_id, system_uuid) {
-        Ok(()) => Row::ok("Node", format!("is this machine, UID {uid}")),
-        Err(error) => Row::new(
-            "Node",
+    if let Err(error) = machine.matches(machine_id, system_uuid) {
+        return Row::new(
+            WHAT,
             Verdict::Configuration,
             error,
             "give this machine's own Node as --node-name",
-        ),
+        );
     }
+    if let Some(recorded) = recorded.filter(|recorded| *recorded != uid) {
+        return Row::new(
+            WHAT,
+            Verdict::Configuration,
+            format!("its UID is {uid}, and the journal was made for {recorded}: the agent would touch nothing"),
+            "see that this is the right cluster; if the node was registered anew, move the journal away",
+        );
+    }
+    if machine_id.is_empty() && system_uuid.is_empty() {
+        return Row::new(
+            WHAT,
+            Verdict::Warning,
+            format!("has neither machineID nor systemUUID, UID {uid}"),
+            "whether it is this machine cannot be told: see yourself that --node-name is right",
+        );
+    }
+    Row::ok(WHAT, format!("is this machine, UID {uid}"))
 }
 
 async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
@@ -168,22 +348,22 @@ async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
             "runtime",
             format!("{} {}, CRI {}", version.name, version.version, version.api_version),
         )),
-        Ok(Err(error)) if error.is_not_a_runtime() => {
-            rows.push(Row::new(
-                "runtime",
-                Verdict::Configuration,
-                error,
-                "name the socket of containerd or CRI-O",
-            ));
-            return rows;
-        }
         Ok(Err(error)) => {
-            rows.push(Row::new(
-                "runtime",
-                Verdict::Unreachable,
-                error,
-                "start the container runtime, or correct --cri-endpoint",
-            ));
+            let seen = format!("{endpoint}: {error}");
+            rows.push(if error.is_not_a_runtime() {
+                let remedy = "name the socket of containerd or CRI-O";
+                Row::new("runtime", Verdict::Configuration, seen, remedy)
+            } else if seen.contains("Permission denied") {
+                Row::new(
+                    "runtime",
+                    Verdict::Unreachable,
+                    seen,
+                    "run the check, and the agent, as root",
+                )
+            } else {
+                let remedy = "start the container runtime, or correct --cri-endpoint";
+                Row::new("runtime", Verdict::Unreachable, seen, remedy)
+            });
             return rows;
         }
         Err(_) => {
@@ -233,9 +413,9 @@ async fn version(cri: &Cri) -> Result<RuntimeVersion, CriError> {
     cri.version().await
 }
 
-fn other_hands(settings: &Settings) -> Vec<Row> {
-    let lock = match PodsLock::acquire(settings.kubelet_root.pods(), Path::new(PROC)) {
-        Ok(_) => Row::ok("other agents", "none"),
+fn other_hands(settings: &Settings, lock: Result<(), LockError>) -> Vec<Row> {
+    let lock = match lock {
+        Ok(()) => Row::ok("other agents", "none"),
         Err(error @ LockError::Taken { .. }) => Row::new(
             "other agents",
             Verdict::Warning,
@@ -274,7 +454,9 @@ fn credentials(config: &kube::Config, now: Timestamp) -> Option<Row> {
         (None, None) => return None,
     };
     let end = pem.and_then(|pem| certificate_end(&pem));
-    let renew = "renew the certificate: kubeadm certs renew, or let the kubelet rotate it";
+    // kubeadm renews no client certificate of a kubelet.
+    let renew = "a kubelet renews its own while it runs: start it for a while, with a bootstrap kubeconfig if the \
+        certificate has expired, or have a new one signed for system:node:NAME of group system:nodes";
     Some(match end {
         Err(error) => Row::new(
             WHAT,
@@ -311,29 +493,6 @@ async fn answer<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result
             after: PATIENCE,
         })
     })
-}
-
-fn unreachable_or_failed(what: &str, error: &ApiError) -> Row {
-    match error {
-        ApiError::Unreachable { .. } | ApiError::Timeout { .. } => Row::new(
-            what,
-            Verdict::Unreachable,
-            error,
-            "check the server in the kubeconfig, and the network to it",
-        ),
-        ApiError::Refused { code: 401, .. } => Row::new(
-            what,
-            Verdict::Failed,
-            error,
-            "the server does not know these credentials: renew them",
-        ),
-        ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Held { .. } => Row::new(
-            what,
-            Verdict::Failed,
-            error,
-            "use the kubelet's credentials (user system:node:NAME, group system:nodes)",
-        ),
-    }
 }
 
 /// All rows, for people.
@@ -445,5 +604,55 @@ mod tests {
             table,
             "ok    runtime  containerd 1\nFAIL  Node     none\n               → do this\n"
         );
+    }
+
+    #[test]
+    fn a_node_must_be_this_machine_and_the_recorded_one() {
+        let here = Identity {
+            machine_id: Some("m".to_owned()),
+            ..Identity::default()
+        };
+        let node = |machine_id: &str| {
+            let node = json!({ "metadata": { "uid": "u" }, "status": { "nodeInfo": {
+                "machineID": machine_id, "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "",
+                "containerRuntimeVersion": "", "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "",
+                "architecture": "",
+            } } });
+            serde_json::from_value::<Node>(node).unwrap()
+        };
+        for (machine_id, recorded, verdict) in [
+            ("m", None, Verdict::Ok),
+            ("m", Some("u"), Verdict::Ok),
+            ("m", Some("v"), Verdict::Configuration),
+            ("n", Some("u"), Verdict::Configuration),
+            ("", Some("u"), Verdict::Warning),
+            ("", Some("v"), Verdict::Configuration),
+        ] {
+            let row = identity(&node(machine_id), &here, recorded);
+            assert_eq!(row.verdict, verdict, "{machine_id} {recorded:?}: {row:?}");
+        }
+        assert_eq!(identity(&Node::default(), &here, None).verdict, Verdict::Warning);
+    }
+
+    #[tokio::test]
+    async fn a_path_on_which_no_socket_can_be_made_is_a_mistake() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let plain = at("plain");
+        std::fs::write(&plain, "").unwrap();
+        let alive = std::os::unix::net::UnixListener::bind(at("alive")).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(at("dead")).unwrap());
+        for (path, agent_runs, verdict) in [
+            (at("none"), false, Verdict::Ok),
+            (at("dead"), false, Verdict::Ok),
+            (at("alive"), true, Verdict::Warning),
+            (at("alive"), false, Verdict::Configuration),
+            (plain, false, Verdict::Configuration),
+            (at(&"x".repeat(108)), false, Verdict::Configuration),
+        ] {
+            let row = socket(&path, agent_runs).await;
+            assert_eq!(row.verdict, verdict, "{path:?}: {row:?}");
+        }
+        drop(alive);
     }
 }

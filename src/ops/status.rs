@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     counters::Counts,
     node::runtime::RuntimeReport,
-    record::{Stage, Story},
+    record::{Stage, Step, Story},
     watch::{SourceState, WatchReport},
     workers::Overview,
 };
@@ -61,13 +61,14 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     let watch = match report.watch.state {
         SourceState::Connecting => "not listed yet",
         SourceState::Watching => "watching",
-        SourceState::Lost => "lost, waiting for it to return",
+        SourceState::Lost => "lost, waiting for it to return; deletions since then are not seen",
     };
-    let _ = writeln!(out, "API       {watch}, {} pods on this node", report.watch.pods);
+    let pods = counted(report.watch.pods as u64, "pod");
+    let _ = writeln!(out, "API       {watch}, {pods} on this node");
     if let Some(error) = &report.watch.error {
         let _ = writeln!(out, "          {error}");
     }
-    if let Some(held) = report.held.iter().chain(&report.watch.held).next() {
+    for held in report.held.iter().chain(&report.watch.held) {
         let _ = writeln!(out, "HELD      {held}");
     }
     if let Some(error) = &report.journal {
@@ -84,13 +85,21 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     } = report.counters;
     let _ = writeln!(
         out,
-        "teardowns {begun} begun, {deleted} deleted, {finished} finished; {attempts_failed} attempts and {hooks_failed} hooks failed"
+        "teardowns {begun} begun, {deleted} deleted, {finished} finished; {} and {} failed",
+        counted(attempts_failed, "attempt"),
+        counted(hooks_failed, "hook"),
     );
     if report.pods.kept > 0 {
-        let _ = writeln!(out, "          {} have ended and are not deleted", report.pods.kept);
+        let _ = writeln!(out, "          ended and not deleted: {}", report.pods.kept);
     }
     for story in &report.pods.terminating {
-        let _ = writeln!(out, "\n{}/{}  {}", story.namespace, story.name, stands(story));
+        let _ = writeln!(
+            out,
+            "\n{}/{}  {}",
+            story.namespace,
+            story.name,
+            stands(story, report.held.is_some())
+        );
         let _ = writeln!(out, "  uid {}, attempt {}", story.uid, story.attempts);
         for failure in &story.failures {
             let _ = writeln!(out, "  waits for: {failure}");
@@ -99,25 +108,96 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     out
 }
 
-fn stands(story: &Story) -> String {
-    let stage = match story.stage {
-        Stage::Terminating => "containers are being stopped",
-        Stage::Terminated => "nothing runs; volumes and cgroup are being removed",
-        Stage::Deleted => "deleted; what is left in the runtime is being removed",
-        Stage::Finished => "finished",
+/// Where a pod's end is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Nothing is done to it.
+    Held,
+    /// This step is under way.
+    Now(Step),
+    /// This step has failed and will be tried again.
+    Again(Step),
+    /// Between two steps.
+    Between,
+}
+
+fn at(story: &Story, held: bool) -> At {
+    // A hold of this pod alone is a failure that says so.
+    if held || story.failures.iter().any(|failure| failure.contains(": held: ")) {
+        return At::Held;
+    }
+    let open = story.spans.iter().filter(|span| span.end_ms.is_none());
+    if let Some(step) = open.map(|span| span.step).min() {
+        return At::Now(step);
+    }
+    let failed = |step: &Step| {
+        let name = step.to_string();
+        let begins = |failure: &String| failure.split([' ', ':']).next() == Some(name.as_str());
+        story.failures.first().is_some_and(begins)
+    };
+    Step::ALL.into_iter().find(failed).map_or(At::Between, At::Again)
+}
+
+fn stands(story: &Story, held: bool) -> String {
+    let at = at(story, held);
+    let doing = match (at, story.stage) {
+        (_, Stage::Finished) => "finished".to_owned(),
+        (At::Held, _) => "held".to_owned(),
+        (At::Now(step), _) => under_way(step).to_owned(),
+        (At::Again(step), Stage::Deleted) => format!("deleted; {} will be tried again", thing(step)),
+        (At::Again(step), _) => format!("{} will be tried again", thing(step)),
+        (At::Between, Stage::Terminating) => under_way(Step::Term).to_owned(),
+        (At::Between, Stage::Terminated) => "nothing runs; volumes and cgroup are being removed".to_owned(),
+        (At::Between, Stage::Deleted) => under_way(Step::Cleanup).to_owned(),
     };
     let elapsed = seconds(story.elapsed_ms);
+    // The status is sent, and the object deleted, when nothing runs any more: nobody has a use for grace then.
+    let runs = story.stage == Stage::Terminating
+        && !matches!(
+            at,
+            At::Now(Step::Status | Step::Delete) | At::Again(Step::Status | Step::Delete)
+        );
     match story.grace_left_ms {
+        _ if !runs => format!("{doing}, for {elapsed}"),
         0 => format!(
-            "{stage}, for {elapsed}; the grace period of {} s is over",
+            "{doing}, for {elapsed}; the grace period of {} s is over",
             story.grace_seconds
         ),
         left => format!(
-            "{stage}, for {elapsed}; {} of {} s grace left",
+            "{doing}, for {elapsed}; {} of {} s grace left",
             seconds(left),
             story.grace_seconds
         ),
     }
+}
+
+fn under_way(step: Step) -> &'static str {
+    match step {
+        Step::Hook | Step::Term | Step::Kill => "containers are being stopped",
+        Step::Sandbox => "the sandbox is being stopped",
+        Step::Volumes => "nothing runs; volumes are being removed",
+        Step::Cgroup => "nothing runs; the cgroup is being removed",
+        Step::Status => "nothing runs; the status is being sent",
+        Step::Delete => "nothing is left; the object is being deleted",
+        Step::Cleanup => "deleted; what is left in the runtime is being removed",
+    }
+}
+
+fn thing(step: Step) -> &'static str {
+    match step {
+        Step::Hook | Step::Term | Step::Kill => "the stop of its containers",
+        Step::Sandbox => "the stop of its sandbox",
+        Step::Volumes => "the removal of its volumes",
+        Step::Cgroup => "the removal of its cgroup",
+        Step::Status => "its status in the API",
+        Step::Delete => "the delete of its object",
+        Step::Cleanup => "the clean-up of the runtime",
+    }
+}
+
+/// One thing, or several.
+pub fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Milliseconds as people read them.
@@ -126,5 +206,121 @@ pub fn seconds(ms: u64) -> String {
         0..60_000 => format!("{}.{:01} s", ms / 1000, ms % 1000 / 100),
         60_000..3_600_000 => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
         _ => format!("{} h {} min", ms / 3_600_000, ms % 3_600_000 / 60_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Span;
+
+    fn story(stage: Stage, open: &[Step], failures: &[&str]) -> Story {
+        let span = |step: &Step| Span {
+            step: *step,
+            what: String::new(),
+            start_ms: 0,
+            end_ms: None,
+            failure: None,
+        };
+        Story {
+            namespace: "default".into(),
+            name: "web-0".into(),
+            uid: "1234".into(),
+            began: "2026-01-02T03:04:05Z".parse().unwrap(),
+            grace_seconds: 30,
+            grace_left_ms: 12_000,
+            stage,
+            elapsed_ms: 18_000,
+            attempts: 1,
+            failures: failures.iter().map(|&failure| failure.to_owned()).collect(),
+            spans: open.iter().map(span).collect(),
+        }
+    }
+
+    #[test]
+    fn a_line_names_what_really_waits_and_grace_only_while_something_runs() {
+        let grace = "; 12.0 s of 30 s grace left";
+        let (ending, ended, gone) = (Stage::Terminating, Stage::Terminated, Stage::Deleted);
+        let no_status = "status: PATCH /api/v1: connection refused";
+        let guard = "cgroup /kubepods/x: held: it holds 2 processes";
+        for (stage, open, failures, held, doing, grace) in [
+            (
+                ending,
+                &[Step::Term][..],
+                &[][..],
+                false,
+                "containers are being stopped",
+                grace,
+            ),
+            (
+                ending,
+                &[Step::Status],
+                &[],
+                false,
+                "nothing runs; the status is being sent",
+                "",
+            ),
+            (
+                ending,
+                &[],
+                &[no_status],
+                false,
+                "its status in the API will be tried again",
+                "",
+            ),
+            (
+                ending,
+                &[Step::Sandbox],
+                &[no_status],
+                false,
+                "the sandbox is being stopped",
+                grace,
+            ),
+            (
+                ending,
+                &[],
+                &["term main: hangs"],
+                false,
+                "the stop of its containers will be tried again",
+                grace,
+            ),
+            (ending, &[], &["term main: no"], true, "held", grace),
+            (ending, &[], &[guard], false, "held", grace),
+            (
+                ended,
+                &[],
+                &["volumes: busy"],
+                false,
+                "the removal of its volumes will be tried again",
+                "",
+            ),
+            (
+                gone,
+                &[],
+                &["cleanup: x"],
+                false,
+                "deleted; the clean-up of the runtime will be tried again",
+                "",
+            ),
+            (
+                gone,
+                &[],
+                &[],
+                false,
+                "deleted; what is left in the runtime is being removed",
+                "",
+            ),
+        ] {
+            let told = stands(&story(stage, open, failures), held);
+            assert_eq!(told, format!("{doing}, for 18.0 s{grace}"), "{open:?} {failures:?}");
+        }
+    }
+
+    #[test]
+    fn one_thing_is_not_several() {
+        assert_eq!(
+            (counted(1, "pod"), counted(0, "pod")),
+            ("1 pod".into(), "0 pods".into())
+        );
     }
 }

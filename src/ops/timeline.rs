@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::{
-    ops::status::seconds,
-    record::{Stage, Story},
+    ops::status::{counted, seconds},
+    record::{Span, Stage, Step, Story},
 };
 
 /// Columns of the bars.
@@ -31,14 +31,13 @@ pub fn text(story: &Story) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
-        "{}/{}  uid {}\nbegan {}, grace {} s, {state}, {} attempt{}",
+        "{}/{}  uid {}\nbegan {}, grace {} s, {state}, {}",
         story.namespace,
         story.name,
         story.uid,
         story.began.strftime("%Y-%m-%d %H:%M:%S UTC"),
         story.grace_seconds,
-        story.attempts,
-        if story.attempts == 1 { "" } else { "s" },
+        counted(story.attempts.into(), "attempt"),
     );
     let what_width = story
         .spans
@@ -46,26 +45,73 @@ pub fn text(story: &Story) -> String {
         .map(|span| span.what.chars().count())
         .max()
         .unwrap_or(0);
-    for span in &story.spans {
-        let span_end = span.end_ms.unwrap_or(end);
+    for row in rows(&story.spans) {
+        let ends: Option<Vec<u64>> = row.times.iter().map(|(_, end)| *end).collect();
         let _ = writeln!(
             out,
-            "  {:8} {:what_width$} │{}│ {:>8} → {}{}",
-            span.step,
-            span.what,
-            bar(span.start_ms, span_end, end),
-            precise(span.start_ms),
-            span.end_ms.map_or_else(|| "…".to_owned(), precise),
-            span.failure
-                .as_ref()
-                .map(|why| format!("  ✗ {why}"))
-                .unwrap_or_default(),
+            "  {:8} {:what_width$} │{}│ {:>8} → {}{}{}",
+            row.step,
+            row.what,
+            bars(&row.times, end),
+            precise(row.times[0].0),
+            ends.and_then(|ends| ends.into_iter().max())
+                .map_or_else(|| "…".to_owned(), precise),
+            if row.times.len() > 1 {
+                format!("  ×{}", row.times.len())
+            } else {
+                String::new()
+            },
+            row.failure.map(|why| format!("  ✗ {why}")).unwrap_or_default(),
         );
     }
     for failure in &story.failures {
         let _ = writeln!(out, "  waits for: {failure}");
     }
     out
+}
+
+/// What happened again in the same way, attempt after attempt: one line.
+struct Row<'a> {
+    step: Step,
+    what: &'a str,
+    failure: Option<&'a str>,
+    times: Vec<(u64, Option<u64>)>,
+}
+
+fn rows(spans: &[Span]) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for span in spans {
+        let (step, what, failure) = (span.step, span.what.as_str(), span.failure.as_deref());
+        let time = (span.start_ms, span.end_ms);
+        let same = |row: &&mut Row<'_>| (row.step, row.what, row.failure) == (step, what, failure);
+        match rows.iter_mut().find(same) {
+            Some(row) => row.times.push(time),
+            None => rows.push(Row {
+                step,
+                what,
+                failure,
+                times: vec![time],
+            }),
+        }
+    }
+    rows
+}
+
+/// Several bars in one line, dots where it waited for the next.
+fn bars(times: &[(u64, Option<u64>)], total: u64) -> String {
+    let mut line = Vec::new();
+    for (start, end) in times {
+        let next: Vec<char> = bar(*start, end.unwrap_or(total), total).chars().collect();
+        let drawn = line.iter().rposition(|c| *c != ' ').map_or(next.len(), |last| last + 1);
+        let begins = next.iter().position(|c| *c != ' ').unwrap_or(0);
+        line.resize(next.len(), ' ');
+        for (column, (there, here)) in line.iter_mut().zip(next).enumerate() {
+            if *there == ' ' {
+                *there = if (drawn..begins).contains(&column) { '·' } else { here };
+            }
+        }
+    }
+    line.into_iter().collect()
 }
 
 /// From `start` to `end` of `total`, never empty: what happened is seen, however short it was.
@@ -149,6 +195,38 @@ mod tests {
             )
         );
         assert!(lines[3].ends_with("1.99 s → 2.00 s  ✗ 409"), "{}", lines[3]);
+    }
+
+    #[test]
+    fn what_fails_again_and_again_is_one_line_with_dots_where_it_waited() {
+        let span = |step, start_ms, failure: Option<&str>| Span {
+            step,
+            what: String::new(),
+            start_ms,
+            end_ms: Some(start_ms + 10),
+            failure: failure.map(str::to_owned),
+        };
+        let spans = [
+            span(Step::Sandbox, 0, None),
+            span(Step::Status, 10, Some("500")),
+            span(Step::Sandbox, 40, None),
+            span(Step::Status, 50, Some("500")),
+            span(Step::Status, 80, None),
+        ];
+        let rows = rows(&spans);
+        let told: Vec<_> = rows
+            .iter()
+            .map(|row| (row.step, row.failure, row.times.len()))
+            .collect();
+        let expected = [
+            (Step::Sandbox, None, 2),
+            (Step::Status, Some("500"), 2),
+            (Step::Status, None, 1),
+        ];
+        assert_eq!(told, expected);
+        let line = bars(&rows[0].times, 96);
+        assert_eq!(line.trim_end(), format!("█████{}█████", "·".repeat(15)));
+        assert_eq!(line.chars().count(), 48);
     }
 
     proptest! {

@@ -130,7 +130,7 @@ impl Events {
         };
         if self.queue.try_send(event).is_err() {
             self.counters.event_dropped();
-            tracing::warn!(pod = %view.pod, pod.uid = %view.pod.uid, reason = reason.as_str(), message, "Event is dropped: the queue is full");
+            tracing::warn!(pod.uid = %view.pod.uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, reason = reason.as_str(), message, "Event is dropped: the queue is full");
         }
     }
 }

@@ -210,7 +210,7 @@ impl PodSource {
     /// Absence is asked for once more, by name.
     async fn confirm_gone(&mut self, suspect: &PodView) -> Result<Result<(), Closed>, ApiError> {
         if !self.guard.is_gone(&self.api, &suspect.pod).await? {
-            tracing::warn!(pod.uid = %suspect.pod.uid, pod = %suspect.pod, "A list lacks a pod that a list by its name shows");
+            tracing::warn!(pod.uid = %suspect.pod.uid, pod.namespace = %suspect.pod.namespace, pod.name = %suspect.pod.name, "A list lacks a pod that a list by its name shows");
             return Ok(Ok(()));
         }
         let removed = self.known.gone(&suspect.pod.uid);
@@ -305,7 +305,7 @@ impl PodSource {
     }
 
     fn lost(&self, error: &ApiError, pause: Duration) {
-        tracing::warn!(%error, retry_in = ?pause, "API server is not to be had; what is known stays known");
+        tracing::warn!(%error, retry_in = ?crate::clock::rounded(pause), "API server is not to be had; what is known stays known");
         self.report.send_modify(|report| {
             if report.state == SourceState::Watching {
                 report.state = SourceState::Lost;

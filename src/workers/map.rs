@@ -20,6 +20,7 @@ use super::{
     worker::{Outcome, PodUpdate, Worker},
 };
 use crate::{
+    clock::rounded,
     context::Context,
     pod::{PodUid, PodView},
     record::{Record, Stage, Story},
@@ -194,7 +195,7 @@ impl PodWorkers {
             let grace = grace::effective(Some(status.grace), asked(&view, imposed));
             if grace < status.grace {
                 let deadline = status.started + grace.saturating_sub(status.used_before);
-                tracing::info!(pod.uid = %uid, pod = %view.pod, grace_seconds = grace.as_secs(), "Grace period is shortened");
+                tracing::info!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, grace_seconds = grace.as_secs(), "Grace period is shortened");
                 status.grace = grace;
                 status.record.set_grace(grace, deadline);
                 self.context.journal.begin(&view.pod, self.context.clock.now(), grace);
@@ -242,6 +243,7 @@ impl PodWorkers {
         };
         let Some(uid) = self.at_work.remove(&id) else { return };
         let Some(status) = self.pods.get_mut(&uid) else { return };
+        let pod = status.record.pod().clone();
         match outcome {
             Some(Outcome::Kept) => {
                 status.state = State::Kept;
@@ -257,7 +259,7 @@ impl PodWorkers {
                 self.context.counters.teardown_finished();
                 self.context.journal.forget(&uid);
                 status.state = State::Finished;
-                tracing::info!(pod.uid = %uid, pod = %status.record.pod(), took = ?status.record.elapsed(), "{}", if self.context.effects.dry_run() { "Dry run of a teardown has ended" } else { "Teardown is finished" });
+                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.effects.dry_run() { "Dry run of a teardown has ended" } else { "Teardown is finished" });
                 let removed = status.update.borrow().removed;
                 self.stories.push_back(Arc::clone(&status.record));
                 if self.stories.len() > STORIES {
@@ -269,7 +271,7 @@ impl PodWorkers {
             }
             None => {
                 self.context.counters.worker_panicked();
-                tracing::error!(pod.uid = %uid, pod = %status.record.pod(), "Worker panicked; it is started again");
+                tracing::error!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Worker panicked; it is started again");
                 self.start(&uid, AFTER_PANIC);
             }
         }

@@ -411,7 +411,7 @@ impl Worker {
     fn report(&mut self, view: &PodView, failures: &[Failure]) {
         self.context.counters.attempt_failed();
         for failure in failures {
-            tracing::warn!(step = %failure.step, what = failure.what, cause = failure.cause, "Teardown step failed and will be repeated");
+            tracing::warn!(step = %failure.step, what = (!failure.what.is_empty()).then_some(failure.what.as_str()), cause = failure.cause, "Teardown step failed and will be repeated");
         }
         let of = |steps: &[Step]| {
             let failures = failures.iter().filter(|failure| steps.contains(&failure.step));

@@ -1,5 +1,6 @@
 //! `check`: what stands in the way, with the code of the gravest.
 
+use pod_teardown::journal::{FILE, Journal};
 use testbed::{
     apiserver::{Config, MemApiServer, faults::Fault},
     scripted_cri::{ScriptedCri, World},
@@ -56,7 +57,10 @@ async fn a_runtime_that_is_away_cannot_be_reached() {
     let api = api().await;
     let told = check(Flags::at(&api)).await;
     assert_eq!((told.code, failed(&told)), (Some(69), vec!["runtime"]), "{told:?}");
-    assert!(told.out.contains("start the container runtime"), "{told:?}");
+    assert!(
+        told.out.contains("start the container runtime") && told.out.contains("cri.sock: Version"),
+        "{told:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,10 +68,7 @@ async fn a_server_that_is_away_cannot_be_reached() {
     let cri = ScriptedCri::start(World::new()).await;
     let told = check(Flags::good().with("cri-endpoint", cri.endpoint())).await;
     assert_eq!((told.code, failed(&told)), (Some(69), vec!["API server"]), "{told:?}");
-    assert!(
-        told.out.contains("127.0.0.1:1") || told.out.contains("/version"),
-        "{told:?}"
-    );
+    assert!(told.out.contains("http://127.0.0.1:1/: GET /version"), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,4 +133,43 @@ async fn refused_credentials_and_missing_rights_are_failures_of_another_kind() {
         (Some(1), vec!["right to list pods"]),
         "{told:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_of_another_node_are_told_by_its_name() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = Flags::at(&api)
+        .with("cri-endpoint", cri.endpoint())
+        .with("node-name", "n2");
+    let told = check(flags).await;
+    assert_eq!(told.code, Some(1), "{told:?}");
+    let remedy = "system:node:n1, and --node-name is n2: give --node-name n1";
+    assert_eq!(told.out.matches(remedy).count(), failed(&told).len(), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_journal_of_another_node_and_one_that_cannot_be_read_are_mistakes_and_stay_as_they_are() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = || Flags::at(&api).with("cri-endpoint", cri.endpoint());
+
+    let other = flags();
+    std::fs::create_dir(other.path("state")).unwrap();
+    let journal = Journal::open(&other.path("state")).unwrap();
+    journal.set_node_uid("of another node").await.unwrap();
+    // As a killed agent leaves it.
+    let file = other.path("state").join(FILE);
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, &bytes).unwrap();
+    let told = check(other).await;
+    assert_eq!((told.code, failed(&told)), (Some(78), vec!["Node"]), "{told:?}");
+    assert!(told.out.contains("made for of another node"), "{told:?}");
+
+    let damaged = flags();
+    std::fs::create_dir_all(damaged.path("state").join(FILE)).unwrap();
+    let told = check(damaged).await;
+    assert_eq!((told.code, failed(&told)), (Some(78), vec!["journal"]), "{told:?}");
+    assert!(told.out.contains(FILE) && told.out.contains("move it away"), "{told:?}");
 }

@@ -16,6 +16,10 @@ fn cases() -> Vec<Case> {
         fs::write(flags.path(name), text).unwrap();
         flags
     };
+    let kubelet = |text: &str| {
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        file("config", &format!("{head}{text}\n"))
+    };
     vec![
         (
             Flags::good().without("kubeconfig"),
@@ -78,14 +82,48 @@ fn cases() -> Vec<Case> {
             ["--kubelet-config", "absent", "--config"],
         ),
         (
-            file("config", "cgroupsPerQOS: false").with_path("kubelet-config", "config"),
+            kubelet("cgroupsPerQOS: false").with_path("kubelet-config", "config"),
             CONFIGURATION,
-            ["--kubelet-config", "cgroupsPerQOS", "--config"],
+            ["--kubelet-config", "cgroupsPerQOS", "cannot work on such a node"],
         ),
         (
-            file("config", "podLogsDir: logs").with_path("kubelet-config", "config"),
+            kubelet("podLogsDir: logs").with_path("kubelet-config", "config"),
             CONFIGURATION,
             ["--kubelet-config", "podLogsDir", "--config"],
+        ),
+        (
+            kubelet("cgroupRoot: ../../x").with_path("kubelet-config", "config"),
+            CONFIGURATION,
+            ["--kubelet-config", "cgroupRoot ../../x", "--config"],
+        ),
+        (
+            file("config", "kind: Pod").with_path("kubelet-config", "config"),
+            CONFIGURATION,
+            ["--kubelet-config", "\"Pod\"", "--config"],
+        ),
+        (
+            file(
+                "other",
+                &testbed::api::kubeconfig("127.0.0.1:18080", None, "node", "token"),
+            )
+            .with_path("kubeconfig", "other"),
+            CONFIGURATION,
+            ["--kubeconfig", "server 127.0.0.1:18080", "https://host:port"],
+        ),
+        (
+            Flags::good().with("state-dir", "/proc/x"),
+            CONFIGURATION,
+            ["--state-dir /proc/x", "/proc", "write to"],
+        ),
+        (
+            Flags::good().with("socket", "agent.sock"),
+            CONFIGURATION,
+            ["--socket agent.sock", "absolute", "in full"],
+        ),
+        (
+            Flags::good().with("shutdown-timeout", "0"),
+            USAGE,
+            ["--shutdown-timeout 0", "no unit", "20s"],
         ),
         (
             file("plain", "").with_path("state-dir", "plain/state"),
@@ -174,7 +212,11 @@ fn what_is_no_flag_and_no_verb_is_wrong_usage() {
         assert!(!told.err.is_empty() && told.out.is_empty(), "{arguments:?}: {told:?}");
     }
     assert!(told(&["run", "--grace", "5s"]).err.contains("--grace"));
-    assert!(told(&["timeline", "web-0"]).err.contains("NAMESPACE/NAME"));
+    for pod in ["web-0", "a/b/c", "/x", "x/", "a b/c", "a/ü", ""] {
+        let told = told(&["timeline", pod]);
+        assert_eq!(told.code, USAGE, "{pod:?}: {told:?}");
+        assert!(told.err.contains("must be NAMESPACE/NAME"), "{pod:?}: {told:?}");
+    }
 }
 
 #[test]
@@ -230,6 +272,30 @@ fn a_flag_may_be_given_by_its_environment_variable() {
         lines[0].contains("--kubelet-root") && lines[1].contains("--shutdown-timeout"),
         "{told:?}"
     );
+}
+
+#[test]
+fn an_empty_variable_is_as_good_as_none_and_a_switch_takes_what_people_write() {
+    let with = |variable: &'static str, value: &str| {
+        let flags = Flags::good().with_path("kubelet-root", "absent");
+        let output = flags.command("run").env(variable, value).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for (variable, value) in [
+        ("POD_TEARDOWN_SHUTDOWN_TIMEOUT", ""),
+        ("POD_TEARDOWN_CGROUP_DRIVER", ""),
+        ("POD_TEARDOWN_DRY_RUN", ""),
+        ("POD_TEARDOWN_DRY_RUN", "1"),
+        ("POD_TEARDOWN_DRY_RUN", "no"),
+        ("POD_TEARDOWN_DRY_RUN", "true"),
+    ] {
+        let err = with(variable, value);
+        assert!(
+            err.lines().count() == 1 && err.contains("--kubelet-root"),
+            "{variable}={value}: {err}"
+        );
+    }
+    assert!(with("POD_TEARDOWN_DRY_RUN", "maybe").contains("maybe"));
 }
 
 #[test]

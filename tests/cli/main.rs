@@ -6,4 +6,5 @@ mod command;
 
 mod check;
 mod flags;
+mod output;
 mod run;

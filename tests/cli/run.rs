@@ -28,6 +28,10 @@ struct Agent {
 impl Agent {
     fn start(flags: Flags) -> Self {
         let log = fs::File::create(flags.path("log")).unwrap();
+        Self::start_with_log(flags, log.into())
+    }
+
+    fn start_with_log(flags: Flags, log: Stdio) -> Self {
         let mut command = Command::from(flags.command("run"));
         let child = command
             .stdout(Stdio::null())
@@ -39,7 +43,7 @@ impl Agent {
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.flags.path("log")).unwrap()
+        fs::read_to_string(self.flags.path("log")).unwrap_or_default()
     }
 
     async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
@@ -104,6 +108,23 @@ async fn it_ends_when_told_also_while_it_waits_for_the_runtime() {
     let mut agent = Agent::start(Flags::good());
     agent.says("Container runtime is not to be had").await;
     assert_eq!(agent.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_goes_on_when_nobody_takes_its_log() {
+    let (_, closed) = std::io::pipe().unwrap();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    for log in [Stdio::from(closed), Stdio::from(full)] {
+        let cri = ScriptedCri::start(World::new()).await;
+        let flags = Flags::good().with("cri-endpoint", cri.endpoint());
+        let mut agent = Agent::start_with_log(flags, log);
+        agent
+            .until("the watch has an error, which is logged", |agent| {
+                agent.status()["watch"]["error"].is_string()
+            })
+            .await;
+        assert_eq!(agent.terminate().await, Some(0));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -102,7 +102,9 @@ impl Node {
         }
         let mount = format!("31 1 0:27 / {} rw - cgroup2 cgroup2 rw\n", path("cgroup").display());
         fs::write(path("mountinfo"), mount).unwrap();
-        let logs = json!({ "kind": "KubeletConfiguration", "podLogsDir": path("logs") });
+        let logs = json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "podLogsDir": path("logs"),
+        });
         fs::write(path("kubelet.yaml"), logs.to_string()).unwrap();
         fs::write(path("kubeconfig"), api.node_kubeconfig(NODE)).unwrap();
         let cri = ScriptedCri::start(World::new()).await;
