@@ -9,14 +9,17 @@ use tokio::signal::unix::{SignalKind, signal};
 /// As a shell reports a command that Ctrl-C has ended.
 pub const INTERRUPTED: u8 = 130;
 
-/// Does the work, unless SIGINT or SIGTERM comes first: then it is dropped, with all that it holds, and `None` returned.
+/// Does the work, unless SIGINT, SIGTERM, or a closed terminal's SIGHUP comes first: then it is dropped, with all that it
+/// holds, and `None` returned.
 pub async fn unless_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
     let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
+    let mut hangup = signal(SignalKind::hangup()).context("wait for SIGHUP")?;
     tokio::select! {
         done = work => done.map(Some),
         _ = interrupt.recv() => Ok(None),
         _ = terminate.recv() => Ok(None),
+        _ = hangup.recv() => Ok(None),
     }
 }
 
@@ -27,5 +30,24 @@ pub fn beside(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
         None => Ok(std::env::current_exe()
             .context("find this program")?
             .with_file_name(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use nix::sys::signal::{Signal, raise};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_closed_terminal_interrupts_as_ctrl_c_does() {
+        // The work is begun when somebody listens; before, the signal would end the test.
+        let hang_up = async {
+            raise(Signal::SIGHUP).unwrap();
+            pending::<Result<()>>().await
+        };
+        assert_eq!(unless_interrupted(hang_up).await.unwrap(), None);
     }
 }
