@@ -2,8 +2,9 @@
 //! means differs from caller to caller.
 
 use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -51,7 +52,8 @@ pub struct ApiClient {
     node_name: Arc<str>,
 }
 
-/// The connection with the credentials of the moment: they are read again when the server no longer takes them.
+/// The connection with the credentials of the moment: they are read again when the server no longer takes them,
+/// and when their files change.
 struct Connection {
     kubeconfig: PathBuf,
     current: Mutex<Current>,
@@ -61,6 +63,15 @@ struct Connection {
 struct Current {
     kube: kube::Client,
     read: Instant,
+    /// What the credentials were read from; not known yet of those that came with the settings.
+    files: Option<Vec<Stamp>>,
+}
+
+/// A file, and by what a change of it shows.
+#[derive(PartialEq)]
+struct Stamp {
+    path: PathBuf,
+    seen: Option<(u64, u64, u64, i64, i64)>,
 }
 
 /// One page of this node's pods, each still in JSON, so that one that cannot be understood harms no other.
@@ -118,6 +129,7 @@ impl ApiClient {
         let current = Current {
             kube: kube::Client::try_from(config)?,
             read: Instant::now(),
+            files: None,
         };
         Ok(Self {
             connection: Arc::new(Connection {
@@ -130,8 +142,9 @@ impl ApiClient {
         })
     }
 
-    /// This agent's Node.
+    /// This agent's Node. It is what is asked first wherever a connection begins: by credentials as they are now.
     pub async fn node(&self) -> Result<Node, ApiError> {
+        self.connection.follow_files().await;
         self.get_json(&format!("/api/v1/nodes/{}", self.node_name)).await
     }
 
@@ -306,13 +319,7 @@ impl ApiClient {
         path: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        let kube = self
-            .connection
-            .current
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .kube
-            .clone();
+        let kube = self.connection.current().kube.clone();
         let response = kube.send(request).await.map_err(|error| ApiError::Unreachable {
             verb,
             path: path.to_owned(),
@@ -347,23 +354,63 @@ impl ApiClient {
 // === impl Connection ===
 
 impl Connection {
-    /// Reads the credentials again; somebody may have renewed them. What was refused is tried again by whoever asked.
+    /// Reads credentials again that were refused; somebody may have renewed them. The request is tried again by whoever
+    /// asked.
     async fn renew(&self) {
         {
-            let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut current = self.current();
             if current.read.elapsed() < RENEW_AT_MOST_EVERY {
                 return;
             }
             current.read = Instant::now();
         }
+        self.read_again("refused").await;
+    }
+
+    /// Reads the credentials again if a file changed that they come from: the old ones may be good for ever, at a server
+    /// that has gone.
+    async fn follow_files(&self) {
+        let changed = match &self.current().files {
+            None => true,
+            Some(files) => files.iter().any(|file| Stamp::of(&file.path) != *file),
+        };
+        if changed {
+            self.read_again("changed").await;
+        }
+    }
+
+    async fn read_again(&self, because: &'static str) {
+        // Before they are read: what changes meanwhile is seen the next time.
+        let files = config::credential_files(&self.kubeconfig);
+        let files = files.iter().map(|file| Stamp::of(file)).collect();
         let config = config::read_kubeconfig(&self.kubeconfig).await;
         let kube = config.and_then(|config| kube::Client::try_from(config).map_err(|error| error.to_string()));
         match kube {
             Ok(kube) => {
-                tracing::info!("Credentials were refused and have been read again");
-                self.current.lock().unwrap_or_else(PoisonError::into_inner).kube = kube;
+                let mut current = self.current();
+                // The first time only whether they changed since the start was not known.
+                if current.files.replace(files).is_some() {
+                    tracing::info!(because, "Credentials have been read again");
+                }
+                current.kube = kube;
             }
-            Err(error) => tracing::error!(error, "Credentials were refused, and cannot be read again"),
+            Err(error) => tracing::error!(because, error, "Credentials cannot be read again"),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Stamp ===
+
+impl Stamp {
+    fn of(path: &Path) -> Self {
+        let seen = std::fs::metadata(path).ok();
+        Self {
+            path: path.to_owned(),
+            seen: seen.map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec())),
         }
     }
 }
