@@ -69,8 +69,11 @@ async fn while_a_kubelet_is_there_nothing_is_touched_and_afterwards_the_work_goe
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     let process = node.path("proc/4711");
     fs::create_dir_all(process.join("task/4711")).unwrap();
-    fs::write(process.join("comm"), "kubelet\n").unwrap();
-    let command = format!("/usr/bin/kubelet\0--root-dir={}\0", node.path("kubelet").display());
+    fs::write(process.join("comm"), "kubelet-1.36.3\n").unwrap();
+    let command = format!(
+        "/usr/bin/kubelet-1.36.3\0--root_dir={}\0",
+        node.path("kubelet").display()
+    );
     fs::write(process.join("cmdline"), command).unwrap();
     symlink("/", process.join("root")).unwrap();
     node.start().await;
