@@ -157,6 +157,17 @@ pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
     Ok(config)
 }
 
+/// A kubeconfig, and the files that it names.
+pub fn credential_files(path: &Path) -> Vec<PathBuf> {
+    let kubeconfig = Kubeconfig::read_from(path).unwrap_or_default();
+    let clusters = kubeconfig.clusters.into_iter().filter_map(|it| it.cluster);
+    let users = kubeconfig.auth_infos.into_iter().filter_map(|it| it.auth_info);
+    let of_clusters = clusters.filter_map(|it| it.certificate_authority);
+    let of_users = users.flat_map(|it| [it.client_certificate, it.client_key, it.token_file]);
+    let named = of_clusters.chain(of_users.flatten()).map(PathBuf::from);
+    std::iter::once(path.to_owned()).chain(named).collect()
+}
+
 async fn kubeconfig(path: Option<&Path>) -> Result<(kube::Config, PathBuf), Problem> {
     let Some(path) = path else {
         return Err(Problem::usage(
@@ -473,6 +484,24 @@ mod tests {
         assert!(duration("--x", "584554531y").is_err());
         assert_eq!(duration("--x", "0s").unwrap(), Duration::ZERO);
         assert_eq!(duration("--x", "1500ms").unwrap(), Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn credentials_come_from_the_kubeconfig_and_the_files_that_it_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubeconfig");
+        let text = "{kind: Config, clusters: [{name: c, cluster: {server: 'https://x', certificate-authority: ca.crt}}], \
+                    users: [{name: u, user: {client-certificate: /pki/c.pem, client-key: /pki/k.pem, tokenFile: token}}]}";
+        std::fs::write(&file, text).unwrap();
+        let near = |name: &str| dir.path().join(name);
+        let expected = [
+            near("kubeconfig"),
+            near("ca.crt"),
+            "/pki/c.pem".into(),
+            "/pki/k.pem".into(),
+            near("token"),
+        ];
+        assert_eq!(credential_files(&file), expected);
     }
 
     #[test]

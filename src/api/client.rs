@@ -2,10 +2,11 @@
 //! means differs from caller to caller.
 
 use std::{
-    path::PathBuf,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -56,19 +57,31 @@ pub struct ApiClient {
     node_name: Arc<str>,
 }
 
-/// The connection with the credentials of the moment: they are read again when the server no longer takes them.
+/// The connection with the credentials of the moment: they are read again when the server no longer takes them,
+/// and when their files change.
 struct Connection {
     kubeconfig: PathBuf,
     current: Mutex<Current>,
     places: Semaphore,
-    /// An answer did not come since the Node was last looked at: the next one may come from another server.
-    lost: AtomicBool,
+    /// How often an answer did not come or the credentials changed: the next answer may come from another server.
+    doubts: AtomicU64,
+    /// How many of these doubts a look at the Node has settled.
+    settled: AtomicU64,
     reconnecting: tokio::sync::Mutex<()>,
 }
 
 struct Current {
     kube: kube::Client,
     read: Instant,
+    /// What the credentials were read from; not known yet of those that came with the settings.
+    files: Option<Vec<Stamp>>,
+}
+
+/// A file, and by what a change of it shows.
+#[derive(PartialEq)]
+struct Stamp {
+    path: PathBuf,
+    seen: Option<(u64, u64, u64, i64, i64)>,
 }
 
 /// One page of this node's pods, each still in JSON, so that one that cannot be understood harms no other.
@@ -137,13 +150,15 @@ impl ApiClient {
         let current = Current {
             kube: kube::Client::try_from(config)?,
             read: Instant::now(),
+            files: None,
         };
         Ok(Self {
             connection: Arc::new(Connection {
                 kubeconfig,
                 current: Mutex::new(current),
                 places: Semaphore::new(AT_ONCE),
-                lost: AtomicBool::new(true),
+                doubts: AtomicU64::new(1),
+                settled: AtomicU64::new(0),
                 reconnecting: tokio::sync::Mutex::new(()),
             }),
             effects,
@@ -159,11 +174,12 @@ impl ApiClient {
 
     /// The next write looks at the Node first.
     pub fn doubt(&self) {
-        self.connection.lost.store(true, Ordering::Relaxed);
+        self.connection.doubt();
     }
 
-    /// This agent's Node.
+    /// This agent's Node. It is what is asked first wherever a connection begins: by credentials as they are now.
     pub async fn node(&self) -> Result<Node, ApiError> {
+        self.connection.follow_files().await;
         self.get_json(&format!("/api/v1/nodes/{}", self.node_name)).await
     }
 
@@ -314,12 +330,12 @@ impl ApiClient {
     /// Before the first write, and after each answer that did not come: is it still the same cluster?
     async fn reconnected(&self) -> Result<(), ApiError> {
         let Some(guard) = &self.guard else { return Ok(()) };
-        let lost = &self.connection.lost;
-        if lost.load(Ordering::Relaxed) {
+        if self.connection.is_doubtful() {
             let _one = self.connection.reconnecting.lock().await;
-            if lost.load(Ordering::Relaxed) {
+            if self.connection.is_doubtful() {
+                let doubts = self.connection.doubts.load(Ordering::Relaxed);
                 guard.verify(self).await?;
-                lost.store(false, Ordering::Relaxed);
+                self.connection.settled.store(doubts, Ordering::Relaxed);
             }
         }
         Ok(())
@@ -358,13 +374,7 @@ impl ApiClient {
         path: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        let kube = self
-            .connection
-            .current
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .kube
-            .clone();
+        let kube = self.connection.current().kube.clone();
         let response = kube.send(request).await.map_err(|error| ApiError::Unreachable {
             verb,
             path: path.to_owned(),
@@ -399,23 +409,72 @@ impl ApiClient {
 // === impl Connection ===
 
 impl Connection {
-    /// Reads the credentials again; somebody may have renewed them. What was refused is tried again by whoever asked.
+    fn doubt(&self) {
+        self.doubts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_doubtful(&self) -> bool {
+        self.doubts.load(Ordering::Relaxed) != self.settled.load(Ordering::Relaxed)
+    }
+
+    /// Reads credentials again that were refused; somebody may have renewed them. The request is tried again by whoever
+    /// asked.
     async fn renew(&self) {
         {
-            let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut current = self.current();
             if current.read.elapsed() < RENEW_AT_MOST_EVERY {
                 return;
             }
             current.read = Instant::now();
         }
+        self.read_again("refused").await;
+    }
+
+    /// Reads the credentials again if a file changed that they come from: the old ones may be good for ever, at a server
+    /// that has gone.
+    async fn follow_files(&self) {
+        let changed = match &self.current().files {
+            None => true,
+            Some(files) => files.iter().any(|file| Stamp::of(&file.path) != *file),
+        };
+        if changed {
+            self.read_again("changed").await;
+        }
+    }
+
+    async fn read_again(&self, because: &'static str) {
+        // Before they are read: what changes meanwhile is seen the next time.
+        let files = config::credential_files(&self.kubeconfig);
+        let files = files.iter().map(|file| Stamp::of(file)).collect();
         let config = config::read_kubeconfig(&self.kubeconfig).await;
         let kube = config.and_then(|config| kube::Client::try_from(config).map_err(|error| error.to_string()));
         match kube {
             Ok(kube) => {
-                tracing::info!("Credentials were refused and have been read again");
-                self.current.lock().unwrap_or_else(PoisonError::into_inner).kube = kube;
+                let mut current = self.current();
+                // The first time only whether they changed since the start was not known.
+                if current.files.replace(files).is_some() {
+                    tracing::info!(because, "Credentials have been read again");
+                }
+                current.kube = kube;
+                self.doubt();
             }
-            Err(error) => tracing::error!(error, "Credentials were refused, and cannot be read again"),
+            Err(error) => tracing::error!(because, error, "Credentials cannot be read again"),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Stamp ===
+
+impl Stamp {
+    fn of(path: &Path) -> Self {
+        let seen = std::fs::metadata(path).ok();
+        Self {
+            path: path.to_owned(),
+            seen: seen.map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec())),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs,
     io::{self, Read as _},
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
@@ -19,7 +19,20 @@ use super::{kubelet_root::KubeletRoot, lock::readable};
 
 const NAME: &str = "kubelet";
 const DEFAULT_ROOT: &str = "/var/lib/kubelet";
-const ROOT_FLAG: &[u8] = b"--root-dir";
+const ROOT_FLAG: &[u8] = b"root-dir";
+/// Programs that hold a kubelet or start one, each with the arguments that make it do so; without any it always does.
+const HOLDERS: [(&str, &[&[u8]]); 8] = [
+    ("kubelite", &[]),
+    ("k3s-server", &[]),
+    ("k3s-agent", &[]),
+    ("k3s", &[b"server", b"agent"]),
+    ("rke2", &[b"server", b"agent"]),
+    ("k0s", &[b"worker", b"controller"]),
+    ("microshift", &[b"run"]),
+    ("hyperkube", &[b"kubelet"]),
+];
+/// How holders are told what to tell their kubelet.
+const HOLDERS_FLAG: &[u8] = b"--kubelet-arg=";
 
 /// A kubelet that works, or may work, on our pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +52,16 @@ pub enum Why {
     SameDirectory,
     /// Its directory could not be looked at: better one too many.
     Unreadable(Errno),
+    /// It holds a kubelet whose directory is not on its command line: better one too many.
+    Unsaid,
+}
+
+/// What a process is by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Kubelet,
+    /// By these arguments, if they are not none.
+    Holder(&'static [&'static [u8]]),
 }
 
 type File = (u64, u64);
@@ -93,10 +116,10 @@ fn find_among(
             continue;
         };
         let dir = entry.path();
-        if !wanted(pid, &|| is_kubelet(&dir)) {
+        if !wanted(pid, &|| kind(&dir).is_some()) {
             continue;
         }
-        if let Some(why) = why(&dir, root) {
+        if let Some(why) = kind(&dir).and_then(|kind| why(kind, &dir, root)) {
             let command = readable(fs::read(dir.join("cmdline")).unwrap_or_default());
             found.push(KubeletProcess { pid, command, why });
         }
@@ -106,40 +129,65 @@ fn find_among(
 }
 
 /// By its name. A process that is gone by now is none; to read the name procfs denies to nobody.
-fn is_kubelet(dir: &Path) -> bool {
+fn kind(dir: &Path) -> Option<Kind> {
     // A name has 15 bytes and a newline at most. Not `fs::read`, which asks for the size and the end, too.
     let mut name = [0; 32];
     let read = fs::File::open(dir.join("comm")).and_then(|mut file| file.read(&mut name));
-    read.is_ok_and(|length| name[..length].trim_ascii_end() == NAME.as_bytes())
+    let name = std::str::from_utf8(name[..read.ok()?].trim_ascii_end()).ok()?;
+    if name.strip_prefix(NAME).is_some_and(is_version) {
+        return Some(Kind::Kubelet);
+    }
+    let holder = HOLDERS.iter().find(|(holder, _)| name == *holder);
+    holder.map(|(_, by)| Kind::Holder(by))
+}
+
+/// What may follow the name in that of a file: nothing, or a version such as `-v1.36.3`.
+fn is_version(rest: &str) -> bool {
+    let number = rest.trim_start_matches(['-', '_', '.']).trim_start_matches('v');
+    rest.is_empty() || number.starts_with(|c: char| c.is_ascii_digit())
 }
 
 /// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere or has ended.
-fn why(dir: &Path, root: &KubeletRoot) -> Option<Why> {
-    let ours = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
-    let (Ok(our_root), Ok(our_pods)) = (ours(root.path()), ours(root.pods())) else {
-        return Some(Why::Unreadable(Errno::NOENT));
-    };
-    let theirs = || -> Result<bool, Errno> {
-        let arguments = fs::read(dir.join("cmdline")).map_err(|error| super::mounts::errno(&error))?;
-        let their_root = root_dir(&arguments);
-        let base = base(dir, &their_root)?;
-        match identity(&base, &their_root.join("pods")) {
-            Ok(pods) => Ok(pods == our_pods),
-            // Just starting, and not ours unless it starts in our directory.
-            Err(Errno::NOENT) => match identity(&base, &their_root) {
-                Ok(root) => Ok(root == our_root),
-                Err(Errno::NOENT) => Ok(false),
-                Err(errno) => Err(errno),
-            },
-            Err(errno) => Err(errno),
-        }
-    };
-    match theirs() {
-        Ok(true) => Some(Why::SameDirectory),
-        Ok(false) => None,
-        Err(_) if has_ended(dir) => None,
+fn why(kind: Kind, dir: &Path, root: &KubeletRoot) -> Option<Why> {
+    match works_here(kind, dir, root) {
+        Ok(None) => None,
+        Ok(Some(Why::Unsaid)) | Err(_) if has_ended(dir) => None,
+        Ok(why) => why,
         Err(errno) => Some(Why::Unreadable(errno)),
     }
+}
+
+fn works_here(kind: Kind, dir: &Path, root: &KubeletRoot) -> Result<Option<Why>, Errno> {
+    let ours = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    let (Ok(our_root), Ok(our_pods)) = (ours(root.path()), ours(root.pods())) else {
+        return Err(Errno::NOENT);
+    };
+    let arguments = fs::read(dir.join("cmdline")).map_err(|error| super::mounts::errno(&error))?;
+    let their_root = match (kind, root_dir(&arguments)) {
+        (Kind::Holder(by), _) if !holds(by, &arguments) => return Ok(None),
+        (Kind::Holder(_), None) => return Ok(Some(Why::Unsaid)),
+        (Kind::Holder(_) | Kind::Kubelet, Some(said)) => said,
+        (Kind::Kubelet, None) => DEFAULT_ROOT.into(),
+    };
+    let base = base(dir, &their_root)?;
+    let is_ours = match identity(&base, &their_root.join("pods")) {
+        Ok(pods) => pods == our_pods,
+        // Just starting, and not ours unless it starts in our directory.
+        Err(Errno::NOENT) => match identity(&base, &their_root) {
+            Ok(root) => root == our_root,
+            Err(Errno::NOENT) => false,
+            Err(errno) => return Err(errno),
+        },
+        Err(errno) => return Err(errno),
+    };
+    Ok(is_ours.then_some(Why::SameDirectory))
+}
+
+/// Whether a holder was told to hold a kubelet, and not to do something else. Some write their command line anew, as one
+/// text; one without any has threads left and no memory.
+fn holds(by: &[&[u8]], arguments: &[u8]) -> bool {
+    let mut words = arguments.split(|byte| b"\0 ".contains(byte));
+    by.is_empty() || arguments.is_empty() || words.any(|word| by.contains(&word))
 }
 
 /// Where the kubelet looks its root directory up: in its own root file system, or its working directory.
@@ -186,18 +234,25 @@ fn has_ended(dir: &Path) -> bool {
     tasks.count() <= 1 && is_zombie()
 }
 
-/// The root directory by the command line; the last flag counts.
-fn root_dir(arguments: &[u8]) -> PathBuf {
-    let mut found = OsString::from(DEFAULT_ROOT);
+/// The root directory by the command line; the last flag counts. A kubelet reads `_` in its name as `-`.
+fn root_dir(arguments: &[u8]) -> Option<PathBuf> {
+    let mut found = None;
     let mut arguments = arguments.split(|&byte| byte == 0);
     while let Some(argument) = arguments.next() {
-        match argument.strip_prefix(ROOT_FLAG) {
-            Some([]) => found = OsStr::from_bytes(arguments.next().unwrap_or_default()).to_owned(),
-            Some([b'=', value @ ..]) => found = OsStr::from_bytes(value).to_owned(),
-            Some(_) | None => {}
+        let flag = argument.strip_prefix(HOLDERS_FLAG).unwrap_or(argument);
+        let mut parts = flag.splitn(2, |&byte| byte == b'=');
+        let name = parts.next().unwrap_or_default();
+        let name = name.strip_prefix(b"--").unwrap_or(name);
+        if name
+            .iter()
+            .map(|&byte| if byte == b'_' { b'-' } else { byte })
+            .eq(ROOT_FLAG.iter().copied())
+        {
+            let value = parts.next().or_else(|| arguments.next()).unwrap_or_default();
+            found = Some(OsStr::from_bytes(value).into());
         }
     }
-    found.into()
+    found
 }
 
 #[cfg(test)]
@@ -290,13 +345,17 @@ mod tests {
     #[test]
     fn the_root_directory_is_read_from_the_command_line() {
         for (arguments, expected) in [
-            (&["kubelet"][..], "/var/lib/kubelet"),
-            (&["kubelet", "--root-dir", "/a"], "/a"),
-            (&["kubelet", "--root-dir=/a b", "--v=2"], "/a b"),
-            (&["kubelet", "--root-dir=/a", "--root-dir", "/b"], "/b"),
-            (&["kubelet", "--root-directory=/a"], "/var/lib/kubelet"),
+            (&["kubelet"][..], None),
+            (&["kubelet", "--root-dir", "/a"], Some("/a")),
+            (&["kubelet", "--root_dir=/a"], Some("/a")),
+            (&["kubelet", "--root-dir=/a b", "--v=2"], Some("/a b")),
+            (&["kubelet", "--root-dir=/a", "--root-dir", "/b=c"], Some("/b=c")),
+            (&["kubelet", "--root-directory=/a"], None),
+            (&["k3s", "agent", "--kubelet-arg=root-dir=/a"], Some("/a")),
+            (&["k3s", "agent", "--kubelet-arg", "root-dir=/a"], Some("/a")),
         ] {
-            assert_eq!(root_dir((arguments.join("\0") + "\0").as_bytes()), Path::new(expected));
+            let arguments = arguments.join("\0") + "\0";
+            assert_eq!(root_dir(arguments.as_bytes()).as_deref(), expected.map(Path::new));
         }
     }
 
@@ -310,7 +369,31 @@ mod tests {
         machine.process(7, "kubelet", &["kubelet", "--root-dir=/nowhere"]);
         machine.process(8, "kubelet-helper", &["kubelet", "--root-dir=ours"]);
         machine.process(9, "kubelet", &["kubelet"]);
-        assert_eq!(machine.found(), [(5, Why::SameDirectory), (6, Why::SameDirectory)]);
+        machine.process(10, "kubelet-1.36.3", &["kubelet", "--root_dir=ours"]);
+        assert_eq!(machine.found(), [5, 6, 10].map(|pid| (pid, Why::SameDirectory)));
+    }
+
+    #[test]
+    fn what_holds_a_kubelet_counts_unless_it_plainly_does_so_elsewhere_or_does_something_else() {
+        let machine = Machine::new();
+        fs::create_dir_all(machine.path("elsewhere/pods")).unwrap();
+        machine.process(5, "k3s-server", &["/usr/local/bin/k3s server"]);
+        machine.process(6, "k3s", &["k3s", "--debug", "agent"]);
+        machine.process(7, "k3s", &["k3s", "kubectl", "logs"]);
+        machine.process(8, "kubelite", &["kubelite", "--kubelet-args-file=args"]);
+        machine.process(
+            9,
+            "rke2",
+            &["/usr/bin/rke2", "server", "--kubelet-arg=root-dir=elsewhere"],
+        );
+        machine.process(10, "k0s", &["k0s", "worker", "--kubelet-arg=root-dir=ours"]);
+        let gone = machine.process(11, "kubelite", &[]);
+        fs::write(gone.join("stat"), "11 (kubelite) Z 1").unwrap();
+        let unsaid = |pid| (pid, Why::Unsaid);
+        assert_eq!(
+            machine.found(),
+            [unsaid(5), unsaid(6), unsaid(8), (10, Why::SameDirectory)]
+        );
     }
 
     #[test]

@@ -7,7 +7,16 @@ use pod_teardown::{
     journal,
 };
 
-use crate::node::Node;
+use serde_json::json;
+use testbed::{
+    api::ApiServer as _,
+    apiserver::{Config, MemApiServer},
+};
+
+use crate::{
+    node::{NODE, Node},
+    pods::{plain, pod},
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_journal_ends_the_start_and_it_is_said_what_moving_it_away_costs() {
@@ -67,4 +76,26 @@ async fn a_socket_that_a_dead_agent_left_is_replaced_and_only_our_own_is_removed
     assert_eq!(node.stop().await, Ok(()));
     assert!(path.exists());
     drop(another);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubeconfig_that_names_another_server_is_followed_once_the_old_one_is_gone() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.allow_everything();
+    let path = format!("/api/v1/nodes/{NODE}");
+    let metadata = node.admin.get(&path).await.unwrap().body["metadata"].clone();
+    let config = Config {
+        first_version: 5000,
+        ..Config::default()
+    };
+    // The old one ends by that.
+    node.api = MemApiServer::start(config).await.unwrap();
+    node.admin = node.api.admin().unwrap();
+    node.object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
+    node.object(pod("web", &plain()));
+    fs::write(node.path("kubeconfig"), node.api.node_kubeconfig(NODE)).unwrap();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
 }

@@ -42,8 +42,9 @@ async fn held_from_the_start(node: &mut Node) -> String {
 fn kubelet(node: &Node) -> PathBuf {
     let process = node.path("proc/4711");
     fs::create_dir_all(process.join("task/4711")).unwrap();
-    fs::write(process.join("comm"), "kubelet\n").unwrap();
-    let command = format!("/usr/bin/kubelet\0--root-dir={}\0", node.path("kubelet").display());
+    fs::write(process.join("comm"), "kubelet-1.36.3\n").unwrap();
+    let root = node.path("kubelet");
+    let command = format!("/usr/bin/kubelet-1.36.3\0--root_dir={}\0", root.display());
     fs::write(process.join("cmdline"), command).unwrap();
     symlink("/", process.join("root")).unwrap();
     process
