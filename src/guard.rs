@@ -105,7 +105,7 @@ impl Guard {
         node?;
         world.map_err(|cause| ApiError::Held {
             verb: "GET",
-            path: "/api/v1/nodes".to_owned(),
+            path: format!("/api/v1/nodes/{}", api.node_name()),
             cause,
         })
     }
@@ -114,7 +114,7 @@ impl Guard {
         let mut state = self.lock();
         if state.world != world {
             match &world {
-                Ok(()) => tracing::info!("The Node is the recorded one and this machine is its machine"),
+                Ok(()) => tracing::info!("The Node is the recorded one, and does not speak of another machine"),
                 Err(why) => tracing::error!(why, "Wrong world: nothing is touched"),
             }
         }

@@ -15,6 +15,7 @@ use tokio::{
 use super::{Change, known::KnownPods};
 use crate::{
     api::{ApiClient, ApiError, WatchLine},
+    clock::rounded,
     counters::Counters,
     guard::{Census, Guard},
     pod::PodView,
@@ -305,7 +306,12 @@ impl PodSource {
     }
 
     fn lost(&self, error: &ApiError, pause: Duration) {
-        tracing::warn!(%error, retry_in = ?crate::clock::rounded(pause), "API server is not to be had; what is known stays known");
+        let retry_in = rounded(pause);
+        match error {
+            // The guard has told it.
+            ApiError::Held { .. } => tracing::debug!(%error, ?retry_in, "Nothing is listed in a wrong world"),
+            error => tracing::warn!(%error, ?retry_in, "API server is not to be had; what is known stays known"),
+        }
         self.report.send_modify(|report| {
             if report.state == SourceState::Watching {
                 report.state = SourceState::Lost;

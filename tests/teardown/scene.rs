@@ -229,6 +229,12 @@ impl Scene {
         Ok(())
     }
 
+    /// Starts this scene's agent where it will see no pod.
+    pub fn start_agent_in_a_wrong_world(&mut self) -> Result<()> {
+        self.agent = Some(Arc::new(self.spawn_agent(&[])?));
+        Ok(())
+    }
+
     /// Starts an agent with more flags and waits for nothing.
     pub fn spawn_agent(&self, more: &[&str]) -> Result<AgentProcess> {
         AgentProcess::spawn(&self.stage, Path::new(AGENT), more)
