@@ -5,11 +5,13 @@ use std::{fmt, time::Duration};
 use crate::{api::ApiError, record::Step};
 
 pub mod cleanup;
-pub mod containers;
+mod containers;
+pub mod evidence;
 pub mod hooks;
 mod http_hook;
 pub mod on_disk;
 pub mod pod_dir;
+pub mod stop;
 pub mod volumes;
 
 /// One thing that did not work. The rest goes on, and the pod is tried again.
@@ -55,4 +57,14 @@ impl fmt::Display for Failure {
             write!(f, "{} {}: {}", self.step, self.what, self.cause)
         }
     }
+}
+
+/// Failures as a result.
+pub fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
+    if failures.is_empty() { Ok(()) } else { Err(failures) }
+}
+
+/// The first failure, where there is room for one.
+pub fn first(failures: &[Failure]) -> String {
+    failures.first().map(ToString::to_string).unwrap_or_default()
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::{
     effects::{Effects, Outcome},
-    fault::{Cause, Fault, Step, StepError},
+    fault::{Cause, Fault},
     mounts::{Mount, MountTable, errno},
 };
 
@@ -53,6 +53,15 @@ pub enum HierarchyKind {
     Freezer,
     /// The unified hierarchy, alone or beside v1.
     V2,
+}
+
+/// How many hierarchies are looked into. Runtimes put a process at the same place in each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Breadth {
+    /// One that has the cgroup: enough to see that something is there.
+    One,
+    /// Every one: to see that nothing is.
+    Every,
 }
 
 // === impl Cgroups ===
@@ -96,14 +105,20 @@ impl Cgroups {
 
     /// Ids of all processes in the pod's cgroup, in whichever hierarchy.
     pub fn processes(&self, pod: &PodCgroup) -> Result<Vec<i32>, Fault> {
-        self.processes_but(pod, |_| false)
+        self.processes_but(pod, Breadth::Every, |_| false)
     }
 
     /// The same without those that are `known` by the name of the cgroup directly below the pod's that they are in or
     /// below. The empty name stands for the pod's own cgroup.
-    pub fn processes_but(&self, pod: &PodCgroup, known: impl Fn(&OsStr) -> bool) -> Result<Vec<i32>, Fault> {
+    pub fn processes_but(
+        &self,
+        pod: &PodCgroup,
+        breadth: Breadth,
+        known: impl Fn(&OsStr) -> bool,
+    ) -> Result<Vec<i32>, Fault> {
         let mut all = Vec::new();
-        for group in self.groups(pod) {
+        let there = self.groups(pod).filter(Group::exists);
+        for group in there.take(if breadth == Breadth::One { 1 } else { usize::MAX }) {
             all.extend(group.processes_but(&known)?);
         }
         all.sort_unstable();
@@ -123,26 +138,18 @@ impl Cgroups {
         Ok(outcome)
     }
 
-    /// Removes the pod's cgroup where no process is in it, and kills nothing.
-    ///
-    /// What stays is an error: look at [`Self::processes`], and decide whether they may be killed.
-    pub async fn remove_empty(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Vec<StepError>> {
-        let round = self.round(pod, effects, false).await;
-        round.map_err(|faults| faults.into_iter().map(|fault| fault.at(Step::Cgroup)).collect())
-    }
-
     /// Removes the pod's cgroup from all hierarchies, and kills whatever is in it.
-    pub async fn destroy(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Vec<StepError>> {
+    pub async fn destroy(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let mut wait = FIRST_WAIT;
         let mut tries = 1;
         let mut done = Outcome::Nothing;
         loop {
-            match self.round(pod, effects, true).await {
+            match self.round(pod, effects).await {
                 // That nothing is left now may be the work of a round before.
                 Ok(Outcome::Nothing) => return Ok(done),
                 Ok(outcome) => return Ok(outcome),
                 Err(faults) if tries == TRIES || faults.iter().any(Fault::is_held) => {
-                    return Err(faults.into_iter().map(|fault| fault.at(Step::Cgroup)).collect());
+                    return Err(faults);
                 }
                 Err(_again) => done = Outcome::Done,
             }
@@ -152,10 +159,10 @@ impl Cgroups {
         }
     }
 
-    async fn round(&self, pod: &PodCgroup, effects: &Effects, kill: bool) -> Result<Outcome, Vec<Fault>> {
+    async fn round(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let groups: Vec<Group> = self.groups(pod).collect();
         let effects = effects.clone();
-        let result = tokio::task::spawn_blocking(move || round(&groups, &effects, kill)).await;
+        let result = tokio::task::spawn_blocking(move || round(&groups, &effects)).await;
         // It panicked, or the runtime shuts down: in either case it is not done.
         result.unwrap_or_else(|_| Err(vec![Fault::new("remove cgroup", pod.path(), Errno::INTR)]))
     }
@@ -184,7 +191,7 @@ impl fmt::Display for Cgroups {
 }
 
 /// One attempt in all hierarchies. Most pods' cgroups are empty by now: looking into them comes after trying.
-fn round(groups: &[Group], effects: &Effects, kill: bool) -> Result<Outcome, Vec<Fault>> {
+fn round(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
     let mut outcome = Outcome::Nothing;
     let mut faults = Vec::new();
     let mut busy = Vec::new();
@@ -199,11 +206,9 @@ fn round(groups: &[Group], effects: &Effects, kill: bool) -> Result<Outcome, Vec
             Err(fault) => faults.push(fault),
         }
     }
-    if kill {
-        // The unified hierarchy kills all at once, also what forks meanwhile; so it comes first.
-        busy.sort_by_key(|group| group.kind != HierarchyKind::V2);
-        faults.extend(busy.iter().filter_map(|group| group.kill(effects).err()));
-    }
+    // The unified hierarchy kills all at once, also what forks meanwhile; so it comes first.
+    busy.sort_by_key(|group| group.kind != HierarchyKind::V2);
+    faults.extend(busy.iter().filter_map(|group| group.kill(effects).err()));
     for group in busy {
         match group.remove_tree(effects) {
             Ok(Outcome::Nothing) => {}

@@ -1,4 +1,4 @@
-//! What went wrong on the node, with verb and path, and the step of the teardown that it belongs to.
+//! What went wrong on the node, with verb and path.
 
 use std::{
     ffi::OsString,
@@ -78,29 +78,6 @@ pub struct Fault {
     pub cause: Cause,
 }
 
-/// The steps of a teardown that work on the node's files, mounts and cgroups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// Volumes are unmounted and removed.
-    Volumes,
-    /// The rest of the pod's directory is removed.
-    PodDirectory,
-    /// The pod's cgroup is emptied and removed.
-    Cgroup,
-    /// The pod's logs are removed.
-    Logs,
-}
-
-/// A fault and the step it happened in.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{step}: {fault}")]
-pub struct StepError {
-    /// The step.
-    pub step: Step,
-    /// What could not be done.
-    pub fault: Fault,
-}
-
 // === impl Cause ===
 
 impl From<Errno> for Cause {
@@ -125,36 +102,13 @@ impl Fault {
         }
     }
 
-    /// This fault as part of `step`.
-    pub fn at(self, step: Step) -> StepError {
-        StepError { step, fault: self }
-    }
-
     /// Whether the gate was the cause, so that trying anything else now is in vain.
     pub fn is_held(&self) -> bool {
         matches!(self.cause, Cause::Held(_))
     }
 }
 
-// === impl Step, Pids ===
-
-impl Step {
-    /// The name of the step in logs and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Volumes => "volumes",
-            Self::PodDirectory => "pod-directory",
-            Self::Cgroup => "cgroup",
-            Self::Logs => "logs",
-        }
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+// === impl Pids ===
 
 impl fmt::Display for Pids {
     /// The first few suffice to find the culprit.
@@ -175,13 +129,10 @@ mod tests {
 
     #[test]
     fn a_hostile_path_stays_on_one_line_of_the_log() {
-        let fault = Fault::new("remove", "/pods/a\nERROR forged", Errno::PERM).at(Step::Volumes);
+        let fault = Fault::new("remove", "/pods/a\nERROR forged", Errno::PERM);
         let line = fault.to_string();
         assert!(!line.contains('\n'), "{line}");
-        assert!(
-            line.starts_with("volumes: cannot remove \"/pods/a\\nERROR forged\": "),
-            "{line}"
-        );
+        assert!(line.starts_with("cannot remove \"/pods/a\\nERROR forged\": "), "{line}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::{
     dirs::Dir,
     effects::{Effects, Outcome},
-    fault::{Fault, Step, StepError},
+    fault::Fault,
     mounts::errno,
 };
 
@@ -56,13 +56,11 @@ impl PodLogs {
     }
 
     /// Removes the links in `links`, such as `/var/log/containers`, then the directory. A missing one is no failure.
-    pub async fn remove(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<StepError>> {
+    pub async fn remove(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let (logs, links, effects) = (self.clone(), links.to_owned(), effects.clone());
         let result = tokio::task::spawn_blocking(move || logs.remove_now(&links, &effects)).await;
         // It panicked, or the runtime shuts down: in either case it is not done.
-        result
-            .unwrap_or_else(|_| Err(vec![Fault::new("remove", self.path(), Errno::INTR)]))
-            .map_err(|faults| faults.into_iter().map(|fault| fault.at(Step::Logs)).collect())
+        result.unwrap_or_else(|_| Err(vec![Fault::new("remove", self.path(), Errno::INTR)]))
     }
 
     fn remove_now(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
@@ -154,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    async fn remove(logs: &PodLogs, links: &Path) -> Result<Outcome, Vec<StepError>> {
+    async fn remove(logs: &PodLogs, links: &Path) -> Result<Outcome, Vec<Fault>> {
         logs.remove(links, &Effects::ungated()).await
     }
 

@@ -11,18 +11,19 @@ use tokio::{
 use super::{
     Failure,
     hooks::{self, HookError, HookPlace},
+    stop::{Stop, passed},
 };
 use crate::{
     context::Context,
     node::{
         cri::{
             CriError,
-            types::{Container, ContainerState, RuntimePod},
+            types::{Container, ContainerState},
         },
         effects::{Effect, Held},
     },
-    pod::{ContainerView, Hook, PodView, Role},
-    record::{Record, Step},
+    pod::{ContainerView, Hook, Role},
+    record::Step,
     report::events::Reason,
 };
 
@@ -30,20 +31,6 @@ use crate::{
 pub const MIN_STOP: Duration = Duration::from_secs(2);
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.
 const MAX_STOP: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-
-/// Everything that stopping the containers of one pod needs.
-pub struct Stop<'a> {
-    /// Clients and journal.
-    pub context: &'a Context,
-    /// The pod.
-    pub view: &'a PodView,
-    /// What of it runs.
-    pub observed: &'a RuntimePod,
-    /// When the grace period is over; it may come nearer while this runs.
-    pub deadline: watch::Receiver<Instant>,
-    /// The pod's story.
-    pub record: &'a Record,
-}
 
 /// One container to stop, and the order it stands in.
 struct Stoppable<'a> {
@@ -55,8 +42,8 @@ struct Stoppable<'a> {
 }
 
 impl Stop<'_> {
-    /// Stops every container that may run. All failures are collected; none keeps another container from its stop.
-    pub async fn all(&self) -> Vec<Failure> {
+    /// Stops every container that may run.
+    pub(super) async fn containers(&self) -> Vec<Failure> {
         let stoppables: Vec<_> = self
             .observed
             .running()
@@ -281,18 +268,4 @@ impl Stop<'_> {
 
 fn role(spec: Option<&ContainerView>) -> Role {
     spec.map_or(Role::Regular, |spec| spec.role)
-}
-
-/// Returns when the deadline is over, wherever it has moved in the meantime.
-pub async fn passed(mut deadline: watch::Receiver<Instant>) {
-    loop {
-        let at = *deadline.borrow_and_update();
-        tokio::select! {
-            () = sleep_until(at) => return,
-            changed = deadline.changed() => if changed.is_err() {
-                sleep_until(at).await;
-                return;
-            },
-        }
-    }
 }

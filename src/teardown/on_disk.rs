@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use crate::node::{
     dirs::Dir,
     effects::{Effects, Outcome},
-    fault::{Cause, Fault, Step, StepError},
+    fault::{Cause, Fault},
     mounts::{Mounts, unmount},
     pod_dir::PodDir,
 };
@@ -34,19 +34,16 @@ pub(super) struct Work<'a> {
 
 /// Runs `work` where it may block: an unmount can take long, and can hang on a server that is gone.
 pub(super) async fn blocking(
-    step: Step,
     pod: &PodDir,
     mounts: &Arc<Mounts>,
     effects: &Effects,
     work: fn(&PodDir, &Mounts, &Effects) -> Result<DiskReport, Vec<Fault>>,
-) -> Result<DiskReport, Vec<StepError>> {
+) -> Result<DiskReport, Vec<Fault>> {
     let (pod, mounts, effects) = (pod.clone(), mounts.clone(), effects.clone());
     let path = pod.path().to_owned();
     let result = tokio::task::spawn_blocking(move || work(&pod, &mounts, &effects)).await;
     // It panicked, or the runtime shuts down: in either case it is not done.
-    result
-        .unwrap_or_else(|_| Err(vec![Fault::new("work on", path, Errno::INTR)]))
-        .map_err(|faults| faults.into_iter().map(|fault| fault.at(step)).collect())
+    result.unwrap_or_else(|_| Err(vec![Fault::new("work on", path, Errno::INTR)]))
 }
 
 // === impl Work ===

@@ -6,7 +6,7 @@ use super::on_disk::{DiskReport, Work, blocking};
 use crate::node::{
     dirs::Dir,
     effects::Effects,
-    fault::{Cause, Fault, Step, StepError},
+    fault::{Cause, Fault},
     mounts::Mounts,
     pod_dir::{PodDir, names},
 };
@@ -14,12 +14,8 @@ use crate::node::{
 /// Removes what is left of the pod's directory, after its API object is gone.
 ///
 /// Refused while a volume is left or anything is mounted below.
-pub async fn remove_pod_dir(
-    pod: &PodDir,
-    mounts: &Arc<Mounts>,
-    effects: &Effects,
-) -> Result<DiskReport, Vec<StepError>> {
-    blocking(Step::PodDirectory, pod, mounts, effects, remove).await
+pub async fn remove_pod_dir(pod: &PodDir, mounts: &Arc<Mounts>, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
+    blocking(pod, mounts, effects, remove).await
 }
 
 fn remove(pod: &PodDir, mounts: &Mounts, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {

@@ -9,7 +9,7 @@ pub use super::on_disk::DiskReport as VolumesReport;
 use super::on_disk::{Work, blocking};
 use crate::node::{
     effects::Effects,
-    fault::{Cause, Fault, Step, StepError},
+    fault::{Cause, Fault},
     mounts::{MountTable, Mounts},
     pod_dir::{PodDir, names, two_levels},
 };
@@ -26,8 +26,8 @@ pub async fn tear_down_volumes(
     pod: &PodDir,
     mounts: &Arc<Mounts>,
     effects: &Effects,
-) -> Result<VolumesReport, Vec<StepError>> {
-    blocking(Step::Volumes, pod, mounts, effects, take_away).await
+) -> Result<VolumesReport, Vec<Fault>> {
+    blocking(pod, mounts, effects, take_away).await
 }
 
 fn take_away(pod: &PodDir, mounts: &Mounts, effects: &Effects) -> Result<VolumesReport, Vec<Fault>> {

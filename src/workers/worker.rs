@@ -1,10 +1,9 @@
 //! The worker of one pod: looks, stops, reports, cleans, deletes. Every attempt starts from what is really there, so
 //! that it does not matter how far an earlier one came.
 
-use std::{convert::Infallible, ffi::OsStr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use futures::future::join_all;
 use k8s_openapi::api::core::v1::PodStatus;
 use tokio::{
     sync::watch,
@@ -13,13 +12,7 @@ use tokio::{
 
 use crate::{
     context::Context,
-    node::{
-        cgroups::{self, PodCgroup, Qos},
-        cri::types::{RuntimePod, Sandbox},
-        effects,
-        fault::StepError,
-        pod_dir::PodDir,
-    },
+    node::{cri::types::RuntimePod, fault::Fault},
     pod::PodView,
     record::{Record, Stage, Step},
     report::{
@@ -29,11 +22,7 @@ use crate::{
         status::Stage as StatusStage,
         told::Told,
     },
-    teardown::{
-        Failure, cleanup,
-        containers::{MIN_STOP, Stop, passed},
-        volumes,
-    },
+    teardown::{Failure, cleanup, collected, evidence, first, stop::Stop, volumes},
     workers::quiet::Urgent,
 };
 
@@ -42,9 +31,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// While the guard holds everything back, it is asked so often whether it still does.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// Until a container that had the shortest of all stops has its SIGKILL.
-const AFTER_KILL: Duration = MIN_STOP.saturating_add(Duration::from_secs(1));
 
 /// What a worker is told about its pod; a newer one replaces an older one that it has not looked at.
 #[derive(Debug, Clone)]
@@ -157,17 +143,16 @@ impl Worker {
         let PodUpdate { view, removed } = update;
         let (observed, ()) = tokio::join!(self.look(view), self.remembered());
         let observed = observed?;
-        self.guard(view, *removed, &observed)?;
+        evidence::all_agree(&self.context, view, *removed, &observed)?;
         self.stop(view, *removed, &observed).await?;
         let stopped = self.look(view).await?;
         self.context.quiet.moved();
-        self.nothing_runs(&stopped)?;
-        self.all_are_known(view, &stopped)?;
-        nothing_is_prepared(view)?;
+        evidence::nothing_runs(&self.context, view, &stopped)?;
+        evidence::nothing_is_prepared(view)?;
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
         let (mut gone, mut shown) = (*removed, None);
-        if !view.attachable_volumes && !self.pod_dir(view)?.may_hold_attached() {
+        if !view.attachable_volumes && !self.context.pod_dir(view)?.may_hold_attached() {
             shown = self.status(view, gone, &stopped, StatusStage::Stopped, None).await?;
             gone = shown.is_none();
         }
@@ -201,56 +186,7 @@ impl Worker {
         }
     }
 
-    /// Runtime, cgroups and the kubelet's directory must tell of the same pod. If they do not, this is the wrong runtime,
-    /// or one that has lost its memory, or these are the wrong cgroups or the wrong directory: nothing may be concluded
-    /// from what is not there. A kubelet removes the directory of a pod only after its object is gone.
-    fn guard(&self, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
-        let lives = observed.running().next().is_some() || observed.sandboxes.iter().any(Sandbox::is_ready);
-        if lives && self.pod_cgroups(view).next().transpose()?.is_none() {
-            let why = format!(
-                "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
-                self.context.cgroup_root.trim_end_matches('/')
-            );
-            return Err(vec![Failure::new(Step::Cgroup, "", why)]);
-        }
-        if !removed && !observed.is_gone() {
-            let dir = self.pod_dir(view)?;
-            let there = dir
-                .open()
-                .map_err(|fault| vec![Failure::new(Step::Volumes, "", fault)])?;
-            if there.is_none() {
-                let why = format!(
-                    "held: the runtime has the pod, but there is no {}; is --kubelet-root the kubelet's --root-dir?",
-                    dir.path().display()
-                );
-                return Err(vec![Failure::new(Step::Volumes, "", why)]);
-            }
-        }
-        self.all_are_known(view, observed)
-    }
-
-    /// Again after the stop: a runtime that has lost its memory meanwhile calls what it does not know stopped, too.
-    fn all_are_known(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
-        for cgroup in self.pod_cgroups(view) {
-            let cgroup = cgroup?;
-            let name = cgroup.path().display().to_string();
-            let known = |child: &OsStr| is_known(observed, &child.to_string_lossy());
-            let processes = self.context.cgroups.processes_but(&cgroup, known);
-            let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
-            if let Some(first) = processes.first() {
-                let why = format!(
-                    "held: it holds {} processes (first pid {first}) of which the runtime knows no container; \
-                     is --cri-endpoint the runtime of this node's pods? If it is, end the processes by hand",
-                    processes.len()
-                );
-                return Err(vec![Failure::new(Step::Cgroup, &name, why)]);
-            }
-        }
-        Ok(())
-    }
-
-    /// Containers, then sandboxes. The stop of a sandbox kills what is left in it at once: where a container could not be
-    /// stopped, it waits for the end of the grace period. The status as it is goes out meanwhile.
+    /// The status as it is goes out meanwhile.
     async fn stop(&self, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let stop = Stop {
             context: &self.context,
@@ -259,33 +195,8 @@ impl Worker {
             deadline: self.deadline.clone(),
             record: &self.record,
         };
-        let kill = async {
-            let mut failures = stop.all().await;
-            let in_time = *self.deadline.borrow() > Instant::now();
-            if !observed.sandboxes.is_empty() && (failures.is_empty() || !in_time) {
-                let span = self.record.span(Step::Sandbox, "");
-                let stops = observed
-                    .sandboxes
-                    .iter()
-                    .map(|sandbox| self.context.cri.stop_sandbox(&sandbox.id));
-                let results = join_all(stops).await;
-                let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
-                match failed.first() {
-                    Some(error) => span.failed(error),
-                    None => span.done(),
-                }
-                failures.extend(failed.iter().map(|error| Failure::new(Step::Sandbox, "", error)));
-            }
-            failures
-        };
-        let kill = async {
-            tokio::select! {
-                failures = kill => failures,
-                never = self.thaw(view) => match never {},
-            }
-        };
         if removed || observed.is_gone() {
-            return collected(kill.await);
+            return collected(stop.everything().await);
         }
         // Not waited for: what it says is older than what the next status will say, and the API server refuses it
         // once anything newer is there.
@@ -296,43 +207,9 @@ impl Worker {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            failures = kill => collected(failures),
+            failures = stop.everything() => collected(failures),
             () = as_it_is => unreachable!("pending never ends"),
         }
-    }
-
-    /// Once the runtime has sent its SIGKILL: what is frozen takes none, and the end of it would be waited for in vain.
-    async fn thaw(&self, view: &PodView) -> Infallible {
-        passed(self.deadline.clone()).await;
-        sleep(AFTER_KILL).await;
-        for cgroup in self.pod_cgroups(view) {
-            let thawed = cgroup.and_then(|cgroup| {
-                let thawed = self.context.cgroups.thaw(&cgroup, &self.context.effects);
-                thawed.map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])
-            });
-            match thawed {
-                Ok(effects::Outcome::Nothing) => {}
-                Ok(outcome) => tracing::info!(?outcome, "Frozen processes are thawed, to die of their SIGKILL"),
-                Err(failures) => tracing::warn!(cause = first(&failures), "Frozen processes cannot be thawed"),
-            }
-        }
-        std::future::pending().await
-    }
-
-    fn nothing_runs(&self, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
-        if self.context.effects.dry_run() {
-            return Ok(());
-        }
-        let running = observed.running().map(|container| {
-            Failure::new(
-                Step::Kill,
-                &container.name,
-                format_args!("still {:?} after its stop", container.state),
-            )
-        });
-        let ready = observed.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
-        let ready = ready.map(|sandbox| Failure::new(Step::Sandbox, &sandbox.id, "still ready after its stop"));
-        collected(running.chain(ready).collect())
     }
 
     /// The status that the API shows now; `None` if the object is gone.
@@ -356,7 +233,7 @@ impl Worker {
 
     /// Volumes first: what a memory volume holds is charged to the cgroup.
     async fn clean_node(&self, view: &PodView) -> Result<(), Vec<Failure>> {
-        let dir = self.pod_dir(view)?;
+        let dir = self.context.pod_dir(view)?;
         let span = self.record.span(Step::Volumes, "");
         let result = volumes::tear_down_volumes(&dir, &self.context.mounts, &self.context.effects).await;
         let result = result.map(drop).map_err(faults(Step::Volumes));
@@ -364,31 +241,13 @@ impl Worker {
         result?;
         let span = self.record.span(Step::Cgroup, "");
         let mut failures = Vec::new();
-        for cgroup in self.pod_cgroups(view) {
+        for cgroup in self.context.pod_cgroups(view) {
             let result = self.context.cgroups.destroy(&cgroup?, &self.context.effects).await;
             failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
         }
         let result = collected(failures);
         span.end(&result.as_ref().map_err(|failures| first(failures)));
         result
-    }
-
-    /// The pod's cgroups that are there, below whichever QoS parent: the class in the API is what somebody wrote, and a
-    /// look costs little.
-    fn pod_cgroups(&self, view: &PodView) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
-        let uid = view.pod.uid.clone();
-        [Qos::Burstable, Qos::Guaranteed, Qos::BestEffort]
-            .into_iter()
-            .map(move |qos| {
-                cgroups::pod_cgroup_name(&self.context.cgroup_root, qos, uid.as_str())
-                    .map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])
-            })
-            .filter(|cgroup| cgroup.as_ref().map_or(true, |it| self.context.cgroups.exists(it)))
-    }
-
-    fn pod_dir(&self, view: &PodView) -> Result<PodDir, Vec<Failure>> {
-        PodDir::new(&self.context.kubelet_root, view.pod.uid.as_str())
-            .map_err(|error| vec![Failure::new(Step::Volumes, view.pod.uid.as_str(), error)])
     }
 
     async fn final_delete(&self, view: &PodView, shown: &PodStatus) -> Result<(), Vec<Failure>> {
@@ -401,7 +260,7 @@ impl Worker {
     /// When nobody waits any more: containers, sandboxes, logs, directory.
     async fn clean_up(&self, view: &PodView) -> Result<(), Vec<Failure>> {
         let _place = self.context.quiet.place().await;
-        let dir = self.pod_dir(view)?;
+        let dir = self.context.pod_dir(view)?;
         let span = self.record.span(Step::Cleanup, "");
         let result = cleanup::remove(&self.context, view, &dir).await;
         span.end(&result.as_ref().map_err(|failures| first(failures)));
@@ -437,40 +296,6 @@ impl Worker {
     }
 }
 
-/// A terminal phase lets the claims be given to others, so it has to wait until the devices are released.
-fn nothing_is_prepared(view: &PodView) -> Result<(), Vec<Failure>> {
-    if view.dynamic_resources {
-        let why = "the pod has dynamic resources (DRA), which this version cannot release; they and the pod wait for a kubelet";
-        return Err(vec![Failure::new(Step::Sandbox, "", why)]);
-    }
-    Ok(())
-}
-
-/// Whether the processes in this cgroup below the pod's, or with an empty name in the pod's own, are the pod's to end.
-/// Runtimes name a cgroup by the id of what is in it. Who is in the pod's own was moved there by somebody: a runtime
-/// that remembers containers of the pod is the right one to end the pod all the same.
-fn is_known(observed: &RuntimePod, child: &str) -> bool {
-    if child.is_empty() {
-        return !observed.containers.is_empty();
-    }
-    let containers = observed.containers.iter().map(|container| &container.id);
-    let mut ids = containers.chain(observed.sandboxes.iter().map(|sandbox| &sandbox.id));
-    ids.any(|id| !id.is_empty() && child.contains(id.as_str()))
-}
-
-fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
-    if failures.is_empty() { Ok(()) } else { Err(failures) }
-}
-
-fn faults(step: Step) -> impl Fn(Vec<StepError>) -> Vec<Failure> {
-    move |errors| {
-        errors
-            .iter()
-            .map(|error| Failure::new(step, "", &error.fault))
-            .collect()
-    }
-}
-
-fn first(failures: &[Failure]) -> String {
-    failures.first().map(ToString::to_string).unwrap_or_default()
+fn faults(step: Step) -> impl Fn(Vec<Fault>) -> Vec<Failure> {
+    move |faults| faults.iter().map(|fault| Failure::new(step, "", fault)).collect()
 }

@@ -9,9 +9,8 @@ use std::{
 };
 
 use pod_teardown::node::{
-    cgroups::{Cgroups, HierarchyKind, PodCgroup, Qos, pod_cgroup_name},
+    cgroups::{Breadth, Cgroups, HierarchyKind, PodCgroup, Qos, pod_cgroup_name},
     effects::{Effects, Outcome},
-    fault::Cause,
 };
 
 use crate::space::{UID, block_on};
@@ -94,7 +93,7 @@ impl Pod {
         self.cgroups.processes(&self.name).unwrap()
     }
 
-    fn destroy(&self) -> Result<Outcome, Vec<pod_teardown::node::fault::StepError>> {
+    fn destroy(&self) -> Result<Outcome, Vec<pod_teardown::node::fault::Fault>> {
         block_on(self.cgroups.destroy(&self.name, &Effects::ungated()))
     }
 
@@ -132,10 +131,7 @@ fn nap() {
 fn an_empty_cgroup_goes_from_every_hierarchy_also_the_unified_one() {
     let pod = Pod::new();
     assert!(pod.of_kind(HierarchyKind::V2, "").exists() && pod.of_kind(HierarchyKind::Freezer, "").exists());
-    assert_eq!(
-        block_on(pod.cgroups.remove_empty(&pod.name, &Effects::ungated())),
-        Ok(Outcome::Done)
-    );
+    assert_eq!(pod.destroy(), Ok(Outcome::Done));
     pod.assert_gone();
 }
 
@@ -153,27 +149,11 @@ fn a_cgroup_that_is_left_in_one_hierarchy_only_is_found_and_removed() {
 }
 
 #[test]
-fn nested_cgroups_without_processes_go_without_a_kill() {
+fn nested_cgroups_go() {
     let pod = Pod::new();
     for path in pod.paths("container/inner/innermost") {
         fs::create_dir_all(path).unwrap();
     }
-    assert_eq!(
-        block_on(pod.cgroups.remove_empty(&pod.name, &Effects::ungated())),
-        Ok(Outcome::Done)
-    );
-    pod.assert_gone();
-}
-
-#[test]
-fn processes_are_seen_named_and_spared_until_it_is_decided_to_kill_them() {
-    let mut pod = Pod::new();
-    let pid = pod.run("container", "exec sleep 1000");
-    assert_eq!(pod.processes(), [pid]);
-    let errors = block_on(pod.cgroups.remove_empty(&pod.name, &Effects::ungated())).unwrap_err();
-    let named = |cause: &Cause| matches!(cause, Cause::Processes(pids) if pids.0 == [pid]);
-    assert!(errors.iter().all(|error| named(&error.fault.cause)), "{errors:?}");
-    assert_eq!(pod.processes(), [pid]);
     assert_eq!(pod.destroy(), Ok(Outcome::Done));
     pod.assert_gone();
 }
@@ -269,7 +249,7 @@ fn processes_are_told_apart_by_the_cgroup_below_the_pods_that_they_are_in() {
     let other = pod.run("other/deeper", "exec sleep 1000");
     let but = |names: &[&str]| {
         let known = |name: &std::ffi::OsStr| names.iter().any(|it| name == *it);
-        pod.cgroups.processes_but(&pod.name, known).unwrap()
+        pod.cgroups.processes_but(&pod.name, Breadth::Every, known).unwrap()
     };
     let sorted = |mut pids: Vec<i32>| {
         pids.sort_unstable();

@@ -12,7 +12,7 @@ use crate::{
     volumes::{of_each_kind, take_away},
 };
 
-fn remove(space: &Space) -> Result<DiskReport, Vec<pod_teardown::node::fault::StepError>> {
+fn remove(space: &Space) -> Result<DiskReport, Vec<pod_teardown::node::fault::Fault>> {
     block_on(remove_pod_dir(&space.pod, &space.mounts, &Effects::ungated()))
 }
 
@@ -40,16 +40,13 @@ fn a_directory_with_a_volume_or_a_mount_is_refused_as_a_whole() {
         write(&space.pod.path().join("etc-hosts"), "precious");
         let volume = space.volume("configmap", "c");
         let errors = remove(space).unwrap_err();
-        assert_eq!(
-            (&errors[0].fault.path, &errors[0].fault.cause),
-            (&volume, &Cause::StillThere)
-        );
+        assert_eq!((&errors[0].path, &errors[0].cause), (&volume, &Cause::StillThere));
         fs::remove_dir(&volume).unwrap();
 
         let bound = space.pod.path().join("plugins/p");
         fs::create_dir_all(&bound).unwrap();
         bind(&space.outside, &bound);
-        assert_eq!(remove(space).unwrap_err()[0].fault.path, bound);
+        assert_eq!(remove(space).unwrap_err()[0].path, bound);
         assert_eq!(
             fs::read_to_string(space.pod.path().join("etc-hosts")).unwrap(),
             "precious"
@@ -62,7 +59,7 @@ fn a_pod_directory_that_is_a_mount_point_itself_is_never_entered() {
     in_own_namespace(|space| {
         tmpfs(space.pod.path());
         write(&space.pod.path().join("etc-hosts"), "precious");
-        assert_eq!(remove(space).unwrap_err()[0].fault.cause, Cause::OtherFileSystem);
+        assert_eq!(remove(space).unwrap_err()[0].cause, Cause::OtherFileSystem);
         assert_eq!(
             fs::read_to_string(space.pod.path().join("etc-hosts")).unwrap(),
             "precious"

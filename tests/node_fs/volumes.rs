@@ -9,7 +9,7 @@ use std::{
 use pod_teardown::{
     node::{
         effects::{Effects, Held},
-        fault::{Cause, Step, StepError},
+        fault::{Cause, Fault},
     },
     teardown::volumes::{VolumesReport, tear_down_volumes},
 };
@@ -17,11 +17,11 @@ use rustix::io::Errno;
 
 use crate::space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write};
 
-fn tear_down(space: &Space) -> Result<VolumesReport, Vec<StepError>> {
+fn tear_down(space: &Space) -> Result<VolumesReport, Vec<Fault>> {
     tear_down_with(space, &Effects::ungated())
 }
 
-fn tear_down_with(space: &Space, effects: &Effects) -> Result<VolumesReport, Vec<StepError>> {
+fn tear_down_with(space: &Space, effects: &Effects) -> Result<VolumesReport, Vec<Fault>> {
     block_on(tear_down_volumes(&space.pod, &space.mounts, effects))
 }
 
@@ -126,11 +126,8 @@ fn while_a_bind_mount_in_a_volume_is_busy_nothing_of_the_volume_is_removed() {
 
         let errors = tear_down(space).unwrap_err();
         assert_eq!(errors.len(), 1, "{errors:?}");
-        assert_eq!(
-            (&errors[0].fault.path, errors[0].step),
-            (&dir.join("bound"), Step::Volumes)
-        );
-        assert_eq!(errors[0].fault.cause, Cause::Errno(Errno::BUSY));
+        assert_eq!(errors[0].path, dir.join("bound"));
+        assert_eq!(errors[0].cause, Cause::Errno(Errno::BUSY));
         assert_precious(dir.join("own"));
         assert_precious(dir.join("bound/file"));
         assert!(
@@ -156,7 +153,7 @@ fn a_busy_memory_volume_keeps_its_content_and_its_subpaths_do_not_hide_it() {
         let open = fs::File::open(dir.join("sub/file")).unwrap();
         let errors = tear_down(space).unwrap_err();
         assert_eq!(
-            errors.iter().map(|error| &error.fault.path).collect::<Vec<_>>(),
+            errors.iter().map(|error| &error.path).collect::<Vec<_>>(),
             [&dir],
             "{errors:?}"
         );
@@ -248,10 +245,7 @@ fn a_mount_elsewhere_in_the_pods_directory_is_reported_and_not_touched() {
         let odd = space.pod.path().join("containers/app");
         tmpfs(&odd);
         let errors = tear_down(space).unwrap_err();
-        assert_eq!(
-            (&errors[0].fault.path, &errors[0].fault.cause),
-            (&odd, &Cause::StillMounted)
-        );
+        assert_eq!((&errors[0].path, &errors[0].cause), (&odd, &Cause::StillMounted));
         assert_eq!(space.mounted(), [odd]);
     });
 }
@@ -288,9 +282,7 @@ fn a_shut_gate_keeps_everything_as_it_is() {
         let effects = Effects::new(false, Arc::new(move || Err(answer.clone())));
         let errors = tear_down_with(space, &effects).unwrap_err();
         assert!(
-            errors
-                .iter()
-                .any(|error| error.fault.cause == Cause::Held(held.clone())),
+            errors.iter().any(|error| error.cause == Cause::Held(held.clone())),
             "{errors:?}"
         );
         assert_eq!(space.mounted(), mounted);

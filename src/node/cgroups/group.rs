@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process,
 };
@@ -212,6 +213,10 @@ fn tree(path: &Path) -> Result<Vec<PathBuf>, Fault> {
 
 /// The cgroups directly below it; none if it is gone itself.
 fn children(dir: &Path) -> Result<Vec<PathBuf>, Fault> {
+    // A cgroup has two links and one for each below it, and many files, which are dear to list.
+    if fs::symlink_metadata(dir).is_ok_and(|found| found.nlink() == 2) {
+        return Ok(Vec::new());
+    }
     match list(dir) {
         Ok(found) => Ok(found),
         Err(error) if is_gone(&error) => Ok(Vec::new()),

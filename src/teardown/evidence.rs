@@ -1,0 +1,104 @@
+//! What may be concluded from what runtime, cgroups and directories show of a pod.
+
+use std::ffi::OsStr;
+
+use super::Failure;
+use crate::{
+    context::Context,
+    node::{
+        cgroups::Breadth,
+        cri::types::{RuntimePod, Sandbox},
+    },
+    pod::PodView,
+    record::Step,
+};
+
+/// Runtime, cgroups and the kubelet's directory must tell of the same pod. If they do not, this is the wrong runtime,
+/// or one that has lost its memory, or these are the wrong cgroups or the wrong directory: nothing may be concluded
+/// from what is not there. A kubelet removes the directory of a pod only after its object is gone.
+pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+    let lives = observed.running().next().is_some() || observed.sandboxes.iter().any(Sandbox::is_ready);
+    if lives && context.pod_cgroups(view).next().transpose()?.is_none() {
+        let why = format!(
+            "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
+            context.cgroup_root.trim_end_matches('/')
+        );
+        return Err(vec![Failure::new(Step::Cgroup, "", why)]);
+    }
+    if !removed && !observed.is_gone() {
+        let dir = context.pod_dir(view)?;
+        let there = dir
+            .open()
+            .map_err(|fault| vec![Failure::new(Step::Volumes, "", fault)])?;
+        if there.is_none() {
+            let why = format!(
+                "held: the runtime has the pod, but there is no {}; is --kubelet-root the kubelet's --root-dir?",
+                dir.path().display()
+            );
+            return Err(vec![Failure::new(Step::Volumes, "", why)]);
+        }
+    }
+    all_are_known(context, view, observed, Breadth::One)
+}
+
+/// Nothing of the pod runs after its stop.
+pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<(), Vec<Failure>> {
+    let dry_run = context.effects.dry_run();
+    let running = stopped.running().map(|container| {
+        let why = format_args!("still {:?} after its stop", container.state);
+        Failure::new(Step::Kill, &container.name, why)
+    });
+    let ready = stopped.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
+    let ready = ready.map(|sandbox| Failure::new(Step::Sandbox, &sandbox.id, "still ready after its stop"));
+    let failures: Vec<_> = running.chain(ready).filter(|_| !dry_run).collect();
+    if !failures.is_empty() {
+        return Err(failures);
+    }
+    // A runtime that has lost its memory meanwhile calls what it does not know stopped, too.
+    all_are_known(context, view, stopped, Breadth::Every)
+}
+
+/// A terminal phase lets the claims be given to others, so it has to wait until the devices are released.
+pub fn nothing_is_prepared(view: &PodView) -> Result<(), Vec<Failure>> {
+    if view.dynamic_resources {
+        let why = "the pod has dynamic resources (DRA), which this version cannot release; they and the pod wait for a kubelet";
+        return Err(vec![Failure::new(Step::Sandbox, "", why)]);
+    }
+    Ok(())
+}
+
+fn all_are_known(
+    context: &Context,
+    view: &PodView,
+    observed: &RuntimePod,
+    breadth: Breadth,
+) -> Result<(), Vec<Failure>> {
+    for cgroup in context.pod_cgroups(view) {
+        let cgroup = cgroup?;
+        let name = cgroup.path().display().to_string();
+        let known = |child: &OsStr| is_known(observed, &child.to_string_lossy());
+        let processes = context.cgroups.processes_but(&cgroup, breadth, known);
+        let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
+        if let Some(first) = processes.first() {
+            let why = format!(
+                "held: it holds {} processes (first pid {first}) of which the runtime knows no container; \
+                 is --cri-endpoint the runtime of this node's pods? If it is, end the processes by hand",
+                processes.len()
+            );
+            return Err(vec![Failure::new(Step::Cgroup, &name, why)]);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the processes in this cgroup below the pod's, or with an empty name in the pod's own, are the pod's to end.
+/// Runtimes name a cgroup by the id of what is in it. Who is in the pod's own was moved there by somebody: a runtime
+/// that remembers containers of the pod is the right one to end the pod all the same.
+fn is_known(observed: &RuntimePod, child: &str) -> bool {
+    if child.is_empty() {
+        return !observed.containers.is_empty();
+    }
+    let containers = observed.containers.iter().map(|container| &container.id);
+    let mut ids = containers.chain(observed.sandboxes.iter().map(|sandbox| &sandbox.id));
+    ids.any(|id| !id.is_empty() && child.contains(id.as_str()))
+}

@@ -1,0 +1,103 @@
+//! Ending what runs of a pod: its containers, then its sandboxes.
+
+use std::{convert::Infallible, time::Duration};
+
+use futures::future::join_all;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{Failure, containers::MIN_STOP};
+use crate::{
+    context::Context,
+    node::{cri::types::RuntimePod, effects},
+    pod::PodView,
+    record::{Record, Step},
+};
+
+/// Until a container that had the shortest of all stops has its SIGKILL.
+const AFTER_KILL: Duration = MIN_STOP.saturating_add(Duration::from_secs(1));
+
+/// Everything that ending one pod needs.
+pub struct Stop<'a> {
+    /// Clients and journal.
+    pub context: &'a Context,
+    /// The pod.
+    pub view: &'a PodView,
+    /// What of it runs.
+    pub observed: &'a RuntimePod,
+    /// When the grace period is over; it may come nearer while this runs.
+    pub deadline: watch::Receiver<Instant>,
+    /// The pod's story.
+    pub record: &'a Record,
+}
+
+impl Stop<'_> {
+    /// Ends all of it. Failures are collected; none keeps another container from its stop.
+    pub async fn everything(&self) -> Vec<Failure> {
+        let stopped = async {
+            let mut failures = self.containers().await;
+            // The stop of a sandbox kills what is left in it at once: where a container could not be stopped, it waits
+            // for the end of the grace period.
+            if failures.is_empty() || *self.deadline.borrow() <= Instant::now() {
+                failures.extend(self.sandboxes().await);
+            }
+            failures
+        };
+        tokio::select! {
+            failures = stopped => failures,
+            never = self.thaw() => match never {},
+        }
+    }
+
+    async fn sandboxes(&self) -> Vec<Failure> {
+        let sandboxes = &self.observed.sandboxes;
+        if sandboxes.is_empty() {
+            return Vec::new();
+        }
+        let span = self.record.span(Step::Sandbox, "");
+        let stops = sandboxes
+            .iter()
+            .map(|sandbox| self.context.cri.stop_sandbox(&sandbox.id));
+        let results = join_all(stops).await;
+        let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+        span.end(&failed.first().map_or(Ok(()), Err));
+        failed
+            .iter()
+            .map(|error| Failure::new(Step::Sandbox, "", error))
+            .collect()
+    }
+
+    /// Once the runtime has sent its SIGKILL: what is frozen takes none, and the end of it would be waited for in vain.
+    async fn thaw(&self) -> Infallible {
+        passed(self.deadline.clone()).await;
+        sleep(AFTER_KILL).await;
+        for cgroup in self.context.pod_cgroups(self.view) {
+            let thawed = cgroup.and_then(|cgroup| {
+                let thawed = self.context.cgroups.thaw(&cgroup, &self.context.effects);
+                thawed.map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])
+            });
+            match thawed {
+                Ok(effects::Outcome::Nothing) => {}
+                Ok(outcome) => tracing::info!(?outcome, "Frozen processes are thawed, to die of their SIGKILL"),
+                Err(failures) => tracing::warn!(cause = super::first(&failures), "Frozen processes cannot be thawed"),
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// Returns when the deadline is over, wherever it has moved in the meantime.
+pub async fn passed(mut deadline: watch::Receiver<Instant>) {
+    loop {
+        let at = *deadline.borrow_and_update();
+        tokio::select! {
+            () = sleep_until(at) => return,
+            changed = deadline.changed() => if changed.is_err() {
+                sleep_until(at).await;
+                return;
+            },
+        }
+    }
+}
