@@ -6,45 +6,31 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::{sleep, timeout},
-};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     clock::Mark,
     pod::{PodRef, PodUid, PodView},
 };
 
+mod file;
 pub mod peek;
+mod writer;
+
+use file::{NODE_UID, WATCH};
+use writer::{Row, Write, Writer};
 
 /// File in the state directory.
 pub const FILE: &str = "journal.redb";
-const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");
-const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node-v1");
-const NODE_UID: &str = "uid";
-const WATCH: &str = "watch";
-/// The journal holds a few hundred bytes per ending pod; the library's own default is a gigabyte.
-const CACHE_BYTES: usize = 256 << 10;
-/// What nobody waits for may be lost in a crash for so long; a commit costs two syncs of the disk, and pods seldom end
-/// alone.
-const GATHER: Duration = Duration::from_millis(100);
-/// Most writes in one commit.
-const BATCH: usize = 1024;
-
-/// After a failed write, doubled up to the longest; whoever waits for the disk has it tried at once.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
 /// What is known of one pod's end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodEntry {
@@ -103,28 +89,6 @@ pub struct Trouble {
     pub failed: u64,
 }
 
-enum Write {
-    Row(Row),
-    /// In memory only once it is durable, so it brings its own waiter.
-    NodeUid(String, Waiter),
-    Durable(Waiter),
-}
-
-enum Row {
-    Pod(PodUid, Option<Vec<u8>>),
-    Node(&'static str, String),
-}
-
-type Waiter = oneshot::Sender<Result<(), JournalError>>;
-type Open = dyn Fn() -> Result<Database, JournalError> + Send + Sync;
-
-struct Writer {
-    open: Arc<Open>,
-    /// None after an error.
-    database: Option<Database>,
-    state: Arc<Mutex<State>>,
-}
-
 /// A journal that cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("journal: {verb}: {cause}")]
@@ -139,27 +103,22 @@ impl Journal {
     /// Opens or makes the journal in `dir` and starts its writer.
     pub fn open(dir: &Path) -> Result<Self, JournalError> {
         let path = dir.join(FILE);
-        if std::fs::metadata(&path).is_ok_and(|file| file.len() == 0) {
+        if fs::metadata(&path).is_ok_and(|file| file.len() == 0) {
             tracing::warn!(
                 path = %path.display(),
                 "Journal is an empty file: if pods were ending here, their grace begins anew and their hooks run again"
             );
         }
-        Self::open_by(move || {
-            Database::builder()
-                .set_cache_size(CACHE_BYTES)
-                .create(&path)
-                .map_err(failed("open"))
-        })
+        Self::open_by(move || file::open(&path))
     }
 
     fn open_by(
-        open: impl Fn() -> Result<Database, JournalError> + Send + Sync + 'static,
+        open: impl Fn() -> Result<redb::Database, JournalError> + Send + Sync + 'static,
     ) -> Result<Self, JournalError> {
         // The library checks little of what it reads, and panics on what cannot be. Nothing is shared with it.
         let loaded = catch_unwind(AssertUnwindSafe(|| {
             let mut database = open()?;
-            let state = load(&mut database)?;
+            let state = file::load(&mut database)?;
             Ok((database, state))
         }));
         let (database, state) = loaded.unwrap_or_else(|_| Err(JournalError::damaged()))?;
@@ -369,408 +328,5 @@ fn failed<E: std::fmt::Display>(verb: &'static str) -> impl Fn(E) -> JournalErro
     }
 }
 
-fn load(database: &mut Database) -> Result<State, JournalError> {
-    // A page that is wrong in itself would be taken for a shorter list of pods.
-    if !database.check_integrity().map_err(failed("read"))? {
-        tracing::error!("Journal was damaged and has been repaired: the last that was written may be lost");
-    }
-    let write = database.begin_write().map_err(failed("open"))?;
-    write.open_table(PODS).map_err(failed("open"))?;
-    write.open_table(NODE).map_err(failed("open"))?;
-    write.commit().map_err(failed("open"))?;
-    let read = database.begin_read().map_err(failed("read"))?;
-    let node = read.open_table(NODE).map_err(failed("read"))?;
-    let node_uid = node
-        .get(NODE_UID)
-        .map_err(failed("read"))?
-        .map(|uid| uid.value().to_owned());
-    let watch = match node.get(WATCH).map_err(failed("read"))? {
-        None => WatchMemory::default(),
-        Some(json) => serde_json::from_str(json.value()).map_err(failed("read"))?,
-    };
-    let mut pods = HashMap::new();
-    for row in read
-        .open_table(PODS)
-        .map_err(failed("read"))?
-        .iter()
-        .map_err(failed("read"))?
-    {
-        let (uid, bytes) = row.map_err(failed("read"))?;
-        match serde_json::from_slice(bytes.value()) {
-            Ok(entry) => {
-                pods.insert(PodUid::from(uid.value()), entry);
-            }
-            Err(error) => tracing::error!(pod.uid = uid.value(), %error, "Journal entry is unreadable and is ignored"),
-        }
-    }
-    Ok(State {
-        node_uid,
-        watch,
-        pods,
-        trouble: Trouble::default(),
-    })
-}
-
-// === impl Writer ===
-
-impl Writer {
-    /// Takes everything that waits, commits it in one transaction, then tells those who wait for it.
-    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Write>) {
-        let mut batch = Vec::new();
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let more = queue.recv_many(&mut batch, BATCH);
-            let received = match self.database {
-                Some(_) => Some(more.await),
-                None => timeout(pause, more).await.ok(),
-            };
-            let closed = received == Some(0);
-            if closed && self.database.is_some() {
-                return;
-            }
-            if !batch.is_empty() {
-                gather(&mut batch, &mut queue).await;
-            }
-            let mut rows = Vec::new();
-            let mut waiting = Vec::new();
-            for write in batch.drain(..) {
-                match write {
-                    Write::Row(row) => rows.push(row),
-                    Write::NodeUid(uid, done) => {
-                        rows.push(Row::Node(NODE_UID, uid));
-                        waiting.push(done);
-                    }
-                    Write::Durable(done) => waiting.push(done),
-                }
-            }
-            let result = self.write(rows).await;
-            self.tell(&result);
-            for done in waiting {
-                done.send(result.clone()).ok();
-            }
-            if closed {
-                return;
-            }
-            pause = match result {
-                Ok(()) => FIRST_PAUSE,
-                Err(_) => (pause * 2).min(LONGEST_PAUSE),
-            };
-        }
-    }
-
-    /// Rows of a commit that failed are in the copy in memory, which is written whole the next time.
-    async fn write(&mut self, mut rows: Vec<Row>) -> Result<(), JournalError> {
-        let database = self.database.take();
-        if database.is_none() {
-            rows.splice(0..0, lock(&self.state).rows());
-        }
-        let open = Arc::clone(&self.open);
-        let written = tokio::task::spawn_blocking(move || {
-            let (database, whole) = match database {
-                Some(database) => (database, false),
-                None => (open()?, true),
-            };
-            commit(&database, whole, &rows)?;
-            Ok(database)
-        });
-        let database = written.await.unwrap_or_else(|_| Err(JournalError::damaged()))?;
-        self.database = Some(database);
-        Ok(())
-    }
-
-    fn tell(&self, result: &Result<(), JournalError>) {
-        let Trouble { error: before, failed } = &mut lock(&self.state).trouble;
-        match result {
-            Ok(()) if before.is_some() => tracing::info!("Journal is written again, and whole"),
-            Ok(()) => {}
-            Err(error) => {
-                *failed += 1;
-                if before.as_ref() != Some(error) {
-                    tracing::error!(%error, "Journal cannot be written: a restart would not know what was begun");
-                }
-            }
-        }
-        *before = result.as_ref().err().cloned();
-    }
-}
-
-/// Waits for more as long as nobody waits for what is there.
-async fn gather(batch: &mut Vec<Write>, queue: &mut mpsc::UnboundedReceiver<Write>) {
-    let enough = sleep(GATHER);
-    tokio::pin!(enough);
-    while batch.len() < BATCH && !batch.iter().any(|write| !matches!(write, Write::Row(_))) {
-        tokio::select! {
-            more = queue.recv() => match more {
-                Some(more) => batch.push(more),
-                // The agent stops: what is there is the last.
-                None => return,
-            },
-            () = &mut enough => return,
-        }
-    }
-}
-
-fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(), JournalError> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let transaction = database.begin_write().map_err(failed("write"))?;
-    {
-        let mut pods = transaction.open_table(PODS).map_err(failed("write"))?;
-        let mut node = transaction.open_table(NODE).map_err(failed("write"))?;
-        if whole {
-            pods.retain(|_, _| false).map_err(failed("write"))?;
-        }
-        for row in rows {
-            match row {
-                Row::Pod(uid, Some(bytes)) => {
-                    pods.insert(uid.as_str(), bytes.as_slice()).map_err(failed("write"))?;
-                }
-                Row::Pod(uid, None) => {
-                    pods.remove(uid.as_str()).map_err(failed("write"))?;
-                }
-                Row::Node(key, value) => {
-                    node.insert(*key, value.as_str()).map_err(failed("write"))?;
-                }
-            }
-        }
-    }
-    transaction.commit().map_err(failed("write"))
-}
-
 #[cfg(test)]
-mod tests {
-    use std::{
-        io,
-        sync::atomic::{AtomicBool, Ordering},
-    };
-
-    use redb::StorageBackend;
-
-    use super::*;
-    use crate::clock::BootClock;
-
-    fn pod(uid: &str) -> PodRef {
-        PodRef {
-            uid: uid.into(),
-            namespace: "ns".into(),
-            name: "pod".into(),
-        }
-    }
-
-    /// A journal whose file is closed again, as a crash would.
-    async fn reopened(dir: &Path, before: impl AsyncFnOnce(&Journal)) -> Journal {
-        let journal = Journal::open(dir).unwrap();
-        before(&journal).await;
-        journal.durable().await.unwrap();
-        drop(journal);
-        loop {
-            // The writer lets go of the file when it sees that nobody writes any more.
-            match Journal::open(dir) {
-                Ok(journal) => return journal,
-                Err(_) => tokio::task::yield_now().await,
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn what_was_begun_and_which_hooks_ended_is_known_after_a_restart() {
-        let dir = tempfile::tempdir().unwrap();
-        let now = BootClock::new().unwrap().now();
-        let journal = reopened(dir.path(), async |journal: &Journal| {
-            journal.set_node_uid("node-1").await.unwrap();
-            journal.begin(&pod("a"), now.clone(), Duration::from_secs(30));
-            journal.hook_started(&"a".into(), "c1", now.clone()).await.unwrap();
-            journal.hook_started(&"a".into(), "c2", now.clone()).await.unwrap();
-            journal.hook_ended(&"a".into(), "c2").await.unwrap();
-        })
-        .await;
-        assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
-        let entry = journal.pod(&"a".into()).unwrap();
-        assert_eq!(entry.begun, now);
-        assert_eq!((entry.hooks["c1"].ended, entry.hooks["c2"].ended), (false, true));
-    }
-
-    #[tokio::test]
-    async fn a_second_beginning_keeps_the_first_moment_and_the_shorter_grace() {
-        let dir = tempfile::tempdir().unwrap();
-        let clock = BootClock::new().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
-        let first = clock.now();
-        journal.begin(&pod("a"), first.clone(), Duration::from_secs(10));
-        journal.begin(&pod("a"), clock.now(), Duration::from_secs(60));
-        assert_eq!(journal.pod(&"a".into()).unwrap().grace, Duration::from_secs(10));
-        journal.begin(&pod("a"), clock.now(), Duration::from_secs(3));
-        let entry = journal.pod(&"a".into()).unwrap();
-        assert_eq!((entry.begun, entry.grace), (first, Duration::from_secs(3)));
-    }
-
-    #[tokio::test]
-    async fn what_the_watch_knew_is_known_after_a_restart() {
-        let dir = tempfile::tempdir().unwrap();
-        let known = WatchMemory {
-            highest: 42,
-            held: Some("another world".to_owned()),
-        };
-        let journal = reopened(dir.path(), async |journal: &Journal| {
-            assert_eq!(journal.watch_memory(), WatchMemory::default());
-            journal.remember_watch(known.clone());
-        })
-        .await;
-        assert_eq!(journal.watch_memory(), known);
-    }
-
-    #[tokio::test]
-    async fn a_finished_pod_is_forgotten() {
-        let dir = tempfile::tempdir().unwrap();
-        let now = BootClock::new().unwrap().now();
-        let journal = reopened(dir.path(), async |journal: &Journal| {
-            journal.begin(&pod("a"), now, Duration::from_secs(10));
-            journal.durable().await.unwrap();
-            journal.forget(&"a".into());
-        })
-        .await;
-        assert!(journal.unfinished().is_empty());
-    }
-
-    /// A disk that can be full, and keeps what was written to it.
-    #[derive(Debug, Clone, Default)]
-    struct Disk {
-        bytes: Arc<Mutex<Vec<u8>>>,
-        full: Arc<AtomicBool>,
-    }
-
-    impl Disk {
-        fn journal(&self) -> Result<Journal, JournalError> {
-            let disk = self.clone();
-            Journal::open_by(move || {
-                Database::builder()
-                    .create_with_backend(disk.clone())
-                    .map_err(failed("open"))
-            })
-        }
-
-        fn fill(&self, full: bool) {
-            self.full.store(full, Ordering::SeqCst);
-        }
-
-        /// What an agent would know that begins now.
-        fn as_it_is(&self) -> Journal {
-            let copy = self.bytes.lock().unwrap().clone();
-            let disk = Self {
-                bytes: Arc::new(Mutex::new(copy)),
-                full: Arc::default(),
-            };
-            disk.journal().unwrap()
-        }
-
-        fn room(&self) -> io::Result<()> {
-            match self.full.load(Ordering::SeqCst) {
-                true => Err(io::ErrorKind::StorageFull.into()),
-                false => Ok(()),
-            }
-        }
-    }
-
-    impl StorageBackend for Disk {
-        fn len(&self) -> io::Result<u64> {
-            Ok(self.bytes.lock().unwrap().len() as u64)
-        }
-
-        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-            let offset = usize::try_from(offset).unwrap();
-            out.copy_from_slice(&self.bytes.lock().unwrap()[offset..offset + out.len()]);
-            Ok(())
-        }
-
-        fn set_len(&self, len: u64) -> io::Result<()> {
-            self.room()?;
-            self.bytes.lock().unwrap().resize(usize::try_from(len).unwrap(), 0);
-            Ok(())
-        }
-
-        fn sync_data(&self) -> io::Result<()> {
-            self.room()
-        }
-
-        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-            self.room()?;
-            let offset = usize::try_from(offset).unwrap();
-            self.bytes.lock().unwrap()[offset..offset + data.len()].copy_from_slice(data);
-            Ok(())
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_disk_that_was_full_gets_what_was_said_meanwhile_and_what_comes_later() {
-        let disk = Disk::default();
-        let journal = disk.journal().unwrap();
-        let now = BootClock::new().unwrap().now();
-        for uid in ["before", "ended"] {
-            journal.begin(&pod(uid), now.clone(), Duration::from_secs(10));
-        }
-        journal.durable().await.unwrap();
-        disk.fill(true);
-        journal.begin(&pod("web"), now.clone(), Duration::from_secs(10));
-        journal.forget(&"ended".into());
-        // Nobody hangs, however often.
-        for _ in 0..2 {
-            assert!(journal.hook_started(&"web".into(), "c1", now.clone()).await.is_err());
-        }
-        let trouble = journal.trouble();
-        assert!(trouble.error.is_some() && trouble.failed >= 2, "{trouble:?}");
-        disk.fill(false);
-        sleep(LONGEST_PAUSE).await;
-        assert_eq!(journal.trouble().error, None);
-        let known = disk.as_it_is();
-        assert!(known.pod(&"web".into()).unwrap().hooks.contains_key("c1"));
-        assert!(known.pod(&"before".into()).is_some() && known.pod(&"ended".into()).is_none());
-        journal.hook_ended(&"web".into(), "c1").await.unwrap();
-        assert!(disk.as_it_is().pod(&"web".into()).unwrap().hooks["c1"].ended);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn whose_node_this_is_counts_only_once_it_is_on_the_disk() {
-        let disk = Disk::default();
-        let journal = disk.journal().unwrap();
-        disk.fill(true);
-        assert!(journal.set_node_uid("node-1").await.is_err());
-        assert_eq!(journal.node_uid(), None);
-        disk.fill(false);
-        journal.set_node_uid("node-1").await.unwrap();
-        assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
-        assert_eq!(disk.as_it_is().node_uid().as_deref(), Some("node-1"));
-    }
-
-    #[tokio::test]
-    async fn a_damaged_journal_is_an_error_or_loses_nothing() {
-        let disk = Disk::default();
-        let journal = disk.journal().unwrap();
-        journal.set_node_uid("node-1").await.unwrap();
-        let now = BootClock::new().unwrap().now();
-        for number in 0..60 {
-            journal.begin(&pod(&format!("uid-{number}")), now.clone(), Duration::from_secs(10));
-        }
-        journal.durable().await.unwrap();
-        drop(journal);
-        while Arc::strong_count(&disk.bytes) > 1 {
-            tokio::task::yield_now().await;
-        }
-        let good = disk.bytes.lock().unwrap().clone();
-        for at in (0..good.len()).step_by(1024) {
-            let mut bytes = good.clone();
-            let hit = &mut bytes[at..at + 512];
-            if hit.iter().all(|&byte| byte == 0) {
-                continue;
-            }
-            hit.fill(0xa5);
-            let damaged = Disk {
-                bytes: Arc::new(Mutex::new(bytes)),
-                full: Arc::default(),
-            };
-            if let Ok(journal) = damaged.journal() {
-                assert_eq!(journal.unfinished().len(), 60, "damaged at {at}");
-            }
-        }
-    }
-}
+mod tests;

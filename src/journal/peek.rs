@@ -7,7 +7,10 @@ use redb::{
     backends::InMemoryBackend,
 };
 
-use super::{FILE, JournalError, NODE, NODE_UID, failed};
+use super::{
+    FILE, JournalError, failed,
+    file::{NODE, NODE_UID},
+};
 
 /// What is found.
 #[derive(Debug, PartialEq, Eq)]

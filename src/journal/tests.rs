@@ -1,0 +1,249 @@
+use std::{
+    io,
+    os::unix::fs::PermissionsExt as _,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use redb::{Database, StorageBackend};
+use tokio::time::sleep;
+
+use super::{writer::LONGEST_PAUSE, *};
+use crate::clock::BootClock;
+
+fn pod(uid: &str) -> PodRef {
+    PodRef {
+        uid: uid.into(),
+        namespace: "ns".into(),
+        name: "pod".into(),
+    }
+}
+
+/// A journal whose file is closed again, as a crash would.
+async fn reopened(dir: &Path, before: impl AsyncFnOnce(&Journal)) -> Journal {
+    let journal = Journal::open(dir).unwrap();
+    before(&journal).await;
+    journal.durable().await.unwrap();
+    drop(journal);
+    loop {
+        // The writer lets go of the file when it sees that nobody writes any more.
+        match Journal::open(dir) {
+            Ok(journal) => return journal,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_begun_and_which_hooks_ended_is_known_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = BootClock::new().unwrap().now();
+    let journal = reopened(dir.path(), async |journal: &Journal| {
+        journal.set_node_uid("node-1").await.unwrap();
+        journal.begin(&pod("a"), now.clone(), Duration::from_secs(30));
+        journal.hook_started(&"a".into(), "c1", now.clone()).await.unwrap();
+        journal.hook_started(&"a".into(), "c2", now.clone()).await.unwrap();
+        journal.hook_ended(&"a".into(), "c2").await.unwrap();
+    })
+    .await;
+    assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
+    let entry = journal.pod(&"a".into()).unwrap();
+    assert_eq!(entry.begun, now);
+    assert_eq!((entry.hooks["c1"].ended, entry.hooks["c2"].ended), (false, true));
+}
+
+#[tokio::test]
+async fn what_a_crash_left_of_a_journal_that_was_being_made_is_in_nobodys_way() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("journal.new"), "half of one").unwrap();
+    let journal = reopened(dir.path(), async |journal: &Journal| {
+        journal.set_node_uid("node-1").await.unwrap();
+    })
+    .await;
+    assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
+    assert!(!dir.path().join("journal.new").exists());
+    let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it names pods: nobody else's to read");
+}
+
+#[tokio::test]
+async fn a_second_beginning_keeps_the_first_moment_and_the_shorter_grace() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = BootClock::new().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    let first = clock.now();
+    journal.begin(&pod("a"), first.clone(), Duration::from_secs(10));
+    journal.begin(&pod("a"), clock.now(), Duration::from_secs(60));
+    assert_eq!(journal.pod(&"a".into()).unwrap().grace, Duration::from_secs(10));
+    journal.begin(&pod("a"), clock.now(), Duration::from_secs(3));
+    let entry = journal.pod(&"a".into()).unwrap();
+    assert_eq!((entry.begun, entry.grace), (first, Duration::from_secs(3)));
+}
+
+#[tokio::test]
+async fn what_the_watch_knew_is_known_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let known = WatchMemory {
+        highest: 42,
+        held: Some("another world".to_owned()),
+    };
+    let journal = reopened(dir.path(), async |journal: &Journal| {
+        assert_eq!(journal.watch_memory(), WatchMemory::default());
+        journal.remember_watch(known.clone());
+    })
+    .await;
+    assert_eq!(journal.watch_memory(), known);
+}
+
+#[tokio::test]
+async fn a_finished_pod_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = BootClock::new().unwrap().now();
+    let journal = reopened(dir.path(), async |journal: &Journal| {
+        journal.begin(&pod("a"), now, Duration::from_secs(10));
+        journal.durable().await.unwrap();
+        journal.forget(&"a".into());
+    })
+    .await;
+    assert!(journal.unfinished().is_empty());
+}
+
+/// A disk that can be full, and keeps what was written to it.
+#[derive(Debug, Clone, Default)]
+struct Disk {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    full: Arc<AtomicBool>,
+}
+
+impl Disk {
+    fn journal(&self) -> Result<Journal, JournalError> {
+        let disk = self.clone();
+        Journal::open_by(move || {
+            Database::builder()
+                .create_with_backend(disk.clone())
+                .map_err(failed("open"))
+        })
+    }
+
+    fn fill(&self, full: bool) {
+        self.full.store(full, Ordering::SeqCst);
+    }
+
+    /// What an agent would know that begins now.
+    fn as_it_is(&self) -> Journal {
+        let copy = self.bytes.lock().unwrap().clone();
+        let disk = Self {
+            bytes: Arc::new(Mutex::new(copy)),
+            full: Arc::default(),
+        };
+        disk.journal().unwrap()
+    }
+
+    fn room(&self) -> io::Result<()> {
+        match self.full.load(Ordering::SeqCst) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes.lock().unwrap().len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let offset = usize::try_from(offset).unwrap();
+        out.copy_from_slice(&self.bytes.lock().unwrap()[offset..offset + out.len()]);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.room()?;
+        self.bytes.lock().unwrap().resize(usize::try_from(len).unwrap(), 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.room()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.room()?;
+        let offset = usize::try_from(offset).unwrap();
+        self.bytes.lock().unwrap()[offset..offset + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_was_full_gets_what_was_said_meanwhile_and_what_comes_later() {
+    let disk = Disk::default();
+    let journal = disk.journal().unwrap();
+    let now = BootClock::new().unwrap().now();
+    for uid in ["before", "ended"] {
+        journal.begin(&pod(uid), now.clone(), Duration::from_secs(10));
+    }
+    journal.durable().await.unwrap();
+    disk.fill(true);
+    journal.begin(&pod("web"), now.clone(), Duration::from_secs(10));
+    journal.forget(&"ended".into());
+    // Nobody hangs, however often.
+    for _ in 0..2 {
+        assert!(journal.hook_started(&"web".into(), "c1", now.clone()).await.is_err());
+    }
+    let trouble = journal.trouble();
+    assert!(trouble.error.is_some() && trouble.failed >= 2, "{trouble:?}");
+    disk.fill(false);
+    sleep(LONGEST_PAUSE).await;
+    assert_eq!(journal.trouble().error, None);
+    let known = disk.as_it_is();
+    assert!(known.pod(&"web".into()).unwrap().hooks.contains_key("c1"));
+    assert!(known.pod(&"before".into()).is_some() && known.pod(&"ended".into()).is_none());
+    journal.hook_ended(&"web".into(), "c1").await.unwrap();
+    assert!(disk.as_it_is().pod(&"web".into()).unwrap().hooks["c1"].ended);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whose_node_this_is_counts_only_once_it_is_on_the_disk() {
+    let disk = Disk::default();
+    let journal = disk.journal().unwrap();
+    disk.fill(true);
+    assert!(journal.set_node_uid("node-1").await.is_err());
+    assert_eq!(journal.node_uid(), None);
+    disk.fill(false);
+    journal.set_node_uid("node-1").await.unwrap();
+    assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
+    assert_eq!(disk.as_it_is().node_uid().as_deref(), Some("node-1"));
+}
+
+#[tokio::test]
+async fn a_damaged_journal_is_an_error_or_loses_nothing() {
+    let disk = Disk::default();
+    let journal = disk.journal().unwrap();
+    journal.set_node_uid("node-1").await.unwrap();
+    let now = BootClock::new().unwrap().now();
+    for number in 0..60 {
+        journal.begin(&pod(&format!("uid-{number}")), now.clone(), Duration::from_secs(10));
+    }
+    journal.durable().await.unwrap();
+    drop(journal);
+    while Arc::strong_count(&disk.bytes) > 1 {
+        tokio::task::yield_now().await;
+    }
+    let good = disk.bytes.lock().unwrap().clone();
+    for at in (0..good.len()).step_by(1024) {
+        let mut bytes = good.clone();
+        let hit = &mut bytes[at..at + 512];
+        if hit.iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        hit.fill(0xa5);
+        let damaged = Disk {
+            bytes: Arc::new(Mutex::new(bytes)),
+            full: Arc::default(),
+        };
+        if let Ok(journal) = damaged.journal() {
+            assert_eq!(journal.unfinished().len(), 60, "damaged at {at}");
+        }
+    }
+}

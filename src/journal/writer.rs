@@ -1,0 +1,181 @@
+//! The one who writes: gathers what is to be written, commits it together, and does not give up.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use redb::Database;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{sleep, timeout},
+};
+
+use super::{
+    JournalError, State, Trouble, failed,
+    file::{NODE, NODE_UID, PODS},
+    lock,
+};
+use crate::pod::PodUid;
+
+/// What nobody waits for may be lost in a crash for so long; a commit costs two syncs of the disk, and pods seldom end
+/// alone.
+const GATHER: Duration = Duration::from_millis(100);
+/// Most writes in one commit.
+const BATCH: usize = 1024;
+
+/// After a failed write, doubled up to the longest; whoever waits for the disk has it tried at once.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What the writer is told.
+pub(super) enum Write {
+    Row(Row),
+    /// In memory only once it is durable, so it brings its own waiter.
+    NodeUid(String, Waiter),
+    Durable(Waiter),
+}
+
+/// What a commit writes.
+pub(super) enum Row {
+    Pod(PodUid, Option<Vec<u8>>),
+    Node(&'static str, String),
+}
+
+pub(super) type Waiter = oneshot::Sender<Result<(), JournalError>>;
+pub(super) type Open = dyn Fn() -> Result<Database, JournalError> + Send + Sync;
+
+/// The only one who touches the database.
+pub(super) struct Writer {
+    pub open: Arc<Open>,
+    /// None after an error.
+    pub database: Option<Database>,
+    pub state: Arc<Mutex<State>>,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Takes everything that waits, commits it in one transaction, then tells those who wait for it.
+    pub async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Write>) {
+        let mut batch = Vec::new();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let more = queue.recv_many(&mut batch, BATCH);
+            let received = match self.database {
+                Some(_) => Some(more.await),
+                None => timeout(pause, more).await.ok(),
+            };
+            let closed = received == Some(0);
+            if closed && self.database.is_some() {
+                return;
+            }
+            if !batch.is_empty() {
+                gather(&mut batch, &mut queue).await;
+            }
+            let mut rows = Vec::new();
+            let mut waiting = Vec::new();
+            for write in batch.drain(..) {
+                match write {
+                    Write::Row(row) => rows.push(row),
+                    Write::NodeUid(uid, done) => {
+                        rows.push(Row::Node(NODE_UID, uid));
+                        waiting.push(done);
+                    }
+                    Write::Durable(done) => waiting.push(done),
+                }
+            }
+            let result = self.write(rows).await;
+            self.tell(&result);
+            for done in waiting {
+                done.send(result.clone()).ok();
+            }
+            if closed {
+                return;
+            }
+            pause = match result {
+                Ok(()) => FIRST_PAUSE,
+                Err(_) => (pause * 2).min(LONGEST_PAUSE),
+            };
+        }
+    }
+
+    /// Rows of a commit that failed are in the copy in memory, which is written whole the next time.
+    async fn write(&mut self, mut rows: Vec<Row>) -> Result<(), JournalError> {
+        let database = self.database.take();
+        if database.is_none() {
+            rows.splice(0..0, lock(&self.state).rows());
+        }
+        let open = Arc::clone(&self.open);
+        let written = tokio::task::spawn_blocking(move || {
+            let (database, whole) = match database {
+                Some(database) => (database, false),
+                None => (open()?, true),
+            };
+            commit(&database, whole, &rows)?;
+            Ok(database)
+        });
+        let database = written.await.unwrap_or_else(|_| Err(JournalError::damaged()))?;
+        self.database = Some(database);
+        Ok(())
+    }
+
+    fn tell(&self, result: &Result<(), JournalError>) {
+        let Trouble { error: before, failed } = &mut lock(&self.state).trouble;
+        match result {
+            Ok(()) if before.is_some() => tracing::info!("Journal is written again, and whole"),
+            Ok(()) => {}
+            Err(error) => {
+                *failed += 1;
+                if before.as_ref() != Some(error) {
+                    tracing::error!(%error, "Journal cannot be written: a restart would not know what was begun");
+                }
+            }
+        }
+        *before = result.as_ref().err().cloned();
+    }
+}
+
+/// Waits for more as long as nobody waits for what is there.
+async fn gather(batch: &mut Vec<Write>, queue: &mut mpsc::UnboundedReceiver<Write>) {
+    let enough = sleep(GATHER);
+    tokio::pin!(enough);
+    while batch.len() < BATCH && !batch.iter().any(|write| !matches!(write, Write::Row(_))) {
+        tokio::select! {
+            more = queue.recv() => match more {
+                Some(more) => batch.push(more),
+                // The agent stops: what is there is the last.
+                None => return,
+            },
+            () = &mut enough => return,
+        }
+    }
+}
+
+fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(), JournalError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let transaction = database.begin_write().map_err(failed("write"))?;
+    {
+        let mut pods = transaction.open_table(PODS).map_err(failed("write"))?;
+        let mut node = transaction.open_table(NODE).map_err(failed("write"))?;
+        if whole {
+            pods.retain(|_, _| false).map_err(failed("write"))?;
+        }
+        for row in rows {
+            match row {
+                Row::Pod(uid, Some(bytes)) => {
+                    pods.insert(uid.as_str(), bytes.as_slice()).map_err(failed("write"))?;
+                }
+                Row::Pod(uid, None) => {
+                    pods.remove(uid.as_str()).map_err(failed("write"))?;
+                }
+                Row::Node(key, value) => {
+                    node.insert(*key, value.as_str()).map_err(failed("write"))?;
+                }
+            }
+        }
+    }
+    transaction.commit().map_err(failed("write"))
+}
