@@ -62,10 +62,20 @@ pub struct Host {
     pub clock: BootClock,
 }
 
-/// Runs the agent of this machine until a signal tells it to stop.
+/// Runs the agent of this machine until a signal tells it to stop; a second one ends it at once, which loses nothing.
 pub async fn run(settings: Settings) -> Result<(), Problem> {
-    let mut stop = Stop::new()?;
-    run_on(Host::this()?, settings, stop.told()).await
+    let (mut stop, mut again) = (Stop::new()?, Stop::new()?);
+    let twice = async {
+        again.told().await;
+        again.told().await;
+    };
+    tokio::select! {
+        ended = run_on(Host::this()?, settings, stop.told()) => ended,
+        () = twice => {
+            tracing::warn!("Told to stop once more: what goes on is found and finished after the next start");
+            Ok(())
+        }
+    }
 }
 
 /// Runs the agent of `host` until it is told to stop. Dropped, it leaves everything as it is, as in a crash.
@@ -267,6 +277,7 @@ impl Host {
 struct Stop {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
+    hang_up: tokio::signal::unix::Signal,
 }
 
 // === impl Stop ===
@@ -281,6 +292,7 @@ impl Stop {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            hang_up: listen(SignalKind::hangup())?,
         })
     }
 
@@ -288,6 +300,7 @@ impl Stop {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            _ = self.hang_up.recv() => {}
         }
     }
 }

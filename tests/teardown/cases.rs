@@ -56,6 +56,7 @@ macro_rules! cases {
 cases! {
     crashes, Own: [
         the_deadline_stands_when_the_agent_dies_in_the_wait,
+        told_to_stop_twice_it_ends_at_once_and_nothing_is_lost,
         a_hook_that_a_crash_interrupted_gets_what_is_left,
         a_hook_that_has_ended_is_not_run_again,
         a_deletion_that_came_while_no_agent_ran_is_done_at_its_start,

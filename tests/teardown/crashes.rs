@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     pods::{STUBBORN, exec, hooked, simple},
-    scene::Scene,
+    scene::{PATIENCE, Scene},
 };
 
 /// Late in the period: what is left of it is much less than a whole one.
@@ -27,6 +27,30 @@ pub async fn the_deadline_stands_when_the_agent_dies_in_the_wait(scene: &mut Sce
         "a grace of 12 s took {took:?}"
     );
     scene.clean(&pod).await?;
+    scene.stop_agent().await
+}
+
+/// Told once, it waits for its pods; told twice, it leaves them to the next start.
+pub async fn told_to_stop_twice_it_ends_at_once_and_nothing_is_lost(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let pod = scene.run(simple("left", 10, STUBBORN)).await?;
+    let start = Instant::now();
+    scene.delete(&pod, None).await?;
+    scene.says("left", "term").await?;
+    let agent = scene.own_agent()?;
+    agent.tell_to_stop()?;
+    while !agent.log().contains("Told to stop;") {
+        ensure!(start.elapsed() < PATIENCE, "it does not listen: {}", agent.log_tail());
+        sleep(Duration::from_millis(20)).await;
+    }
+    let code = agent.stop().await?;
+    ensure!(code == Some(0), "the agent ended with {code:?}");
+    let took = start.elapsed();
+    ensure!(took < Duration::from_secs(8), "it went on for {took:?}");
+    scene.start_agent().await?;
+    scene.gone_and_clean(&pod).await?;
+    let took = start.elapsed();
+    ensure!(took >= Duration::from_millis(9_900), "a grace of 10 s took {took:?}");
     scene.stop_agent().await
 }
 

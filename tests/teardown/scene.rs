@@ -252,7 +252,8 @@ impl Scene {
         Ok(())
     }
 
-    fn own_agent(&mut self) -> Result<AgentProcess> {
+    /// Takes this scene's agent, to do as the claim likes.
+    pub fn own_agent(&mut self) -> Result<AgentProcess> {
         let agent = self.agent.take().context("no agent runs")?;
         Arc::into_inner(agent).context("the agent serves other claims, too")
     }

@@ -165,13 +165,16 @@ impl AgentProcess {
     }
 
     /// As a service manager would: SIGTERM, and its exit code.
-    pub async fn stop(mut self) -> Result<Option<i32>> {
+    pub async fn stop(self) -> Result<Option<i32>> {
+        self.tell_to_stop()?;
+        self.ended().await
+    }
+
+    /// SIGTERM, and no more.
+    pub fn tell_to_stop(&self) -> Result<()> {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             kill(Pid::from_raw(pid), Signal::SIGTERM).context("stop the agent")?;
         }
-        let status = timeout(END, self.child.wait())
-            .await
-            .context("the agent does not stop")??;
-        Ok(status.code())
+        Ok(())
     }
 }
