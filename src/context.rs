@@ -10,18 +10,8 @@ use crate::{
     counters::Counters,
     guard::Guard,
     journal::Journal,
-    node::{
-        cgroups::{self, Cgroups, PodCgroup, Qos},
-        cri::Cri,
-        effects::Effects,
-        kubelet_root::KubeletRoot,
-        mounts::Mounts,
-        pod_dir::PodDir,
-    },
-    pod::PodView,
-    record::Step,
+    node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts},
     report::events::Events,
-    teardown::Failure,
     workers::quiet::Quiet,
 };
 
@@ -59,27 +49,4 @@ pub struct Context {
     pub quiet: Quiet,
     /// The agent stops: what waits for its next attempt waits no longer.
     pub stopping: CancellationToken,
-}
-
-// === impl Context ===
-
-impl Context {
-    /// The pod's cgroups that are there, below whichever QoS parent: the class in the API is what somebody wrote, and a
-    /// look costs little.
-    pub fn pod_cgroups(&self, view: &PodView) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
-        let uid = view.pod.uid.clone();
-        [Qos::Burstable, Qos::Guaranteed, Qos::BestEffort]
-            .into_iter()
-            .map(move |qos| {
-                cgroups::pod_cgroup_name(&self.cgroup_root, qos, uid.as_str())
-                    .map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])
-            })
-            .filter(|cgroup| cgroup.as_ref().map_or(true, |it| self.cgroups.exists(it)))
-    }
-
-    /// The pod's directory, which need not exist.
-    pub fn pod_dir(&self, view: &PodView) -> Result<PodDir, Vec<Failure>> {
-        PodDir::new(&self.kubelet_root, view.pod.uid.as_str())
-            .map_err(|error| vec![Failure::new(Step::Volumes, view.pod.uid.as_str(), error)])
-    }
 }

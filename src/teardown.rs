@@ -10,6 +10,7 @@ pub mod evidence;
 pub mod hooks;
 mod http_hook;
 pub mod on_disk;
+pub mod places;
 pub mod pod_dir;
 pub mod stop;
 pub mod volumes;

@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     Failure,
     hooks::{self, HookError, HookPlace},
-    stop::{Stop, passed},
+    stop::{MIN_STOP, Stop, passed},
 };
 use crate::{
     context::Context,
@@ -27,8 +27,6 @@ use crate::{
     report::events::Reason,
 };
 
-/// However little is left: below this a container could not even answer its signal.
-pub const MIN_STOP: Duration = Duration::from_secs(2);
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.
 const MAX_STOP: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use super::Failure;
+use super::{Failure, places};
 use crate::{
     context::Context,
     node::{
@@ -18,7 +18,7 @@ use crate::{
 /// from what is not there. A kubelet removes the directory of a pod only after its object is gone.
 pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
     let lives = observed.running().next().is_some() || observed.sandboxes.iter().any(Sandbox::is_ready);
-    if lives && context.pod_cgroups(view).next().transpose()?.is_none() {
+    if lives && places::cgroups(context, view).next().transpose()?.is_none() {
         let why = format!(
             "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
             context.cgroup_root.trim_end_matches('/')
@@ -26,7 +26,7 @@ pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &Ru
         return Err(vec![Failure::new(Step::Cgroup, "", why)]);
     }
     if !removed && !observed.is_gone() {
-        let dir = context.pod_dir(view)?;
+        let dir = places::dir(context, view)?;
         let there = dir
             .open()
             .map_err(|fault| vec![Failure::new(Step::Volumes, "", fault)])?;
@@ -73,7 +73,7 @@ fn all_are_known(
     observed: &RuntimePod,
     breadth: Breadth,
 ) -> Result<(), Vec<Failure>> {
-    for cgroup in context.pod_cgroups(view) {
+    for cgroup in places::cgroups(context, view) {
         let cgroup = cgroup?;
         let name = cgroup.path().display().to_string();
         let known = |child: &OsStr| is_known(observed, &child.to_string_lossy());

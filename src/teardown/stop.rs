@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{Failure, containers::MIN_STOP};
+use super::{Failure, places};
 use crate::{
     context::Context,
     node::{cri::types::RuntimePod, effects},
@@ -16,6 +16,8 @@ use crate::{
     record::{Record, Step},
 };
 
+/// However little is left: below this a container could not even answer its signal.
+pub(super) const MIN_STOP: Duration = Duration::from_secs(2);
 /// Until a container that had the shortest of all stops has its SIGKILL.
 const AFTER_KILL: Duration = MIN_STOP.saturating_add(Duration::from_secs(1));
 
@@ -73,7 +75,7 @@ impl Stop<'_> {
     async fn thaw(&self) -> Infallible {
         passed(self.deadline.clone()).await;
         sleep(AFTER_KILL).await;
-        for cgroup in self.context.pod_cgroups(self.view) {
+        for cgroup in places::cgroups(self.context, self.view) {
             let thawed = cgroup.and_then(|cgroup| {
                 let thawed = self.context.cgroups.thaw(&cgroup, &self.context.effects);
                 thawed.map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])

@@ -22,7 +22,7 @@ use crate::{
         status::Stage as StatusStage,
         told::Told,
     },
-    teardown::{Failure, cleanup, collected, evidence, first, stop::Stop, volumes},
+    teardown::{Failure, cleanup, collected, evidence, first, places, stop::Stop, volumes},
     workers::quiet::Urgent,
 };
 
@@ -152,7 +152,7 @@ impl Worker {
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
         let (mut gone, mut shown) = (*removed, None);
-        if !view.attachable_volumes && !self.context.pod_dir(view)?.may_hold_attached() {
+        if !view.attachable_volumes && !places::dir(&self.context, view)?.may_hold_attached() {
             shown = self.status(view, gone, &stopped, StatusStage::Stopped, None).await?;
             gone = shown.is_none();
         }
@@ -233,7 +233,7 @@ impl Worker {
 
     /// Volumes first: what a memory volume holds is charged to the cgroup.
     async fn clean_node(&self, view: &PodView) -> Result<(), Vec<Failure>> {
-        let dir = self.context.pod_dir(view)?;
+        let dir = places::dir(&self.context, view)?;
         let span = self.record.span(Step::Volumes, "");
         let result = volumes::tear_down_volumes(&dir, &self.context.mounts, &self.context.effects).await;
         let result = result.map(drop).map_err(faults(Step::Volumes));
@@ -241,7 +241,7 @@ impl Worker {
         result?;
         let span = self.record.span(Step::Cgroup, "");
         let mut failures = Vec::new();
-        for cgroup in self.context.pod_cgroups(view) {
+        for cgroup in places::cgroups(&self.context, view) {
             let result = self.context.cgroups.destroy(&cgroup?, &self.context.effects).await;
             failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
         }
@@ -260,7 +260,7 @@ impl Worker {
     /// When nobody waits any more: containers, sandboxes, logs, directory.
     async fn clean_up(&self, view: &PodView) -> Result<(), Vec<Failure>> {
         let _place = self.context.quiet.place().await;
-        let dir = self.context.pod_dir(view)?;
+        let dir = places::dir(&self.context, view)?;
         let span = self.record.span(Step::Cleanup, "");
         let result = cleanup::remove(&self.context, view, &dir).await;
         span.end(&result.as_ref().map_err(|failures| first(failures)));
