@@ -17,7 +17,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    api::ApiClient,
+    api::{ApiClient, Verify},
     cli::CgroupDriverFlag,
     clock::BootClock,
     config::{Problem, ProblemKind, Settings},
@@ -176,7 +176,14 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     )
     .await?;
 
-    let api = ApiClient::new(kube, kubeconfig, effects.clone(), Some(guard.clone()), &node_name).map_err(|error| {
+    let verify: Verify = {
+        let guard = guard.clone();
+        Arc::new(move |api| {
+            let guard = guard.clone();
+            Box::pin(async move { guard.verify(&api).await })
+        })
+    };
+    let api = ApiClient::new(kube, kubeconfig, effects.clone(), Some(verify), &node_name).map_err(|error| {
         Problem::configuration(
             format!("--kubeconfig: {error}"),
             "check server, certificates and token in the kubeconfig",

@@ -7,19 +7,21 @@ use std::{
     time::Duration,
 };
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use serde::Deserialize;
-
 use crate::{
     cli::{CgroupDriverFlag, NodeFlags},
     node::{cri::CriEndpoint, kubelet_root::KubeletRoot},
 };
 
+mod kubeconfig;
+mod kubelet;
+
+use kubeconfig::kubeconfig;
+pub use kubeconfig::{credential_files, read_kubeconfig};
+use kubelet::{KubeletConfiguration, is_cgroup_root, kubelet_configuration};
+
 /// The kubelet's default for `podLogsDir`.
 const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 
-/// The only version of the kubelet's configuration that there is.
-const KUBELET_CONFIG_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// File systems in which nobody makes directories, whatever access(2) tells root: proc, sysfs, cgroup v1 and v2.
 const NOT_FOR_FILES: [i64; 4] = [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270];
 /// Nobody waits longer for an agent to stop.
@@ -78,19 +80,6 @@ pub enum ProblemKind {
     Internal,
 }
 
-/// The kubelet's configuration, as far as it matters here.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct KubeletConfiguration {
-    api_version: String,
-    kind: String,
-    cgroup_driver: Option<String>,
-    cgroup_root: Option<String>,
-    #[serde(rename = "cgroupsPerQOS")]
-    cgroups_per_qos: Option<bool>,
-    pod_logs_dir: Option<PathBuf>,
-}
-
 /// Looks at everything that the flags name.
 pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     let mut problems = Problems::default();
@@ -140,48 +129,6 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
         shutdown_timeout,
         dry_run: flags.dry_run,
     })
-}
-
-/// Reads a kubeconfig and everything that it points to.
-pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
-    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| first_line(&error))?;
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    let mut config = config.map_err(|error| error.to_string())?;
-    let server = &config.cluster_url;
-    if !matches!(server.scheme_str(), Some("https" | "http")) || server.host().unwrap_or_default().is_empty() {
-        return Err(format!("server {server} must be https://host:port"));
-    }
-    // What a retry means differs from caller to caller; each has its own.
-    config.default_retry = false;
-    config.connect_timeout = Some(Duration::from_secs(5));
-    Ok(config)
-}
-
-/// A kubeconfig, and the files that it names.
-pub fn credential_files(path: &Path) -> Vec<PathBuf> {
-    let kubeconfig = Kubeconfig::read_from(path).unwrap_or_default();
-    let clusters = kubeconfig.clusters.into_iter().filter_map(|it| it.cluster);
-    let users = kubeconfig.auth_infos.into_iter().filter_map(|it| it.auth_info);
-    let of_clusters = clusters.filter_map(|it| it.certificate_authority);
-    let of_users = users.flat_map(|it| [it.client_certificate, it.client_key, it.token_file]);
-    let named = of_clusters.chain(of_users.flatten()).map(PathBuf::from);
-    std::iter::once(path.to_owned()).chain(named).collect()
-}
-
-async fn kubeconfig(path: Option<&Path>) -> Result<(kube::Config, PathBuf), Problem> {
-    let Some(path) = path else {
-        return Err(Problem::usage(
-            "--kubeconfig is missing",
-            "name a kubeconfig, such as the kubelet's own: --kubeconfig /etc/kubernetes/kubelet.conf",
-        ));
-    };
-    let config = read_kubeconfig(path).await.map_err(|error| {
-        Problem::configuration(
-            format!("--kubeconfig {}: {error}", path.display()),
-            "check that it is a kubeconfig, and that the certificates and tokens it points to are there and readable",
-        )
-    })?;
-    Ok((config, path.to_owned()))
 }
 
 /// Without the drawing of the place that errors in YAML come with.
@@ -241,61 +188,6 @@ fn kubelet_root(root: &Path) -> Result<KubeletRoot, Problem> {
     } else {
         Err(problem("its entry \"pods\" is no directory".to_owned()))
     }
-}
-
-fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfiguration, Problem> {
-    let Some(path) = path else {
-        return Ok(KubeletConfiguration::default());
-    };
-    let problem = |why: String| {
-        Problem::configuration(
-            format!("--kubelet-config {}: {why}", path.display()),
-            "name the file that the kubelet has as --config, a KubeletConfiguration",
-        )
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
-    let mut config: KubeletConfiguration =
-        serde_saphyr::from_str(&text).map_err(|error| problem(first_line(&error)))?;
-    // Another version may say the same by other names; the kubelet, too, takes none that it does not know.
-    if (config.kind.as_str(), config.api_version.as_str()) != ("KubeletConfiguration", KUBELET_CONFIG_VERSION) {
-        return Err(problem(format!(
-            "its kind is {:?} and its apiVersion {:?}, not KubeletConfiguration of {KUBELET_CONFIG_VERSION}",
-            config.kind, config.api_version
-        )));
-    }
-    // For the kubelet an empty value is its default.
-    config.cgroup_driver.take_if(|driver| driver.is_empty());
-    config.cgroup_root.take_if(|root| root.is_empty());
-    config.pod_logs_dir.take_if(|dir| dir.as_os_str().is_empty());
-    if config.cgroups_per_qos == Some(false) {
-        return Err(Problem::configuration(
-            format!(
-                "--kubelet-config {}: cgroupsPerQOS is false: pods of this node have no cgroups of their own",
-                path.display()
-            ),
-            "this agent cannot work on such a node; it needs cgroupsPerQOS: true, which is the kubelet's default",
-        ));
-    }
-    if let Some(driver) = config.cgroup_driver.as_deref()
-        && !matches!(driver, "cgroupfs" | "systemd")
-    {
-        return Err(problem(format!(
-            "cgroupDriver {driver:?} is unknown: there are cgroupfs and systemd"
-        )));
-    }
-    if config.pod_logs_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
-        return Err(problem("podLogsDir is not an absolute path".to_owned()));
-    }
-    if let Some(root) = config.cgroup_root.as_deref().filter(|root| !is_cgroup_root(root)) {
-        return Err(problem(format!(
-            "cgroupRoot {root}: it must begin with / and hold no .."
-        )));
-    }
-    Ok(config)
-}
-
-fn is_cgroup_root(root: &str) -> bool {
-    root.starts_with('/') && !root.split('/').any(|part| part == "..")
 }
 
 fn cgroup_root(flag: Option<&str>, kubelet: Option<&KubeletConfiguration>) -> Result<String, Problem> {
@@ -411,169 +303,4 @@ impl fmt::Display for Problem {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-    use crate::cli::{Cli, Verb};
-
-    fn flags(args: &[&str]) -> NodeFlags {
-        let all = ["pod-teardown", "run"].iter().chain(args);
-        match Cli::try_parse_from(all).unwrap().verb {
-            Verb::Run(flags) => flags,
-            other => panic!("not run: {other:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn all_mistakes_are_told_at_once_each_with_its_thing_and_a_remedy() {
-        let dir = tempfile::tempdir().unwrap();
-        let plain = dir.path().join("plain");
-        std::fs::write(&plain, "nothing").unwrap();
-        let plain = plain.to_str().unwrap();
-        let endpoint = format!("unix://{plain}");
-        let state = format!("{plain}/state");
-        let problems = validate(&flags(&[
-            "--kubeconfig",
-            "/nowhere/kubeconfig",
-            "--node-name",
-            "UPPER",
-            "--cri-endpoint",
-            &endpoint,
-            "--kubelet-root",
-            "/nowhere/kubelet",
-            "--kubelet-config",
-            plain,
-            "--cgroup-root",
-            "../x",
-            "--state-dir",
-            &state,
-            "--shutdown-timeout",
-            "20",
-        ]))
-        .await
-        .unwrap_err();
-        for thing in [
-            "--kubeconfig /nowhere/kubeconfig",
-            "--node-name",
-            "is not a socket",
-            "--kubelet-root",
-            "--kubelet-config",
-            "--cgroup-root",
-            "--state-dir",
-            "--shutdown-timeout 20",
-        ] {
-            assert!(
-                problems.iter().any(|problem| problem.what.contains(thing)),
-                "{thing} is missing in {problems:#?}"
-            );
-        }
-        assert!(
-            problems
-                .iter()
-                .all(|problem| !problem.remedy.is_empty() && !problem.to_string().contains('\n')),
-            "{problems:#?}"
-        );
-    }
-
-    #[test]
-    fn a_duration_needs_its_unit() {
-        assert!(duration("--x", "20").is_err());
-        assert!(duration("--x", "").is_err());
-        assert!(duration("--x", "0").is_err());
-        assert!(duration("--x", "584554531y").is_err());
-        assert_eq!(duration("--x", "0s").unwrap(), Duration::ZERO);
-        assert_eq!(duration("--x", "1500ms").unwrap(), Duration::from_millis(1500));
-    }
-
-    #[test]
-    fn credentials_come_from_the_kubeconfig_and_the_files_that_it_names() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("kubeconfig");
-        let text = "{kind: Config, clusters: [{name: c, cluster: {server: 'https://x', certificate-authority: ca.crt}}], \
-                    users: [{name: u, user: {client-certificate: /pki/c.pem, client-key: /pki/k.pem, tokenFile: token}}]}";
-        std::fs::write(&file, text).unwrap();
-        let near = |name: &str| dir.path().join(name);
-        let expected = [
-            near("kubeconfig"),
-            near("ca.crt"),
-            "/pki/c.pem".into(),
-            "/pki/k.pem".into(),
-            near("token"),
-        ];
-        assert_eq!(credential_files(&file), expected);
-    }
-
-    #[test]
-    fn what_the_kubelet_was_told_is_taken_over() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("config.yaml");
-        std::fs::write(&file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\ncgroupRoot: /kubelet\npodLogsDir: /logs\nextra: {a: 1}\n").unwrap();
-        let config = kubelet_configuration(Some(&file)).unwrap();
-        assert_eq!(config.cgroup_driver.as_deref(), Some("cgroupfs"));
-        assert_eq!(cgroup_root(None, Some(&config)).unwrap(), "/kubelet");
-        assert_eq!(
-            cgroup_root(Some("/mine"), Some(&config)).unwrap(),
-            "/mine",
-            "a flag counts more"
-        );
-        assert_eq!(config.pod_logs_dir.as_deref(), Some(Path::new("/logs")));
-    }
-
-    #[test]
-    fn only_a_configuration_of_a_kubelet_is_taken_and_its_empty_values_are_defaults() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("config.yaml");
-        let read = |text: &str| {
-            std::fs::write(&file, text).unwrap();
-            kubelet_configuration(Some(&file)).map_err(|problem| problem.to_string())
-        };
-        let head = format!("apiVersion: {KUBELET_CONFIG_VERSION}\nkind: KubeletConfiguration\n");
-        let empty = read(&format!("{head}cgroupDriver: ''\ncgroupRoot: ''\npodLogsDir: ''\n")).unwrap();
-        assert_eq!(
-            (empty.cgroup_driver, empty.cgroup_root, empty.pod_logs_dir),
-            (None, None, None)
-        );
-        for (text, why) in [
-            ("", "kind is \"\""),
-            ("foo: bar\n", "kind is \"\""),
-            ("apiVersion: v1\nkind: Pod\n", "kind is \"Pod\""),
-            (
-                "apiVersion: kubelet.config.k8s.io/v9\nkind: KubeletConfiguration\n",
-                "v9",
-            ),
-            (&format!("{head}cgroupRoot: ../../x\n"), "cgroupRoot ../../x"),
-            (&format!("{head}cgroupDriver: bogus\n"), "\"bogus\" is unknown"),
-        ] {
-            let told = read(text).unwrap_err();
-            assert!(
-                told.contains("--kubelet-config") && told.contains(why),
-                "{text:?}: {told}"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn a_server_is_a_url_with_scheme_and_host() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("kubeconfig");
-        let read = async |server: &str| {
-            let text = format!(
-                "{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {{server: {server:?}}}}}], \
-                 contexts: [{{name: c, context: {{cluster: c, user: c}}}}], users: [{{name: c, user: {{}}}}]}}"
-            );
-            std::fs::write(&file, text).unwrap();
-            read_kubeconfig(&file).await.map(drop)
-        };
-        for wrong in ["127.0.0.1:18080", "ftp://x", "localhost", "/x"] {
-            let told = read(wrong).await.unwrap_err();
-            assert!(
-                told.contains(wrong) && told.contains("must be https://host:port"),
-                "{told}"
-            );
-        }
-        for right in ["https://10.0.0.1:6443", "https://[::1]:6443/prefix", "http://localhost"] {
-            assert_eq!(read(right).await, Ok(()), "{right}");
-        }
-    }
-}
+mod tests;

@@ -1,87 +1,45 @@
 //! The requests themselves. Writes pass the gate for effects; nothing is retried here, because what a retry
 //! means differs from caller to caller.
 
-use std::{
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
-use http::{Method, Request, Response, StatusCode, header};
+use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream::BoxStream};
+use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::client::Body;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout},
-};
 use tokio_util::{
     codec::{FramedRead, LinesCodec},
     io::StreamReader,
 };
 
-use super::ApiError;
+use super::{
+    ApiError,
+    connection::{Connection, chain},
+};
 use crate::{
-    config,
-    guard::Guard,
     node::effects::{Effect, Effects},
     pod::PodRef,
 };
 
-/// The API server ends mutating requests after 34 s and others after 60 s.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Pods in one page: a page is held in memory whole.
 const PAGE: usize = 50;
-/// Requests under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
-/// that end would make a hundred. Watches are not counted.
-const AT_ONCE: usize = 16;
-/// Credentials that are refused are not read again faster than this.
-const RENEW_AT_MOST_EVERY: Duration = Duration::from_secs(5);
 /// A line of a watch is one object; etcd takes no object over 1.5 MiB, and JSON may blow one up.
 const WATCH_LINE_LIMIT: usize = 16 << 20;
+
+/// Looks whether the server is still the one that it was.
+pub type Verify = Arc<dyn Fn(ApiClient) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
 
 /// A client with the agent's own identity.
 #[derive(Clone)]
 pub struct ApiClient {
     connection: Arc<Connection>,
     effects: Effects,
-    guard: Option<Guard>,
+    verify: Option<Verify>,
     node_name: Arc<str>,
-}
-
-/// The connection with the credentials of the moment: they are read again when the server no longer takes them,
-/// and when their files change.
-struct Connection {
-    kubeconfig: PathBuf,
-    current: Mutex<Current>,
-    places: Semaphore,
-    /// How often an answer did not come or the credentials changed: the next answer may come from another server.
-    doubts: AtomicU64,
-    /// How many of these doubts a look at the Node has settled.
-    settled: AtomicU64,
-    reconnecting: tokio::sync::Mutex<()>,
-}
-
-struct Current {
-    kube: kube::Client,
-    read: Instant,
-    /// What the credentials were read from; not known yet of those that came with the settings.
-    files: Option<Vec<Stamp>>,
-}
-
-/// A file, and by what a change of it shows.
-#[derive(PartialEq)]
-struct Stamp {
-    path: PathBuf,
-    seen: Option<(u64, u64, u64, i64, i64)>,
 }
 
 /// One page of this node's pods, each still in JSON, so that one that cannot be understood harms no other.
@@ -138,31 +96,19 @@ pub enum DeleteAnswer {
 }
 
 impl ApiClient {
-    /// A client for the pods of this node. `kubeconfig` is where `config` was read from; without a guard it does not
+    /// A client for the pods of this node. `kubeconfig` is where `config` was read from; without `verify` it does not
     /// write.
     pub fn new(
         config: kube::Config,
         kubeconfig: PathBuf,
         effects: Effects,
-        guard: Option<Guard>,
+        verify: Option<Verify>,
         node_name: &str,
     ) -> Result<Self, kube::Error> {
-        let current = Current {
-            kube: kube::Client::try_from(config)?,
-            read: Instant::now(),
-            files: None,
-        };
         Ok(Self {
-            connection: Arc::new(Connection {
-                kubeconfig,
-                current: Mutex::new(current),
-                places: Semaphore::new(AT_ONCE),
-                doubts: AtomicU64::new(1),
-                settled: AtomicU64::new(0),
-                reconnecting: tokio::sync::Mutex::new(()),
-            }),
+            connection: Arc::new(Connection::new(config, kubeconfig)?),
             effects,
-            guard,
+            verify,
             node_name: node_name.into(),
         })
     }
@@ -212,7 +158,7 @@ impl ApiClient {
             lifetime.as_secs(),
         );
         let request = request(Method::GET, VERB, &path, None, Bytes::new())?;
-        let response = self.answered(VERB, &path, request).await?;
+        let response = self.connection.answered(VERB, &path, request).await?;
         let broken = move |cause: String| ApiError::Unreachable {
             verb: VERB,
             path: "/api/v1/pods".to_owned(),
@@ -296,13 +242,13 @@ impl ApiClient {
         });
         let body = Bytes::from(review.to_string());
         let request = request(Method::POST, "POST", PATH, Some("application/json"), body)?;
-        let answer: Value = read("POST", PATH, &self.collected("POST", PATH, request).await?)?;
+        let answer: Value = read("POST", PATH, &self.connection.collected("POST", PATH, request).await?)?;
         Ok(answer["status"]["allowed"].as_bool().unwrap_or(false))
     }
 
     async fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         let request = request(Method::GET, "GET", path, None, Bytes::new())?;
-        read("GET", path, &self.collected("GET", path, request).await?)
+        read("GET", path, &self.connection.collected("GET", path, request).await?)
     }
 
     async fn write(
@@ -324,157 +270,14 @@ impl ApiClient {
         }
         self.reconnected().await?;
         let request = request(method, verb, path, content_type, Bytes::from(body.to_string()))?;
-        self.collected(verb, path, request).await
+        self.connection.collected(verb, path, request).await
     }
 
     /// Before the first write, and after each answer that did not come: is it still the same cluster?
     async fn reconnected(&self) -> Result<(), ApiError> {
-        let Some(guard) = &self.guard else { return Ok(()) };
-        if self.connection.is_doubtful() {
-            let _one = self.connection.reconnecting.lock().await;
-            if self.connection.is_doubtful() {
-                let doubts = self.connection.doubts.load(Ordering::Relaxed);
-                guard.verify(self).await?;
-                self.connection.settled.store(doubts, Ordering::Relaxed);
-            }
-        }
-        Ok(())
-    }
-
-    async fn collected(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
-        // Never closed: an error cannot come.
-        let _place = self.connection.places.acquire().await.ok();
-        let answer = async {
-            let response = self.answered(verb, path, request).await?;
-            let body = response.into_body().collect().await;
-            body.map(http_body_util::Collected::to_bytes)
-                .map_err(|error| ApiError::Unreachable {
-                    verb,
-                    path: path.to_owned(),
-                    cause: chain(&error),
-                })
-        };
-        let result = timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(|_| {
-            Err(ApiError::Timeout {
-                verb,
-                path: path.to_owned(),
-                after: REQUEST_TIMEOUT,
-            })
-        });
-        if let Err(ApiError::Unreachable { .. } | ApiError::Timeout { .. }) = &result {
-            self.doubt();
-        }
-        result
-    }
-
-    /// Sends, and turns every answer that is no success into an error.
-    async fn answered(
-        &self,
-        verb: &'static str,
-        path: &str,
-        request: Request<Body>,
-    ) -> Result<Response<Body>, ApiError> {
-        let kube = self.connection.current().kube.clone();
-        let response = kube.send(request).await.map_err(|error| ApiError::Unreachable {
-            verb,
-            path: path.to_owned(),
-            cause: chain(&error),
-        })?;
-        let code = response.status();
-        if code.is_success() {
-            return Ok(response);
-        }
-        if code == StatusCode::UNAUTHORIZED {
-            self.connection.renew().await;
-        }
-        let retry_after = response.headers().get(header::RETRY_AFTER);
-        let retry_after = retry_after
-            .and_then(|value| value.to_str().ok()?.parse().ok())
-            .map(Duration::from_secs);
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .map(http_body_util::Collected::to_bytes);
-        Err(ApiError::refused(
-            verb,
-            path,
-            code.as_u16(),
-            retry_after,
-            &body.unwrap_or_default(),
-        ))
-    }
-}
-
-// === impl Connection ===
-
-impl Connection {
-    fn doubt(&self) {
-        self.doubts.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn is_doubtful(&self) -> bool {
-        self.doubts.load(Ordering::Relaxed) != self.settled.load(Ordering::Relaxed)
-    }
-
-    /// Reads credentials again that were refused; somebody may have renewed them. The request is tried again by whoever
-    /// asked.
-    async fn renew(&self) {
-        {
-            let mut current = self.current();
-            if current.read.elapsed() < RENEW_AT_MOST_EVERY {
-                return;
-            }
-            current.read = Instant::now();
-        }
-        self.read_again("refused").await;
-    }
-
-    /// Reads the credentials again if a file changed that they come from: the old ones may be good for ever, at a server
-    /// that has gone.
-    async fn follow_files(&self) {
-        let changed = match &self.current().files {
-            None => true,
-            Some(files) => files.iter().any(|file| Stamp::of(&file.path) != *file),
-        };
-        if changed {
-            self.read_again("changed").await;
-        }
-    }
-
-    async fn read_again(&self, because: &'static str) {
-        // Before they are read: what changes meanwhile is seen the next time.
-        let files = config::credential_files(&self.kubeconfig);
-        let files = files.iter().map(|file| Stamp::of(file)).collect();
-        let config = config::read_kubeconfig(&self.kubeconfig).await;
-        let kube = config.and_then(|config| kube::Client::try_from(config).map_err(|error| error.to_string()));
-        match kube {
-            Ok(kube) => {
-                let mut current = self.current();
-                // The first time only whether they changed since the start was not known.
-                if current.files.replace(files).is_some() {
-                    tracing::info!(because, "Credentials have been read again");
-                }
-                current.kube = kube;
-                self.doubt();
-            }
-            Err(error) => tracing::error!(because, error, "Credentials cannot be read again"),
-        }
-    }
-
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-// === impl Stamp ===
-
-impl Stamp {
-    fn of(path: &Path) -> Self {
-        let seen = std::fs::metadata(path).ok();
-        Self {
-            path: path.to_owned(),
-            seen: seen.map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec())),
+        match &self.verify {
+            Some(verify) => self.connection.settle(async || verify(self.clone()).await).await,
+            None => Ok(()),
         }
     }
 }
@@ -541,18 +344,4 @@ fn escape(text: &str) -> String {
         }
     }
     out
-}
-
-/// An error with its causes on one line; each layer repeats less than one might hope.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -1,0 +1,241 @@
+//! How requests reach the API server: the connection of the moment, its credentials, and whether it can be trusted to be
+//! the same as before.
+
+use std::{
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+
+use super::ApiError;
+use crate::config;
+
+/// The API server ends mutating requests after 34 s and others after 60 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
+/// Requests under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
+/// that end would make a hundred. Watches are not counted.
+const AT_ONCE: usize = 16;
+/// Credentials that are refused are not read again faster than this.
+const RENEW_AT_MOST_EVERY: Duration = Duration::from_secs(5);
+
+/// The connection with the credentials of the moment: they are read again when the server no longer takes them,
+/// and when their files change.
+pub(super) struct Connection {
+    kubeconfig: PathBuf,
+    current: Mutex<Current>,
+    places: Semaphore,
+    /// How often an answer did not come or the credentials changed: the next answer may come from another server.
+    doubts: AtomicU64,
+    /// How many of these doubts a look at the Node has settled.
+    settled: AtomicU64,
+    looking: tokio::sync::Mutex<()>,
+}
+
+struct Current {
+    kube: kube::Client,
+    read: Instant,
+    /// What the credentials were read from; not known yet of those that came with the settings.
+    files: Option<Vec<Stamp>>,
+}
+
+/// A file, and by what a change of it shows.
+#[derive(PartialEq)]
+struct Stamp {
+    path: PathBuf,
+    seen: Option<(u64, u64, u64, i64, i64)>,
+}
+
+// === impl Connection ===
+
+impl Connection {
+    pub fn new(config: kube::Config, kubeconfig: PathBuf) -> Result<Self, kube::Error> {
+        let current = Current {
+            kube: kube::Client::try_from(config)?,
+            read: Instant::now(),
+            files: None,
+        };
+        Ok(Self {
+            kubeconfig,
+            current: Mutex::new(current),
+            places: Semaphore::new(AT_ONCE),
+            doubts: AtomicU64::new(1),
+            settled: AtomicU64::new(0),
+            looking: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// Sends, and returns the whole answer.
+    pub async fn collected(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
+        // Never closed: an error cannot come.
+        let _place = self.places.acquire().await.ok();
+        let answer = async {
+            let response = self.answered(verb, path, request).await?;
+            let body = response.into_body().collect().await;
+            body.map(http_body_util::Collected::to_bytes)
+                .map_err(|error| ApiError::Unreachable {
+                    verb,
+                    path: path.to_owned(),
+                    cause: chain(&error),
+                })
+        };
+        let result = timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(|_| {
+            Err(ApiError::Timeout {
+                verb,
+                path: path.to_owned(),
+                after: REQUEST_TIMEOUT,
+            })
+        });
+        if let Err(ApiError::Unreachable { .. } | ApiError::Timeout { .. }) = &result {
+            self.doubt();
+        }
+        result
+    }
+
+    /// Sends, and turns every answer that is no success into an error.
+    pub async fn answered(
+        &self,
+        verb: &'static str,
+        path: &str,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        let kube = self.current().kube.clone();
+        let response = kube.send(request).await.map_err(|error| ApiError::Unreachable {
+            verb,
+            path: path.to_owned(),
+            cause: chain(&error),
+        })?;
+        let code = response.status();
+        if code.is_success() {
+            return Ok(response);
+        }
+        if code == StatusCode::UNAUTHORIZED {
+            self.renew().await;
+        }
+        let retry_after = response.headers().get(header::RETRY_AFTER);
+        let retry_after = retry_after
+            .and_then(|value| value.to_str().ok()?.parse().ok())
+            .map(Duration::from_secs);
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map(http_body_util::Collected::to_bytes);
+        Err(ApiError::refused(
+            verb,
+            path,
+            code.as_u16(),
+            retry_after,
+            &body.unwrap_or_default(),
+        ))
+    }
+
+    /// The next answer may come from another server.
+    pub fn doubt(&self) {
+        self.doubts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Looks with `look` whether it is still the same server, if that is in doubt.
+    pub async fn settle(&self, look: impl AsyncFnOnce() -> Result<(), ApiError>) -> Result<(), ApiError> {
+        if self.is_doubtful() {
+            let _one = self.looking.lock().await;
+            if self.is_doubtful() {
+                let doubts = self.doubts.load(Ordering::Relaxed);
+                look().await?;
+                self.settled.store(doubts, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_doubtful(&self) -> bool {
+        self.doubts.load(Ordering::Relaxed) != self.settled.load(Ordering::Relaxed)
+    }
+
+    /// Reads credentials again that were refused; somebody may have renewed them. The request is tried again by whoever
+    /// asked.
+    async fn renew(&self) {
+        {
+            let mut current = self.current();
+            if current.read.elapsed() < RENEW_AT_MOST_EVERY {
+                return;
+            }
+            current.read = Instant::now();
+        }
+        self.read_again("refused").await;
+    }
+
+    /// Reads the credentials again if a file changed that they come from: the old ones may be good for ever, at a server
+    /// that has gone.
+    pub async fn follow_files(&self) {
+        let changed = match &self.current().files {
+            None => true,
+            Some(files) => files.iter().any(|file| Stamp::of(&file.path) != *file),
+        };
+        if changed {
+            self.read_again("changed").await;
+        }
+    }
+
+    async fn read_again(&self, because: &'static str) {
+        // Before they are read: what changes meanwhile is seen the next time.
+        let files = config::credential_files(&self.kubeconfig);
+        let files = files.iter().map(|file| Stamp::of(file)).collect();
+        let config = config::read_kubeconfig(&self.kubeconfig).await;
+        let kube = config.and_then(|config| kube::Client::try_from(config).map_err(|error| error.to_string()));
+        match kube {
+            Ok(kube) => {
+                let mut current = self.current();
+                // The first time only whether they changed since the start was not known.
+                if current.files.replace(files).is_some() {
+                    tracing::info!(because, "Credentials have been read again");
+                }
+                current.kube = kube;
+                self.doubt();
+            }
+            Err(error) => tracing::error!(because, error, "Credentials cannot be read again"),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Stamp ===
+
+impl Stamp {
+    fn of(path: &Path) -> Self {
+        let seen = std::fs::metadata(path).ok();
+        Self {
+            path: path.to_owned(),
+            seen: seen.map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec())),
+        }
+    }
+}
+
+/// An error with its causes on one line; each layer repeats less than one might hope.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,52 @@
+//! Credentials: the kubeconfig, and the files that it names.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use super::{Problem, first_line};
+
+/// Reads a kubeconfig and everything that it points to.
+pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| first_line(&error))?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let mut config = config.map_err(|error| error.to_string())?;
+    let server = &config.cluster_url;
+    if !matches!(server.scheme_str(), Some("https" | "http")) || server.host().unwrap_or_default().is_empty() {
+        return Err(format!("server {server} must be https://host:port"));
+    }
+    // What a retry means differs from caller to caller; each has its own.
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    Ok(config)
+}
+
+/// A kubeconfig, and the files that it names.
+pub fn credential_files(path: &Path) -> Vec<PathBuf> {
+    let kubeconfig = Kubeconfig::read_from(path).unwrap_or_default();
+    let clusters = kubeconfig.clusters.into_iter().filter_map(|it| it.cluster);
+    let users = kubeconfig.auth_infos.into_iter().filter_map(|it| it.auth_info);
+    let of_clusters = clusters.filter_map(|it| it.certificate_authority);
+    let of_users = users.flat_map(|it| [it.client_certificate, it.client_key, it.token_file]);
+    let named = of_clusters.chain(of_users.flatten()).map(PathBuf::from);
+    std::iter::once(path.to_owned()).chain(named).collect()
+}
+
+pub(super) async fn kubeconfig(path: Option<&Path>) -> Result<(kube::Config, PathBuf), Problem> {
+    let Some(path) = path else {
+        return Err(Problem::usage(
+            "--kubeconfig is missing",
+            "name a kubeconfig, such as the kubelet's own: --kubeconfig /etc/kubernetes/kubelet.conf",
+        ));
+    };
+    let config = read_kubeconfig(path).await.map_err(|error| {
+        Problem::configuration(
+            format!("--kubeconfig {}: {error}", path.display()),
+            "check that it is a kubeconfig, and that the certificates and tokens it points to are there and readable",
+        )
+    })?;
+    Ok((config, path.to_owned()))
+}

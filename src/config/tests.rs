@@ -1,0 +1,164 @@
+use clap::Parser as _;
+
+use super::{kubelet::KUBELET_CONFIG_VERSION, *};
+use crate::cli::{Cli, Verb};
+
+fn flags(args: &[&str]) -> NodeFlags {
+    let all = ["pod-teardown", "run"].iter().chain(args);
+    match Cli::try_parse_from(all).unwrap().verb {
+        Verb::Run(flags) => flags,
+        other => panic!("not run: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn all_mistakes_are_told_at_once_each_with_its_thing_and_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = dir.path().join("plain");
+    std::fs::write(&plain, "nothing").unwrap();
+    let plain = plain.to_str().unwrap();
+    let endpoint = format!("unix://{plain}");
+    let state = format!("{plain}/state");
+    let problems = validate(&flags(&[
+        "--kubeconfig",
+        "/nowhere/kubeconfig",
+        "--node-name",
+        "UPPER",
+        "--cri-endpoint",
+        &endpoint,
+        "--kubelet-root",
+        "/nowhere/kubelet",
+        "--kubelet-config",
+        plain,
+        "--cgroup-root",
+        "../x",
+        "--state-dir",
+        &state,
+        "--shutdown-timeout",
+        "20",
+    ]))
+    .await
+    .unwrap_err();
+    for thing in [
+        "--kubeconfig /nowhere/kubeconfig",
+        "--node-name",
+        "is not a socket",
+        "--kubelet-root",
+        "--kubelet-config",
+        "--cgroup-root",
+        "--state-dir",
+        "--shutdown-timeout 20",
+    ] {
+        assert!(
+            problems.iter().any(|problem| problem.what.contains(thing)),
+            "{thing} is missing in {problems:#?}"
+        );
+    }
+    assert!(
+        problems
+            .iter()
+            .all(|problem| !problem.remedy.is_empty() && !problem.to_string().contains('\n')),
+        "{problems:#?}"
+    );
+}
+
+#[test]
+fn a_duration_needs_its_unit() {
+    assert!(duration("--x", "20").is_err());
+    assert!(duration("--x", "").is_err());
+    assert!(duration("--x", "0").is_err());
+    assert!(duration("--x", "584554531y").is_err());
+    assert_eq!(duration("--x", "0s").unwrap(), Duration::ZERO);
+    assert_eq!(duration("--x", "1500ms").unwrap(), Duration::from_millis(1500));
+}
+
+#[test]
+fn credentials_come_from_the_kubeconfig_and_the_files_that_it_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kubeconfig");
+    let text = "{kind: Config, clusters: [{name: c, cluster: {server: 'https://x', certificate-authority: ca.crt}}], \
+                users: [{name: u, user: {client-certificate: /pki/c.pem, client-key: /pki/k.pem, tokenFile: token}}]}";
+    std::fs::write(&file, text).unwrap();
+    let near = |name: &str| dir.path().join(name);
+    let expected = [
+        near("kubeconfig"),
+        near("ca.crt"),
+        "/pki/c.pem".into(),
+        "/pki/k.pem".into(),
+        near("token"),
+    ];
+    assert_eq!(credential_files(&file), expected);
+}
+
+#[test]
+fn what_the_kubelet_was_told_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.yaml");
+    std::fs::write(&file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\ncgroupRoot: /kubelet\npodLogsDir: /logs\nextra: {a: 1}\n").unwrap();
+    let config = kubelet_configuration(Some(&file)).unwrap();
+    assert_eq!(config.cgroup_driver.as_deref(), Some("cgroupfs"));
+    assert_eq!(cgroup_root(None, Some(&config)).unwrap(), "/kubelet");
+    assert_eq!(
+        cgroup_root(Some("/mine"), Some(&config)).unwrap(),
+        "/mine",
+        "a flag counts more"
+    );
+    assert_eq!(config.pod_logs_dir.as_deref(), Some(Path::new("/logs")));
+}
+
+#[test]
+fn only_a_configuration_of_a_kubelet_is_taken_and_its_empty_values_are_defaults() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.yaml");
+    let read = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        kubelet_configuration(Some(&file)).map_err(|problem| problem.to_string())
+    };
+    let head = format!("apiVersion: {KUBELET_CONFIG_VERSION}\nkind: KubeletConfiguration\n");
+    let empty = read(&format!("{head}cgroupDriver: ''\ncgroupRoot: ''\npodLogsDir: ''\n")).unwrap();
+    assert_eq!(
+        (empty.cgroup_driver, empty.cgroup_root, empty.pod_logs_dir),
+        (None, None, None)
+    );
+    for (text, why) in [
+        ("", "kind is \"\""),
+        ("foo: bar\n", "kind is \"\""),
+        ("apiVersion: v1\nkind: Pod\n", "kind is \"Pod\""),
+        (
+            "apiVersion: kubelet.config.k8s.io/v9\nkind: KubeletConfiguration\n",
+            "v9",
+        ),
+        (&format!("{head}cgroupRoot: ../../x\n"), "cgroupRoot ../../x"),
+        (&format!("{head}cgroupDriver: bogus\n"), "\"bogus\" is unknown"),
+    ] {
+        let told = read(text).unwrap_err();
+        assert!(
+            told.contains("--kubelet-config") && told.contains(why),
+            "{text:?}: {told}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_is_a_url_with_scheme_and_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kubeconfig");
+    let read = async |server: &str| {
+        let text = format!(
+            "{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {{server: {server:?}}}}}], \
+             contexts: [{{name: c, context: {{cluster: c, user: c}}}}], users: [{{name: c, user: {{}}}}]}}"
+        );
+        std::fs::write(&file, text).unwrap();
+        read_kubeconfig(&file).await.map(drop)
+    };
+    for wrong in ["127.0.0.1:18080", "ftp://x", "localhost", "/x"] {
+        let told = read(wrong).await.unwrap_err();
+        assert!(
+            told.contains(wrong) && told.contains("must be https://host:port"),
+            "{told}"
+        );
+    }
+    for right in ["https://10.0.0.1:6443", "https://[::1]:6443/prefix", "http://localhost"] {
+        assert_eq!(read(right).await, Ok(()), "{right}");
+    }
+}

@@ -1,0 +1,226 @@
+//! Whether this node has what the agent needs, and who else is at work on it.
+
+use std::{os::unix::fs::FileTypeExt as _, path::Path};
+
+use tokio::{net::UnixStream, time::timeout};
+
+use super::{
+    PATIENCE,
+    row::{Row, Verdict},
+};
+use crate::{
+    agent,
+    config::Settings,
+    guard::PROC,
+    journal::{
+        self,
+        peek::{Peek, peek},
+    },
+    node::{
+        cgroups::Cgroups,
+        cri::{Cri, CriEndpoint, CriError, types::RuntimeVersion},
+        kubelet_process,
+        lock::LockError,
+    },
+};
+
+/// How often a runtime is asked before it counts as not to be reached.
+const ASKED: u32 = 10;
+/// What a unix socket's address holds, without the NUL at its end.
+const LONGEST_SOCKET: usize = 107;
+
+/// Also the UID of the Node that it was made for.
+pub(super) fn journal(state_dir: &Path, agent_runs: bool) -> (Row, Option<String>) {
+    const WHAT: &str = "journal";
+    let file = state_dir.join(journal::FILE);
+    let file = file.display();
+    let row = match peek(state_dir) {
+        Ok(Peek::Node(Some(uid))) => return (Row::ok(WHAT, format!("made for the Node with UID {uid}")), Some(uid)),
+        Ok(Peek::Node(None)) => Row::ok(WHAT, "new"),
+        Ok(Peek::InUse) if agent_runs => Row::new(
+            WHAT,
+            Verdict::Warning,
+            format!("{file} is open, so the Node's UID is not compared with what it says"),
+            "this is fine if it is the service",
+        ),
+        Ok(Peek::InUse) => Row::new(
+            WHAT,
+            Verdict::Configuration,
+            format!("{file} is open in an agent that works for another --kubelet-root"),
+            "give each agent a --state-dir of its own",
+        ),
+        Err(error) => Row::new(
+            WHAT,
+            Verdict::Configuration,
+            format!("{file}: {error}"),
+            "move it away; what is lost by it: grace that was used, hooks that have ended, which Node this was",
+        ),
+    };
+    (row, None)
+}
+
+/// Whether the admin socket can be made.
+pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
+    const WHAT: &str = "admin socket";
+    let shown = path.display();
+    if path.as_os_str().len() > LONGEST_SOCKET {
+        let seen =
+            format!("--socket {shown}: it is longer than the {LONGEST_SOCKET} bytes that a socket's path may have");
+        return Row::new(WHAT, Verdict::Configuration, seen, "name a shorter path");
+    }
+    match std::fs::symlink_metadata(path) {
+        Err(_) => return Row::ok(WHAT, "can be made"),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            let seen = format!("--socket {shown}: there is something that is no socket");
+            return Row::new(WHAT, Verdict::Configuration, seen, "name a path for a socket");
+        }
+        Ok(_) => {}
+    }
+    match timeout(PATIENCE, UnixStream::connect(path)).await {
+        Ok(Ok(_)) if agent_runs => Row::new(
+            WHAT,
+            Verdict::Warning,
+            format!("an agent listens on {shown}"),
+            "this is fine if it is the service",
+        ),
+        Ok(Ok(_)) | Err(_) => Row::new(
+            WHAT,
+            Verdict::Configuration,
+            format!("--socket {shown}: another process listens there"),
+            "name another path, or stop that process",
+        ),
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => Row::new(
+            WHAT,
+            Verdict::Failed,
+            format!("--socket {shown}: {error}"),
+            "run the check as root",
+        ),
+        Ok(Err(_)) => Row::ok(WHAT, "can be made; a dead agent's is replaced"),
+    }
+}
+
+pub(super) async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let endpoint: &CriEndpoint = &settings.cri_endpoint;
+    match timeout(PATIENCE, version(cri)).await {
+        Ok(Ok(version)) => rows.push(Row::ok(
+            "runtime",
+            format!("{} {}, CRI {}", version.name, version.version, version.api_version),
+        )),
+        Ok(Err(error)) => {
+            let seen = format!("{endpoint}: {error}");
+            rows.push(if error.is_not_a_runtime() {
+                let remedy = "name the socket of containerd or CRI-O";
+                Row::new("runtime", Verdict::Configuration, seen, remedy)
+            } else if seen.contains("Permission denied") {
+                Row::new(
+                    "runtime",
+                    Verdict::Unreachable,
+                    seen,
+                    "run the check, and the agent, as root",
+                )
+            } else {
+                let remedy = "start the container runtime, or correct --cri-endpoint";
+                Row::new("runtime", Verdict::Unreachable, seen, remedy)
+            });
+            return rows;
+        }
+        Err(_) => {
+            let seen = format!("{endpoint}: no answer within {PATIENCE:?}");
+            rows.push(Row::new(
+                "runtime",
+                Verdict::Unreachable,
+                seen,
+                "look at the container runtime's log",
+            ));
+            return rows;
+        }
+    }
+    rows.push(match agent::same_mount_namespace(Path::new(PROC), endpoint).await {
+        Ok(()) => Row::ok("mount namespace", "the runtime's"),
+        Err(problem) => Row::from_problem("mount namespace", &problem),
+    });
+    let cgroups = match Cgroups::detect(Path::new(agent::MOUNTINFO), Path::new(agent::CGROUP_ROOT)) {
+        Ok(cgroups) => cgroups,
+        Err(error) => {
+            let row = Row::new("cgroups", Verdict::Configuration, error, "mount /sys/fs/cgroup");
+            rows.push(row);
+            return rows;
+        }
+    };
+    let kubelet = settings.kubelet_cgroup_driver.as_deref();
+    let driver = agent::driver(settings.cgroup_driver, cri, kubelet, &cgroups, &settings.cgroup_root).await;
+    rows.push(match driver {
+        Ok(driver) => {
+            let driver = format!("{driver:?}").to_lowercase();
+            Row::ok("cgroups", format!("{driver} driver, {cgroups}"))
+        }
+        Err(problem) => Row::from_problem("cgroups", &problem),
+    });
+    rows
+}
+
+/// Whoever greets in another protocol and hangs up may be gone before the question is sent, and then looks like a
+/// runtime that is away. So it is asked a few times.
+async fn version(cri: &Cri) -> Result<RuntimeVersion, CriError> {
+    for _ in 1..ASKED {
+        match cri.version().await {
+            Err(error) if error.is_unreachable() => {}
+            answer => return answer,
+        }
+    }
+    cri.version().await
+}
+
+pub(super) fn other_hands(settings: &Settings, lock: Result<(), LockError>) -> Vec<Row> {
+    let lock = match lock {
+        Ok(()) => Row::ok("other agents", "none"),
+        Err(error @ LockError::Taken { .. }) => Row::new(
+            "other agents",
+            Verdict::Warning,
+            error,
+            "only one can run; this is fine if it is the service",
+        ),
+        Err(error) => Row::new("other agents", Verdict::Failed, error, "run the check as root"),
+    };
+    let kubelet = match kubelet_process::find(Path::new(PROC), &settings.kubelet_root) {
+        Ok(found) => match found.first() {
+            None => Row::ok("kubelet", "none works on this node's pods"),
+            Some(kubelet) => Row::new(
+                "kubelet",
+                Verdict::Warning,
+                format!("{} (pid {})", kubelet.command, kubelet.pid),
+                "the agent touches nothing while it is there",
+            ),
+        },
+        Err(error) => Row::new("kubelet", Verdict::Failed, error, "run the check as root"),
+    };
+    vec![lock, kubelet]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_path_on_which_no_socket_can_be_made_is_a_mistake() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let plain = at("plain");
+        std::fs::write(&plain, "").unwrap();
+        let alive = std::os::unix::net::UnixListener::bind(at("alive")).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(at("dead")).unwrap());
+        for (path, agent_runs, verdict) in [
+            (at("none"), false, Verdict::Ok),
+            (at("dead"), false, Verdict::Ok),
+            (at("alive"), true, Verdict::Warning),
+            (at("alive"), false, Verdict::Configuration),
+            (plain, false, Verdict::Configuration),
+            (at(&"x".repeat(108)), false, Verdict::Configuration),
+        ] {
+            let row = socket(&path, agent_runs).await;
+            assert_eq!(row.verdict, verdict, "{path:?}: {row:?}");
+        }
+        drop(alive);
+    }
+}

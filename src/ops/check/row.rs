@@ -1,0 +1,154 @@
+//! One line of what `check` says, and all of them together.
+
+use std::fmt::Write as _;
+
+use crate::config::{Problem, ProblemKind};
+
+/// From sysexits.h: the command was used wrongly.
+const USAGE: u8 = 64;
+/// From sysexits.h: a service cannot be reached.
+const UNAVAILABLE: u8 = 69;
+/// From sysexits.h: something is configured wrongly.
+const CONFIGURATION: u8 = 78;
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// What was looked at.
+    pub what: String,
+    /// How it is.
+    pub verdict: Verdict,
+    /// What was seen.
+    pub seen: String,
+    /// What to do, if anything.
+    pub remedy: String,
+}
+
+/// How a thing is; failures by the exit code that they ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Works, and is worth a look.
+    Warning,
+    /// Wrong on the command line.
+    Usage,
+    /// Configured wrongly.
+    Configuration,
+    /// Cannot be reached.
+    Unreachable,
+    /// Anything else.
+    Failed,
+}
+
+/// All rows, for people.
+pub fn table(rows: &[Row]) -> String {
+    let width = rows.iter().map(|row| row.what.chars().count()).max().unwrap_or(0);
+    let mut out = String::new();
+    for row in rows {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{:4}  {:width$}  {}", row.verdict.word(), row.what, row.seen);
+        if row.verdict != Verdict::Ok {
+            let _ = writeln!(out, "      {:width$}  → {}", "", row.remedy);
+        }
+    }
+    out
+}
+
+/// The first that applies: usage, configuration, unreachable, anything else.
+pub fn exit_code(rows: &[Row]) -> u8 {
+    let any = |verdict| rows.iter().any(|row| row.verdict == verdict);
+    if any(Verdict::Usage) {
+        USAGE
+    } else if any(Verdict::Configuration) {
+        CONFIGURATION
+    } else if any(Verdict::Unreachable) {
+        UNAVAILABLE
+    } else {
+        u8::from(any(Verdict::Failed))
+    }
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "note",
+            Self::Usage | Self::Configuration | Self::Unreachable | Self::Failed => "FAIL",
+        }
+    }
+}
+
+// === impl Row ===
+
+impl Row {
+    #[allow(clippy::needless_pass_by_value, reason = "errors and texts alike end here")]
+    pub(super) fn new(what: &str, verdict: Verdict, seen: impl ToString, remedy: &str) -> Self {
+        Self {
+            what: what.to_owned(),
+            verdict,
+            seen: seen.to_string(),
+            remedy: remedy.to_owned(),
+        }
+    }
+
+    pub(super) fn ok(what: &str, seen: impl ToString) -> Self {
+        Self::new(what, Verdict::Ok, seen, "")
+    }
+
+    pub(super) fn from_problem(what: &str, problem: &Problem) -> Self {
+        let verdict = match problem.kind {
+            ProblemKind::Usage => Verdict::Usage,
+            ProblemKind::Configuration => Verdict::Configuration,
+            ProblemKind::Internal => Verdict::Failed,
+        };
+        Self::new(what, verdict, &problem.what, &problem.remedy)
+    }
+}
+
+impl From<Problem> for Row {
+    fn from(problem: Problem) -> Self {
+        Self::from_problem("configuration", &problem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_kind_of_failure_that_applies_decides_the_exit_code() {
+        let rows = |verdicts: &[Verdict]| {
+            verdicts
+                .iter()
+                .map(|verdict| Row::new("x", *verdict, "", ""))
+                .collect::<Vec<_>>()
+        };
+        let cases: [(&[Verdict], u8); 7] = [
+            (&[], 0),
+            (&[Verdict::Ok, Verdict::Warning], 0),
+            (&[Verdict::Failed, Verdict::Ok], 1),
+            (&[Verdict::Failed, Verdict::Unreachable], 69),
+            (&[Verdict::Unreachable, Verdict::Configuration], 78),
+            (&[Verdict::Failed, Verdict::Configuration], 78),
+            (&[Verdict::Configuration, Verdict::Usage], 64),
+        ];
+        for (verdicts, code) in cases {
+            assert_eq!(exit_code(&rows(verdicts)), code, "{verdicts:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_shows_its_remedy_below() {
+        let table = table(&[
+            Row::ok("runtime", "containerd 1"),
+            Row::new("Node", Verdict::Failed, "none", "do this"),
+        ]);
+        assert_eq!(
+            table,
+            "ok    runtime  containerd 1\nFAIL  Node     none\n               → do this\n"
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! Whether the API server can be reached, takes the credentials, and shows this machine's Node.
+
+use http::Uri;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use tokio::time::timeout;
+use x509_parser::pem::Pem;
+
+use super::{
+    PATIENCE,
+    row::{Row, Verdict},
+};
+use crate::{
+    api::{ApiClient, ApiError},
+    node::identity::Identity,
+};
+
+/// From here on a certificate's end is worth a warning.
+const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// For rights that are missing.
+const USE_THE_KUBELETS: &str = "use the kubelet's credentials (user system:node:NAME, group system:nodes)";
+
+/// The API server as it is asked here.
+pub(super) struct Server<'a> {
+    pub api: &'a ApiClient,
+    pub url: &'a Uri,
+    pub node_name: &'a str,
+    /// The Node whose credentials these are, if they are of another than the one asked for.
+    pub credentials_of: Option<String>,
+}
+
+// === impl Server ===
+
+impl Server<'_> {
+    pub async fn check(mut self, machine: &Identity, recorded: Option<&str>) -> Vec<Row> {
+        let mut rows = Vec::new();
+        match answer(self.api.version()).await {
+            Ok(version) => rows.push(Row::ok("API server", version)),
+            Err(error) => {
+                rows.push(self.refused("API server", &error));
+                return rows;
+            }
+        }
+        match answer(self.api.node()).await {
+            Ok(node) => rows.push(identity(&node, machine, recorded)),
+            Err(ApiError::Refused { code: 404, .. }) => rows.push(Row::new(
+                "Node",
+                Verdict::Configuration,
+                format!("there is no Node {}", self.node_name),
+                "use the name that `kubectl get nodes` shows for this machine",
+            )),
+            Err(error) => {
+                self.credentials_of = other_node(&error, self.node_name);
+                rows.push(self.refused("Node", &error));
+            }
+        }
+        rows.extend(self.rights().await);
+        rows
+    }
+
+    async fn rights(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let node_name = self.node_name;
+        let rights = [
+            (
+                "list pods",
+                json!({ "verb": "list", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
+            ),
+            (
+                "watch pods",
+                json!({ "verb": "watch", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
+            ),
+            (
+                "patch pods/status",
+                json!({ "verb": "patch", "resource": "pods", "subresource": "status" }),
+            ),
+            ("delete pods", json!({ "verb": "delete", "resource": "pods" })),
+            ("create events", json!({ "verb": "create", "resource": "events" })),
+        ];
+        for (what, attributes) in rights {
+            let what = format!("right to {what}");
+            rows.push(match answer(self.api.may(&attributes)).await {
+                Ok(true) => Row::ok(&what, "granted"),
+                Ok(false) => Row::new(&what, Verdict::Failed, "not granted", &self.use_others()),
+                Err(error) => self.refused(&what, &error),
+            });
+        }
+        rows
+    }
+
+    fn refused(&self, what: &str, error: &ApiError) -> Row {
+        let named = format!("{}: {error}", self.url);
+        match error {
+            ApiError::Unreachable { cause, .. } if cause.contains("invalid peer certificate") => Row::new(
+                what,
+                Verdict::Configuration,
+                named,
+                "check certificate-authority-data and the server's name in the kubeconfig, and this machine's clock",
+            ),
+            ApiError::Unreachable { .. } | ApiError::Timeout { .. } => Row::new(
+                what,
+                Verdict::Unreachable,
+                named,
+                "check the server in the kubeconfig, and the network to it",
+            ),
+            ApiError::Refused { code: 401, .. } => Row::new(
+                what,
+                Verdict::Failed,
+                error,
+                "the server does not know these credentials: renew them",
+            ),
+            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Held { .. } => {
+                Row::new(what, Verdict::Failed, error, &self.use_others())
+            }
+        }
+    }
+
+    fn use_others(&self) -> String {
+        match &self.credentials_of {
+            Some(other) => format!(
+                "the credentials are those of system:node:{other}, and --node-name is {}: give --node-name {other}, or the \
+                 kubeconfig of {}",
+                self.node_name, self.node_name
+            ),
+            None => USE_THE_KUBELETS.to_owned(),
+        }
+    }
+}
+
+/// Another Node's name, if the server says that the credentials are its.
+fn other_node(error: &ApiError, node_name: &str) -> Option<String> {
+    let ApiError::Refused { code: 403, message, .. } = error else {
+        return None;
+    };
+    let (_, rest) = message.split_once("User \"system:node:")?;
+    let (user, _) = rest.split_once('"')?;
+    (user != node_name).then(|| user.to_owned())
+}
+
+fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
+    const WHAT: &str = "Node";
+    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
+    let uid = node.metadata.uid.as_deref().unwrap_or_default();
+    if let Err(error) = machine.matches(machine_id, system_uuid) {
+        return Row::new(
+            WHAT,
+            Verdict::Configuration,
+            error,
+            "give this machine's own Node as --node-name",
+        );
+    }
+    if let Some(recorded) = recorded.filter(|recorded| *recorded != uid) {
+        return Row::new(
+            WHAT,
+            Verdict::Configuration,
+            format!("its UID is {uid}, and the journal was made for {recorded}: the agent would touch nothing"),
+            "see that this is the right cluster; if the node was registered anew, move the journal away",
+        );
+    }
+    if machine_id.is_empty() && system_uuid.is_empty() {
+        return Row::new(
+            WHAT,
+            Verdict::Warning,
+            format!("has neither machineID nor systemUUID, UID {uid}"),
+            "whether it is this machine cannot be told: see yourself that --node-name is right",
+        );
+    }
+    Row::ok(WHAT, format!("is this machine, UID {uid}"))
+}
+
+/// The certificate in the kubeconfig, if it has one.
+pub(super) fn credentials(config: &kube::Config, now: Timestamp) -> Option<Row> {
+    const WHAT: &str = "credentials";
+    let pem = match (
+        &config.auth_info.client_certificate_data,
+        &config.auth_info.client_certificate,
+    ) {
+        (Some(data), _) => {
+            use base64::{Engine as _, engine::general_purpose::STANDARD};
+            STANDARD.decode(data).map_err(|error| error.to_string())
+        }
+        (None, Some(file)) => std::fs::read(file).map_err(|error| format!("{file}: {error}")),
+        (None, None) => return None,
+    };
+    let end = pem.and_then(|pem| certificate_end(&pem));
+    // kubeadm renews no client certificate of a kubelet.
+    let renew = "a kubelet renews its own while it runs: start it for a while, with a bootstrap kubeconfig if the \
+        certificate has expired, or have a new one signed for system:node:NAME of group system:nodes";
+    Some(match end {
+        Err(error) => Row::new(
+            WHAT,
+            Verdict::Configuration,
+            error,
+            "check the client certificate in the kubeconfig",
+        ),
+        Ok(end) if end <= now => Row::new(WHAT, Verdict::Configuration, format!("expired at {end}"), renew),
+        Ok(end) if end.duration_since(now) < EXPIRES_SOON => {
+            Row::new(WHAT, Verdict::Warning, format!("expire at {end}"), renew)
+        }
+        Ok(end) => Row::ok(WHAT, format!("a certificate, good until {end}")),
+    })
+}
+
+fn certificate_end(pem: &[u8]) -> Result<Timestamp, String> {
+    // The first certificate is the client's own; a key may lie in the same file.
+    for block in Pem::iter_from_buffer(pem) {
+        let block = block.map_err(|error| error.to_string())?;
+        if block.label == "CERTIFICATE" {
+            let certificate = block.parse_x509().map_err(|error| error.to_string())?;
+            let end = certificate.validity().not_after.timestamp();
+            return Timestamp::from_second(end).map_err(|error| error.to_string());
+        }
+    }
+    Err("no certificate in it".to_owned())
+}
+
+async fn answer<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    timeout(PATIENCE, request).await.unwrap_or_else(|_| {
+        Err(ApiError::Timeout {
+            verb: "GET",
+            path: "/".to_owned(),
+            after: PATIENCE,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_must_be_this_machine_and_the_recorded_one() {
+        let here = Identity {
+            machine_id: Some("m".to_owned()),
+            ..Identity::default()
+        };
+        let node = |machine_id: &str| {
+            let node = json!({ "metadata": { "uid": "u" }, "status": { "nodeInfo": {
+                "machineID": machine_id, "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "",
+                "containerRuntimeVersion": "", "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "",
+                "architecture": "",
+            } } });
+            serde_json::from_value::<Node>(node).unwrap()
+        };
+        for (machine_id, recorded, verdict) in [
+            ("m", None, Verdict::Ok),
+            ("m", Some("u"), Verdict::Ok),
+            ("m", Some("v"), Verdict::Configuration),
+            ("n", Some("u"), Verdict::Configuration),
+            ("", Some("u"), Verdict::Warning),
+            ("", Some("v"), Verdict::Configuration),
+        ] {
+            let row = identity(&node(machine_id), &here, recorded);
+            assert_eq!(row.verdict, verdict, "{machine_id} {recorded:?}: {row:?}");
+        }
+        assert_eq!(identity(&Node::default(), &here, None).verdict, Verdict::Warning);
+    }
+}
