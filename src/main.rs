@@ -11,6 +11,7 @@ use pod_teardown::{
     cli::{Cli, NodeFlags, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind},
     memory,
+    node::turns::THREADS,
     ops::{
         admin, check,
         client::{self, AskError},
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
     // Nearly all of the agent's time is waiting; what blocks has threads of its own. A second thread for the rest would
     // cost more in handing work over than it could do.
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(64)
+        .max_blocking_threads(THREADS)
         .enable_all()
         .build();
     let runtime = match runtime {

@@ -161,8 +161,8 @@ impl Cgroups {
 
     async fn round(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let groups: Vec<Group> = self.groups(pod).collect();
-        let effects = effects.clone();
-        let result = tokio::task::spawn_blocking(move || round(&groups, &effects)).await;
+        let ours = effects.clone();
+        let result = effects.turns().work(move || round(&groups, &ours)).await;
         // It panicked, or the runtime shuts down: in either case it is not done.
         result.unwrap_or_else(|_| Err(vec![Fault::new("remove cgroup", pod.path(), Errno::INTR)]))
     }

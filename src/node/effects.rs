@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use super::turns::Turns;
+
 /// Asked before every effect; an error holds the effect back.
 pub type EffectGate = Arc<dyn Fn() -> Result<(), Held> + Send + Sync>;
 
@@ -39,6 +41,7 @@ pub enum Outcome {
 pub struct Effects {
     dry_run: bool,
     gate: EffectGate,
+    turns: Turns,
 }
 
 // === impl Effect ===
@@ -55,7 +58,11 @@ impl<'a> Effect<'a> {
 impl Effects {
     /// Effects behind `gate`; in a dry run they are logged instead.
     pub fn new(dry_run: bool, gate: EffectGate) -> Self {
-        Self { dry_run, gate }
+        Self {
+            dry_run,
+            gate,
+            turns: Turns::default(),
+        }
     }
 
     /// Effects that always happen: for tests and tools that answer for themselves.
@@ -75,6 +82,11 @@ impl Effects {
             tracing::info!(effect = what.verb, target_of_effect = ?what.target, "Dry run: not done");
         }
         Ok(!self.dry_run)
+    }
+
+    /// For work that blocks.
+    pub fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// Whether an effect that was allowed may go on; asked between the parts of a long one.

@@ -57,8 +57,8 @@ impl PodLogs {
 
     /// Removes the links in `links`, such as `/var/log/containers`, then the directory. A missing one is no failure.
     pub async fn remove(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        let (logs, links, effects) = (self.clone(), links.to_owned(), effects.clone());
-        let result = tokio::task::spawn_blocking(move || logs.remove_now(&links, &effects)).await;
+        let (logs, links, ours) = (self.clone(), links.to_owned(), effects.clone());
+        let result = effects.turns().work(move || logs.remove_now(&links, &ours)).await;
         // It panicked, or the runtime shuts down: in either case it is not done.
         result.unwrap_or_else(|_| Err(vec![Fault::new("remove", self.path(), Errno::INTR)]))
     }

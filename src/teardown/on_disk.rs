@@ -39,9 +39,9 @@ pub(super) async fn blocking(
     effects: &Effects,
     work: fn(&PodDir, &Mounts, &Effects) -> Result<DiskReport, Vec<Fault>>,
 ) -> Result<DiskReport, Vec<Fault>> {
-    let (pod, mounts, effects) = (pod.clone(), mounts.clone(), effects.clone());
+    let (pod, mounts, ours) = (pod.clone(), mounts.clone(), effects.clone());
     let path = pod.path().to_owned();
-    let result = tokio::task::spawn_blocking(move || work(&pod, &mounts, &effects)).await;
+    let result = effects.turns().work(move || work(&pod, &mounts, &ours)).await;
     // It panicked, or the runtime shuts down: in either case it is not done.
     result.unwrap_or_else(|_| Err(vec![Fault::new("work on", path, Errno::INTR)]))
 }
