@@ -256,21 +256,41 @@ impl PodView {
     }
 }
 
-/// A node full of pods that end holds a hundred objects; volumes and environment are most of each.
+/// A node full of pods that end holds a hundred objects; volumes and environment are most of each, and then the room for
+/// more that lists have.
 fn leave_out_what_no_status_needs(pod: &mut Pod) {
-    pod.metadata.managed_fields = None;
-    let Some(spec) = &mut pod.spec else { return };
-    spec.volumes = None;
-    spec.affinity = None;
-    spec.tolerations = None;
-    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
-        container.env = None;
-        container.env_from = None;
-        container.volume_mounts = None;
+    fn shrink<T>(list: &mut Option<Vec<T>>) {
+        if let Some(list) = list {
+            list.shrink_to_fit();
+        }
     }
-    spec.containers.shrink_to_fit();
-    if let Some(init) = &mut spec.init_containers {
-        init.shrink_to_fit();
+    pod.metadata.managed_fields = None;
+    pod.metadata.annotations = None;
+    pod.metadata.labels = None;
+    if let Some(spec) = &mut pod.spec {
+        spec.volumes = None;
+        spec.affinity = None;
+        spec.tolerations = None;
+        for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+            container.args = None;
+            container.command = None;
+            container.env = None;
+            container.env_from = None;
+            container.lifecycle = None;
+            container.ports = None;
+            container.resources = None;
+            container.security_context = None;
+            container.volume_mounts = None;
+        }
+        spec.containers.shrink_to_fit();
+        shrink(&mut spec.init_containers);
+        shrink(&mut spec.ephemeral_containers);
+    }
+    if let Some(status) = &mut pod.status {
+        shrink(&mut status.conditions);
+        shrink(&mut status.container_statuses);
+        shrink(&mut status.init_container_statuses);
+        shrink(&mut status.ephemeral_container_statuses);
     }
 }
 

@@ -182,7 +182,7 @@ impl ApiClient {
     pub async fn patch_pod_status(&self, pod: &PodRef, patch: &Value) -> Result<(), ApiError> {
         const TYPE: &str = "application/strategic-merge-patch+json";
         let path = format!("{}/status", pod_path(pod));
-        self.write(Method::PATCH, "PATCH", &path, Some(TYPE), patch)
+        self.write(Method::PATCH, "PATCH", &path, Some(TYPE), patch.to_string().into())
             .await
             .map(drop)
     }
@@ -196,7 +196,13 @@ impl ApiClient {
             "preconditions": { "uid": pod.uid.as_str() },
         });
         let body = self
-            .write(Method::DELETE, "DELETE", &pod_path(pod), None, &options)
+            .write(
+                Method::DELETE,
+                "DELETE",
+                &pod_path(pod),
+                None,
+                options.to_string().into(),
+            )
             .await?;
         let finalizers = serde_json::from_slice::<Deleted>(&body).map(|object| object.metadata.finalizers);
         Ok(match finalizers {
@@ -224,8 +230,8 @@ impl ApiClient {
         }
     }
 
-    /// Records an event.
-    pub async fn create_event(&self, namespace: &str, event: &Value) -> Result<(), ApiError> {
+    /// Records an event, an object in JSON.
+    pub async fn create_event(&self, namespace: &str, event: Bytes) -> Result<(), ApiError> {
         let path = format!("/api/v1/namespaces/{}/events", escape(namespace));
         self.write(Method::POST, "POST", &path, Some("application/json"), event)
             .await
@@ -257,7 +263,7 @@ impl ApiClient {
         verb: &'static str,
         path: &str,
         content_type: Option<&'static str>,
-        body: &Value,
+        body: Bytes,
     ) -> Result<Bytes, ApiError> {
         let allowed = self.effects.allow(&Effect::new(verb, &path));
         let allowed = allowed.map_err(|held| ApiError::Held {
@@ -269,7 +275,7 @@ impl ApiClient {
             return Ok(Bytes::new());
         }
         self.reconnected().await?;
-        let request = request(method, verb, path, content_type, Bytes::from(body.to_string()))?;
+        let request = request(method, verb, path, content_type, body)?;
         self.connection.collected(verb, path, request).await
     }
 

@@ -12,6 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
@@ -77,8 +78,17 @@ impl Connection {
         })
     }
 
-    /// Sends, and returns the whole answer.
-    pub async fn collected(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
+    /// Sends, and returns the whole answer. Boxed, since a request takes kilobytes while it goes on.
+    pub fn collected<'a>(
+        &'a self,
+        verb: &'static str,
+        path: &'a str,
+        request: Request<Body>,
+    ) -> BoxFuture<'a, Result<Bytes, ApiError>> {
+        Box::pin(self.bounded(verb, path, request))
+    }
+
+    async fn bounded(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
         // Never closed: an error cannot come.
         let _place = self.places.acquire().await.ok();
         let answer = async {

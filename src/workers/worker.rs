@@ -224,7 +224,9 @@ impl Worker {
         if removed {
             return Ok(None);
         }
-        match sender::send(&self.context, view, observed, stage, before, &self.record).await {
+        // Boxed: a worker is small while it waits for containers, and that is most of the time.
+        let send = sender::send(&self.context, view, observed, stage, before, &self.record);
+        match Box::pin(send).await {
             Ok(Sent::Shown(status)) => Ok(Some(status)),
             Ok(Sent::Gone) => Ok(None),
             Err(failure) => Err(vec![failure]),
@@ -252,7 +254,7 @@ impl Worker {
 
     async fn final_delete(&self, view: &PodView, shown: &PodStatus) -> Result<(), Vec<Failure>> {
         let span = self.record.span(Step::Delete, "");
-        let result = final_delete::send(&self.context, view, shown).await;
+        let result = Box::pin(final_delete::send(&self.context, view, shown)).await;
         span.end(&result);
         result.map_err(|failure| vec![failure])
     }

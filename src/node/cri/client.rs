@@ -230,19 +230,24 @@ impl Cri {
 }
 
 /// One call, bounded. The bound is ours alone and not sent along: giving up resets the stream, which tells the runtime.
-pub(super) async fn within<T>(
+///
+/// A call takes kilobytes while it goes on, and its place in whoever makes it would take them all the time.
+pub(super) fn within<T>(
     name: &'static str,
     id: &str,
     deadline: Duration,
     rpc: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, CriError> {
-    match tokio::time::timeout(deadline, rpc).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(CriError::from_status(Call::new(name, id), &status)),
-        Err(_) => Err(CriError::Timeout {
-            call: Call::new(name, id),
-            after: deadline,
-        }),
+) -> impl Future<Output = Result<T, CriError>> {
+    let rpc = Box::pin(rpc);
+    async move {
+        match tokio::time::timeout(deadline, rpc).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(CriError::from_status(Call::new(name, id), &status)),
+            Err(_) => Err(CriError::Timeout {
+                call: Call::new(name, id),
+                after: deadline,
+            }),
+        }
     }
 }
 
