@@ -12,9 +12,11 @@ use tracing::{
     field::{Field, Visit},
 };
 use tracing_subscriber::{
-    EnvFilter,
+    filter::Targets,
     fmt::{FmtContext, FormatEvent, FormattedFields, format::JsonFields, format::Writer},
+    layer::SubscriberExt as _,
     registry::LookupSpan,
+    util::SubscriberInitExt as _,
 };
 
 /// What is logged unless `RUST_LOG` says otherwise. The clients' own layers repeat what is reported here with its pod.
@@ -32,15 +34,25 @@ struct Fields<'a>(&'a mut Map<String, Value>);
 
 /// Starts logging to standard error.
 pub fn start() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let wanted = std::env::var("RUST_LOG").unwrap_or_default();
+    let parsed = wanted.parse::<Targets>();
+    let filter = match &parsed {
+        Ok(filter) if !wanted.is_empty() => filter.clone(),
+        _ => DEFAULT.parse().unwrap_or_default(),
+    };
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(|| Stderr)
         .log_internal_errors(false);
+    let registry = tracing_subscriber::registry().with(filter);
     if io::stderr().is_terminal() {
-        builder.with_target(false).init();
+        registry.with(lines.with_target(false)).init();
     } else {
-        builder.fmt_fields(JsonFields::new()).event_format(Flat).init();
+        registry
+            .with(lines.fmt_fields(JsonFields::new()).event_format(Flat))
+            .init();
+    }
+    if let Err(error) = parsed {
+        tracing::warn!(%error, wanted, "RUST_LOG is not understood, and ignored; write it like info,pod_teardown=debug");
     }
 }
 

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     clock::rounded,
     context::Context,
+    memory,
     pod::{PodUid, PodView},
     record::{Record, Stage, Story},
     report::told::Told,
@@ -30,6 +31,8 @@ use crate::{
 
 /// Stories of pods that are gone, kept to be told: enough for a drained node.
 const STORIES: usize = 256;
+/// After the end of so many pods there is memory worth giving back.
+const MANY: usize = 16;
 /// A worker that panicked is started again after this long.
 const AFTER_PANIC: Duration = Duration::from_secs(10);
 
@@ -61,6 +64,8 @@ pub struct PodWorkers {
     pods: HashMap<PodUid, PodSyncStatus>,
     workers: JoinSet<Outcome>,
     at_work: HashMap<Id, PodUid>,
+    /// How many workers have ended since memory was last given back.
+    ended_since: usize,
     stories: VecDeque<Arc<Record>>,
     changes: mpsc::Receiver<Change>,
     questions: mpsc::Receiver<Question>,
@@ -108,6 +113,7 @@ impl PodWorkers {
             pods: HashMap::new(),
             workers: JoinSet::new(),
             at_work: HashMap::new(),
+            ended_since: 0,
             stories: VecDeque::new(),
             changes,
             questions: questions.0,
@@ -126,11 +132,19 @@ impl PodWorkers {
                 Some(question) = self.questions.recv() => self.answer(question),
                 Some(ended) = self.workers.join_next_with_id() => self.ended(ended),
             }
+            if self.workers.is_empty() && self.ended_since >= MANY {
+                self.ended_since = 0;
+                memory::give_back();
+            }
         }
         self.context.stopping.cancel();
         let rest = async {
-            while let Some(ended) = self.workers.join_next_with_id().await {
-                self.ended(ended);
+            while !self.workers.is_empty() {
+                tokio::select! {
+                    Some(ended) = self.workers.join_next_with_id() => self.ended(ended),
+                    Some(question) = self.questions.recv() => self.answer(question),
+                    else => {}
+                }
             }
         };
         if timeout(patience, rest).await.is_err() {
@@ -241,6 +255,7 @@ impl PodWorkers {
             Ok((id, outcome)) => (id, Some(outcome)),
             Err(error) => (error.id(), None),
         };
+        self.ended_since += 1;
         let Some(uid) = self.at_work.remove(&id) else { return };
         let Some(status) = self.pods.get_mut(&uid) else { return };
         let pod = status.record.pod().clone();

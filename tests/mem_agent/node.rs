@@ -87,7 +87,7 @@ impl Node {
         if std::env::var_os("RUST_LOG").is_some() {
             // Another test of this process may have been first.
             let _ = tracing_subscriber::fmt()
-                .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+                .with_max_level(tracing::Level::DEBUG)
                 .with_test_writer()
                 .try_init();
         }
