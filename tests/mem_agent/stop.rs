@@ -69,6 +69,23 @@ async fn a_stop_that_hangs_is_given_up_and_repeated_and_no_other_pod_waits_for_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_sandbox_waits_for_a_container_whose_stop_failed_as_long_as_it_has_grace() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.in_order([
+        expect(StopContainer::of("main")).error(Code::Internal, "shim is busy"),
+        expect(StopContainer::of("main")),
+        expect(StopPodSandbox::of("web")),
+        expect(RemoveContainer::of("main")),
+        expect(RemovePodSandbox::of("web")),
+    ]);
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_late_is_waited_for() {
     let mut node = Node::new().await;
     node.polite_pod("web");
