@@ -33,6 +33,7 @@ use crate::{
         mount_namespace::{self, MountNamespace},
         mounts::Mounts,
         runtime::{self, RuntimeReport},
+        turns::Turns,
     },
     ops::admin::{self, Admin},
     report::events::Events,
@@ -109,14 +110,18 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         open_journal(&state_dir)?
     };
     let guard = Guard::new(Identity::read(&host.root), journal.clone(), host.proc.clone());
-    guard.look(&kubelet_root).await;
+    guard.look(&kubelet_root, cri_endpoint.path()).await;
     let effects = guard.effects(dry_run);
 
     let counters = Arc::new(Counters::default());
     let (runtime_report, runtime_told) = watch::channel(RuntimeReport::default());
     let (watch_report, watch_told) = watch::channel(WatchReport::default());
     let (handle, questions) = WorkersHandle::new();
-    let mut tasks = vec![spawn(guard.clone().look_for_kubelet(kubelet_root.clone()))];
+    let mut tasks = vec![spawn(
+        guard
+            .clone()
+            .look_for_kubelet(kubelet_root.clone(), cri_endpoint.path().to_owned()),
+    )];
     let mut place = None;
     if !dry_run {
         let (listener, at) = admin::listen(&socket).await.map_err(|error| {
@@ -213,6 +218,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         kubelet_root: kubelet_root.clone(),
         pod_logs_dir,
         mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.pods())),
+        reads: Turns::of(8),
         quiet: Quiet::default(),
         stopping: CancellationToken::new(),
     });

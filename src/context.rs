@@ -10,7 +10,7 @@ use crate::{
     counters::Counters,
     guard::Guard,
     journal::Journal,
-    node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts},
+    node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, turns::Turns},
     report::events::Events,
     workers::quiet::Quiet,
 };
@@ -45,6 +45,8 @@ pub struct Context {
     pub mounts: Arc<Mounts>,
     /// Where the kubelet keeps the logs of pods.
     pub pod_logs_dir: PathBuf,
+    /// Reading what containers left, which must not wait for what hangs.
+    pub reads: Turns,
     /// Tells when no pod is waiting to be gone.
     pub quiet: Quiet,
     /// The agent stops: what waits for its next attempt waits no longer.

@@ -17,7 +17,7 @@ use crate::{
     node::{
         effects::{Effects, Held},
         identity::Identity,
-        kubelet_process::Looks,
+        kubelet_process::{self, Ours},
         kubelet_root::KubeletRoot,
     },
 };
@@ -30,6 +30,8 @@ pub use absence::Census;
 pub const PROC: &str = "/proc";
 /// How often the processes of this machine are looked through for a kubelet.
 const LOOK: Duration = Duration::from_secs(1);
+/// What an older look has seen, or not seen, counts no more. A process may hang so that it cannot be looked at.
+const STALE: Duration = Duration::from_secs(5);
 /// The highest resourceVersion moves with every pod; written down so often, it still tells a restored store.
 const REMEMBER_EVERY: Duration = Duration::from_secs(60);
 
@@ -40,13 +42,14 @@ pub struct Guard {
     journal: Journal,
     proc: Arc<Path>,
     state: Arc<Mutex<State>>,
-    looks: Arc<Mutex<Looks>>,
 }
 
 #[derive(Debug)]
 struct State {
     world: Result<(), String>,
     kubelet: Option<String>,
+    /// When the last look for a kubelet that has ended was begun.
+    looked: Instant,
     store: WatchMemory,
     remembered: Option<Instant>,
 }
@@ -64,10 +67,10 @@ impl Guard {
             state: Arc::new(Mutex::new(State {
                 world: Err("the Node has not been seen yet".to_owned()),
                 kubelet: Some("not looked for yet".to_owned()),
+                looked: Instant::now(),
                 store,
                 remembered: None,
             })),
-            looks: Arc::default(),
         }
     }
 
@@ -87,7 +90,14 @@ impl Guard {
             .kubelet
             .as_ref()
             .map(|kubelet| format!("a kubelet works on this node's pods: {kubelet}"));
-        state.world.clone().err().or(kubelet)
+        let since = state.looked.elapsed();
+        let unknown = (since > STALE).then(|| {
+            format!(
+                "whether a kubelet works on this node's pods is not known: the look for one takes {} s already",
+                since.as_secs()
+            )
+        });
+        state.world.clone().err().or(kubelet).or(unknown)
     }
 
     /// Looks at the Node: it must be the one this journal was made for, and its machine this one. An answer without a
@@ -181,27 +191,29 @@ impl Guard {
     }
 
     /// Looks for a kubelet until the agent stops.
-    pub async fn look_for_kubelet(self, kubelet_root: KubeletRoot) {
+    pub async fn look_for_kubelet(self, kubelet_root: KubeletRoot, runtime: PathBuf) {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.look(&kubelet_root).await;
+            self.look(&kubelet_root, &runtime).await;
         }
     }
 
-    /// One look.
-    pub async fn look(&self, kubelet_root: &KubeletRoot) {
-        let (proc, root, looks) = (Arc::clone(&self.proc), kubelet_root.clone(), Arc::clone(&self.looks));
+    /// One look for a kubelet of this directory and this runtime.
+    pub async fn look(&self, kubelet_root: &KubeletRoot, runtime: &Path) {
+        let (proc, root, runtime) = (Arc::clone(&self.proc), kubelet_root.clone(), runtime.to_owned());
         let look = move || {
-            let mut looks = looks.lock().unwrap_or_else(PoisonError::into_inner);
-            looks.next(&proc, &root)
+            let ours = Ours {
+                root: &root,
+                runtime: &runtime,
+            };
+            kubelet_process::find(&proc, ours)
         };
+        let began = Instant::now();
         let found = tokio::task::spawn_blocking(look).await;
         let kubelet = match found {
-            Ok(Ok(found)) => found
-                .first()
-                .map(|kubelet| format!("{} (pid {})", kubelet.command, kubelet.pid)),
+            Ok(Ok(found)) => found.first().map(ToString::to_string),
             Ok(Err(error)) => Some(format!("not known, because looking for one failed: {error}")),
             Err(_) => Some("not known, because looking for one panicked".to_owned()),
         };
@@ -213,9 +225,32 @@ impl Guard {
             }
         }
         state.kubelet = kubelet;
+        state.looked = began;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_look_found_counts_only_for_a_while() {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir(proc.path().join("pods")).unwrap();
+        let root = KubeletRoot::resolve(proc.path()).unwrap();
+        let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
+        guard.set_world(Ok(()));
+        guard.look(&root, Path::new("/run/cri.sock")).await;
+        assert_eq!(guard.why_held(), None);
+        advance(STALE + LOOK).await;
+        assert!(guard.why_held().unwrap().contains("is not known"));
+        guard.look(&root, Path::new("/run/cri.sock")).await;
+        assert_eq!(guard.why_held(), None);
     }
 }

@@ -15,7 +15,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use crate::{
     clock::Mark,
@@ -31,6 +34,9 @@ use writer::{Row, Write, Writer};
 
 /// File in the state directory.
 pub const FILE: &str = "journal.redb";
+/// Nobody waits longer for the disk.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// What is known of one pod's end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodEntry {
@@ -245,11 +251,20 @@ impl Journal {
         self.change(uid, |entry| *entry = None);
     }
 
-    /// Returns when everything said before is on the disk.
+    /// Returns when everything said before is on the disk, or has not come there for too long.
     pub async fn durable(&self) -> Result<(), JournalError> {
         let (done, durable) = oneshot::channel();
         self.send(Write::Durable(done));
-        durable.await.unwrap_or_else(|_| Err(JournalError::stopped()))
+        match timeout(PATIENCE, durable).await {
+            Ok(durable) => durable.unwrap_or_else(|_| Err(JournalError::stopped())),
+            Err(_) => {
+                let error = JournalError::hangs();
+                let trouble = &mut self.lock().trouble;
+                trouble.failed += 1;
+                trouble.error.get_or_insert_with(|| error.clone());
+                Err(error)
+            }
+        }
     }
 
     fn change(&self, uid: &PodUid, change: impl FnOnce(&mut Option<PodEntry>)) {
@@ -310,6 +325,13 @@ impl JournalError {
         Self {
             verb: "write",
             cause: "the writer has stopped".to_owned(),
+        }
+    }
+
+    fn hangs() -> Self {
+        Self {
+            verb: "write",
+            cause: format!("the disk has not answered for {} s", PATIENCE.as_secs()),
         }
     }
 

@@ -158,7 +158,8 @@ impl ApiClient {
             lifetime.as_secs(),
         );
         let request = request(Method::GET, VERB, &path, None, Bytes::new())?;
-        let response = self.connection.answered(VERB, &path, request).await?;
+        let client = self.connection.client();
+        let response = self.connection.answered(client, VERB, &path, request).await?;
         let broken = move |cause: String| ApiError::Unreachable {
             verb: VERB,
             path: "/api/v1/pods".to_owned(),
@@ -248,13 +249,18 @@ impl ApiClient {
         });
         let body = Bytes::from(review.to_string());
         let request = request(Method::POST, "POST", PATH, Some("application/json"), body)?;
-        let answer: Value = read("POST", PATH, &self.connection.collected("POST", PATH, request).await?)?;
+        let answer: Value = read("POST", PATH, &self.asked("POST", PATH, request).await?)?;
         Ok(answer["status"]["allowed"].as_bool().unwrap_or(false))
+    }
+
+    async fn asked(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
+        let client = self.connection.client();
+        self.connection.collected(client, verb, path, request).await
     }
 
     async fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         let request = request(Method::GET, "GET", path, None, Bytes::new())?;
-        read("GET", path, &self.connection.collected("GET", path, request).await?)
+        read("GET", path, &self.asked("GET", path, request).await?)
     }
 
     async fn write(
@@ -265,6 +271,18 @@ impl ApiClient {
         content_type: Option<&'static str>,
         body: Bytes,
     ) -> Result<Bytes, ApiError> {
+        let request = request(method, verb, path, content_type, body)?;
+        let _place = self.connection.place().await;
+        let client = loop {
+            self.reconnected().await?;
+            match self.connection.settled() {
+                Some(client) => break client,
+                None if self.verify.is_none() => break self.connection.client(),
+                None => {}
+            }
+        };
+        // Last of all: whoever waited for a place or for the Node may find the gate shut by now. What is sent then goes to
+        // where the Node was seen.
         let allowed = self.effects.allow(&Effect::new(verb, &path));
         let allowed = allowed.map_err(|held| ApiError::Held {
             verb,
@@ -274,9 +292,7 @@ impl ApiClient {
         if !allowed {
             return Ok(Bytes::new());
         }
-        self.reconnected().await?;
-        let request = request(method, verb, path, content_type, body)?;
-        self.connection.collected(verb, path, request).await
+        self.connection.collected(client, verb, path, request).await
     }
 
     /// Before the first write, and after each answer that did not come: is it still the same cluster?

@@ -17,7 +17,7 @@ use http::{Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout},
 };
 
@@ -29,6 +29,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Requests under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
 /// that end would make a hundred. Watches are not counted.
 const AT_ONCE: usize = 16;
+/// After so long without an answer the Node is looked at before the next write.
+const IDLE: Duration = Duration::from_secs(10);
 /// Credentials that are refused are not read again faster than this.
 const RENEW_AT_MOST_EVERY: Duration = Duration::from_secs(5);
 
@@ -48,6 +50,8 @@ pub(super) struct Connection {
 struct Current {
     kube: kube::Client,
     read: Instant,
+    /// When an answer last came.
+    answered: Instant,
     /// What the credentials were read from; not known yet of those that came with the settings.
     files: Option<Vec<Stamp>>,
 }
@@ -66,6 +70,7 @@ impl Connection {
         let current = Current {
             kube: kube::Client::try_from(config)?,
             read: Instant::now(),
+            answered: Instant::now(),
             files: None,
         };
         Ok(Self {
@@ -81,18 +86,23 @@ impl Connection {
     /// Sends, and returns the whole answer. Boxed, since a request takes kilobytes while it goes on.
     pub fn collected<'a>(
         &'a self,
+        client: kube::Client,
         verb: &'static str,
         path: &'a str,
         request: Request<Body>,
     ) -> BoxFuture<'a, Result<Bytes, ApiError>> {
-        Box::pin(self.bounded(verb, path, request))
+        Box::pin(self.bounded(client, verb, path, request))
     }
 
-    async fn bounded(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
-        // Never closed: an error cannot come.
-        let _place = self.places.acquire().await.ok();
+    async fn bounded(
+        &self,
+        client: kube::Client,
+        verb: &'static str,
+        path: &str,
+        request: Request<Body>,
+    ) -> Result<Bytes, ApiError> {
         let answer = async {
-            let response = self.answered(verb, path, request).await?;
+            let response = self.answered(client, verb, path, request).await?;
             let body = response.into_body().collect().await;
             body.map(http_body_util::Collected::to_bytes)
                 .map_err(|error| ApiError::Unreachable {
@@ -108,8 +118,9 @@ impl Connection {
                 after: REQUEST_TIMEOUT,
             })
         });
-        if let Err(ApiError::Unreachable { .. } | ApiError::Timeout { .. }) = &result {
-            self.doubt();
+        match &result {
+            Err(ApiError::Unreachable { .. } | ApiError::Timeout { .. }) => self.doubt(),
+            _ => self.current().answered = Instant::now(),
         }
         result
     }
@@ -117,12 +128,12 @@ impl Connection {
     /// Sends, and turns every answer that is no success into an error.
     pub async fn answered(
         &self,
+        client: kube::Client,
         verb: &'static str,
         path: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        let kube = self.current().kube.clone();
-        let response = kube.send(request).await.map_err(|error| ApiError::Unreachable {
+        let response = client.send(request).await.map_err(|error| ApiError::Unreachable {
             verb,
             path: path.to_owned(),
             cause: chain(&error),
@@ -170,7 +181,32 @@ impl Connection {
         Ok(())
     }
 
+    /// A place among the writes that are under way.
+    pub async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        // Never closed: an error cannot come.
+        self.places.acquire().await.ok()
+    }
+
+    /// The client of the moment.
+    pub fn client(&self) -> kube::Client {
+        self.current().kube.clone()
+    }
+
+    /// The client of the moment, unless it is in doubt where it leads.
+    pub fn settled(&self) -> Option<kube::Client> {
+        // The doubt is looked at last: another client comes with a new one.
+        let client = self.client();
+        (!self.is_doubtful()).then_some(client)
+    }
+
     fn is_doubtful(&self) -> bool {
+        // Connections that nobody used for a while are closed, and where the next one leads is not known.
+        let mut current = self.current();
+        if current.answered.elapsed() > IDLE {
+            current.answered = Instant::now();
+            self.doubt();
+        }
+        drop(current);
         self.doubts.load(Ordering::Relaxed) != self.settled.load(Ordering::Relaxed)
     }
 
@@ -212,8 +248,8 @@ impl Connection {
                 if current.files.replace(files).is_some() {
                     tracing::info!(because, "Credentials have been read again");
                 }
-                current.kube = kube;
                 self.doubt();
+                current.kube = kube;
             }
             Err(error) => tracing::error!(because, error, "Credentials cannot be read again"),
         }

@@ -9,8 +9,9 @@ use crate::{
 
 impl Guard {
     /// Whether a complete, consistent list of the pods of this name on this node lacks this UID. The Node is looked at
-    /// after that, so that the answer came from the cluster to which this agent belongs.
+    /// before and after, so that the answer came from the cluster to which this agent belongs.
     pub async fn is_gone(&self, api: &ApiClient, pod: &PodRef) -> Result<bool, ApiError> {
+        self.verify(api).await?;
         let list = api.named(pod).await?;
         if list.shows_it {
             return Ok(false);
@@ -44,8 +45,8 @@ pub(super) fn after_list(memory: WatchMemory, version: u64, census: Option<Censu
         _ if version < highest => Some(format!(
             "a list is of resourceVersion {version}, but {highest} was seen before: was the cluster's store restored?"
         )),
-        Some(Census { listed: 0, living }) if living > 1 => Some(format!(
-            "a list was empty, but {living} pods lived here a moment before: was the cluster's store emptied?"
+        Some(Census { listed: 0, living }) if living > 0 => Some(format!(
+            "a list was empty, but {living} pods lived here a moment before, and no deletion was seen: was the cluster's store emptied?"
         )),
         _ => None,
     });
@@ -82,7 +83,7 @@ mod tests {
                 .held
                 .is_some()
         };
-        assert_eq!([empty(0), empty(1), empty(2)], [false, false, true]);
+        assert_eq!([empty(0), empty(1), empty(2)], [false, true, true]);
     }
 
     #[test]

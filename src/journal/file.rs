@@ -23,8 +23,10 @@ const CACHE_BYTES: usize = 256 << 10;
 /// Opens the journal in the file `path`, and makes it if there is none.
 pub(super) fn open(path: &Path) -> Result<Database, JournalError> {
     // A file without contents is one that never was a journal, or whose contents are lost.
-    if fs::metadata(path).map_or(true, |file| file.len() == 0) {
-        make(path)?;
+    match fs::metadata(path) {
+        Ok(file) if file.len() > 0 => {}
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("open")(error)),
+        Ok(_) | Err(_) => make(path)?,
     }
     Database::builder()
         .set_cache_size(CACHE_BYTES)

@@ -247,3 +247,27 @@ async fn a_damaged_journal_is_an_error_or_loses_nothing() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_does_not_answer_is_waited_for_no_longer_than_a_few_seconds_and_is_told() {
+    let disk = Disk::default();
+    let journal = disk.journal().unwrap();
+    let (writes, nobody) = mpsc::unbounded_channel();
+    // As a writer that is in a call which does not return.
+    let hanging = Journal {
+        state: Arc::clone(&journal.state),
+        writes,
+    };
+    let began = tokio::time::Instant::now();
+    assert!(
+        hanging
+            .durable()
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("has not answered")
+    );
+    assert!(began.elapsed() <= PATIENCE + Duration::from_secs(1));
+    assert!(hanging.trouble().error.is_some());
+    drop(nobody);
+}

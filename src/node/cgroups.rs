@@ -163,8 +163,7 @@ impl Cgroups {
         let groups: Vec<Group> = self.groups(pod).collect();
         let ours = effects.clone();
         let result = effects.turns().work(move || round(&groups, &ours)).await;
-        // It panicked, or the runtime shuts down: in either case it is not done.
-        result.unwrap_or_else(|_| Err(vec![Fault::new("remove cgroup", pod.path(), Errno::INTR)]))
+        result.unwrap_or_else(|why| Err(vec![Fault::new("remove cgroup", pod.path(), why)]))
     }
 
     fn groups<'a>(&'a self, pod: &'a PodCgroup) -> impl Iterator<Item = Group> + 'a {

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::effects::Held;
+use super::{effects::Held, turns::NotDone};
 
 /// Why an effect or a look failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,9 +19,15 @@ pub enum Cause {
     /// The gate is shut.
     #[error(transparent)]
     Held(#[from] Held),
+    /// It was not begun, or not brought to an end.
+    #[error(transparent)]
+    NotDone(#[from] NotDone),
     /// A mount is still there after everything was tried.
     #[error("still mounted")]
     StillMounted,
+    /// A kubelet with another root directory has mounted it.
+    #[error("still mounted, and not below --kubelet-root; is that the kubelet's --root-dir?")]
+    MountedElsewhere,
     /// It is there although it ought to be gone.
     #[error("still there")]
     StillThere,

@@ -1,9 +1,8 @@
 //! Kubelet processes that work on the same pods as we: while there is one, nothing may be touched.
 
 use std::{
-    collections::HashMap,
     ffi::OsStr,
-    fs,
+    fmt, fs,
     io::{self, Read as _},
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
@@ -20,8 +19,9 @@ use super::{kubelet_root::KubeletRoot, lock::readable};
 const NAME: &str = "kubelet";
 const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 const ROOT_FLAG: &[u8] = b"root-dir";
+const ENDPOINT_FLAG: &[u8] = b"container-runtime-endpoint";
 /// Programs that hold a kubelet or start one, each with the arguments that make it do so; without any it always does.
-const HOLDERS: [(&str, &[&[u8]]); 8] = [
+const HOLDERS: [(&str, &[&[u8]]); 10] = [
     ("kubelite", &[]),
     ("k3s-server", &[]),
     ("k3s-agent", &[]),
@@ -30,6 +30,8 @@ const HOLDERS: [(&str, &[&[u8]]); 8] = [
     ("k0s", &[b"worker", b"controller"]),
     ("microshift", &[b"run"]),
     ("hyperkube", &[b"kubelet"]),
+    ("edgecore", &[]),
+    ("edged", &[]),
 ];
 /// How holders are told what to tell their kubelet.
 const HOLDERS_FLAG: &[u8] = b"--kubelet-arg=";
@@ -50,6 +52,8 @@ pub struct KubeletProcess {
 pub enum Why {
     /// Its directory is ours.
     SameDirectory,
+    /// It has another directory on this machine, and the same runtime as far as it says: it may be this node's.
+    SameMachine,
     /// Its directory could not be looked at: better one too many.
     Unreadable(Errno),
     /// It holds a kubelet whose directory is not on its command line: better one too many.
@@ -66,49 +70,18 @@ enum Kind {
 
 type File = (u64, u64);
 
-/// Looks again and again, at a part of the price: what was no kubelet in two looks is left out of the next few.
-#[derive(Debug, Default)]
-pub struct Looks {
-    /// Processes that are no kubelets, and in how many looks they were none.
-    others: HashMap<i32, u32>,
-    count: u32,
+/// What tells whether a kubelet works on our pods.
+#[derive(Debug, Clone, Copy)]
+pub struct Ours<'a> {
+    /// Our kubelet's directory.
+    pub root: &'a KubeletRoot,
+    /// Our runtime's socket.
+    pub runtime: &'a Path,
 }
 
-/// A process may become a kubelet by exec, and a pid may be given to another one: so often everything is looked at.
-const WHOLE_LOOK_EVERY: u32 = 5;
-/// Between fork and exec a kubelet still has its parent's name.
-const LOOKS_TO_SETTLE: u32 = 2;
-
-// === impl Looks ===
-
-impl Looks {
-    /// All kubelets that count, among the processes that may have become one.
-    pub fn next(&mut self, proc: &Path, root: &KubeletRoot) -> io::Result<Vec<KubeletProcess>> {
-        let before = std::mem::take(&mut self.others);
-        let whole = self.count.is_multiple_of(WHOLE_LOOK_EVERY);
-        self.count = self.count.wrapping_add(1);
-        find_among(proc, root, |pid, is_kubelet| {
-            let looks = before.get(&pid).copied().unwrap_or(0);
-            let settled = looks >= LOOKS_TO_SETTLE;
-            let is_kubelet = (whole || !settled) && is_kubelet();
-            if !is_kubelet {
-                self.others.insert(pid, if settled { looks } else { looks + 1 });
-            }
-            is_kubelet
-        })
-    }
-}
-
-/// All kubelets that count, from the files of `proc`. It reads a file of every process: not for every effect.
-pub fn find(proc: &Path, root: &KubeletRoot) -> io::Result<Vec<KubeletProcess>> {
-    find_among(proc, root, |_, is_kubelet| is_kubelet())
-}
-
-fn find_among(
-    proc: &Path,
-    root: &KubeletRoot,
-    mut wanted: impl FnMut(i32, &dyn Fn() -> bool) -> bool,
-) -> io::Result<Vec<KubeletProcess>> {
+/// All kubelets that count, from the files of `proc`, by pid. It reads a file of every process: any of them may have
+/// become a kubelet by exec.
+pub fn find(proc: &Path, ours: Ours<'_>) -> io::Result<Vec<KubeletProcess>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(proc)? {
         let entry = entry?;
@@ -116,10 +89,7 @@ fn find_among(
             continue;
         };
         let dir = entry.path();
-        if !wanted(pid, &|| kind(&dir).is_some()) {
-            continue;
-        }
-        if let Some(why) = kind(&dir).and_then(|kind| why(kind, &dir, root)) {
+        if let Some(why) = kind(&dir).and_then(|kind| why(kind, &dir, ours)) {
             let command = readable(fs::read(dir.join("cmdline")).unwrap_or_default());
             found.push(KubeletProcess { pid, command, why });
         }
@@ -134,22 +104,18 @@ fn kind(dir: &Path) -> Option<Kind> {
     let mut name = [0; 32];
     let read = fs::File::open(dir.join("comm")).and_then(|mut file| file.read(&mut name));
     let name = std::str::from_utf8(name[..read.ok()?].trim_ascii_end()).ok()?;
-    if name.strip_prefix(NAME).is_some_and(is_version) {
+    // Also `kubelet-v1.36.3`, `kubelet-amd64`, `kubelet.real`, `.kubelet-wrapped`: what is no kubelet after all has seldom
+    // a directory of one.
+    if name.trim_start_matches('.').starts_with(NAME) {
         return Some(Kind::Kubelet);
     }
     let holder = HOLDERS.iter().find(|(holder, _)| name == *holder);
     holder.map(|(_, by)| Kind::Holder(by))
 }
 
-/// What may follow the name in that of a file: nothing, or a version such as `-v1.36.3`.
-fn is_version(rest: &str) -> bool {
-    let number = rest.trim_start_matches(['-', '_', '.']).trim_start_matches('v');
-    rest.is_empty() || number.starts_with(|c: char| c.is_ascii_digit())
-}
-
 /// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere or has ended.
-fn why(kind: Kind, dir: &Path, root: &KubeletRoot) -> Option<Why> {
-    match works_here(kind, dir, root) {
+fn why(kind: Kind, dir: &Path, ours: Ours<'_>) -> Option<Why> {
+    match works_here(kind, dir, ours) {
         Ok(None) => None,
         Ok(Some(Why::Unsaid)) | Err(_) if has_ended(dir) => None,
         Ok(why) => why,
@@ -157,13 +123,12 @@ fn why(kind: Kind, dir: &Path, root: &KubeletRoot) -> Option<Why> {
     }
 }
 
-fn works_here(kind: Kind, dir: &Path, root: &KubeletRoot) -> Result<Option<Why>, Errno> {
-    let ours = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
-    let (Ok(our_root), Ok(our_pods)) = (ours(root.path()), ours(root.pods())) else {
+fn works_here(kind: Kind, dir: &Path, ours: Ours<'_>) -> Result<Option<Why>, Errno> {
+    let (Some(our_root), Some(our_pods)) = (file(ours.root.path()), file(ours.root.pods())) else {
         return Err(Errno::NOENT);
     };
     let arguments = fs::read(dir.join("cmdline")).map_err(|error| super::mounts::errno(&error))?;
-    let their_root = match (kind, root_dir(&arguments)) {
+    let their_root = match (kind, path_flag(&arguments, ROOT_FLAG)) {
         (Kind::Holder(by), _) if !holds(by, &arguments) => return Ok(None),
         (Kind::Holder(_), None) => return Ok(Some(Why::Unsaid)),
         (Kind::Holder(_) | Kind::Kubelet, Some(said)) => said,
@@ -180,7 +145,22 @@ fn works_here(kind: Kind, dir: &Path, root: &KubeletRoot) -> Result<Option<Why>,
         },
         Err(errno) => return Err(errno),
     };
-    Ok(is_ours.then_some(Why::SameDirectory))
+    if is_ours {
+        return Ok(Some(Why::SameDirectory));
+    }
+    // Whose --root-dir is not our --kubelet-root may be this node's kubelet all the same, and we be told wrongly.
+    let here = file(&dir.join("root")).is_some_and(|theirs| Some(theirs) == file(Path::new("/")));
+    let same_runtime = path_flag(&arguments, ENDPOINT_FLAG).is_none_or(|endpoint| {
+        let text = endpoint.as_os_str().as_bytes();
+        let path = Path::new(OsStr::from_bytes(text.strip_prefix(b"unix://").unwrap_or(text)));
+        path == ours.runtime || file(path).is_some_and(|theirs| Some(theirs) == file(ours.runtime))
+    });
+    let counts = kind == Kind::Kubelet && here && same_runtime;
+    Ok(counts.then_some(Why::SameMachine))
+}
+
+fn file(path: &Path) -> Option<File> {
+    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// Whether a holder was told to hold a kubelet, and not to do something else. Some write their command line anew, as one
@@ -234,8 +214,8 @@ fn has_ended(dir: &Path) -> bool {
     tasks.count() <= 1 && is_zombie()
 }
 
-/// The root directory by the command line; the last flag counts. A kubelet reads `_` in its name as `-`.
-fn root_dir(arguments: &[u8]) -> Option<PathBuf> {
+/// What a flag says that names a path; the last one counts. A kubelet reads `_` in its name as `-`.
+fn path_flag(arguments: &[u8], wanted: &[u8]) -> Option<PathBuf> {
     let mut found = None;
     let mut arguments = arguments.split(|&byte| byte == 0);
     while let Some(argument) = arguments.next() {
@@ -243,11 +223,8 @@ fn root_dir(arguments: &[u8]) -> Option<PathBuf> {
         let mut parts = flag.splitn(2, |&byte| byte == b'=');
         let name = parts.next().unwrap_or_default();
         let name = name.strip_prefix(b"--").unwrap_or(name);
-        if name
-            .iter()
-            .map(|&byte| if byte == b'_' { b'-' } else { byte })
-            .eq(ROOT_FLAG.iter().copied())
-        {
+        let dashed = name.iter().map(|&byte| if byte == b'_' { b'-' } else { byte });
+        if dashed.eq(wanted.iter().copied()) {
             let value = parts.next().or_else(|| arguments.next()).unwrap_or_default();
             found = Some(OsStr::from_bytes(value).into());
         }
@@ -255,11 +232,31 @@ fn root_dir(arguments: &[u8]) -> Option<PathBuf> {
     found
 }
 
+impl fmt::Display for KubeletProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {})", self.command, self.pid)?;
+        if self.why == Why::SameMachine {
+            f.write_str(
+                "; its --root-dir is not our --kubelet-root: give us its directory, or, if it is another node's, \
+                 name its runtime on its command line with --container-runtime-endpoint",
+            )?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    fn ours(root: &KubeletRoot) -> Ours<'_> {
+        Ours {
+            root,
+            runtime: Path::new("/run/ours.sock"),
+        }
+    }
 
     struct Machine {
         temp: tempfile::TempDir,
@@ -293,53 +290,12 @@ mod tests {
 
         fn found(&self) -> Vec<(i32, Why)> {
             let root = KubeletRoot::resolve(&self.path("ours")).unwrap();
-            find(&self.path("proc"), &root)
+            find(&self.path("proc"), ours(&root))
                 .unwrap()
                 .into_iter()
                 .map(|it| (it.pid, it.why))
                 .collect()
         }
-    }
-
-    #[test]
-    fn a_process_that_becomes_a_kubelet_later_is_found_by_a_whole_look() {
-        let machine = Machine::new();
-        let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
-        let dir = machine.process(7, "sh", &["sh"]);
-        let mut looks = Looks::default();
-        let mut found = || looks.next(&machine.path("proc"), &root).unwrap().len();
-        assert_eq!([found(), found(), found()], [0, 0, 0]);
-        fs::write(dir.join("comm"), "kubelet\n").unwrap();
-        fs::write(
-            dir.join("cmdline"),
-            format!("kubelet\0--root-dir={}\0", machine.path("ours").display()),
-        )
-        .unwrap();
-        fs::remove_file(dir.join("root")).unwrap();
-        symlink("/", dir.join("root")).unwrap();
-        let late = (0..WHOLE_LOOK_EVERY).map(|_| found()).position(|found| found == 1);
-        assert!(late.is_some());
-        // Once found it stays found.
-        assert_eq!([found(), found()], [1, 1]);
-    }
-
-    #[test]
-    fn a_new_process_is_looked_at_twice_at_least() {
-        let machine = Machine::new();
-        let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
-        let mut looks = Looks::default();
-        looks.next(&machine.path("proc"), &root).unwrap();
-        let dir = machine.process(8, "systemd", &["systemd"]);
-        assert_eq!(looks.next(&machine.path("proc"), &root).unwrap(), []);
-        fs::write(dir.join("comm"), "kubelet\n").unwrap();
-        fs::write(
-            dir.join("cmdline"),
-            format!("kubelet\0--root-dir={}\0", machine.path("ours").display()),
-        )
-        .unwrap();
-        fs::remove_file(dir.join("root")).unwrap();
-        symlink("/", dir.join("root")).unwrap();
-        assert_eq!(looks.next(&machine.path("proc"), &root).unwrap().len(), 1);
     }
 
     #[test]
@@ -355,7 +311,10 @@ mod tests {
             (&["k3s", "agent", "--kubelet-arg", "root-dir=/a"], Some("/a")),
         ] {
             let arguments = arguments.join("\0") + "\0";
-            assert_eq!(root_dir(arguments.as_bytes()).as_deref(), expected.map(Path::new));
+            assert_eq!(
+                path_flag(arguments.as_bytes(), ROOT_FLAG).as_deref(),
+                expected.map(Path::new)
+            );
         }
     }
 
@@ -367,10 +326,42 @@ mod tests {
         machine.process(5, "kubelet", &["kubelet", "--root-dir=ours"]);
         machine.process(6, "kubelet", &["kubelet", "--root-dir", "./ours/../ours"]);
         machine.process(7, "kubelet", &["kubelet", "--root-dir=/nowhere"]);
-        machine.process(8, "kubelet-helper", &["kubelet", "--root-dir=ours"]);
+        machine.process(8, "kubelet-amd64", &["kubelet", "--root-dir=ours"]);
         machine.process(9, "kubelet", &["kubelet"]);
         machine.process(10, "kubelet-1.36.3", &["kubelet", "--root_dir=ours"]);
-        assert_eq!(machine.found(), [5, 6, 10].map(|pid| (pid, Why::SameDirectory)));
+        machine.process(11, ".kubelet-wrappe", &["kubelet", "--root-dir=ours"]);
+        machine.process(12, "not-a-kubelet", &["kubelet", "--root-dir=ours"]);
+        assert_eq!(machine.found(), [5, 6, 8, 10, 11].map(|pid| (pid, Why::SameDirectory)));
+    }
+
+    #[test]
+    fn a_kubelet_with_another_directory_on_this_machine_counts_unless_it_names_another_runtime() {
+        let machine = Machine::new();
+        let here = |pid, arguments: &[&str]| {
+            let dir = machine.process(pid, "kubelet", arguments);
+            fs::remove_file(dir.join("root")).unwrap();
+            symlink("/", dir.join("root")).unwrap();
+        };
+        here(5, &["kubelet", "--root-dir=/data/kubelet"]);
+        here(
+            6,
+            &[
+                "kubelet",
+                "--root-dir=/x",
+                "--container-runtime-endpoint=unix:///run/ours.sock",
+            ],
+        );
+        here(
+            7,
+            &[
+                "kubelet",
+                "--root-dir=/x",
+                "--container-runtime-endpoint",
+                "/run/other.sock",
+            ],
+        );
+        machine.process(8, "kubelet", &["kubelet", "--root-dir=/x"]);
+        assert_eq!(machine.found(), [5, 6].map(|pid| (pid, Why::SameMachine)));
     }
 
     #[test]
@@ -404,7 +395,10 @@ mod tests {
         machine.process(5, "kubelet", &["kubelet"]);
         assert_eq!(machine.found(), []);
         let root = KubeletRoot::resolve(&machine.path("rootfs/data")).unwrap();
-        assert_eq!(find(&machine.path("proc"), &root).unwrap()[0].why, Why::SameDirectory);
+        assert_eq!(
+            find(&machine.path("proc"), ours(&root)).unwrap()[0].why,
+            Why::SameDirectory
+        );
     }
 
     #[test]

@@ -7,8 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::io::Errno;
-
 use super::{
     dirs::Dir,
     effects::{Effects, Outcome},
@@ -59,8 +57,7 @@ impl PodLogs {
     pub async fn remove(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let (logs, links, ours) = (self.clone(), links.to_owned(), effects.clone());
         let result = effects.turns().work(move || logs.remove_now(&links, &ours)).await;
-        // It panicked, or the runtime shuts down: in either case it is not done.
-        result.unwrap_or_else(|_| Err(vec![Fault::new("remove", self.path(), Errno::INTR)]))
+        result.unwrap_or_else(|why| Err(vec![Fault::new("remove", self.path(), why)]))
     }
 
     fn remove_now(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {

@@ -5,11 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::Semaphore,
-    task::{JoinError, spawn_blocking},
-    time::timeout,
-};
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
 /// Threads for work that blocks, in the whole agent.
 pub const THREADS: usize = 64;
@@ -19,43 +15,63 @@ const PLACES: usize = THREADS - 16;
 const AT_ONCE: usize = 4;
 /// What takes longer gives its turn away.
 const SHORT: Duration = Duration::from_millis(100);
+/// Whoever gets no place for so long is told so.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whose turn it is; all clones are the same.
+/// Whose turn it is; all clones are the same. By default for the work on pods.
 #[derive(Clone)]
 pub struct Turns {
     places: Arc<Semaphore>,
     turns: Arc<Semaphore>,
 }
 
+/// Why work was not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotDone {
+    /// All places are taken.
+    #[error("other pieces of work on this node hang, and this one has to wait for one of them to end")]
+    OthersHang,
+    /// It panicked, or the agent ends.
+    #[error("it was cut short")]
+    CutShort,
+}
+
 // === impl Turns ===
 
 impl Turns {
-    /// Does `work` when it is its turn. An error means that it panicked, or that the agent ends: it is not done.
-    pub async fn work<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
-        // Never closed: errors cannot come.
+    /// Turns for work of which so many pieces may hang.
+    pub fn of(places: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(places)),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+        }
+    }
+
+    /// Does `work` when it is its turn.
+    pub async fn work<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, NotDone> {
+        // Never closed: only the time can run out. The place comes first: who waits for one keeps no turn.
+        let place = timeout(PATIENCE, Arc::clone(&self.places).acquire_owned()).await;
+        let place = place.map_err(|_| NotDone::OthersHang)?;
         let turn = self.turns.acquire().await.ok();
-        let place = Arc::clone(&self.places).acquire_owned().await.ok();
         let mut done = spawn_blocking(move || {
             let result = work();
             drop(place);
             result
         });
-        match timeout(SHORT, &mut done).await {
+        let done = match timeout(SHORT, &mut done).await {
             Ok(done) => done,
             Err(_) => {
                 drop(turn);
                 done.await
             }
-        }
+        };
+        done.map_err(|_| NotDone::CutShort)
     }
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self {
-            places: Arc::new(Semaphore::new(PLACES)),
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
-        }
+        Self::of(PLACES)
     }
 }
 
@@ -67,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    type Hanging = Vec<JoinHandle<Result<bool, JoinError>>>;
+    type Hanging = Vec<JoinHandle<Result<bool, NotDone>>>;
 
     /// Starts work that hangs until the sender is dropped.
     async fn hanging(turns: &Turns, pieces: usize) -> (mpsc::Sender<()>, Hanging) {
@@ -78,7 +94,8 @@ mod tests {
             tokio::spawn(async move { turns.work(move || hang.lock().unwrap().recv().is_err()).await })
         });
         let started = started.collect();
-        while turns.places.available_permits() > PLACES.saturating_sub(pieces) {
+        // Until each has its thread and has given its turn away.
+        while turns.places.available_permits() > PLACES - pieces || turns.turns.available_permits() < AT_ONCE {
             yield_now().await;
         }
         (release, started)
@@ -104,7 +121,13 @@ mod tests {
             .unwrap();
         runtime.block_on(async {
             let turns = Turns::default();
-            let (release, hanging) = hanging(&turns, 2 * THREADS).await;
+            let (release, hanging) = hanging(&turns, PLACES).await;
+            tokio::time::pause();
+            // Time does not pass by itself while threads are at work.
+            let waited = tokio::time::advance(PATIENCE + SHORT);
+            let (answer, ()) = tokio::join!(turns.work(|| 1), waited);
+            assert_eq!(answer, Err(NotDone::OthersHang));
+            tokio::time::resume();
             let others = (0..THREADS - PLACES).map(|n| spawn_blocking(move || n));
             for other in others.collect::<Vec<_>>() {
                 other.await.unwrap();

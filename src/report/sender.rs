@@ -54,8 +54,7 @@ pub async fn send(
     let unknown = || Failure::new(Step::Status, "", "the object has not been seen since its end began");
     let object = view.object.as_ref().ok_or_else(unknown)?;
     let containers = observed.containers.clone();
-    let turns = context.effects.turns();
-    let read = turns.work(move || termination_message::read_all(&containers));
+    let read = context.reads.work(move || termination_message::read_all(&containers));
     let (messages, unread) = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
     for error in unread {
         tracing::warn!(error = %error, "Termination message is left out");

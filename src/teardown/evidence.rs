@@ -18,21 +18,23 @@ use crate::{
 /// from what is not there. A kubelet removes the directory of a pod only after its object is gone.
 pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
     let lives = observed.running().next().is_some() || observed.sandboxes.iter().any(Sandbox::is_ready);
-    if lives && places::cgroups(context, view).next().transpose()?.is_none() {
+    let has_cgroup = places::cgroups(context, view).next().transpose()?.is_some();
+    if lives && !has_cgroup {
         let why = format!(
             "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
             context.cgroup_root.trim_end_matches('/')
         );
         return Err(vec![Failure::new(Step::Cgroup, "", why)]);
     }
-    if !removed && !observed.is_gone() {
+    // Containers that run have a directory, whatever became of the object.
+    if lives || (!removed && (has_cgroup || !observed.is_gone())) {
         let dir = places::dir(context, view)?;
         let there = dir
             .open()
             .map_err(|fault| vec![Failure::new(Step::Volumes, "", fault)])?;
         if there.is_none() {
             let why = format!(
-                "held: the runtime has the pod, but there is no {}; is --kubelet-root the kubelet's --root-dir?",
+                "held: the pod is or was on this node, but there is no {}; is --kubelet-root the kubelet's --root-dir?",
                 dir.path().display()
             );
             return Err(vec![Failure::new(Step::Volumes, "", why)]);

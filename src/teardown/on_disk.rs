@@ -42,8 +42,7 @@ pub(super) async fn blocking(
     let (pod, mounts, ours) = (pod.clone(), mounts.clone(), effects.clone());
     let path = pod.path().to_owned();
     let result = effects.turns().work(move || work(&pod, &mounts, &ours)).await;
-    // It panicked, or the runtime shuts down: in either case it is not done.
-    result.unwrap_or_else(|_| Err(vec![Fault::new("work on", path, Errno::INTR)]))
+    result.unwrap_or_else(|why| Err(vec![Fault::new("work on", path, why)]))
 }
 
 // === impl Work ===

@@ -33,7 +33,12 @@ pub async fn tear_down_volumes(
 fn take_away(pod: &PodDir, mounts: &Mounts, effects: &Effects) -> Result<VolumesReport, Vec<Fault>> {
     let one = |fault| vec![fault];
     let Some(dir) = pod.open().map_err(one)? else {
-        return Ok(VolumesReport::default());
+        let elsewhere = mounted_elsewhere(pod, &*mounts.read().map_err(one)?);
+        return if elsewhere.is_empty() {
+            Ok(VolumesReport::default())
+        } else {
+            Err(elsewhere)
+        };
     };
     let found = Found::in_dir(&dir).map_err(one)?;
     let mut work = Work::on(&dir, effects);
@@ -120,5 +125,13 @@ fn unexplained(pod: &PodDir, table: &MountTable, explained: &[&Path]) -> Result<
         .mounted(table)
         .into_iter()
         .map(|path| Fault::new("unmount", path, Cause::StillMounted));
-    Ok(on_disk.chain(mounted).filter(|fault| !explained(&fault.path)).collect())
+    let here = on_disk.chain(mounted).filter(|fault| !explained(&fault.path));
+    Ok(here.chain(mounted_elsewhere(pod, table)).collect())
+}
+
+fn mounted_elsewhere(pod: &PodDir, table: &MountTable) -> Vec<Fault> {
+    let elsewhere = table.elsewhere(pod.uid());
+    elsewhere
+        .map(|path| Fault::new("unmount", path, Cause::MountedElsewhere))
+        .collect()
 }

@@ -7,7 +7,7 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use k8s_openapi::api::core::v1::PodStatus;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -31,6 +31,9 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// While the guard holds everything back, it is asked so often whether it still does.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A clean-up that takes longer keeps its place no more.
+const LONG: Duration = Duration::from_secs(5);
 
 /// What a worker is told about its pod; a newer one replaces an older one that it has not looked at.
 #[derive(Debug, Clone)]
@@ -261,10 +264,18 @@ impl Worker {
 
     /// When nobody waits any more: containers, sandboxes, logs, directory.
     async fn clean_up(&self, view: &PodView) -> Result<(), Vec<Failure>> {
-        let _place = self.context.quiet.place().await;
+        let place = self.context.quiet.place().await;
         let dir = places::dir(&self.context, view)?;
         let span = self.record.span(Step::Cleanup, "");
-        let result = cleanup::remove(&self.context, view, &dir).await;
+        let mut removed = Box::pin(cleanup::remove(&self.context, view, &dir));
+        let result = match timeout(LONG, &mut removed).await {
+            Ok(result) => result,
+            Err(_) => {
+                // It hangs somewhere, and others can be cleaned up in its place.
+                drop(place);
+                removed.await
+            }
+        };
         span.end(&result.as_ref().map_err(|failures| first(failures)));
         result
     }

@@ -1,6 +1,11 @@
 //! When nothing may be touched: the wrong world, another hand on the pods, mirrors, and a dry run.
 
-use std::{fs, net::TcpListener, os::unix::fs::symlink, path::PathBuf};
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Value, json};
 use testbed::scripted_cri::Kind;
@@ -40,10 +45,14 @@ async fn held_from_the_start(node: &mut Node) -> String {
 
 /// A kubelet of this node, until its directory is removed.
 fn kubelet(node: &Node) -> PathBuf {
+    kubelet_at(node, &node.path("kubelet"))
+}
+
+/// A kubelet on this machine that has this directory.
+pub fn kubelet_at(node: &Node, root: &Path) -> PathBuf {
     let process = node.path("proc/4711");
     fs::create_dir_all(process.join("task/4711")).unwrap();
     fs::write(process.join("comm"), "kubelet-1.36.3\n").unwrap();
-    let root = node.path("kubelet");
     let command = format!("/usr/bin/kubelet-1.36.3\0--root_dir={}\0", root.display());
     fs::write(process.join("cmdline"), command).unwrap();
     symlink("/", process.join("root")).unwrap();

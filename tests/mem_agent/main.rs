@@ -8,11 +8,13 @@ mod pods;
 
 mod absence;
 mod disk;
+mod elsewhere;
 mod files;
 mod grace;
 mod guard;
 mod hooks;
 mod hostile;
+mod queue;
 mod restart;
 mod runtime;
 mod server;

@@ -86,6 +86,30 @@ async fn the_sandbox_waits_for_a_container_whose_stop_failed_as_long_as_it_has_g
 }
 
 #[tokio::test(start_paused = true)]
+async fn clean_ups_that_hang_do_not_hold_up_another() {
+    let mut node = Node::new().await;
+    let stuck: Vec<String> = (0..8).map(|n| format!("p{n}")).collect();
+    for name in &stuck {
+        node.polite_pod(name);
+        let removal = RemoveContainer::any().in_pod(&uid(name));
+        node.cri.any_number_of(expect(removal).hang());
+    }
+    node.polite_pod("web");
+    node.start().await;
+    the_rest_may_come(&node);
+    node.cri.any_number_of(expect(StopContainer::any()));
+    for name in &stuck {
+        node.delete(name, Some(1)).await;
+    }
+    sleep(secs(30)).await;
+    node.delete("web", Some(1)).await;
+    let began = Instant::now();
+    node.nothing_left("web").await;
+    assert!(began.elapsed() < secs(60), "{:?}", began.elapsed());
+    node.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_late_is_waited_for() {
     let mut node = Node::new().await;
     node.polite_pod("web");

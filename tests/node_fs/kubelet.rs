@@ -9,7 +9,7 @@ use std::{
 
 use nix::sched::{CloneFlags, unshare};
 use pod_teardown::node::{
-    kubelet_process::{Why, find},
+    kubelet_process::{Ours, Why, find},
     kubelet_root::KubeletRoot,
     mount_namespace::{MountNamespace, Whose, compare},
 };
@@ -26,7 +26,7 @@ impl Drop for Killed {
 }
 
 #[test]
-fn a_process_called_kubelet_counts_only_with_our_directory() {
+fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runtime() {
     let temp = tempfile::tempdir().unwrap();
     for dir in ["ours/pods", "theirs/pods"] {
         fs::create_dir_all(temp.path().join(dir)).unwrap();
@@ -38,6 +38,10 @@ fn a_process_called_kubelet_counts_only_with_our_directory() {
         let child = Command::new(&program)
             .args(["-c", "read forever", "--v=2", "--root-dir"])
             .arg(temp.path().join(dir))
+            .arg(format!(
+                "--container-runtime-endpoint=unix://{}/cri.sock",
+                temp.path().display()
+            ))
             .stdin(Stdio::piped())
             .spawn();
         Killed(child.unwrap())
@@ -45,7 +49,11 @@ fn a_process_called_kubelet_counts_only_with_our_directory() {
     let (ours, theirs) = (start("ours"), start("theirs"));
     let root = KubeletRoot::resolve(&temp.path().join("ours")).unwrap();
     let pid = |child: &Killed| i32::try_from(child.0.id()).unwrap();
-    let found = || find(Path::new("/proc"), &root).unwrap();
+    let ours_are = Ours {
+        root: &root,
+        runtime: Path::new("/run/another.sock"),
+    };
+    let found = || find(Path::new("/proc"), ours_are).unwrap();
     for _ in 0..1000 {
         // Until both have become what they run.
         let named = |child: &Killed| fs::read_to_string(format!("/proc/{}/comm", pid(child))).unwrap() == "kubelet\n";

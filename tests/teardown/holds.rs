@@ -146,6 +146,9 @@ fn kubelet(scene: &Scene) -> Result<Child> {
     let child = Command::new(&binary)
         .args(["-c", "read -r _", "kubelet", "--root-dir"])
         .arg(&scene.stage.starter.dirs().kubelet_root)
+        // So that it is no kubelet of other stages on this machine.
+        .arg("--container-runtime-endpoint")
+        .arg(scene.stage.containerd.endpoint())
         // Never written to: it reads for ever.
         .stdin(Stdio::piped())
         .kill_on_drop(true)

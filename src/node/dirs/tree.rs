@@ -168,6 +168,11 @@ impl Walk<'_> {
             let rewound = seek(fd, SeekFrom::Start(0));
             let mut entries = RawDir::new(fd, self.buffer.spare_capacity_mut());
             while let Some(entry) = entries.next() {
+                // A flat directory may hold a million; the next step says what holds it back.
+                if self.effects.go_on().is_err() {
+                    level.more = true;
+                    break;
+                }
                 let entry = match entry {
                     Ok(entry) => entry,
                     Err(Errno::NOENT) => break,

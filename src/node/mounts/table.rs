@@ -10,6 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// What every kubelet calls the directory of its pods.
+const PODS: &str = "pods";
+
 /// One mount of this mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
@@ -37,6 +40,8 @@ pub struct Mount {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MountTable {
     mounts: Vec<Mount>,
+    /// What is mounted below directories called `pods` in other places.
+    other_pods: Vec<PathBuf>,
 }
 
 /// What a line of mountinfo must have and this one has not.
@@ -54,7 +59,7 @@ impl MountTable {
     ///
     /// A line that cannot be read is an error: a mount that is overlooked would be a lie.
     pub fn parse(text: &[u8], scope: &Path) -> Result<Self, BadLine> {
-        let mut mounts = Vec::new();
+        let (mut mounts, mut other_pods) = (Vec::new(), Vec::new());
         for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
             // The path is the fifth field; most lines of a busy node are containers' and end here.
             let Some(field) = line.split(|&byte| byte == b' ').nth(4) else {
@@ -66,9 +71,20 @@ impl MountTable {
             let path = PathBuf::from(unescape(field));
             if path.starts_with(scope) {
                 mounts.push(Mount::parse(line, path)?);
+            } else if path.iter().any(|part| part == PODS) {
+                other_pods.push(path);
             }
         }
-        Ok(Self { mounts })
+        Ok(Self { mounts, other_pods })
+    }
+
+    /// What is mounted for the pod with this UID by a kubelet that has another root directory than we know.
+    pub fn elsewhere(&self, uid: &str) -> impl Iterator<Item = &Path> {
+        let of_it = move |path: &&Path| {
+            let mut parts = path.iter().skip_while(|part| *part != PODS).skip(1);
+            parts.next().is_some_and(|part| part == uid)
+        };
+        self.other_pods.iter().map(PathBuf::as_path).filter(of_it)
     }
 
     /// All mounts, in the kernel's order.

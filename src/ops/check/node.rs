@@ -19,7 +19,7 @@ use crate::{
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, CriError, types::RuntimeVersion},
-        kubelet_process,
+        kubelet_process::{self, Ours},
         lock::LockError,
     },
 };
@@ -183,13 +183,17 @@ pub(super) fn other_hands(settings: &Settings, lock: Result<(), LockError>) -> V
         ),
         Err(error) => Row::new("other agents", Verdict::Failed, error, "run the check as root"),
     };
-    let kubelet = match kubelet_process::find(Path::new(PROC), &settings.kubelet_root) {
+    let ours = Ours {
+        root: &settings.kubelet_root,
+        runtime: settings.cri_endpoint.path(),
+    };
+    let kubelet = match kubelet_process::find(Path::new(PROC), ours) {
         Ok(found) => match found.first() {
             None => Row::ok("kubelet", "none works on this node's pods"),
             Some(kubelet) => Row::new(
                 "kubelet",
                 Verdict::Warning,
-                format!("{} (pid {})", kubelet.command, kubelet.pid),
+                kubelet,
                 "the agent touches nothing while it is there",
             ),
         },

@@ -1,0 +1,76 @@
+//! `--kubelet-root` is not the kubelet's `--root-dir`: what the agent sees is not what there is.
+
+use std::{fs, path::PathBuf};
+
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::{
+    guard::kubelet_at,
+    node::{Node, secs},
+    pods::{plain, pod, uid},
+};
+
+/// A pod without a sandbox yet, for which a kubelet with another directory has made a cgroup and mounted a token.
+async fn node_of_another_directory() -> (Node, PathBuf) {
+    let node = Node::new().await;
+    let theirs = node.path("data-kubelet");
+    let token = theirs.join(format!("pods/{}/volumes/kubernetes.io~projected/token", uid("web")));
+    fs::create_dir_all(&token).unwrap();
+    let mut table = fs::read_to_string(node.path("mountinfo")).unwrap();
+    table.push_str(&format!("40 1 0:30 / {} rw - tmpfs tmpfs rw\n", token.display()));
+    fs::write(node.path("mountinfo"), table).unwrap();
+    let mut object = pod("web", &plain());
+    object["status"] = json!({ "phase": "Pending" });
+    node.object(object);
+    node.cri.allow_everything();
+    (node, theirs)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_with_another_directory_on_this_machine_holds_everything_back() {
+    let (mut node, theirs) = node_of_another_directory().await;
+    kubelet_at(&node, &theirs);
+    node.start().await;
+    node.delete("web", None).await;
+    sleep(secs(60)).await;
+    assert!(node.get("web").await.is_some());
+    let held = node.status().await.held.unwrap();
+    assert!(held.contains("--root-dir is not our --kubelet-root"), "{held}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mount_of_the_pod_below_another_directory_keeps_the_object_and_is_named() {
+    let (mut node, theirs) = node_of_another_directory().await;
+    node.start().await;
+    node.delete("web", None).await;
+    node.failing("web", &theirs.display().to_string()).await;
+    sleep(secs(60)).await;
+    assert!(node.get("web").await.is_some());
+    // Once it is gone the pod ends.
+    let table = fs::read_to_string(node.path("mountinfo")).unwrap();
+    let without = table.lines().filter(|line| !line.contains("projected/token"));
+    fs::write(node.path("mountinfo"), without.collect::<Vec<_>>().join("\n") + "\n").unwrap();
+    node.gone("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_has_a_cgroup_and_no_directory_here_is_held() {
+    let (mut node, _) = node_of_another_directory().await;
+    fs::create_dir_all(node.path(&format!("cgroup/kubepods/besteffort/pod{}", uid("web")))).unwrap();
+    node.start().await;
+    node.delete("web", None).await;
+    node.failing("web", "is --kubelet-root the kubelet's --root-dir?").await;
+    assert!(node.get("web").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_without_a_directory_here_is_held_also_when_its_object_is_gone() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    fs::rename(node.pod_dir("web"), node.path("elsewhere")).unwrap();
+    node.start().await;
+    node.delete("web", Some(0)).await;
+    sleep(secs(60)).await;
+    assert_eq!(node.cri.effects().len(), 0);
+}

@@ -1,0 +1,142 @@
+//! Writes that wait for a place or a connection while the world changes.
+
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+};
+
+use serde_json::json;
+use testbed::apiserver::{
+    Config, MemApiServer,
+    faults::{Action, Fault},
+};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    time::sleep,
+};
+
+use crate::{
+    guard::kubelet_at,
+    node::{NODE, Node, secs},
+    pods::{plain, pod},
+};
+
+/// As many as are sent at once.
+const AT_ONCE: usize = 16;
+
+/// What the agent has changed, or tried to.
+fn writes(api: &MemApiServer) -> Vec<String> {
+    let user = format!("system:node:{NODE}");
+    let asked = api.requests().into_iter().filter(|it| it.asked.user == user);
+    let writes = asked.filter(|it| !["get", "list", "watch"].contains(&&*it.asked.verb));
+    writes
+        .map(|it| {
+            format!(
+                "{} {} {}: {:?}",
+                it.asked.verb, it.asked.resource, it.asked.name, it.code
+            )
+        })
+        .collect()
+}
+
+/// A cluster with a Node of the same name, and pods of the same names.
+async fn another_cluster(pods: &[String]) -> MemApiServer {
+    let config = Config {
+        first_version: 1_000_000,
+        ..Config::default()
+    };
+    let api = MemApiServer::start(config).await.unwrap();
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another" } });
+    api.insert_raw(node).unwrap();
+    for name in pods {
+        let mut pod = pod(name, &plain());
+        pod["metadata"]["uid"] = format!("another-{name}").into();
+        api.insert_raw(pod).unwrap();
+    }
+    api
+}
+
+/// A node whose server takes half a minute for a status, and many pods that end.
+async fn many_writes_wait() -> (Node, Vec<String>) {
+    let mut node = Node::new().await;
+    let names: Vec<String> = (0..3 * AT_ONCE).map(|n| format!("p{n}")).collect();
+    for name in &names {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    let user = format!("system:node:{NODE}");
+    let slow = Fault::delay(secs(30)).verb("patch").user(&user);
+    node.api.faults().inject(slow);
+    for name in &names {
+        node.delete(name, None).await;
+    }
+    sleep(secs(10)).await;
+    (node, names)
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_that_wait_do_not_go_to_another_cluster_that_the_kubeconfig_comes_to_name() {
+    let (node, names) = many_writes_wait().await;
+    let other = another_cluster(&names).await;
+    fs::write(node.path("kubeconfig"), other.node_kubeconfig(NODE)).unwrap();
+    let user = format!("system:node:{NODE}");
+    node.api
+        .faults()
+        .inject(Fault::new(Action::CutWatch).user(&user).once());
+    sleep(secs(120)).await;
+    assert_eq!(writes(&other), Vec::<String>::new());
+    assert!(node.status().await.held.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_that_wait_are_not_sent_beside_a_kubelet_that_has_come() {
+    let (node, _) = many_writes_wait().await;
+    kubelet_at(&node, &node.path("kubelet"));
+    sleep(secs(5)).await;
+    assert!(node.status().await.held.is_some());
+    node.api.forget_requests();
+    sleep(secs(120)).await;
+    // Those that were under way may be answered meanwhile.
+    let writes = writes(&node.api);
+    assert!(writes.len() <= AT_ONCE, "{}: {writes:#?}", writes.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_while_without_an_answer_the_node_is_looked_at_first() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.polite_pod("db");
+    let other = another_cluster(&["web".to_owned()]).await;
+    let port = |api: &MemApiServer| -> u16 { api.url().rsplit(':').next().unwrap().parse().unwrap() };
+    let target = Arc::new(AtomicU16::new(port(&node.api)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let to = Arc::clone(&target);
+    // A virtual address: what is connected stays where it is, what connects anew goes to the target.
+    tokio::spawn(async move {
+        while let Ok((mut inner, _)) = listener.accept().await {
+            let port = to.load(Ordering::SeqCst);
+            tokio::spawn(async move {
+                let mut outer = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                copy_bidirectional(&mut inner, &mut outer).await.ok();
+            });
+        }
+    });
+    let ours = node.api.node_kubeconfig(NODE);
+    let through = ours.replace(&node.api.url(), &format!("http://{address}"));
+    fs::write(node.path("kubeconfig"), through).unwrap();
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("db", None).await;
+    node.nothing_left("db").await;
+    sleep(secs(120)).await;
+    target.store(port(&other), Ordering::SeqCst);
+    node.delete("web", None).await;
+    sleep(secs(60)).await;
+    assert_eq!(writes(&other), Vec::<String>::new());
+}
