@@ -7,6 +7,7 @@ mod convert;
 mod effects;
 pub mod endpoint;
 pub mod error;
+mod greeting;
 mod info;
 pub mod types;
 

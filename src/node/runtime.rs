@@ -39,7 +39,7 @@ pub async fn reach(
         .without_max_times()
         .build();
     loop {
-        match cri.version().await {
+        match cri.introduced(endpoint).await {
             Ok(version) => {
                 answers(report, &version);
                 return Ok(version);

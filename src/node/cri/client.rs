@@ -13,6 +13,7 @@ use tonic::{Code, Response, Status};
 use super::convert;
 use super::endpoint::CriEndpoint;
 use super::error::{Call, CriError};
+use super::greeting;
 use super::info;
 use super::types::{CgroupDriver, Container, PodSandbox, RuntimePod, RuntimeVersion, keys};
 use crate::node::effects::Effects;
@@ -62,6 +63,22 @@ impl Cri {
         };
         let answer = within("Version", "", REQUEST_DEADLINE, self.client().version(request)).await?;
         Ok(convert::version(answer))
+    }
+
+    /// Who the runtime is, and whether it is one at all.
+    ///
+    /// # Errors
+    /// When the call fails; [`CriError::Foreign`] also where the connection broke because of that.
+    pub async fn introduced(&self, endpoint: &CriEndpoint) -> Result<RuntimeVersion, CriError> {
+        match self.version().await {
+            Err(error) if error.is_unreachable() && greeting::is_foreign(endpoint.path()).await => {
+                Err(CriError::Foreign {
+                    call: error.call().clone(),
+                    cause: "it greets in another protocol".to_owned(),
+                })
+            }
+            answer => answer,
+        }
     }
 
     /// The cgroup driver that the runtime is set to; `None` from runtimes too old to say.

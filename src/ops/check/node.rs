@@ -18,14 +18,12 @@ use crate::{
     },
     node::{
         cgroups::Cgroups,
-        cri::{Cri, CriEndpoint, CriError, types::RuntimeVersion},
+        cri::{Cri, CriEndpoint},
         kubelet_process::{self, Ours},
         lock::LockError,
     },
 };
 
-/// How often a runtime is asked before it counts as not to be reached.
-const ASKED: u32 = 10;
 /// What a unix socket's address holds, without the NUL at its end.
 const LONGEST_SOCKET: usize = 107;
 
@@ -102,7 +100,7 @@ pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
 pub(super) async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
     let mut rows = Vec::new();
     let endpoint: &CriEndpoint = &settings.cri_endpoint;
-    match timeout(PATIENCE, version(cri)).await {
+    match timeout(PATIENCE, cri.introduced(endpoint)).await {
         Ok(Ok(version)) => rows.push(Row::ok(
             "runtime",
             format!("{} {}, CRI {}", version.name, version.version, version.api_version),
@@ -158,18 +156,6 @@ pub(super) async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
         Err(problem) => Row::from_problem("cgroups", &problem),
     });
     rows
-}
-
-/// Whoever greets in another protocol and hangs up may be gone before the question is sent, and then looks like a
-/// runtime that is away. So it is asked a few times.
-async fn version(cri: &Cri) -> Result<RuntimeVersion, CriError> {
-    for _ in 1..ASKED {
-        match cri.version().await {
-            Err(error) if error.is_unreachable() => {}
-            answer => return answer,
-        }
-    }
-    cri.version().await
 }
 
 pub(super) fn other_hands(settings: &Settings, lock: Result<(), LockError>) -> Vec<Row> {
