@@ -71,7 +71,11 @@ impl Daemon {
                 Err(status) => status.to_string(),
             };
             if let Some(exit) = self.child.try_wait().context("wait for containerd")? {
-                bail!("containerd ended with {exit}; its last words:\n{}", last_lines(log));
+                bail!(
+                    "containerd (pid {}) ended with {exit} while it started; its last words:\n{}",
+                    self.child.id(),
+                    last_lines(log)
+                );
             }
             if Instant::now() > deadline {
                 bail!(
@@ -93,7 +97,10 @@ impl Drop for Daemon {
 }
 
 fn last_lines(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
+    let text = match fs::read(log) {
+        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+        Err(error) => format!("{}: {error}", log.display()),
+    };
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(10)..].join("\n")
 }
