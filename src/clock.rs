@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use backon::ExponentialBuilder;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +54,15 @@ impl BootClock {
             wall: Timestamp::now(),
         }
     }
+}
+
+/// Pauses between tries without end: doubled up to the longest, each with jitter so that many do not move in step.
+pub fn pauses(first: Duration, longest: Duration) -> ExponentialBuilder {
+    ExponentialBuilder::new()
+        .with_min_delay(first)
+        .with_max_delay(longest)
+        .with_jitter()
+        .without_max_times()
 }
 
 /// As people read it: nobody is helped by nanoseconds.

@@ -273,13 +273,10 @@ impl ApiClient {
     ) -> Result<Bytes, ApiError> {
         let request = request(method, verb, path, content_type, body)?;
         let _place = self.connection.place().await;
-        let client = loop {
-            self.reconnected().await?;
-            match self.connection.settled() {
-                Some(client) => break client,
-                None if self.verify.is_none() => break self.connection.client(),
-                None => {}
-            }
+        // Before the first write, and after each answer that did not come: is it still the same cluster?
+        let client = match &self.verify {
+            Some(verify) => self.connection.settled(|| verify(self.clone())).await?,
+            None => self.connection.client(),
         };
         // Last of all: whoever waited for a place or for the Node may find the gate shut by now. What is sent then goes to
         // where the Node was seen.
@@ -293,14 +290,6 @@ impl ApiClient {
             return Ok(Bytes::new());
         }
         self.connection.collected(client, verb, path, request).await
-    }
-
-    /// Before the first write, and after each answer that did not come: is it still the same cluster?
-    async fn reconnected(&self) -> Result<(), ApiError> {
-        match &self.verify {
-            Some(verify) => self.connection.settle(async || verify(self.clone()).await).await,
-            None => Ok(()),
-        }
     }
 }
 

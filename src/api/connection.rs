@@ -26,8 +26,8 @@ use crate::config;
 
 /// The API server ends mutating requests after 34 s and others after 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
-/// Requests under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
-/// that end would make a hundred. Watches are not counted.
+/// Writes under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
+/// that end would make a hundred. Reads are few, and not counted: a look at the Node must not wait for writes.
 const AT_ONCE: usize = 16;
 /// After so long without an answer the Node is looked at before the next write.
 const IDLE: Duration = Duration::from_secs(10);
@@ -168,9 +168,17 @@ impl Connection {
         self.doubts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Looks with `look` whether it is still the same server, if that is in doubt.
-    pub async fn settle(&self, look: impl AsyncFnOnce() -> Result<(), ApiError>) -> Result<(), ApiError> {
-        if self.is_doubtful() {
+    /// The client of the moment, once it is beyond doubt where it leads: `look` sees whether it is still the same server.
+    pub async fn settled(
+        &self,
+        look: impl Fn() -> BoxFuture<'static, Result<(), ApiError>>,
+    ) -> Result<kube::Client, ApiError> {
+        loop {
+            // The doubt is looked at last: another client comes with a new one.
+            let client = self.client();
+            if !self.is_doubtful() {
+                return Ok(client);
+            }
             let _one = self.looking.lock().await;
             if self.is_doubtful() {
                 let doubts = self.doubts.load(Ordering::Relaxed);
@@ -178,7 +186,6 @@ impl Connection {
                 self.settled.store(doubts, Ordering::Relaxed);
             }
         }
-        Ok(())
     }
 
     /// A place among the writes that are under way.
@@ -190,13 +197,6 @@ impl Connection {
     /// The client of the moment.
     pub fn client(&self) -> kube::Client {
         self.current().kube.clone()
-    }
-
-    /// The client of the moment, unless it is in doubt where it leads.
-    pub fn settled(&self) -> Option<kube::Client> {
-        // The doubt is looked at last: another client comes with a new one.
-        let client = self.client();
-        (!self.is_doubtful()).then_some(client)
     }
 
     fn is_doubtful(&self) -> bool {

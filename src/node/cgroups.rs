@@ -161,8 +161,7 @@ impl Cgroups {
 
     async fn round(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let groups: Vec<Group> = self.groups(pod).collect();
-        let ours = effects.clone();
-        let result = effects.turns().work(move || round(&groups, &ours)).await;
+        let result = effects.work(move |effects| round(&groups, effects)).await;
         result.unwrap_or_else(|why| Err(vec![Fault::new("remove cgroup", pod.path(), why)]))
     }
 

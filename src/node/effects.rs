@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::turns::Turns;
+use super::turns::{NotDone, Turns};
 
 /// Asked before every effect; an error holds the effect back.
 pub type EffectGate = Arc<dyn Fn() -> Result<(), Held> + Send + Sync>;
@@ -84,9 +84,10 @@ impl Effects {
         Ok(!self.dry_run)
     }
 
-    /// For work that blocks.
-    pub fn turns(&self) -> &Turns {
-        &self.turns
+    /// Does work with these effects that may block, when it is its turn.
+    pub async fn work<T: Send + 'static>(&self, work: impl FnOnce(&Self) -> T + Send + 'static) -> Result<T, NotDone> {
+        let effects = self.clone();
+        self.turns.work(move || work(&effects)).await
     }
 
     /// Whether an effect that was allowed may go on; asked between the parts of a long one.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
+use backon::BackoffBuilder as _;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::sleep};
 
 use super::cri::{Cri, CriEndpoint, error::CriError, types::RuntimeVersion};
-use crate::clock::rounded;
+use crate::clock::{pauses, rounded};
 
 /// Pauses while it does not answer.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -32,12 +32,7 @@ pub async fn reach(
     endpoint: &CriEndpoint,
     report: &watch::Sender<RuntimeReport>,
 ) -> Result<RuntimeVersion, CriError> {
-    let mut pauses = ExponentialBuilder::new()
-        .with_min_delay(FIRST_PAUSE)
-        .with_max_delay(LONGEST_PAUSE)
-        .with_jitter()
-        .without_max_times()
-        .build();
+    let mut pauses = pauses(FIRST_PAUSE, LONGEST_PAUSE).build();
     loop {
         match cri.introduced(endpoint).await {
             Ok(version) => {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use futures::future::join_all;
 
-use super::Failure;
+use super::{Failure, collected};
 use crate::{
     context::Context,
     node::{cri::types::RuntimePod, logs, pod_dir::PodDir},
@@ -46,7 +46,7 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
     {
         failures.extend(errors.iter().map(|error| failed("", error)));
     }
-    if failures.is_empty() { Ok(()) } else { Err(failures) }
+    collected(failures)
 }
 
 /// Containers first, then their sandboxes.

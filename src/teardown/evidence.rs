@@ -6,7 +6,7 @@ use super::{Failure, places};
 use crate::{
     context::Context,
     node::{
-        cgroups::Breadth,
+        cgroups::{Breadth, PodCgroup},
         cri::types::{RuntimePod, Sandbox},
     },
     pod::PodView,
@@ -18,8 +18,8 @@ use crate::{
 /// from what is not there. A kubelet removes the directory of a pod only after its object is gone.
 pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
     let lives = observed.running().next().is_some() || observed.sandboxes.iter().any(Sandbox::is_ready);
-    let has_cgroup = places::cgroups(context, view).next().transpose()?.is_some();
-    if lives && !has_cgroup {
+    let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    if lives && cgroups.is_empty() {
         let why = format!(
             "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
             context.cgroup_root.trim_end_matches('/')
@@ -27,7 +27,7 @@ pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &Ru
         return Err(vec![Failure::new(Step::Cgroup, "", why)]);
     }
     // Containers that run have a directory, whatever became of the object.
-    if lives || (!removed && (has_cgroup || !observed.is_gone())) {
+    if lives || (!removed && (!cgroups.is_empty() || !observed.is_gone())) {
         let dir = places::dir(context, view)?;
         let there = dir
             .open()
@@ -40,7 +40,7 @@ pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &Ru
             return Err(vec![Failure::new(Step::Volumes, "", why)]);
         }
     }
-    all_are_known(context, view, observed, Breadth::One)
+    all_are_known(context, &cgroups, observed, Breadth::One)
 }
 
 /// Nothing of the pod runs after its stop.
@@ -57,7 +57,8 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
         return Err(failures);
     }
     // A runtime that has lost its memory meanwhile calls what it does not know stopped, too.
-    all_are_known(context, view, stopped, Breadth::Every)
+    let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    all_are_known(context, &cgroups, stopped, Breadth::Every)
 }
 
 /// A terminal phase lets the claims be given to others, so it has to wait until the devices are released.
@@ -71,15 +72,14 @@ pub fn nothing_is_prepared(view: &PodView) -> Result<(), Vec<Failure>> {
 
 fn all_are_known(
     context: &Context,
-    view: &PodView,
+    cgroups: &[PodCgroup],
     observed: &RuntimePod,
     breadth: Breadth,
 ) -> Result<(), Vec<Failure>> {
-    for cgroup in places::cgroups(context, view) {
-        let cgroup = cgroup?;
+    for cgroup in cgroups {
         let name = cgroup.path().display().to_string();
         let known = |child: &OsStr| is_known(observed, &child.to_string_lossy());
-        let processes = context.cgroups.processes_but(&cgroup, breadth, known);
+        let processes = context.cgroups.processes_but(cgroup, breadth, known);
         let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
         if let Some(first) = processes.first() {
             let why = format!(

@@ -39,9 +39,9 @@ pub(super) async fn blocking(
     effects: &Effects,
     work: fn(&PodDir, &Mounts, &Effects) -> Result<DiskReport, Vec<Fault>>,
 ) -> Result<DiskReport, Vec<Fault>> {
-    let (pod, mounts, ours) = (pod.clone(), mounts.clone(), effects.clone());
+    let (pod, mounts) = (pod.clone(), mounts.clone());
     let path = pod.path().to_owned();
-    let result = effects.turns().work(move || work(&pod, &mounts, &ours)).await;
+    let result = effects.work(move |effects| work(&pod, &mounts, effects)).await;
     result.unwrap_or_else(|why| Err(vec![Fault::new("work on", path, why)]))
 }
 

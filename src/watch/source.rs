@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
+use backon::BackoffBuilder as _;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use tokio::{
 use super::{Change, known::KnownPods};
 use crate::{
     api::{ApiClient, ApiError, WatchLine},
-    clock::rounded,
+    clock::{pauses, rounded},
     counters::Counters,
     guard::{Census, Guard},
     pod::PodView,
@@ -109,11 +109,7 @@ impl PodSource {
 
     /// Lists and watches until nobody listens any more.
     pub async fn run(mut self) {
-        let backoff = ExponentialBuilder::new()
-            .with_min_delay(FIRST_PAUSE)
-            .with_max_delay(LONGEST_PAUSE)
-            .with_jitter()
-            .without_max_times();
+        let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
         let mut pauses = backoff.build();
         let mut from = None;
         while !self.changes.is_closed() {

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
+use backon::BackoffBuilder as _;
 use k8s_openapi::api::core::v1::PodStatus;
 use tokio::{
     sync::watch,
@@ -11,6 +11,7 @@ use tokio::{
 };
 
 use crate::{
+    clock::pauses,
     context::Context,
     node::{cri::types::RuntimePod, fault::Fault},
     pod::PodView,
@@ -73,11 +74,7 @@ impl Worker {
     /// Works until the pod is gone or kept.
     pub async fn run(mut self) -> Outcome {
         let mut urgent = Some(self.context.quiet.urgent());
-        let backoff = ExponentialBuilder::new()
-            .with_min_delay(FIRST_PAUSE)
-            .with_max_delay(LONGEST_PAUSE)
-            .with_jitter()
-            .without_max_times();
+        let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
         let mut pauses = backoff.build();
         loop {
             if self.context.guard.why_held().is_some() {

@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use crate::{
     node::{NODE, Node, secs, until},
     pods::{plain, pod},
+    server::trouble,
 };
 
 /// A node with these pods, whose agent watches and will not hear of what happens next.
@@ -22,10 +23,7 @@ async fn deaf(names: &[&str]) -> Node {
     }
     node.start().await;
     node.cri.allow_everything();
-    let user = format!("system:node:{NODE}");
-    node.api
-        .faults()
-        .inject(Fault::new(Action::StallWatch).user(&user).once());
+    trouble(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node
 }
@@ -86,9 +84,7 @@ async fn a_pod_that_was_deleted_by_force_meanwhile_is_taken_down_to_its_end() {
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     // The agent does not hear of it: what a node is told of a pod that is gone has to do.
     let user = format!("system:node:{NODE}");
-    node.api
-        .faults()
-        .inject(Fault::new(Action::StallWatch).user(&user).once());
+    trouble(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
     node.api.forget_requests();
@@ -119,10 +115,7 @@ async fn a_pod_that_has_failed_and_whose_object_vanishes_is_waited_for_no_longer
     node.start().await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     // The agent does not hear of the deletion, only that the object is gone.
-    let user = format!("system:node:{NODE}");
-    node.api
-        .faults()
-        .inject(Fault::new(Action::StallWatch).user(&user).once());
+    trouble(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
     node.nothing_left("web").await;

@@ -23,6 +23,7 @@ use crate::{
     guard::kubelet_at,
     node::{NODE, Node, secs},
     pods::{plain, pod},
+    server::trouble,
 };
 
 /// As many as are sent at once.
@@ -69,9 +70,7 @@ async fn many_writes_wait() -> (Node, Vec<String>) {
     }
     node.start().await;
     node.cri.allow_everything();
-    let user = format!("system:node:{NODE}");
-    let slow = Fault::delay(secs(30)).verb("patch").user(&user);
-    node.api.faults().inject(slow);
+    trouble(&node, Fault::delay(secs(30)).verb("patch"));
     for name in &names {
         node.delete(name, None).await;
     }
@@ -84,10 +83,7 @@ async fn writes_that_wait_do_not_go_to_another_cluster_that_the_kubeconfig_comes
     let (node, names) = many_writes_wait().await;
     let other = another_cluster(&names).await;
     fs::write(node.path("kubeconfig"), other.node_kubeconfig(NODE)).unwrap();
-    let user = format!("system:node:{NODE}");
-    node.api
-        .faults()
-        .inject(Fault::new(Action::CutWatch).user(&user).once());
+    trouble(&node, Fault::new(Action::CutWatch).once());
     sleep(secs(120)).await;
     assert_eq!(writes(&other), Vec::<String>::new());
     assert!(node.status().await.held.is_some());

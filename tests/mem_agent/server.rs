@@ -21,7 +21,7 @@ fn asked(node: &Node, verb: &str, resource: &str) -> Vec<Option<u16>> {
 }
 
 /// Trouble for the agent alone.
-fn trouble(node: &Node, fault: Fault) {
+pub fn trouble(node: &Node, fault: Fault) {
     node.api.faults().inject(fault.user(&format!("system:node:{NODE}")));
 }
 

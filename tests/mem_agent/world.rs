@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use crate::{
     node::{NODE, Node, secs, until},
     pods::{exec, hooked, plain, pod},
+    server::trouble,
 };
 
 /// Another server answers behind the same address, with nothing in it.
@@ -195,9 +196,7 @@ async fn one_name_in_many_namespaces_is_looked_through_to_the_end() {
     }
     node.start().await;
     node.cri.allow_everything();
-    let user = format!("system:node:{NODE}");
-    let faults = node.api.faults();
-    faults.inject(Fault::new(Action::StallWatch).user(&user).once());
+    trouble(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
     node.nothing_left("web").await;
@@ -212,8 +211,7 @@ async fn after_a_lost_connection_the_node_is_looked_at_before_anything_is_writte
     node.start().await;
     node.cri.allow_everything();
     let user = format!("system:node:{NODE}");
-    let faults = node.api.faults();
-    faults.inject(Fault::new(Action::Refuse).user(&user).resource("pods/status").times(2));
+    trouble(&node, Fault::new(Action::Refuse).resource("pods/status").times(2));
     node.api.forget_requests();
     node.delete("web", None).await;
     node.nothing_left("web").await;
