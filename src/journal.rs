@@ -163,9 +163,7 @@ impl Journal {
 
     /// Records the Node that this journal is made for.
     pub async fn set_node_uid(&self, uid: &str) -> Result<(), JournalError> {
-        let (done, durable) = oneshot::channel();
-        self.send(Write::NodeUid(uid.to_owned(), done));
-        durable.await.unwrap_or_else(|_| Err(JournalError::stopped()))?;
+        self.written(|done| Write::NodeUid(uid.to_owned(), done)).await?;
         self.lock().node_uid = Some(uid.to_owned());
         Ok(())
     }
@@ -253,8 +251,15 @@ impl Journal {
 
     /// Returns when everything said before is on the disk, or has not come there for too long.
     pub async fn durable(&self) -> Result<(), JournalError> {
+        self.written(Write::Durable).await
+    }
+
+    async fn written(
+        &self,
+        write: impl FnOnce(oneshot::Sender<Result<(), JournalError>>) -> Write,
+    ) -> Result<(), JournalError> {
         let (done, durable) = oneshot::channel();
-        self.send(Write::Durable(done));
+        self.send(write(done));
         match timeout(PATIENCE, durable).await {
             Ok(durable) => durable.unwrap_or_else(|_| Err(JournalError::stopped())),
             Err(_) => {

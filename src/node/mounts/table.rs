@@ -80,9 +80,10 @@ impl MountTable {
 
     /// What is mounted for the pod with this UID by a kubelet that has another root directory than we know.
     pub fn elsewhere(&self, uid: &str) -> impl Iterator<Item = &Path> {
+        // Directories above the kubelet's may be called so, too.
         let of_it = move |path: &&Path| {
-            let mut parts = path.iter().skip_while(|part| *part != PODS).skip(1);
-            parts.next().is_some_and(|part| part == uid)
+            let below = path.iter().skip(1);
+            path.iter().zip(below).any(|(above, part)| above == PODS && part == uid)
         };
         self.other_pods.iter().map(PathBuf::as_path).filter(of_it)
     }
@@ -285,6 +286,24 @@ mod tests {
         let text = b"1 0 8:1 / / rw - t s o\n2 1 8:1 / /pods rw - t s o\n3 2 8:1 / /pods/a rw - t s o\n4 1 8:1 / /pods-b rw - t s o\n";
         let table = MountTable::parse(text, Path::new("/pods")).unwrap();
         assert_eq!(ids(table.all()), [2, 3]);
+    }
+
+    #[test]
+    fn mounts_of_a_pod_below_other_directories_are_known_by_pods_and_its_uid() {
+        let text = b"1 0 8:1 / /srv/kubelet/pods/u1/volumes/v rw - t s o\n\
+                     2 0 8:1 / /data/pods/kubelet/pods/u1/volumes/v rw - t s o\n\
+                     3 0 8:1 / /srv/kubelet/pods/u1 rw - t s o\n\
+                     4 0 8:1 / /srv/kubelet/pods/u2/volumes/u1 rw - t s o\n\
+                     5 0 8:1 / /srv/kubelet/pods rw - t s o\n\
+                     6 0 8:1 / /kubelet/pods/u1/volumes/v rw - t s o\n";
+        let table = MountTable::parse(text, Path::new("/kubelet/pods")).unwrap();
+        let found: Vec<_> = table.elsewhere("u1").map(|path| path.to_str().unwrap()).collect();
+        let expected = [
+            "/srv/kubelet/pods/u1/volumes/v",
+            "/data/pods/kubelet/pods/u1/volumes/v",
+            "/srv/kubelet/pods/u1",
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]
