@@ -136,8 +136,11 @@ fn owner_lives(dir: &Path, pid: i32) -> bool {
     let Ok(stat) = Process::new(pid).and_then(|process| process.stat()) else {
         return false;
     };
-    // A directory without the file is one that its owner is just making.
-    fs::read_to_string(dir.join(OWNER_FILE)).map_or(true, |text| text.trim() == stat.starttime.to_string())
+    // Without the file, or with a line that is not whole, the owner is just making it.
+    let owner = fs::read_to_string(dir.join(OWNER_FILE)).unwrap_or_default();
+    owner
+        .strip_suffix('\n')
+        .is_none_or(|started| started == stat.starttime.to_string())
 }
 
 fn spawn_give_back(dir: &Path, stdin: Stdio) -> Result<Child> {
@@ -204,8 +207,18 @@ mod tests {
     fn a_process_that_reused_the_pid_is_not_the_owner() {
         let dir = tempfile::tempdir().unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
-        assert!(owner_lives(dir.path(), pid));
         fs::write(dir.path().join(OWNER_FILE), "1\n").unwrap();
         assert!(!owner_lives(dir.path(), pid));
+    }
+
+    #[test]
+    fn a_directory_that_is_being_made_has_an_owner_who_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert!(owner_lives(dir.path(), pid));
+        for begun in ["", "1"] {
+            fs::write(dir.path().join(OWNER_FILE), begun).unwrap();
+            assert!(owner_lives(dir.path(), pid), "{begun:?}");
+        }
     }
 }
