@@ -1,0 +1,255 @@
+//! What it changes, and what it does not change.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::FutureExt;
+use pod_teardown::node::cri::types::ExecOutcome;
+use pod_teardown::node::cri::{Cri, CriError};
+use pod_teardown::node::effects::{Effects, Held};
+use testbed::scripted_cri::{
+    ExecSync, Fault, Read, RemoveContainer, RemovePodSandbox, ScriptedCri, StopContainer, StopPodSandbox, World, expect,
+};
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::{MAIN, PATIENCE, SANDBOX, client, one_container, secs, start};
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_is_sent_in_whole_seconds_and_never_with_less_than_was_meant() {
+    let (runtime, cri) = start(one_container()).await;
+    runtime.in_order([0, 1, 30, 30].map(|seconds| expect(StopContainer::of(MAIN).timeout(secs(seconds)))));
+    for millis in [0, 1, 29_001, 30_000] {
+        cri.stop_container(MAIN, Duration::from_millis(millis)).await.unwrap();
+    }
+    runtime.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_there_has_been_stopped_and_removed() {
+    let (runtime, cri) = start(one_container()).await;
+    let missing = |pattern| expect(pattern).error(Code::NotFound, "no such thing");
+    runtime.in_order([
+        missing(StopContainer::any()),
+        missing(StopPodSandbox::any()),
+        missing(RemoveContainer::any()),
+        missing(RemovePodSandbox::any()),
+        missing(ExecSync::any()),
+    ]);
+    cri.stop_container("gone", secs(30)).await.unwrap();
+    cri.stop_sandbox("gone").await.unwrap();
+    cri.remove_container("gone").await.unwrap();
+    cri.remove_sandbox("gone").await.unwrap();
+    let error = cri.exec_sync("gone", &["true".to_owned()], secs(1)).await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            CriError::Failed {
+                code: Code::NotFound,
+                ..
+            }
+        ),
+        "a command that never ran is no success"
+    );
+    runtime.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_whole_teardown_leaves_nothing() {
+    let (runtime, cri) = start(one_container()).await;
+    runtime.in_order([
+        expect(StopContainer::of("main")),
+        expect(StopPodSandbox::of("web-0")),
+        expect(RemoveContainer::of("main")),
+        expect(RemovePodSandbox::of("web-0")),
+    ]);
+    cri.stop_container(MAIN, secs(30)).await.unwrap();
+    cri.stop_sandbox(SANDBOX).await.unwrap();
+    cri.remove_container(MAIN).await.unwrap();
+    cri.remove_sandbox(SANDBOX).await.unwrap();
+    assert!(cri.pod("u1").await.unwrap().is_gone());
+    runtime.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_not_answered_ends_with_its_own_time_and_the_patience_on_top() {
+    let (runtime, cri) = start(one_container()).await;
+    runtime.in_any_order([
+        expect(StopContainer::any()).hang(),
+        expect(StopPodSandbox::any()).hang(),
+        expect(RemoveContainer::any()).hang(),
+        expect(RemovePodSandbox::any()).hang(),
+        expect(ExecSync::any()).hang(),
+    ]);
+    runtime.fault(Read::ContainerStatus, Fault::Hang);
+    let begun = Instant::now();
+    let timed = async |call: &'static str, after, error: CriError| {
+        assert!(
+            matches!(&error, CriError::Timeout { after: waited, .. } if *waited == after),
+            "{error}"
+        );
+        assert_eq!((begun.elapsed(), error.call().name), (after, call));
+        assert!(error.is_retryable());
+    };
+    let command = ["sleep".to_owned()];
+    futures::join!(
+        cri.stop_container(MAIN, secs(30))
+            .then(|r| timed("StopContainer", secs(30) + PATIENCE, r.unwrap_err())),
+        cri.exec_sync(MAIN, &command, secs(9))
+            .then(|r| timed("ExecSync", secs(9) + PATIENCE, r.unwrap_err())),
+        cri.stop_sandbox(SANDBOX)
+            .then(|r| timed("StopPodSandbox", PATIENCE, r.unwrap_err())),
+        cri.remove_container(MAIN)
+            .then(|r| timed("RemoveContainer", PATIENCE, r.unwrap_err())),
+        cri.remove_sandbox(SANDBOX)
+            .then(|r| timed("RemovePodSandbox", PATIENCE, r.unwrap_err())),
+        cri.pod("u1")
+            .then(|r| timed("ContainerStatus", PATIENCE, r.unwrap_err())),
+    );
+    runtime.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_call_does_not_hold_up_the_others() {
+    let (runtime, cri) = start(one_container()).await;
+    runtime.in_order([expect(StopContainer::any()).hang(), expect(StopPodSandbox::any())]);
+    let begun = Instant::now();
+    let stop = cri.stop_container(MAIN, secs(30));
+    tokio::select! {
+        biased;
+        _ = stop => panic!("nobody answers this"),
+        result = cri.stop_sandbox(SANDBOX) => result.unwrap(),
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    runtime.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_tells_its_exit_code_and_the_end_of_its_output() {
+    let mut world = World::new();
+    world
+        .pod("shop", "web-0", "u1")
+        .container("main")
+        .commands(secs(4), 5, &[b'x'; 9000]);
+    let (runtime, cri) = start(world).await;
+    let sync = ["sync".to_owned(), "-f".to_owned()];
+    runtime.in_order([expect(ExecSync::of("main").command(&["sync", "-f"]).timeout(secs(10)))]);
+    let begun = Instant::now();
+    let outcome = cri.exec_sync(MAIN, &sync, Duration::from_millis(9500)).await.unwrap();
+    assert_eq!(
+        outcome,
+        ExecOutcome {
+            exit_code: 5,
+            stdout: "x".repeat(4096),
+            stderr: String::new()
+        }
+    );
+    assert_eq!(begun.elapsed(), secs(4));
+    runtime.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_without_time_left_gets_one_second_and_not_for_ever() {
+    let mut world = World::new();
+    world
+        .pod("shop", "web-0", "u1")
+        .container("main")
+        .commands(secs(1000), 0, b"");
+    let (runtime, cri) = start(world).await;
+    runtime.in_order([expect(ExecSync::of("main").timeout(secs(1)))]);
+    let begun = Instant::now();
+    let error = cri
+        .exec_sync(MAIN, &["sleep".to_owned()], Duration::ZERO)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, CriError::Timeout { after, .. } if after == secs(1)),
+        "{error}"
+    );
+    assert_eq!(begun.elapsed(), secs(1), "the runtime itself said so");
+    runtime.finished().await;
+}
+
+/// Makes every changing call once.
+async fn every_effect(cri: &Cri) -> Vec<Result<(), CriError>> {
+    vec![
+        cri.exec_sync(MAIN, &["true".to_owned()], secs(2))
+            .await
+            .map(|outcome| assert_eq!(outcome.exit_code, 0)),
+        cri.stop_container(MAIN, secs(30)).await,
+        cri.stop_sandbox(SANDBOX).await,
+        cri.remove_container(MAIN).await,
+        cri.remove_sandbox(SANDBOX).await,
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_changed_while_the_gate_is_shut_and_everything_can_be_seen() {
+    let runtime = ScriptedCri::start(one_container()).await;
+    let open = Arc::new(AtomicBool::new(false));
+    let gate = {
+        let open = Arc::clone(&open);
+        move || {
+            let held = || Held {
+                reason: "a kubelet runs".to_owned(),
+            };
+            open.load(Ordering::Relaxed).then_some(()).ok_or_else(held)
+        }
+    };
+    let cri = client(&runtime, Effects::new(false, Arc::new(gate)));
+    for result in every_effect(&cri).await {
+        let error = result.unwrap_err();
+        assert!(
+            matches!(&error, CriError::Held { held, .. } if held.reason == "a kubelet runs"),
+            "{error}"
+        );
+    }
+    assert_eq!(runtime.effects(), []);
+    assert_eq!(cri.pod("u1").await.unwrap().running().count(), 1);
+
+    open.store(true, Ordering::Relaxed);
+    runtime.in_order([expect(StopContainer::of("main"))]);
+    cri.stop_container(MAIN, secs(30)).await.unwrap();
+    runtime.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_says_what_it_would_do_and_does_nothing() {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("no poison").write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let runtime = ScriptedCri::start(one_container()).await;
+    let cri = client(&runtime, Effects::new(true, Arc::new(|| Ok(()))));
+    for result in every_effect(&cri).await {
+        result.unwrap();
+    }
+    assert_eq!(runtime.effects(), []);
+
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let told: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split_once("Dry run: not done "))
+        .collect();
+    assert_eq!(told.len(), 5, "{text}");
+    assert_eq!(
+        told[1].1,
+        format!("effect=\"StopContainer\" target_of_effect=\"{MAIN}\"")
+    );
+}

@@ -1,0 +1,278 @@
+//! What it sees, and what it does not make of it.
+
+use pod_teardown::node::cri::CriError;
+use pod_teardown::node::cri::types::{CgroupDriver, Container, ContainerState, Sandbox, SandboxState, keys};
+use testbed::scripted_cri::{Fault, Read, World};
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::{SANDBOX, at, looks, one_container, secs, start};
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_shown_whole_and_newest_first() {
+    let mut world = World::new();
+    world
+        .pod("shop", "web-0", "u1")
+        .container("main")
+        .exited(3)
+        .because("OOMKilled", "too large")
+        .termination_message("/dev/termination-log", "/pods/u1/message", "FallbackToLogsOnError")
+        .sandbox()
+        .annotation("team", "blue")
+        .container("main")
+        .created();
+    world.pod("shop", "web-1", "u2").container("main");
+    let (_runtime, cri) = start(world).await;
+
+    let pod = cri.pod("u1").await.unwrap();
+    let sandbox = |id: &str, attempt, state, created: &str, annotations: &[(&str, &str)]| Sandbox {
+        id: id.to_owned(),
+        attempt,
+        state,
+        created_at: at(created),
+        annotations: annotations
+            .iter()
+            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
+        ips: Vec::new(),
+    };
+    let from_api = (keys::CONFIG_SOURCE, "api");
+    assert_eq!(
+        pod.sandboxes,
+        [
+            sandbox(
+                "sandbox-u1-1",
+                1,
+                SandboxState::Ready,
+                "59:03",
+                &[from_api, ("team", "blue")]
+            ),
+            sandbox("sandbox-u1-0", 0, SandboxState::NotReady, "59:01", &[from_api]),
+        ]
+    );
+    let older = Container {
+        id: "container-u1-main-0".to_owned(),
+        name: "main".to_owned(),
+        attempt: 0,
+        sandbox_id: "sandbox-u1-0".to_owned(),
+        state: ContainerState::Exited,
+        created_at: at("59:02"),
+        started_at: Some(at("59:02.1")),
+        finished_at: Some(at("59:02.2")),
+        exit_code: 3,
+        reason: "OOMKilled".to_owned(),
+        message: "too large".to_owned(),
+        image: "registry.test/busybox:1".to_owned(),
+        image_ref: "sha256:registry.test/busybox:1".to_owned(),
+        restart_count: 0,
+        termination_message_file: Some("/pods/u1/message".to_owned()),
+        message_falls_back_to_log: true,
+        log_path: "/var/log/pods/shop_web-0_u1/main/0.log".to_owned(),
+    };
+    let newer = Container {
+        id: "container-u1-main-1".to_owned(),
+        attempt: 1,
+        sandbox_id: "sandbox-u1-1".to_owned(),
+        state: ContainerState::Created,
+        created_at: at("59:04"),
+        started_at: None,
+        finished_at: None,
+        exit_code: 0,
+        reason: String::new(),
+        message: String::new(),
+        restart_count: 1,
+        termination_message_file: None,
+        message_falls_back_to_log: false,
+        log_path: "/var/log/pods/shop_web-0_u1/main/1.log".to_owned(),
+        ..older.clone()
+    };
+    assert_eq!(pod.containers, [newer, older]);
+    assert!(cri.pod("u3").await.unwrap().is_gone());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_brief_look_asks_for_lists_alone_and_never_shows_a_success() {
+    let mut world = World::new();
+    world
+        .pod("shop", "web-0", "u1")
+        .container("main")
+        .exited(0)
+        .container("main")
+        .container("side")
+        .unknown();
+    let (runtime, cri) = start(world).await;
+
+    let pod = cri.pod_brief("u1").await.unwrap();
+    let seen: Vec<_> = pod
+        .containers
+        .iter()
+        .map(|c| (&*c.name, c.restart_count, c.state, c.exit_code))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("side", 0, ContainerState::Unknown, 137),
+            ("main", 1, ContainerState::Running, 0),
+            ("main", 0, ContainerState::Exited, 137),
+        ]
+    );
+    assert_eq!(pod.running().count(), 2, "one of them unknown");
+    assert_eq!(pod.sandboxes.len(), 1);
+    assert_eq!(
+        (looks(&runtime, "ListContainers"), looks(&runtime, "ContainerStatus")),
+        (1, 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_vanishes_between_list_and_look_is_gone() {
+    let mut world = one_container();
+    world.pod("shop", "web-0", "u2").container("main").container("side");
+    let (runtime, cri) = start(world).await;
+    runtime.fault_of(
+        Read::ContainerStatus,
+        "side",
+        Fault::Error(Code::NotFound, "gone".to_owned()),
+    );
+    let pod = cri.pod("u2").await.unwrap();
+    assert_eq!(pod.containers.iter().map(|c| &*c.name).collect::<Vec<_>>(), ["main"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_never_shown_in_part() {
+    let mut world = World::new();
+    world.pod("shop", "web-0", "u1").container("main").container("side");
+    let (runtime, cri) = start(world).await;
+    for read in [Read::ListPodSandbox, Read::ListContainers, Read::ContainerStatus] {
+        for code in [Code::Unknown, Code::Unavailable, Code::Internal] {
+            let target = if read == Read::ContainerStatus { "side" } else { "" };
+            runtime.fault_of(read, target, Fault::Error(code, "no shim".to_owned()));
+            let error = cri.pod("u1").await.unwrap_err();
+            assert!(
+                matches!(&error, CriError::Failed { code: seen, .. } if *seen == code),
+                "{error}"
+            );
+            runtime.heal();
+        }
+    }
+    runtime.fault_of(
+        Read::ContainerStatus,
+        "side",
+        Fault::Error(Code::Unknown, "no shim".to_owned()),
+    );
+    let error = cri.pod("u1").await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "ContainerStatus container-u1-side-0: Unknown: no shim"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn containers_are_looked_at_all_at_once() {
+    let mut world = World::new();
+    let mut pod = world.pod("shop", "web-0", "u1");
+    for name in ["a", "b", "c", "d", "e"] {
+        pod = pod.container(name);
+    }
+    drop(pod);
+    let (runtime, cri) = start(world).await;
+    runtime.fault(Read::ListPodSandbox, Fault::Late(secs(2)));
+    runtime.fault(Read::ListContainers, Fault::Late(secs(2)));
+    runtime.fault(Read::ContainerStatus, Fault::Late(secs(3)));
+    let begun = Instant::now();
+    assert_eq!(cri.pod("u1").await.unwrap().containers.len(), 5);
+    assert_eq!(begun.elapsed(), secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ips_come_with_the_primary_one_first() {
+    let mut world = World::new();
+    world.pod("shop", "web-0", "u1").ips(&["10.1.2.3", "fd00::3"]);
+    world.pod("shop", "host", "u2").ips(&[]);
+    let (_runtime, cri) = start(world).await;
+    assert_eq!(cri.pod_ips(SANDBOX).await.unwrap(), ["10.1.2.3", "fd00::3"]);
+    assert_eq!(cri.pod_ips("sandbox-u2-0").await.unwrap(), [""; 0]);
+    assert_eq!(cri.pod_ips("gone").await.unwrap(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cgroup_parent_is_what_the_sandbox_was_made_with() {
+    let mut world = World::new();
+    world
+        .pod("shop", "web-0", "u1")
+        .cgroup_parent("/kubepods/burstable/podu1");
+    let (_runtime, cri) = start(world).await;
+    assert_eq!(
+        cri.cgroup_parent(SANDBOX).await.unwrap().as_deref(),
+        Some("/kubepods/burstable/podu1")
+    );
+    assert_eq!(cri.cgroup_parent("gone").await.unwrap(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_node_is_seen_with_every_pod_on_it() {
+    let mut world = World::new();
+    world.pod("kube-system", "proxy", "u9").source("file").container("main");
+    world.pod("shop", "web-0", "u1").sandbox().container("main");
+    world.pod("shop", "web-1", "u2").container("main");
+    world.sandboxes.shift_remove("sandbox-u2-0");
+    let (_runtime, cri) = start(world).await;
+
+    let sandboxes = cri.list_sandboxes().await.unwrap();
+    let seen: Vec<_> = sandboxes
+        .iter()
+        .map(|s| (&*s.pod_uid, &*s.namespace, &*s.name, s.sandbox.attempt))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("u1", "shop", "web-0", 1),
+            ("u1", "shop", "web-0", 0),
+            ("u9", "kube-system", "proxy", 0)
+        ]
+    );
+    assert_eq!(sandboxes[2].sandbox.annotations[keys::CONFIG_SOURCE], "file");
+    let uids = cri.all_pod_uids().await.unwrap();
+    assert_eq!(
+        uids.iter().map(String::as_str).collect::<Vec<_>>(),
+        ["u1", "u2", "u9"],
+        "u2 has but a container"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_too_old_to_know_its_cgroup_driver_is_no_error() {
+    let (runtime, cri) = start(World::new()).await;
+    assert_eq!(cri.cgroup_driver().await.unwrap(), None);
+    runtime.change(|world| world.systemd_cgroups = Some(true));
+    assert_eq!(cri.cgroup_driver().await.unwrap(), Some(CgroupDriver::Systemd));
+    runtime.change(|world| world.systemd_cgroups = Some(false));
+    assert_eq!(cri.cgroup_driver().await.unwrap(), Some(CgroupDriver::Cgroupfs));
+    runtime.fault(
+        Read::RuntimeConfig,
+        Fault::Error(Code::Unavailable, "starting".to_owned()),
+    );
+    assert!(cri.cgroup_driver().await.unwrap_err().is_unreachable());
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_larger_than_the_usual_limit_are_taken_in() {
+    let mut world = World::new();
+    world
+        .pod("shop", "web-0", "u1")
+        .annotation("large", &"x".repeat(15 << 20));
+    let (runtime, cri) = start(world).await;
+    assert_eq!(
+        cri.list_sandboxes().await.unwrap()[0].sandbox.annotations["large"].len(),
+        15 << 20
+    );
+    runtime.change(|world| {
+        world.sandboxes[SANDBOX]
+            .annotations
+            .push(("more".to_owned(), "x".repeat(2 << 20)));
+    });
+    assert!(
+        !cri.list_sandboxes().await.unwrap_err().is_retryable(),
+        "asking again makes it no smaller"
+    );
+}

@@ -1,0 +1,104 @@
+//! A runtime out of reach, and what is none.
+
+use pod_teardown::node::cri::types::RuntimeVersion;
+use pod_teardown::node::cri::{Cri, CriEndpoint, CriError};
+use pod_teardown::node::effects::Effects;
+use testbed::scripted_cri::{Fault, Read, StopContainer, World, expect};
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::{MAIN, PATIENCE, one_container, secs, start};
+
+#[tokio::test(start_paused = true)]
+async fn a_client_waits_for_no_runtime_and_finds_it_when_it_comes_back() {
+    let (runtime, cri) = start(one_container()).await;
+    let containerd = RuntimeVersion {
+        name: "containerd".to_owned(),
+        version: "1.6.20".to_owned(),
+        api_version: "v1".to_owned(),
+    };
+    for _ in 0..3 {
+        assert_eq!(cri.version().await.unwrap(), containerd);
+        runtime.stop().await;
+        for _ in 0..3 {
+            let error = cri.version().await.unwrap_err();
+            assert!(error.is_unreachable() && error.is_retryable(), "{error}");
+        }
+        runtime.start_again().await;
+    }
+    let clone = cri.clone();
+    assert_eq!(clone.version().await.unwrap(), containerd);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_a_restart_cuts_off_is_unreachable_and_not_a_refusal() {
+    let mut world = World::new();
+    world.pod("shop", "web-0", "u1").container("main").ignores_term();
+    let (runtime, cri) = start(world).await;
+    runtime.in_order([expect(StopContainer::any()), expect(StopContainer::any())]);
+    let (cut, ()) = futures::join!(cri.stop_container(MAIN, secs(30)), async {
+        tokio::time::sleep(secs(3)).await;
+        runtime.stop().await;
+    });
+    let error = cut.unwrap_err();
+    assert!(
+        matches!(error, CriError::Unreachable { .. }) && error.is_retryable(),
+        "{error}"
+    );
+    runtime.start_again().await;
+    cri.stop_container(MAIN, secs(5)).await.unwrap();
+    assert_eq!(cri.pod("u1").await.unwrap().containers[0].exit_code, 137);
+    runtime.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_socket_that_is_not_there_is_named_by_its_cause() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint: CriEndpoint = format!("unix://{}/no.sock", dir.path().display()).parse().unwrap();
+    let error = Cri::new(&endpoint, Effects::ungated()).version().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Version: the runtime cannot be reached: No such file or directory (os error 2)"
+    );
+    std::fs::write(endpoint.path(), "").unwrap();
+    let error = Cri::new(&endpoint, Effects::ungated()).version().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Version: the runtime cannot be reached: Connection refused (os error 111)"
+    );
+    assert!(
+        !endpoint.is_socket().unwrap(),
+        "which tells the file from a runtime that is away"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_protocol_on_the_socket_is_not_taken_for_a_runtime_that_is_away() {
+    let (runtime, cri) = start(World::new()).await;
+    runtime.speak_another_protocol().await;
+    let error = cri.version().await.unwrap_err();
+    assert!(matches!(error, CriError::Foreign { .. }), "{error}");
+    assert!(error.is_not_a_runtime() && !error.is_unreachable() && !error.is_retryable());
+
+    runtime.start_again().await;
+    runtime.fault(
+        Read::Version,
+        Fault::Error(Code::Unimplemented, "unknown service".to_owned()),
+    );
+    let error = cri.version().await.unwrap_err();
+    assert!(error.is_not_a_runtime(), "gRPC without the CRI: {error}");
+    runtime.stop().await;
+    assert!(!cri.version().await.unwrap_err().is_not_a_runtime());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_socket_that_never_answers_is_given_up() {
+    let (runtime, cri) = start(World::new()).await;
+    runtime.fall_silent().await;
+    let begun = Instant::now();
+    let error = cri.version().await.unwrap_err();
+    assert_eq!(begun.elapsed(), PATIENCE);
+    assert!(matches!(error, CriError::Timeout { .. }), "{error}");
+    runtime.start_again().await;
+    cri.version().await.unwrap();
+}
