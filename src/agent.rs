@@ -1,12 +1,6 @@
 //! The composition root: builds everything in the order in which it is needed, and starts the tasks.
 
-use std::{
-    fs::DirBuilder,
-    os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{
@@ -18,50 +12,30 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     api::{ApiClient, Verify},
-    cli::CgroupDriverFlag,
-    clock::BootClock,
     config::{Problem, ProblemKind, Settings},
     context::Context,
     counters::Counters,
-    guard::{Guard, PROC},
+    events::Events,
+    guard::Guard,
+    host::{Host, driver, same_mount_namespace},
     journal::{self, Journal},
     node::{
         cgroups::Cgroups,
-        cri::{Cri, CriEndpoint, types::CgroupDriver},
+        cri::Cri,
         identity::Identity,
         lock::PodsLock,
-        mount_namespace::{self, MountNamespace},
         mounts::Mounts,
         runtime::{self, RuntimeReport},
         turns::Turns,
     },
     ops::admin::{self, Admin},
-    report::events::Events,
+    quiet::Quiet,
     watch::{PodSource, WatchReport},
-    workers::{PodWorkers, WorkersHandle, quiet::Quiet},
+    workers::{PodWorkers, WorkersHandle},
 };
 
-/// The mount table of this process, which is that of the host: `same_mount_namespace` sees to it.
-pub const MOUNTINFO: &str = "/proc/self/mountinfo";
-/// Where cgroup hierarchies are mounted.
-pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Changes that may wait while the map is busy; a longer queue would only hide that it is.
 const CHANGES: usize = 64;
-
-/// Where a machine shows itself.
-#[derive(Clone)]
-pub struct Host {
-    /// Below which its identity is read.
-    pub root: PathBuf,
-    /// Where its processes are listed.
-    pub proc: PathBuf,
-    /// Its mount table.
-    pub mountinfo: PathBuf,
-    /// Where its cgroup hierarchies are mounted.
-    pub cgroups: PathBuf,
-    /// Its clock.
-    pub clock: BootClock,
-}
 
 /// Runs the agent of this machine until a signal tells it to stop; a second one ends it at once, which loses nothing.
 pub async fn run(settings: Settings) -> Result<(), Problem> {
@@ -269,23 +243,6 @@ fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> A
     AbortOnDropHandle::new(tokio::spawn(task))
 }
 
-// === impl Host ===
-
-impl Host {
-    /// This machine.
-    pub fn this() -> Result<Self, Problem> {
-        let clock =
-            BootClock::new().map_err(|error| Problem::configuration(format!("boot id: {error}"), "mount /proc"))?;
-        Ok(Self {
-            root: "/".into(),
-            proc: PROC.into(),
-            mountinfo: MOUNTINFO.into(),
-            cgroups: CGROUP_ROOT.into(),
-            clock,
-        })
-    }
-}
-
 /// Being told to stop.
 struct Stop {
     terminate: tokio::signal::unix::Signal,
@@ -345,49 +302,4 @@ fn open_journal(state_dir: &Path) -> Result<Journal, Problem> {
         .create(state_dir)
         .map_err(|error| problem(&error))?;
     Journal::open(state_dir).map_err(|error| problem(&error))
-}
-
-/// An unmount in another mount namespace than the runtime's would be a lie.
-pub async fn same_mount_namespace(proc: &Path, endpoint: &CriEndpoint) -> Result<(), Problem> {
-    match mount_namespace::compare(proc, endpoint.path()).await {
-        MountNamespace::Ok => Ok(()),
-        MountNamespace::Other(whose) => Err(Problem::configuration(
-            format!("this process is not in the mount namespace of {whose}: what it unmounts would stay mounted there"),
-            "run it on the host, without PrivateMounts=, PrivateTmp=, ProtectSystem= and the like in its unit",
-        )),
-        MountNamespace::Unknown(why) => Err(Problem::configuration(
-            format!("mount namespace: {why}"),
-            "run the agent as root, with /proc of the host",
-        )),
-    }
-}
-
-/// The cgroup driver of this node, in the kubelet's order: the runtime's word, then the configuration's. Where nobody
-/// says, what lies on the node does.
-pub async fn driver(
-    flag: CgroupDriverFlag,
-    cri: &Cri,
-    kubelet: Option<&str>,
-    cgroups: &Cgroups,
-    cgroup_root: &str,
-) -> Result<CgroupDriver, Problem> {
-    if flag == CgroupDriverFlag::Cgroupfs {
-        return Ok(CgroupDriver::Cgroupfs);
-    }
-    let told = cri.cgroup_driver().await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "Runtime does not tell its cgroup driver");
-        None
-    });
-    let systemd = match (told, kubelet) {
-        (Some(told), _) => told == CgroupDriver::Systemd,
-        (None, Some(kubelet)) if !kubelet.is_empty() => kubelet != "cgroupfs",
-        (None, _) => cgroups.has_slices(cgroup_root),
-    };
-    if systemd {
-        return Err(Problem::configuration(
-            "the cgroup driver of this node is systemd, which this version cannot handle",
-            "use cgroupfs for kubelet and runtime, or say --cgroup-driver cgroupfs if they do already",
-        ));
-    }
-    Ok(CgroupDriver::Cgroupfs)
 }

@@ -8,11 +8,11 @@ use crate::{
     api::ApiClient,
     clock::BootClock,
     counters::Counters,
+    events::Events,
     guard::Guard,
     journal::Journal,
     node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, turns::Turns},
-    report::events::Events,
-    workers::quiet::Quiet,
+    quiet::Quiet,
 };
 
 /// Clients, paths and records, shared by all workers.

@@ -26,8 +26,6 @@ mod absence;
 
 pub use absence::Census;
 
-/// Where processes are listed.
-pub const PROC: &str = "/proc";
 /// How often the processes of this machine are looked through for a kubelet.
 const LOOK: Duration = Duration::from_secs(1);
 /// What an older look has seen, or not seen, counts no more. A process may hang so that it cannot be looked at.

@@ -8,20 +8,26 @@ pub mod config;
 
 pub mod agent;
 pub mod guard;
+pub mod host;
+
+pub mod watch;
+
+pub mod workers;
+
+pub mod teardown;
 
 pub mod report;
-pub mod teardown;
-pub mod watch;
-pub mod workers;
 
 pub mod api;
 pub mod clock;
 pub mod context;
 pub mod counters;
+pub mod events;
 pub mod journal;
 pub mod memory;
 pub mod node;
 pub mod pod;
+pub mod quiet;
 pub mod record;
 
 pub mod ops;

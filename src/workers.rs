@@ -1,7 +1,6 @@
 //! One worker for each pod that ends: strictly in order for one pod, independent between pods.
 
 pub mod grace;
-pub mod quiet;
 pub mod termination;
 
 mod map;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::{
     api::ApiClient,
     config::Settings,
-    guard::PROC,
+    host::PROC,
     node::{
         cri::Cri,
         effects::Effects,

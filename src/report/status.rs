@@ -19,9 +19,11 @@ mod patch;
 mod phase;
 mod readiness;
 mod restart;
+mod slot;
 mod tally;
 mod terminated;
 mod transition;
+mod verdict;
 
 #[cfg(test)]
 mod tests;
@@ -99,7 +101,7 @@ pub fn generate(facts: &Facts<'_>) -> PodStatus {
     };
     let api = facts.pod.status.clone().unwrap_or_default();
     let mut lists = containers::lists(facts, &api);
-    let mut verdict = phase::decide(facts, &api, &lists);
+    let mut verdict = verdict::decide(facts, &api, &lists);
     if facts.stage == Stage::Terminated {
         terminated::settle(facts.pod, &api, &mut lists, &mut verdict);
     }

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     context::Context,
+    events::Reason,
     node::{
         cri::{
             CriError,
@@ -24,7 +25,6 @@ use crate::{
     },
     pod::{ContainerView, Hook, Role},
     record::Step,
-    report::events::Reason,
 };
 
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.

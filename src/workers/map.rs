@@ -22,10 +22,10 @@ use super::{
 use crate::{
     clock::rounded,
     context::Context,
+    events::told::Told,
     memory,
     pod::{PodUid, PodView},
     record::{Record, Stage, Story},
-    report::told::Told,
     watch::Change,
 };
 

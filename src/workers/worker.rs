@@ -13,18 +13,17 @@ use tokio::{
 use crate::{
     clock::pauses,
     context::Context,
+    events::{Reason, told::Told},
     node::{cri::types::RuntimePod, fault::Fault},
     pod::PodView,
+    quiet::Urgent,
     record::{Record, Stage, Step},
     report::{
-        events::Reason,
         final_delete,
         sender::{self, Sent},
         status::Stage as StatusStage,
-        told::Told,
     },
     teardown::{Failure, cleanup, collected, evidence, first, places, stop::Stop, volumes},
-    workers::quiet::Urgent,
 };
 
 /// Pauses between attempts: 1 s, doubling to a minute, each with jitter so that a node's pods do not move in step.

@@ -8,10 +8,11 @@ use std::{
 };
 
 use pod_teardown::{
-    agent::{self, Host},
+    agent,
     cli::{CgroupDriverFlag, NodeFlags, SocketFlag},
     clock::BootClock,
     config::{self, Problem},
+    host::Host,
     journal,
     ops::{admin, client, status::StatusReport},
 };

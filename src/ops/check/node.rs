@@ -9,9 +9,8 @@ use super::{
     row::{Row, Verdict},
 };
 use crate::{
-    agent,
     config::Settings,
-    guard::PROC,
+    host::{self, PROC},
     journal::{
         self,
         peek::{Peek, peek},
@@ -134,11 +133,11 @@ pub(super) async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
             return rows;
         }
     }
-    rows.push(match agent::same_mount_namespace(Path::new(PROC), endpoint).await {
+    rows.push(match host::same_mount_namespace(Path::new(PROC), endpoint).await {
         Ok(()) => Row::ok("mount namespace", "the runtime's"),
         Err(problem) => Row::from_problem("mount namespace", &problem),
     });
-    let cgroups = match Cgroups::detect(Path::new(agent::MOUNTINFO), Path::new(agent::CGROUP_ROOT)) {
+    let cgroups = match Cgroups::detect(Path::new(host::MOUNTINFO), Path::new(host::CGROUP_ROOT)) {
         Ok(cgroups) => cgroups,
         Err(error) => {
             let row = Row::new("cgroups", Verdict::Configuration, error, "mount /sys/fs/cgroup");
@@ -147,7 +146,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
         }
     };
     let kubelet = settings.kubelet_cgroup_driver.as_deref();
-    let driver = agent::driver(settings.cgroup_driver, cri, kubelet, &cgroups, &settings.cgroup_root).await;
+    let driver = host::driver(settings.cgroup_driver, cri, kubelet, &cgroups, &settings.cgroup_root).await;
     rows.push(match driver {
         Ok(driver) => {
             let driver = format!("{driver:?}").to_lowercase();

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodSpec,
 };
 
-use super::containers::{Kind, Slot, ended, lost};
+use super::slot::{Kind, Slot, ended, lost};
 use super::{Facts, Stage};
 use crate::node::cri::types::ContainerState as RuntimeState;
 

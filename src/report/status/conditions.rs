@@ -5,16 +5,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::addresses::uses_host_network;
 use super::containers::Lists;
-use super::phase::{Phase, Verdict};
-use super::readiness::{Answer, containers_ready, end_of, gates_ready, initialized};
+use super::phase::Phase;
+use super::readiness::{Answer, INITIALIZED, containers_ready, end_of, gates_ready, initialized};
 use super::restart::all_could_restart;
+use super::verdict::Verdict;
 use super::{Facts, Stage, observed_generation};
 use crate::node::cri::types::SandboxState;
 
 pub(super) const READY: &str = "Ready";
 pub(super) const CONTAINERS_READY: &str = "ContainersReady";
 pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
-pub(super) const INITIALIZED: &str = "Initialized";
 const POD_SCHEDULED: &str = "PodScheduled";
 const READY_TO_START: &str = "PodReadyToStartContainers";
 const ALL_RESTARTING: &str = "AllContainersRestarting";

@@ -1,15 +1,10 @@
 //! The three lists of container statuses (`convertToAPIContainerStatuses`).
 
-use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStateTerminated, ContainerStatus, PodSpec, PodStatus,
-};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus};
 
 use super::restart::is_sidecar;
+use super::slot::{Kind, Slot};
 use super::{Facts, absent, instance, transition};
-
-/// Exit code of a container whose end nobody can tell: never success.
-const UNKNOWN_EXIT: i32 = 137;
-const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
 /// All container statuses of a pod: regular and ephemeral ones by name, init ones in the order of the spec.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,27 +12,6 @@ pub(super) struct Lists {
     pub regular: Vec<ContainerStatus>,
     pub init: Vec<ContainerStatus>,
     pub ephemeral: Vec<ContainerStatus>,
-}
-
-/// The place of a container in the spec, which decides what its status means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Regular,
-    /// Runs to its end before the regular ones start.
-    Init,
-    /// A restartable init container.
-    Sidecar,
-    Ephemeral,
-}
-
-/// What status needs of one container in the spec.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Slot<'a> {
-    pub kind: Kind,
-    pub name: &'a str,
-    pub image: &'a str,
-    pub has_startup_probe: bool,
-    pub has_readiness_probe: bool,
 }
 
 /// Which of the three lists of a pod's status.
@@ -150,24 +124,6 @@ fn entry(facts: &Facts<'_>, spec: &PodSpec, slot: &Slot<'_>, previous: Option<&C
     }
     instance::set_readiness(&mut entry, slot, previous);
     entry
-}
-
-/// The end of a container that nobody can tell: 137 and no times.
-pub(super) fn lost(message: &str, entry: &ContainerStatus) -> ContainerState {
-    ended(ContainerStateTerminated {
-        container_id: entry.container_id.clone(),
-        exit_code: UNKNOWN_EXIT,
-        message: Some(message.into()),
-        reason: Some(STATUS_UNKNOWN.into()),
-        ..Default::default()
-    })
-}
-
-pub(super) fn ended(end: ContainerStateTerminated) -> ContainerState {
-    ContainerState {
-        terminated: Some(end),
-        ..Default::default()
-    }
 }
 
 /// What others own in an entry, or what the kubelet computes from facts that only it has: as the API shows it.

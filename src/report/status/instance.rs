@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::containers::{Kind, Slot, ended, lost};
 use super::message::joined;
+use super::slot::{Kind, Slot, ended, lost};
 use super::{Facts, Stage};
 use crate::node::cri::types::{Container, ContainerState as RuntimeState};
 

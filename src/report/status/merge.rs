@@ -4,10 +4,12 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodSpec, PodStatus};
 
 use super::conditions::{BY_KUBELET, CONTAINERS_READY, DISRUPTION_TARGET, READY, is_ours};
-use super::containers::{Kind, by_name};
-use super::phase::{Phase, Verdict};
+use super::containers::by_name;
+use super::phase::Phase;
 use super::restart::is_sidecar;
+use super::slot::Kind;
 use super::transition;
+use super::verdict::Verdict;
 
 /// The fields that we own, as the live object should show them. `None` leaves a field alone, except where noted.
 #[derive(Debug, Clone, PartialEq)]

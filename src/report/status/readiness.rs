@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodSpec, PodStatus};
 
-use super::conditions::INITIALIZED;
 use super::containers::{Lists, by_name};
 use super::phase::Phase;
 use super::restart::is_sidecar;
 
+pub(super) const INITIALIZED: &str = "Initialized";
 const POD_COMPLETED: &str = "PodCompleted";
 const POD_FAILED: &str = "PodFailed";
 const UNKNOWN_STATUSES: &str = "UnknownContainerStatuses";

@@ -3,9 +3,11 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
 
-use super::containers::{Lists, by_name, lost};
-use super::phase::{Life, Phase, Verdict};
+use super::containers::{Lists, by_name};
+use super::phase::{Life, Phase};
 use super::restart::is_sidecar;
+use super::slot::lost;
+use super::verdict::Verdict;
 
 const MESSAGE: &str = "Nothing was left of the container when the pod was taken down";
 

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
 
-use super::containers::Kind;
 use super::restart::{all_could_restart, should_restart};
+use super::slot::Kind;
 
 /// A container that ended may show another state again only where its restart policy allows
 /// (`checkContainerStateTransition`).

@@ -117,7 +117,7 @@ async fn a_script_that_was_not_played_fails_the_test_that_drops_it() {
     let message = panic.downcast_ref::<String>().unwrap();
     assert!(message.contains("never came: StopContainer of main"), "{message}");
     assert!(
-        message.contains("tests/scripted_cri.rs:"),
+        message.contains("scripted_cri/script.rs:"),
         "it says who waited: {message}"
     );
 }

@@ -1,6 +1,8 @@
 //! Events in the kubelet's words. They are for people: a full queue or a lost one holds up no teardown. An API that does
 //! not answer is waited for.
 
+pub mod told;
+
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::events::Reason;
+use super::Reason;
 
 /// The same once more after so long, so that it can still be seen when older events have gone.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);

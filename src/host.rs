@@ -1,0 +1,97 @@
+//! The machine that the agent works on, and what it must be like for that.
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    cli::CgroupDriverFlag,
+    clock::BootClock,
+    config::Problem,
+    node::{
+        cgroups::Cgroups,
+        cri::{Cri, CriEndpoint, types::CgroupDriver},
+        mount_namespace::{self, MountNamespace},
+    },
+};
+
+/// Where processes are listed.
+pub const PROC: &str = "/proc";
+/// The mount table of this process, which is that of the host: `same_mount_namespace` sees to it.
+pub const MOUNTINFO: &str = "/proc/self/mountinfo";
+/// Where cgroup hierarchies are mounted.
+pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+/// Where a machine shows itself.
+#[derive(Clone)]
+pub struct Host {
+    /// Below which its identity is read.
+    pub root: PathBuf,
+    /// Where its processes are listed.
+    pub proc: PathBuf,
+    /// Its mount table.
+    pub mountinfo: PathBuf,
+    /// Where its cgroup hierarchies are mounted.
+    pub cgroups: PathBuf,
+    /// Its clock.
+    pub clock: BootClock,
+}
+
+// === impl Host ===
+
+impl Host {
+    /// This machine.
+    pub fn this() -> Result<Self, Problem> {
+        let clock =
+            BootClock::new().map_err(|error| Problem::configuration(format!("boot id: {error}"), "mount /proc"))?;
+        Ok(Self {
+            root: "/".into(),
+            proc: PROC.into(),
+            mountinfo: MOUNTINFO.into(),
+            cgroups: CGROUP_ROOT.into(),
+            clock,
+        })
+    }
+}
+
+/// An unmount in another mount namespace than the runtime's would be a lie.
+pub async fn same_mount_namespace(proc: &Path, endpoint: &CriEndpoint) -> Result<(), Problem> {
+    match mount_namespace::compare(proc, endpoint.path()).await {
+        MountNamespace::Ok => Ok(()),
+        MountNamespace::Other(whose) => Err(Problem::configuration(
+            format!("this process is not in the mount namespace of {whose}: what it unmounts would stay mounted there"),
+            "run it on the host, without PrivateMounts=, PrivateTmp=, ProtectSystem= and the like in its unit",
+        )),
+        MountNamespace::Unknown(why) => Err(Problem::configuration(
+            format!("mount namespace: {why}"),
+            "run the agent as root, with /proc of the host",
+        )),
+    }
+}
+
+/// The cgroup driver of this node, in the kubelet's order: the runtime's word, then the configuration's. Where nobody
+/// says, what lies on the node does.
+pub async fn driver(
+    flag: CgroupDriverFlag,
+    cri: &Cri,
+    kubelet: Option<&str>,
+    cgroups: &Cgroups,
+    cgroup_root: &str,
+) -> Result<CgroupDriver, Problem> {
+    if flag == CgroupDriverFlag::Cgroupfs {
+        return Ok(CgroupDriver::Cgroupfs);
+    }
+    let told = cri.cgroup_driver().await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "Runtime does not tell its cgroup driver");
+        None
+    });
+    let systemd = match (told, kubelet) {
+        (Some(told), _) => told == CgroupDriver::Systemd,
+        (None, Some(kubelet)) if !kubelet.is_empty() => kubelet != "cgroupfs",
+        (None, _) => cgroups.has_slices(cgroup_root),
+    };
+    if systemd {
+        return Err(Problem::configuration(
+            "the cgroup driver of this node is systemd, which this version cannot handle",
+            "use cgroupfs for kubelet and runtime, or say --cgroup-driver cgroupfs if they do already",
+        ));
+    }
+    Ok(CgroupDriver::Cgroupfs)
+}
