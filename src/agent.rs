@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    api::{ApiClient, Verify},
+    api::ApiClient,
     config::{Problem, ProblemKind, Settings},
     context::Context,
     counters::Counters,
@@ -155,14 +155,14 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     )
     .await?;
 
-    let verify: Verify = {
-        let guard = guard.clone();
-        Arc::new(move |api| {
-            let guard = guard.clone();
-            Box::pin(async move { guard.verify(&api).await })
-        })
-    };
-    let api = ApiClient::new(kube, kubeconfig, effects.clone(), Some(verify), &node_name).map_err(|error| {
+    let api = ApiClient::new(
+        &kube,
+        kubeconfig,
+        effects.clone(),
+        Some(guard.proof(&node_name)),
+        &node_name,
+    )
+    .map_err(|error| {
         Problem::configuration(
             format!("--kubeconfig: {error}"),
             "check server, certificates and token in the kubeconfig",

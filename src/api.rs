@@ -3,8 +3,10 @@
 mod client;
 mod connection;
 mod error;
+mod proven;
 
 pub use self::{
-    client::{ApiClient, DeleteAnswer, PodPage, Verify, WatchLine, WatchStream},
+    client::{ApiClient, DeleteAnswer, PodPage, WatchLine, WatchStream},
     error::ApiError,
+    proven::Proof,
 };

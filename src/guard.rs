@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{
-    api::{ApiClient, ApiError},
+    api::{ApiClient, ApiError, Proof},
     journal::{Journal, WatchMemory},
     node::{
         effects::{Effects, Held},
@@ -98,22 +98,34 @@ impl Guard {
         state.world.clone().err().or(kubelet).or(unknown)
     }
 
-    /// Looks at the Node: it must be the one this journal was made for, and its machine this one. An answer without a
-    /// Node is the wrong world, too; no answer proves nothing.
+    /// Looks at the Node anew.
     pub async fn verify(&self, api: &ApiClient) -> Result<(), ApiError> {
-        let node = api.node().await;
-        let world = match &node {
+        self.judge(api.node().await, api.node_name()).await
+    }
+
+    /// What proves of a connection where it leads.
+    pub fn proof(&self, node_name: &str) -> Proof {
+        let (guard, node_name) = (self.clone(), Arc::<str>::from(node_name));
+        Arc::new(move |answer| {
+            let (guard, node_name) = (guard.clone(), Arc::clone(&node_name));
+            Box::pin(async move { guard.judge(answer, &node_name).await })
+        })
+    }
+
+    /// The Node must be the one this journal was made for, and its machine this one. An answer without a Node is the
+    /// wrong world, too; no answer proves nothing.
+    async fn judge(&self, answer: Result<Node, ApiError>, name: &str) -> Result<(), ApiError> {
+        let world = match &answer {
             Ok(node) => self.check_node(node).await,
             Err(error) if matches!(error.code(), Some(403 | 404)) => Err(format!(
                 "the API server shows no Node of this agent ({error}): are --kubeconfig and --node-name right?"
             )),
-            Err(_) => return node.map(drop),
+            Err(_) => return answer.map(drop),
         };
         self.set_world(world.clone());
-        node?;
         world.map_err(|cause| ApiError::Held {
             verb: "GET",
-            path: format!("/api/v1/nodes/{}", api.node_name()),
+            path: format!("/api/v1/nodes/{name}"),
             cause,
         })
     }

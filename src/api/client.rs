@@ -4,7 +4,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream::BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
@@ -19,6 +19,7 @@ use tokio_util::{
 use super::{
     ApiError,
     connection::{Connection, chain},
+    proven::Proof,
 };
 use crate::{
     node::effects::{Effect, Effects},
@@ -30,15 +31,11 @@ const PAGE: usize = 50;
 /// A line of a watch is one object; etcd takes no object over 1.5 MiB, and JSON may blow one up.
 const WATCH_LINE_LIMIT: usize = 16 << 20;
 
-/// Looks whether the server is still the one that it was.
-pub type Verify = Arc<dyn Fn(ApiClient) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
-
 /// A client with the agent's own identity.
 #[derive(Clone)]
 pub struct ApiClient {
     connection: Arc<Connection>,
     effects: Effects,
-    verify: Option<Verify>,
     node_name: Arc<str>,
 }
 
@@ -96,19 +93,18 @@ pub enum DeleteAnswer {
 }
 
 impl ApiClient {
-    /// A client for the pods of this node. `kubeconfig` is where `config` was read from; without `verify` it does not
-    /// write.
+    /// A client for the pods of this node. `kubeconfig` is where `config` was read from. Each connection proves by
+    /// `proof` where it leads; without one they are used as they are.
     pub fn new(
-        config: kube::Config,
+        config: &kube::Config,
         kubeconfig: PathBuf,
         effects: Effects,
-        verify: Option<Verify>,
+        proof: Option<Proof>,
         node_name: &str,
     ) -> Result<Self, kube::Error> {
         Ok(Self {
-            connection: Arc::new(Connection::new(config, kubeconfig)?),
+            connection: Arc::new(Connection::new(config, kubeconfig, node_path(node_name), proof)?),
             effects,
-            verify,
             node_name: node_name.into(),
         })
     }
@@ -118,15 +114,10 @@ impl ApiClient {
         &self.node_name
     }
 
-    /// The next write looks at the Node first.
-    pub fn doubt(&self) {
-        self.connection.doubt();
-    }
-
     /// This agent's Node. It is what is asked first wherever a connection begins: by credentials as they are now.
     pub async fn node(&self) -> Result<Node, ApiError> {
         self.connection.follow_files().await;
-        self.get_json(&format!("/api/v1/nodes/{}", self.node_name)).await
+        self.get_json(&node_path(&self.node_name)).await
     }
 
     /// Version that the server reports, such as `v1.36.3`.
@@ -158,8 +149,7 @@ impl ApiClient {
             lifetime.as_secs(),
         );
         let request = request(Method::GET, VERB, &path, None, Bytes::new())?;
-        let client = self.connection.client();
-        let response = self.connection.answered(client, VERB, &path, request).await?;
+        let response = self.connection.answered(VERB, &path, request).await?;
         let broken = move |cause: String| ApiError::Unreachable {
             verb: VERB,
             path: "/api/v1/pods".to_owned(),
@@ -254,8 +244,7 @@ impl ApiClient {
     }
 
     async fn asked(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
-        let client = self.connection.client();
-        self.connection.collected(client, verb, path, request).await
+        self.connection.collected(verb, path, request).await
     }
 
     async fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
@@ -273,13 +262,7 @@ impl ApiClient {
     ) -> Result<Bytes, ApiError> {
         let request = request(method, verb, path, content_type, body)?;
         let _place = self.connection.place().await;
-        // Before the first write, and after each answer that did not come: is it still the same cluster?
-        let client = match &self.verify {
-            Some(verify) => self.connection.settled(|| verify(self.clone())).await?,
-            None => self.connection.client(),
-        };
-        // Last of all: whoever waited for a place or for the Node may find the gate shut by now. What is sent then goes to
-        // where the Node was seen.
+        // Last of all: whoever waited for a place may find the gate shut by now.
         let allowed = self.effects.allow(&Effect::new(verb, &path));
         let allowed = allowed.map_err(|held| ApiError::Held {
             verb,
@@ -289,7 +272,7 @@ impl ApiClient {
         if !allowed {
             return Ok(Bytes::new());
         }
-        self.connection.collected(client, verb, path, request).await
+        self.connection.collected(verb, path, request).await
     }
 }
 
@@ -306,6 +289,10 @@ struct DeletedMeta {
     uid: String,
     #[serde(default)]
     finalizers: Vec<String>,
+}
+
+fn node_path(name: &str) -> String {
+    format!("/api/v1/nodes/{}", escape(name))
 }
 
 fn pod_path(pod: &PodRef) -> String {

@@ -1,13 +1,9 @@
-//! How requests reach the API server: the connection of the moment, its credentials, and whether it can be trusted to be
-//! the same as before.
+//! How requests reach the API server: how many at once, for how long, and with which credentials.
 
 use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -21,7 +17,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::ApiError;
+use super::{
+    ApiError,
+    proven::{self, Proof},
+};
 use crate::config;
 
 /// The API server ends mutating requests after 34 s and others after 60 s.
@@ -29,29 +28,22 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Writes under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
 /// that end would make a hundred. Reads are few, and not counted: a look at the Node must not wait for writes.
 const AT_ONCE: usize = 16;
-/// After so long without an answer the Node is looked at before the next write.
-const IDLE: Duration = Duration::from_secs(10);
 /// Credentials that are refused are not read again faster than this.
 const RENEW_AT_MOST_EVERY: Duration = Duration::from_secs(5);
 
-/// The connection with the credentials of the moment: they are read again when the server no longer takes them,
-/// and when their files change.
+/// A client with the credentials of the moment: they are read again when the server no longer takes them, and when their
+/// files change.
 pub(super) struct Connection {
     kubeconfig: PathBuf,
+    node_path: String,
+    proof: Option<Proof>,
     current: Mutex<Current>,
     places: Semaphore,
-    /// How often an answer did not come or the credentials changed: the next answer may come from another server.
-    doubts: AtomicU64,
-    /// How many of these doubts a look at the Node has settled.
-    settled: AtomicU64,
-    looking: tokio::sync::Mutex<()>,
 }
 
 struct Current {
     kube: kube::Client,
     read: Instant,
-    /// When an answer last came.
-    answered: Instant,
     /// What the credentials were read from; not known yet of those that came with the settings.
     files: Option<Vec<Stamp>>,
 }
@@ -66,43 +58,39 @@ struct Stamp {
 // === impl Connection ===
 
 impl Connection {
-    pub fn new(config: kube::Config, kubeconfig: PathBuf) -> Result<Self, kube::Error> {
+    pub fn new(
+        config: &kube::Config,
+        kubeconfig: PathBuf,
+        node_path: String,
+        proof: Option<Proof>,
+    ) -> Result<Self, kube::Error> {
         let current = Current {
-            kube: kube::Client::try_from(config)?,
+            kube: proven::client(config, &node_path, proof.clone())?,
             read: Instant::now(),
-            answered: Instant::now(),
             files: None,
         };
         Ok(Self {
             kubeconfig,
+            node_path,
+            proof,
             current: Mutex::new(current),
             places: Semaphore::new(AT_ONCE),
-            doubts: AtomicU64::new(1),
-            settled: AtomicU64::new(0),
-            looking: tokio::sync::Mutex::new(()),
         })
     }
 
     /// Sends, and returns the whole answer. Boxed, since a request takes kilobytes while it goes on.
     pub fn collected<'a>(
         &'a self,
-        client: kube::Client,
         verb: &'static str,
         path: &'a str,
         request: Request<Body>,
     ) -> BoxFuture<'a, Result<Bytes, ApiError>> {
-        Box::pin(self.bounded(client, verb, path, request))
+        Box::pin(self.bounded(verb, path, request))
     }
 
-    async fn bounded(
-        &self,
-        client: kube::Client,
-        verb: &'static str,
-        path: &str,
-        request: Request<Body>,
-    ) -> Result<Bytes, ApiError> {
+    async fn bounded(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
         let answer = async {
-            let response = self.answered(client, verb, path, request).await?;
+            let response = self.answered(verb, path, request).await?;
             let body = response.into_body().collect().await;
             body.map(http_body_util::Collected::to_bytes)
                 .map_err(|error| ApiError::Unreachable {
@@ -118,9 +106,8 @@ impl Connection {
                 after: REQUEST_TIMEOUT,
             })
         });
-        match &result {
-            Err(ApiError::Unreachable { .. } | ApiError::Timeout { .. }) => self.doubt(),
-            _ => self.current().answered = Instant::now(),
+        if let Err(ApiError::Unreachable { .. } | ApiError::Timeout { .. }) = &result {
+            self.follow_files().await;
         }
         result
     }
@@ -128,16 +115,15 @@ impl Connection {
     /// Sends, and turns every answer that is no success into an error.
     pub async fn answered(
         &self,
-        client: kube::Client,
         verb: &'static str,
         path: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        let response = client.send(request).await.map_err(|error| ApiError::Unreachable {
-            verb,
-            path: path.to_owned(),
-            cause: chain(&error),
-        })?;
+        let client = self.current().kube.clone();
+        let response = match client.send(request).await {
+            Ok(response) => response,
+            Err(error) => return Err(self.unsent(verb, path, &error).await),
+        };
         let code = response.status();
         if code.is_success() {
             return Ok(response);
@@ -163,27 +149,24 @@ impl Connection {
         ))
     }
 
-    /// The next answer may come from another server.
-    pub fn doubt(&self) {
-        self.doubts.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The client of the moment, once it is beyond doubt where it leads: `look` sees whether it is still the same server.
-    pub async fn settled(
-        &self,
-        look: impl Fn() -> BoxFuture<'static, Result<(), ApiError>>,
-    ) -> Result<kube::Client, ApiError> {
-        loop {
-            // The doubt is looked at last: another client comes with a new one.
-            let client = self.client();
-            if !self.is_doubtful() {
-                return Ok(client);
-            }
-            let _one = self.looking.lock().await;
-            if self.is_doubtful() {
-                let doubts = self.doubts.load(Ordering::Relaxed);
-                look().await?;
-                self.settled.store(doubts, Ordering::Relaxed);
+    /// Whatever the Node was answered says nothing about what the request is for.
+    async fn unsent(&self, verb: &'static str, path: &str, error: &kube::Error) -> ApiError {
+        let path = path.to_owned();
+        match proven::unproven(error) {
+            Some(ApiError::Held { cause, .. }) => ApiError::Held {
+                verb,
+                path,
+                cause: cause.clone(),
+            },
+            why => {
+                if why.is_some_and(|why| why.code() == Some(StatusCode::UNAUTHORIZED.as_u16())) {
+                    self.renew().await;
+                }
+                ApiError::Unreachable {
+                    verb,
+                    path,
+                    cause: chain(error),
+                }
             }
         }
     }
@@ -192,22 +175,6 @@ impl Connection {
     pub async fn place(&self) -> Option<SemaphorePermit<'_>> {
         // Never closed: an error cannot come.
         self.places.acquire().await.ok()
-    }
-
-    /// The client of the moment.
-    pub fn client(&self) -> kube::Client {
-        self.current().kube.clone()
-    }
-
-    fn is_doubtful(&self) -> bool {
-        // Connections that nobody used for a while are closed, and where the next one leads is not known.
-        let mut current = self.current();
-        if current.answered.elapsed() > IDLE {
-            current.answered = Instant::now();
-            self.doubt();
-        }
-        drop(current);
-        self.doubts.load(Ordering::Relaxed) != self.settled.load(Ordering::Relaxed)
     }
 
     /// Reads credentials again that were refused; somebody may have renewed them. The request is tried again by whoever
@@ -240,7 +207,9 @@ impl Connection {
         let files = config::credential_files(&self.kubeconfig);
         let files = files.iter().map(|file| Stamp::of(file)).collect();
         let config = config::read_kubeconfig(&self.kubeconfig).await;
-        let kube = config.and_then(|config| kube::Client::try_from(config).map_err(|error| error.to_string()));
+        let kube = config.and_then(|config| {
+            proven::client(&config, &self.node_path, self.proof.clone()).map_err(|error| error.to_string())
+        });
         match kube {
             Ok(kube) => {
                 let mut current = self.current();
@@ -248,7 +217,6 @@ impl Connection {
                 if current.files.replace(files).is_some() {
                     tracing::info!(because, "Credentials have been read again");
                 }
-                self.doubt();
                 current.kube = kube;
             }
             Err(error) => tracing::error!(because, error, "Credentials cannot be read again"),

@@ -44,7 +44,7 @@ pub async fn all(settings: Settings) -> Vec<Row> {
     }
     rows.extend(credentials(&settings.kube, Timestamp::now()));
     match ApiClient::new(
-        settings.kube.clone(),
+        &settings.kube,
         settings.kubeconfig.clone(),
         effects.clone(),
         None,

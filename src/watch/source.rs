@@ -214,13 +214,7 @@ impl PodSource {
         self.pass_on(removed).await
     }
 
-    async fn watch(&mut self, from: String) -> Result<Result<Ended, Closed>, ApiError> {
-        let ended = self.follow(from).await;
-        self.api.doubt();
-        ended
-    }
-
-    async fn follow(&mut self, mut from: String) -> Result<Result<Ended, Closed>, ApiError> {
+    async fn watch(&mut self, mut from: String) -> Result<Result<Ended, Closed>, ApiError> {
         let mut lines = self.api.watch_pods(&from, STREAM_LIFETIME).await?;
         self.report.send_modify(|report| {
             report.state = SourceState::Watching;

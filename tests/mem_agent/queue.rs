@@ -103,7 +103,7 @@ async fn writes_that_wait_are_not_sent_beside_a_kubelet_that_has_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_while_without_an_answer_the_node_is_looked_at_first() {
+async fn a_new_connection_that_leads_to_another_cluster_is_not_used() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.polite_pod("db");

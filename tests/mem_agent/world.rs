@@ -1,5 +1,7 @@
 //! What is not concluded while the API server is another one, or its store has gone back.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 use testbed::apiserver::{
     Config, MemApiServer,
@@ -203,29 +205,34 @@ async fn one_name_in_many_namespaces_is_looked_through_to_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_lost_connection_the_node_is_looked_at_before_anything_is_written() {
+async fn over_no_connection_anything_is_asked_or_written_before_the_node_was_seen() {
     let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| {
-        drop(pod.container("main").ends_after_term(secs(5), 0));
-    });
+    let names = ["web", "db", "mail", "queue", "cache"];
+    for name in names {
+        node.pod(name, &plain(), |pod| {
+            drop(pod.container("main").ends_after_term(secs(5), 0));
+        });
+    }
     node.start().await;
     node.cri.allow_everything();
-    let user = format!("system:node:{NODE}");
-    trouble(&node, Fault::new(Action::Refuse).resource("pods/status").times(2));
-    node.api.forget_requests();
-    node.delete("web", None).await;
-    node.nothing_left("web").await;
-    let ours = node.api.requests().into_iter().filter(|it| it.asked.user == user);
-    let mut lost = true;
-    for request in ours {
-        match &*request.asked.verb {
-            "get" if request.asked.path.contains("/nodes/") => lost = false,
-            // Events go their own way beside these.
-            "patch" | "delete" => {
-                assert!(!lost, "{} {}", request.asked.verb, request.asked.path);
-                lost = request.code.is_none();
-            }
-            _ => {}
-        }
+    trouble(&node, Fault::new(Action::Refuse).resource("pods/status").times(9));
+    trouble(&node, Fault::new(Action::LoseResponse).verb("delete").times(2));
+    trouble(&node, Fault::new(Action::CutWatch).once());
+    for name in names {
+        node.delete(name, None).await;
     }
+    for name in names {
+        node.nothing_left(name).await;
+    }
+    let user = format!("system:node:{NODE}");
+    let mut seen = HashSet::new();
+    for request in node.api.requests().into_iter().filter(|it| it.asked.user == user) {
+        let is_look = request.asked.verb == "get" && request.asked.path.ends_with(&format!("/nodes/{NODE}"));
+        if is_look && request.code == Some(200) {
+            seen.insert(request.connection);
+        }
+        assert!(seen.contains(&request.connection), "{request:?}");
+    }
+    // One is lost with each fault.
+    assert!(seen.len() > 11, "{}", seen.len());
 }

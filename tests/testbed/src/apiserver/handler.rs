@@ -30,6 +30,8 @@ use super::writes::{self, Writer};
 /// A request with its body.
 #[derive(Debug)]
 pub struct Call {
+    /// The number of the connection.
+    pub connection: u64,
     /// HTTP method.
     pub method: Method,
     /// The path, still encoded.
@@ -85,7 +87,7 @@ pub async fn handle(shared: &Arc<Shared>, call: Call) -> Reply {
         Reply::Watch(_) => Some(200),
         Reply::Lost => None,
     };
-    shared.requests.note(asked, code);
+    shared.requests.note(asked, call.connection, code);
     reply
 }
 

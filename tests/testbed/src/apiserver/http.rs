@@ -28,16 +28,17 @@ const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8")
 
 /// Serves one connection until it ends; how it ends is the client's affair.
 pub async fn serve(shared: Arc<Shared>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-    let service = service_fn(move |request| respond(Arc::clone(&shared), request));
-    let connection = http1::Builder::new()
+    let connection = shared.requests.opened();
+    let service = service_fn(move |request| respond(Arc::clone(&shared), connection, request));
+    let served = http1::Builder::new()
         .header_read_timeout(None)
         .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
+    if let Err(error) = served.await {
         tracing::debug!(%error, "Connection ended");
     }
 }
 
-async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<Response<Body>> {
+async fn respond(shared: Arc<Shared>, connection: u64, request: Request<Incoming>) -> io::Result<Response<Body>> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let header = |name: HeaderName| {
@@ -47,6 +48,7 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<
             .map(str::to_owned)
     };
     let call = Call {
+        connection,
         path: head.uri.path().to_owned(),
         query: head.uri.query().unwrap_or_default().to_owned(),
         authorization: header(AUTHORIZATION),

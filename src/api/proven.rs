@@ -1,0 +1,197 @@
+//! Connections that prove where they lead: nothing goes over one before this agent's Node was seen through it. Whatever
+//! stands behind an address may be exchanged for another cluster between two connections, never within one.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{HeaderMap, Request, Uri, header};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::{
+    client::conn::http1,
+    rt::{Read, Write},
+};
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use k8s_openapi::api::core::v1::Node;
+use kube::client::{Body, ConfigExt as _};
+use tokio::time::timeout;
+use tower::{BoxError, Service, ServiceBuilder};
+
+use super::ApiError;
+
+/// For opening a connection, its proof included.
+const PATIENCE: Duration = Duration::from_secs(10);
+const VERB: &str = "GET";
+
+/// Judges what a server shows as this agent's Node; an error is why nothing may be sent there.
+pub type Proof = Arc<dyn Fn(Result<Node, ApiError>) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
+
+/// A connection was opened and not used.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) struct Unproven(ApiError);
+
+/// What it takes to ask for the Node.
+pub(super) struct Question {
+    path: String,
+    host: String,
+    /// As the last request had them: how this agent shows who it is.
+    headers: Mutex<HeaderMap>,
+    proof: Proof,
+}
+
+/// Opens connections, and hands out those that proved themselves.
+#[derive(Clone)]
+struct Opener<C> {
+    inner: C,
+    question: Option<Arc<Question>>,
+}
+
+/// A client of which each connection proves itself by the Node at `path`; without a `proof` they are used as they are.
+pub(super) fn client(config: &kube::Config, path: &str, proof: Option<Proof>) -> Result<kube::Client, kube::Error> {
+    if let Some(proxy) = &config.proxy_url {
+        return Err(kube::Error::ProxyProtocolUnsupported {
+            proxy_url: Box::new(proxy.clone()),
+        });
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    let question = proof.map(|proof| Arc::new(Question::new(&config.cluster_url, path, proof)));
+    let opener = Opener {
+        inner: config.rustls_https_connector_with_connector(tcp)?,
+        question: question.clone(),
+    };
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_request(move |request: Request<Body>| {
+            if let Some(question) = &question {
+                question.remember(request.headers());
+            }
+            request
+        })
+        .map_err(BoxError::from)
+        .service(legacy::Client::builder(TokioExecutor::new()).build(opener));
+    Ok(kube::Client::new(service, config.default_namespace.clone()))
+}
+
+/// Why the connection that a request was to go over was not used, if that is why it failed.
+pub(super) fn unproven<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a ApiError> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes
+        .find_map(|error| error.downcast_ref::<Unproven>())
+        .map(|Unproven(why)| why)
+}
+
+// === impl Opener ===
+
+impl<C> Service<Uri> for Opener<C>
+where
+    C: Service<Uri>,
+    C::Response: Read + Write + Unpin + Send + 'static,
+    C::Error: Into<BoxError>,
+    C::Future: Send + 'static,
+{
+    type Response = C::Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<C::Response, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let (opening, question) = (self.inner.call(uri), self.question.clone());
+        let proven = async move {
+            let connection = opening.await.map_err(Into::into)?;
+            match question {
+                Some(question) => question.ask(connection).await,
+                None => Ok(connection),
+            }
+        };
+        Box::pin(async move {
+            let late = |_| BoxError::from(format!("no connection within {PATIENCE:?}"));
+            timeout(PATIENCE, proven).await.map_err(late)?
+        })
+    }
+}
+
+// === impl Question ===
+
+impl Question {
+    fn new(server: &Uri, path: &str, proof: Proof) -> Self {
+        Self {
+            path: format!("{}{path}", server.path().trim_end_matches('/')),
+            host: server.authority().map(ToString::to_string).unwrap_or_default(),
+            headers: Mutex::default(),
+            proof,
+        }
+    }
+
+    fn remember(&self, headers: &HeaderMap) {
+        let mut last = self.headers.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_empty() || last.get(header::AUTHORIZATION) != headers.get(header::AUTHORIZATION) {
+            last.clone_from(headers);
+        }
+    }
+
+    /// Asks over `connection`, and gives it back as it was if the answer is good.
+    async fn ask<T: Read + Write + Unpin + Send + 'static>(&self, connection: T) -> Result<T, BoxError> {
+        let (mut sender, driver) = http1::handshake(connection).await?;
+        let request = self.request()?;
+        let asked = async move {
+            let response = sender.send_request(request).await?;
+            let (head, body) = response.into_parts();
+            Ok::<_, hyper::Error>((head, body.collect().await?.to_bytes()))
+        };
+        // The sender is gone with its answer, and so the driver ends.
+        let (answer, left) = tokio::join!(asked, driver.without_shutdown());
+        let (head, body) = answer?;
+        let node = if head.status.is_success() {
+            serde_json::from_slice(&body).map_err(|error| ApiError::Unreadable {
+                verb: VERB,
+                path: self.path.clone(),
+                cause: error.to_string(),
+            })
+        } else {
+            Err(ApiError::refused(VERB, &self.path, head.status.as_u16(), None, &body))
+        };
+        (self.proof)(node).await.map_err(Unproven)?;
+        if head
+            .headers
+            .get(header::CONNECTION)
+            .is_some_and(|value| value == "close")
+        {
+            return Err("the server, or a proxy before it, keeps no connection open after an answer".into());
+        }
+        let left = left?;
+        if left.read_buf.is_empty() {
+            Ok(left.io)
+        } else {
+            Err("the server says more than it was asked".into())
+        }
+    }
+
+    fn request(&self) -> Result<Request<Empty<Bytes>>, http::Error> {
+        let mut request = Request::get(&self.path).body(Empty::new())?;
+        let headers = self.headers.lock().unwrap_or_else(PoisonError::into_inner);
+        request.headers_mut().clone_from(&headers);
+        drop(headers);
+        request.headers_mut().remove(header::CONTENT_TYPE);
+        request.headers_mut().remove(header::CONTENT_LENGTH);
+        request.headers_mut().insert(header::HOST, self.host.parse()?);
+        request
+            .headers_mut()
+            .insert(header::ACCEPT, header::HeaderValue::from_static("application/json"));
+        Ok(request)
+    }
+}
