@@ -56,11 +56,6 @@ struct Opener<C> {
 
 /// A client of which each connection proves itself by the Node at `path`; without a `proof` they are used as they are.
 pub(super) fn client(config: &kube::Config, path: &str, proof: Option<Proof>) -> Result<kube::Client, kube::Error> {
-    if let Some(proxy) = &config.proxy_url {
-        return Err(kube::Error::ProxyProtocolUnsupported {
-            proxy_url: Box::new(proxy.clone()),
-        });
-    }
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);

@@ -1,9 +1,6 @@
 //! Credentials: the kubeconfig, and the files that it names.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
@@ -13,14 +10,16 @@ use super::{Problem, first_line};
 pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| first_line(&error))?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    let mut config = config.map_err(|error| error.to_string())?;
+    let config = config.map_err(|error| error.to_string())?;
     let server = &config.cluster_url;
     if !matches!(server.scheme_str(), Some("https" | "http")) || server.host().unwrap_or_default().is_empty() {
         return Err(format!("server {server} must be https://host:port"));
     }
-    // What a retry means differs from caller to caller; each has its own.
-    config.default_retry = false;
-    config.connect_timeout = Some(Duration::from_secs(5));
+    if let Some(proxy) = &config.proxy_url {
+        return Err(format!(
+            "it asks for the proxy {proxy}, and only direct connections are made"
+        ));
+    }
     Ok(config)
 }
 

@@ -145,7 +145,7 @@ async fn a_server_is_a_url_with_scheme_and_host() {
     let file = dir.path().join("kubeconfig");
     let read = async |server: &str| {
         let text = format!(
-            "{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {{server: {server:?}}}}}], \
+            "{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {{server: \"{server}\"}}}}], \
              contexts: [{{name: c, context: {{cluster: c, user: c}}}}], users: [{{name: c, user: {{}}}}]}}"
         );
         std::fs::write(&file, text).unwrap();
@@ -158,6 +158,10 @@ async fn a_server_is_a_url_with_scheme_and_host() {
             "{told}"
         );
     }
+    let told = read("https://10.0.0.1:6443\", proxy-url: \"http://10.0.0.2:3128")
+        .await
+        .unwrap_err();
+    assert!(told.contains("the proxy http://10.0.0.2:3128"), "{told}");
     for right in ["https://10.0.0.1:6443", "https://[::1]:6443/prefix", "http://localhost"] {
         assert_eq!(read(right).await, Ok(()), "{right}");
     }
