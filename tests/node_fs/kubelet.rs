@@ -55,9 +55,10 @@ fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runti
     };
     let found = || find(Path::new("/proc"), ours_are).unwrap();
     for _ in 0..1000 {
-        // Until both have become what they run.
-        let named = |child: &Killed| fs::read_to_string(format!("/proc/{}/comm", pid(child))).unwrap() == "kubelet\n";
-        if named(&ours) && named(&theirs) {
+        // Until both have become what they run: the name comes a moment before the command line.
+        let file = |child: &Killed, name| fs::read_to_string(format!("/proc/{}/{name}", pid(child))).unwrap();
+        let runs = |child| file(child, "comm") == "kubelet\n" && file(child, "cmdline").contains("--root-dir");
+        if runs(&ours) && runs(&theirs) {
             break;
         }
         block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });

@@ -342,13 +342,17 @@ async fn kill_a_run(before: impl FnOnce(&Path)) -> std::path::PathBuf {
 async fn a_killed_run_is_cleaned_up_behind() {
     let dir = kill_a_run(|_| ()).await;
     let id = dir.file_name().unwrap().to_str().unwrap();
+    no_trace_within(Duration::from_secs(30), id, &dir).await;
+}
+
+async fn no_trace_within(time: Duration, id: &str, dir: &Path) {
     let begin = Instant::now();
     loop {
-        let left = traces(id, &dir);
+        let left = traces(id, dir);
         if left.is_empty() {
             return;
         }
-        assert!(begin.elapsed() < Duration::from_secs(30), "{left:#?}");
+        assert!(begin.elapsed() < time, "{left:#?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -362,8 +366,8 @@ async fn the_leftovers_of_a_killed_run_are_swept() {
         "nothing is left to sweep"
     );
     Ground::sweep().unwrap();
-    let after = traces(id, &dir);
-    assert!(after.is_empty(), "{after:#?}");
+    // Another test may be sweeping at the same time, and its script be ending.
+    no_trace_within(Duration::from_secs(5), id, &dir).await;
 }
 
 fn kill_watchdog(dir: &Path) {
