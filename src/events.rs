@@ -238,6 +238,7 @@ fn next(error: &ApiError, age: Duration) -> Next {
         ApiError::Refused { code: 409, .. } => Next::Done,
         _ if age > WORTH_TELLING => Next::Drop,
         ApiError::Unreachable { .. }
+        | ApiError::Unproven { .. }
         | ApiError::Timeout { .. }
         | ApiError::Held { .. }
         | ApiError::Refused { code: 401 | 429, .. } => Next::WaitWithAll,

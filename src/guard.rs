@@ -103,6 +103,11 @@ impl Guard {
         self.judge(api.node().await, api.node_name()).await
     }
 
+    /// Whether the Node was last seen to be another one, or not at all.
+    pub fn is_wrong_world(&self) -> bool {
+        self.lock().world.is_err()
+    }
+
     /// What proves of a connection where it leads.
     pub fn proof(&self, node_name: &str) -> Proof {
         let (guard, node_name) = (self.clone(), Arc::<str>::from(node_name));

@@ -262,7 +262,7 @@ impl ApiClient {
     ) -> Result<Bytes, ApiError> {
         let request = request(method, verb, path, content_type, body)?;
         let _place = self.connection.place().await;
-        // Last of all: whoever waited for a place may find the gate shut by now.
+        // Last of all but for the opening of a connection: whoever waited for a place may find the gate shut by now.
         let allowed = self.effects.allow(&Effect::new(verb, &path));
         let allowed = allowed.map_err(|held| ApiError::Held {
             verb,

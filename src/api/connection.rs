@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Request, Response, StatusCode, header};
+use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use tokio::{
@@ -90,7 +90,7 @@ impl Connection {
 
     async fn bounded(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
         let answer = async {
-            let response = self.answered(verb, path, request).await?;
+            let response = self.begun(verb, path, request).await?;
             let body = response.into_body().collect().await;
             body.map(http_body_util::Collected::to_bytes)
                 .map_err(|error| ApiError::Unreachable {
@@ -106,19 +106,30 @@ impl Connection {
                 after: REQUEST_TIMEOUT,
             })
         });
-        if let Err(ApiError::Unreachable { .. } | ApiError::Timeout { .. }) = &result {
+        if let Err(ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. }) = &result {
             self.follow_files().await;
         }
         result
     }
 
-    /// Sends, and turns every answer that is no success into an error.
+    /// Sends, and turns every answer that is no success into an error. A success may go on for long.
     pub async fn answered(
         &self,
         verb: &'static str,
         path: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
+        let answer = timeout(REQUEST_TIMEOUT, self.begun(verb, path, request)).await;
+        answer.unwrap_or_else(|_| {
+            Err(ApiError::Timeout {
+                verb,
+                path: path.to_owned(),
+                after: REQUEST_TIMEOUT,
+            })
+        })
+    }
+
+    async fn begun(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let client = self.current().kube.clone();
         let response = match client.send(request).await {
             Ok(response) => response,
@@ -131,10 +142,7 @@ impl Connection {
         if code == StatusCode::UNAUTHORIZED {
             self.renew().await;
         }
-        let retry_after = response.headers().get(header::RETRY_AFTER);
-        let retry_after = retry_after
-            .and_then(|value| value.to_str().ok()?.parse().ok())
-            .map(Duration::from_secs);
+        let retry_after = proven::retry_after(response.headers());
         let body = response
             .into_body()
             .collect()
@@ -158,16 +166,22 @@ impl Connection {
                 path,
                 cause: cause.clone(),
             },
-            why => {
-                if why.is_some_and(|why| why.code() == Some(StatusCode::UNAUTHORIZED.as_u16())) {
+            Some(why) => {
+                if why.code() == Some(StatusCode::UNAUTHORIZED.as_u16()) {
                     self.renew().await;
                 }
-                ApiError::Unreachable {
+                ApiError::Unproven {
                     verb,
                     path,
-                    cause: chain(error),
+                    cause: why.to_string(),
+                    retry_after: why.retry_after(),
                 }
             }
+            None => ApiError::Unreachable {
+                verb,
+                path,
+                cause: chain(error),
+            },
         }
     }
 

@@ -37,6 +37,18 @@ pub enum ApiError {
         /// The chain of causes.
         cause: String,
     },
+    /// The connection did not prove where it leads: nothing went over it.
+    #[error("{verb} {path}: not sent: {cause}")]
+    Unproven {
+        /// HTTP verb.
+        verb: &'static str,
+        /// Request path.
+        path: String,
+        /// Why not.
+        cause: String,
+        /// From `Retry-After` or `details.retryAfterSeconds` of the answer to the proof.
+        retry_after: Option<Duration>,
+    },
     /// No answer in time.
     #[error("{verb} {path}: no answer within {after:?}")]
     Timeout {
@@ -99,7 +111,11 @@ impl ApiError {
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Refused { code, .. } => Some(*code),
-            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Unreadable { .. } | Self::Held { .. } => None,
+            Self::Unreachable { .. }
+            | Self::Unproven { .. }
+            | Self::Timeout { .. }
+            | Self::Unreadable { .. }
+            | Self::Held { .. } => None,
         }
     }
 
@@ -111,7 +127,7 @@ impl ApiError {
     /// How long the server asks to be left alone.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Refused { retry_after, .. } | Self::Unproven { retry_after, .. } => *retry_after,
             Self::Unreachable { .. } | Self::Timeout { .. } | Self::Unreadable { .. } | Self::Held { .. } => None,
         }
     }

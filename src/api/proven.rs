@@ -1,5 +1,6 @@
 //! Connections that prove where they lead: nothing goes over one before this agent's Node was seen through it. Whatever
-//! stands behind an address may be exchanged for another cluster between two connections, never within one.
+//! stands behind an address may be exchanged for another cluster between two connections. Within one only a proxy could do that
+//! which ends TLS itself; what it would get are the UIDs of another cluster's pods, which fit none of its own.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -9,8 +10,8 @@ use std::{
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderMap, Request, Uri, header};
-use http_body_util::{BodyExt as _, Empty};
+use http::{HeaderMap, Request, Uri, Version, header};
+use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{
     client::conn::http1,
     rt::{Read, Write},
@@ -26,8 +27,12 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 use super::ApiError;
 
-/// For opening a connection, its proof included.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
+const OPENING: Duration = Duration::from_secs(10);
+/// For the proof. A server that is busy lets requests wait for their turn.
+const PROOF: Duration = Duration::from_secs(60);
+/// A Node has some ten thousand bytes.
+const LARGEST: usize = 8 << 20;
 const VERB: &str = "GET";
 
 /// Judges what a server shows as this agent's Node; an error is why nothing may be sent there.
@@ -59,6 +64,7 @@ pub(super) fn client(config: &kube::Config, path: &str, proof: Option<Proof>) ->
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(OPENING / 2));
     let question = proof.map(|proof| Arc::new(Question::new(&config.cluster_url, path, proof)));
     let opener = Opener {
         inner: config.rustls_https_connector_with_connector(tcp)?,
@@ -106,16 +112,14 @@ where
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let (opening, question) = (self.inner.call(uri), self.question.clone());
-        let proven = async move {
-            let connection = opening.await.map_err(Into::into)?;
-            match question {
-                Some(question) => question.ask(connection).await,
-                None => Ok(connection),
-            }
-        };
         Box::pin(async move {
-            let late = |_| BoxError::from(format!("no connection within {PATIENCE:?}"));
-            timeout(PATIENCE, proven).await.map_err(late)?
+            let late = |_| BoxError::from(format!("no connection within {OPENING:?}"));
+            let connection = timeout(OPENING, opening).await.map_err(late)?.map_err(Into::into)?;
+            let Some(question) = question else {
+                return Ok(connection);
+            };
+            let late = |_| BoxError::from(format!("the Node was not shown within {PROOF:?}"));
+            timeout(PROOF, question.ask(connection)).await.map_err(late)?
         })
     }
 }
@@ -126,7 +130,7 @@ impl Question {
     fn new(server: &Uri, path: &str, proof: Proof) -> Self {
         Self {
             path: format!("{}{path}", server.path().trim_end_matches('/')),
-            host: server.authority().map(ToString::to_string).unwrap_or_default(),
+            host: host(server),
             headers: Mutex::default(),
             proof,
         }
@@ -146,7 +150,7 @@ impl Question {
         let asked = async move {
             let response = sender.send_request(request).await?;
             let (head, body) = response.into_parts();
-            Ok::<_, hyper::Error>((head, body.collect().await?.to_bytes()))
+            Ok::<_, BoxError>((head, Limited::new(body, LARGEST).collect().await?.to_bytes()))
         };
         // The sender is gone with its answer, and so the driver ends.
         let (answer, left) = tokio::join!(asked, driver.without_shutdown());
@@ -158,14 +162,17 @@ impl Question {
                 cause: error.to_string(),
             })
         } else {
-            Err(ApiError::refused(VERB, &self.path, head.status.as_u16(), None, &body))
+            let retry_after = retry_after(&head.headers);
+            Err(ApiError::refused(
+                VERB,
+                &self.path,
+                head.status.as_u16(),
+                retry_after,
+                &body,
+            ))
         };
         (self.proof)(node).await.map_err(Unproven)?;
-        if head
-            .headers
-            .get(header::CONNECTION)
-            .is_some_and(|value| value == "close")
-        {
+        if !stays_open(head.version, &head.headers) {
             return Err("the server, or a proxy before it, keeps no connection open after an answer".into());
         }
         let left = left?;
@@ -188,5 +195,68 @@ impl Question {
             .headers_mut()
             .insert(header::ACCEPT, header::HeaderValue::from_static("application/json"));
         Ok(request)
+    }
+}
+
+/// As the requests have it: a port that goes without saying is not said.
+fn host(server: &Uri) -> String {
+    let host = server.host().unwrap_or_default();
+    let default = if server.scheme_str() == Some("http") { 80 } else { 443 };
+    match server.port_u16().filter(|&port| port != default) {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
+}
+
+fn stays_open(version: Version, headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::CONNECTION).iter();
+    let words: Vec<String> = values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|word| word.trim().to_ascii_lowercase())
+        .collect();
+    let says = |wanted: &str| words.iter().any(|word| word == wanted);
+    !says("close") && (version != Version::HTTP_10 || says("keep-alive"))
+}
+
+/// How long a server asks to be left alone.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_said_as_requests_say_it() {
+        for (server, expected) in [
+            ("https://api.example.com:443/prefix", "api.example.com"),
+            ("https://api.example.com:6443", "api.example.com:6443"),
+            ("http://10.0.0.1:80", "10.0.0.1"),
+            ("http://10.0.0.1:443", "10.0.0.1:443"),
+            ("https://user:secret@[fd00::1]:6443", "[fd00::1]:6443"),
+        ] {
+            assert_eq!(host(&server.parse().unwrap()), expected, "{server}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_ends_with_its_answer_is_known_however_that_is_written() {
+        let answer = |version, lines: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(header::CONNECTION, header::HeaderValue::from_static(line));
+            }
+            stays_open(version, &headers)
+        };
+        assert!(answer(Version::HTTP_11, &[]));
+        assert!(answer(Version::HTTP_11, &["keep-alive"]));
+        assert!(answer(Version::HTTP_10, &["Keep-Alive"]));
+        assert!(!answer(Version::HTTP_10, &[]));
+        for lines in [&["Close"][..], &["keep-alive, close"], &["keep-alive", "close"]] {
+            assert!(!answer(Version::HTTP_11, lines), "{lines:?}");
+        }
     }
 }

@@ -9,6 +9,11 @@ use super::{Problem, first_line};
 /// Reads a kubeconfig and everything that it points to.
 pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| first_line(&error))?;
+    let mut clusters = kubeconfig.clusters.iter().filter_map(|it| it.cluster.as_ref());
+    // One that the environment names is for others: a node reaches its API server directly.
+    if clusters.any(|cluster| cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty())) {
+        return Err("it names a proxy-url, and only direct connections are made".to_owned());
+    }
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let config = config.map_err(|error| error.to_string())?;
     let server = &config.cluster_url;

@@ -161,7 +161,7 @@ async fn a_server_is_a_url_with_scheme_and_host() {
     let told = read("https://10.0.0.1:6443\", proxy-url: \"http://10.0.0.2:3128")
         .await
         .unwrap_err();
-    assert!(told.contains("the proxy http://10.0.0.2:3128"), "{told}");
+    assert!(told.contains("names a proxy-url"), "{told}");
     for right in ["https://10.0.0.1:6443", "https://[::1]:6443/prefix", "http://localhost"] {
         assert_eq!(read(right).await, Ok(()), "{right}");
     }

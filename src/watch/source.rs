@@ -24,6 +24,8 @@ use crate::{
 /// A watch that says nothing for so long is checked against a consistent list. A resourceVersion from another world
 /// makes a watch that is silent for ever.
 const SILENCE: Duration = Duration::from_secs(300);
+/// How often the Node is looked at while it is not the right one.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long the server may keep one stream.
 const STREAM_LIFETIME: Duration = Duration::from_secs(1800);
 /// A round that ends sooner is as good as failed: a server that cuts every stream is not asked without pause.
@@ -220,11 +222,20 @@ impl PodSource {
             report.state = SourceState::Watching;
             report.error = None;
         });
+        let mut heard = Instant::now();
         loop {
-            let line = match timeout_at(Instant::now() + SILENCE, lines.next()).await {
-                Err(_) => {
+            let look = (Instant::now() + LOOK_AGAIN).min(heard + SILENCE);
+            let line = match timeout_at(look, lines.next()).await {
+                Err(_) if heard.elapsed() >= SILENCE => {
                     tracing::debug!("Watch was silent; listing to make sure");
                     return Ok(Ok(Ended::Relist));
+                }
+                Err(_) => {
+                    // One connection that led astray holds everything; while it is held nobody opens another.
+                    if self.guard.is_wrong_world() {
+                        self.guard.verify(&self.api).await.ok();
+                    }
+                    continue;
                 }
                 Ok(None) => return Ok(Ok(Ended::Resume(from))),
                 Ok(Some(Err(error))) => {
@@ -233,6 +244,7 @@ impl PodSource {
                 }
                 Ok(Some(Ok(line))) => line,
             };
+            heard = Instant::now();
             match self.event(&line, &mut from).await? {
                 Ok(true) => {}
                 Ok(false) => return Ok(Ok(Ended::Relist)),

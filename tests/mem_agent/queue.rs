@@ -16,7 +16,7 @@ use testbed::apiserver::{
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
-    time::sleep,
+    time::{Instant, sleep},
 };
 
 use crate::{
@@ -134,5 +134,11 @@ async fn a_new_connection_that_leads_to_another_cluster_is_not_used() {
     target.store(port(&other), Ordering::SeqCst);
     node.delete("web", None).await;
     sleep(secs(60)).await;
+    assert_eq!(writes(&other), Vec::<String>::new());
+    assert!(node.status().await.held.is_some());
+    target.store(port(&node.api), Ordering::SeqCst);
+    let back = Instant::now();
+    node.nothing_left("web").await;
+    assert!(back.elapsed() < secs(90), "{:?}", back.elapsed());
     assert_eq!(writes(&other), Vec::<String>::new());
 }

@@ -149,7 +149,12 @@ async fn credentials_are_read_again_when_they_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn the_server_is_left_alone_for_as_long_as_it_asks() {
-    for (verb, resource) in [("list", "pods"), ("patch", "pods/status"), ("delete", "pods")] {
+    for (verb, resource) in [
+        ("get", "nodes"),
+        ("list", "pods"),
+        ("patch", "pods/status"),
+        ("delete", "pods"),
+    ] {
         let mut node = Node::new().await;
         node.polite_pod("web");
         node.delete("web", None).await;

@@ -98,7 +98,7 @@ impl Server<'_> {
                 named,
                 "check certificate-authority-data and the server's name in the kubeconfig, and this machine's clock",
             ),
-            ApiError::Unreachable { .. } | ApiError::Timeout { .. } => Row::new(
+            ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. } => Row::new(
                 what,
                 Verdict::Unreachable,
                 named,
