@@ -2,6 +2,8 @@
 //!
 //! The way of a pod, and of this list of modules:
 //! `watch → workers → teardown {hooks, containers, sandbox, volumes, cgroups} → report {status, final delete}`
+//!
+//! The way of an object that is owned: `gc`.
 
 pub mod cli;
 pub mod config;
@@ -17,6 +19,8 @@ pub mod workers;
 pub mod teardown;
 
 pub mod report;
+
+pub mod gc;
 
 pub mod api;
 pub mod clock;

@@ -1,0 +1,337 @@
+//! Nodes and the references between them, in two slabs. Linking, unlinking and going on to the next dependent take the same
+//! time however large they are.
+
+use std::hash::BuildHasher as _;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::{Coordinates, SpaceId, State};
+use crate::gc::{kinds::KindId, uid::Uid};
+
+/// A node's place. It may be given to another one when the node is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(u32);
+
+/// What stands at its coordinates, or is said to.
+#[derive(Debug)]
+pub struct Node {
+    /// UID.
+    pub uid: Uid,
+    /// Version as last observed; 0 if it is not known.
+    pub version: u64,
+    /// Name.
+    pub name: Box<str>,
+    /// Namespace.
+    pub namespace: SpaceId,
+    /// Kind.
+    pub kind: KindId,
+    /// What is known of it.
+    pub state: State,
+    /// How many references name it.
+    pub dependents: u32,
+    /// How many of these block its foreground deletion.
+    pub blocking: u32,
+    /// First of a chain.
+    owners: u32,
+    /// Anyone of a ring.
+    ring: u32,
+}
+
+/// A reference from a dependent to an owner.
+#[derive(Debug)]
+struct Edge {
+    owner: u32,
+    dependent: u32,
+    /// In the chain of the dependent's owners.
+    next_owner: u32,
+    /// In the ring of the owner's dependents.
+    next: u32,
+    previous: u32,
+    blocking: bool,
+}
+
+/// All nodes and references.
+#[derive(Debug, Default)]
+pub struct Links {
+    nodes: Vec<Node>,
+    free_nodes: Vec<u32>,
+    edges: Vec<Edge>,
+    free_edges: Vec<u32>,
+    by_uid: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+}
+
+/// A reference, seen from either end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    /// Who stands at the other end.
+    pub node: NodeId,
+    /// Whether the dependent holds up a foreground deletion of the owner.
+    pub blocking: bool,
+}
+
+const NONE: u32 = u32::MAX;
+
+fn place(id: u32) -> usize {
+    id as usize
+}
+
+/// Four billion objects do not fit into the memory of a machine that this runs on.
+fn number(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(NONE)
+}
+
+// === impl Links ===
+
+impl Links {
+    /// The node.
+    pub fn node(&self, NodeId(id): NodeId) -> &Node {
+        &self.nodes[place(id)]
+    }
+
+    /// The node.
+    pub fn node_mut(&mut self, NodeId(id): NodeId) -> &mut Node {
+        &mut self.nodes[place(id)]
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.by_uid.len()
+    }
+
+    /// All nodes, in an order that is the same each time.
+    pub fn all(&self) -> impl Iterator<Item = NodeId> {
+        let lives = |(_, node): &(usize, &Node)| !node.state.has(State::FREE);
+        let nodes = self.nodes.iter().enumerate().filter(lives);
+        nodes.map(|(place, _)| NodeId(number(place)))
+    }
+
+    /// All nodes with this UID, at whatever coordinates, in an order that is the same each time.
+    pub fn with_uid(&self, uid: Uid) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = self.same_uid(uid).collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    /// The node with this UID at these coordinates.
+    pub fn find(&self, uid: Uid, at: Coordinates<'_>) -> Option<NodeId> {
+        self.same_uid(uid).find(|&id| self.node(id).coordinates() == at)
+    }
+
+    fn same_uid(&self, uid: Uid) -> impl Iterator<Item = NodeId> {
+        let same = self.by_uid.iter_hash(self.hasher.hash_one(uid));
+        same.copied()
+            .filter(move |&id| self.nodes[place(id)].uid == uid)
+            .map(NodeId)
+    }
+
+    /// A new node.
+    pub fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: State) -> NodeId {
+        let node = Node {
+            uid,
+            version: 0,
+            name: at.name.into(),
+            namespace: at.namespace,
+            kind: at.kind,
+            state,
+            dependents: 0,
+            blocking: 0,
+            owners: NONE,
+            ring: NONE,
+        };
+        let id = if let Some(id) = self.free_nodes.pop() {
+            self.nodes[place(id)] = node;
+            id
+        } else {
+            self.nodes.push(node);
+            number(self.nodes.len() - 1)
+        };
+        let (nodes, hasher) = (&self.nodes, &self.hasher);
+        let hash = |id: &u32| hasher.hash_one(nodes[place(*id)].uid);
+        self.by_uid.insert_unique(hasher.hash_one(uid), id, hash);
+        NodeId(id)
+    }
+
+    /// Takes a node away that has neither owners nor dependents.
+    pub fn remove(&mut self, NodeId(id): NodeId) {
+        let node = &mut self.nodes[place(id)];
+        debug_assert!(node.owners == NONE && node.dependents == 0, "{node:?}");
+        node.name = Box::default();
+        node.state = State::FREE;
+        let hash = self.hasher.hash_one(node.uid);
+        if let Ok(entry) = self.by_uid.find_entry(hash, |&other| other == id) {
+            entry.remove();
+            self.free_nodes.push(id);
+        }
+    }
+
+    /// Whose references it holds.
+    pub fn owners(&self, NodeId(id): NodeId) -> impl Iterator<Item = Link> {
+        let some = |edge: u32| Some(edge).filter(|&edge| edge != NONE);
+        let first = some(self.nodes[place(id)].owners);
+        std::iter::successors(first, move |&edge| some(self.edges[place(edge)].next_owner)).map(|edge| {
+            let edge = &self.edges[place(edge)];
+            Link {
+                node: NodeId(edge.owner),
+                blocking: edge.blocking,
+            }
+        })
+    }
+
+    /// Who names it as an owner.
+    pub fn dependents(&self, NodeId(id): NodeId) -> impl Iterator<Item = Link> {
+        let node = &self.nodes[place(id)];
+        let first = Some(node.ring).filter(|&edge| edge != NONE);
+        std::iter::successors(first, |&edge| Some(self.edges[place(edge)].next))
+            .take(place(node.dependents))
+            .map(|edge| {
+                let edge = &self.edges[place(edge)];
+                Link {
+                    node: NodeId(edge.dependent),
+                    blocking: edge.blocking,
+                }
+            })
+    }
+
+    /// Goes on to the next dependent, round and round. Whoever makes as many steps as there are dependents has seen each,
+    /// also if some go or come meanwhile.
+    pub fn next_dependent(&mut self, NodeId(id): NodeId) -> Option<NodeId> {
+        let node = &mut self.nodes[place(id)];
+        if node.ring == NONE {
+            return None;
+        }
+        let edge = &self.edges[place(node.ring)];
+        node.ring = edge.next;
+        Some(NodeId(edge.dependent))
+    }
+
+    /// Makes the owners of `dependent` the given ones, and returns those that it is no longer linked to or no longer
+    /// blocks, and those that are new.
+    pub fn set_owners(&mut self, dependent: NodeId, wanted: &[Link]) -> Changed {
+        let mut changed = Changed::default();
+        let mut edge = self.nodes[place(dependent.0)].owners;
+        let mut kept = Vec::with_capacity(wanted.len());
+        while edge != NONE {
+            let (owner, next) = (self.edges[place(edge)].owner, self.edges[place(edge)].next_owner);
+            match wanted.iter().find(|link| link.node.0 == owner) {
+                Some(link) => {
+                    if self.set_blocking(edge, link.blocking) && !link.blocking {
+                        changed.released.push(NodeId(owner));
+                    }
+                    kept.push(owner);
+                }
+                None => {
+                    self.unlink(edge);
+                    changed.released.push(NodeId(owner));
+                }
+            }
+            edge = next;
+        }
+        for link in wanted {
+            if !kept.contains(&link.node.0) {
+                kept.push(link.node.0);
+                self.link(dependent.0, *link);
+                changed.added.push(link.node);
+            }
+        }
+        changed
+    }
+
+    fn link(&mut self, dependent: u32, to: Link) {
+        let owner = to.node.0;
+        let new = Edge {
+            owner,
+            dependent,
+            next_owner: self.nodes[place(dependent)].owners,
+            next: NONE,
+            previous: NONE,
+            blocking: to.blocking,
+        };
+        let id = if let Some(id) = self.free_edges.pop() {
+            self.edges[place(id)] = new;
+            id
+        } else {
+            self.edges.push(new);
+            number(self.edges.len() - 1)
+        };
+        self.nodes[place(dependent)].owners = id;
+        let node = &mut self.nodes[place(owner)];
+        node.dependents += 1;
+        node.blocking += u32::from(to.blocking);
+        // Last in the ring: just before the one that is next.
+        let (next, previous) = match node.ring {
+            NONE => (id, id),
+            next => (next, self.edges[place(next)].previous),
+        };
+        if node.ring == NONE {
+            node.ring = id;
+        }
+        self.edges[place(id)].next = next;
+        self.edges[place(id)].previous = previous;
+        self.edges[place(previous)].next = id;
+        self.edges[place(next)].previous = id;
+    }
+
+    fn unlink(&mut self, id: u32) {
+        let Edge {
+            owner,
+            dependent,
+            next_owner,
+            next,
+            previous,
+            blocking,
+        } = self.edges[place(id)];
+        let node = &mut self.nodes[place(owner)];
+        node.dependents -= 1;
+        node.blocking -= u32::from(blocking);
+        if node.ring == id {
+            node.ring = if next == id { NONE } else { next };
+        }
+        self.edges[place(previous)].next = next;
+        self.edges[place(next)].previous = previous;
+        // An object has few owners.
+        let mut at = self.nodes[place(dependent)].owners;
+        if at == id {
+            self.nodes[place(dependent)].owners = next_owner;
+        } else {
+            while self.edges[place(at)].next_owner != id {
+                at = self.edges[place(at)].next_owner;
+            }
+            self.edges[place(at)].next_owner = next_owner;
+        }
+        self.free_edges.push(id);
+    }
+
+    fn set_blocking(&mut self, id: u32, blocking: bool) -> bool {
+        let edge = &mut self.edges[place(id)];
+        if edge.blocking == blocking {
+            return false;
+        }
+        edge.blocking = blocking;
+        let node = &mut self.nodes[place(edge.owner)];
+        node.blocking = node.blocking + u32::from(blocking) - u32::from(!blocking);
+        true
+    }
+}
+
+/// What became of a node's owners.
+#[derive(Debug, Default)]
+pub struct Changed {
+    /// It names them now.
+    pub added: Vec<NodeId>,
+    /// It no longer names them, or no longer blocks them.
+    pub released: Vec<NodeId>,
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Where it stands.
+    pub fn coordinates(&self) -> Coordinates<'_> {
+        Coordinates {
+            kind: self.kind,
+            namespace: self.namespace,
+            name: &self.name,
+        }
+    }
+}

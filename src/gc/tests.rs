@@ -1,0 +1,7 @@
+//! The graph and its decisions against a world that goes its own way, judged by rules that are slow and plain.
+
+mod cases;
+mod collector;
+mod judge;
+mod random;
+mod world;
