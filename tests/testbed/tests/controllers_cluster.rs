@@ -8,10 +8,11 @@ mod objects;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use jiff::SignedDuration;
 use serde_json::Value;
 use testbed::{
+    api::ApiServer,
     bench::usage::Usage,
     control_plane::{ControlPlane, Leader, Settings},
 };
@@ -158,6 +159,17 @@ async fn one_of_two_leads_and_the_other_one_follows_when_it_is_killed() -> Resul
 }
 
 #[tokio::test]
+async fn the_collector_works_under_an_account_of_its_own() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let account = "/api/v1/namespaces/kube-system/serviceaccounts/generic-garbage-collector";
+    let admin = plane.admin()?;
+    ensure!(admin.get(account).await?.code() == 404);
+    let _collector = plane.start_controllers(&only_the_collector()).await?;
+    admin.get(account).await?.ok()?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_collector_is_measured_from_outside_and_gone_when_it_is_dropped() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let settings = only_the_collector().with_collecting_workers(5);
@@ -169,6 +181,17 @@ async fn the_collector_is_measured_from_outside_and_gone_when_it_is_dropped() ->
     ensure!(metrics.contains("garbage_collector_attempt_to_delete"));
     drop(collector);
     ensure!(usage.resident().is_err(), "it still runs");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_fails_while_controllers_run_is_told_with_the_end_of_their_log() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let collector = plane.start_controllers(&only_the_collector()).await?;
+    let failed: Result<()> = collector.during(async { bail!("no pod was there") }).await;
+    let told = format!("{:#}", failed.unwrap_err());
+    ensure!(told.contains("Proceeding to collect garbage"), "{told}");
+    ensure!(told.ends_with("no pod was there"), "{told}");
     Ok(())
 }
 
