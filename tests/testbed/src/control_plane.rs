@@ -1,10 +1,13 @@
 //! A real control plane: etcd and kube-apiserver as plain processes, with the Node authorizer and NodeRestriction on.
 //!
 //! `binaries → credentials → etcd → kube-apiserver → /readyz`. All of it lies in one directory, which goes with it.
+//! Controllers come with a [`ControllerManager`], for those who want some.
 
 mod binaries;
+mod controller_manager;
 mod credentials;
 mod directory;
+mod leader;
 mod process;
 
 use std::{net::TcpListener, time::Duration};
@@ -15,6 +18,10 @@ use serde_json::json;
 use tokio::time;
 
 use self::{binaries::Binaries, credentials::Credentials, directory::Directory, process::Process};
+pub use self::{
+    controller_manager::{ControllerManager, Settings},
+    leader::Leader,
+};
 use crate::{
     api::{ApiServer, kubeconfig},
     rest::{self, Client},
@@ -27,7 +34,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// A free port may be taken by somebody else before it is used: then others are tried.
 const ATTEMPTS: usize = 3;
 /// Made by the server itself, after it is ready.
-const SYSTEM_NAMESPACES: [&str; 2] = ["default", "kube-node-lease"];
+const SYSTEM_NAMESPACES: [&str; 3] = ["default", "kube-node-lease", "kube-system"];
 
 /// A running control plane; it ends when this is dropped, or when the process that started it is killed.
 #[derive(Debug)]
@@ -104,6 +111,7 @@ impl ControlPlane {
                 format!("--tls-cert-file={}", file(credentials::SERVER_CERTIFICATE)),
                 format!("--tls-private-key-file={}", file(credentials::SERVER_KEY)),
                 format!("--token-auth-file={}", file(credentials::TOKENS)),
+                format!("--client-ca-file={}", file(credentials::CA)),
                 "--authorization-mode=Node,RBAC".to_owned(),
                 "--enable-admission-plugins=NodeRestriction".to_owned(),
                 // It wants a service account in every namespace, which the controller manager would make.
@@ -130,6 +138,13 @@ impl ControlPlane {
             _etcd: etcd,
             _directory: directory,
         })
+    }
+
+    /// Starts controllers for it; they end when the result is dropped.
+    ///
+    /// Those that do not elect a leader are at work when this returns.
+    pub async fn start_controllers(&self, settings: &Settings) -> Result<ControllerManager> {
+        ControllerManager::start(self, settings).await
     }
 
     /// Compacts the store up to now, which the server's own compactor would do within ten minutes.

@@ -3,9 +3,14 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
 use uuid::Uuid;
 
+/// The certificate that all others are signed by, in the control plane's directory.
+pub const CA: &str = "ca.pem";
 /// The server's certificate, in the control plane's directory.
 pub const SERVER_CERTIFICATE: &str = "server.pem";
 /// The server's key.
@@ -20,11 +25,22 @@ pub const ACCOUNT_PUBLIC_KEY: &str = "accounts.pem";
 /// The server reads its tokens once, at the start: identities for that many nodes are there from the beginning.
 const NODES: usize = 512;
 
+/// Whom the bootstrap policy binds to the rights of the controller manager.
+const MANAGER: &str = "system:kube-controller-manager";
+
 /// What clients need to know.
 #[derive(Debug)]
 pub struct Credentials {
     ca: String,
     secret: String,
+    manager: Pair,
+}
+
+/// A certificate and its key, as PEM.
+#[derive(Debug)]
+struct Pair {
+    certificate: String,
+    key: String,
 }
 
 /// The names of the nodes that have an identity.
@@ -53,6 +69,7 @@ impl Credentials {
         let server = CertificateParams::new(names)
             .and_then(|params| params.signed_by(&server_key, &Issuer::from_params(&ca, &ca_key)))
             .context("making the server's certificate")?;
+        write(CA, &ca_certificate.pem())?;
         write(SERVER_CERTIFICATE, &server.pem())?;
         write(SERVER_KEY, &server_key.serialize_pem())?;
 
@@ -63,6 +80,7 @@ impl Credentials {
         let credentials = Self {
             ca: ca_certificate.pem(),
             secret: Uuid::new_v4().simple().to_string(),
+            manager: Pair::of_client(MANAGER, &Issuer::from_params(&ca, &ca_key))?,
         };
         write(TOKENS, &credentials.tokens())?;
         Ok(credentials)
@@ -83,6 +101,31 @@ impl Credentials {
         format!("{name}-{}", self.secret)
     }
 
+    /// A kubeconfig of the controller manager, who has a certificate as in other clusters.
+    pub fn manager_kubeconfig(&self, url: &str) -> String {
+        let [ca, certificate, key] =
+            [&self.ca, &self.manager.certificate, &self.manager.key].map(|pem| STANDARD.encode(pem));
+        format!(
+            "apiVersion: v1
+kind: Config
+clusters:
+- name: testbed
+  cluster:
+    server: {url}
+    certificate-authority-data: {ca}
+users:
+- name: {MANAGER}
+  user:
+    client-certificate-data: {certificate}
+    client-key-data: {key}
+contexts:
+- name: testbed
+  context: {{cluster: testbed, user: \"{MANAGER}\"}}
+current-context: testbed
+"
+        )
+    }
+
     fn tokens(&self) -> String {
         let admin = format!("{},admin,admin,\"system:masters\"\n", self.admin_token());
         let nodes = nodes().map(|name| {
@@ -90,5 +133,23 @@ impl Credentials {
             format!("{token},system:node:{name},{name},\"system:nodes\"\n")
         });
         std::iter::once(admin).chain(nodes).collect()
+    }
+}
+
+// === impl Pair ===
+
+impl Pair {
+    fn of_client(user: &str, issuer: &Issuer<'_, &KeyPair>) -> Result<Self> {
+        let key = KeyPair::generate().with_context(|| format!("making the key of {user}"))?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, user);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params
+            .signed_by(&key, issuer)
+            .with_context(|| format!("making the certificate of {user}"))?;
+        Ok(Self {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        })
     }
 }

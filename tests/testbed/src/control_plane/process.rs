@@ -72,7 +72,6 @@ impl Process {
     }
 
     /// Its process id.
-    #[cfg(test)]
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -1,0 +1,184 @@
+//! kube-controller-manager: real controllers, all or some of them, beside a control plane.
+//!
+//! Each works under a service account of its own, with the ClusterRole that the bootstrap policy has for it.
+
+mod settings;
+
+use std::{fs, future::Future, path::Path};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use tokio::time;
+
+pub use self::settings::Settings;
+use super::{ATTEMPTS, ControlPlane, Directory, POLL, Process, START_TIMEOUT, binaries, free_ports, ready};
+use crate::rest::Client;
+
+const LOG: &str = "kube-controller-manager.log";
+/// The collector says so once it has seen all that there is; its health does not tell.
+const COLLECTOR_AT_WORK: &str = "Garbage collector: all resource monitors have synced";
+/// Where a controller is given something to do, to see whether it does it: not in the way of tests.
+const PROBES: &str = "/apis/apps/v1/namespaces/kube-system/replicasets";
+
+/// A running kube-controller-manager; killed when this is dropped.
+#[derive(Debug)]
+pub struct ControllerManager {
+    settings: Settings,
+    admin: Client,
+    own: Client,
+    // First the process, then the directory with what it reads.
+    process: Process,
+    directory: Directory,
+}
+
+// === impl ControllerManager ===
+
+impl ControllerManager {
+    pub(super) async fn start(plane: &ControlPlane, settings: &Settings) -> Result<Self> {
+        let program = binaries::kube_controller_manager().await?;
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let mut manager = Self::start_on_free_port(&program, plane, settings)?;
+            match manager.until_started().await {
+                Ok(()) => return Ok(manager),
+                Err(e) if format!("{e:#}").contains("address already in use") => last = Some(e),
+                Err(e) => return Err(e),
+            }
+        }
+        Err(last.context("no attempt was made")?)
+    }
+
+    fn start_on_free_port(program: &Path, plane: &ControlPlane, settings: &Settings) -> Result<Self> {
+        let [port] = free_ports()?;
+        let directory = Directory::new()?;
+        let kubeconfig = directory.path().join("kubeconfig");
+        fs::write(&kubeconfig, plane.credentials.manager_kubeconfig(&plane.url))
+            .with_context(|| format!("writing {}", kubeconfig.display()))?;
+        let mut arguments = settings.arguments();
+        arguments.extend([
+            format!("--kubeconfig={}", kubeconfig.display()),
+            // With these two it answers whom the control plane knows: the administrator may ask for metrics and the graph.
+            format!("--authentication-kubeconfig={}", kubeconfig.display()),
+            format!("--authorization-kubeconfig={}", kubeconfig.display()),
+            // Else it asks again and again for the certificate of a proxy, which is not here.
+            "--authentication-skip-lookup=true".to_owned(),
+            // Else it makes one where a kubelet of this machine would look for it.
+            format!(
+                "--flex-volume-plugin-dir={}",
+                directory.path().join("volume-plugins").display()
+            ),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={port}"),
+        ]);
+        let log = directory.path().join(LOG);
+        Ok(Self {
+            settings: settings.clone(),
+            admin: plane.admin.clone(),
+            own: Client::new(
+                &format!("https://127.0.0.1:{port}"),
+                &plane.credentials.admin_token(),
+                None,
+            )?,
+            process: Process::start(program, &log, &arguments)?,
+            directory,
+        })
+    }
+
+    async fn until_started(&mut self) -> Result<()> {
+        match time::timeout(START_TIMEOUT, ready(&mut self.process, &self.own, "/healthz")).await {
+            Ok(started) => started?,
+            Err(_) => bail!("{}", self.last_words("was not healthy in time")),
+        }
+        if !self.settings.elect() {
+            self.until_at_work().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until its controllers work; one that elects a leader does not before it leads.
+    pub async fn until_at_work(&mut self) -> Result<()> {
+        match time::timeout(START_TIMEOUT, self.at_work()).await {
+            Ok(at_work) => at_work,
+            Err(_) => bail!("{}", self.last_words("was not at work in time")),
+        }
+    }
+
+    async fn at_work(&mut self) -> Result<()> {
+        while !self.has_controllers().await? {
+            self.alive()?;
+            time::sleep(POLL).await;
+        }
+        if self.settings.collect() {
+            while !self.log()?.contains(COLLECTOR_AT_WORK) {
+                self.alive()?;
+                time::sleep(POLL).await;
+            }
+            return Ok(());
+        }
+        self.probe().await
+    }
+
+    /// Its health has a line for each controller once all are made.
+    async fn has_controllers(&self) -> Result<bool> {
+        let health = self.own.get("/healthz?verbose").await?;
+        Ok(health.status.is_success() && health.message().contains("-controller ok"))
+    }
+
+    /// A controller that has seen an object of its kind, and may say so, has its caches and its rights.
+    async fn probe(&mut self) -> Result<()> {
+        let labels = json!({"app": "probe"});
+        let probe = json!({
+            "metadata": {"generateName": "probe-"},
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "none"}]}},
+            },
+        });
+        let probe = self.admin.create(PROBES, &probe).await?.ok()?;
+        let name = probe["metadata"]["name"].as_str().context("the probe has no name")?;
+        let path = format!("{PROBES}/{name}");
+        while self.admin.get(&path).await?.ok()?["status"]["observedGeneration"].is_null() {
+            self.alive()?;
+            time::sleep(POLL).await;
+        }
+        self.admin.delete(&path, None).await?.ok()?;
+        Ok(())
+    }
+
+    fn alive(&mut self) -> Result<()> {
+        if let Some(status) = self.process.ended()? {
+            bail!("{}", self.last_words(&format!("ended with {status}")));
+        }
+        Ok(())
+    }
+
+    /// Its process id, for those who measure it.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// A client of its own port, as the administrator: for `/metrics` and
+    /// `/debug/controllers/garbage-collector-controller/graph`.
+    pub fn client(&self) -> &Client {
+        &self.own
+    }
+
+    /// What a test did while this ran; if it fails, the end of the log is told with it, which is gone afterwards.
+    pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        work.await.with_context(|| self.last_words("ran meanwhile"))
+    }
+
+    fn log(&self) -> Result<String> {
+        let path = self.directory.path().join(LOG);
+        fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+    }
+
+    fn last_words(&self, what: &str) -> String {
+        format!(
+            "{} {what}; its log ends with:\n{}",
+            self.process.name(),
+            self.process.log_tail()
+        )
+    }
+}
