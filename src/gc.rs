@@ -6,6 +6,7 @@ pub mod decide;
 pub mod graph;
 pub mod kinds;
 pub mod uid;
+pub mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,191 @@
+//! Pages and watches as the server sends them, and as it does not.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn text(words: &str) -> Option<String> {
+    Some(words.to_owned())
+}
+
+fn some(number: usize) -> meta::PartialObjectMetadata {
+    let owner = |uid: &str, blocking| meta::OwnerReference {
+        kind: text("ReplicaSet"),
+        name: text("web"),
+        uid: text(uid),
+        api_version: text("apps/v1"),
+        block_owner_deletion: blocking,
+    };
+    meta::PartialObjectMetadata {
+        metadata: Some(meta::ObjectMeta {
+            name: Some(format!("object-{number}")),
+            namespace: text("default"),
+            uid: Some(format!("uid-{number}")),
+            resource_version: Some(number.to_string()),
+            deletion_timestamp: number.is_multiple_of(3).then(|| vec![8, 1]),
+            annotations: [("long".to_owned(), "x".repeat(number % 300))].into(),
+            owner_references: vec![owner("a", None), owner("b", Some(true))],
+            finalizers: vec!["foregroundDeletion".to_owned(), "example.com/other".to_owned()],
+        }),
+    }
+}
+
+fn tagged(number: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![number << 3 | 2];
+    prost::encoding::encode_varint(body.len() as u64, &mut bytes);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn envelope(kind: &str, body: &[u8]) -> Vec<u8> {
+    let kind = meta::TypeMeta {
+        api_version: text("meta.k8s.io/v1"),
+        kind: text(kind),
+    };
+    // As the server does it: with two empty words at the end.
+    [
+        MAGIC,
+        &tagged(1, &kind.encode_to_vec()),
+        &tagged(2, body),
+        &[0x1a, 0, 0x22, 0],
+    ]
+    .concat()
+}
+
+fn page(count: usize) -> Vec<u8> {
+    let end = meta::ListMeta {
+        resource_version: text("4711"),
+        r#continue: text("next"),
+    };
+    let mut list = tagged(1, &end.encode_to_vec());
+    for number in 0..count {
+        list.extend(tagged(2, &some(number).encode_to_vec()));
+    }
+    envelope(LIST, &list)
+}
+
+fn read(bytes: &[u8], cuts: &[usize]) -> Result<(Vec<Observed>, PageEnd), WireError> {
+    let (mut reader, mut found) = (PageReader::default(), Vec::new());
+    let mut from = 0;
+    for &cut in cuts.iter().chain([&bytes.len()]) {
+        let to = cut.clamp(from, bytes.len());
+        reader.read(&bytes[from..to], |object| found.push(object))?;
+        from = to;
+    }
+    Ok((found, reader.finish()?))
+}
+
+#[test]
+fn what_the_graph_keeps_is_read_and_the_rest_is_skipped() {
+    let (found, end) = read(&page(4), &[]).unwrap();
+    let expected = PageEnd {
+        version: "4711".into(),
+        continue_token: "next".into(),
+    };
+    assert_eq!((found.len(), end), (4, expected));
+    assert_eq!((found[3].deleting, found[2].deleting), (true, false));
+    let object = &found[2];
+    assert_eq!(
+        (&*object.name, &*object.namespace, &*object.uid),
+        ("object-2", "default", "uid-2")
+    );
+    assert_eq!((object.foreground, object.orphan), (true, false));
+    let blocking: Vec<bool> = object.owners.iter().map(|owner| owner.blocking).collect();
+    assert_eq!(blocking, [false, true]);
+    assert_eq!(object.owners[1].api_version, "apps/v1");
+}
+
+#[test]
+fn no_page_that_ends_early_passes_for_a_whole_one() {
+    let page = page(3);
+    for length in 0..page.len() - 4 {
+        assert!(read(&page[..length], &[]).is_err(), "{length} of {}", page.len());
+    }
+}
+
+#[test]
+fn what_was_not_asked_for_is_an_error() {
+    let list = page(1);
+    let json = br#"{"kind":"PodList","items":[]}"#;
+    assert!(matches!(read(json, &[]), Err(WireError::NoMagic)));
+    let status = envelope(STATUS, b"");
+    assert!(matches!(read(&status, &[]), Err(WireError::Kind(kind)) if kind == STATUS));
+    let mut huge = list[..4].to_vec();
+    huge.extend([0x12, 0x10, 0x12, 0xff, 0xff, 0xff, 0xff, 0x0f]);
+    assert!(matches!(read(&huge, &[]), Err(WireError::TooLarge(_))));
+}
+
+fn frame(kind: &str, object: &[u8]) -> Vec<u8> {
+    let event = meta::WatchEvent {
+        r#type: text(kind),
+        object: Some(meta::RawExtension {
+            raw: Some(object.to_vec()),
+        }),
+    };
+    let event = event.encode_to_vec();
+    [&u32::try_from(event.len()).unwrap().to_be_bytes()[..], &event].concat()
+}
+
+#[test]
+fn events_are_told_apart() {
+    let object = envelope(OBJECT, &some(1).encode_to_vec());
+    let mut mark = some(7);
+    let annotations = &mut mark.metadata.as_mut().unwrap().annotations;
+    annotations.insert(INITIAL_EVENTS_END.into(), "true".into());
+    let status = meta::Status {
+        message: text("too old"),
+        reason: text("Expired"),
+        code: Some(410),
+    };
+    let stream = [
+        frame("ADDED", &object),
+        frame("MODIFIED", &object),
+        frame("BOOKMARK", &envelope(OBJECT, &mark.encode_to_vec())),
+        frame("DELETED", &object),
+        frame("ERROR", &envelope(STATUS, &status.encode_to_vec())),
+    ]
+    .concat();
+    let mut reader = WatchReader::default();
+    let mut events = Vec::new();
+    for byte in stream.chunks(7) {
+        events.extend(reader.read(byte).unwrap());
+    }
+    let known = observed(some(1));
+    let expected = [
+        WatchEvent::Seen(known.clone()),
+        WatchEvent::Seen(known.clone()),
+        WatchEvent::Bookmark {
+            version: "7".into(),
+            initial_end: true,
+        },
+        WatchEvent::Gone(known),
+        WatchEvent::Error(410, "too old".into()),
+    ];
+    assert_eq!(events, expected);
+}
+
+proptest! {
+    #[test]
+    fn however_a_page_is_cut_into_pieces_it_is_the_same(
+        count in 0usize..20,
+        mut cuts in proptest::collection::vec(0usize..6000, 0..12),
+    ) {
+        cuts.sort_unstable();
+        let page = page(count);
+        let (found, end) = read(&page, &cuts).unwrap();
+        let expected: Vec<Observed> = (0..count).map(|number| observed(some(number))).collect();
+        prop_assert_eq!(found, expected);
+        prop_assert_eq!(end.version, "4711");
+    }
+
+    #[test]
+    fn no_bytes_make_a_reader_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        framed in any::<bool>(),
+    ) {
+        let _ = read(&[MAGIC, &bytes].concat(), &[3, 50]);
+        let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
+        let stream = if framed { [&length[..], &bytes].concat() } else { bytes };
+        let _ = WatchReader::default().read(&stream);
+    }
+}
