@@ -3,11 +3,13 @@
 //! Each is an async function of its [`Scene`]; it holds if it returns without an error or a panic.
 
 mod deletion;
+mod discovery;
 mod errors;
 mod events;
 mod grace;
 mod leases;
 mod list;
+mod metadata;
 mod nodes;
 mod patches;
 mod runner;
@@ -18,7 +20,7 @@ mod watch;
 mod writes;
 
 use anyhow::Result;
-use futures::future::BoxFuture;
+use futures::future::LocalBoxFuture;
 
 pub use self::{runner::main, scene::Scene};
 
@@ -27,7 +29,7 @@ pub struct Claim {
     /// What is claimed.
     pub name: &'static str,
     /// Fails if it does not hold.
-    pub check: for<'a> fn(&'a Scene<'a>) -> BoxFuture<'a, Result<()>>,
+    pub check: for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, Result<()>>,
 }
 
 /// The one table of claims. A function that is not in it is dead code, of which the compiler warns.
@@ -237,5 +239,33 @@ claims! {
         an_empty_list_in_an_absent_namespace_is_no_error,
         an_unknown_field_is_dropped_with_a_warning,
         a_namespace_that_is_terminating_takes_nothing_new,
+    ],
+    discovery: [
+        the_core_has_its_one_version,
+        a_group_names_its_versions_and_the_preferred_one,
+        a_version_lists_its_resources,
+        what_is_below_a_resource_has_an_entry_of_its_own,
+        what_is_not_kept_can_only_be_created,
+        all_of_it_comes_at_once_if_asked_for,
+        the_aggregated_form_is_preferred_wherever_it_stands,
+        an_aggregated_form_that_there_is_not_is_not_acceptable,
+        a_version_whose_server_is_away_is_stale_and_fails_alone,
+    ],
+    metadata: [
+        one_object_in_json_is_its_metadata_alone,
+        one_object_in_protobuf_says_the_same,
+        what_is_being_deleted_says_so_in_protobuf,
+        a_list_in_json_names_the_kind_of_its_items,
+        a_list_in_protobuf_goes_on_as_one_in_json,
+        one_and_many_are_not_to_be_confused,
+        a_form_that_there_is_not_is_not_acceptable,
+        the_first_form_that_there_is_is_taken,
+        a_watch_in_json_shows_metadata_and_bookmarks_of_it,
+        a_watch_in_protobuf_is_frames_of_the_same,
+        a_bookmark_in_protobuf_ends_the_initial_events,
+        an_error_in_a_protobuf_watch_is_a_protobuf_status,
+        a_refusal_is_in_json_if_only_objects_were_asked_for_in_protobuf,
+        a_change_is_answered_as_asked,
+        a_deletion_is_answered_with_metadata_or_a_status,
     ],
 }

@@ -26,8 +26,7 @@ pub fn handle(shared: &Shared, call: &Call, what: &str) -> Result<Answer, ApiErr
         (&Method::DELETE, "requests") => shared.requests.clear(),
         (&Method::POST, "compact") => shared.store().compact(),
         (&Method::POST, "objects") => {
-            let stored = writes::insert_raw(&mut shared.store(), body(call)?, shared.now())?;
-            return Ok(Answer::object(201, &stored));
+            return writes::insert_raw(&mut shared.store(), body(call)?, shared.now());
         }
         _ => return Err(ApiError::no_such_path()),
     }

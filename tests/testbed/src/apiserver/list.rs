@@ -4,8 +4,6 @@ pub mod token;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::error::{ApiError, Cause};
 use super::kinds::Kind;
 use super::query::Query;
@@ -39,10 +37,13 @@ enum From {
 /// One page.
 #[derive(Debug)]
 pub struct Page {
-    version: u64,
-    items: Vec<Arc<Stored>>,
+    /// The version of what is listed.
+    pub version: u64,
+    /// The objects.
+    pub items: Vec<Arc<Stored>>,
+    /// How many follow, if that is known.
+    pub remaining: Option<usize>,
     next: Option<Token>,
-    remaining: Option<usize>,
 }
 
 // === impl ListOptions ===
@@ -151,9 +152,7 @@ pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOpti
             From::Continued(token) => ApiError::continue_expired(token.inconsistent().encode()),
             _ => ApiError::expired("The resourceVersion for the provided list is too old."),
         })?;
-    let mut matching = objects
-        .into_iter()
-        .filter(|object| options.selector.matches(&object.value));
+    let mut matching = objects.into_iter().filter(|object| options.selector.matches(object));
     let items: Vec<Arc<Stored>> = matching
         .by_ref()
         .take(options.limit.unwrap_or(usize::MAX))
@@ -161,7 +160,7 @@ pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOpti
         .collect();
     let rest = if options.limit.is_some() { matching.count() } else { 0 };
     let last = items.last().filter(|_| rest > 0);
-    let next = last.map(|last| Token::after(version, last.key.strip_prefix(prefix).unwrap_or(&last.key)));
+    let next = last.map(|last| Token::after(version, last.key().strip_prefix(prefix).unwrap_or(last.key())));
     let remaining = (rest > 0 && options.selector.is_empty()).then_some(rest);
     Ok(Page {
         version,
@@ -174,39 +173,36 @@ pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOpti
 // === impl Page ===
 
 impl Page {
-    /// The list as it is sent.
+    /// All of `items`, as they were at `version`.
     #[must_use]
-    pub fn encode(&self, kind: &'static Kind) -> Bytes {
-        let mut metadata = format!(r#""resourceVersion":"{}""#, self.version);
-        if let Some(next) = &self.next {
-            metadata.push_str(&format!(r#","continue":"{}""#, next.encode()));
+    pub fn of_all(version: u64, items: Vec<Arc<Stored>>) -> Self {
+        Page {
+            version,
+            items,
+            next: None,
+            remaining: None,
+        }
+    }
+
+    /// The continue token, if this is not the last page.
+    #[must_use]
+    pub fn next(&self) -> Option<String> {
+        self.next.as_ref().map(Token::encode)
+    }
+
+    /// The metadata of the list as JSON. Lists of custom objects say even that they do not continue.
+    #[must_use]
+    pub fn metadata(&self, custom: bool) -> String {
+        let mut metadata = format!(r#"{{"resourceVersion":"{}""#, self.version);
+        if let Some(next) = self.next().or_else(|| custom.then(String::new)) {
+            metadata.push_str(&format!(r#","continue":"{next}""#));
         }
         if let Some(remaining) = self.remaining {
             metadata.push_str(&format!(r#","remainingItemCount":{remaining}"#));
         }
-        encode_items(kind, &metadata, &self.items)
+        metadata.push('}');
+        metadata
     }
-}
-
-/// A list of `items` whose metadata has the fields of `metadata`.
-#[must_use]
-pub fn encode_items(kind: &'static Kind, metadata: &str, items: &[Arc<Stored>]) -> Bytes {
-    let size: usize = items.iter().map(|item| item.body().len() + 1).sum();
-    let head = format!(
-        r#"{{"kind":"{}List","apiVersion":"{}","metadata":{{{metadata}}},"items":["#,
-        kind.kind,
-        kind.api_version()
-    );
-    let mut list = Vec::with_capacity(head.len() + size + 3);
-    list.extend_from_slice(head.as_bytes());
-    for (index, item) in items.iter().enumerate() {
-        if index > 0 {
-            list.push(b',');
-        }
-        item.append_item(&mut list);
-    }
-    list.extend_from_slice(b"]}\n");
-    list.into()
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ impl<'c> Call<'c> {
     }
 
     /// Sends it and reads the answer event by event.
-    pub(super) async fn stream(self) -> Result<Watch> {
+    pub async fn stream(self) -> Result<Watch> {
         let request = self.name();
         let response = self.response().await?;
         if response.status().is_success() {
@@ -159,6 +159,7 @@ async fn read(request: String, response: reqwest::Response) -> Result<Answer> {
         status,
         headers,
         body,
+        bytes,
         request,
     })
 }

@@ -23,7 +23,7 @@ pub fn prepare(kind: &'static Kind, namespace: &str, mut new: Value, now: Timest
         ));
     }
     place(kind, namespace, &mut new)?;
-    normal::normalize(&mut new).map_err(|why| undecodable(kind, &why))?;
+    normal::normalize(kind, &mut new).map_err(|why| undecodable(kind, &why))?;
     birth(kind, &mut new, now);
     defaults(kind, &mut new);
     owners::drop_duplicates(&mut new);
@@ -97,6 +97,12 @@ fn birth(kind: &'static Kind, new: &mut Value, now: Timestamp) {
 }
 
 fn defaults(kind: &'static Kind, new: &mut Value) {
+    if kind.custom {
+        if let (true, Value::Object(new)) = (kind.status, new) {
+            new.remove("status");
+        }
+        return;
+    }
     match kind.kind {
         "Pod" => pods::defaults(new),
         "Namespace" => {

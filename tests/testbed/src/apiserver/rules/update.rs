@@ -34,7 +34,7 @@ pub fn prepare(kind: &'static Kind, old: &Value, mut new: Value, part: Part, by:
     object::drop_type(&mut new);
     check_put(kind, old, &new, by)?;
     check_version(kind, old, &new, by)?;
-    normal::normalize(&mut new).map_err(|why| match by {
+    normal::normalize(kind, &mut new).map_err(|why| match by {
         By::Put => create::undecodable(kind, &why),
         By::Patch => ApiError::invalid(kind, name, vec![Cause::invalid("patch", &why.as_str().into(), &why)]),
     })?;
@@ -45,11 +45,26 @@ pub fn prepare(kind: &'static Kind, old: &Value, mut new: Value, part: Part, by:
     if !causes.is_empty() {
         return Err(ApiError::invalid(kind, name, causes));
     }
-    if kind.generation && part == Part::Main && old.get("spec") != new.get("spec") {
+    if kind.generation && part == Part::Main && is_another(kind, old, &new) {
         let generation = object::generation(old) + 1;
         object::metadata_mut(&mut new).insert("generation".to_owned(), generation.into());
     }
     Ok(new)
+}
+
+/// Whether the change is counted: of the spec, or of anything but metadata and status of a custom object.
+fn is_another(kind: &'static Kind, old: &Value, new: &Value) -> bool {
+    if !kind.custom {
+        return old.get("spec") != new.get("spec");
+    }
+    let counted = |object: &Value| {
+        let mut object = object.clone();
+        if let Value::Object(fields) = &mut object {
+            fields.retain(|field, _| field != "metadata" && !(kind.status && field == "status"));
+        }
+        object
+    };
+    counted(old) != counted(new)
 }
 
 fn check_put(kind: &'static Kind, old: &Value, new: &Value, by: By) -> Result<(), ApiError> {
