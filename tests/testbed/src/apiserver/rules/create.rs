@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{leases, normal, owners, pods};
+use super::{definitions, leases, normal, owners, pods};
 use crate::apiserver::error::{ApiError, Cause};
 use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
@@ -131,6 +131,8 @@ fn complaints(kind: &'static Kind, new: &Value) -> Vec<Cause> {
     }
     causes.extend(owners::complaints(new));
     match kind.kind {
+        _ if kind.custom => {}
+        "CustomResourceDefinition" => causes.extend(definitions::complaints(new)),
         "Pod" => causes.extend(pods::complaints(new)),
         "Lease" => causes.extend(leases::complaints(new)),
         "Event" if kind.group.is_empty() => causes.extend(stray_event(new)),

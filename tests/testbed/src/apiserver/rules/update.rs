@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{create, leases, normal, owners, pods};
+use super::{create, definitions, leases, normal, owners, pods};
 use crate::apiserver::error::{ApiError, Cause};
 use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
@@ -120,6 +120,9 @@ fn compose(kind: &'static Kind, old: &Value, new: &mut Value, part: Part) {
             }
         }
     }
+    if kind.custom && part == Part::Status {
+        copy(old, new, "metadata");
+    }
     if kind.kind == "Pod" && part == Part::Status {
         let owners = old["metadata"].get("ownerReferences").cloned();
         set(object::metadata_mut(new), "ownerReferences", owners);
@@ -200,6 +203,8 @@ fn complaints(kind: &'static Kind, old: &Value, new: &Value, part: Part) -> Vec<
     }
     causes.extend(owners::complaints(new));
     match (kind.kind, part) {
+        _ if kind.custom => {}
+        ("CustomResourceDefinition", Part::Main) => causes.extend(definitions::complaints(new)),
         ("Pod", Part::Main) => causes.extend(pods::spec_complaints(old, new)),
         ("Lease", _) => causes.extend(leases::complaints(new)),
         ("Pod", Part::Status) => causes.extend(pods::status_complaints(old, new)),
