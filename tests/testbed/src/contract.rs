@@ -2,6 +2,7 @@
 //!
 //! Each is an async function of its [`Scene`]; it holds if it returns without an error or a panic.
 
+mod collecting;
 mod definitions;
 mod deletion;
 mod discovery;
@@ -287,5 +288,21 @@ claims! {
         a_definition_waits_for_an_instance_that_is_held,
         a_definition_that_comes_back_brings_nothing_back,
         a_definition_is_named_after_what_it_defines,
+    ],
+    collecting: [
+        replication_controllers_orphan_by_default,
+        jobs_orphan_by_default_and_warn_of_it,
+        the_old_option_beats_a_finalizer_given_at_birth,
+        a_finalizer_given_at_birth_is_a_policy,
+        two_policies_at_once_are_invalid,
+        a_deletion_that_waits_is_a_new_generation_once,
+        a_collection_goes_by_one_policy,
+        a_pod_s_policy_is_that_of_its_first_deletion,
+        a_deletion_fits_the_version_that_it_names_and_no_other,
+        references_may_disagree_about_one_uid_and_go_together,
+        the_last_reference_leaves_no_list_behind,
+        unblocking_a_reference_that_is_gone_brings_it_back,
+        a_merge_of_references_fits_one_version,
+        owners_that_cannot_be_are_invalid,
     ],
 }

@@ -37,17 +37,30 @@ pub fn delete(
 ) -> Result<Answer, ApiError> {
     let old = store.get(target.kind, &target.key()).cloned();
     let old = old.ok_or_else(|| ApiError::not_found(target.kind, &target.name))?;
-    match delete_stored(store, writer, target.kind, &old, options)? {
-        Deleted::Removed(last) => Ok(Answer::removed(target.kind, &last)),
+    let warnings = warnings(target.kind, options);
+    let answer = match delete_stored(store, writer, target.kind, &old, options)? {
+        Deleted::Removed(last) => Answer::removed(target.kind, &last),
         Deleted::Held(object) => {
             let code = if options.orphan_dependents == Some(false) {
                 202
             } else {
                 200
             };
-            Ok(Answer::object(code, target.kind, &object))
+            Answer::object(code, target.kind, &object)
         }
+    };
+    Ok(answer.with_warnings(warnings))
+}
+
+/// A job is the one kind of which people do not expect that its dependents stay.
+fn warnings(kind: &'static Kind, options: &DeleteOptions) -> Vec<String> {
+    let silent = options.policy.is_some() || options.orphan_dependents.is_some();
+    if silent || kind.group != "batch" || kind.kind != "Job" {
+        return Vec::new();
     }
+    let warning = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to \
+                   remove them or set propagationPolicy=Orphan to suppress this warning";
+    vec![warning.to_owned()]
 }
 
 /// Deletes all selected objects of a kind; the answer lists them as they were.
