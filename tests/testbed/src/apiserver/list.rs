@@ -141,10 +141,14 @@ fn check_combination(query: &Query, version: Option<&str>, matching: Option<&str
 /// The state that is asked for is no longer known.
 pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOptions) -> Result<Page, ApiError> {
     let table = store.table(kind);
-    let (version, start) = match &options.from {
-        From::Now | From::NotOlder(_) => (store.version(), String::new()),
-        From::Exactly(version) => (*version, String::new()),
-        From::Continued(token) => (token.version.unwrap_or(store.version()), token.start_below(prefix)),
+    let (version, start, seen) = match &options.from {
+        From::Now | From::NotOlder(_) => (store.version(), String::new(), 0),
+        From::Exactly(version) => (*version, String::new(), 0),
+        From::Continued(token) => (
+            token.version.unwrap_or(store.version()),
+            token.start_below(prefix),
+            token.seen,
+        ),
     };
     let objects = table
         .range_at(prefix, &start, version)
@@ -152,16 +156,24 @@ pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOpti
             From::Continued(token) => ApiError::continue_expired(token.inconsistent().encode()),
             _ => ApiError::expired("The resourceVersion for the provided list is too old."),
         })?;
-    let mut matching = objects.into_iter().filter(|object| options.selector.matches(object));
+    let mut matching = objects.filter(|object| options.selector.matches(object));
     let items: Vec<Arc<Stored>> = matching
         .by_ref()
         .take(options.limit.unwrap_or(usize::MAX))
         .cloned()
         .collect();
-    let rest = if options.limit.is_some() { matching.count() } else { 0 };
-    let last = items.last().filter(|_| rest > 0);
-    let next = last.map(|last| Token::after(version, last.key().strip_prefix(prefix).unwrap_or(last.key())));
-    let remaining = (rest > 0 && options.selector.is_empty()).then_some(rest);
+    let more = options.limit.is_some() && matching.next().is_some();
+    let seen = seen + items.len();
+    let last = items.last().filter(|_| more);
+    let next = last.map(|last| Token::after(version, last.key().strip_prefix(prefix).unwrap_or(last.key()), seen));
+    let remaining = (more && options.selector.is_empty()).then(|| {
+        if prefix.is_empty() {
+            // Of a million objects, not all are counted again for each page.
+            table.len_at(version).saturating_sub(seen).max(1)
+        } else {
+            1 + matching.count()
+        }
+    });
     Ok(Page {
         version,
         items,

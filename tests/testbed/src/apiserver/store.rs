@@ -1,5 +1,6 @@
 //! What is stored: one ordered table per kind, one counter of versions, and each table's recent history.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -207,23 +208,59 @@ impl Table {
     ///
     /// # Errors
     /// The history needed for that is gone.
-    pub fn range_at(&self, prefix: &str, start: &str, version: u64) -> Result<Vec<&Arc<Stored>>, Compacted> {
+    pub fn range_at<'a>(
+        &'a self,
+        prefix: &str,
+        start: &str,
+        version: u64,
+    ) -> Result<impl Iterator<Item = &'a Arc<Stored>> + use<'a>, Compacted> {
         self.check(version)?;
         let mut then: BTreeMap<&str, Option<&Arc<Stored>>> = BTreeMap::new();
         // From the newest back: the oldest change after `version` decides what was there.
-        for event in self.events.iter().rev().take_while(|event| event.version > version) {
-            then.insert(event.object.key(), event.previous.as_ref());
+        for event in self.after(version) {
+            let key = event.object.key();
+            if key.starts_with(prefix) && key >= start {
+                then.insert(key, event.previous.as_ref());
+            }
         }
-        if then.is_empty() {
-            return Ok(self.range(prefix, start).collect());
-        }
-        for object in self.range(prefix, start) {
-            then.entry(object.key()).or_insert(Some(object));
-        }
-        let wanted = then
-            .into_iter()
-            .filter(|(key, _)| key.starts_with(prefix) && *key >= start);
-        Ok(wanted.filter_map(|(_, object)| object).collect())
+        let mut then = then.into_iter().peekable();
+        let mut now = self.range(prefix, start).peekable();
+        Ok(std::iter::from_fn(move || {
+            loop {
+                let order = match (then.peek(), now.peek()) {
+                    (Some((key, _)), Some(object)) => (*key).cmp(object.key()),
+                    (Some(_), None) => Ordering::Less,
+                    (None, _) => Ordering::Greater,
+                };
+                if order == Ordering::Greater {
+                    return now.next();
+                }
+                if order == Ordering::Equal {
+                    now.next();
+                }
+                if let Some((_, Some(object))) = then.next() {
+                    return Some(object);
+                }
+            }
+        }))
+    }
+
+    /// How many objects there were at `version`, as far as is still known.
+    #[must_use]
+    pub fn len_at(&self, version: u64) -> usize {
+        self.after(version)
+            .fold(self.objects.len(), |len, event| match event.change {
+                Change::Added => len.saturating_sub(1),
+                Change::Modified => len,
+                Change::Deleted => len + 1,
+            })
+    }
+
+    fn after(&self, version: u64) -> impl Iterator<Item = &Event> {
+        self.events
+            .iter()
+            .rev()
+            .take_while(move |event| event.version > version)
     }
 
     /// Whether everything after `version` is still known.
@@ -284,8 +321,8 @@ mod tests {
         (store, kind)
     }
 
-    fn keys<'a>(objects: &[&'a Arc<Stored>]) -> Vec<&'a str> {
-        objects.iter().map(|object| object.key()).collect()
+    fn keys<'a>(objects: impl Iterator<Item = &'a Arc<Stored>>) -> Vec<&'a str> {
+        objects.map(|object| object.key()).collect()
     }
 
     #[test]
@@ -294,10 +331,11 @@ mod tests {
         store.remove(kind, "ns/a");
         store.put(kind, "ns/c", json!({ "metadata": { "name": "c" } }));
         let table = store.table(kind);
-        assert_eq!(keys(&table.range_at("ns/", "", 11).unwrap()), ["ns/a"]);
-        assert_eq!(keys(&table.range_at("ns/", "", 12).unwrap()), ["ns/a", "ns/b"]);
-        assert_eq!(keys(&table.range_at("ns/", "ns/a\0", 12).unwrap()), ["ns/b"]);
-        assert_eq!(keys(&table.range_at("ns/", "", 14).unwrap()), ["ns/b", "ns/c"]);
+        assert_eq!(keys(table.range_at("ns/", "", 11).unwrap()), ["ns/a"]);
+        assert_eq!(keys(table.range_at("ns/", "", 12).unwrap()), ["ns/a", "ns/b"]);
+        assert_eq!(keys(table.range_at("ns/", "ns/a\0", 12).unwrap()), ["ns/b"]);
+        assert_eq!(keys(table.range_at("ns/", "", 14).unwrap()), ["ns/b", "ns/c"]);
+        assert_eq!([11, 12, 13, 14].map(|version| table.len_at(version)), [1, 2, 1, 2]);
     }
 
     #[test]
@@ -319,9 +357,9 @@ mod tests {
         for key in ["a/x", "a-b/x", "b/x"] {
             store.put(kind, key, json!({}));
         }
-        let all: Vec<_> = store.table(kind).range("", "").collect();
-        assert_eq!(keys(&all), ["a-b/x", "a/x", "b/x"]);
-        let one: Vec<_> = store.table(kind).range("a/", "").collect();
-        assert_eq!(keys(&one), ["a/x"]);
+        let all = store.table(kind).range("", "");
+        assert_eq!(keys(all), ["a-b/x", "a/x", "b/x"]);
+        let one = store.table(kind).range("a/", "");
+        assert_eq!(keys(one), ["a/x"]);
     }
 }

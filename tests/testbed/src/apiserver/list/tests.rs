@@ -50,13 +50,16 @@ fn pages_show_the_state_of_the_first_one() {
 }
 
 #[test]
-fn a_token_is_what_kubernetes_writes() {
+fn a_token_is_what_kubernetes_writes_and_how_much_was_seen() {
     let first = list(&store(), "limit=2").unwrap();
     let bytes = URL_SAFE
         .decode(first["metadata"]["continue"].as_str().unwrap())
         .unwrap();
     let token: Value = serde_json::from_slice(&bytes).unwrap();
-    assert_eq!(token, json!({ "v": "meta.k8s.io/v1", "rv": 103, "start": "/b\u{0}" }));
+    assert_eq!(
+        token,
+        json!({ "v": "meta.k8s.io/v1", "rv": 103, "start": "/b\u{0}", "seen": 2 })
+    );
 }
 
 #[test]
