@@ -3,6 +3,7 @@
 //! Each is an async function of its [`Scene`]; it holds if it returns without an error or a panic.
 
 mod collecting;
+mod custom;
 mod definitions;
 mod deletion;
 mod discovery;
@@ -12,12 +13,14 @@ mod grace;
 mod leases;
 mod list;
 mod metadata;
+mod metadata_events;
 mod nodes;
 mod patches;
 mod runner;
 mod scene;
 mod selectors;
 mod status;
+mod things;
 mod watch;
 mod writes;
 
@@ -262,26 +265,31 @@ claims! {
         one_and_many_are_not_to_be_confused,
         a_form_that_there_is_not_is_not_acceptable,
         the_first_form_that_there_is_is_taken,
-        a_watch_in_json_shows_metadata_and_bookmarks_of_it,
-        a_watch_in_protobuf_is_frames_of_the_same,
-        a_bookmark_in_protobuf_ends_the_initial_events,
-        an_error_in_a_protobuf_watch_is_a_protobuf_status,
         a_refusal_is_in_json_if_only_objects_were_asked_for_in_protobuf,
         a_change_is_answered_as_asked,
         a_deletion_is_answered_with_metadata_or_a_status,
     ],
-    definitions: [
-        what_is_defined_is_served_and_discovered,
-        all_at_once_its_kind_is_named_with_group_and_version,
+    metadata_events: [
+        a_watch_in_json_shows_metadata_and_bookmarks_of_it,
+        a_watch_in_protobuf_is_frames_of_the_same,
+        a_bookmark_in_protobuf_ends_the_initial_events,
+        an_error_in_a_protobuf_watch_is_a_protobuf_status,
+        a_list_is_no_form_of_a_watch,
+    ],
+    custom: [
         each_version_serves_the_same_objects,
         custom_objects_keep_any_field_and_name_their_kind,
         what_does_not_say_what_it_is_is_bad,
-        a_cluster_wide_kind_has_no_namespaces_and_the_other_way_round,
         their_metadata_comes_in_protobuf_but_nothing_else_does,
         they_take_no_strategic_patch,
         putting_one_needs_its_version_and_creates_none,
         their_generation_moves_with_all_but_their_metadata,
         a_status_of_their_own_is_all_that_comes_in_through_it,
+    ],
+    definitions: [
+        what_is_defined_is_served_and_discovered,
+        all_at_once_its_kind_is_named_with_group_and_version,
+        a_cluster_wide_kind_has_no_namespaces_and_the_other_way_round,
         a_version_that_is_no_longer_served_has_no_route,
         a_change_of_what_is_served_ends_the_watches,
         instances_go_with_their_definition,

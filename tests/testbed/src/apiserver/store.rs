@@ -1,8 +1,8 @@
 //! What is stored: one ordered table per kind, one counter of versions, and each table's recent history.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::ops::Bound;
+mod table;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -13,6 +13,7 @@ use super::kinds::Kind;
 use super::kinds::built_in::KINDS;
 use super::kinds::served::Served;
 use super::stored::{ByKey, Stored};
+use table::Table;
 
 /// All objects of all kinds.
 #[derive(Debug)]
@@ -23,27 +24,6 @@ pub struct Store {
     history: usize,
     /// What is served, which definitions change.
     pub served: Served,
-}
-
-/// The objects of one kind and what happened to them lately.
-#[derive(Debug)]
-pub struct Table {
-    objects: BTreeSet<ByKey>,
-    events: VecDeque<Event>,
-    /// How many events have ever been dropped from the front.
-    dropped: u64,
-    /// Nothing is known about what happened up to this version.
-    floor: u64,
-    changed: watch::Sender<()>,
-    /// How often it began anew.
-    life: u64,
-}
-
-/// What is wrong with a version that a client wants to start from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compacted {
-    /// The oldest version that is still possible.
-    pub floor: u64,
 }
 
 // === impl Store ===
@@ -174,143 +154,12 @@ impl Store {
     }
 }
 
-// === impl Table ===
-
-impl Table {
-    fn new(floor: u64) -> Self {
-        Table {
-            objects: BTreeSet::new(),
-            events: VecDeque::new(),
-            dropped: 0,
-            floor,
-            changed: watch::Sender::new(()),
-            life: 0,
-        }
-    }
-
-    /// Wakes whoever follows this table at each change.
-    #[must_use]
-    pub fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
-    }
-
-    /// The objects whose key starts with `prefix`, from `start` on, in order.
-    pub fn range<'a>(&'a self, prefix: &str, start: &str) -> impl Iterator<Item = &'a Arc<Stored>> + use<'a> {
-        let start = if start > prefix { start } else { prefix };
-        let range = self.objects.range::<str, _>((Bound::Included(start), Bound::Unbounded));
-        let prefix = prefix.to_owned();
-        range
-            .map(|ByKey(object)| object)
-            .take_while(move |object| object.key().starts_with(&prefix))
-    }
-
-    /// As [`Table::range`], but as it was at `version`, which is not in the future.
-    ///
-    /// # Errors
-    /// The history needed for that is gone.
-    pub fn range_at<'a>(
-        &'a self,
-        prefix: &str,
-        start: &str,
-        version: u64,
-    ) -> Result<impl Iterator<Item = &'a Arc<Stored>> + use<'a>, Compacted> {
-        self.check(version)?;
-        let mut then: BTreeMap<&str, Option<&Arc<Stored>>> = BTreeMap::new();
-        // From the newest back: the oldest change after `version` decides what was there.
-        for event in self.after(version) {
-            let key = event.object.key();
-            if key.starts_with(prefix) && key >= start {
-                then.insert(key, event.previous.as_ref());
-            }
-        }
-        let mut then = then.into_iter().peekable();
-        let mut now = self.range(prefix, start).peekable();
-        Ok(std::iter::from_fn(move || {
-            loop {
-                let order = match (then.peek(), now.peek()) {
-                    (Some((key, _)), Some(object)) => (*key).cmp(object.key()),
-                    (Some(_), None) => Ordering::Less,
-                    (None, _) => Ordering::Greater,
-                };
-                if order == Ordering::Greater {
-                    return now.next();
-                }
-                if order == Ordering::Equal {
-                    now.next();
-                }
-                if let Some((_, Some(object))) = then.next() {
-                    return Some(object);
-                }
-            }
-        }))
-    }
-
-    /// How many objects there were at `version`, as far as is still known.
-    #[must_use]
-    pub fn len_at(&self, version: u64) -> usize {
-        self.after(version)
-            .fold(self.objects.len(), |len, event| match event.change {
-                Change::Added => len.saturating_sub(1),
-                Change::Modified => len,
-                Change::Deleted => len + 1,
-            })
-    }
-
-    fn after(&self, version: u64) -> impl Iterator<Item = &Event> {
-        self.events
-            .iter()
-            .rev()
-            .take_while(move |event| event.version > version)
-    }
-
-    /// Whether everything after `version` is still known.
-    ///
-    /// # Errors
-    /// It is not.
-    pub fn check(&self, version: u64) -> Result<(), Compacted> {
-        if version < self.floor {
-            Err(Compacted { floor: self.floor })
-        } else {
-            Ok(())
-        }
-    }
-
-    /// How often it began anew.
-    #[must_use]
-    pub fn life(&self) -> u64 {
-        self.life
-    }
-
-    /// Whether nothing is in it.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.objects.is_empty()
-    }
-
-    /// The place in the history after the last event.
-    #[must_use]
-    pub fn end(&self) -> u64 {
-        self.dropped + self.events.len() as u64
-    }
-
-    /// The events from `place` on, or `None` if some of them were dropped.
-    pub fn since(&self, place: u64) -> Option<impl Iterator<Item = &Event>> {
-        let skip = usize::try_from(place.checked_sub(self.dropped)?).ok()?;
-        Some(self.events.iter().skip(skip))
-    }
-
-    /// The place in the history of the first event after `version`.
-    #[must_use]
-    pub fn place_after(&self, version: u64) -> u64 {
-        self.dropped + self.events.partition_point(|event| event.version <= version) as u64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::apiserver::kinds;
     use serde_json::json;
+    use table::Compacted;
 
     fn store_of(names: &[&str]) -> (Store, &'static Kind) {
         let kind = kinds::find("", "v1", "configmaps").unwrap();
