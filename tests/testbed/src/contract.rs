@@ -253,6 +253,7 @@ claims! {
         what_is_not_kept_can_only_be_created,
         all_of_it_comes_at_once_if_asked_for,
         the_aggregated_form_is_preferred_wherever_it_stands,
+        what_is_known_is_not_sent_again,
         an_aggregated_form_that_there_is_not_is_not_acceptable,
         a_version_whose_server_is_away_is_stale_and_fails_alone,
     ],

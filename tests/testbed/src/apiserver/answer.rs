@@ -41,6 +41,8 @@ pub struct Rendered {
     pub content_type: &'static str,
     /// The body.
     pub body: Bytes,
+    /// What the body is recognised by, where a client need not be sent it again.
+    pub etag: Option<String>,
     /// What the client is warned of.
     pub warnings: Vec<String>,
 }
@@ -147,11 +149,33 @@ impl Answer {
             What::Json(body) => (Media::Json.content_type(), body.clone()),
             What::Discovery(body) => (DiscoveryForm::AGGREGATED, body.clone()),
         };
+        let etag = matches!(self.what, What::Discovery(_)).then(|| etag(&body));
         Ok(Rendered {
             code: self.code,
             content_type,
             body,
+            etag,
             warnings: self.warnings,
         })
+    }
+}
+
+fn etag(body: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA512, body);
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
+    format!("\"{hex}\"")
+}
+
+// === impl Rendered ===
+
+impl Rendered {
+    /// The answer to a client that has what is recognised by `known`.
+    #[must_use]
+    pub fn unless_known(mut self, known: Option<&str>) -> Self {
+        if self.etag.is_some() && self.etag.as_deref() == known {
+            self.code = 304;
+            self.body = Bytes::new();
+        }
+        self
     }
 }

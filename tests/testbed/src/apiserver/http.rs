@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::unfold;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WARNING};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, RETRY_AFTER, VARY, WARNING,
+};
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -59,8 +61,9 @@ async fn respond(shared: Arc<Shared>, connection: u64, request: Request<Incoming
         body,
     };
     let refusals = Media::of_refusal(&call.accept);
+    let known = header(IF_NONE_MATCH);
     match handler::handle(&shared, call).await {
-        Reply::Done(answer) => Ok(done(answer)),
+        Reply::Done(answer) => Ok(done(answer.unless_known(known.as_deref()))),
         Reply::Refused(error) => Ok(refused(&error, refusals)),
         Reply::Watch(watch) => Ok(response(200, watch.form().media.stream_type(), stream(*watch))),
         // An error of the service closes the connection with nothing sent.
@@ -70,6 +73,14 @@ async fn respond(shared: Arc<Shared>, connection: u64, request: Request<Incoming
 
 fn done(answer: Rendered) -> Response<Body> {
     let mut response = response(answer.code, answer.content_type, full(answer.body));
+    if let Some(etag) = answer.etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+        response.headers_mut().insert(ETAG, etag);
+        response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    }
+    if response.status() == StatusCode::NOT_MODIFIED {
+        // There is no content that could have a type.
+        response.headers_mut().remove(CONTENT_TYPE);
+    }
     for warning in &answer.warnings {
         if let Ok(value) = format!("299 - {warning:?}").parse() {
             response.headers_mut().append(WARNING, value);

@@ -1,7 +1,7 @@
 //! Claims about what a server says that it serves.
 
 use anyhow::{Context, Result};
-use http::{Method, header};
+use http::{HeaderValue, Method, header};
 use serde_json::{Value, json};
 
 use super::scene::{Scene, refuses, until};
@@ -161,6 +161,21 @@ pub(super) async fn the_aggregated_form_is_preferred_wherever_it_stands(s: &Scen
             "{accept}"
         );
     }
+    Ok(())
+}
+
+pub(super) async fn what_is_known_is_not_sent_again(s: &Scene<'_>) -> Result<()> {
+    let first = get(s, "/api", AGGREGATED).await?;
+    let etag = first.headers.get(header::ETAG).context("no ETag")?;
+    assert_eq!(first.header("vary"), "Accept");
+    let ask = async |known: HeaderValue| {
+        let call = s.admin.call(Method::GET, "/api").header(header::ACCEPT, AGGREGATED);
+        call.if_none_match(known).send().await
+    };
+    let again = ask(etag.clone()).await?;
+    assert_eq!((again.code(), again.headers.get(header::ETAG)), (304, Some(etag)));
+    assert!(again.bytes.is_empty());
+    assert_eq!(ask(HeaderValue::from_static("\"another\"")).await?.code(), 200);
     Ok(())
 }
 

@@ -69,6 +69,13 @@ impl<'c> Call<'c> {
         self
     }
 
+    /// Asks only for what is not recognised by this ETag.
+    #[must_use]
+    pub fn if_none_match(mut self, etag: HeaderValue) -> Self {
+        self.headers.insert(header::IF_NONE_MATCH, etag);
+        self
+    }
+
     /// A JSON body.
     #[must_use]
     pub fn json(self, body: &Value) -> Self {
