@@ -1,17 +1,21 @@
 //! A Kubernetes API server in memory, over HTTP/1.1, for tests, demo, bench and simulation.
 //!
 //! A request's way: `http → handler → {faults, route, authorizer} → {list, watch, writes} ⇄ rules → store → history`.
+//! Its answer's: `accept → encode`.
 //!
-//! It does what a client of kube-apiserver 1.36 sees, for the kinds in [`kinds`]. It lives inside the caller's
+//! It does what a client of kube-apiserver 1.36 sees, for the kinds in [`kinds`]: built-in ones, and whatever is defined. It lives inside the caller's
 //! runtime and tells time by `tokio::time`, so that a paused clock governs it. On such a clock, connect by
 //! [`MemApiServer::connect`]: a socket's traffic does not hold a paused clock back, a pipe in memory does.
 
+mod accept;
 mod answer;
 mod api;
 mod authorizer;
 mod control;
+mod definitions;
 mod deletion;
 mod discovery;
+mod encode;
 pub mod error;
 pub mod faults;
 mod handler;
@@ -207,6 +211,13 @@ impl MemApiServer {
         self.shared.store().compact();
     }
 
+    /// Says whether the server behind a group version, such as `apps/v1`, cannot be reached, as may happen to one that
+    /// an APIService names: discovery of it fails, and so do all requests for its objects but the watches that run.
+    pub fn set_away(&self, group_version: &str, away: bool) {
+        let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
+        self.shared.store().served.set_away(group, version, away);
+    }
+
     /// Stores an object as it is, past all validation; uid and times are added where they are missing.
     ///
     /// # Errors
@@ -228,7 +239,8 @@ fn seed(shared: &Shared, path: &str, object: Value) -> Result<(), Error> {
         now: shared.now(),
         dry_run: false,
     };
-    match route::parse(path).map_err(Error::Seed)? {
+    let route = route::parse(&shared.store().served, path).map_err(Error::Seed)?;
+    match route {
         route::Route::Objects(target) => writes::create(&mut shared.store(), &writer, &target, object)
             .map(drop)
             .map_err(Error::Seed),

@@ -2,23 +2,30 @@
 //!
 //! Each is an async function of its [`Scene`]; it holds if it returns without an error or a panic.
 
+mod collecting;
+mod custom;
+mod definitions;
 mod deletion;
+mod discovery;
 mod errors;
 mod events;
 mod grace;
 mod leases;
 mod list;
+mod metadata;
+mod metadata_events;
 mod nodes;
 mod patches;
 mod runner;
 mod scene;
 mod selectors;
 mod status;
+mod things;
 mod watch;
 mod writes;
 
 use anyhow::Result;
-use futures::future::BoxFuture;
+use futures::future::LocalBoxFuture;
 
 pub use self::{runner::main, scene::Scene};
 
@@ -27,7 +34,7 @@ pub struct Claim {
     /// What is claimed.
     pub name: &'static str,
     /// Fails if it does not hold.
-    pub check: for<'a> fn(&'a Scene<'a>) -> BoxFuture<'a, Result<()>>,
+    pub check: for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, Result<()>>,
 }
 
 /// The one table of claims. A function that is not in it is dead code, of which the compiler warns.
@@ -237,5 +244,74 @@ claims! {
         an_empty_list_in_an_absent_namespace_is_no_error,
         an_unknown_field_is_dropped_with_a_warning,
         a_namespace_that_is_terminating_takes_nothing_new,
+    ],
+    discovery: [
+        the_core_has_its_one_version,
+        a_group_names_its_versions_and_the_preferred_one,
+        a_version_lists_its_resources,
+        what_is_below_a_resource_has_an_entry_of_its_own,
+        what_is_not_kept_can_only_be_created,
+        all_of_it_comes_at_once_if_asked_for,
+        the_aggregated_form_is_preferred_wherever_it_stands,
+        what_is_known_is_not_sent_again,
+        an_aggregated_form_that_there_is_not_is_not_acceptable,
+        a_version_whose_server_is_away_is_stale_and_fails_alone,
+    ],
+    metadata: [
+        one_object_in_json_is_its_metadata_alone,
+        one_object_in_protobuf_says_the_same,
+        what_is_being_deleted_says_so_in_protobuf,
+        a_list_in_json_names_the_kind_of_its_items,
+        a_list_in_protobuf_goes_on_as_one_in_json,
+        one_and_many_are_not_to_be_confused,
+        a_form_that_there_is_not_is_not_acceptable,
+        the_first_form_that_there_is_is_taken,
+        a_refusal_is_in_json_if_only_objects_were_asked_for_in_protobuf,
+        a_change_is_answered_as_asked,
+        a_deletion_is_answered_with_metadata_or_a_status,
+    ],
+    metadata_events: [
+        a_watch_in_json_shows_metadata_and_bookmarks_of_it,
+        a_watch_in_protobuf_is_frames_of_the_same,
+        a_bookmark_in_protobuf_ends_the_initial_events,
+        an_error_in_a_protobuf_watch_is_a_protobuf_status,
+        a_list_is_no_form_of_a_watch,
+    ],
+    custom: [
+        each_version_serves_the_same_objects,
+        custom_objects_keep_any_field_and_name_their_kind,
+        what_does_not_say_what_it_is_is_bad,
+        their_metadata_comes_in_protobuf_but_nothing_else_does,
+        they_take_no_strategic_patch,
+        putting_one_needs_its_version_and_creates_none,
+        their_generation_moves_with_all_but_their_metadata,
+        a_status_of_their_own_is_all_that_comes_in_through_it,
+    ],
+    definitions: [
+        what_is_defined_is_served_and_discovered,
+        all_at_once_its_kind_is_named_with_group_and_version,
+        a_cluster_wide_kind_has_no_namespaces_and_the_other_way_round,
+        a_version_that_is_no_longer_served_has_no_route,
+        a_change_of_what_is_served_ends_the_watches,
+        instances_go_with_their_definition,
+        a_definition_waits_for_an_instance_that_is_held,
+        a_definition_that_comes_back_brings_nothing_back,
+        a_definition_is_named_after_what_it_defines,
+    ],
+    collecting: [
+        replication_controllers_orphan_by_default,
+        jobs_orphan_by_default_and_warn_of_it,
+        the_old_option_beats_a_finalizer_given_at_birth,
+        a_finalizer_given_at_birth_is_a_policy,
+        two_policies_at_once_are_invalid,
+        a_deletion_that_waits_is_a_new_generation_once,
+        a_collection_goes_by_one_policy,
+        a_pod_s_policy_is_that_of_its_first_deletion,
+        a_deletion_fits_the_version_that_it_names_and_no_other,
+        references_may_disagree_about_one_uid_and_go_together,
+        the_last_reference_leaves_no_list_behind,
+        unblocking_a_reference_that_is_gone_brings_it_back,
+        a_merge_of_references_fits_one_version,
+        owners_that_cannot_be_are_invalid,
     ],
 }

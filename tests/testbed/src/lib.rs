@@ -14,6 +14,7 @@ pub mod leftovers;
 pub mod mounts;
 pub mod node_object;
 pub mod pods;
+pub mod proto;
 pub mod rest;
 pub mod scripted_cri;
 pub mod stage;

@@ -6,8 +6,11 @@ mod call;
 mod pods;
 mod watch;
 
+use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use serde_json::Value;
+
+use crate::proto;
 
 pub use self::{
     call::{Call, Patch},
@@ -43,6 +46,15 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
+    /// The answer says that it is protobuf, and is not.
+    #[error("{request}: not protobuf")]
+    Protobuf {
+        /// Method and path.
+        request: String,
+        /// The cause.
+        #[source]
+        source: proto::Error,
+    },
     /// The server answered with something else than 2xx.
     #[error("{request}: {} {}", .answer.status.as_u16(), .answer.message())]
     Refused {
@@ -73,6 +85,8 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// The body: JSON if the answer says so, else a string.
     pub body: Value,
+    /// The body as it came.
+    pub bytes: Bytes,
     request: String,
 }
 

@@ -7,6 +7,8 @@
 
 #[path = "apiserver/client.rs"]
 mod client;
+#[path = "apiserver/discovery.rs"]
+mod discovery;
 #[path = "apiserver/faults.rs"]
 mod faults;
 #[path = "apiserver/nodes.rs"]

@@ -1,9 +1,15 @@
-//! What goes back to a client.
+//! What goes back to a client: first what it is, then, in the form that the client takes, how it is sent.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::accept::{DiscoveryForm, Form, Media};
+use super::encode;
+use super::error::ApiError;
 use super::kinds::Kind;
+use super::list::Page;
 use super::object;
 use super::stored::Stored;
 
@@ -12,20 +18,63 @@ use super::stored::Stored;
 pub struct Answer {
     /// HTTP status code.
     pub code: u16,
-    /// JSON.
-    pub body: Bytes,
+    what: What,
     /// What the client is warned of.
     pub warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+enum What {
+    Object(&'static Kind, Arc<Stored>),
+    List(&'static Kind, Page),
+    Status(Value),
+    Json(Bytes),
+    Discovery(Bytes),
+}
+
+/// An answer as it is sent.
+#[derive(Debug)]
+pub struct Rendered {
+    /// HTTP status code.
+    pub code: u16,
+    /// The Content-Type.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: Bytes,
+    /// What the body is recognised by, where a client need not be sent it again.
+    pub etag: Option<String>,
+    /// What the client is warned of.
+    pub warnings: Vec<String>,
+}
+
+// === impl Media ===
+
+impl Media {
+    /// The Content-Type of an answer.
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Media::Json => "application/json",
+            Media::Protobuf => "application/vnd.kubernetes.protobuf",
+        }
+    }
+
+    /// The Content-Type of a watch.
+    #[must_use]
+    pub fn stream_type(self) -> &'static str {
+        match self {
+            Media::Json => "application/json",
+            Media::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        }
+    }
 }
 
 // === impl Answer ===
 
 impl Answer {
-    /// What is encoded already.
-    #[must_use]
-    pub fn encoded(code: u16, body: Bytes) -> Self {
+    fn new(code: u16, what: What) -> Self {
         let warnings = Vec::new();
-        Answer { code, body, warnings }
+        Answer { code, what, warnings }
     }
 
     /// The same answer with warnings.
@@ -34,38 +83,99 @@ impl Answer {
         Answer { warnings, ..self }
     }
 
-    /// Any JSON.
+    /// Any JSON, in whatever form the client would like it.
     #[must_use]
-    pub fn json(code: u16, body: &serde_json::Value) -> Self {
-        Answer::encoded(code, body.to_string().into())
+    pub fn json(code: u16, body: &Value) -> Self {
+        Answer::new(code, What::Json(body.to_string().into()))
+    }
+
+    /// A bare text, as old as the first health checks.
+    #[must_use]
+    pub fn ok() -> Self {
+        Answer::new(200, What::Json(Bytes::from_static(b"ok")))
+    }
+
+    /// All that is served, at once.
+    #[must_use]
+    pub fn discovery(body: &Value) -> Self {
+        Answer::new(200, What::Discovery(body.to_string().into()))
     }
 
     /// An object.
     #[must_use]
-    pub fn object(code: u16, object: &Stored) -> Self {
-        Answer::encoded(code, object.body())
+    pub fn object(code: u16, kind: &'static Kind, object: &Arc<Stored>) -> Self {
+        Answer::new(code, What::Object(kind, Arc::clone(object)))
+    }
+
+    /// Objects.
+    #[must_use]
+    pub fn list(kind: &'static Kind, page: Page) -> Self {
+        Answer::new(200, What::List(kind, page))
     }
 
     /// That an object was removed: for some kinds the object, for the others a `Status`.
     #[must_use]
-    pub fn removed(kind: &'static Kind, last: &Stored) -> Self {
+    pub fn removed(kind: &'static Kind, last: &Arc<Stored>) -> Self {
         if kind.answers_object {
-            return Answer::object(200, last);
+            return Answer::object(200, kind, last);
         }
-        let mut details =
-            json!({ "name": object::name(&last.value), "kind": kind.resource, "uid": object::uid(&last.value) });
+        let value = last.value();
+        let mut details = json!({ "name": object::name(&value), "kind": kind.resource, "uid": object::uid(&value) });
         if !kind.group.is_empty() {
             details["group"] = kind.group.into();
         }
         let status =
             json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details });
-        Answer::json(200, &status)
+        Answer::new(200, What::Status(status))
     }
 
     /// That something without an object of its own was done.
     #[must_use]
     pub fn success(code: u16) -> Self {
         let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code });
-        Answer::json(code, &status)
+        Answer::new(code, What::Status(status))
+    }
+
+    /// The answer as it is sent to a client that wants `form`.
+    ///
+    /// # Errors
+    /// One object was wanted as a list, or a list as one object.
+    pub fn render(self, form: Form) -> Result<Rendered, ApiError> {
+        let content_type = form.media.content_type();
+        let (content_type, body) = match &self.what {
+            What::Object(kind, object) => (content_type, encode::object(form, kind, object)?),
+            What::List(kind, page) => (content_type, encode::list(form, kind, page)?),
+            What::Status(status) => (content_type, encode::status(form.media, status)),
+            What::Json(body) => (Media::Json.content_type(), body.clone()),
+            What::Discovery(body) => (DiscoveryForm::AGGREGATED, body.clone()),
+        };
+        let etag = matches!(self.what, What::Discovery(_)).then(|| etag(&body));
+        Ok(Rendered {
+            code: self.code,
+            content_type,
+            body,
+            etag,
+            warnings: self.warnings,
+        })
+    }
+}
+
+fn etag(body: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA512, body);
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
+    format!("\"{hex}\"")
+}
+
+// === impl Rendered ===
+
+impl Rendered {
+    /// The answer to a client that has what is recognised by `known`.
+    #[must_use]
+    pub fn unless_known(mut self, known: Option<&str>) -> Self {
+        if self.etag.is_some() && self.etag.as_deref() == known {
+            self.code = 304;
+            self.body = Bytes::new();
+        }
+        self
     }
 }

@@ -88,7 +88,7 @@ fn pods(store: &Store, node: &str, verb: &str, target: &Target, fields: &FieldSe
     let bound_here = |key: &str| {
         store
             .get(target.kind, key)
-            .is_some_and(|pod| object::node_name(&pod.value) == node)
+            .is_some_and(|pod| object::node_name(&pod.value()) == node)
     };
     match verb {
         "get" if bound_here(&target.key()) => Ok(()),

@@ -1,10 +1,11 @@
 //! The testbed's own paths, for a server that runs as a process of its own. No Kubernetes API has them.
 //!
-//! `GET|POST|DELETE /testbed/faults`, `GET|DELETE /testbed/requests`, `POST /testbed/compact`, `POST /testbed/objects`.
+//! `GET|POST|DELETE /testbed/faults`, `GET|DELETE /testbed/requests`, `POST /testbed/compact`, `POST /testbed/objects`,
+//! `PUT|DELETE /testbed/away/GROUP/VERSION`. Objects may be posted by the array, for simulations that need many.
 
 use http::Method;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::answer::Answer;
 use super::error::ApiError;
@@ -26,8 +27,19 @@ pub fn handle(shared: &Shared, call: &Call, what: &str) -> Result<Answer, ApiErr
         (&Method::DELETE, "requests") => shared.requests.clear(),
         (&Method::POST, "compact") => shared.store().compact(),
         (&Method::POST, "objects") => {
-            let stored = writes::insert_raw(&mut shared.store(), body(call)?, shared.now())?;
-            return Ok(Answer::object(201, &stored));
+            let objects = match body::<Value>(call)? {
+                Value::Array(objects) => objects,
+                object => return writes::insert_raw(&mut shared.store(), object, shared.now()),
+            };
+            let mut store = shared.store();
+            for object in objects {
+                writes::insert_raw(&mut store, object, shared.now())?;
+            }
+        }
+        (&Method::PUT | &Method::DELETE, what) if what.starts_with("away/") => {
+            let (group, version) = what["away/".len()..].split_once('/').unwrap_or_default();
+            let away = call.method == Method::PUT;
+            shared.store().served.set_away(group, version, away);
         }
         _ => return Err(ApiError::no_such_path()),
     }

@@ -147,8 +147,31 @@ impl ApiError {
         ApiError::new(
             406,
             "NotAcceptable",
-            "only the following media types are accepted: application/json",
+            "only the following media types are accepted: application/json, application/yaml, \
+             application/vnd.kubernetes.protobuf",
         )
+    }
+
+    /// One object was asked for as a list of metadata.
+    #[must_use]
+    pub fn not_a_list() -> Self {
+        let message = "you requested PartialObjectMetadataList, but the requested object is not a list";
+        ApiError::new(406, "NotAcceptable", message)
+    }
+
+    /// A list was asked for as the metadata of one object.
+    #[must_use]
+    pub fn not_one_object() -> Self {
+        let message = "you requested PartialObjectMetadata, but the requested object is a list";
+        ApiError::new(406, "NotAcceptable", message)
+    }
+
+    /// A path that leads to another server, which cannot be reached: no `Status` at all.
+    #[must_use]
+    pub fn away() -> Self {
+        let mut error = ApiError::new(503, "ServiceUnavailable", "service unavailable");
+        error.plain = true;
+        error
     }
 
     /// The name is taken.

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::answer::Answer;
+use super::accept::Form;
+use super::answer::{Answer, Rendered};
 use super::authorizer;
 use super::control;
 use super::deletion::options::DeleteOptions;
@@ -52,7 +53,7 @@ pub struct Call {
 #[derive(Debug)]
 pub enum Reply {
     /// An answer.
-    Done(Answer),
+    Done(Rendered),
     /// A refusal.
     Refused(ApiError),
     /// A stream.
@@ -64,11 +65,13 @@ pub enum Reply {
 /// Handles one request and notes it.
 pub async fn handle(shared: &Arc<Shared>, call: Call) -> Reply {
     let user = User::of(call.authorization.as_deref());
-    let route = route::parse(&call.path);
+    let route = route::parse(&shared.store().served, &call.path);
     let query = Query::parse(&call.query);
     let asked = asked(&call, &route, &query, user.as_ref());
     if let Ok(Route::Testbed(what)) = &route {
-        return control::handle(shared, &call, what).map_or_else(Reply::Refused, Reply::Done);
+        return control::handle(shared, &call, what)
+            .and_then(|answer| answer.render(Form::PLAIN))
+            .map_or_else(Reply::Refused, Reply::Done);
     }
     let fault = meet(shared, &asked).await;
     let reply = match fault {
@@ -154,16 +157,19 @@ async fn answer(
 ) -> Result<Reply, ApiError> {
     let user = user.ok_or_else(ApiError::unauthorized)?;
     let open = matches!(route, Ok(Route::Health | Route::Version));
-    match route {
-        Ok(Route::Objects(target)) => objects(shared, &user, &target, query, asked, call).await,
-        _ if user == User::Anonymous && !open => Err(ApiError::forbidden_path(&user.name(), &asked.verb, &call.path)),
-        Ok(Route::Health) => Ok(Reply::Done(Answer::encoded(200, Bytes::from_static(b"ok")))),
-        Ok(Route::Version) => Ok(Reply::Done(Answer::json(200, &discovery::version()))),
-        Ok(Route::Discovery(path)) => discovery::answer(&path).map(Reply::Done),
-        Ok(Route::AccessReview) => review::answer(&shared.store(), &user, json_body(call)?).map(Reply::Done),
-        Ok(Route::Testbed(_)) => Err(ApiError::no_such_path()),
-        Err(error) => Err(error),
-    }
+    let answer = match route {
+        Ok(Route::Objects(target)) => return objects(shared, &user, &target, query, asked, call).await,
+        _ if user == User::Anonymous && !open => {
+            return Err(ApiError::forbidden_path(&user.name(), &asked.verb, &call.path));
+        }
+        Ok(Route::Health) => Answer::ok(),
+        Ok(Route::Version) => Answer::json(200, &discovery::version()),
+        Ok(Route::Discovery(path)) => discovery::answer(&shared.store().served, &path, &call.accept)?,
+        Ok(Route::AccessReview) => review::answer(&shared.store(), &user, json_body(call, None)?)?,
+        Ok(Route::Testbed(_)) => return Err(ApiError::no_such_path()),
+        Err(error) => return Err(error),
+    };
+    answer.render(Form::PLAIN).map(Reply::Done)
 }
 
 async fn objects(
@@ -179,7 +185,7 @@ async fn objects(
     let of = |name: &str| query.get(name).unwrap_or_default().to_owned();
     let selector = Selector::parse(target.kind, &of("labelSelector"), &of("fieldSelector"))?;
     authorizer::authorize(&shared.store(), user, verb, target, &selector.fields)?;
-    check_accept(&call.accept)?;
+    let form = Form::parse(&call.accept)?;
     let writer = Writer {
         user,
         now: shared.now(),
@@ -192,7 +198,7 @@ async fn objects(
                 shared.reach(version).await?;
             }
             let page = list::page(&shared.store(), target.kind, &target.prefix(), &options)?;
-            Answer::encoded(200, page.encode(target.kind))
+            Answer::list(target.kind, page)
         }
         "watch" => {
             let options = WatchOptions::parse(query, selector)?;
@@ -204,12 +210,13 @@ async fn objects(
                 shared,
                 asked.clone(),
                 target,
+                form,
                 options,
             ))));
         }
         "get" => get(shared, target, query).await?,
         "create" => {
-            let body = json_body(call)?;
+            let body = json_body(call, Some(target))?;
             let mut store = shared.store();
             match target.subresource.as_str() {
                 "" => writes::create(&mut store, &writer, target, body)?,
@@ -217,9 +224,9 @@ async fn objects(
                 _ => writes::evict(&mut store, &writer, target, &body)?,
             }
         }
-        "update" => writes::replace(&mut shared.store(), &writer, target, json_body(call)?)?,
+        "update" => writes::replace(&mut shared.store(), &writer, target, json_body(call, Some(target))?)?,
         "patch" => {
-            let patch = Patch::parse(&call.content_type, &call.body)?;
+            let patch = Patch::parse(target.kind, &call.content_type, &call.body)?;
             writes::patch(&mut shared.store(), &writer, target, &patch)?
         }
         _ => {
@@ -236,7 +243,7 @@ async fn objects(
             }
         }
     };
-    Ok(Reply::Done(answer))
+    answer.render(form).map(Reply::Done)
 }
 
 async fn get(shared: &Shared, target: &Target, query: &Query) -> Result<Answer, ApiError> {
@@ -246,52 +253,30 @@ async fn get(shared: &Shared, target: &Target, query: &Query) -> Result<Answer, 
     let store = shared.store();
     let object = store.get(target.kind, &target.key());
     object
-        .map(|object| Answer::object(200, object))
+        .map(|object| Answer::object(200, target.kind, object))
         .ok_or_else(|| ApiError::not_found(target.kind, &target.name))
 }
 
 fn check_subresource(verb: &str, target: &Target) -> Result<(), ApiError> {
-    match (target.subresource.as_str(), target.kind.kind, verb) {
-        ("", _, _) => Ok(()),
-        ("status", _, "get" | "update" | "patch") if target.kind.status => Ok(()),
-        ("binding" | "eviction", "Pod", "create") => Ok(()),
-        ("status", _, _) if target.kind.status => Err(ApiError::method_not_allowed()),
-        ("binding" | "eviction", "Pod", _) => Err(ApiError::method_not_allowed()),
-        _ => Err(ApiError::no_such_resource()),
+    if target.subresource.is_empty() {
+        return Ok(());
+    }
+    let parts = target.kind.subresources();
+    match parts.iter().find(|part| part.name == target.subresource) {
+        Some(part) if part.verbs.contains(&verb) => Ok(()),
+        Some(_) => Err(ApiError::method_not_allowed()),
+        None if target.kind.custom => Err(ApiError::no_such_path()),
+        None => Err(ApiError::no_such_resource()),
     }
 }
 
-/// Only plain JSON is spoken; a client that also takes it gets it.
-fn check_accept(accept: &str) -> Result<(), ApiError> {
-    let plain = |part: &str| {
-        let mut words = part.split(';').map(str::trim);
-        let json = matches!(words.next(), Some("application/json" | "application/*" | "*/*" | ""));
-        json && !words.any(|word| word.starts_with("as="))
-    };
-    if accept.split(',').map(str::trim).any(plain) {
-        Ok(())
-    } else {
-        Err(ApiError::not_acceptable())
-    }
-}
-
-fn json_body(call: &Call) -> Result<Value, ApiError> {
+fn json_body(call: &Call, target: Option<&Target>) -> Result<Value, ApiError> {
     let media = call.content_type.split(';').next().unwrap_or_default().trim();
     if !matches!(media, "" | "application/json") {
         return Err(ApiError::unsupported_media("application/json"));
     }
-    serde_json::from_slice(&call.body).map_err(|error| match route::parse(&call.path) {
-        Ok(Route::Objects(target)) => undecodable(target.kind, &error.to_string()),
-        _ => ApiError::bad_request(error.to_string()),
+    serde_json::from_slice(&call.body).map_err(|error| match target {
+        Some(target) => undecodable(target.kind, &error.to_string()),
+        None => ApiError::bad_request(error.to_string()),
     })
-}
-
-/// The body of a refusal.
-#[must_use]
-pub fn refusal(error: &ApiError) -> Bytes {
-    if error.is_plain() {
-        format!("{}\n", error.message).into()
-    } else {
-        json!(error.to_status()).to_string().into()
-    }
 }

@@ -2,9 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use super::kinds::Kind;
 use super::selector::Selector;
 use super::stored::Stored;
 
@@ -35,20 +32,14 @@ pub struct Event {
 // === impl Change ===
 
 impl Change {
-    /// How a watch line begins.
+    /// As a watch names it.
     #[must_use]
-    pub fn opening(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
-            Change::Added => r#"{"type":"ADDED","object":"#,
-            Change::Modified => r#"{"type":"MODIFIED","object":"#,
-            Change::Deleted => r#"{"type":"DELETED","object":"#,
+            Change::Added => "ADDED",
+            Change::Modified => "MODIFIED",
+            Change::Deleted => "DELETED",
         }
-    }
-
-    /// The watch line that tells of `body`.
-    #[must_use]
-    pub fn line(self, body: &[u8]) -> Bytes {
-        [self.opening().as_bytes(), body, b"}\n"].concat().into()
     }
 }
 
@@ -58,31 +49,23 @@ impl Event {
     /// What a watcher of `prefix` and `selector` hears of this write, if anything: an object that stops to match
     /// is DELETED, one that begins to match is ADDED.
     #[must_use]
-    pub fn told(&self, kind: &'static Kind, prefix: &str, selector: &Selector) -> Option<Bytes> {
-        if !self.object.key.starts_with(prefix) {
+    pub fn told(&self, prefix: &str, selector: &Selector) -> Option<(Change, Arc<Stored>)> {
+        if !self.object.key().starts_with(prefix) {
             return None;
         }
-        let after = self.change != Change::Deleted && selector.matches(&self.object.value);
-        let before = self
-            .previous
-            .as_deref()
-            .filter(|previous| selector.matches(&previous.value));
+        let after = self.change != Change::Deleted && selector.matches(&self.object);
+        let before = self.previous.as_ref().filter(|previous| selector.matches(previous));
         let seen = match (before, after) {
             (None, false) => return None,
             (None, true) => Change::Added,
             (Some(_), true) => Change::Modified,
             (Some(_), false) => Change::Deleted,
         };
-        if seen == self.change {
-            return Some(self.object.line());
-        }
-        match (seen, before) {
-            (Change::Deleted, Some(previous)) => {
-                let value = previous.value.clone();
-                Some(Stored::new(kind, previous.key.clone(), value, self.version, seen).line())
-            }
-            (_, _) => Some(seen.line(&self.object.body())),
-        }
+        let object = match (seen, self.change, before) {
+            (Change::Deleted, Change::Modified, Some(previous)) => Arc::new(previous.at(self.version)),
+            _ => Arc::clone(&self.object),
+        };
+        Some((seen, object))
     }
 }
 
@@ -92,11 +75,11 @@ mod tests {
     use crate::apiserver::kinds;
     use serde_json::{Value, json};
 
-    fn told(before: Option<&str>, after: Option<&str>) -> Option<(String, Value)> {
+    fn told(before: Option<&str>, after: Option<&str>) -> Option<(&'static str, Value)> {
         let kind = kinds::find("", "v1", "pods").unwrap();
-        let state = |node: &str, version, change| {
+        let state = |node: &str, version| {
             let value = json!({ "metadata": { "name": "a" }, "spec": { "nodeName": node } });
-            Arc::new(Stored::new(kind, "ns/a".to_owned(), value, version, change))
+            Arc::new(Stored::new("ns/a", value, version))
         };
         let change = match (before, after) {
             (None, _) => Change::Added,
@@ -106,21 +89,21 @@ mod tests {
         let event = Event {
             version: 2,
             change,
-            object: state(after.or(before).unwrap(), 2, change),
-            previous: before.map(|node| state(node, 1, Change::Added)),
+            object: state(after.or(before).unwrap(), 2),
+            previous: before.map(|node| state(node, 1)),
         };
         let selector = Selector::parse(kind, "", "spec.nodeName=n").unwrap();
-        let line: Value = serde_json::from_slice(&event.told(kind, "ns/", &selector)?).unwrap();
-        Some((line["type"].as_str().unwrap().to_owned(), line["object"].clone()))
+        let (change, object) = event.told("ns/", &selector)?;
+        Some((change.name(), object.value()))
     }
 
     #[test]
     fn a_selector_decides_on_the_state_before_and_after() {
-        let kind_of = |before, after| told(before, after).map(|(kind, _)| kind);
-        assert_eq!(kind_of(None, Some("n")).as_deref(), Some("ADDED"));
-        assert_eq!(kind_of(Some(""), Some("n")).as_deref(), Some("ADDED"));
-        assert_eq!(kind_of(Some("n"), Some("n")).as_deref(), Some("MODIFIED"));
-        assert_eq!(kind_of(Some("n"), None).as_deref(), Some("DELETED"));
+        let kind_of = |before, after| told(before, after).map(|(change, _)| change);
+        assert_eq!(kind_of(None, Some("n")), Some("ADDED"));
+        assert_eq!(kind_of(Some(""), Some("n")), Some("ADDED"));
+        assert_eq!(kind_of(Some("n"), Some("n")), Some("MODIFIED"));
+        assert_eq!(kind_of(Some("n"), None), Some("DELETED"));
         assert_eq!(kind_of(Some(""), Some("m")), None);
     }
 
@@ -130,6 +113,5 @@ mod tests {
         assert_eq!(change, "DELETED");
         assert_eq!(object["spec"]["nodeName"], "n");
         assert_eq!(object["metadata"]["resourceVersion"], "2");
-        assert_eq!(object["kind"], "Pod");
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::unfold;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WARNING};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, RETRY_AFTER, VARY, WARNING,
+};
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -15,7 +17,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::answer::Answer;
+use super::accept::Media;
+use super::answer::Rendered;
+use super::encode;
 use super::error::ApiError;
 use super::handler::{self, Call, Reply};
 use super::shared::Shared;
@@ -23,8 +27,7 @@ use super::watch::Watch;
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// Serves one connection until it ends; how it ends is the client's affair.
 pub async fn serve(shared: Arc<Shared>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
@@ -57,17 +60,27 @@ async fn respond(shared: Arc<Shared>, connection: u64, request: Request<Incoming
         method: head.method,
         body,
     };
+    let refusals = Media::of_refusal(&call.accept);
+    let known = header(IF_NONE_MATCH);
     match handler::handle(&shared, call).await {
-        Reply::Done(answer) => Ok(done(answer)),
-        Reply::Refused(error) => Ok(refused(&error)),
-        Reply::Watch(watch) => Ok(response(200, JSON, stream(*watch))),
+        Reply::Done(answer) => Ok(done(answer.unless_known(known.as_deref()))),
+        Reply::Refused(error) => Ok(refused(&error, refusals)),
+        Reply::Watch(watch) => Ok(response(200, watch.form().media.stream_type(), stream(*watch))),
         // An error of the service closes the connection with nothing sent.
         Reply::Lost => Err(io::Error::other("lost by a fault")),
     }
 }
 
-fn done(answer: Answer) -> Response<Body> {
-    let mut response = response(answer.code, JSON, full(answer.body));
+fn done(answer: Rendered) -> Response<Body> {
+    let mut response = response(answer.code, answer.content_type, full(answer.body));
+    if let Some(etag) = answer.etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+        response.headers_mut().insert(ETAG, etag);
+        response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    }
+    if response.status() == StatusCode::NOT_MODIFIED {
+        // There is no content that could have a type.
+        response.headers_mut().remove(CONTENT_TYPE);
+    }
     for warning in &answer.warnings {
         if let Ok(value) = format!("299 - {warning:?}").parse() {
             response.headers_mut().append(WARNING, value);
@@ -76,19 +89,25 @@ fn done(answer: Answer) -> Response<Body> {
     response
 }
 
-fn refused(error: &ApiError) -> Response<Body> {
-    let media = if error.is_plain() { PLAIN } else { JSON };
-    let mut response = response(error.code, media, full(handler::refusal(error)));
+fn refused(error: &ApiError, media: Media) -> Response<Body> {
+    let mut response = if error.is_plain() {
+        response(error.code, PLAIN, full(format!("{}\n", error.message).into()))
+    } else {
+        let status = encode::status(media, &error.to_status());
+        response(error.code, media.content_type(), full(status))
+    };
     if let Some(seconds) = error.retry_after() {
         response.headers_mut().insert(RETRY_AFTER, seconds.into());
     }
     response
 }
 
-fn response(code: u16, media: HeaderValue, body: Body) -> Response<Body> {
+fn response(code: u16, media: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(CONTENT_TYPE, media);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media));
     response
 }
 
@@ -97,9 +116,9 @@ fn full(body: Bytes) -> Body {
 }
 
 fn stream(watch: Watch) -> Body {
-    let lines = unfold(watch, |mut watch| async move {
-        let line = watch.next().await?;
-        Some((line.map(Frame::data), watch))
+    let events = unfold(watch, |mut watch| async move {
+        let event = watch.next().await?;
+        Some((event.map(Frame::data), watch))
     });
-    StreamBody::new(lines).boxed_unsync()
+    StreamBody::new(events).boxed_unsync()
 }

@@ -1,11 +1,20 @@
-//! The kinds that are served, one row each: everything in which they differ.
+//! The kinds that are served: everything in which they differ.
+//!
+//! `built_in` ones are always there, `custom` ones come and go with their definitions; `served` knows both.
+
+pub mod built_in;
+pub mod custom;
+pub mod served;
+pub mod subresource;
+
+pub use built_in::find;
 
 /// What is particular about one kind of object.
 #[derive(Debug)]
 pub struct Kind {
     /// API group, empty for the core group.
     pub group: &'static str,
-    /// The one version that is served.
+    /// The version under which it is served.
     pub version: &'static str,
     /// Plural name, as in the path.
     pub resource: &'static str,
@@ -31,9 +40,24 @@ pub struct Kind {
     pub fields: Option<&'static [&'static str]>,
     /// The fields of an object beside its metadata; any other is dropped with a warning.
     pub body: &'static [&'static str],
+    /// Whether a definition made it: then any field is kept, nothing is known of its lists, and an object that is sent
+    /// has to say what it is.
+    pub custom: bool,
     /// What the encoder adds to an object that has nothing but metadata (seen in bookmarks).
     pub hollow: &'static str,
 }
+
+/// The verbs of every kind that is kept.
+const VERBS: &[&str] = &[
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
 
 /// What a deletion without a policy does about an object's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,189 +68,6 @@ pub enum Dependents {
     Background,
     /// The `orphan` finalizer.
     Orphan,
-}
-
-const POD_FIELDS: &[&str] = &[
-    "spec.nodeName",
-    "spec.host",
-    "spec.restartPolicy",
-    "spec.schedulerName",
-    "spec.serviceAccountName",
-    "spec.hostNetwork",
-    "status.phase",
-    "status.podIP",
-    "status.podIPs",
-    "status.nominatedNodeName",
-];
-
-const EVENT_FIELDS: &[&str] = &[
-    "involvedObject.kind",
-    "involvedObject.namespace",
-    "involvedObject.name",
-    "involvedObject.uid",
-    "involvedObject.apiVersion",
-    "involvedObject.resourceVersion",
-    "involvedObject.fieldPath",
-    "reason",
-    "reportingComponent",
-    "source",
-    "type",
-];
-
-const EVENT_BODY: &[&str] = &[
-    "action",
-    "count",
-    "deprecatedCount",
-    "deprecatedFirstTimestamp",
-    "deprecatedLastTimestamp",
-    "deprecatedSource",
-    "eventTime",
-    "firstTimestamp",
-    "involvedObject",
-    "lastTimestamp",
-    "message",
-    "note",
-    "reason",
-    "regarding",
-    "related",
-    "reportingComponent",
-    "reportingController",
-    "reportingInstance",
-    "series",
-    "source",
-    "type",
-];
-
-/// Every kind that is served.
-pub static KINDS: &[Kind] = &[
-    Kind {
-        graceful: true,
-        generation: true,
-        answers_object: true,
-        fields: Some(POD_FIELDS),
-        hollow: r#","spec":{"containers":null},"status":{}"#,
-        ..Kind::core("pods", "Pod").with_status()
-    },
-    Kind {
-        fields: Some(&["spec.unschedulable"]),
-        ..Kind::core("nodes", "Node").with_status().cluster()
-    },
-    Kind {
-        answers_object: true,
-        fields: Some(&["status.phase"]),
-        hollow: r#","spec":{},"status":{}"#,
-        ..Kind::core("namespaces", "Namespace").with_status().cluster()
-    },
-    Kind {
-        create_on_update: true,
-        dependents: Dependents::Unsupported,
-        body: EVENT_BODY,
-        fields: Some(EVENT_FIELDS),
-        ..Kind::core("events", "Event")
-    },
-    Kind {
-        body: &["data", "binaryData", "immutable"],
-        ..Kind::core("configmaps", "ConfigMap")
-    },
-    Kind {
-        fields: Some(&["type"]),
-        body: &["data", "stringData", "type", "immutable"],
-        ..Kind::core("secrets", "Secret")
-    },
-    Kind {
-        answers_object: true,
-        fields: Some(&["spec.clusterIP", "spec.type"]),
-        ..Kind::core("services", "Service").with_status()
-    },
-    Kind {
-        answers_object: true,
-        body: &["secrets", "imagePullSecrets", "automountServiceAccountToken"],
-        ..Kind::core("serviceaccounts", "ServiceAccount")
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::core("persistentvolumes", "PersistentVolume")
-            .with_status()
-            .cluster()
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::core("persistentvolumeclaims", "PersistentVolumeClaim").with_status()
-    },
-    Kind {
-        generation: true,
-        dependents: Dependents::Orphan,
-        fields: Some(&["status.replicas"]),
-        ..Kind::core("replicationcontrollers", "ReplicationController").with_status()
-    },
-    Kind {
-        versioned_update: true,
-        create_on_update: true,
-        hollow: r#","spec":{}"#,
-        ..Kind::of("coordination.k8s.io", "v1", "leases", "Lease")
-    },
-    Kind {
-        create_on_update: true,
-        dependents: Dependents::Unsupported,
-        body: EVENT_BODY,
-        ..Kind::of("events.k8s.io", "v1", "events", "Event")
-    },
-    Kind {
-        generation: true,
-        ..Kind::of("apps", "v1", "daemonsets", "DaemonSet").with_status()
-    },
-    Kind {
-        generation: true,
-        ..Kind::of("apps", "v1", "deployments", "Deployment").with_status()
-    },
-    Kind {
-        generation: true,
-        ..Kind::of("apps", "v1", "replicasets", "ReplicaSet").with_status()
-    },
-    Kind {
-        generation: true,
-        ..Kind::of("apps", "v1", "statefulsets", "StatefulSet").with_status()
-    },
-    Kind {
-        generation: true,
-        dependents: Dependents::Orphan,
-        fields: Some(&["status.successful"]),
-        ..Kind::of("batch", "v1", "jobs", "Job").with_status()
-    },
-    Kind {
-        generation: true,
-        ..Kind::of("batch", "v1", "cronjobs", "CronJob").with_status()
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::of("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment")
-            .with_status()
-            .cluster()
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::of("storage.k8s.io", "v1", "csinodes", "CSINode").cluster()
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::of("storage.k8s.io", "v1", "csidrivers", "CSIDriver").cluster()
-    },
-];
-
-/// The kind behind a path, if it is served.
-#[must_use]
-pub fn find(group: &str, version: &str, resource: &str) -> Option<&'static Kind> {
-    KINDS
-        .iter()
-        .find(|kind| kind.resource == resource && kind.group == group && kind.version == version)
-}
-
-/// The kind that an object says it is, if it is served.
-#[must_use]
-pub fn of_object(api_version: &str, kind: &str) -> Option<&'static Kind> {
-    KINDS
-        .iter()
-        .find(|row| row.kind == kind && row.api_version() == api_version)
 }
 
 // === impl Kind ===
@@ -248,6 +89,7 @@ impl Kind {
             dependents: Dependents::Background,
             fields: None,
             body: &["spec", "status"],
+            custom: false,
             hollow: "",
         }
     }
@@ -264,6 +106,17 @@ impl Kind {
     const fn cluster(mut self) -> Self {
         self.namespaced = false;
         self
+    }
+
+    /// What may be done with it.
+    #[must_use]
+    pub fn verbs(&self) -> &'static [&'static str] {
+        // Nobody empties a cluster in one request.
+        if self.resource == "namespaces" && self.group.is_empty() {
+            &["create", "delete", "get", "list", "patch", "update", "watch"]
+        } else {
+            VERBS
+        }
     }
 
     /// As in `apiVersion`: `v1`, `apps/v1`.

@@ -4,8 +4,6 @@ pub mod token;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::error::{ApiError, Cause};
 use super::kinds::Kind;
 use super::query::Query;
@@ -39,10 +37,13 @@ enum From {
 /// One page.
 #[derive(Debug)]
 pub struct Page {
-    version: u64,
-    items: Vec<Arc<Stored>>,
+    /// The version of what is listed.
+    pub version: u64,
+    /// The objects.
+    pub items: Vec<Arc<Stored>>,
+    /// How many follow, if that is known.
+    pub remaining: Option<usize>,
     next: Option<Token>,
-    remaining: Option<usize>,
 }
 
 // === impl ListOptions ===
@@ -140,10 +141,14 @@ fn check_combination(query: &Query, version: Option<&str>, matching: Option<&str
 /// The state that is asked for is no longer known.
 pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOptions) -> Result<Page, ApiError> {
     let table = store.table(kind);
-    let (version, start) = match &options.from {
-        From::Now | From::NotOlder(_) => (store.version(), String::new()),
-        From::Exactly(version) => (*version, String::new()),
-        From::Continued(token) => (token.version.unwrap_or(store.version()), token.start_below(prefix)),
+    let (version, start, seen) = match &options.from {
+        From::Now | From::NotOlder(_) => (store.version(), String::new(), 0),
+        From::Exactly(version) => (*version, String::new(), 0),
+        From::Continued(token) => (
+            token.version.unwrap_or(store.version()),
+            token.start_below(prefix),
+            token.seen,
+        ),
     };
     let objects = table
         .range_at(prefix, &start, version)
@@ -151,18 +156,24 @@ pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOpti
             From::Continued(token) => ApiError::continue_expired(token.inconsistent().encode()),
             _ => ApiError::expired("The resourceVersion for the provided list is too old."),
         })?;
-    let mut matching = objects
-        .into_iter()
-        .filter(|object| options.selector.matches(&object.value));
+    let mut matching = objects.filter(|object| options.selector.matches(object));
     let items: Vec<Arc<Stored>> = matching
         .by_ref()
         .take(options.limit.unwrap_or(usize::MAX))
         .cloned()
         .collect();
-    let rest = if options.limit.is_some() { matching.count() } else { 0 };
-    let last = items.last().filter(|_| rest > 0);
-    let next = last.map(|last| Token::after(version, last.key.strip_prefix(prefix).unwrap_or(&last.key)));
-    let remaining = (rest > 0 && options.selector.is_empty()).then_some(rest);
+    let more = options.limit.is_some() && matching.next().is_some();
+    let seen = seen + items.len();
+    let last = items.last().filter(|_| more);
+    let next = last.map(|last| Token::after(version, last.key().strip_prefix(prefix).unwrap_or(last.key()), seen));
+    let remaining = (more && options.selector.is_empty()).then(|| {
+        if prefix.is_empty() {
+            // Of a million objects, not all are counted again for each page.
+            table.len_at(version).saturating_sub(seen).max(1)
+        } else {
+            1 + matching.count()
+        }
+    });
     Ok(Page {
         version,
         items,
@@ -174,39 +185,36 @@ pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOpti
 // === impl Page ===
 
 impl Page {
-    /// The list as it is sent.
+    /// All of `items`, as they were at `version`.
     #[must_use]
-    pub fn encode(&self, kind: &'static Kind) -> Bytes {
-        let mut metadata = format!(r#""resourceVersion":"{}""#, self.version);
-        if let Some(next) = &self.next {
-            metadata.push_str(&format!(r#","continue":"{}""#, next.encode()));
+    pub fn of_all(version: u64, items: Vec<Arc<Stored>>) -> Self {
+        Page {
+            version,
+            items,
+            next: None,
+            remaining: None,
+        }
+    }
+
+    /// The continue token, if this is not the last page.
+    #[must_use]
+    pub fn next(&self) -> Option<String> {
+        self.next.as_ref().map(Token::encode)
+    }
+
+    /// The metadata of the list as JSON. Lists of custom objects say even that they do not continue.
+    #[must_use]
+    pub fn metadata(&self, custom: bool) -> String {
+        let mut metadata = format!(r#"{{"resourceVersion":"{}""#, self.version);
+        if let Some(next) = self.next().or_else(|| custom.then(String::new)) {
+            metadata.push_str(&format!(r#","continue":"{next}""#));
         }
         if let Some(remaining) = self.remaining {
             metadata.push_str(&format!(r#","remainingItemCount":{remaining}"#));
         }
-        encode_items(kind, &metadata, &self.items)
+        metadata.push('}');
+        metadata
     }
-}
-
-/// A list of `items` whose metadata has the fields of `metadata`.
-#[must_use]
-pub fn encode_items(kind: &'static Kind, metadata: &str, items: &[Arc<Stored>]) -> Bytes {
-    let size: usize = items.iter().map(|item| item.body().len() + 1).sum();
-    let head = format!(
-        r#"{{"kind":"{}List","apiVersion":"{}","metadata":{{{metadata}}},"items":["#,
-        kind.kind,
-        kind.api_version()
-    );
-    let mut list = Vec::with_capacity(head.len() + size + 3);
-    list.extend_from_slice(head.as_bytes());
-    for (index, item) in items.iter().enumerate() {
-        if index > 0 {
-            list.push(b',');
-        }
-        item.append_item(&mut list);
-    }
-    list.extend_from_slice(b"]}\n");
-    list.into()
 }
 
 #[cfg(test)]

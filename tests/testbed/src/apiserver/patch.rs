@@ -21,6 +21,7 @@ pub enum Patch {
 
 const ACCEPTED: &str =
     "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json";
 
 // === impl Patch ===
 
@@ -29,7 +30,7 @@ impl Patch {
     ///
     /// # Errors
     /// A type that is not served, or a body that is no patch.
-    pub fn parse(content_type: &str, body: &[u8]) -> Result<Self, ApiError> {
+    pub fn parse(kind: &'static Kind, content_type: &str, body: &[u8]) -> Result<Self, ApiError> {
         let media = content_type.split(';').next().unwrap_or_default().trim();
         let unreadable = |error: serde_json::Error| ApiError::bad_request(format!("error decoding patch: {error}"));
         let map = || match serde_json::from_slice(body).map_err(unreadable)? {
@@ -38,8 +39,10 @@ impl Patch {
         };
         match media {
             "application/merge-patch+json" => Ok(Patch::Merge(map()?)),
-            "application/strategic-merge-patch+json" => Ok(Patch::Strategic(map()?)),
+            // How the lists of a custom kind are merged, nobody knows.
+            "application/strategic-merge-patch+json" if !kind.custom => Ok(Patch::Strategic(map()?)),
             "application/json-patch+json" => serde_json::from_slice(body).map(Patch::Json).map_err(unreadable),
+            _ if kind.custom => Err(ApiError::unsupported_media(ACCEPTED_CUSTOM)),
             _ => Err(ApiError::unsupported_media(ACCEPTED)),
         }
     }
@@ -77,7 +80,12 @@ mod tests {
     }
 
     fn apply(media: &str, patch: &Value, object: &Value) -> Result<Value, ApiError> {
-        Patch::parse(&format!("application/{media}+json"), patch.to_string().as_bytes())?.apply(pods(), object)
+        Patch::parse(
+            pods(),
+            &format!("application/{media}+json"),
+            patch.to_string().as_bytes(),
+        )?
+        .apply(pods(), object)
     }
 
     #[test]
@@ -102,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_patch_of_another_type_is_told_which_are_served() {
-        let error = Patch::parse("application/json", b"{}").unwrap_err();
+        let error = Patch::parse(pods(), "application/json", b"{}").unwrap_err();
         assert_eq!(error.code, 415);
         assert!(error.message.contains("application/merge-patch+json"));
     }

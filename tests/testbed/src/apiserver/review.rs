@@ -6,7 +6,6 @@ use super::answer::Answer;
 use super::authorizer;
 use super::error::ApiError;
 use super::identity::User;
-use super::kinds::KINDS;
 use super::object::text;
 use super::route::Target;
 use super::selector::fields::FieldSelector;
@@ -38,12 +37,9 @@ fn decide(store: &Store, user: &User, wish: &Value) -> Result<(bool, String), Ap
     if *user == User::Admin {
         return Ok((true, String::new()));
     }
-    let served = |group: &str, resource: &str| {
-        KINDS
-            .iter()
-            .find(|kind| kind.group == group && kind.resource == resource)
-    };
-    let Some(kind) = served(text(wish, "/group"), text(wish, "/resource")) else {
+    let (group, resource) = (text(wish, "/group"), text(wish, "/resource"));
+    let mut served = store.served.all();
+    let Some(kind) = served.find(|kind| kind.group == group && kind.resource == resource) else {
         return Ok((false, String::new()));
     };
     let target = Target {

@@ -3,7 +3,9 @@
 use percent_encoding::percent_decode_str;
 
 use super::error::ApiError;
-use super::kinds::{self, KINDS, Kind};
+use super::kinds::Kind;
+use super::kinds::built_in::KINDS;
+use super::kinds::served::Served;
 
 /// What a path addresses.
 #[derive(Debug)]
@@ -38,23 +40,34 @@ pub struct Target {
 /// Reads a path.
 ///
 /// # Errors
-/// The path leads nowhere.
-pub fn parse(path: &str) -> Result<Route, ApiError> {
+/// The path leads nowhere, or to where nobody can be reached.
+pub fn parse(served: &Served, path: &str) -> Result<Route, ApiError> {
     let parts: Vec<String> = path.trim_matches('/').split('/').map(decode).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     match parts.as_slice() {
         ["healthz" | "livez" | "readyz", ..] => Ok(Route::Health),
         ["version"] => Ok(Route::Version),
-        ["api" | "apis"] | ["api", "v1"] | ["apis", _, _] => Ok(Route::Discovery(owned(&parts))),
-        ["api", "v1", rest @ ..] => objects("", "v1", rest),
+        ["api" | "apis"] | ["api", "v1"] | ["apis", _] => Ok(Route::Discovery(owned(&parts))),
+        ["api", "v1", rest @ ..] => objects(served, "", "v1", rest),
+        ["api", _, ..] => Err(ApiError::no_such_resource()),
         ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] => Ok(Route::AccessReview),
-        ["apis", group, version, rest @ ..] if is_served(group, version) => objects(group, version, rest),
+        ["apis", group, version, ..] if is_unheard_of(served, group, version) => Err(ApiError::no_such_resource()),
+        ["apis", _, _] => Ok(Route::Discovery(owned(&parts))),
+        ["apis", group, version, rest @ ..] => objects(served, group, version, rest),
         ["testbed", rest @ ..] => Ok(Route::Testbed(rest.join("/"))),
         _ => Err(ApiError::no_such_path()),
     }
 }
 
-fn objects(group: &str, version: &str, parts: &[&str]) -> Result<Route, ApiError> {
+fn objects(served: &Served, group: &str, version: &str, parts: &[&str]) -> Result<Route, ApiError> {
+    if served.is_away(group, version) {
+        return Err(ApiError::away());
+    }
+    let missing = if is_built_in(group) {
+        ApiError::no_such_resource
+    } else {
+        ApiError::no_such_path
+    };
     let (namespace, parts) = match parts {
         ["namespaces", _, "status" | "finalize"] => ("", parts),
         ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
@@ -64,12 +77,12 @@ fn objects(group: &str, version: &str, parts: &[&str]) -> Result<Route, ApiError
         [resource] => (*resource, "", ""),
         [resource, name] => (*resource, *name, ""),
         [resource, name, subresource] => (*resource, *name, *subresource),
-        _ => return Err(ApiError::no_such_resource()),
+        _ => return Err(missing()),
     };
-    let kind = kinds::find(group, version, resource).ok_or_else(ApiError::no_such_resource)?;
+    let kind = served.find(group, version, resource).ok_or_else(missing)?;
     let homeless = kind.namespaced && namespace.is_empty() && !name.is_empty();
     if homeless || (!kind.namespaced && !namespace.is_empty()) {
-        return Err(ApiError::no_such_resource());
+        return Err(missing());
     }
     Ok(Route::Objects(Target {
         kind,
@@ -79,8 +92,14 @@ fn objects(group: &str, version: &str, parts: &[&str]) -> Result<Route, ApiError
     }))
 }
 
-fn is_served(group: &str, version: &str) -> bool {
-    KINDS.iter().any(|kind| kind.group == group && kind.version == version)
+/// A missing resource of a built-in group is told by a `Status`, any other by a bare text.
+fn is_built_in(group: &str) -> bool {
+    KINDS.iter().any(|kind| kind.group == group)
+}
+
+/// Whether a built-in group has no such version.
+fn is_unheard_of(served: &Served, group: &str, version: &str) -> bool {
+    is_built_in(group) && !served.has(group, version) && !served.is_away(group, version)
 }
 
 fn decode(part: &str) -> String {
@@ -126,7 +145,7 @@ mod tests {
     use super::*;
 
     fn target(path: &str) -> (String, String, String) {
-        match parse(path) {
+        match parse(&Served::default(), path) {
             Ok(Route::Objects(target)) => (target.resource(), target.namespace, target.name),
             other => panic!("{path}: {other:?}"),
         }
@@ -161,10 +180,11 @@ mod tests {
         for (path, plain) in [
             ("/apis/ex.io/v1/foos", true),
             ("/nope", true),
+            ("/apis/apps/v9/foos", false),
             ("/api/v1/foos", false),
             ("/api/v1/pods/a", false),
         ] {
-            let error = parse(path).unwrap_err();
+            let error = parse(&Served::default(), path).unwrap_err();
             assert_eq!((error.code, error.is_plain()), (404, plain), "{path}");
         }
     }

@@ -1,6 +1,7 @@
 //! Pure: what the server makes of an object before it is stored.
 
 pub mod create;
+pub mod definitions;
 pub mod leases;
 pub mod normal;
 pub mod owners;

@@ -3,10 +3,9 @@
 pub mod fields;
 pub mod labels;
 
-use serde_json::Value;
-
 use super::error::ApiError;
 use super::kinds::Kind;
+use super::stored::Stored;
 use fields::FieldSelector;
 use labels::LabelSelector;
 
@@ -43,7 +42,11 @@ impl Selector {
 
     /// Whether this object matches.
     #[must_use]
-    pub fn matches(&self, object: &Value) -> bool {
-        self.fields.matches(object) && self.labels.matches(object)
+    pub fn matches(&self, object: &Stored) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let object = object.value();
+        self.fields.matches(&object) && self.labels.matches(&object)
     }
 }

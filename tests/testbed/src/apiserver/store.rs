@@ -1,15 +1,19 @@
 //! What is stored: one ordered table per kind, one counter of versions, and each table's recent history.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::Bound;
+mod table;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::history::{Change, Event};
-use super::kinds::{KINDS, Kind};
-use super::stored::Stored;
+use super::kinds::Kind;
+use super::kinds::built_in::KINDS;
+use super::kinds::served::Served;
+use super::stored::{ByKey, Stored};
+use table::Table;
 
 /// All objects of all kinds.
 #[derive(Debug)]
@@ -18,25 +22,8 @@ pub struct Store {
     reached: watch::Sender<u64>,
     tables: HashMap<(&'static str, &'static str), Table>,
     history: usize,
-}
-
-/// The objects of one kind and what happened to them lately.
-#[derive(Debug)]
-pub struct Table {
-    objects: BTreeMap<String, Arc<Stored>>,
-    events: VecDeque<Event>,
-    /// How many events have ever been dropped from the front.
-    dropped: u64,
-    /// Nothing is known about what happened up to this version.
-    floor: u64,
-    changed: watch::Sender<()>,
-}
-
-/// What is wrong with a version that a client wants to start from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compacted {
-    /// The oldest version that is still possible.
-    pub floor: u64,
+    /// What is served, which definitions change.
+    pub served: Served,
 }
 
 // === impl Store ===
@@ -54,6 +41,7 @@ impl Store {
             reached: watch::Sender::new(version),
             tables,
             history,
+            served: Served::default(),
         }
     }
 
@@ -78,20 +66,22 @@ impl Store {
     /// One object.
     #[must_use]
     pub fn get(&self, kind: &'static Kind, key: &str) -> Option<&Arc<Stored>> {
-        self.table(kind).objects.get(key)
+        self.table(kind).objects.get(key).map(|ByKey(object)| object)
     }
 
     /// Stores `object` under `key`, new or in place of what is there, under a new version.
-    pub fn put(&mut self, kind: &'static Kind, key: String, object: Value) -> Arc<Stored> {
+    pub fn put(&mut self, kind: &'static Kind, key: &str, object: Value) -> Arc<Stored> {
         let version = self.next();
-        let table = self.table_mut(kind);
-        let change = if table.objects.contains_key(&key) {
+        let stored = Arc::new(Stored::new(key, object, version));
+        let objects = &mut self.table_mut(kind).objects;
+        let previous = objects
+            .replace(ByKey(Arc::clone(&stored)))
+            .map(|ByKey(previous)| previous);
+        let change = if previous.is_some() {
             Change::Modified
         } else {
             Change::Added
         };
-        let stored = Arc::new(Stored::new(kind, key.clone(), object, version, change));
-        let previous = table.objects.insert(key, Arc::clone(&stored));
         self.record(
             kind,
             Event {
@@ -106,15 +96,9 @@ impl Store {
 
     /// Removes an object; the answer is its last state under the version of the removal.
     pub fn remove(&mut self, kind: &'static Kind, key: &str) -> Option<Arc<Stored>> {
-        let previous = self.table_mut(kind).objects.remove(key)?;
+        let ByKey(previous) = self.table_mut(kind).objects.take(key)?;
         let version = self.next();
-        let object = Arc::new(Stored::new(
-            kind,
-            key.to_owned(),
-            previous.value.clone(),
-            version,
-            Change::Deleted,
-        ));
+        let object = Arc::new(previous.at(version));
         self.record(
             kind,
             Event {
@@ -132,6 +116,16 @@ impl Store {
         for table in self.tables.values_mut() {
             table.floor = self.version;
         }
+    }
+
+    /// Lets the table of a kind begin anew, as the server does when the definition of the kind changes: its watches end,
+    /// and whoever comes with an older version is told that it is too old.
+    pub fn restart(&mut self, kind: &'static Kind) {
+        let version = self.version;
+        let table = self.table_mut(kind);
+        table.life += 1;
+        table.floor = version;
+        table.changed.send_replace(());
     }
 
     fn next(&mut self) -> u64 {
@@ -160,118 +154,37 @@ impl Store {
     }
 }
 
-// === impl Table ===
-
-impl Table {
-    fn new(floor: u64) -> Self {
-        Table {
-            objects: BTreeMap::new(),
-            events: VecDeque::new(),
-            dropped: 0,
-            floor,
-            changed: watch::Sender::new(()),
-        }
-    }
-
-    /// Wakes whoever follows this table at each change.
-    #[must_use]
-    pub fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
-    }
-
-    /// The objects whose key starts with `prefix`, from `start` on, in order.
-    pub fn range<'a>(&'a self, prefix: &str, start: &str) -> impl Iterator<Item = &'a Arc<Stored>> + use<'a> {
-        let start = if start > prefix { start } else { prefix };
-        let range = self.objects.range::<str, _>((Bound::Included(start), Bound::Unbounded));
-        let prefix = prefix.to_owned();
-        range
-            .take_while(move |(key, _)| key.starts_with(&prefix))
-            .map(|(_, object)| object)
-    }
-
-    /// As [`Table::range`], but as it was at `version`, which is not in the future.
-    ///
-    /// # Errors
-    /// The history needed for that is gone.
-    pub fn range_at(&self, prefix: &str, start: &str, version: u64) -> Result<Vec<&Arc<Stored>>, Compacted> {
-        self.check(version)?;
-        let mut then: BTreeMap<&str, Option<&Arc<Stored>>> = BTreeMap::new();
-        // From the newest back: the oldest change after `version` decides what was there.
-        for event in self.events.iter().rev().take_while(|event| event.version > version) {
-            then.insert(&event.object.key, event.previous.as_ref());
-        }
-        if then.is_empty() {
-            return Ok(self.range(prefix, start).collect());
-        }
-        for object in self.range(prefix, start) {
-            then.entry(&object.key).or_insert(Some(object));
-        }
-        let wanted = then
-            .into_iter()
-            .filter(|(key, _)| key.starts_with(prefix) && *key >= start);
-        Ok(wanted.filter_map(|(_, object)| object).collect())
-    }
-
-    /// Whether everything after `version` is still known.
-    ///
-    /// # Errors
-    /// It is not.
-    pub fn check(&self, version: u64) -> Result<(), Compacted> {
-        if version < self.floor {
-            Err(Compacted { floor: self.floor })
-        } else {
-            Ok(())
-        }
-    }
-
-    /// The place in the history after the last event.
-    #[must_use]
-    pub fn end(&self) -> u64 {
-        self.dropped + self.events.len() as u64
-    }
-
-    /// The events from `place` on, or `None` if some of them were dropped.
-    pub fn since(&self, place: u64) -> Option<impl Iterator<Item = &Event>> {
-        let skip = usize::try_from(place.checked_sub(self.dropped)?).ok()?;
-        Some(self.events.iter().skip(skip))
-    }
-
-    /// The place in the history of the first event after `version`.
-    #[must_use]
-    pub fn place_after(&self, version: u64) -> u64 {
-        self.dropped + self.events.partition_point(|event| event.version <= version) as u64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::apiserver::kinds;
     use serde_json::json;
+    use table::Compacted;
 
     fn store_of(names: &[&str]) -> (Store, &'static Kind) {
         let kind = kinds::find("", "v1", "configmaps").unwrap();
         let mut store = Store::new(10, 4);
         for name in names {
-            store.put(kind, kind.key("ns", name), json!({ "metadata": { "name": name } }));
+            store.put(kind, &kind.key("ns", name), json!({ "metadata": { "name": name } }));
         }
         (store, kind)
     }
 
-    fn keys<'a>(objects: &[&'a Arc<Stored>]) -> Vec<&'a str> {
-        objects.iter().map(|object| object.key.as_str()).collect()
+    fn keys<'a>(objects: impl Iterator<Item = &'a Arc<Stored>>) -> Vec<&'a str> {
+        objects.map(|object| object.key()).collect()
     }
 
     #[test]
     fn the_past_is_what_it_was() {
         let (mut store, kind) = store_of(&["a", "b"]);
         store.remove(kind, "ns/a");
-        store.put(kind, "ns/c".to_owned(), json!({ "metadata": { "name": "c" } }));
+        store.put(kind, "ns/c", json!({ "metadata": { "name": "c" } }));
         let table = store.table(kind);
-        assert_eq!(keys(&table.range_at("ns/", "", 11).unwrap()), ["ns/a"]);
-        assert_eq!(keys(&table.range_at("ns/", "", 12).unwrap()), ["ns/a", "ns/b"]);
-        assert_eq!(keys(&table.range_at("ns/", "ns/a\0", 12).unwrap()), ["ns/b"]);
-        assert_eq!(keys(&table.range_at("ns/", "", 14).unwrap()), ["ns/b", "ns/c"]);
+        assert_eq!(keys(table.range_at("ns/", "", 11).unwrap()), ["ns/a"]);
+        assert_eq!(keys(table.range_at("ns/", "", 12).unwrap()), ["ns/a", "ns/b"]);
+        assert_eq!(keys(table.range_at("ns/", "ns/a\0", 12).unwrap()), ["ns/b"]);
+        assert_eq!(keys(table.range_at("ns/", "", 14).unwrap()), ["ns/b", "ns/c"]);
+        assert_eq!([11, 12, 13, 14].map(|version| table.len_at(version)), [1, 2, 1, 2]);
     }
 
     #[test]
@@ -291,11 +204,11 @@ mod tests {
         let kind = kinds::find("", "v1", "configmaps").unwrap();
         let mut store = Store::new(0, 4);
         for key in ["a/x", "a-b/x", "b/x"] {
-            store.put(kind, key.to_owned(), json!({}));
+            store.put(kind, key, json!({}));
         }
-        let all: Vec<_> = store.table(kind).range("", "").collect();
-        assert_eq!(keys(&all), ["a-b/x", "a/x", "b/x"]);
-        let one: Vec<_> = store.table(kind).range("a/", "").collect();
-        assert_eq!(keys(&one), ["a/x"]);
+        let all = store.table(kind).range("", "");
+        assert_eq!(keys(all), ["a-b/x", "a/x", "b/x"]);
+        let one = store.table(kind).range("a/", "");
+        assert_eq!(keys(one), ["a/x"]);
     }
 }

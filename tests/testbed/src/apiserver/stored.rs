@@ -1,74 +1,162 @@
-//! One stored state of an object: as a value, and encoded once for every answer and watcher.
+//! One stored state of an object. A simulation keeps a million of them, so that it is text, and a value only on demand.
 
-use std::ops::Range;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::sync::Arc;
 
-use bytes::Bytes;
 use serde_json::Value;
 
-use super::history::Change;
 use super::kinds::Kind;
 use super::object;
+
+/// How each object begins: with its metadata, the only part that some clients want.
+const OPENING: &str = r#"{"metadata":"#;
 
 /// An object as it was at one version.
 #[derive(Debug)]
 pub struct Stored {
-    /// Where it is kept.
-    pub key: String,
-    /// The object without kind and apiVersion, which its table knows.
-    pub value: Value,
     /// The version it was written under.
     pub version: u64,
-    line: Bytes,
-    body: Range<usize>,
-    /// Where the fields after kind and apiVersion begin.
-    fields: usize,
+    /// Where it is kept, then the object as JSON without kind and apiVersion, which whoever asks for it knows.
+    text: Box<str>,
+    key_end: u32,
+    metadata_end: u32,
 }
+
+/// A stored object that is found by its key.
+#[derive(Debug)]
+pub struct ByKey(pub Arc<Stored>);
 
 // === impl Stored ===
 
 impl Stored {
-    /// Encodes `value` as it stands after `change` under `version`.
+    /// Keeps `value` as it was written under `version`.
     #[must_use]
-    pub fn new(kind: &'static Kind, key: String, mut value: Value, version: u64, change: Change) -> Self {
+    pub fn new(key: &str, mut value: Value, version: u64) -> Self {
         object::drop_type(&mut value);
-        object::metadata_mut(&mut value).insert("resourceVersion".to_owned(), version.to_string().into());
-        let mut line = String::with_capacity(1024);
-        line.push_str(change.opening());
-        let start = line.len();
-        line.push_str(&format!(
-            r#"{{"kind":"{}","apiVersion":"{}","#,
-            kind.kind,
-            kind.api_version()
-        ));
-        let fields = line.len();
-        line.push_str(&value.to_string()[1..]);
-        let end = line.len();
-        line.push_str("}\n");
+        let metadata = object::metadata_mut(&mut value);
+        metadata.insert("resourceVersion".to_owned(), version.to_string().into());
+        let metadata = Value::Object(std::mem::take(metadata));
+        if let Value::Object(rest) = &mut value {
+            rest.remove("metadata");
+        }
+        let (metadata, rest) = (metadata.to_string(), value.to_string());
+        let mut text = String::with_capacity(key.len() + OPENING.len() + metadata.len() + rest.len());
+        text.push_str(key);
+        text.push_str(OPENING);
+        text.push_str(&metadata);
+        let metadata_end = place(&text);
+        if rest.len() > 2 {
+            text.push(',');
+        }
+        text.push_str(&rest[1..]);
         Stored {
-            key,
-            value,
             version,
-            line: line.into(),
-            body: start..end,
-            fields,
+            text: text.into(),
+            key_end: place(key),
+            metadata_end,
         }
     }
 
-    /// The watch line of the change that made this state.
+    /// Where it is kept.
     #[must_use]
-    pub fn line(&self) -> Bytes {
-        self.line.clone()
+    pub fn key(&self) -> &str {
+        &self.text[..self.key_end as usize]
     }
 
-    /// The object in full.
+    /// The object without kind and apiVersion.
     #[must_use]
-    pub fn body(&self) -> Bytes {
-        self.line.slice(self.body.clone())
+    pub fn value(&self) -> Value {
+        serde_json::from_str(self.json()).unwrap_or_default()
     }
 
-    /// Appends the object as an item of a list, which names the kind once for all.
-    pub fn append_item(&self, list: &mut Vec<u8>) {
-        list.push(b'{');
-        list.extend_from_slice(&self.line[self.fields..self.body.end]);
+    /// Its metadata as JSON.
+    #[must_use]
+    pub fn metadata(&self) -> &str {
+        &self.text[self.key_end as usize + OPENING.len()..self.metadata_end as usize]
+    }
+
+    /// The same object under another version.
+    #[must_use]
+    pub fn at(&self, version: u64) -> Self {
+        Stored::new(self.key(), self.value(), version)
+    }
+
+    /// Appends the object in full, as one of `kind`.
+    pub fn append(&self, kind: &'static Kind, to: &mut Vec<u8>) {
+        let opening = format!(r#"{{"kind":"{}","apiVersion":"{}","#, kind.kind, kind.api_version());
+        to.extend_from_slice(opening.as_bytes());
+        to.extend_from_slice(&self.json().as_bytes()[1..]);
+    }
+
+    /// Appends the object as an item of a list. If the kind is built in, the list names it once for all.
+    pub fn append_item(&self, kind: &'static Kind, to: &mut Vec<u8>) {
+        if kind.custom {
+            self.append(kind, to);
+        } else {
+            to.extend_from_slice(self.json().as_bytes());
+        }
+    }
+
+    fn json(&self) -> &str {
+        &self.text[self.key_end as usize..]
+    }
+}
+
+/// Where `text` ends. No request is as large as what does not fit.
+fn place(text: &str) -> u32 {
+    u32::try_from(text.len()).unwrap_or(u32::MAX)
+}
+
+// === impl ByKey ===
+
+impl Borrow<str> for ByKey {
+    fn borrow(&self) -> &str {
+        self.0.key()
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for ByKey {}
+
+impl PartialOrd for ByKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.key().cmp(other.0.key())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::kinds;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_kept_comes_back_whole_or_as_its_metadata() {
+        let pods = kinds::find("", "v1", "pods").unwrap();
+        for rest in [json!({}), json!({ "spec": { "a": 1 }, "data": {} })] {
+            let mut pod = rest.clone();
+            pod["metadata"] = json!({ "name": "a" });
+            let stored = Stored::new("ns/a", pod.clone(), 7);
+            pod["metadata"]["resourceVersion"] = "7".into();
+            assert_eq!((stored.key(), stored.value()), ("ns/a", pod.clone()));
+            assert_eq!(stored.metadata(), r#"{"name":"a","resourceVersion":"7"}"#);
+            let mut whole = Vec::new();
+            stored.append(pods, &mut whole);
+            pod["kind"] = "Pod".into();
+            pod["apiVersion"] = "v1".into();
+            assert_eq!(serde_json::from_slice::<Value>(&whole).unwrap(), pod);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Watches: where one starts, and the stream of lines that it is.
+//! Watches: where one starts, and the stream of events that it is.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
+use super::accept::{Form, Shape};
+use super::encode;
 use super::error::{ApiError, Cause};
 use super::faults::Action;
 use super::history::Change;
@@ -22,6 +23,7 @@ use super::route::Target;
 use super::selector::Selector;
 use super::shared::Shared;
 use super::store::Store;
+use super::stored::Stored;
 
 /// A watch without a timeout ends after this time and up to as much again.
 const SHORTEST: Duration = Duration::from_secs(30 * 60);
@@ -56,17 +58,29 @@ pub struct Watch {
     asked: Asked,
     kind: &'static Kind,
     prefix: String,
+    form: Form,
     options: WatchOptions,
+    /// How often the table had begun anew when this began: when it does again, this is over.
+    life: u64,
     /// The next event in the table's history.
     place: u64,
     /// Events up to this version are not told.
     after: u64,
-    lines: VecDeque<Bytes>,
+    events: VecDeque<Telling>,
     changes: watch::Receiver<()>,
     faults: watch::Receiver<()>,
     end: Instant,
     next_bookmark: Instant,
     over: bool,
+}
+
+/// What is still to be told.
+#[derive(Debug)]
+enum Telling {
+    /// Of an object. It is encoded when its turn comes: what is there at first may be much.
+    Object(Change, Arc<Stored>),
+    /// Of something else.
+    Encoded(Bytes),
 }
 
 // === impl WatchOptions ===
@@ -138,7 +152,7 @@ fn random_timeout() -> Duration {
 impl Watch {
     /// Begins a watch. What is wrong with its start is told in the stream, as the API server does.
     #[must_use]
-    pub fn start(shared: &Arc<Shared>, asked: Asked, target: &Target, options: WatchOptions) -> Self {
+    pub fn start(shared: &Arc<Shared>, asked: Asked, target: &Target, form: Form, options: WatchOptions) -> Self {
         let now = Instant::now();
         let store = shared.store();
         let table = store.table(target.kind);
@@ -147,9 +161,11 @@ impl Watch {
             asked,
             kind: target.kind,
             prefix: target.prefix(),
+            form,
+            life: table.life(),
             place: table.end(),
             after: store.version(),
-            lines: VecDeque::new(),
+            events: VecDeque::new(),
             changes: table.changes(),
             faults: shared.faults.changes(),
             end: now + options.timeout,
@@ -175,10 +191,21 @@ impl Watch {
             },
         }
         drop(store);
+        if form.shape == Shape::MetadataList {
+            // There is no event that could be told so: the stream ends where the first one should be.
+            watch.events.clear();
+            watch.over = true;
+        }
         watch
     }
 
-    /// The next line; none at the end, an error where the connection breaks.
+    /// How the events are written.
+    #[must_use]
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The next event; none at the end, an error where the connection breaks.
     pub async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
             if let Some(fault) = self.shared.faults.for_watch(&self.asked) {
@@ -187,14 +214,18 @@ impl Watch {
                     _ => return Some(Err(io::Error::other("cut by a fault"))),
                 }
             }
-            if let Some(line) = self.lines.pop_front() {
-                return Some(Ok(line));
+            match self.events.pop_front() {
+                Some(Telling::Object(change, object)) => {
+                    return Some(Ok(encode::event(self.form, self.kind, change, &object)));
+                }
+                Some(Telling::Encoded(event)) => return Some(Ok(event)),
+                None => {}
             }
             if self.over {
                 return None;
             }
             self.collect();
-            if self.lines.is_empty() && !self.over {
+            if self.events.is_empty() && !self.over {
                 self.wait().await;
             }
         }
@@ -226,20 +257,22 @@ impl Watch {
             return;
         };
         for event in events.filter(|event| event.version > self.after) {
-            self.lines
-                .extend(event.told(self.kind, &self.prefix, &self.options.selector));
+            let told = event.told(&self.prefix, &self.options.selector);
+            self.events
+                .extend(told.map(|(change, object)| Telling::Object(change, object)));
         }
         self.place = table.end();
+        // What led to the new beginning is told before the end.
+        self.over |= table.life() != self.life;
     }
 
     fn tell_everything(&mut self, store: &Store) {
         let objects = store.table(self.kind).range(&self.prefix, "");
-        for object in objects.filter(|object| self.options.selector.matches(&object.value)) {
-            self.lines.push_back(Change::Added.line(&object.body()));
-        }
+        let selected = objects.filter(|object| self.options.selector.matches(object));
+        self.events
+            .extend(selected.map(|object| Telling::Object(Change::Added, Arc::clone(object))));
         if self.options.bookmarks {
-            let end = r#","annotations":{"k8s.io/initial-events-end":"true"}"#;
-            self.lines.push_back(bookmark(self.kind, store.version(), end));
+            self.tell_of(encode::bookmark(self.form, self.kind, store.version(), true));
         }
     }
 
@@ -248,24 +281,16 @@ impl Watch {
         self.collect();
         let version = self.shared.store().version();
         if version > self.after {
-            self.lines.push_back(bookmark(self.kind, version, ""));
+            self.tell_of(encode::bookmark(self.form, self.kind, version, false));
         }
     }
 
     fn fail(&mut self, error: &ApiError) {
-        let line = json!({ "type": "ERROR", "object": error.to_status() });
-        self.lines.push_back(format!("{line}\n").into());
+        self.tell_of(encode::failure(self.form, error));
         self.over = true;
     }
-}
 
-fn bookmark(kind: &'static Kind, version: u64, more: &str) -> Bytes {
-    format!(
-        "{{\"type\":\"BOOKMARK\",\"object\":{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":\
-         {{\"resourceVersion\":\"{version}\"{more}}}{}}}}}\n",
-        kind.kind,
-        kind.api_version(),
-        kind.hollow
-    )
-    .into()
+    fn tell_of(&mut self, event: Bytes) {
+        self.events.push_back(Telling::Encoded(event));
+    }
 }

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::answer::Answer;
 use super::authorizer::admission;
+use super::definitions;
 use super::error::ApiError;
-use super::history::Change;
 use super::identity::User;
 use super::kinds::{self, Kind};
 use super::object;
@@ -25,7 +25,7 @@ use super::store::Store;
 use super::stored::Stored;
 
 pub use bind::bind;
-pub use delete::{delete, delete_all};
+pub use delete::{delete, delete_all, end};
 pub use evict::evict;
 
 /// Who writes, when, and whether in earnest.
@@ -54,10 +54,15 @@ pub fn create(store: &mut Store, writer: &Writer, target: &Target, mut body: Val
     admission::create(store, writer.user, kind, &new)?;
     let key = kind.key(&target.namespace, object::name(&new));
     if let Some(old) = store.get(kind, &key) {
-        let deleting = object::deletion_time(&old.value).is_some();
+        let deleting = object::deletion_time(&old.value()).is_some();
         return Err(ApiError::already_exists(kind, object::name(&new), deleting));
     }
-    Ok(Answer::object(201, &put(store, writer, kind, key, new)).with_warnings(warnings))
+    if definitions::is_ending(store, kind) {
+        let why = "create not allowed while custom resource definition is terminating";
+        return Err(ApiError::forbidden(kind, object::name(&new), why));
+    }
+    let stored = put(store, writer, kind, &key, new);
+    Ok(Answer::object(201, kind, &stored).with_warnings(warnings))
 }
 
 /// Replaces an object by another.
@@ -99,7 +104,7 @@ pub fn patch(store: &mut Store, writer: &Writer, target: &Target, patch: &Patch)
         .get(kind, &target.key())
         .cloned()
         .ok_or_else(|| ApiError::not_found(kind, &target.name))?;
-    let new = patch.apply(kind, &old.value)?;
+    let new = patch.apply(kind, &old.value())?;
     write(store, writer, target, &old, new, By::Patch)
 }
 
@@ -107,13 +112,20 @@ pub fn patch(store: &mut Store, writer: &Writer, target: &Target, patch: &Patch)
 ///
 /// # Errors
 /// The object does not say what it is.
-pub fn insert_raw(store: &mut Store, object: Value, now: Timestamp) -> Result<Arc<Stored>, ApiError> {
+pub fn insert_raw(store: &mut Store, object: Value, now: Timestamp) -> Result<Answer, ApiError> {
     let (version, name) = (object::text(&object, "/apiVersion"), object::text(&object, "/kind"));
-    let kind = kinds::of_object(version, name)
+    let kind = store
+        .served
+        .of_object(version, name)
         .ok_or_else(|| ApiError::bad_request(format!("no kind \"{name}\" is served in version \"{version}\"")))?;
     let object = create::raw(kind, object, now);
     let key = kind.key(object::namespace(&object), object::name(&object));
-    Ok(store.put(kind, key, object))
+    let writer = Writer {
+        user: &User::Admin,
+        now,
+        dry_run: false,
+    };
+    Ok(Answer::object(201, kind, &put(store, &writer, kind, &key, object)))
 }
 
 fn write(
@@ -131,32 +143,45 @@ fn write(
         Part::Main
     };
     let warnings = unknown::drop_fields(kind, &mut new);
-    admission::update(writer.user, kind, part, &old.value, &new)?;
-    let new = update::prepare(kind, &old.value, new, part, by)?;
-    if update::releases(&old.value, &new) {
-        let answer = Stored::new(kind, old.key.clone(), new, old.version, Change::Modified);
-        if !writer.dry_run {
-            store.remove(kind, &old.key);
-        }
-        return Ok(Answer::object(200, &answer).with_warnings(warnings));
-    }
-    if new == old.value {
-        return Ok(Answer::object(200, old).with_warnings(warnings));
-    }
-    Ok(Answer::object(200, &put(store, writer, kind, old.key.clone(), new)).with_warnings(warnings))
+    let was = old.value();
+    admission::update(writer.user, kind, part, &was, &new)?;
+    let new = update::prepare(kind, &was, new, part, by)?;
+    let stored = if update::releases(&was, &new) {
+        remove(store, writer, kind, old.key());
+        Arc::new(Stored::new(old.key(), new, old.version))
+    } else if new == was {
+        Arc::clone(old)
+    } else {
+        put(store, writer, kind, old.key(), new)
+    };
+    Ok(Answer::object(200, kind, &stored).with_warnings(warnings))
 }
 
-fn put(store: &mut Store, writer: &Writer, kind: &'static Kind, key: String, object: Value) -> Arc<Stored> {
+/// Stores an object, and does what follows from that.
+pub(super) fn put(store: &mut Store, writer: &Writer, kind: &'static Kind, key: &str, object: Value) -> Arc<Stored> {
     if writer.dry_run {
-        let version = store.get(kind, &key).map_or(0, |old| old.version);
-        return Arc::new(Stored::new(kind, key, object, version, Change::Modified));
+        let version = store.get(kind, key).map_or(0, |old| old.version);
+        return Arc::new(Stored::new(key, object, version));
     }
-    store.put(kind, key, object)
+    let stored = store.put(kind, key, object);
+    definitions::stored(store, writer, kind, &stored);
+    stored
+}
+
+/// Removes an object, and does what follows from that.
+pub(super) fn remove(store: &mut Store, writer: &Writer, kind: &'static Kind, key: &str) -> Option<Arc<Stored>> {
+    if writer.dry_run {
+        return None;
+    }
+    let last = store.remove(kind, key)?;
+    definitions::removed(store, writer, kind, &last);
+    Some(last)
 }
 
 fn check_kind(kind: &'static Kind, body: &Value) -> Result<(), ApiError> {
     let (version, name) = (object::text(body, "/apiVersion"), object::text(body, "/kind"));
-    let fits = (name.is_empty() || name == kind.kind) && (version.is_empty() || version == kind.api_version());
+    let fits = |said: &str, is: &str| said == is || (said.is_empty() && !kind.custom);
+    let fits = fits(name, kind.kind) && fits(version, &kind.api_version());
     let shaped = body.is_object() && body.get("metadata").is_none_or(Value::is_object);
     match (fits, shaped) {
         (true, true) => Ok(()),
@@ -177,7 +202,7 @@ fn check_namespace(store: &Store, target: &Target, name: &str) -> Result<(), Api
     };
     let namespace = store.get(namespaces, &target.namespace);
     let namespace = namespace.ok_or_else(|| ApiError::not_found(namespaces, &target.namespace))?;
-    if object::deletion_time(&namespace.value).is_some() {
+    if object::deletion_time(&namespace.value()).is_some() {
         return Err(ApiError::namespace_terminating(target.kind, name, &target.namespace));
     }
     Ok(())

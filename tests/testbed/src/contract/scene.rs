@@ -165,6 +165,17 @@ pub async fn next_of(watch: &mut Watch) -> Result<(EventType, String)> {
     Ok((event.kind, event.name().to_owned()))
 }
 
+/// Asks until it is so, for what a server does in its own time.
+pub async fn until(mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    let asking = async {
+        while !is_so().await? {
+            time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    };
+    time::timeout(PATIENCE, asking).await.context("it did not come to be")?
+}
+
 /// The watch ends, and nothing comes before that.
 pub async fn nothing_more(watch: &mut Watch) -> Result<()> {
     let event = time::timeout(PATIENCE, watch.next())

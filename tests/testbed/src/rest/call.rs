@@ -69,6 +69,13 @@ impl<'c> Call<'c> {
         self
     }
 
+    /// Asks only for what is not recognised by this ETag.
+    #[must_use]
+    pub fn if_none_match(mut self, etag: HeaderValue) -> Self {
+        self.headers.insert(header::IF_NONE_MATCH, etag);
+        self
+    }
+
     /// A JSON body.
     #[must_use]
     pub fn json(self, body: &Value) -> Self {
@@ -96,7 +103,7 @@ impl<'c> Call<'c> {
     }
 
     /// Sends it and reads the answer event by event.
-    pub(super) async fn stream(self) -> Result<Watch> {
+    pub async fn stream(self) -> Result<Watch> {
         let request = self.name();
         let response = self.response().await?;
         if response.status().is_success() {
@@ -159,6 +166,7 @@ async fn read(request: String, response: reqwest::Response) -> Result<Answer> {
         status,
         headers,
         body,
+        bytes,
         request,
     })
 }

@@ -1,11 +1,13 @@
-//! A watch: one JSON object per line, until the server has had enough.
+//! A watch: one JSON object per line, or one protobuf message after another, until the server has had enough.
 
 use bytes::BytesMut;
 use futures::{Stream, stream};
+use http::header::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Error, Result};
+use crate::proto;
 
 /// What happened to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -79,15 +81,44 @@ impl Watch {
                 })?;
                 return Ok(Some(event));
             }
-            let chunk = self.response.chunk().await;
-            match chunk.map_err(|source| Error::Transport {
-                request: self.request.clone(),
-                source,
-            })? {
-                Some(chunk) => self.buffer.extend_from_slice(&chunk),
-                None => return Ok(None),
+            if !self.more().await? {
+                return Ok(None);
             }
         }
+    }
+
+    /// The next event of a watch in protobuf: its type and its object, which is a message of its own.
+    pub async fn next_message(&mut self) -> Result<Option<(String, Vec<u8>)>> {
+        loop {
+            let event = proto::next_frame(&mut self.buffer).map_err(|source| Error::Protobuf {
+                request: self.request.clone(),
+                source,
+            })?;
+            if event.is_some() {
+                return Ok(event);
+            }
+            if !self.more().await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The Content-Type of the stream.
+    pub fn content_type(&self) -> &str {
+        let value = self.response.headers().get(CONTENT_TYPE);
+        value.and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Waits for more of the stream; false at its end.
+    async fn more(&mut self) -> Result<bool> {
+        let chunk = self.response.chunk().await.map_err(|source| Error::Transport {
+            request: self.request.clone(),
+            source,
+        })?;
+        if let Some(chunk) = &chunk {
+            self.buffer.extend_from_slice(chunk);
+        }
+        Ok(chunk.is_some())
     }
 
     /// The same as a stream that ends with the watch.

@@ -66,7 +66,10 @@ impl<'a> Client<'a> {
 
     /// `None` if the connection was closed without an answer.
     pub async fn try_ask(&self, method: Method, path: &str, media: &str, body: &Value) -> Option<Answer> {
-        let response = self.send(method, path, media, body).await?;
+        Self::read(self.send(method, path, media, body, "application/json").await?).await
+    }
+
+    async fn read(response: http::Response<Incoming>) -> Option<Answer> {
         let (head, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
         let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
@@ -77,7 +80,14 @@ impl<'a> Client<'a> {
         })
     }
 
-    async fn send(&self, method: Method, path: &str, media: &str, body: &Value) -> Option<http::Response<Incoming>> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        media: &str,
+        body: &Value,
+        accept: &str,
+    ) -> Option<http::Response<Incoming>> {
         let stream = TokioIo::new(self.server.connect());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
         tokio::spawn(connection);
@@ -88,9 +98,7 @@ impl<'a> Client<'a> {
         };
         let request = Request::builder().method(method).uri(path).header("host", "test");
         let request = request.header("authorization", format!("Bearer {}", self.token));
-        let request = request
-            .header("accept", "application/json")
-            .header("content-type", media);
+        let request = request.header("accept", accept).header("content-type", media);
         sender.send_request(request.body(Full::new(body)).unwrap()).await.ok()
     }
 
@@ -102,6 +110,12 @@ impl<'a> Client<'a> {
 
     pub async fn get(&self, path: &str) -> Answer {
         self.ask(Method::GET, path, &Value::Null).await
+    }
+
+    /// GET in another form than plain JSON.
+    pub async fn get_as(&self, path: &str, accept: &str) -> Answer {
+        let response = self.send(Method::GET, path, "", &Value::Null, accept).await;
+        Self::read(response.expect("an answer")).await.expect("an answer")
     }
 
     pub async fn create(&self, path: &str, body: Value) -> Answer {
@@ -123,7 +137,10 @@ impl<'a> Client<'a> {
     }
 
     pub async fn watch(&self, path: &str) -> Watch {
-        let response = self.send(Method::GET, path, "", &Value::Null).await.unwrap();
+        let response = self
+            .send(Method::GET, path, "", &Value::Null, "application/json")
+            .await
+            .unwrap();
         assert_eq!(response.status(), 200);
         Watch {
             body: response.into_body(),

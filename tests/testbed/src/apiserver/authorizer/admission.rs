@@ -109,7 +109,9 @@ fn mirror_pod(store: &Store, node: &str, pod: &Value) -> Result<(), String> {
         ));
     };
     let stored = kinds::find("", "v1", "nodes").and_then(|nodes| store.get(nodes, node));
-    let uid = stored.map(|node| object::uid(&node.value)).unwrap_or_default();
+    let uid = stored
+        .map(|node| object::uid(&node.value()).to_owned())
+        .unwrap_or_default();
     let right = owner["apiVersion"] == "v1"
         && owner["kind"] == "Node"
         && owner["name"] == node

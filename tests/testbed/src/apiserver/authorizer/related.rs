@@ -20,11 +20,12 @@ pub fn is_used(store: &Store, node: &str, resource: &str, namespace: &str, name:
     let mut pods = store
         .table(pods)
         .range(&prefix, "")
-        .filter(|pod| object::node_name(&pod.value) == node);
+        .map(|pod| pod.value())
+        .filter(|pod| object::node_name(pod) == node);
     if resource == "persistentvolumes" {
-        return pods.any(|pod| claims_volume(store, &pod.value, name));
+        return pods.any(|pod| claims_volume(store, &pod, name));
     }
-    pods.any(|pod| names(&pod.value["spec"], resource, name))
+    pods.any(|pod| names(&pod["spec"], resource, name))
 }
 
 fn names(part: &Value, resource: &str, name: &str) -> bool {
@@ -53,7 +54,7 @@ fn claims_volume(store: &Store, pod: &Value, volume: &str) -> bool {
     };
     let prefix = format!("{}/", object::namespace(pod));
     store.table(claims).range(&prefix, "").any(|claim| {
-        claim.value["spec"]["volumeName"] == volume
-            && names(&pod["spec"], "persistentvolumeclaims", object::name(&claim.value))
+        let claim = claim.value();
+        claim["spec"]["volumeName"] == volume && names(&pod["spec"], "persistentvolumeclaims", object::name(&claim))
     })
 }

@@ -9,17 +9,18 @@ fn store() -> Store {
     for (name, node) in [("mine", "x"), ("other", "y")] {
         let volumes = json!([{ "configMap": { "name": format!("of-{name}") } }]);
         let pod = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": node, "volumes": volumes } });
-        store.put(pods, pods.key("ns", name), pod);
+        store.put(pods, &pods.key("ns", name), pod);
     }
     store
 }
 
 fn ask(verb: &str, path: &str, fields: &str) -> Result<(), ApiError> {
-    let Ok(Route::Objects(target)) = route::parse(path) else {
+    let store = store();
+    let Ok(Route::Objects(target)) = route::parse(&store.served, path) else {
         panic!("{path}")
     };
     let fields = FieldSelector::parse(target.kind, fields).unwrap();
-    authorize(&store(), &User::Node("x".to_owned()), verb, &target, &fields)
+    authorize(&store, &User::Node("x".to_owned()), verb, &target, &fields)
 }
 
 #[test]

@@ -1,4 +1,6 @@
 use super::*;
+use crate::apiserver::accept::Form;
+use crate::apiserver::encode;
 use crate::apiserver::kinds;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as URL_SAFE;
@@ -12,7 +14,7 @@ fn store() -> Store {
     let mut store = Store::new(100, 100);
     for name in ["a", "b", "c"] {
         let object = json!({ "metadata": { "name": name, "labels": { "name": name } } });
-        store.put(maps(), maps().key("ns", name), object);
+        store.put(maps(), &maps().key("ns", name), object);
     }
     store
 }
@@ -22,7 +24,7 @@ fn list(store: &Store, query: &str) -> Result<Value, ApiError> {
     let labels = query.get("labelSelector").unwrap_or_default();
     let options = ListOptions::parse(&query, Selector::parse(maps(), labels, "")?)?;
     let page = page(store, maps(), "ns/", &options)?;
-    Ok(serde_json::from_slice(&page.encode(maps())).unwrap())
+    Ok(serde_json::from_slice(&encode::list(Form::PLAIN, maps(), &page)?).unwrap())
 }
 
 fn names(list: &Value) -> Vec<&str> {
@@ -48,20 +50,23 @@ fn pages_show_the_state_of_the_first_one() {
 }
 
 #[test]
-fn a_token_is_what_kubernetes_writes() {
+fn a_token_is_what_kubernetes_writes_and_how_much_was_seen() {
     let first = list(&store(), "limit=2").unwrap();
     let bytes = URL_SAFE
         .decode(first["metadata"]["continue"].as_str().unwrap())
         .unwrap();
     let token: Value = serde_json::from_slice(&bytes).unwrap();
-    assert_eq!(token, json!({ "v": "meta.k8s.io/v1", "rv": 103, "start": "/b\u{0}" }));
+    assert_eq!(
+        token,
+        json!({ "v": "meta.k8s.io/v1", "rv": 103, "start": "/b\u{0}", "seen": 2 })
+    );
 }
 
 #[test]
 fn an_expired_token_brings_a_fresh_one_that_goes_on_inconsistently() {
     let mut store = store();
     let first = list(&store, "limit=2").unwrap();
-    store.put(maps(), "ns/d".to_owned(), json!({ "metadata": { "name": "d" } }));
+    store.put(maps(), "ns/d", json!({ "metadata": { "name": "d" } }));
     store.compact();
     let token = first["metadata"]["continue"].as_str().unwrap();
     let error = list(&store, &format!("continue={token}")).unwrap_err();

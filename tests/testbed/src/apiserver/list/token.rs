@@ -15,6 +15,8 @@ pub struct Token {
     pub version: Option<u64>,
     /// The first key that may follow, relative to what is listed, with a slash in front.
     start: String,
+    /// How many objects the pages so far held.
+    pub seen: usize,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -22,17 +24,21 @@ struct Wire {
     v: String,
     rv: i64,
     start: String,
+    /// The one thing that the API server does not keep here: it has its store count for it.
+    #[serde(default)]
+    seen: usize,
 }
 
 // === impl Token ===
 
 impl Token {
-    /// Goes on after `key`.
+    /// Goes on after `key`, the last of `seen` objects.
     #[must_use]
-    pub fn after(version: u64, key: &str) -> Self {
+    pub fn after(version: u64, key: &str, seen: usize) -> Self {
         Token {
             version: Some(version),
             start: format!("/{key}\0"),
+            seen,
         }
     }
 
@@ -41,7 +47,7 @@ impl Token {
     pub fn inconsistent(&self) -> Self {
         Token {
             version: None,
-            start: self.start.clone(),
+            ..self.clone()
         }
     }
 
@@ -62,6 +68,7 @@ impl Token {
             v: API_VERSION.to_owned(),
             rv,
             start: self.start.clone(),
+            seen: self.seen,
         };
         URL_SAFE_NO_PAD.encode(serde_json::json!(wire).to_string())
     }
@@ -90,6 +97,7 @@ impl Token {
         Ok(Token {
             version,
             start: wire.start,
+            seen: wire.seen,
         })
     }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{leases, normal, owners, pods};
+use super::{definitions, leases, normal, owners, pods};
 use crate::apiserver::error::{ApiError, Cause};
 use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
@@ -23,7 +23,7 @@ pub fn prepare(kind: &'static Kind, namespace: &str, mut new: Value, now: Timest
         ));
     }
     place(kind, namespace, &mut new)?;
-    normal::normalize(&mut new).map_err(|why| undecodable(kind, &why))?;
+    normal::normalize(kind, &mut new).map_err(|why| undecodable(kind, &why))?;
     birth(kind, &mut new, now);
     defaults(kind, &mut new);
     owners::drop_duplicates(&mut new);
@@ -97,6 +97,12 @@ fn birth(kind: &'static Kind, new: &mut Value, now: Timestamp) {
 }
 
 fn defaults(kind: &'static Kind, new: &mut Value) {
+    if kind.custom {
+        if let (true, Value::Object(new)) = (kind.status, new) {
+            new.remove("status");
+        }
+        return;
+    }
     match kind.kind {
         "Pod" => pods::defaults(new),
         "Namespace" => {
@@ -125,6 +131,8 @@ fn complaints(kind: &'static Kind, new: &Value) -> Vec<Cause> {
     }
     causes.extend(owners::complaints(new));
     match kind.kind {
+        _ if kind.custom => {}
+        "CustomResourceDefinition" => causes.extend(definitions::complaints(new)),
         "Pod" => causes.extend(pods::complaints(new)),
         "Lease" => causes.extend(leases::complaints(new)),
         "Event" if kind.group.is_empty() => causes.extend(stray_event(new)),

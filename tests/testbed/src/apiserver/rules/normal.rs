@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
 
 /// Fields of type `metav1.Time`: whole seconds, fractions are cut.
@@ -38,12 +39,16 @@ const USER_MAPS: &[&str] = &[
 /// Lists that are written even when empty.
 const KEPT_LISTS: &[&str] = &["containers"];
 
-/// Brings `value` into the form in which it is stored.
+/// Brings `value` into the form in which it is stored. Of a custom object only the metadata is typed.
 ///
 /// # Errors
 /// A time that cannot be read.
-pub fn normalize(value: &mut Value) -> Result<(), String> {
-    walk(value)?;
+pub fn normalize(kind: &'static Kind, value: &mut Value) -> Result<(), String> {
+    if kind.custom {
+        walk(&mut value["metadata"])?;
+    } else {
+        walk(value)?;
+    }
     let metadata = object::metadata_mut(value);
     for field in ["labels", "annotations"] {
         if metadata
@@ -104,7 +109,12 @@ fn check_micro(text: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apiserver::kinds;
     use serde_json::json;
+
+    fn pods() -> &'static Kind {
+        kinds::find("", "v1", "pods").unwrap()
+    }
 
     #[test]
     fn times_lose_their_fractions_and_nothing_empty_is_stored() {
@@ -113,7 +123,7 @@ mod tests {
             "spec": { "containers": [], "volumes": [{ "emptyDir": {}, "secret": null }] },
             "status": { "startTime": "2026-01-02T03:04:05.678Z" },
         });
-        normalize(&mut object).unwrap();
+        normalize(pods(), &mut object).unwrap();
         let expected = json!({
             "metadata": { "name": "a", "annotations": { "startedAt": "x" } },
             "spec": { "containers": [], "volumes": [{ "emptyDir": {} }] },
@@ -131,7 +141,7 @@ mod tests {
             ("2026-11-21T08:00:00.000000000Z", false),
         ] {
             assert_eq!(
-                normalize(&mut json!({ "spec": { "renewTime": text } })).is_ok(),
+                normalize(pods(), &mut json!({ "spec": { "renewTime": text } })).is_ok(),
                 good,
                 "{text}"
             );

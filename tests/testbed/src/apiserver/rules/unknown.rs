@@ -8,9 +8,12 @@ use crate::apiserver::kinds::Kind;
 const COMMON: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// Drops the fields of `object` that its kind does not have and answers with a warning for each. Only the outermost
-/// fields are known here; what is inside a spec or a status is kept as it is.
+/// fields are known here; what is inside a spec or a status is kept as it is, as is all of a custom object.
 pub fn drop_fields(kind: &'static Kind, object: &mut Value) -> Vec<String> {
     let mut warnings = Vec::new();
+    if kind.custom {
+        return warnings;
+    }
     if let Value::Object(map) = object {
         map.retain(|field, _| {
             let known = COMMON.contains(&field.as_str()) || kind.body.contains(&field.as_str());

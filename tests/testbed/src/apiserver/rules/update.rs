@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{create, leases, normal, owners, pods};
+use super::{create, definitions, leases, normal, owners, pods};
 use crate::apiserver::error::{ApiError, Cause};
 use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
@@ -34,7 +34,7 @@ pub fn prepare(kind: &'static Kind, old: &Value, mut new: Value, part: Part, by:
     object::drop_type(&mut new);
     check_put(kind, old, &new, by)?;
     check_version(kind, old, &new, by)?;
-    normal::normalize(&mut new).map_err(|why| match by {
+    normal::normalize(kind, &mut new).map_err(|why| match by {
         By::Put => create::undecodable(kind, &why),
         By::Patch => ApiError::invalid(kind, name, vec![Cause::invalid("patch", &why.as_str().into(), &why)]),
     })?;
@@ -45,11 +45,26 @@ pub fn prepare(kind: &'static Kind, old: &Value, mut new: Value, part: Part, by:
     if !causes.is_empty() {
         return Err(ApiError::invalid(kind, name, causes));
     }
-    if kind.generation && part == Part::Main && old.get("spec") != new.get("spec") {
+    if kind.generation && part == Part::Main && is_another(kind, old, &new) {
         let generation = object::generation(old) + 1;
         object::metadata_mut(&mut new).insert("generation".to_owned(), generation.into());
     }
     Ok(new)
+}
+
+/// Whether the change is counted: of the spec, or of anything but metadata and status of a custom object.
+fn is_another(kind: &'static Kind, old: &Value, new: &Value) -> bool {
+    if !kind.custom {
+        return old.get("spec") != new.get("spec");
+    }
+    let counted = |object: &Value| {
+        let mut object = object.clone();
+        if let Value::Object(fields) = &mut object {
+            fields.retain(|field, _| field != "metadata" && !(kind.status && field == "status"));
+        }
+        object
+    };
+    counted(old) != counted(new)
 }
 
 fn check_put(kind: &'static Kind, old: &Value, new: &Value, by: By) -> Result<(), ApiError> {
@@ -104,6 +119,9 @@ fn compose(kind: &'static Kind, old: &Value, new: &mut Value, part: Part) {
                 copy(old, new, field);
             }
         }
+    }
+    if kind.custom && part == Part::Status {
+        copy(old, new, "metadata");
     }
     if kind.kind == "Pod" && part == Part::Status {
         let owners = old["metadata"].get("ownerReferences").cloned();
@@ -185,6 +203,8 @@ fn complaints(kind: &'static Kind, old: &Value, new: &Value, part: Part) -> Vec<
     }
     causes.extend(owners::complaints(new));
     match (kind.kind, part) {
+        _ if kind.custom => {}
+        ("CustomResourceDefinition", Part::Main) => causes.extend(definitions::complaints(new)),
         ("Pod", Part::Main) => causes.extend(pods::spec_complaints(old, new)),
         ("Lease", _) => causes.extend(leases::complaints(new)),
         ("Pod", Part::Status) => causes.extend(pods::status_complaints(old, new)),

@@ -23,16 +23,16 @@ pub fn bind(store: &mut Store, writer: &Writer, target: &Target, binding: &Value
     if node.is_empty() {
         return Err(ApiError::bad_request("target.name: Required value"));
     }
-    let bound = object::node_name(&old.value);
+    let mut pod = old.value();
+    let bound = object::node_name(&pod);
     if !bound.is_empty() {
         let why = format!("pod {} is already assigned to node \"{bound}\"", target.name);
         return Err(ApiError::conflict(kind, &target.name, &why));
     }
-    let mut pod = old.value.clone();
     object::child_mut(&mut pod, "spec").insert("nodeName".to_owned(), node.into());
     let scheduled =
         json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": object::stamp(writer.now) });
     object::set_condition(&mut pod, scheduled);
-    put(store, writer, kind, old.key.clone(), pod);
+    put(store, writer, kind, old.key(), pod);
     Ok(Answer::success(201))
 }

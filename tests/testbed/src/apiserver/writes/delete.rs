@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Writer, put};
+use super::{Writer, put, remove};
 use crate::apiserver::answer::Answer;
 use crate::apiserver::authorizer::admission;
+use crate::apiserver::definitions;
 use crate::apiserver::deletion::options::DeleteOptions;
 use crate::apiserver::deletion::{self, Outcome};
 use crate::apiserver::error::ApiError;
 use crate::apiserver::kinds::Kind;
-use crate::apiserver::list;
+use crate::apiserver::list::Page;
 use crate::apiserver::object;
 use crate::apiserver::route::Target;
 use crate::apiserver::selector::Selector;
@@ -36,17 +37,30 @@ pub fn delete(
 ) -> Result<Answer, ApiError> {
     let old = store.get(target.kind, &target.key()).cloned();
     let old = old.ok_or_else(|| ApiError::not_found(target.kind, &target.name))?;
-    match delete_stored(store, writer, target.kind, &old, options)? {
-        Deleted::Removed(last) => Ok(Answer::removed(target.kind, &last)),
+    let warnings = warnings(target.kind, options);
+    let answer = match delete_stored(store, writer, target.kind, &old, options)? {
+        Deleted::Removed(last) => Answer::removed(target.kind, &last),
         Deleted::Held(object) => {
             let code = if options.orphan_dependents == Some(false) {
                 202
             } else {
                 200
             };
-            Ok(Answer::object(code, &object))
+            Answer::object(code, target.kind, &object)
         }
+    };
+    Ok(answer.with_warnings(warnings))
+}
+
+/// A job is the one kind of which people do not expect that its dependents stay.
+fn warnings(kind: &'static Kind, options: &DeleteOptions) -> Vec<String> {
+    let silent = options.policy.is_some() || options.orphan_dependents.is_some();
+    if silent || kind.group != "batch" || kind.kind != "Job" {
+        return Vec::new();
     }
+    let warning = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to \
+                   remove them or set propagationPolicy=Orphan to suppress this warning";
+    vec![warning.to_owned()]
 }
 
 /// Deletes all selected objects of a kind; the answer lists them as they were.
@@ -63,17 +77,19 @@ pub fn delete_all(
     let table = store.table(target.kind);
     let selected = table
         .range(&target.prefix(), "")
-        .filter(|object| selector.matches(&object.value));
+        .filter(|object| selector.matches(object));
     let selected: Vec<Arc<Stored>> = selected.cloned().collect();
     let version = store.version();
     for object in &selected {
         delete_stored(store, writer, target.kind, object, options)?;
     }
-    let metadata = format!(r#""resourceVersion":"{version}""#);
-    Ok(Answer::encoded(
-        200,
-        list::encode_items(target.kind, &metadata, &selected),
-    ))
+    Ok(Answer::list(target.kind, Page::of_all(version, selected)))
+}
+
+/// Deletes an object that a controller decided about, or begins to.
+pub fn end(store: &mut Store, writer: &Writer, kind: &'static Kind, object: &Arc<Stored>) {
+    // Without preconditions there is nothing that could refuse it but a right, and controllers have it.
+    let _ = delete_stored(store, writer, kind, object, &DeleteOptions::default());
 }
 
 fn delete_stored(
@@ -83,35 +99,42 @@ fn delete_stored(
     old: &Arc<Stored>,
     options: &DeleteOptions,
 ) -> Result<Deleted, ApiError> {
-    options.check(kind, &old.value)?;
-    admission::delete(writer.user, kind, &old.value)?;
-    if kind.kind == "Namespace" {
-        return Ok(Deleted::Held(close_namespace(store, writer, kind, old)));
+    let stored = old.value();
+    options.check(kind, &stored)?;
+    admission::delete(writer.user, kind, &stored)?;
+    if object::deletion_time(&stored).is_none() && definitions::is_definition(kind) {
+        let ending = definitions::ending(stored, writer);
+        return Ok(Deleted::Held(put(store, writer, kind, old.key(), ending)));
     }
-    match deletion::decide(kind, &old.value, options, writer.now) {
+    if kind.kind == "Namespace" && !kind.custom {
+        return Ok(Deleted::Held(close_namespace(store, writer, kind, old, stored)));
+    }
+    match deletion::decide(kind, &stored, options, writer.now) {
         Outcome::Unchanged => Ok(Deleted::Held(Arc::clone(old))),
-        Outcome::Held(object) => Ok(Deleted::Held(put(store, writer, kind, old.key.clone(), object))),
+        Outcome::Held(object) => Ok(Deleted::Held(put(store, writer, kind, old.key(), object))),
         Outcome::Removed { last } => {
             let last = match last {
-                Some(last) => put(store, writer, kind, old.key.clone(), last),
+                Some(last) => put(store, writer, kind, old.key(), last),
                 None => Arc::clone(old),
             };
-            if writer.dry_run {
-                return Ok(Deleted::Removed(last));
-            }
-            Ok(Deleted::Removed(store.remove(kind, &old.key).unwrap_or(last)))
+            Ok(Deleted::Removed(remove(store, writer, kind, old.key()).unwrap_or(last)))
         }
     }
 }
 
 /// A namespace only begins to go: its content and its own finalizer are the controller's to remove.
-fn close_namespace(store: &mut Store, writer: &Writer, kind: &'static Kind, old: &Arc<Stored>) -> Arc<Stored> {
-    if object::deletion_time(&old.value).is_some() {
+fn close_namespace(
+    store: &mut Store,
+    writer: &Writer,
+    kind: &'static Kind,
+    old: &Arc<Stored>,
+    mut namespace: Value,
+) -> Arc<Stored> {
+    if object::deletion_time(&namespace).is_some() {
         return Arc::clone(old);
     }
-    let mut namespace = old.value.clone();
     let at = object::stamp(writer.now);
     object::metadata_mut(&mut namespace).insert("deletionTimestamp".to_owned(), at.into());
     object::child_mut(&mut namespace, "status").insert("phase".to_owned(), json!("Terminating"));
-    put(store, writer, kind, old.key.clone(), namespace)
+    put(store, writer, kind, old.key(), namespace)
 }

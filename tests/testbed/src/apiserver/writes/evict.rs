@@ -30,9 +30,9 @@ pub fn evict(store: &mut Store, writer: &Writer, target: &Target, eviction: &Val
         .ok_or_else(|| ApiError::not_found(kind, &target.name))?;
     let body = eviction.get("deleteOptions").map(Value::to_string).unwrap_or_default();
     let options = DeleteOptions::parse(body.as_bytes(), &Query::default())?;
-    options.check(kind, &old.value)?;
-    admission::delete(writer.user, kind, &old.value)?;
-    let mut pod = old.value.clone();
+    let mut pod = old.value();
+    options.check(kind, &pod)?;
+    admission::delete(writer.user, kind, &pod)?;
     object::set_condition(
         &mut pod,
         json!({
@@ -43,7 +43,7 @@ pub fn evict(store: &mut Store, writer: &Writer, target: &Target, eviction: &Val
             "lastTransitionTime": object::stamp(writer.now),
         }),
     );
-    let stored = put(store, writer, kind, old.key.clone(), pod);
+    let stored = put(store, writer, kind, old.key(), pod);
     let version = options.version.as_ref().map(|_| stored.version.to_string());
     delete(store, writer, target, &DeleteOptions { version, ..options })?;
     Ok(Answer::success(201))

@@ -1,0 +1,182 @@
+//! In which form a client takes an answer: the first of its Accept header that can be served.
+
+use super::error::ApiError;
+
+/// How an answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Media {
+    /// JSON.
+    Json,
+    /// Protobuf, in which only metadata and refusals are written here.
+    Protobuf,
+}
+
+/// How much of an object an answer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// All of it.
+    Whole,
+    /// Its metadata, asked for as that of one object.
+    Metadata,
+    /// Its metadata, asked for as that of a list.
+    MetadataList,
+}
+
+/// A form of answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    /// How it is written.
+    pub media: Media,
+    /// How much of an object it holds.
+    pub shape: Shape,
+}
+
+/// One of the alternatives of an Accept header.
+struct Clause<'a> {
+    media: &'a str,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+// === impl Clause ===
+
+impl<'a> Clause<'a> {
+    fn all(accept: &'a str) -> impl Iterator<Item = Self> {
+        accept.split(',').map(|part| {
+            let mut words = part.split(';').map(str::trim);
+            let media = words.next().unwrap_or_default();
+            let parameters = words.filter_map(|word| word.split_once('=')).collect();
+            Clause { media, parameters }
+        })
+    }
+
+    fn parameter(&self, name: &str) -> &'a str {
+        let found = self.parameters.iter().find(|(key, _)| *key == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    fn media(&self) -> Option<Media> {
+        match self.media {
+            "" | "*/*" | "application/json" => Some(Media::Json),
+            "application/vnd.kubernetes.protobuf" => Some(Media::Protobuf),
+            _ => None,
+        }
+    }
+
+    /// The kind that the answer is to be converted to, with its group and version.
+    fn wanted(&self) -> (&'a str, &'a str, &'a str) {
+        (self.parameter("as"), self.parameter("g"), self.parameter("v"))
+    }
+}
+
+// === impl Media ===
+
+impl Media {
+    /// How a refusal is written: never in a form that was asked for objects only.
+    #[must_use]
+    pub fn of_refusal(accept: &str) -> Self {
+        Clause::all(accept)
+            .filter(|clause| clause.wanted().0.is_empty())
+            .find_map(|clause| clause.media())
+            .unwrap_or(Media::Json)
+    }
+}
+
+// === impl Form ===
+
+impl Form {
+    /// All of an object, in JSON.
+    pub const PLAIN: Form = Form {
+        media: Media::Json,
+        shape: Shape::Whole,
+    };
+
+    /// The form in which a client wants objects.
+    ///
+    /// # Errors
+    /// It takes none of those that there are.
+    pub fn parse(accept: &str) -> Result<Self, ApiError> {
+        Clause::all(accept)
+            .find_map(|clause| {
+                let media = clause.media()?;
+                let shape = match clause.wanted() {
+                    ("", _, _) => Shape::Whole,
+                    ("PartialObjectMetadata", "meta.k8s.io", "v1") => Shape::Metadata,
+                    ("PartialObjectMetadataList", "meta.k8s.io", "v1") => Shape::MetadataList,
+                    _ => return None,
+                };
+                // Whole objects in protobuf are more than this server knows of them.
+                (media == Media::Json || shape != Shape::Whole).then_some(Form { media, shape })
+            })
+            .ok_or_else(ApiError::not_acceptable)
+    }
+}
+
+/// How a client wants to know what is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiscoveryForm {
+    /// Group by group.
+    Plain,
+    /// All at once.
+    Aggregated,
+}
+
+// === impl DiscoveryForm ===
+
+impl DiscoveryForm {
+    /// The content type of the aggregated form, which is also how it is asked for.
+    pub const AGGREGATED: &'static str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+    /// The form in which a client wants discovery; `aggregated` tells whether there is a choice. Wherever it stands in
+    /// the header, the aggregated form is preferred.
+    ///
+    /// # Errors
+    /// It takes none of those that there are.
+    pub fn parse(accept: &str, aggregated: bool) -> Result<Self, ApiError> {
+        let json = || Clause::all(accept).filter(|clause| clause.media() == Some(Media::Json));
+        let is_aggregated =
+            |clause: Clause<'_>| clause.wanted() == ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2");
+        if aggregated && json().any(is_aggregated) {
+            Ok(DiscoveryForm::Aggregated)
+        } else if json().any(|clause| clause.wanted().0.is_empty()) {
+            Ok(DiscoveryForm::Plain)
+        } else {
+            Err(ApiError::not_acceptable())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JSON: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+    #[test]
+    fn the_first_form_that_can_be_served_is_taken() {
+        let form = |media, shape| Ok(Form { media, shape });
+        let plain = "application/json";
+        assert_eq!(Form::parse(""), Ok(Form::PLAIN));
+        assert_eq!(Form::parse(&format!("text/html, {plain}")), Ok(Form::PLAIN));
+        assert_eq!(
+            Form::parse(&format!("{PROTOBUF},{JSON},{plain}")),
+            form(Media::Protobuf, Shape::Metadata)
+        );
+        assert_eq!(
+            Form::parse(&format!("{}2,{JSON}", &JSON[..JSON.len() - 1])),
+            form(Media::Json, Shape::Metadata)
+        );
+        assert_eq!(Form::parse("application/vnd.kubernetes.protobuf,*/*"), Ok(Form::PLAIN));
+        assert_eq!(Form::parse("application/*").unwrap_err().code, 406);
+    }
+
+    #[test]
+    fn a_refusal_is_not_written_as_metadata_is() {
+        assert_eq!(Media::of_refusal(PROTOBUF), Media::Json);
+        assert_eq!(
+            Media::of_refusal("application/vnd.kubernetes.protobuf"),
+            Media::Protobuf
+        );
+        assert_eq!(Media::of_refusal(&format!("{PROTOBUF},application/json")), Media::Json);
+    }
+}

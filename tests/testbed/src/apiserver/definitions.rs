@@ -1,0 +1,183 @@
+//! What follows from a write to an object that says what is served: a definition of a custom kind, or the word that a
+//! group version is answered by another server. What controllers do about it on a real server is done at once here.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::kinds::{self, Kind, custom};
+use super::object::{self, text};
+use super::store::Store;
+use super::stored::Stored;
+use super::writes::{self, Writer};
+
+/// Holds a definition until all its instances are gone.
+const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// Whether objects of this kind define others.
+#[must_use]
+pub fn is_definition(kind: &Kind) -> bool {
+    kind.kind == "CustomResourceDefinition" && !kind.custom
+}
+
+/// Whether an object of this kind says who answers for a group version.
+fn is_service(kind: &Kind) -> bool {
+    kind.kind == "APIService" && !kind.custom
+}
+
+/// Does what follows from an object's being stored.
+pub fn stored(store: &mut Store, writer: &Writer, kind: &'static Kind, object: &Arc<Stored>) {
+    if is_service(kind) {
+        let service = object.value();
+        let elsewhere = service.pointer("/spec/service").is_some_and(Value::is_object);
+        // There is no other server to be reached.
+        place(store, &service, elsewhere);
+    } else if is_definition(kind) {
+        let definition = object.value();
+        if object::deletion_time(&definition).is_some() {
+            serve(store, &definition);
+            delete_instances(store, writer, &definition);
+        } else if definition.pointer("/status/acceptedNames/kind") == definition.pointer("/spec/names/kind") {
+            serve(store, &definition);
+        } else {
+            // Written once more with its names accepted, it comes back here.
+            writes::put(store, writer, kind, object.key(), accepted(definition, writer));
+        }
+    }
+}
+
+/// Does what follows from an object's being gone.
+pub fn removed(store: &mut Store, writer: &Writer, kind: &'static Kind, object: &Stored) {
+    if is_service(kind) {
+        place(store, &object.value(), false);
+    } else if is_definition(kind) {
+        publish(store, &object.value(), &[]);
+    } else if kind.custom
+        && store.table(kind).is_empty()
+        && let Some(definition) = definition_of(store, kind).filter(|it| object::deletion_time(it).is_some())
+    {
+        let_go(store, writer, &definition);
+    }
+}
+
+/// Whether instances of `kind` may no longer be created.
+#[must_use]
+pub fn is_ending(store: &Store, kind: &'static Kind) -> bool {
+    kind.custom && definition_of(store, kind).is_some_and(|it| object::deletion_time(&it).is_some())
+}
+
+/// A definition as it is when its deletion begins.
+#[must_use]
+pub fn ending(mut definition: Value, writer: &Writer) -> Value {
+    let metadata = object::metadata_mut(&mut definition);
+    metadata.insert("deletionTimestamp".to_owned(), object::stamp(writer.now).into());
+    let mut finalizers: Vec<String> = object::finalizers(&definition).into_iter().map(str::to_owned).collect();
+    finalizers.push(CLEANUP.to_owned());
+    object::set_finalizers(&mut definition, &finalizers);
+    let why = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
+    object::set_condition(
+        &mut definition,
+        condition("Terminating", "InstanceDeletionPending", why, writer),
+    );
+    definition
+}
+
+fn accepted(mut definition: Value, writer: &Writer) -> Value {
+    let names = definition["spec"]["names"].clone();
+    let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
+    let stored: Vec<Value> = versions
+        .filter(|version| version["storage"] == true)
+        .map(|version| version["name"].clone())
+        .collect();
+    let status = object::child_mut(&mut definition, "status");
+    status.insert("acceptedNames".to_owned(), names);
+    status.insert("storedVersions".to_owned(), stored.into());
+    for (name, reason, message) in [
+        ("NamesAccepted", "NoConflicts", "no conflicts found"),
+        (
+            "Established",
+            "InitialNamesAccepted",
+            "the initial names have been accepted",
+        ),
+    ] {
+        object::set_condition(&mut definition, condition(name, reason, message, writer));
+    }
+    definition
+}
+
+fn condition(name: &str, reason: &str, message: &str, writer: &Writer) -> Value {
+    let at = object::stamp(writer.now);
+    json!({ "type": name, "status": "True", "lastTransitionTime": at, "reason": reason, "message": message })
+}
+
+fn place(store: &mut Store, service: &Value, away: bool) {
+    store
+        .served
+        .set_away(text(service, "/spec/group"), text(service, "/spec/version"), away);
+}
+
+/// Serves the versions of a definition that it says are served. If they are others than before, all watches end.
+fn serve(store: &mut Store, definition: &Value) {
+    let made = custom::made_by(definition);
+    let served: Vec<&'static Kind> = made
+        .iter()
+        .filter(|(_, served)| *served)
+        .map(|(kind, _)| *kind)
+        .collect();
+    publish(store, definition, &served);
+}
+
+fn publish(store: &mut Store, definition: &Value, kinds: &[&'static Kind]) {
+    let (group, resource) = (text(definition, "/spec/group"), text(definition, "/spec/names/plural"));
+    if store.served.define(group, resource, kinds)
+        && let Some(kind) = any_of(definition)
+    {
+        store.restart(kind);
+    }
+}
+
+/// One of the kinds of a definition, served or not: they share one table.
+fn any_of(definition: &Value) -> Option<&'static Kind> {
+    custom::made_by(definition).first().map(|(kind, _)| *kind)
+}
+
+fn definition_of(store: &Store, kind: &Kind) -> Option<Value> {
+    let found = store.get(definitions()?, &kind.group_resource())?;
+    Some(found.value())
+}
+
+fn definitions() -> Option<&'static Kind> {
+    kinds::find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+}
+
+fn delete_instances(store: &mut Store, writer: &Writer, definition: &Value) {
+    let Some(kind) = any_of(definition).filter(|kind| !store.table(kind).is_empty()) else {
+        return let_go(store, writer, definition);
+    };
+    let instances: Vec<Arc<Stored>> = store.table(kind).range("", "").cloned().collect();
+    for instance in &instances {
+        // The last one that goes lets the definition go; one that has finalizers stays until they are gone.
+        writes::end(store, writer, kind, instance);
+    }
+}
+
+/// Takes the finalizer off that waited for the instances.
+fn let_go(store: &mut Store, writer: &Writer, definition: &Value) {
+    let Some(definitions) = definitions() else {
+        return;
+    };
+    let mut rest = object::finalizers(definition);
+    if !rest.contains(&CLEANUP) {
+        return;
+    }
+    rest.retain(|name| *name != CLEANUP);
+    let name = object::name(definition);
+    if rest.is_empty() {
+        writes::remove(store, writer, definitions, name);
+    } else {
+        let rest: Vec<String> = rest.into_iter().map(str::to_owned).collect();
+        let mut next = definition.clone();
+        object::set_finalizers(&mut next, &rest);
+        writes::put(store, writer, definitions, name, next);
+    }
+}

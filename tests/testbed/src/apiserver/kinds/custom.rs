@@ -1,0 +1,102 @@
+//! Kinds that a definition makes.
+
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+use super::Kind;
+use crate::apiserver::object::text;
+
+/// Every custom kind that there ever was. A kind is asked for in so many places that all share it for ever; a
+/// definition that comes back finds the kind that it had, so that only a new one takes room.
+static KNOWN: Mutex<Vec<&'static Kind>> = Mutex::new(Vec::new());
+
+/// The kinds that a definition makes, one for each of its versions, and whether that version is served.
+#[must_use]
+pub fn made_by(definition: &Value) -> Vec<(&'static Kind, bool)> {
+    let versions = definition.pointer("/spec/versions").and_then(Value::as_array);
+    versions
+        .into_iter()
+        .flatten()
+        .map(|version| {
+            let wanted = Wanted {
+                group: text(definition, "/spec/group"),
+                version: text(version, "/name"),
+                resource: text(definition, "/spec/names/plural"),
+                kind: text(definition, "/spec/names/kind"),
+                namespaced: text(definition, "/spec/scope") == "Namespaced",
+                status: version.pointer("/subresources/status").is_some(),
+            };
+            (wanted.kind(), version["served"] == true)
+        })
+        .collect()
+}
+
+/// What tells one custom kind from another.
+#[derive(PartialEq)]
+struct Wanted<'a> {
+    group: &'a str,
+    version: &'a str,
+    resource: &'a str,
+    kind: &'a str,
+    namespaced: bool,
+    status: bool,
+}
+
+// === impl Wanted ===
+
+impl<'a> Wanted<'a> {
+    fn of(kind: &'a Kind) -> Self {
+        Wanted {
+            group: kind.group,
+            version: kind.version,
+            resource: kind.resource,
+            kind: kind.kind,
+            namespaced: kind.namespaced,
+            status: kind.status,
+        }
+    }
+
+    fn kind(&self) -> &'static Kind {
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kind) = known.iter().find(|kind| Wanted::of(kind) == *self) {
+            return kind;
+        }
+        let keep = |word: &str| -> &'static str { String::leak(word.to_owned()) };
+        let kind = Kind {
+            namespaced: self.namespaced,
+            status: self.status,
+            generation: true,
+            versioned_update: true,
+            custom: true,
+            ..Kind::of(
+                keep(self.group),
+                keep(self.version),
+                keep(self.resource),
+                keep(self.kind),
+            )
+        };
+        let kind = Box::leak(Box::new(kind));
+        known.push(kind);
+        kind
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_definition_that_comes_back_finds_the_kinds_that_it_had() {
+        let version = |name: &str, served: bool| json!({ "name": name, "served": served });
+        let definition = json!({ "spec": {
+            "group": "custom.test", "scope": "Cluster", "names": { "plural": "foos", "kind": "Foo" },
+            "versions": [version("v1", true), version("v2", false), version("v3", true)],
+        } });
+        let (first, second) = (made_by(&definition), made_by(&definition));
+        let versions: Vec<(&str, bool)> = first.iter().map(|(kind, served)| (kind.version, *served)).collect();
+        assert_eq!(versions, [("v1", true), ("v2", false), ("v3", true)]);
+        assert!(first.iter().zip(&second).all(|(a, b)| std::ptr::eq(a.0, b.0)));
+    }
+}

@@ -1,0 +1,142 @@
+//! What is served at the moment: built-in kinds, those of definitions, and what is said to be served but is away.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::Kind;
+use super::built_in::KINDS;
+
+/// The kinds that are served.
+#[derive(Debug, Default)]
+pub struct Served {
+    /// In the order of their groups and versions.
+    custom: Vec<&'static Kind>,
+    /// Group versions that are answered by another server, which cannot be reached.
+    away: BTreeSet<(String, String)>,
+}
+
+// === impl Served ===
+
+impl Served {
+    /// Every kind that is served, in the order in which discovery names them.
+    pub fn all(&self) -> impl Iterator<Item = &'static Kind> + '_ {
+        KINDS.iter().chain(self.custom.iter().copied())
+    }
+
+    /// The kind behind a path, if it is served.
+    #[must_use]
+    pub fn find(&self, group: &str, version: &str, resource: &str) -> Option<&'static Kind> {
+        self.all()
+            .find(|kind| kind.resource == resource && kind.group == group && kind.version == version)
+    }
+
+    /// The kind that an object says it is, if it is served.
+    #[must_use]
+    pub fn of_object(&self, api_version: &str, kind: &str) -> Option<&'static Kind> {
+        self.all()
+            .find(|row| row.kind == kind && row.api_version() == api_version)
+    }
+
+    /// Whether some kind is served under this group and version.
+    #[must_use]
+    pub fn has(&self, group: &str, version: &str) -> bool {
+        self.all().any(|kind| kind.group == group && kind.version == version)
+    }
+
+    /// The groups but the core one, each with its versions, the preferred one first.
+    #[must_use]
+    pub fn groups(&self) -> Vec<(&str, Vec<&str>)> {
+        let known = self.all().map(|kind| (kind.group, kind.version));
+        let away = self
+            .away
+            .iter()
+            .map(|(group, version)| (group.as_str(), version.as_str()));
+        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (group, version) in known.chain(away).filter(|(group, _)| !group.is_empty()) {
+            match groups.iter_mut().find(|(name, _)| *name == group) {
+                Some((_, versions)) if versions.contains(&version) => {}
+                Some((_, versions)) => versions.push(version),
+                None => groups.push((group, vec![version])),
+            }
+        }
+        for (_, versions) in &mut groups {
+            versions.sort_by_key(|version| Reverse(maturity(version)));
+        }
+        groups
+    }
+
+    /// Serves `kinds` as group and resource, in place of what was served as that. Tells whether anything changed.
+    pub fn define(&mut self, group: &str, resource: &str, kinds: &[&'static Kind]) -> bool {
+        let is_it = |kind: &Kind| kind.group == group && kind.resource == resource;
+        let before: Vec<_> = self.custom.iter().copied().filter(|kind| is_it(kind)).collect();
+        let same = before.len() == kinds.len()
+            && before
+                .iter()
+                .all(|old| kinds.iter().any(|new| std::ptr::eq(*old, *new)));
+        if same {
+            return false;
+        }
+        self.custom.retain(|kind| !is_it(kind));
+        self.custom.extend(kinds);
+        self.custom
+            .sort_by_key(|kind| (kind.group, Reverse(maturity(kind.version)), kind.resource));
+        true
+    }
+
+    /// Whether this group version is answered by a server that cannot be reached.
+    #[must_use]
+    pub fn is_away(&self, group: &str, version: &str) -> bool {
+        self.away.iter().any(|(g, v)| g == group && v == version)
+    }
+
+    /// Says whether a group version is answered by a server that cannot be reached.
+    pub fn set_away(&mut self, group: &str, version: &str, away: bool) {
+        let place = (group.to_owned(), version.to_owned());
+        if away {
+            self.away.insert(place);
+        } else {
+            self.away.remove(&place);
+        }
+    }
+}
+
+/// How a version ranks: stable ones before beta before alpha, of these the higher number first, then all other names.
+fn maturity(version: &str) -> (u8, u64, u64) {
+    let number = |text: &str| text.parse::<u64>().ok();
+    let ranked = || {
+        let rest = version.strip_prefix('v')?;
+        if let Some(major) = number(rest) {
+            return Some((3, major, 0));
+        }
+        let (rank, (major, minor)) = rest
+            .split_once("beta")
+            .map(|parts| (2, parts))
+            .or_else(|| rest.split_once("alpha").map(|parts| (1, parts)))?;
+        Some((rank, number(major)?, number(minor)?))
+    };
+    ranked().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_rank_as_kubernetes_ranks_them() {
+        let mut versions = ["v1alpha1", "v2beta1", "v10", "other", "v1beta2", "v2", "v1beta1"];
+        versions.sort_by_key(|version| Reverse(maturity(version)));
+        assert_eq!(
+            versions,
+            ["v10", "v2", "v2beta1", "v1beta2", "v1beta1", "v1alpha1", "other"]
+        );
+    }
+
+    #[test]
+    fn a_group_whose_server_is_away_is_still_named() {
+        let mut served = Served::default();
+        served.set_away("away.test", "v1", true);
+        assert!(served.groups().contains(&("away.test", vec!["v1"])));
+        served.set_away("away.test", "v1", false);
+        assert!(!served.groups().iter().any(|(group, _)| *group == "away.test"));
+    }
+}

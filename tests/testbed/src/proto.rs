@@ -1,0 +1,164 @@
+//! Metadata and refusals in protobuf, and how they travel.
+//!
+//! A message is `k8s\0`, then an `Unknown` that names what is in it. An event of a watch is four bytes of length, then a
+//! bare `WatchEvent`, whose object is such a message.
+
+#[allow(missing_docs, reason = "generated; proto/meta.proto says what there is to say")]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/meta.rs"));
+}
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use prost::Message;
+
+pub use generated::*;
+
+/// How each message begins.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// What is not the message that it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It does not begin as it should.
+    #[error("a message does not begin with \"k8s\\0\"")]
+    NoMagic,
+    /// It is of another kind.
+    #[error("a {found} came in place of a {wanted}")]
+    Another {
+        /// What it says it is.
+        found: String,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// It cannot be read.
+    #[error("a message cannot be read")]
+    Unreadable(#[from] prost::DecodeError),
+}
+
+/// What can be sent as a message.
+pub trait Named: Message + Default {
+    /// apiVersion and kind.
+    const TYPE: (&'static str, &'static str);
+}
+
+macro_rules! named {
+    ($($message:ident: $api_version:literal),*) => {
+        $(impl Named for $message {
+            const TYPE: (&'static str, &'static str) = ($api_version, stringify!($message));
+        })*
+    };
+}
+
+named!(PartialObjectMetadata: "meta.k8s.io/v1", PartialObjectMetadataList: "meta.k8s.io/v1", Status: "v1");
+
+/// A message as it is sent.
+#[must_use]
+pub fn encode<M: Named>(message: &M) -> Bytes {
+    let (api_version, kind) = M::TYPE;
+    let unknown = Unknown {
+        type_meta: Some(TypeMeta {
+            api_version: Some(api_version.to_owned()),
+            kind: Some(kind.to_owned()),
+        }),
+        raw: Some(message.encode_to_vec()),
+        content_encoding: Some(String::new()),
+        content_type: Some(String::new()),
+    };
+    let mut bytes = BytesMut::with_capacity(MAGIC.len() + unknown.encoded_len());
+    bytes.put_slice(MAGIC);
+    bytes.put_slice(&unknown.encode_to_vec());
+    bytes.freeze()
+}
+
+/// What was sent.
+///
+/// # Errors
+/// It is something else.
+pub fn decode<M: Named>(bytes: &[u8]) -> Result<M, Error> {
+    let unknown = Unknown::decode(bytes.strip_prefix(MAGIC).ok_or(Error::NoMagic)?)?;
+    let kind = unknown.type_meta.unwrap_or_default();
+    if (kind.api_version(), kind.kind()) != M::TYPE {
+        return Err(Error::Another {
+            found: kind.kind().to_owned(),
+            wanted: M::TYPE.1,
+        });
+    }
+    Ok(M::decode(unknown.raw.as_deref().unwrap_or_default())?)
+}
+
+/// An event of a watch as it is sent; `object` is a message.
+#[must_use]
+pub fn frame(change: &str, object: Bytes) -> Bytes {
+    let event = WatchEvent {
+        r#type: Some(change.to_owned()),
+        object: Some(RawExtension {
+            raw: Some(object.into()),
+        }),
+    };
+    let mut bytes = BytesMut::with_capacity(4 + event.encoded_len());
+    bytes.put_u32(u32::try_from(event.encoded_len()).unwrap_or(u32::MAX));
+    bytes.put_slice(&event.encode_to_vec());
+    bytes.freeze()
+}
+
+/// Takes the first event off the front of what came so far: its type and its object, once it is there as a whole.
+///
+/// # Errors
+/// It is no event.
+pub fn next_frame(came: &mut BytesMut) -> Result<Option<(String, Vec<u8>)>, Error> {
+    let Some(length) = came.first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let length = u32::from_be_bytes(*length) as usize;
+    if came.len() < 4 + length {
+        return Ok(None);
+    }
+    came.advance(4);
+    let event = WatchEvent::decode(came.split_to(length).freeze())?;
+    let object = event.object.unwrap_or_default().raw.unwrap_or_default();
+    Ok(Some((event.r#type.unwrap_or_default(), object)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(name: &str) -> PartialObjectMetadata {
+        PartialObjectMetadata {
+            metadata: Some(ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            }),
+        }
+    }
+
+    #[test]
+    fn what_is_sent_is_what_arrives_and_nothing_else() {
+        let sent = metadata("a");
+        let bytes = encode(&sent);
+        assert!(bytes.starts_with(b"k8s\0\x0a\x27\x0a\x0emeta.k8s.io/v1\x12\x15PartialObjectMetadata\x12"));
+        assert_eq!(decode::<PartialObjectMetadata>(&bytes).unwrap(), sent);
+        assert!(matches!(decode::<Status>(&bytes), Err(Error::Another { .. })));
+        assert!(matches!(decode::<Status>(b"{}"), Err(Error::NoMagic)));
+    }
+
+    #[test]
+    fn an_event_waits_until_it_is_there_as_a_whole() {
+        let bytes = [
+            frame("ADDED", encode(&metadata("a"))),
+            frame("DELETED", encode(&metadata("b"))),
+        ]
+        .concat();
+        let mut came = BytesMut::new();
+        let mut seen = Vec::new();
+        for byte in bytes {
+            came.put_u8(byte);
+            while let Some((change, object)) = next_frame(&mut came).unwrap() {
+                let metadata = decode::<PartialObjectMetadata>(&object).unwrap().metadata.unwrap();
+                seen.push((change, metadata.name.unwrap()));
+            }
+        }
+        let pair = |change: &str, name: &str| (change.to_owned(), name.to_owned());
+        assert_eq!(seen, [pair("ADDED", "a"), pair("DELETED", "b")]);
+    }
+}
