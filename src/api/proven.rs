@@ -29,8 +29,8 @@ use super::ApiError;
 
 /// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
 const OPENING: Duration = Duration::from_secs(10);
-/// For the proof. A server that is busy lets requests wait for their turn.
-const PROOF: Duration = Duration::from_secs(60);
+/// For the proof. A server that is busy lets requests wait for their turn; but a write that waits for it has passed the gate.
+const PROOF: Duration = Duration::from_secs(20);
 /// A Node has some ten thousand bytes.
 const LARGEST: usize = 8 << 20;
 const VERB: &str = "GET";
