@@ -239,17 +239,13 @@ impl ApiClient {
         });
         let body = Bytes::from(review.to_string());
         let request = request(Method::POST, "POST", PATH, Some("application/json"), body)?;
-        let answer: Value = read("POST", PATH, &self.asked("POST", PATH, request).await?)?;
+        let answer: Value = read("POST", PATH, &self.connection.collected("POST", PATH, request).await?)?;
         Ok(answer["status"]["allowed"].as_bool().unwrap_or(false))
-    }
-
-    async fn asked(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
-        self.connection.collected(verb, path, request).await
     }
 
     async fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         let request = request(Method::GET, "GET", path, None, Bytes::new())?;
-        read("GET", path, &self.asked("GET", path, request).await?)
+        read("GET", path, &self.connection.collected("GET", path, request).await?)
     }
 
     async fn write(

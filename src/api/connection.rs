@@ -99,13 +99,7 @@ impl Connection {
                     cause: chain(&error),
                 })
         };
-        let result = timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(|_| {
-            Err(ApiError::Timeout {
-                verb,
-                path: path.to_owned(),
-                after: REQUEST_TIMEOUT,
-            })
-        });
+        let result = in_time(verb, path, answer).await;
         if let Err(ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. }) = &result {
             self.follow_files().await;
         }
@@ -119,14 +113,7 @@ impl Connection {
         path: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        let answer = timeout(REQUEST_TIMEOUT, self.begun(verb, path, request)).await;
-        answer.unwrap_or_else(|_| {
-            Err(ApiError::Timeout {
-                verb,
-                path: path.to_owned(),
-                after: REQUEST_TIMEOUT,
-            })
-        })
+        in_time(verb, path, self.begun(verb, path, request)).await
     }
 
     async fn begun(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Response<Body>, ApiError> {
@@ -240,6 +227,20 @@ impl Connection {
     fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+async fn in_time<T>(
+    verb: &'static str,
+    path: &str,
+    answer: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(|_| {
+        Err(ApiError::Timeout {
+            verb,
+            path: path.to_owned(),
+            after: REQUEST_TIMEOUT,
+        })
+    })
 }
 
 // === impl Stamp ===

@@ -41,10 +41,10 @@ pub type Proof = Arc<dyn Fn(Result<Node, ApiError>) -> BoxFuture<'static, Result
 /// A connection was opened and not used.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub(super) struct Unproven(ApiError);
+struct Unproven(ApiError);
 
 /// What it takes to ask for the Node.
-pub(super) struct Question {
+struct Question {
     path: String,
     host: String,
     /// As the last request had them: how this agent shows who it is.

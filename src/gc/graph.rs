@@ -239,7 +239,11 @@ impl Graph {
         let uid = self.odd.uid(uid);
         self.rounds(kind);
         self.lone[kind.place()].remove(&self.hasher, uid);
-        // A UID is never given twice: it is nowhere any more.
+        self.nowhere(uid);
+    }
+
+    /// A UID is never given twice: once it is gone, it is nowhere.
+    fn nowhere(&mut self, uid: Uid) {
         for id in self.links.with_uid(uid) {
             self.absent(id);
         }
@@ -290,8 +294,7 @@ impl Graph {
             }
         }
         for uid in self.lone[kind.place()].sweep(round) {
-            let others = self.links.with_uid(uid);
-            others.into_iter().for_each(|id| self.absent(id));
+            self.nowhere(uid);
         }
     }
 

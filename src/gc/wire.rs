@@ -213,41 +213,32 @@ struct Field {
 
 /// The field at the beginning, if as much of it is there as tells how long it is.
 fn field(buffer: &[u8]) -> Result<Option<Field>, WireError> {
-    // A key and a length take at most ten bytes each.
+    // A key, a length and a number take at most ten bytes each.
     let mut rest = buffer;
     let complete = |part: &[u8]| part.iter().take(10).any(|byte| byte & 0x80 == 0) || part.len() >= 10;
     if !complete(rest) {
         return Ok(None);
     }
     let (number, wire_type) = decode_key(&mut rest)?;
-    let fixed = match wire_type {
+    if matches!(wire_type, WireType::LengthDelimited | WireType::Varint) && !complete(rest) {
+        return Ok(None);
+    }
+    let key = buffer.len() - rest.len();
+    // What is no message of ours is skipped whole; numbers that matter are all of the first of these.
+    let (number, head, length) = match wire_type {
         WireType::LengthDelimited => {
-            if !complete(rest) {
-                return Ok(None);
-            }
             let length = usize::try_from(decode_varint(&mut rest)?).unwrap_or(usize::MAX);
-            return Ok(Some(Field {
-                number,
-                head: buffer.len() - rest.len(),
-                length,
-            }));
+            (number, buffer.len() - rest.len(), length)
         }
-        WireType::Varint if !complete(rest) => return Ok(None),
         WireType::Varint => {
-            let before = rest.len();
             decode_varint(&mut rest)?;
-            before - rest.len()
+            (u32::MAX, key, buffer.len() - rest.len() - key)
         }
-        WireType::ThirtyTwoBit => 4,
-        WireType::SixtyFourBit => 8,
+        WireType::ThirtyTwoBit => (u32::MAX, key, 4),
+        WireType::SixtyFourBit => (u32::MAX, key, 8),
         WireType::StartGroup | WireType::EndGroup => return Err(WireError::Kind("group".to_owned())),
     };
-    // What is no message of ours is skipped whole; numbers that matter are all of the kind above.
-    Ok(Some(Field {
-        number: u32::MAX,
-        head: buffer.len() - rest.len() - if wire_type == WireType::Varint { fixed } else { 0 },
-        length: fixed,
-    }))
+    Ok(Some(Field { number, head, length }))
 }
 
 // === impl WatchReader ===

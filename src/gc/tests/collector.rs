@@ -65,7 +65,6 @@ impl Collector {
         let (kind, id) = (KINDS[place].0, self.kinds[place]);
         world.events.entry(kind.to_owned()).or_default().clear();
         self.graph.begin_list(id);
-
         for (_, object) in world.objects.iter().filter(|(key, _)| key.0 == kind) {
             self.graph.observe(id, &object.seen);
         }
@@ -115,7 +114,6 @@ impl Collector {
             return false;
         }
         let hint = self.queue.swap_remove(which % self.queue.len());
-
         match hint {
             Hint::Decide(id) => self.step(world, id),
             Hint::Ask(id) => self.ask(world, id),

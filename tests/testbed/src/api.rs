@@ -58,6 +58,11 @@ impl<S: ApiServer> ApiServer for Arc<S> {
 
 /// A kubeconfig with one server and one bearer token.
 pub fn kubeconfig(url: &str, ca_pem: Option<&str>, user: &str, token: &str) -> String {
+    kubeconfig_of(url, ca_pem, user, &format!("token: {token}"))
+}
+
+/// A kubeconfig with one server and one user, who is known by `credentials`: lines of YAML.
+pub fn kubeconfig_of(url: &str, ca_pem: Option<&str>, user: &str, credentials: &str) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let ca = ca_pem
         .map(|pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)))
@@ -72,7 +77,7 @@ clusters:
 users:
 - name: {user}
   user:
-    token: {token}
+    {credentials}
 contexts:
 - name: testbed
   context: {{cluster: testbed, user: \"{user}\"}}

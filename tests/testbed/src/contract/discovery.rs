@@ -5,14 +5,8 @@ use http::{HeaderValue, Method, header};
 use serde_json::{Value, json};
 
 use super::scene::{Scene, refuses, until};
-use crate::rest::Answer;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-
-async fn get(s: &Scene<'_>, path: &str, accept: &'static str) -> Result<Answer> {
-    let call = s.admin.call(Method::GET, path).header(header::ACCEPT, accept);
-    Ok(call.send().await?)
-}
 
 /// The entry of a list that has this at `field`.
 fn entry<'a>(list: &'a Value, field: &str, wanted: &str) -> Result<&'a Value> {
@@ -117,7 +111,7 @@ pub(super) async fn what_is_not_kept_can_only_be_created(s: &Scene<'_>) -> Resul
 }
 
 pub(super) async fn all_of_it_comes_at_once_if_asked_for(s: &Scene<'_>) -> Result<()> {
-    let core = get(s, "/api", AGGREGATED).await?;
+    let core = s.get_as("/api", AGGREGATED).await?;
     assert_eq!(core.header("content-type"), AGGREGATED);
     let core = core.ok()?;
     assert_eq!(
@@ -142,7 +136,7 @@ pub(super) async fn all_of_it_comes_at_once_if_asked_for(s: &Scene<'_>) -> Resul
         eviction["responseKind"],
         json!({"group": "policy", "version": "v1", "kind": "Eviction"})
     );
-    let groups = get(s, "/apis", AGGREGATED).await?.ok()?;
+    let groups = s.get_as("/apis", AGGREGATED).await?.ok()?;
     let leases = &group(&groups, "coordination.k8s.io")?["versions"][0]["resources"];
     assert_eq!(entry(leases, "resource", "leases")?["responseKind"]["kind"], "Lease");
     Ok(())
@@ -156,7 +150,7 @@ pub(super) async fn the_aggregated_form_is_preferred_wherever_it_stands(s: &Scen
          application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json",
     ] {
         assert_eq!(
-            get(s, "/apis", accept).await?.header("content-type"),
+            s.get_as("/apis", accept).await?.header("content-type"),
             AGGREGATED,
             "{accept}"
         );
@@ -165,7 +159,7 @@ pub(super) async fn the_aggregated_form_is_preferred_wherever_it_stands(s: &Scen
 }
 
 pub(super) async fn what_is_known_is_not_sent_again(s: &Scene<'_>) -> Result<()> {
-    let first = get(s, "/api", AGGREGATED).await?;
+    let first = s.get_as("/api", AGGREGATED).await?;
     let etag = first.headers.get(header::ETAG).context("no ETag")?;
     assert_eq!(first.header("vary"), "Accept");
     let ask = async |known: HeaderValue| {
@@ -181,10 +175,10 @@ pub(super) async fn what_is_known_is_not_sent_again(s: &Scene<'_>) -> Result<()>
 
 pub(super) async fn an_aggregated_form_that_there_is_not_is_not_acceptable(s: &Scene<'_>) -> Result<()> {
     let old = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
-    refuses(&get(s, "/apis", old).await?, 406, "NotAcceptable");
-    refuses(&get(s, "/apis/apps/v1", AGGREGATED).await?, 406, "NotAcceptable");
+    refuses(&s.get_as("/apis", old).await?, 406, "NotAcceptable");
+    refuses(&s.get_as("/apis/apps/v1", AGGREGATED).await?, 406, "NotAcceptable");
     let fallback = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
-    assert_eq!(get(s, "/apis", fallback).await?.ok()?["kind"], "APIGroupList");
+    assert_eq!(s.get_as("/apis", fallback).await?.ok()?["kind"], "APIGroupList");
     Ok(())
 }
 
@@ -197,8 +191,8 @@ pub(super) async fn a_version_whose_server_is_away_is_stale_and_fails_alone(s: &
     });
     let service = json!({"metadata": {"name": format!("v1.{group_name}")}, "spec": spec});
     s.admin.create(services, &service).await?.ok()?;
-    until(async || Ok(group(&get(s, "/apis", AGGREGATED).await?.ok()?, &group_name).is_ok())).await?;
-    let all = get(s, "/apis", AGGREGATED).await?.ok()?;
+    until(async || Ok(group(&s.get_as("/apis", AGGREGATED).await?.ok()?, &group_name).is_ok())).await?;
+    let all = s.get_as("/apis", AGGREGATED).await?.ok()?;
     let version = &group(&all, &group_name)?["versions"][0];
     assert_eq!(
         (&version["version"], &version["freshness"]),
@@ -216,5 +210,5 @@ pub(super) async fn a_version_whose_server_is_away_is_stale_and_fails_alone(s: &
         .delete(&format!("{services}/v1.{group_name}"), None)
         .await?
         .ok()?;
-    until(async || Ok(group(&get(s, "/apis", AGGREGATED).await?.ok()?, &group_name).is_err())).await
+    until(async || Ok(group(&s.get_as("/apis", AGGREGATED).await?.ok()?, &group_name).is_err())).await
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::scene::{Scene, refuses, uid, version};
 use crate::proto::{self, ObjectMeta, PartialObjectMetadata, PartialObjectMetadataList, Status};
-use crate::rest::{Answer, Patch};
+use crate::rest::Patch;
 
 pub(super) const ONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 pub(super) const LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -14,14 +14,6 @@ pub(super) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub(super) const ONE_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 pub(super) const LIST_PROTOBUF: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-
-async fn get(s: &Scene<'_>, path: &str, accept: &'static str) -> Result<Answer> {
-    Ok(s.admin
-        .call(Method::GET, path)
-        .header(header::ACCEPT, accept)
-        .send()
-        .await?)
-}
 
 pub(super) fn metadata(message: &[u8]) -> Result<ObjectMeta> {
     let object: PartialObjectMetadata = proto::decode(message)?;
@@ -68,7 +60,7 @@ pub(super) fn agrees(read: &ObjectMeta, map: &Value) {
 
 pub(super) async fn one_object_in_json_is_its_metadata_alone(s: &Scene<'_>) -> Result<()> {
     let map = owned(s).await?;
-    let answer = get(s, &s.map("a"), ONE).await?;
+    let answer = s.get_as(&s.map("a"), ONE).await?;
     assert_eq!(answer.header("content-type"), "application/json");
     let partial = answer.ok()?;
     assert_eq!(
@@ -91,7 +83,7 @@ pub(super) async fn one_object_in_json_is_its_metadata_alone(s: &Scene<'_>) -> R
 
 pub(super) async fn one_object_in_protobuf_says_the_same(s: &Scene<'_>) -> Result<()> {
     let map = owned(s).await?;
-    let answer = get(s, &s.map("a"), ONE_PROTOBUF).await?;
+    let answer = s.get_as(&s.map("a"), ONE_PROTOBUF).await?;
     assert_eq!((answer.code(), answer.header("content-type")), (200, PROTOBUF));
     let read = metadata(&answer.bytes)?;
     agrees(&read, &map);
@@ -108,7 +100,7 @@ pub(super) async fn what_is_being_deleted_says_so_in_protobuf(s: &Scene<'_>) -> 
     owned(s).await?;
     let foreground = json!({"propagationPolicy": "Foreground"});
     let deleted = s.admin.delete(&s.map("a"), Some(&foreground)).await?.ok()?;
-    let read = metadata(&get(s, &s.map("a"), ONE_PROTOBUF).await?.bytes)?;
+    let read = metadata(&s.get_as(&s.map("a"), ONE_PROTOBUF).await?.bytes)?;
     let told: jiff::Timestamp = deleted["metadata"]["deletionTimestamp"]
         .as_str()
         .unwrap_or("?")
@@ -124,7 +116,7 @@ pub(super) async fn what_is_being_deleted_says_so_in_protobuf(s: &Scene<'_>) -> 
 
 pub(super) async fn a_list_in_json_names_the_kind_of_its_items(s: &Scene<'_>) -> Result<()> {
     owned(s).await?;
-    let list = get(s, &s.maps(), LIST).await?.ok()?;
+    let list = s.get_as(&s.maps(), LIST).await?.ok()?;
     assert_eq!(
         (&list["kind"], &list["apiVersion"]),
         (&json!("PartialObjectMetadataList"), &json!("meta.k8s.io/v1"))
@@ -164,10 +156,10 @@ pub(super) async fn a_list_in_protobuf_goes_on_as_one_in_json(s: &Scene<'_>) -> 
 pub(super) async fn one_and_many_are_not_to_be_confused(s: &Scene<'_>) -> Result<()> {
     s.new_map("a").await?;
     for accept in [LIST, LIST_PROTOBUF] {
-        refuses(&get(s, &s.map("a"), accept).await?, 406, "NotAcceptable");
+        refuses(&s.get_as(&s.map("a"), accept).await?, 406, "NotAcceptable");
     }
     for accept in [ONE, ONE_PROTOBUF] {
-        refuses(&get(s, &s.maps(), accept).await?, 406, "NotAcceptable");
+        refuses(&s.get_as(&s.maps(), accept).await?, 406, "NotAcceptable");
     }
     Ok(())
 }
@@ -181,7 +173,7 @@ pub(super) async fn a_form_that_there_is_not_is_not_acceptable(s: &Scene<'_>) ->
         "application/*",
         "text/html",
     ] {
-        refuses(&get(s, &s.map("a"), accept).await?, 406, "NotAcceptable");
+        refuses(&s.get_as(&s.map("a"), accept).await?, 406, "NotAcceptable");
     }
     Ok(())
 }
@@ -200,24 +192,24 @@ pub(super) async fn the_first_form_that_there_is_is_taken(s: &Scene<'_>) -> Resu
             "PartialObjectMetadata",
         ),
     ] {
-        let answer = get(s, &s.map("a"), accept).await?;
+        let answer = s.get_as(&s.map("a"), accept).await?;
         assert_eq!(answer.header("content-type"), content_type);
         assert_eq!(answer.ok()?["kind"], kind, "{accept}");
     }
     let protobuf_first = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
                           application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-    metadata(&get(s, &s.map("a"), protobuf_first).await?.bytes)?;
+    metadata(&s.get_as(&s.map("a"), protobuf_first).await?.bytes)?;
     Ok(())
 }
 
 pub(super) async fn a_refusal_is_in_json_if_only_objects_were_asked_for_in_protobuf(s: &Scene<'_>) -> Result<()> {
     for accept in [ONE, ONE_PROTOBUF] {
-        let answer = get(s, &s.map("never"), accept).await?;
+        let answer = s.get_as(&s.map("never"), accept).await?;
         assert_eq!(answer.header("content-type"), "application/json");
         refuses(&answer, 404, "NotFound");
     }
     let anything_in_protobuf = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/vnd.kubernetes.protobuf";
-    let answer = get(s, &s.map("never"), anything_in_protobuf).await?;
+    let answer = s.get_as(&s.map("never"), anything_in_protobuf).await?;
     assert_eq!((answer.code(), answer.header("content-type")), (404, PROTOBUF));
     let status: Status = proto::decode(&answer.bytes)?;
     assert_eq!((status.code(), status.reason()), (404, "NotFound"));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use http::{Method, header};
 use serde_json::{Value, json};
 use tokio::time;
 
@@ -53,6 +54,12 @@ impl<'a> Scene<'a> {
             node,
             other_node,
         })
+    }
+
+    /// What is at a path, in a form that the administrator takes.
+    pub async fn get_as(&self, path: &str, accept: &'static str) -> Result<Answer> {
+        let call = self.admin.call(Method::GET, path).header(header::ACCEPT, accept);
+        Ok(call.send().await?)
     }
 
     /// The path of the namespace's pods.

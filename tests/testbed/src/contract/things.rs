@@ -1,7 +1,6 @@
 //! The custom kind that a claim has for itself.
 
 use anyhow::{Context, Result};
-use http::{Method, header};
 use serde_json::{Value, json};
 
 use super::scene::{Scene, until};
@@ -103,8 +102,7 @@ impl<'s> Things<'s> {
     }
 
     pub(super) async fn get(&self, path: &str, accept: &'static str) -> Result<Answer> {
-        let call = self.s.admin.call(Method::GET, path).header(header::ACCEPT, accept);
-        Ok(call.send().await?)
+        self.s.get_as(path, accept).await
     }
 
     /// Waits until a path is answered with this code. The real server takes a moment to follow a definition.

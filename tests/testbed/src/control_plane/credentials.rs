@@ -9,6 +9,8 @@ use rcgen::{
 };
 use uuid::Uuid;
 
+use crate::api::kubeconfig_of;
+
 /// The certificate that all others are signed by, in the control plane's directory.
 pub const CA: &str = "ca.pem";
 /// The server's certificate, in the control plane's directory.
@@ -103,27 +105,9 @@ impl Credentials {
 
     /// A kubeconfig of the controller manager, who has a certificate as in other clusters.
     pub fn manager_kubeconfig(&self, url: &str) -> String {
-        let [ca, certificate, key] =
-            [&self.ca, &self.manager.certificate, &self.manager.key].map(|pem| STANDARD.encode(pem));
-        format!(
-            "apiVersion: v1
-kind: Config
-clusters:
-- name: testbed
-  cluster:
-    server: {url}
-    certificate-authority-data: {ca}
-users:
-- name: {MANAGER}
-  user:
-    client-certificate-data: {certificate}
-    client-key-data: {key}
-contexts:
-- name: testbed
-  context: {{cluster: testbed, user: \"{MANAGER}\"}}
-current-context: testbed
-"
-        )
+        let [certificate, key] = [&self.manager.certificate, &self.manager.key].map(|pem| STANDARD.encode(pem));
+        let pair = format!("client-certificate-data: {certificate}\n    client-key-data: {key}");
+        kubeconfig_of(url, Some(&self.ca), MANAGER, &pair)
     }
 
     fn tokens(&self) -> String {
