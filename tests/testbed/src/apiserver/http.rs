@@ -1,4 +1,4 @@
-//! HTTP/1.1 around the handler.
+//! HTTP around the handler: HTTP/1.1, and HTTP/2 for those who begin with it.
 
 use std::io;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::accept::Media;
@@ -33,9 +33,11 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 pub async fn serve(shared: Arc<Shared>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let connection = shared.requests.opened();
     let service = service_fn(move |request| respond(Arc::clone(&shared), connection, request));
-    let served = http1::Builder::new()
-        .header_read_timeout(None)
-        .serve_connection(TokioIo::new(stream), service);
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().header_read_timeout(None);
+    // As the real one: so many requests at once over one connection.
+    builder.http2().max_concurrent_streams(100);
+    let served = builder.serve_connection(TokioIo::new(stream), service);
     if let Err(error) = served.await {
         tracing::debug!(%error, "Connection ended");
     }
