@@ -2,11 +2,15 @@
 
 mod client;
 mod connection;
+mod credentials;
 mod error;
+mod lanes;
+mod metadata;
 mod proven;
 
 pub use self::{
-    client::{ApiClient, DeleteAnswer, PodPage, WatchLine, WatchStream},
-    error::ApiError,
+    client::{ApiClient, DeleteAnswer, PodPage, WatchLine, WatchStream, escape},
+    error::{About, ApiError},
+    metadata::{Document, Lane, MetadataClient, Pieces, Written},
     proven::Proof,
 };

@@ -260,6 +260,7 @@ mod tests {
             reason: String::new(),
             message: String::new(),
             retry_after: None,
+            about: None,
         }
     }
 

@@ -3,6 +3,7 @@
 //! The way of an object: `discovery → monitors → graph → queues → {delete, orphan} workers`
 
 pub mod decide;
+pub mod discovery;
 pub mod graph;
 pub mod kinds;
 pub mod uid;

@@ -32,7 +32,7 @@ async fn pages_of_a_list_are_read_to_their_end() {
             .send()
             .await
             .unwrap();
-        let mut reader = PageReader::default();
+        let mut reader = PageReader::new(true);
         for piece in answer.bytes.chunks(11) {
             reader
                 .read(piece, |object| {
@@ -44,7 +44,7 @@ async fn pages_of_a_list_are_read_to_their_end() {
                 })
                 .unwrap();
         }
-        let end = reader.finish().unwrap();
+        let end = reader.finish(|_| ()).unwrap();
         assert!(end.version.parse::<u64>().is_ok(), "{end:?}");
         pages += 1;
         token = end.continue_token;

@@ -328,7 +328,7 @@ fn read<T: DeserializeOwned>(verb: &'static str, path: &str, body: &[u8]) -> Res
 }
 
 /// Percent-encodes whatever is not plainly a name: names come from the API and may be hostile.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

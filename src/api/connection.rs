@@ -1,11 +1,6 @@
 //! How requests reach the API server: how many at once, for how long, and with which credentials.
 
-use std::{
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -14,45 +9,25 @@ use http_body_util::BodyExt as _;
 use kube::client::Body;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
-    time::{Instant, timeout},
+    time::timeout,
 };
 
 use super::{
     ApiError,
+    credentials::Credentials,
     proven::{self, Proof},
 };
-use crate::config;
 
 /// The API server ends mutating requests after 34 s and others after 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Writes under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
 /// that end would make a hundred. Reads are few, and not counted: a look at the Node must not wait for writes.
 const AT_ONCE: usize = 16;
-/// Credentials that are refused are not read again faster than this.
-const RENEW_AT_MOST_EVERY: Duration = Duration::from_secs(5);
 
-/// A client with the credentials of the moment: they are read again when the server no longer takes them, and when their
-/// files change.
+/// A client with the credentials of the moment.
 pub(super) struct Connection {
-    kubeconfig: PathBuf,
-    node_path: String,
-    proof: Option<Proof>,
-    current: Mutex<Current>,
+    credentials: Credentials<kube::Client>,
     places: Semaphore,
-}
-
-struct Current {
-    kube: kube::Client,
-    read: Instant,
-    /// What the credentials were read from; not known yet of those that came with the settings.
-    files: Option<Vec<Stamp>>,
-}
-
-/// A file, and by what a change of it shows.
-#[derive(PartialEq)]
-struct Stamp {
-    path: PathBuf,
-    seen: Option<(u64, u64, u64, i64, i64)>,
 }
 
 // === impl Connection ===
@@ -64,16 +39,9 @@ impl Connection {
         node_path: String,
         proof: Option<Proof>,
     ) -> Result<Self, kube::Error> {
-        let current = Current {
-            kube: proven::client(config, &node_path, proof.clone())?,
-            read: Instant::now(),
-            files: None,
-        };
+        let make = move |config: &kube::Config| proven::client(config, &node_path, proof.clone());
         Ok(Self {
-            kubeconfig,
-            node_path,
-            proof,
-            current: Mutex::new(current),
+            credentials: Credentials::new(config, kubeconfig, Box::new(make))?,
             places: Semaphore::new(AT_ONCE),
         })
     }
@@ -101,7 +69,7 @@ impl Connection {
         };
         let result = in_time(verb, path, answer).await;
         if let Err(ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. }) = &result {
-            self.follow_files().await;
+            self.credentials.follow_files().await;
         }
         result
     }
@@ -117,7 +85,7 @@ impl Connection {
     }
 
     async fn begun(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Response<Body>, ApiError> {
-        let client = self.current().kube.clone();
+        let client = self.credentials.sender();
         let response = match client.send(request).await {
             Ok(response) => response,
             Err(error) => return Err(self.unsent(verb, path, &error).await),
@@ -127,7 +95,7 @@ impl Connection {
             return Ok(response);
         }
         if code == StatusCode::UNAUTHORIZED {
-            self.renew().await;
+            self.credentials.renew().await;
         }
         let retry_after = proven::retry_after(response.headers());
         let body = response
@@ -155,13 +123,14 @@ impl Connection {
             },
             Some(why) => {
                 if why.code() == Some(StatusCode::UNAUTHORIZED.as_u16()) {
-                    self.renew().await;
+                    self.credentials.renew().await;
                 }
                 ApiError::Unproven {
                     verb,
                     path,
                     cause: why.to_string(),
                     retry_after: why.retry_after(),
+                    code: why.code(),
                 }
             }
             None => ApiError::Unreachable {
@@ -178,58 +147,13 @@ impl Connection {
         self.places.acquire().await.ok()
     }
 
-    /// Reads credentials again that were refused; somebody may have renewed them. The request is tried again by whoever
-    /// asked.
-    async fn renew(&self) {
-        {
-            let mut current = self.current();
-            if current.read.elapsed() < RENEW_AT_MOST_EVERY {
-                return;
-            }
-            current.read = Instant::now();
-        }
-        self.read_again("refused").await;
-    }
-
-    /// Reads the credentials again if a file changed that they come from: the old ones may be good for ever, at a server
-    /// that has gone.
+    /// Follows a change of the files that the credentials come from.
     pub async fn follow_files(&self) {
-        let changed = match &self.current().files {
-            None => true,
-            Some(files) => files.iter().any(|file| Stamp::of(&file.path) != *file),
-        };
-        if changed {
-            self.read_again("changed").await;
-        }
-    }
-
-    async fn read_again(&self, because: &'static str) {
-        // Before they are read: what changes meanwhile is seen the next time.
-        let files = config::credential_files(&self.kubeconfig);
-        let files = files.iter().map(|file| Stamp::of(file)).collect();
-        let config = config::read_kubeconfig(&self.kubeconfig).await;
-        let kube = config.and_then(|config| {
-            proven::client(&config, &self.node_path, self.proof.clone()).map_err(|error| error.to_string())
-        });
-        match kube {
-            Ok(kube) => {
-                let mut current = self.current();
-                // The first time only whether they changed since the start was not known.
-                if current.files.replace(files).is_some() {
-                    tracing::info!(because, "Credentials have been read again");
-                }
-                current.kube = kube;
-            }
-            Err(error) => tracing::error!(because, error, "Credentials cannot be read again"),
-        }
-    }
-
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.credentials.follow_files().await;
     }
 }
 
-async fn in_time<T>(
+pub(super) async fn in_time<T>(
     verb: &'static str,
     path: &str,
     answer: impl Future<Output = Result<T, ApiError>>,
@@ -241,18 +165,6 @@ async fn in_time<T>(
             after: REQUEST_TIMEOUT,
         })
     })
-}
-
-// === impl Stamp ===
-
-impl Stamp {
-    fn of(path: &Path) -> Self {
-        let seen = std::fs::metadata(path).ok();
-        Self {
-            path: path.to_owned(),
-            seen: seen.map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec())),
-        }
-    }
 }
 
 /// An error with its causes on one line; each layer repeats less than one might hope.

@@ -26,6 +26,8 @@ pub enum ApiError {
         message: String,
         /// From `Retry-After` or `details.retryAfterSeconds`.
         retry_after: Option<Duration>,
+        /// What it is about, if it says so.
+        about: Option<Box<About>>,
     },
     /// No answer: connection, TLS, or the stream broke.
     #[error("{verb} {path}: {cause}")]
@@ -48,6 +50,8 @@ pub enum ApiError {
         cause: String,
         /// From `Retry-After` or `details.retryAfterSeconds` of the answer to the proof.
         retry_after: Option<Duration>,
+        /// HTTP status of that answer.
+        code: Option<u16>,
     },
     /// No answer in time.
     #[error("{verb} {path}: no answer within {after:?}")]
@@ -81,6 +85,17 @@ pub enum ApiError {
     },
 }
 
+/// What a refusal says that it is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    /// API group, empty for the core one.
+    pub group: String,
+    /// The resource, such as `configmaps`.
+    pub resource: String,
+    /// Name of the object.
+    pub name: String,
+}
+
 impl ApiError {
     pub(super) fn refused(
         verb: &'static str,
@@ -92,6 +107,13 @@ impl ApiError {
         let status = serde_json::from_slice::<Status>(body).ok();
         let details = status.as_ref().and_then(|status| status.details.as_ref());
         let seconds = details.map_or(0, |details| details.retry_after_seconds);
+        let about = details.filter(|details| !details.name.is_empty()).map(|details| {
+            Box::new(About {
+                group: details.group.clone(),
+                resource: details.kind.clone(),
+                name: details.name.clone(),
+            })
+        });
         Self::Refused {
             verb,
             path: path.to_owned(),
@@ -99,6 +121,7 @@ impl ApiError {
             retry_after: retry_after
                 .or((seconds > 0).then(|| Duration::from_secs(seconds.into())))
                 .map(|asked| asked.min(LONGEST_RETRY_AFTER)),
+            about,
             reason: status.as_ref().map(|status| status.reason.clone()).unwrap_or_default(),
             message: status.map_or_else(
                 || String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned(),
@@ -122,6 +145,22 @@ impl ApiError {
     /// The list or watch must start anew: its resourceVersion is too old.
     pub fn is_expired(&self) -> bool {
         self.code() == Some(410)
+    }
+
+    /// Whether it proves that there is no such object. A route that is missing is answered with 404 too, but names none.
+    pub fn is_absence_of(&self, group: &str, resource: &str, name: &str) -> bool {
+        let Self::Refused {
+            code: 404,
+            reason,
+            about,
+            ..
+        } = self
+        else {
+            return false;
+        };
+        let about = about.as_ref();
+        reason == "NotFound"
+            && about.is_some_and(|it| (&*it.group, &*it.resource, &*it.name) == (group, resource, name))
     }
 
     /// How long the server asks to be left alone.

@@ -1,0 +1,258 @@
+//! HTTP/2: many requests over few connections, which are opened when they are needed. Each shows, before anything else goes
+//! over it, that it leads to the same cluster as all others: what one cluster shows proves nothing of another's objects.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, Uri, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::connect::{Connection as _, HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use kube::client::ConfigExt as _;
+use serde::Deserialize;
+use tokio::time::timeout;
+use tower::{BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
+
+use super::{ApiError, connection::chain, proven::retry_after};
+
+/// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
+const OPENING: Duration = Duration::from_secs(10);
+/// For the proof: a server that is busy lets requests wait for their turn.
+const PROOF: Duration = Duration::from_secs(20);
+/// A connection on which nothing comes for so long is asked whether it is still there, and has as long to answer.
+const SILENCE: Duration = Duration::from_secs(20);
+/// What a server may send ahead of what was read: of one answer, and of all over one connection.
+const STREAM_AHEAD: u32 = 256 << 10;
+const AHEAD: u32 = 1 << 20;
+/// What tells clusters apart: the UID of this namespace.
+const PATH: &str = "/api/v1/namespaces/kube-system";
+const LARGEST: usize = 1 << 20;
+const VERB: &str = "GET";
+
+type Sender = http2::SendRequest<Full<Bytes>>;
+type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
+type Lane = tokio::sync::Mutex<Option<Sender>>;
+
+/// The cluster that connections lead to: that of the first one.
+#[derive(Debug, Default)]
+pub(crate) struct Cluster(Mutex<Option<String>>);
+
+/// Connections by number. Whoever shares one waits for its turn when the server allows no more requests over it.
+pub(super) struct Lanes {
+    server: Uri,
+    connector: HttpsConnector<HttpConnector>,
+    /// Says who asks, and sends over the connection that the request carries.
+    stack: Stack,
+    cluster: Arc<Cluster>,
+    open: Mutex<Vec<Arc<Lane>>>,
+}
+
+/// The connection that a request goes over.
+#[derive(Clone)]
+struct Over(Sender);
+
+#[derive(Deserialize)]
+struct Namespace {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    uid: String,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    fn judge(&self, uid: &str) -> Result<(), String> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get_or_insert_with(|| uid.to_owned());
+        if known == uid {
+            Ok(())
+        } else {
+            Err(format!(
+                "this is another cluster: its namespace kube-system has the UID {uid}, where it was {known} before; if that \
+                 is meant, start the agent again"
+            ))
+        }
+    }
+}
+
+// === impl Lanes ===
+
+impl Lanes {
+    /// Connections with these credentials, none of them open.
+    pub fn new(config: &kube::Config, cluster: Arc<Cluster>) -> Result<Self, kube::Error> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(OPENING / 2));
+        let mut builder = HttpsConnectorBuilder::new()
+            .with_tls_config(config.rustls_client_config()?)
+            .https_or_http();
+        if let Some(name) = &config.tls_server_name {
+            let name = name
+                .clone()
+                .try_into()
+                .map_err(|error| kube::Error::Service(Box::new(error)))?;
+            builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+        }
+        let send = service_fn(|mut request: Request<Full<Bytes>>| async move {
+            let over = request.extensions_mut().remove::<Over>();
+            let Over(mut sender) = over.ok_or("a request without a connection")?;
+            Ok::<_, BoxError>(sender.send_request(request).await?)
+        });
+        let stack = ServiceBuilder::new()
+            .option_layer(config.auth_layer()?)
+            .layer(config.extra_headers_layer()?)
+            .map_err(BoxError::from)
+            .service(send);
+        Ok(Self {
+            server: config.cluster_url.clone(),
+            connector: builder.enable_http2().wrap_connector(tcp),
+            stack: BoxCloneSyncService::new(stack),
+            cluster,
+            open: Mutex::default(),
+        })
+    }
+
+    /// Sends over a connection, and returns the answer when it begins.
+    pub async fn send(
+        &self,
+        lane: usize,
+        verb: &'static str,
+        path: &str,
+        request: http::request::Builder,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ApiError> {
+        let sender = self.sender(lane).await.map_err(|error| error.of(verb, path))?;
+        let sent = self.send_over(sender, path, request, body).await;
+        sent.map_err(|error| ApiError::Unreachable {
+            verb,
+            path: path.to_owned(),
+            cause: chain(&*error),
+        })
+    }
+
+    async fn send_over(
+        &self,
+        sender: Sender,
+        path: &str,
+        request: http::request::Builder,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, BoxError> {
+        let mut request = request.uri(self.uri(path)).body(Full::new(body))?;
+        request.extensions_mut().insert(Over(sender));
+        let mut stack = self.stack.clone();
+        stack.ready().await?.call(request).await
+    }
+
+    fn uri(&self, path: &str) -> String {
+        let scheme = self.server.scheme_str().unwrap_or("https");
+        let authority = self.server.authority().map_or("", |authority| authority.as_str());
+        let prefix = self.server.path().trim_end_matches('/');
+        format!("{scheme}://{authority}{prefix}{path}")
+    }
+
+    /// An open connection. Others that want the same one wait while it is opened.
+    async fn sender(&self, number: usize) -> Result<Sender, NotOpened> {
+        let lane = {
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            while open.len() <= number {
+                open.push(Arc::default());
+            }
+            Arc::clone(&open[number])
+        };
+        let mut lane = lane.lock().await;
+        if let Some(sender) = lane.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
+        }
+        *lane = None;
+        let opened = timeout(OPENING, self.opened()).await;
+        let sender = opened.unwrap_or_else(|_| Err(format!("no connection within {OPENING:?}").into()));
+        let sender = sender.map_err(|error| NotOpened::Connection(chain(&*error)))?;
+        let proof = timeout(PROOF, self.prove(sender.clone())).await;
+        proof.unwrap_or_else(|_| Err(NotOpened::Connection(format!("no proof within {PROOF:?}"))))?;
+        Ok(lane.insert(sender).clone())
+    }
+
+    async fn opened(&self) -> Result<Sender, BoxError> {
+        let mut connector = self.connector.clone();
+        let connection = connector.ready().await?.call(self.server.clone()).await?;
+        if self.server.scheme_str() == Some("https") && !connection.connected().is_negotiated_h2() {
+            return Err("the server, or a proxy before it, does not speak HTTP/2".into());
+        }
+        let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(SILENCE)
+            .keep_alive_timeout(SILENCE)
+            .initial_stream_window_size(STREAM_AHEAD)
+            .initial_connection_window_size(AHEAD)
+            .handshake(connection)
+            .await?;
+        // Ends with the last request and sender of the connection, or with the connection; both show in its requests.
+        drop(tokio::spawn(async move {
+            if let Err(error) = driver.await {
+                tracing::debug!(%error, "Connection to the API server ended");
+            }
+        }));
+        Ok(sender)
+    }
+
+    async fn prove(&self, sender: Sender) -> Result<(), NotOpened> {
+        let request = Request::get("/").header(header::ACCEPT, "application/json");
+        let lost = |error: BoxError| NotOpened::Connection(chain(&*error));
+        let response = self
+            .send_over(sender, PATH, request, Bytes::new())
+            .await
+            .map_err(lost)?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, LARGEST).collect().await.map_err(lost)?.to_bytes();
+        if !head.status.is_success() {
+            let retry_after = retry_after(&head.headers);
+            let refused = ApiError::refused(VERB, PATH, head.status.as_u16(), retry_after, &body);
+            return Err(NotOpened::Refused(refused));
+        }
+        let namespace: Namespace =
+            serde_json::from_slice(&body).map_err(|error| NotOpened::Connection(error.to_string()))?;
+        self.cluster
+            .judge(&namespace.metadata.uid)
+            .map_err(NotOpened::OtherCluster)
+    }
+}
+
+/// Why there is no connection.
+enum NotOpened {
+    /// It came to no connection, or to no answer over it.
+    Connection(String),
+    /// The server did not show which cluster it is of.
+    Refused(ApiError),
+    /// It leads to another cluster.
+    OtherCluster(String),
+}
+
+// === impl NotOpened ===
+
+impl NotOpened {
+    fn of(self, verb: &'static str, path: &str) -> ApiError {
+        let path = path.to_owned();
+        match self {
+            Self::Connection(cause) => ApiError::Unreachable { verb, path, cause },
+            Self::Refused(why) => ApiError::Unproven {
+                verb,
+                path,
+                cause: why.to_string(),
+                retry_after: why.retry_after(),
+                code: why.code(),
+            },
+            Self::OtherCluster(cause) => ApiError::Held { verb, path, cause },
+        }
+    }
+}

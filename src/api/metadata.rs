@@ -1,0 +1,302 @@
+//! Requests about objects of any kind, of which only the metadata matters.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::{
+    ApiError,
+    connection::{chain, in_time},
+    credentials::Credentials,
+    lanes::{Cluster, Lanes},
+    proven::retry_after,
+};
+use crate::node::effects::{Effect, Effects};
+
+/// What an answer to a question about one object may look like.
+const OBJECT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+/// The API server allows 100 requests at once over one connection, and a watch lasts.
+const WATCHES_ON_ONE: usize = 64;
+/// Connections for writes.
+const FOR_WRITES: usize = 2;
+
+/// Which connection a request goes over: nobody waits behind watches, and writes not behind lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// For questions about single objects.
+    Question,
+    /// For one of many writes.
+    Write(usize),
+    /// For lists and the watch of the kind with this number.
+    Kind(usize),
+}
+
+/// A client with the collector's own identity.
+#[derive(Clone)]
+pub struct MetadataClient {
+    credentials: Arc<Credentials<Arc<Lanes>>>,
+    effects: Effects,
+}
+
+/// An answer, whole.
+#[derive(Debug)]
+pub struct Document {
+    /// Type of the body.
+    pub content_type: String,
+    /// What to show the next time, to be told only of changes.
+    pub etag: Option<String>,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// An answer that comes in pieces.
+#[derive(Debug)]
+pub struct Pieces {
+    /// It is protobuf; else JSON.
+    pub is_protobuf: bool,
+    verb: &'static str,
+    path: String,
+    body: Incoming,
+}
+
+/// What became of a write.
+#[derive(Debug)]
+pub enum Written {
+    /// The server has done it, and answered so.
+    Done(Bytes),
+    /// A dry run kept it back.
+    Withheld,
+}
+
+// === impl Lane ===
+
+impl Lane {
+    fn number(self) -> usize {
+        match self {
+            Self::Question => 0,
+            Self::Write(number) => 1 + number % FOR_WRITES,
+            Self::Kind(number) => 1 + FOR_WRITES + number / WATCHES_ON_ONE,
+        }
+    }
+}
+
+// === impl MetadataClient ===
+
+impl MetadataClient {
+    /// A client with the identity in `config`, which was read from `kubeconfig`.
+    pub fn new(config: &kube::Config, kubeconfig: PathBuf, effects: Effects) -> Result<Self, kube::Error> {
+        let cluster = Arc::new(Cluster::default());
+        let make = move |config: &kube::Config| Lanes::new(config, Arc::clone(&cluster)).map(Arc::new);
+        Ok(Self {
+            credentials: Arc::new(Credentials::new(config, kubeconfig, Box::new(make))?),
+            effects,
+        })
+    }
+
+    /// The gate that writes pass.
+    pub fn effects(&self) -> &Effects {
+        &self.effects
+    }
+
+    /// A document, or nothing if it is still the one with this tag.
+    pub async fn document(
+        &self,
+        path: &str,
+        accept: &'static str,
+        etag: Option<&str>,
+    ) -> Result<Option<Document>, ApiError> {
+        let mut request = Request::get("/").header(header::ACCEPT, accept);
+        if let Some(etag) = etag {
+            request = request.header(header::IF_NONE_MATCH, etag);
+        }
+        in_time("GET", path, async {
+            let response = self.begun(Lane::Question, "GET", path, request, Bytes::new()).await?;
+            if response.status() == StatusCode::NOT_MODIFIED {
+                return Ok(None);
+            }
+            let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+            let (content_type, etag) = (text(header::CONTENT_TYPE), text(header::ETAG));
+            Ok(Some(Document {
+                content_type: content_type.unwrap_or_default().to_owned(),
+                etag: etag.map(str::to_owned),
+                body: whole("GET", path, response).await?,
+            }))
+        })
+        .await
+    }
+
+    /// Begins to read what comes in pieces.
+    pub async fn pieces(
+        &self,
+        lane: Lane,
+        verb: &'static str,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<Pieces, ApiError> {
+        let request = Request::get("/").header(header::ACCEPT, accept);
+        let response = in_time(verb, path, self.begun(lane, verb, path, request, Bytes::new())).await?;
+        let content_type = response.headers().get(header::CONTENT_TYPE);
+        let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        Ok(Pieces {
+            is_protobuf: content_type.starts_with("application/vnd.kubernetes.protobuf"),
+            verb,
+            path: path.to_owned(),
+            body: response.into_body(),
+        })
+    }
+
+    /// One object; its metadata at least.
+    pub async fn object(&self, path: &str) -> Result<Value, ApiError> {
+        let request = Request::get("/").header(header::ACCEPT, OBJECT);
+        let body = self
+            .collected(Lane::Question, "GET", path, request, Bytes::new())
+            .await?;
+        serde_json::from_slice(&body).map_err(|error| ApiError::Unreadable {
+            verb: "GET",
+            path: path.to_owned(),
+            cause: error.to_string(),
+        })
+    }
+
+    /// Changes something, if effects may happen.
+    pub async fn write(
+        &self,
+        lane: usize,
+        method: Method,
+        verb: &'static str,
+        path: &str,
+        content_type: &'static str,
+        body: Bytes,
+    ) -> Result<Written, ApiError> {
+        let allowed = self.effects.allow(&Effect::new(verb, &path));
+        let allowed = allowed.map_err(|held| ApiError::Held {
+            verb,
+            path: path.to_owned(),
+            cause: held.reason,
+        })?;
+        if !allowed {
+            return Ok(Written::Withheld);
+        }
+        self.question(Lane::Write(lane), method, verb, path, content_type, body)
+            .await
+            .map(Written::Done)
+    }
+
+    /// Sends a body that changes nothing, or only what this agent itself keeps at the server.
+    pub async fn question(
+        &self,
+        lane: Lane,
+        method: Method,
+        verb: &'static str,
+        path: &str,
+        content_type: &'static str,
+        body: Bytes,
+    ) -> Result<Bytes, ApiError> {
+        let request = Request::builder()
+            .method(method)
+            .header(header::ACCEPT, OBJECT)
+            .header(header::CONTENT_TYPE, content_type);
+        self.collected(lane, verb, path, request, body).await
+    }
+
+    async fn collected(
+        &self,
+        lane: Lane,
+        verb: &'static str,
+        path: &str,
+        request: http::request::Builder,
+        body: Bytes,
+    ) -> Result<Bytes, ApiError> {
+        in_time(verb, path, async {
+            let response = self.begun(lane, verb, path, request, body).await?;
+            whole(verb, path, response).await
+        })
+        .await
+    }
+
+    async fn begun(
+        &self,
+        lane: Lane,
+        verb: &'static str,
+        path: &str,
+        request: http::request::Builder,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ApiError> {
+        let lanes = self.credentials.sender();
+        let response = lanes.send(lane.number(), verb, path, request, body).await;
+        let response = match response {
+            Ok(response) if response.status().is_success() || response.status() == StatusCode::NOT_MODIFIED => {
+                return Ok(response);
+            }
+            Ok(response) => response,
+            Err(error) => {
+                match &error {
+                    ApiError::Unproven { code: Some(401), .. } => self.credentials.renew().await,
+                    _ => self.credentials.follow_files().await,
+                }
+                return Err(error);
+            }
+        };
+        let (code, retry_after) = (response.status().as_u16(), retry_after(response.headers()));
+        if code == 401 {
+            self.credentials.renew().await;
+        }
+        let body = whole(verb, path, response).await.unwrap_or_default();
+        Err(ApiError::refused(verb, path, code, retry_after, &body))
+    }
+}
+
+async fn whole(verb: &'static str, path: &str, response: Response<Incoming>) -> Result<Bytes, ApiError> {
+    let body = response.into_body().collect().await;
+    let body = body.map_err(|error| ApiError::Unreachable {
+        verb,
+        path: path.to_owned(),
+        cause: chain(&error),
+    })?;
+    Ok(body.to_bytes())
+}
+
+// === impl Pieces ===
+
+impl Pieces {
+    /// The next piece, which has to come within `patience`; `None` at the end.
+    pub async fn next(&mut self, patience: Duration) -> Result<Option<Bytes>, ApiError> {
+        loop {
+            let frame = timeout(patience, self.body.frame()).await;
+            let frame = frame.map_err(|_| ApiError::Timeout {
+                verb: self.verb,
+                path: self.path.clone(),
+                after: patience,
+            })?;
+            match frame {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(piece) = frame.into_data() {
+                        return Ok(Some(piece));
+                    }
+                }
+                Some(Err(error)) => {
+                    return Err(ApiError::Unreachable {
+                        verb: self.verb,
+                        path: self.path.clone(),
+                        cause: chain(&error),
+                    });
+                }
+            }
+        }
+    }
+
+    /// It cannot be read, because of this.
+    pub fn unreadable(&self, cause: impl std::fmt::Display) -> ApiError {
+        ApiError::Unreadable {
+            verb: self.verb,
+            path: self.path.clone(),
+            cause: cause.to_string(),
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Which kinds there are, and where they are served.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::{StreamExt as _, stream};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::kinds::{Resource, Scope};
+use crate::api::{ApiError, Document, MetadataClient};
+
+/// What a server that tells all at once is asked for, and what others are.
+const ALL_AT_ONCE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+const PLAIN: &str = "application/json";
+/// Groups of a server that does not tell all at once are asked for one by one; so many at a time.
+const AT_ONCE: usize = 8;
+/// Kinds that nobody owns anything by, and that come and go in masses.
+const IGNORED: [(&str, &str); 2] = [("", "Event"), ("events.k8s.io", "Event")];
+
+/// A kind that is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    /// Its group, empty for the core one.
+    pub group: String,
+    /// Its name.
+    pub kind: String,
+    /// Where.
+    pub resource: Resource,
+    /// It can be listed, watched and deleted: the collector looks after it.
+    pub collected: bool,
+}
+
+/// What discovery came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// All kinds that can be read.
+    pub served: Vec<Served>,
+    /// Groups of which not everything is known at the moment, and why: nothing is concluded from what they lack.
+    pub failed: BTreeMap<String, String>,
+}
+
+/// Asks the server, and remembers what it said.
+#[derive(Default)]
+pub struct Discovery {
+    documents: BTreeMap<&'static str, (Option<String>, Told)>,
+}
+
+/// What one of the two documents said.
+#[derive(Debug, Clone)]
+enum Told {
+    /// All.
+    Groups(Vec<Group>),
+    /// Only which versions of which groups there are, the preferred ones first.
+    Versions(Vec<(String, Vec<String>)>),
+}
+
+#[derive(Debug, Clone)]
+struct Group {
+    name: String,
+    versions: Vec<Version>,
+    failed: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Version {
+    name: String,
+    resources: Vec<OneResource>,
+}
+
+#[derive(Debug, Clone)]
+struct OneResource {
+    plural: String,
+    kind: String,
+    scope: Scope,
+    verbs: Vec<String>,
+}
+
+// === impl Discovery ===
+
+impl Discovery {
+    /// Asks which kinds there are.
+    pub async fn ask(&mut self, client: &MetadataClient) -> Result<Found, ApiError> {
+        let mut groups = Vec::new();
+        for path in ["/api", "/apis"] {
+            match self.document(client, path).await? {
+                Told::Groups(told) => groups.extend(told),
+                Told::Versions(versions) => groups.extend(one_by_one(client, versions).await),
+            }
+        }
+        Ok(found(&groups))
+    }
+
+    async fn document(&mut self, client: &MetadataClient, path: &'static str) -> Result<Told, ApiError> {
+        let known = self.documents.get(path);
+        let etag = known.and_then(|(etag, _)| etag.as_deref());
+        let Some(document) = client.document(path, ALL_AT_ONCE, etag).await? else {
+            let told = known.map(|(_, told)| told.clone());
+            return Ok(told.unwrap_or(Told::Versions(Vec::new())));
+        };
+        let told = told(path, &document)?;
+        self.documents.insert(path, (document.etag, told.clone()));
+        Ok(told)
+    }
+}
+
+/// Each version of each group by its own document.
+async fn one_by_one(client: &MetadataClient, groups: Vec<(String, Vec<String>)>) -> Vec<Group> {
+    let asked = groups.into_iter().map(|(name, versions)| async move {
+        let (mut group, mut failed) = (Vec::new(), None);
+        for version in versions {
+            let path = path_of(&name, &version);
+            let asked = client.document(&path, PLAIN, None).await;
+            match asked.and_then(|document| read::<wire::Resources>(&path, document.as_ref())) {
+                Ok(told) => group.push(Version {
+                    name: version,
+                    resources: told.resources(),
+                }),
+                Err(error) => failed = Some(error.to_string()),
+            }
+        }
+        Group {
+            name,
+            versions: group,
+            failed,
+        }
+    });
+    stream::iter(asked).buffered(AT_ONCE).collect().await
+}
+
+fn told(path: &'static str, document: &Document) -> Result<Told, ApiError> {
+    if document.content_type.contains("as=APIGroupDiscoveryList") {
+        return read::<wire::All>(path, Some(document)).map(|all| Told::Groups(all.groups()));
+    }
+    Ok(Told::Versions(if path == "/api" {
+        vec![(
+            String::new(),
+            read::<wire::CoreVersions>(path, Some(document))?.versions,
+        )]
+    } else {
+        read::<wire::Groups>(path, Some(document))?.versions()
+    }))
+}
+
+fn read<T: DeserializeOwned>(path: &str, document: Option<&Document>) -> Result<T, ApiError> {
+    let body = document.map(|document| &*document.body).unwrap_or_default();
+    serde_json::from_slice(body).map_err(|error| ApiError::Unreadable {
+        verb: "GET",
+        path: path.to_owned(),
+        cause: error.to_string(),
+    })
+}
+
+/// Of each kind the version that its group prefers, or the first one that has it.
+fn found(groups: &[Group]) -> Found {
+    let mut found = Found::default();
+    for group in groups {
+        if let Some(why) = &group.failed {
+            found.failed.insert(group.name.clone(), why.clone());
+        }
+        let mut kinds = BTreeSet::new();
+        for version in &group.versions {
+            for resource in &version.resources {
+                let can = |verb: &str| resource.verbs.iter().any(|it| it == verb);
+                if !can("get") || !kinds.insert(&resource.kind) {
+                    continue;
+                }
+                let ignored = IGNORED.contains(&(&group.name, &resource.kind));
+                found.served.push(Served {
+                    group: group.name.clone(),
+                    kind: resource.kind.clone(),
+                    resource: Resource {
+                        version: version.name.clone(),
+                        plural: resource.plural.clone(),
+                        scope: resource.scope,
+                    },
+                    collected: can("delete") && can("list") && can("watch") && !ignored,
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Where a version of a group is served.
+pub fn path_of(group: &str, version: &str) -> String {
+    if group.is_empty() {
+        format!("/api/{version}")
+    } else {
+        format!("/apis/{group}/{version}")
+    }
+}
+
+/// The documents as they are sent.
+mod wire {
+    use super::{Deserialize, Group as OneGroup, OneResource, Scope, Version as OneVersion};
+
+    #[derive(Deserialize)]
+    pub struct All {
+        #[serde(default)]
+        items: Vec<Group>,
+    }
+
+    #[derive(Deserialize)]
+    struct Group {
+        #[serde(default)]
+        metadata: Named,
+        #[serde(default)]
+        versions: Vec<Version>,
+    }
+
+    #[derive(Default, Deserialize)]
+    struct Named {
+        #[serde(default)]
+        name: String,
+    }
+
+    #[derive(Deserialize)]
+    struct Version {
+        version: String,
+        #[serde(default)]
+        freshness: String,
+        #[serde(default)]
+        resources: Vec<Resource>,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Resource {
+        resource: String,
+        #[serde(default)]
+        response_kind: Kind,
+        #[serde(default)]
+        scope: String,
+        #[serde(default)]
+        verbs: Vec<String>,
+    }
+
+    #[derive(Default, Deserialize)]
+    struct Kind {
+        #[serde(default)]
+        kind: String,
+    }
+
+    #[derive(Deserialize)]
+    pub struct CoreVersions {
+        pub versions: Vec<String>,
+    }
+
+    #[derive(Deserialize)]
+    pub struct Groups {
+        groups: Vec<PlainGroup>,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct PlainGroup {
+        name: String,
+        versions: Vec<PlainVersion>,
+        #[serde(default)]
+        preferred_version: Option<PlainVersion>,
+    }
+
+    #[derive(Deserialize)]
+    struct PlainVersion {
+        version: String,
+    }
+
+    #[derive(Deserialize)]
+    pub struct Resources {
+        #[serde(default)]
+        resources: Vec<PlainResource>,
+    }
+
+    #[derive(Deserialize)]
+    struct PlainResource {
+        name: String,
+        kind: String,
+        namespaced: bool,
+        #[serde(default)]
+        verbs: Vec<String>,
+    }
+
+    impl All {
+        pub fn groups(self) -> Vec<OneGroup> {
+            self.items.into_iter().map(Group::read).collect()
+        }
+    }
+
+    impl Group {
+        fn read(self) -> OneGroup {
+            let stale: Vec<&str> = self
+                .versions
+                .iter()
+                .filter(|it| it.freshness == "Stale")
+                .map(|it| &*it.version)
+                .collect();
+            let failed = (!stale.is_empty()).then(|| format!("its server does not answer for {}", stale.join(", ")));
+            OneGroup {
+                name: self.metadata.name,
+                failed,
+                versions: self.versions.into_iter().map(Version::read).collect(),
+            }
+        }
+    }
+
+    impl Version {
+        fn read(self) -> OneVersion {
+            let resources = self.resources.into_iter().map(|it| OneResource {
+                plural: it.resource,
+                kind: it.response_kind.kind,
+                scope: if it.scope == "Namespaced" {
+                    Scope::Namespaced
+                } else {
+                    Scope::Cluster
+                },
+                verbs: it.verbs,
+            });
+            OneVersion {
+                name: self.version,
+                resources: resources.filter(|it| !it.kind.is_empty()).collect(),
+            }
+        }
+    }
+
+    impl Groups {
+        pub fn versions(self) -> Vec<(String, Vec<String>)> {
+            let read = |group: PlainGroup| {
+                let preferred = group.preferred_version.map(|it| it.version);
+                let mut versions: Vec<String> = group.versions.into_iter().map(|it| it.version).collect();
+                // The others stay in their order.
+                versions.sort_by_key(|version| Some(version) != preferred.as_ref());
+                (group.name, versions)
+            };
+            self.groups.into_iter().map(read).collect()
+        }
+    }
+
+    impl Resources {
+        pub fn resources(self) -> Vec<OneResource> {
+            let plain = self.resources.into_iter().filter(|it| !it.name.contains('/'));
+            plain
+                .map(|it| OneResource {
+                    plural: it.name,
+                    kind: it.kind,
+                    scope: if it.namespaced {
+                        Scope::Namespaced
+                    } else {
+                        Scope::Cluster
+                    },
+                    verbs: it.verbs,
+                })
+                .collect()
+        }
+    }
+}
