@@ -140,6 +140,21 @@ pub struct NodeFlags {
     /// Where status and timeline find the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
+    /// Whether this node's pods are taken down. Always: while no kubelet process is here. Never: the agent only collects
+    /// garbage, and needs no runtime.
+    #[arg(long, env = "POD_TEARDOWN_PODS", value_enum, default_value_t = PodsFlag::Always)]
+    pub pods: PodsFlag,
+    /// Whether garbage is collected: objects whose owners are gone, in the whole cluster, by one agent at a time. Needs
+    /// --gc-kubeconfig. Auto: while the collector of kube-controller-manager does not work.
+    #[arg(long, env = "POD_TEARDOWN_GC", value_enum, default_value_t = GcFlag::Auto)]
+    pub gc: GcFlag,
+    /// Credentials of the collector, with the rights of deploy/gc-rbac.yaml. Without them nothing is collected.
+    #[arg(long, env = "POD_TEARDOWN_GC_KUBECONFIG", value_name = "FILE")]
+    pub gc_kubeconfig: Option<PathBuf>,
+    /// What becomes of foreground deletions and orphaning, which rest on every kind, when one kind cannot be listed for
+    /// five minutes.
+    #[arg(long, env = "POD_TEARDOWN_GC_UNSYNCED", value_enum, default_value_t = UnsyncedFlag::Hold)]
+    pub gc_unsynced: UnsyncedFlag,
     /// How long pods that are being taken down may go on when the agent is told to stop; with a unit, such as 20s.
     #[arg(
         long,
@@ -160,6 +175,35 @@ pub enum CgroupDriverFlag {
     Auto,
     /// The kubelet and the runtime, as plain directories.
     Cgroupfs,
+}
+
+/// `--pods`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PodsFlag {
+    /// Take them down.
+    Always,
+    /// Leave them alone.
+    Never,
+}
+
+/// `--gc`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GcFlag {
+    /// While the collector of kube-controller-manager does not work.
+    Auto,
+    /// Without regard to kube-controller-manager.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// `--gc-unsynced`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UnsyncedFlag {
+    /// They wait until it can be listed, and say so.
+    Hold,
+    /// They go on without it: what is of that kind may be deleted where it should be orphaned.
+    Proceed,
 }
 
 // === impl Cli ===

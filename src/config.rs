@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    cli::{CgroupDriverFlag, NodeFlags},
+    cli::{CgroupDriverFlag, GcFlag, NodeFlags, PodsFlag, UnsyncedFlag},
     node::{cri::CriEndpoint, kubelet_root::KubeletRoot},
 };
 
@@ -30,12 +30,29 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// What `run` and `check` work with; made only by [`validate`].
 #[derive(Debug)]
 pub struct Settings {
+    /// This machine's Node.
+    pub node_name: String,
+    /// What takes this node's pods down; nothing with `--pods never`.
+    pub pods: Option<PodSettings>,
+    /// What collects garbage; nothing without credentials for it, or with `--gc never`.
+    pub gc: Option<GcSettings>,
+    /// Where the journal is.
+    pub state_dir: PathBuf,
+    /// The admin socket.
+    pub socket: PathBuf,
+    /// How long a stop may take.
+    pub shutdown_timeout: Duration,
+    /// Perform no effect.
+    pub dry_run: bool,
+}
+
+/// What it takes to take pods down.
+#[derive(Debug)]
+pub struct PodSettings {
     /// For the API client.
     pub kube: kube::Config,
     /// Where it was read from.
     pub kubeconfig: PathBuf,
-    /// This machine's Node.
-    pub node_name: String,
     /// The runtime's socket.
     pub cri_endpoint: CriEndpoint,
     /// The kubelet's root directory, links resolved.
@@ -48,14 +65,19 @@ pub struct Settings {
     pub cgroup_root: String,
     /// Where the kubelet keeps the logs of pods.
     pub pod_logs_dir: PathBuf,
-    /// Where the journal is.
-    pub state_dir: PathBuf,
-    /// The admin socket.
-    pub socket: PathBuf,
-    /// How long a stop may take.
-    pub shutdown_timeout: Duration,
-    /// Perform no effect.
-    pub dry_run: bool,
+}
+
+/// What it takes to collect garbage.
+#[derive(Debug)]
+pub struct GcSettings {
+    /// For its own client.
+    pub kube: kube::Config,
+    /// Where it was read from.
+    pub kubeconfig: PathBuf,
+    /// When it collects.
+    pub mode: GcFlag,
+    /// What becomes of what rests on all kinds, while one of them cannot be seen.
+    pub unsynced: UnsyncedFlag,
 }
 
 /// One mistake, with its remedy.
@@ -83,52 +105,73 @@ pub enum ProblemKind {
 /// Looks at everything that the flags name.
 pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     let mut problems = Problems::default();
-    let kube = problems.take(kubeconfig(flags.kubeconfig.as_deref()).await);
     let node_name = problems.take(node_name(flags.node_name.as_deref()));
+    let pods = match flags.pods {
+        PodsFlag::Always => pod_settings(flags, &mut problems).await.map(Some),
+        PodsFlag::Never => Some(None),
+    };
+    let gc = problems.take(gc_settings(flags).await);
+    if let (Some(None), Some(None)) = (&pods, &gc) {
+        problems.0.push(Problem::usage(
+            "--pods never leaves nothing to do without the collector",
+            "name its credentials with --gc-kubeconfig, and leave --gc never away",
+        ));
+    }
+    problems.take(writable("--state-dir", &flags.state_dir));
+    problems.take(socket(&flags.socket.socket));
+    let shutdown_timeout = problems.take(duration("--shutdown-timeout", &flags.shutdown_timeout));
+    match (node_name, pods, gc, shutdown_timeout) {
+        (Some(node_name), Some(pods), Some(gc), Some(shutdown_timeout)) if problems.0.is_empty() => Ok(Settings {
+            node_name,
+            pods,
+            gc,
+            state_dir: flags.state_dir.clone(),
+            socket: flags.socket.socket.clone(),
+            shutdown_timeout,
+            dry_run: flags.dry_run,
+        }),
+        _ => Err(problems.0),
+    }
+}
+
+async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodSettings> {
+    let kube = problems.take(kubeconfig("--kubeconfig", flags.kubeconfig.as_deref()).await);
     let cri_endpoint = problems.take(cri_endpoint(&flags.cri_endpoint));
     let kubelet_root = problems.take(kubelet_root(&flags.kubelet_root));
     let kubelet = problems.take(kubelet_configuration(flags.kubelet_config.as_deref()));
     let cgroup_root = problems.take(cgroup_root(flags.cgroup_root.as_deref(), kubelet.as_ref()));
-    problems.take(writable("--state-dir", &flags.state_dir));
-    problems.take(socket(&flags.socket.socket));
-    let shutdown_timeout = problems.take(duration("--shutdown-timeout", &flags.shutdown_timeout));
-    let all = (
-        kube,
-        node_name,
-        cri_endpoint,
-        kubelet_root,
-        kubelet,
-        cgroup_root,
-        shutdown_timeout,
-    );
-    let (
-        Some((kube, kubeconfig)),
-        Some(node_name),
-        Some(cri_endpoint),
-        Some(kubelet_root),
-        Some(kubelet),
-        Some(cgroup_root),
-        Some(shutdown_timeout),
-        true,
-    ) = (all.0, all.1, all.2, all.3, all.4, all.5, all.6, problems.0.is_empty())
-    else {
-        return Err(problems.0);
-    };
-    Ok(Settings {
+    let (kube, kubeconfig) = kube?;
+    let kubelet = kubelet?;
+    Some(PodSettings {
         kube,
         kubeconfig,
-        node_name,
-        cri_endpoint,
-        kubelet_root,
+        cri_endpoint: cri_endpoint?,
+        kubelet_root: kubelet_root?,
         cgroup_driver: flags.cgroup_driver,
         kubelet_cgroup_driver: kubelet.cgroup_driver,
-        cgroup_root,
+        cgroup_root: cgroup_root?,
         pod_logs_dir: kubelet.pod_logs_dir.unwrap_or_else(|| DEFAULT_POD_LOGS_DIR.into()),
-        state_dir: flags.state_dir.clone(),
-        socket: flags.socket.socket.clone(),
-        shutdown_timeout,
-        dry_run: flags.dry_run,
     })
+}
+
+async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
+    let Some(file) = flags.gc_kubeconfig.as_deref().filter(|_| flags.gc != GcFlag::Never) else {
+        return if flags.gc == GcFlag::Always {
+            Err(Problem::usage(
+                "--gc always needs --gc-kubeconfig",
+                "name a kubeconfig of a user with the rights of deploy/gc-rbac.yaml",
+            ))
+        } else {
+            Ok(None)
+        };
+    };
+    let (kube, kubeconfig) = kubeconfig("--gc-kubeconfig", Some(file)).await?;
+    Ok(Some(GcSettings {
+        kube,
+        kubeconfig,
+        mode: flags.gc,
+        unsynced: flags.gc_unsynced,
+    }))
 }
 
 /// Without the drawing of the place that errors in YAML come with.

@@ -39,16 +39,16 @@ pub fn credential_files(path: &Path) -> Vec<PathBuf> {
     std::iter::once(path.to_owned()).chain(named).collect()
 }
 
-pub(super) async fn kubeconfig(path: Option<&Path>) -> Result<(kube::Config, PathBuf), Problem> {
+pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube::Config, PathBuf), Problem> {
     let Some(path) = path else {
         return Err(Problem::usage(
-            "--kubeconfig is missing",
+            format!("{flag} is missing"),
             "name a kubeconfig, such as the kubelet's own: --kubeconfig /etc/kubernetes/kubelet.conf",
         ));
     };
     let config = read_kubeconfig(path).await.map_err(|error| {
         Problem::configuration(
-            format!("--kubeconfig {}: {error}", path.display()),
+            format!("{flag} {}: {error}", path.display()),
             "check that it is a kubeconfig, and that the certificates and tokens it points to are there and readable",
         )
     })?;

@@ -45,6 +45,12 @@ pub struct Admin {
     pub since: Timestamp,
     /// Whether it performs nothing.
     pub dry_run: bool,
+    /// What is asked of pods; nothing where none are taken down.
+    pub pods: Option<PodAnswers>,
+}
+
+/// What questions about pods are answered from.
+pub struct PodAnswers {
     /// Whether the runtime answers.
     pub runtime: watch::Receiver<RuntimeReport>,
     /// What holds the agent back.
@@ -164,36 +170,31 @@ impl Admin {
     }
 
     async fn status(&self) -> Response<Full<Bytes>> {
-        let runtime = self.runtime.borrow().clone();
-        // The map begins to answer once the runtime has been reached.
-        let pods = match runtime.version {
-            Some(_) => self.workers.overview().await,
-            None => Some(Overview::default()),
-        };
-        let Some(pods) = pods else {
-            return stopping();
-        };
-        let trouble = self.journal.trouble();
-        json_answer(&StatusReport {
+        let mut report = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             since: self.since,
             node: self.node.clone(),
             dry_run: self.dry_run,
-            held: self.guard.why_held(),
-            runtime,
-            watch: self.watch.borrow().clone(),
-            pods,
-            journal: trouble.error.map(|error| error.to_string()),
-            counters: Counts {
-                journal_writes_failed: trouble.failed,
-                ..self.counters.counts()
-            },
-        })
+            takes_pods: self.pods.is_some(),
+            ..StatusReport::default()
+        };
+        if let Some(pods) = &self.pods {
+            if !pods.tell(&mut report).await {
+                return stopping();
+            }
+        }
+        json_answer(&report)
     }
 
     async fn timelines(&self, namespace: &str, name: &str) -> Response<Full<Bytes>> {
-        match self.workers.stories(namespace, name).await {
+        let Some(pods) = &self.pods else {
+            return error(
+                StatusCode::NOT_FOUND,
+                "this agent takes no pods down: it runs with --pods never",
+            );
+        };
+        match pods.workers.stories(namespace, name).await {
             None => stopping(),
             Some(stories) if stories.is_empty() => error(
                 StatusCode::NOT_FOUND,
@@ -203,6 +204,33 @@ impl Admin {
             ),
             Some(stories) => json_answer(&stories),
         }
+    }
+}
+
+// === impl PodAnswers ===
+
+impl PodAnswers {
+    /// Tells what there is to tell of pods; `false` while the agent stops.
+    async fn tell(&self, report: &mut StatusReport) -> bool {
+        report.runtime = self.runtime.borrow().clone();
+        // The map begins to answer once the runtime has been reached.
+        let pods = match report.runtime.version {
+            Some(_) => self.workers.overview().await,
+            None => Some(Overview::default()),
+        };
+        let Some(pods) = pods else {
+            return false;
+        };
+        let trouble = self.journal.trouble();
+        report.held = self.guard.why_held();
+        report.watch = self.watch.borrow().clone();
+        report.pods = pods;
+        report.journal = trouble.error.map(|error| error.to_string());
+        report.counters = Counts {
+            journal_writes_failed: trouble.failed,
+            ..self.counters.counts()
+        };
+        true
     }
 }
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::{
     api::ApiClient,
-    config::Settings,
+    config::{PodSettings, Settings},
     host::PROC,
     node::{
         cri::Cri,
@@ -30,10 +30,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Looks at everything that the agent needs.
 pub async fn all(settings: Settings) -> Vec<Row> {
     let mut rows = vec![Row::ok("configuration", "all flags and files can be read")];
+    match &settings.pods {
+        Some(pods) => rows.extend(for_pods(&settings, pods).await),
+        // A dry run has no socket.
+        None if settings.dry_run => {}
+        None => rows.push(socket(&settings.socket, false).await),
+    }
+    rows
+}
+
+async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
     // Nothing here passes the gate; a dry run makes sure.
     let effects = Effects::new(true, Arc::new(|| Ok(())));
     let machine = Identity::read(Path::new("/"));
-    let lock = PodsLock::acquire(settings.kubelet_root.pods(), Path::new(PROC)).map(drop);
+    let lock = PodsLock::acquire(pods.kubelet_root.pods(), Path::new(PROC)).map(drop);
     let runs = matches!(lock, Err(LockError::Taken { .. }));
     // A dry run has neither journal nor socket.
     let (mut own, mut recorded) = (Vec::new(), None);
@@ -42,10 +52,10 @@ pub async fn all(settings: Settings) -> Vec<Row> {
         recorded = uid;
         own = vec![row, socket(&settings.socket, runs).await];
     }
-    rows.extend(credentials(&settings.kube, Timestamp::now()));
+    let mut rows = Vec::from_iter(credentials(&pods.kube, Timestamp::now()));
     match ApiClient::new(
-        &settings.kube,
-        settings.kubeconfig.clone(),
+        &pods.kube,
+        pods.kubeconfig.clone(),
         effects.clone(),
         // By the way that the agent takes; what the Node says is judged below.
         Some(Arc::new(|_| Box::pin(async { Ok(()) }))),
@@ -54,7 +64,7 @@ pub async fn all(settings: Settings) -> Vec<Row> {
         Ok(api) => {
             let server = Server {
                 api: &api,
-                url: &settings.kube.cluster_url,
+                url: &pods.kube.cluster_url,
                 node_name: &settings.node_name,
                 credentials_of: None,
             };
@@ -67,9 +77,9 @@ pub async fn all(settings: Settings) -> Vec<Row> {
             "check the kubeconfig",
         )),
     }
-    let cri = Cri::new(&settings.cri_endpoint, effects);
-    rows.extend(runtime(&cri, &settings).await);
+    let cri = Cri::new(&pods.cri_endpoint, effects);
+    rows.extend(runtime(&cri, pods).await);
     rows.extend(own);
-    rows.extend(other_hands(&settings, lock));
+    rows.extend(other_hands(pods, lock));
     rows
 }

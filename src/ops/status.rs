@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// All that the agent says of itself.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
     /// The agent's version.
@@ -27,6 +27,8 @@ pub struct StatusReport {
     pub node: String,
     /// Whether it only says what it would do.
     pub dry_run: bool,
+    /// Whether it takes pods down; what follows but the counters is of them.
+    pub takes_pods: bool,
     /// Why nothing may be touched at the moment.
     pub held: Option<String>,
     /// The container runtime.
@@ -53,6 +55,10 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         "pod-teardown {} on node {}, pid {}, up {since}{dry_run}",
         report.version, report.node, report.pid
     );
+    if !report.takes_pods {
+        let _ = writeln!(out, "pods      left alone (--pods never); see `pod-teardown gc status`");
+        return out;
+    }
     let runtime = report.runtime.version.as_deref().unwrap_or("not reached yet");
     let _ = writeln!(out, "runtime   {runtime}");
     if let Some(error) = &report.runtime.error {

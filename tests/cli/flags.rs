@@ -185,7 +185,7 @@ fn all_mistakes_are_told_at_once() {
         .with("node-name", "N_1");
     let told = flags.tell("run");
     let lines = told.complaints();
-    let named = ["--kubeconfig", "--node-name", "--cri-endpoint", "--kubelet-root"];
+    let named = ["--node-name", "--kubeconfig", "--cri-endpoint", "--kubelet-root"];
     assert_eq!(lines.len(), named.len(), "{told:?}");
     for (line, flag) in lines.iter().zip(named) {
         assert!(line.starts_with("pod-teardown: ") && line.contains(flag), "{line}");

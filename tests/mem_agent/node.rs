@@ -9,7 +9,7 @@ use std::{
 
 use pod_teardown::{
     agent,
-    cli::{CgroupDriverFlag, NodeFlags, SocketFlag},
+    cli::{CgroupDriverFlag, GcFlag, NodeFlags, PodsFlag, SocketFlag, UnsyncedFlag},
     clock::BootClock,
     config::{self, Problem},
     host::Host,
@@ -110,6 +110,10 @@ impl Node {
         fs::write(path("kubeconfig"), api.node_kubeconfig(NODE)).unwrap();
         let cri = ScriptedCri::start(World::new()).await;
         let flags = NodeFlags {
+            pods: PodsFlag::Always,
+            gc: GcFlag::Never,
+            gc_kubeconfig: None,
+            gc_unsynced: UnsyncedFlag::Hold,
             kubeconfig: Some(path("kubeconfig")),
             node_name: Some(NODE.to_owned()),
             cri_endpoint: cri.endpoint(),

@@ -9,7 +9,7 @@ use super::{
     row::{Row, Verdict},
 };
 use crate::{
-    config::Settings,
+    config::PodSettings,
     host::{self, PROC},
     journal::{
         self,
@@ -96,7 +96,7 @@ pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
     }
 }
 
-pub(super) async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
+pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
     let mut rows = Vec::new();
     let endpoint: &CriEndpoint = &settings.cri_endpoint;
     match timeout(PATIENCE, cri.introduced(endpoint)).await {
@@ -157,7 +157,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &Settings) -> Vec<Row> {
     rows
 }
 
-pub(super) fn other_hands(settings: &Settings, lock: Result<(), LockError>) -> Vec<Row> {
+pub(super) fn other_hands(settings: &PodSettings, lock: Result<(), LockError>) -> Vec<Row> {
     let lock = match lock {
         Ok(()) => Row::ok("other agents", "none"),
         Err(error @ LockError::Taken { .. }) => Row::new(

@@ -1,0 +1,281 @@
+//! The half that takes pods down.
+
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use super::spawn;
+use crate::{
+    api::ApiClient,
+    config::{PodSettings, Problem, ProblemKind},
+    context::Context,
+    counters::Counters,
+    events::Events,
+    guard::Guard,
+    host::{Host, driver, same_mount_namespace},
+    journal::{self, Journal},
+    node::{
+        cgroups::Cgroups,
+        cri::Cri,
+        effects::Effects,
+        identity::Identity,
+        lock::PodsLock,
+        mounts::Mounts,
+        runtime::{self, RuntimeReport},
+        turns::Turns,
+    },
+    ops::admin::PodAnswers,
+    quiet::Quiet,
+    watch::{PodSource, WatchReport},
+    workers::{PodWorkers, Questions, WorkersHandle},
+};
+
+/// Changes that may wait while the map is busy; a longer queue would only hide that it is.
+const CHANGES: usize = 64;
+
+/// Ready to be run.
+pub(super) struct Pods {
+    host: Host,
+    settings: PodSettings,
+    node_name: String,
+    dry_run: bool,
+    /// Only one agent may touch this node's pods; one that touches nothing is no other hand.
+    _lock: Option<PodsLock>,
+    journal: Journal,
+    guard: Guard,
+    effects: Effects,
+    counters: Arc<Counters>,
+    runtime_report: watch::Sender<RuntimeReport>,
+    watch_report: watch::Sender<WatchReport>,
+    handle: WorkersHandle,
+    questions: Questions,
+    kubelet: AbortOnDropHandle<()>,
+}
+
+// === impl Pods ===
+
+impl Pods {
+    pub async fn new(
+        host: Host,
+        settings: PodSettings,
+        node_name: &str,
+        state_dir: &Path,
+        dry_run: bool,
+    ) -> Result<Self, Problem> {
+        let lock = if dry_run {
+            None
+        } else {
+            Some(lock(settings.kubelet_root.pods(), &host.proc)?)
+        };
+        let journal = if dry_run {
+            Journal::forgetful()
+        } else {
+            open_journal(state_dir)?
+        };
+        let guard = Guard::new(Identity::read(&host.root), journal.clone(), host.proc.clone());
+        let (kubelet_root, cri_socket) = (settings.kubelet_root.clone(), settings.cri_endpoint.path().to_owned());
+        guard.look(&kubelet_root, &cri_socket).await;
+        let (handle, questions) = WorkersHandle::new();
+        Ok(Self {
+            host,
+            node_name: node_name.to_owned(),
+            dry_run,
+            _lock: lock,
+            journal,
+            effects: guard.effects(dry_run),
+            counters: Arc::new(Counters::default()),
+            runtime_report: watch::Sender::new(RuntimeReport::default()),
+            watch_report: watch::Sender::new(WatchReport::default()),
+            handle,
+            questions,
+            kubelet: spawn(guard.clone().look_for_kubelet(kubelet_root, cri_socket)),
+            guard,
+            settings,
+        })
+    }
+
+    /// What questions about pods are answered from.
+    pub fn answers(&self) -> PodAnswers {
+        PodAnswers {
+            runtime: self.runtime_report.subscribe(),
+            guard: self.guard.clone(),
+            watch: self.watch_report.subscribe(),
+            workers: self.handle.clone(),
+            journal: self.journal.clone(),
+            counters: Arc::clone(&self.counters),
+        }
+    }
+
+    /// Takes pods down until it is told to stop.
+    pub async fn run(
+        self,
+        shutdown_timeout: Duration,
+        stop: &mut Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), Problem> {
+        let Self {
+            host,
+            settings,
+            node_name,
+            dry_run,
+            _lock,
+            journal,
+            guard,
+            effects,
+            counters,
+            runtime_report,
+            watch_report,
+            handle,
+            questions,
+            kubelet,
+        } = self;
+        // Whoever asks has one of his own; the map ends when nobody can ask any more.
+        drop(handle);
+        let PodSettings {
+            kube,
+            kubeconfig,
+            cri_endpoint,
+            kubelet_root,
+            cgroup_driver,
+            kubelet_cgroup_driver,
+            cgroup_root,
+            pod_logs_dir,
+        } = settings;
+        let cri = Cri::new(&cri_endpoint, effects.clone());
+        let version = tokio::select! {
+            version = runtime::reach(&cri, &cri_endpoint, &runtime_report) => version.map_err(|error| {
+                Problem::configuration(
+                    format!("--cri-endpoint {cri_endpoint}: what listens there does not speak CRI: {error}"),
+                    "name the socket of containerd or CRI-O",
+                )
+            })?,
+            () = stop.as_mut() => return Ok(()),
+        };
+        let asking = spawn(runtime::keep_asking(cri.clone(), cri_endpoint.clone(), runtime_report));
+        same_mount_namespace(&host.proc, &cri_endpoint).await?;
+        let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| {
+            Problem::configuration(
+                format!("cgroups: {error}"),
+                "mount /sys/fs/cgroup, and let the agent see it",
+            )
+        })?;
+        driver(
+            cgroup_driver,
+            &cri,
+            kubelet_cgroup_driver.as_deref(),
+            &cgroups,
+            &cgroup_root,
+        )
+        .await?;
+
+        let api = ApiClient::new(
+            &kube,
+            kubeconfig,
+            effects.clone(),
+            Some(guard.proof(&node_name)),
+            &node_name,
+        )
+        .map_err(|error| {
+            Problem::configuration(
+                format!("--kubeconfig: {error}"),
+                "check server, certificates and token in the kubeconfig",
+            )
+        })?;
+        let (changes_in, changes) = mpsc::channel(CHANGES);
+        let mut source = PodSource::new(
+            api.clone(),
+            guard.clone(),
+            Arc::clone(&counters),
+            changes_in,
+            watch_report,
+        );
+        source.remember(journal.unfinished());
+        let context = Arc::new(Context {
+            events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
+            api,
+            cri,
+            runtime_name: version.name.clone(),
+            journal: journal.clone(),
+            clock: host.clock,
+            counters: Arc::clone(&counters),
+            guard,
+            effects,
+            cgroups,
+            cgroup_root,
+            kubelet_root: kubelet_root.clone(),
+            pod_logs_dir,
+            mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.pods())),
+            reads: Turns::of(8),
+            quiet: Quiet::default(),
+            stopping: CancellationToken::new(),
+        });
+        let workers = PodWorkers::new(context, changes, questions);
+        tracing::info!(
+            node = node_name,
+            runtime = version.name,
+            runtime_version = version.version,
+            dry_run,
+            "Agent is running"
+        );
+        let source = spawn(source.run());
+        let mut workers = spawn(workers.run(shutdown_timeout));
+
+        let broken = tokio::select! {
+            () = stop.as_mut() => {
+                tracing::info!(timeout = ?shutdown_timeout, "Told to stop; pods that are being taken down may come to an end");
+                None
+            }
+            // By a panic, or because the watch ended by one. Whoever started the agent shall start it again.
+            ended = &mut workers => Some(Problem {
+                kind: ProblemKind::Internal,
+                what: format!("the map of workers has ended: {ended:?}"),
+                remedy: "start the agent again, and report this with its log".to_owned(),
+            }),
+        };
+        source.abort();
+        if !workers.is_finished()
+            && timeout(shutdown_timeout + Duration::from_secs(1), &mut workers)
+                .await
+                .is_err()
+        {
+            tracing::error!("The map of workers does not end");
+        }
+        drop((asking, kubelet));
+        if let Err(error) = journal.durable().await {
+            tracing::error!(%error, "Journal is not on the disk");
+        }
+        broken.map_or(Ok(()), Err)
+    }
+}
+
+fn lock(pods: &Path, proc: &Path) -> Result<PodsLock, Problem> {
+    PodsLock::acquire(pods, proc).map_err(|error| {
+        Problem::configuration(
+            error.to_string(),
+            "stop the other one first, or give this one a --kubelet-root of its own",
+        )
+    })
+}
+
+fn open_journal(state_dir: &Path) -> Result<Journal, Problem> {
+    let problem = |error: &dyn std::fmt::Display| {
+        let file = state_dir.join(journal::FILE);
+        Problem::configuration(
+            format!("--state-dir {}: {error}", state_dir.display()),
+            &format!(
+                "let no other agent use it, and make it writable; if {} is damaged, move it away: pods that were ending \
+                 then get their whole grace period and their hooks again, and this node counts as never seen",
+                file.display()
+            ),
+        )
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state_dir)
+        .map_err(|error| problem(&error))?;
+    Journal::open(state_dir).map_err(|error| problem(&error))
+}
