@@ -3,5 +3,7 @@
 mod cases;
 mod collector;
 mod judge;
+mod monitor;
 mod random;
+mod steps;
 mod world;
