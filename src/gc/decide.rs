@@ -27,7 +27,7 @@ pub enum Step {
     Unserved(Vec<NodeId>),
     /// Nothing, because a cluster-scoped object cannot have these namespaced owners.
     Impossible(Vec<NodeId>),
-    /// Take the references to these owners out; another one is there.
+    /// Take the references to these owners out: another one is there, or they go without their dependents.
     Release(Vec<NodeId>),
     /// Delete it.
     Delete {
@@ -38,11 +38,12 @@ pub enum Step {
         /// Owners of which it has to be certain that they still wait for their dependents.
         because: Vec<NodeId>,
     },
-    /// Its blocking dependents are gone: take the finalizer `foregroundDeletion` off.
+    /// Its blocking dependents are gone: take the finalizer `foregroundDeletion` off. Whether there are others, only all
+    /// kinds together tell: gated by the worker on all of them being synced.
     FinishForeground,
-    /// Take the references to it out of all its dependents, then take the finalizer `orphan` off.
-    Orphan,
-    /// It waits for blocking dependents.
+    /// No dependent names it any more: take the finalizer `orphan` off. Gated by the worker on all kinds being synced.
+    FinishOrphan,
+    /// It waits for dependents: for blocking ones to go, or for all to be released.
     Wait,
 }
 
@@ -53,8 +54,22 @@ pub fn decide(graph: &Graph, id: NodeId) -> Step {
     if !state.has(State::OBSERVED) {
         return Step::Nothing;
     }
+    if !state.is_there() && graph.kinds.resource(node.kind).is_none() {
+        // Nobody takes a write.
+        return Step::Nothing;
+    }
+    // Before all else: these owners wait for it, whatever its other owners are and whether it goes itself.
+    let releases = |owner: &NodeId| *owner != id && graph.node(*owner).state.releases();
+    let released: Vec<NodeId> = graph.owners(id).map(|link| link.node).filter(releases).collect();
+    if !released.is_empty() {
+        return Step::Release(released);
+    }
     if state.orphans() {
-        return Step::Orphan;
+        return if graph.has_dependents(id) {
+            Step::Wait
+        } else {
+            Step::FinishOrphan
+        };
     }
     if state.waits() {
         return if graph.is_blocked(id) {
@@ -130,7 +145,7 @@ impl Owners {
             let node = graph.node(owner);
             let resource = graph.kinds.resource(node.kind);
             let namespaced = resource.is_some_and(|resource| resource.scope == Scope::Namespaced);
-            let group = if node.state.has(State::OBSERVED) && !node.state.is_in_question() {
+            let group = if node.state.is_there() {
                 if node.state.waits() {
                     &mut owners.waiting
                 } else {

@@ -4,28 +4,29 @@
 //! which at most one is ever observed. So a reference with wrong coordinates is one to a node that is not there, and harms
 //! no other.
 
+mod ends;
 mod links;
+mod lists;
 mod lone;
+mod orphaned;
+mod references;
+mod serving;
+mod spaces;
 mod state;
-
-use std::collections::HashMap;
 
 use hashbrown::DefaultHashBuilder;
 
-use self::{links::Links, lone::Lone};
+use self::{links::Links, lists::Round, lone::Lone, orphaned::Orphaned, spaces::Spaces};
 use super::{
-    kinds::{KindId, Kinds, Scope},
+    kinds::{KindId, Kinds},
     uid::{OddUids, Uid},
 };
 
 pub use self::{
     links::{Link, Node, NodeId},
+    spaces::SpaceId,
     state::State,
 };
-
-/// A namespace by number; that of cluster-scoped objects is the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SpaceId(u32);
 
 /// Where an object stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +86,15 @@ pub enum Hint {
     Ask(NodeId),
 }
 
+/// What an answer to [`Hint::Ask`] was good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It is known now what it tells.
+    Taken,
+    /// It may be older than the end of the object. Nothing is concluded.
+    AskAgain,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Graph {
@@ -94,23 +104,10 @@ pub struct Graph {
     spaces: Spaces,
     links: Links,
     lone: Vec<Lone>,
-    /// Of each kind, the round of lists that counts; see [`Graph::begin_list`].
-    rounds: Vec<bool>,
+    rounds: Vec<Round>,
+    orphaned: Orphaned,
     hints: Vec<Hint>,
     hasher: DefaultHashBuilder,
-}
-
-#[derive(Debug)]
-struct Spaces {
-    names: Vec<Box<str>>,
-    places: HashMap<Box<str>, SpaceId>,
-}
-
-// === impl SpaceId ===
-
-impl SpaceId {
-    /// Of cluster-scoped objects.
-    pub const NONE: Self = Self(0);
 }
 
 // === impl Graph ===
@@ -146,15 +143,47 @@ impl Graph {
         self.links.dependents(id)
     }
 
+    /// Whether a node has this place. Hints may be older than what they speak of.
+    pub fn lives(&self, id: NodeId) -> bool {
+        !self.links.node(id).state.is_free()
+    }
+
+    /// Whether the node at this place is still this one: while something was asked, the place may have been given to
+    /// another, also to one that has the same UID and stands elsewhere.
+    pub fn is_it(&self, id: NodeId, uid: Uid, at: Coordinates<'_>) -> bool {
+        let node = self.links.node(id);
+        self.lives(id) && node.uid == uid && node.coordinates() == at
+    }
+
     /// Whether others hold up its foreground deletion. Whoever owns itself does not wait for itself.
     pub fn is_blocked(&self, id: NodeId) -> bool {
-        let node = self.links.node(id);
         let by_itself = |link: Link| link.node == id && link.blocking;
-        match node.blocking {
+        match self.links.node(id).blocking {
             0 => false,
             1 => !self.links.owners(id).any(by_itself),
             _ => true,
         }
+    }
+
+    /// Whether others name it as an owner.
+    pub fn has_dependents(&self, id: NodeId) -> bool {
+        match self.links.node(id).dependents {
+            0 => false,
+            1 => !self.links.owners(id).any(|link| link.node == id),
+            _ => true,
+        }
+    }
+
+    /// Whether what it stands for is known to be there, of the same kind, but elsewhere: whoever named it is mistaken in
+    /// the name or the namespace.
+    pub fn is_elsewhere(&self, id: NodeId) -> bool {
+        let Node { uid, kind, .. } = *self.links.node(id);
+        let is_there = |other: NodeId| {
+            let node = self.links.node(other);
+            other != id && node.kind == kind && node.state.is_there()
+        };
+        let lone = self.lone.get(kind.place());
+        lone.is_some_and(|lone| lone.has(&self.hasher, uid)) || self.links.same_uid(uid).any(is_there)
     }
 
     /// Whether it is not known if it is there.
@@ -185,15 +214,44 @@ impl Graph {
         self.spaces.name(id)
     }
 
-    /// An object of this kind is there, as an event, a list or an answer shows it.
+    /// An object of this kind is there, as an event or a list shows it.
     pub fn observe(&mut self, kind: KindId, object: &Observed) {
+        let round = self.round(kind).mark;
+        self.take_in(kind, object, round);
+    }
+
+    /// It is there, as the answer to a GET shows it. `progress` is the highest version up to which the monitor of its kind
+    /// has told everything: that of the last complete list, or of an event or bookmark after it; 0 before the first list.
+    ///
+    /// The answer may be older than what the monitor has told meanwhile. What is not known to be there although the monitor
+    /// is past its version has come to its end, and would be a ghost whose end nobody tells a second time. So a kind without
+    /// a monitor has no place here, and whether the answer speaks of this node is to be seen first ([`Graph::is_it`]).
+    pub fn answered(&mut self, id: NodeId, object: &Observed, progress: u64) -> Answer {
+        let Node { kind, state, .. } = *self.links.node(id);
+        if !state.is_there() && object.number() <= progress {
+            return Answer::AskAgain;
+        }
+        // It says nothing about a list that is under way: if that is younger, it has to show the object too.
+        let Round { mark, is_open } = self.round(kind);
+        let round = if state.has(State::OBSERVED) {
+            state.has(State::ROUND)
+        } else {
+            mark != is_open
+        };
+        self.take_in(kind, object, round);
+        if self.links.node(id).dependents > 0 {
+            self.hints.push(Hint::Dependents(id));
+        }
+        Answer::Taken
+    }
+
+    fn take_in(&mut self, kind: KindId, object: &Observed, round: bool) {
         let uid = self.odd.uid(&object.uid);
         let at = Coordinates {
             kind,
             namespace: self.spaces.id(&object.namespace),
             name: &object.name,
         };
-        let round = self.rounds(kind);
         let plain = object.owners.is_empty() && !object.deleting && !object.orphan && !object.foreground;
         let known = self.links.find(uid, at);
         if known.is_none() && plain {
@@ -203,29 +261,32 @@ impl Graph {
             return;
         }
         let was_lone = self.lone[kind.place()].remove(&self.hasher, uid);
-        let version = object.version.parse().unwrap_or(0);
-        let id = known.unwrap_or_else(|| self.links.add(uid, at, State::default()));
+        let version = object.number();
+        let id = known.unwrap_or_else(|| self.links.add(uid, at, self.named(uid)));
         let node = self.links.node_mut(id);
         let before = node.state;
+        let state = &mut node.state;
+        // However old the news, it is there.
+        state.set(State::UNSEEN, false);
+        state.set(State::ROUND, round);
         if before.has(State::OBSERVED) && version < node.version {
-            // An answer that was overtaken by an event.
             return;
         }
         node.version = version;
-        let state = &mut node.state;
         state.set(State::OBSERVED, true);
         state.set(State::ABSENT, false);
-        state.set(State::UNSEEN, false);
-        state.set(State::ROUND, round);
         state.set(State::DELETING, object.deleting);
         state.set(State::ORPHAN, object.orphan);
         state.set(State::FOREGROUND, object.foreground);
+        if before.has(State::ORPHANED) && !state.orphans() && self.orphaned.forget(uid, version) {
+            state.set(State::ORPHANED, false);
+        }
         let now = *state;
         if !before.has(State::OBSERVED) && !was_lone {
             self.ask_elsewhere(uid, Some(id));
         }
         self.follow_owners(id, object);
-        if now.waits() && !before.waits() {
+        if (now.waits() && !before.waits()) || (now.orphans() && !before.orphans()) {
             self.hints.push(Hint::Dependents(id));
         }
         if now.waits() || now.orphans() {
@@ -234,218 +295,19 @@ impl Graph {
         self.tidy(id);
     }
 
-    /// The object of this kind with this UID has been deleted.
-    pub fn vanished(&mut self, kind: KindId, uid: &str) {
-        let uid = self.odd.uid(uid);
-        self.rounds(kind);
-        self.lone[kind.place()].remove(&self.hasher, uid);
-        self.nowhere(uid);
-    }
-
-    /// A UID is never given twice: once it is gone, it is nowhere.
-    fn nowhere(&mut self, uid: Uid) {
-        for id in self.links.with_uid(uid) {
-            self.absent(id);
-        }
-    }
-
-    /// Nothing with this UID stands at these coordinates, as an answer shows.
-    pub fn absent(&mut self, id: NodeId) {
-        if self.node(id).state.is_free() {
-            return;
-        }
-        let released = self.links.set_owners(id, &[]).released;
-        let node = self.links.node_mut(id);
-        let was = node.state;
-        node.state = State::ABSENT;
-        node.version = 0;
-        if node.dependents > 0 && !was.has(State::ABSENT) {
-            self.hints.push(Hint::Dependents(id));
-        }
-        self.release(released);
-        self.tidy(id);
-    }
-
-    /// A list of all objects of this kind begins. Each has to be observed before it ends.
-    pub fn begin_list(&mut self, kind: KindId) {
-        self.rounds(kind);
-        let round = &mut self.rounds[kind.place()];
-        *round = !*round;
-    }
-
-    /// The list was complete: what it did not show is gone, or has to be asked for where somebody depends on it.
-    pub fn end_list(&mut self, kind: KindId) {
-        let round = self.rounds(kind);
-        let unseen = |id: &NodeId| {
-            let node = self.links.node(*id);
-            node.kind == kind && node.state.has(State::OBSERVED) && node.state.has(State::ROUND) != round
-        };
-        let unseen: Vec<NodeId> = self.links.all().filter(unseen).collect();
-        // All of them first: one that goes lets others go.
-        for id in &unseen {
-            self.links.node_mut(*id).state.set(State::UNSEEN, true);
-        }
-        for id in unseen {
-            let node = self.links.node(id);
-            if node.state.has(State::UNSEEN) && node.dependents == 0 {
-                self.absent(id);
-            } else if node.state.has(State::UNSEEN) {
-                self.hints.push(Hint::Ask(id));
-            }
-        }
-        for uid in self.lone[kind.place()].sweep(round) {
-            self.nowhere(uid);
-        }
-    }
-
-    /// A kind has come to be served, or its scope is another: references to it may lead elsewhere than was thought, and
-    /// what could not be asked for can be.
-    pub fn served(&mut self, kind: KindId) {
-        let of_it = |id: &NodeId| self.links.node(*id).kind == kind;
-        let owners: Vec<NodeId> = self.links.all().filter(of_it).collect();
-        for owner in owners {
-            if self.is_in_question(owner) {
-                self.hints.push(Hint::Ask(owner));
-            }
-            let dependents: Vec<NodeId> = self.links.dependents(owner).map(|link| link.node).collect();
-            for dependent in dependents {
-                let links: Vec<Link> = self.links.owners(dependent).collect();
-                let moved: Vec<Link> = links.into_iter().map(|link| self.moved(dependent, link)).collect();
-                self.set_owners(dependent, &moved);
-            }
-        }
-    }
-
-    fn moved(&mut self, dependent: NodeId, link: Link) -> Link {
-        let owner = self.links.node(link.node);
-        let (uid, kind, name) = (owner.uid, owner.kind, owner.name.clone());
-        let node = self.owner_of(dependent, kind, uid, &name);
-        Link { node, ..link }
-    }
-
     /// Other nodes with this UID cannot be where they are said to be; they are asked for at once.
     fn ask_elsewhere(&mut self, uid: Uid, but: Option<NodeId>) {
         let virtual_ones = |id: &NodeId| Some(*id) != but && self.is_in_question(*id);
         let others: Vec<NodeId> = self.links.with_uid(uid).into_iter().filter(virtual_ones).collect();
         self.hints.extend(others.into_iter().map(Hint::Ask));
     }
-
-    fn follow_owners(&mut self, id: NodeId, object: &Observed) {
-        let mut links: Vec<Link> = Vec::with_capacity(object.owners.len());
-        for reference in &object.owners {
-            let kind = self.kinds.referenced(&reference.api_version, &reference.kind);
-            let uid = self.odd.uid(&reference.uid);
-            let node = self.owner_of(id, kind, uid, &reference.name);
-            // The same owner in two versions of its kind is one owner.
-            match links.iter_mut().find(|link| link.node == node) {
-                Some(link) => link.blocking |= reference.blocking,
-                None => links.push(Link {
-                    node,
-                    blocking: reference.blocking,
-                }),
-            }
-        }
-        self.set_owners(id, &links);
-    }
-
-    fn set_owners(&mut self, id: NodeId, links: &[Link]) {
-        let changed = self.links.set_owners(id, links);
-        // Only the first to name it: whoever asks does so until there is an answer.
-        let is_new = |id: &NodeId| self.is_in_question(*id) && self.links.node(*id).dependents == 1;
-        let unknown: Vec<Hint> = changed.added.iter().copied().filter(is_new).map(Hint::Ask).collect();
-        self.hints.extend(unknown);
-        if !changed.added.is_empty() || !changed.released.is_empty() {
-            let decides = |link: &Link| {
-                let state = self.links.node(link.node).state;
-                state.has(State::ABSENT) || state.waits()
-            };
-            if links.iter().any(decides) {
-                self.hints.push(Hint::Decide(id));
-            }
-        }
-        self.release(changed.released);
-    }
-
-    /// Owners that a dependent no longer names or no longer blocks.
-    fn release(&mut self, owners: Vec<NodeId>) {
-        for owner in owners {
-            let node = self.links.node(owner);
-            if node.state.waits() && !self.is_blocked(owner) {
-                self.hints.push(Hint::Decide(owner));
-            }
-            self.tidy(owner);
-        }
-    }
-
-    /// The node that a reference leads to: where it says, in the namespace of whoever holds it.
-    fn owner_of(&mut self, dependent: NodeId, kind: KindId, uid: Uid, name: &str) -> NodeId {
-        let namespace = match self.kinds.resource(kind).map(|resource| resource.scope) {
-            Some(Scope::Cluster) => SpaceId::NONE,
-            Some(Scope::Namespaced) | None => self.links.node(dependent).namespace,
-        };
-        let at = Coordinates { kind, namespace, name };
-        if let Some(id) = self.links.find(uid, at) {
-            return id;
-        }
-        let mut state = State::default();
-        let lone = self.lone.get_mut(kind.place());
-        if let Some(round) = lone.and_then(|lone| lone.take(&self.hasher, uid, at)) {
-            state.set(State::OBSERVED, true);
-            state.set(State::ROUND, round);
-        }
-        self.links.add(uid, at, state)
-    }
-
-    /// A node that nobody names any more, and that names nobody, costs only its UID, or nothing.
-    fn tidy(&mut self, id: NodeId) {
-        let node = self.links.node(id);
-        let idle = node.dependents == 0 && self.links.owners(id).next().is_none();
-        if !idle || (node.state.is_particular() && !node.state.is_in_question()) || node.state.is_free() {
-            return;
-        }
-        if !node.state.is_in_question() && !node.state.has(State::ABSENT) {
-            let (round, at) = (node.state.has(State::ROUND), node.coordinates());
-            if let Some(lone) = self.lone.get_mut(node.kind.place()) {
-                lone.insert(&self.hasher, node.uid, at, round);
-            }
-        }
-        self.links.remove(id);
-    }
-
-    /// The round of lists that counts for a kind.
-    fn rounds(&mut self, kind: KindId) -> bool {
-        let place = kind.place();
-        if self.rounds.len() <= place {
-            self.rounds.resize(place + 1, false);
-            self.lone.resize_with(place + 1, Lone::default);
-        }
-        self.rounds[place]
-    }
 }
 
-// === impl Spaces ===
+// === impl Observed ===
 
-impl Default for Spaces {
-    fn default() -> Self {
-        Self {
-            names: vec![Box::default()],
-            places: HashMap::from([(Box::default(), SpaceId::NONE)]),
-        }
-    }
-}
-
-impl Spaces {
-    fn id(&mut self, name: &str) -> SpaceId {
-        if let Some(&id) = self.places.get(name) {
-            return id;
-        }
-        let id = SpaceId(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
-        self.names.push(name.into());
-        self.places.insert(name.into(), id);
-        id
-    }
-
-    fn name(&self, SpaceId(id): SpaceId) -> &str {
-        self.names.get(id as usize).map_or("", |name| name)
+impl Observed {
+    /// Its version, as one that can be compared.
+    fn number(&self) -> u64 {
+        self.version.parse().unwrap_or(0)
     }
 }

@@ -2,6 +2,10 @@
 
 mod cases;
 mod collector;
+mod doubt;
 mod judge;
+mod monitor;
+mod orphans;
 mod random;
+mod steps;
 mod world;

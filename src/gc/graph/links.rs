@@ -118,7 +118,8 @@ impl Links {
         self.same_uid(uid).find(|&id| self.node(id).coordinates() == at)
     }
 
-    fn same_uid(&self, uid: Uid) -> impl Iterator<Item = NodeId> {
+    /// The same, without a copy, in any order.
+    pub fn same_uid(&self, uid: Uid) -> impl Iterator<Item = NodeId> {
         let same = self.by_uid.iter_hash(self.hasher.hash_one(uid));
         same.copied()
             .filter(move |&id| self.nodes[place(id)].uid == uid)

@@ -60,6 +60,21 @@ impl Lone {
         found.map(|entry| entry.remove()).is_ok()
     }
 
+    /// Whether one is there.
+    pub fn has(&self, hasher: &DefaultHashBuilder, uid: Uid) -> bool {
+        self.table
+            .find(hasher.hash_one(uid), |entry| entry.uid == uid)
+            .is_some()
+    }
+
+    /// Makes all of them last seen in this round.
+    pub fn mark_all(&mut self, round: bool) {
+        for entry in &mut self.table {
+            let stamp = u32::from_ne_bytes(entry.stamp) & STAMP;
+            entry.stamp = (stamp | u32::from(round)).to_ne_bytes();
+        }
+    }
+
     /// Takes away all that were not seen in this round; returns them in an order that is the same each time.
     pub fn sweep(&mut self, round: bool) -> Vec<Uid> {
         let gone = |entry: &mut Entry| (u32::from_ne_bytes(entry.stamp) & 1 == 1) != round;

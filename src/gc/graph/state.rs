@@ -23,6 +23,9 @@ impl State {
     /// A complete list did not show it, though it was there before.
     pub const UNSEEN: Self = Self(1 << 6);
 
+    /// It went, or is taken to have gone, and was orphaning its dependents when it was last seen.
+    pub const ORPHANED: Self = Self(1 << 8);
+
     /// The place is free for another one.
     pub(super) const FREE: Self = Self(1 << 7);
 
@@ -40,6 +43,11 @@ impl State {
         }
     }
 
+    /// Whether it is known to be there.
+    pub fn is_there(self) -> bool {
+        self.has(Self::OBSERVED) && !self.has(Self::UNSEEN)
+    }
+
     /// Whether it is not known if it is there.
     pub fn is_in_question(self) -> bool {
         self.has(Self::UNSEEN) || !(self.has(Self::OBSERVED) || self.has(Self::ABSENT))
@@ -53,6 +61,15 @@ impl State {
     /// It is being deleted, and stays until its dependents are released.
     pub fn orphans(self) -> bool {
         self.has(Self::DELETING) && self.has(Self::ORPHAN)
+    }
+
+    /// Whoever names it is to be released from it: it goes, or went, without its dependents.
+    pub fn releases(self) -> bool {
+        if self.is_there() {
+            self.orphans()
+        } else {
+            self.has(Self::ORPHANED)
+        }
     }
 
     /// Nothing stands here.

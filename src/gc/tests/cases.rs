@@ -10,12 +10,12 @@ use crate::gc::{
     kinds::{Resource, Scope},
 };
 
-const APPLE: &str = "Apple";
-const BIRCH: &str = "Birch";
-const CEDAR: &str = "Cedar";
+pub const APPLE: &str = "Apple";
+pub const BIRCH: &str = "Birch";
+pub const CEDAR: &str = "Cedar";
 
 /// Objects of one namespace, their owners by name, each blocking.
-fn family(members: &[(&str, &[&str])]) -> World {
+pub fn family(members: &[(&str, &[&str])]) -> World {
     let mut world = World::default();
     for (name, _) in members {
         assert!(world.create(APPLE, "n1", name, Vec::new(), false));
@@ -30,23 +30,23 @@ fn family(members: &[(&str, &[&str])]) -> World {
     world
 }
 
-fn apple(name: &str) -> Key {
+pub fn apple(name: &str) -> Key {
     (APPLE.to_owned(), "n1".to_owned(), name.to_owned())
 }
 
-fn adopt(world: &mut World, key: &Key, owners: Vec<Reference>) {
+pub fn adopt(world: &mut World, key: &Key, owners: Vec<Reference>) {
     let mut object = world.objects[key].clone();
     object.seen.owners = owners;
     world.put(key.clone(), object);
 }
 
-fn settled(world: &mut World) -> Collector {
+pub fn settled(world: &mut World) -> Collector {
     let mut collector = Collector::new();
     collector.settle(world);
     collector
 }
 
-fn names(world: &World) -> Vec<&str> {
+pub fn names(world: &World) -> Vec<&str> {
     world.objects.keys().map(|key| key.2.as_str()).collect()
 }
 

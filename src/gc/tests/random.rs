@@ -101,19 +101,41 @@ fn act(world: &mut World, dice: &mut Dice<'_>) {
     }
 }
 
+/// What a monitor meets: lists and watches that are given up, kinds that are withdrawn and come back.
+fn disturb(world: &mut World, collector: &mut Collector, dice: &mut Dice<'_>) {
+    let place = dice.up_to(KINDS.len());
+    let kind = KINDS[place].0;
+    match dice.up_to(8) {
+        0 | 1 => collector.list(world, place),
+        2 | 3 => collector.give_up(place),
+        4 => collector.discover(world, place),
+        5 => world.restore(kind),
+        6 => world.withdraw(kind),
+        _ => {
+            world.withdraw(kind);
+            // With its definition all objects go.
+            if dice.one_in(2) {
+                world.objects.retain(|key, _| key.0 != kind);
+            }
+            collector.discover(world, place);
+        }
+    }
+}
+
 fn play(numbers: &[u16]) {
     let mut dice = Dice(numbers.iter());
     let (mut world, mut collector) = (World::default(), Collector::new());
     while !dice.0.as_slice().is_empty() {
-        match dice.up_to(12) {
+        match dice.up_to(16) {
             0..4 => act(&mut world, &mut dice),
-            4..7 => {
+            4..8 => {
                 let place = dice.up_to(KINDS.len());
                 collector.event(&mut world, place);
             }
-            7 if dice.one_in(4) => {
-                let place = dice.up_to(KINDS.len());
-                collector.list(&mut world, place);
+            8 if dice.one_in(2) => disturb(&mut world, &mut collector, &mut dice),
+            9 => {
+                let which = dice.up_to(64);
+                collector.answer(which);
             }
             _ => {
                 let which = dice.up_to(64);
@@ -121,10 +143,20 @@ fn play(numbers: &[u16]) {
             }
         }
     }
-    collector.settle(&mut world);
-    assert_eq!(collector.known(), world.objects.len(), "{world:#?}");
+    check(&mut world, &mut collector);
+    // What was left alone because of kinds that were not served is not forgotten.
+    for (kind, _) in KINDS {
+        world.restore(kind);
+    }
+    check(&mut world, &mut collector);
+}
+
+fn check(world: &mut World, collector: &mut Collector) {
+    collector.settle(world);
+    let served = world.objects.keys().filter(|key| world.serves(&key.0)).count();
+    assert_eq!(collector.known(), served, "{world:#?}");
     for key in world.objects.keys() {
-        let complaint = judge::complaint(&world, key);
+        let complaint = judge::complaint(world, key);
         assert_eq!(complaint, None, "{key:?} of {world:#?}");
     }
 }

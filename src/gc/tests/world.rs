@@ -1,6 +1,6 @@
 //! A cluster: objects, their versions, and events that come when they come.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::gc::{
     decide::Policy,
@@ -26,7 +26,19 @@ pub struct Object {
 #[derive(Debug, Clone)]
 pub enum Event {
     Seen(Observed),
-    Gone(String),
+    /// A UID, and the version that took it away.
+    Gone(String, u64),
+    /// Nothing follows until there is another list.
+    Broken,
+}
+
+/// What a GET brings.
+#[derive(Debug, Clone)]
+pub enum Got {
+    There(Box<Observed>),
+    Gone,
+    /// The kind is not served.
+    NoRoute,
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +47,10 @@ pub struct World {
     pub version: u64,
     pub uids: u64,
     pub events: BTreeMap<String, VecDeque<Event>>,
+    /// Kinds that are not served at the time. Their objects go on as they like.
+    pub withdrawn: BTreeSet<String>,
+    /// Where something was whose finalizer `orphan` was its last, and its UID.
+    pub orphaned: BTreeSet<(Key, String)>,
 }
 
 /// Why a write was refused.
@@ -42,6 +58,7 @@ pub struct World {
 pub enum Refused {
     Gone,
     Conflict,
+    NoRoute,
 }
 
 pub fn is_namespaced(kind: &str) -> Option<bool> {
@@ -91,8 +108,43 @@ impl World {
         self.put(key.clone(), object);
     }
 
+    pub fn serves(&self, kind: &str) -> bool {
+        !self.withdrawn.contains(kind)
+    }
+
+    /// The kind is not served any more, and nobody is told what becomes of its objects.
+    pub fn withdraw(&mut self, kind: &str) {
+        self.withdrawn.insert(kind.to_owned());
+        self.events.insert(kind.to_owned(), VecDeque::from([Event::Broken]));
+    }
+
+    pub fn restore(&mut self, kind: &str) {
+        self.withdrawn.remove(kind);
+    }
+
+    pub fn get(&self, key: &Key) -> Got {
+        if !self.serves(&key.0) {
+            return Got::NoRoute;
+        }
+        let object = self.objects.get(key);
+        object.map_or(Got::Gone, |object| Got::There(Box::new(object.seen.clone())))
+    }
+
+    /// As [`World::change`].
+    pub fn finish_orphan(&mut self, key: &Key, known: &Observed) -> Result<(), Refused> {
+        self.change(key, known, |object| object.seen.orphan = false)?;
+        let successor = self.objects.get(key);
+        if successor.is_none_or(|object| object.seen.uid != known.uid) {
+            self.orphaned.insert((key.clone(), known.uid.clone()));
+        }
+        Ok(())
+    }
+
     /// With uid and version as preconditions.
     pub fn change(&mut self, key: &Key, known: &Observed, change: impl FnOnce(&mut Object)) -> Result<(), Refused> {
+        if !self.serves(&key.0) {
+            return Err(Refused::NoRoute);
+        }
         let object = self.objects.get(key).filter(|object| object.seen.uid == known.uid);
         let mut object = object.cloned().ok_or(Refused::Gone)?;
         if object.seen.version != known.version {
@@ -109,15 +161,19 @@ impl World {
         }
         self.version += 1;
         object.seen.version = self.version.to_string();
-        let events = self.events.entry(key.0.clone()).or_default();
         let stays = object.held || object.seen.orphan || object.seen.foreground;
-        if object.seen.deleting && !stays {
-            events.push_back(Event::Gone(object.seen.uid));
-            self.objects.remove(&key);
+        let event = if object.seen.deleting && !stays {
+            Event::Gone(object.seen.uid.clone(), self.version)
         } else {
-            events.push_back(Event::Seen(object.seen.clone()));
-            self.objects.insert(key, object);
+            Event::Seen(object.seen.clone())
+        };
+        if self.serves(&key.0) {
+            self.events.entry(key.0.clone()).or_default().push_back(event.clone());
         }
+        match event {
+            Event::Seen(_) => self.objects.insert(key, object),
+            Event::Gone(..) | Event::Broken => self.objects.remove(&key),
+        };
     }
 }
 

@@ -1,0 +1,60 @@
+//! How objects come to their end, and what they leave to their dependents.
+
+use super::{Graph, Hint, NodeId, State};
+use crate::gc::{kinds::KindId, uid::Uid};
+
+// === impl Graph ===
+
+impl Graph {
+    /// The object of this kind with this UID has been deleted.
+    pub fn vanished(&mut self, kind: KindId, uid: &str) {
+        let uid = self.odd.uid(uid);
+        self.round(kind);
+        self.lone[kind.place()].remove(&self.hasher, uid);
+        self.nowhere(uid);
+    }
+
+    /// A UID is never given twice: once it is gone, it is nowhere.
+    pub(super) fn nowhere(&mut self, uid: Uid) {
+        for id in self.links.with_uid(uid) {
+            self.absent(id);
+        }
+    }
+
+    /// Nothing with this UID stands at these coordinates, as an answer shows.
+    pub fn absent(&mut self, id: NodeId) {
+        if self.node(id).state.is_free() {
+            return;
+        }
+        let released = self.links.set_owners(id, &[]).released;
+        let node = self.links.node_mut(id);
+        let (uid, version, was) = (node.uid, node.version, node.state);
+        node.state = State::ABSENT;
+        node.state
+            .set(State::ORPHANED, was.has(State::ORPHANED) || was.orphans());
+        node.version = 0;
+        if node.dependents > 0 && !was.has(State::ABSENT) {
+            self.hints.push(Hint::Dependents(id));
+        }
+        if was.orphans() {
+            self.remember(uid, version);
+        }
+        self.release(released);
+        self.tidy(id);
+    }
+
+    /// It went, and was orphaning when it was last seen. Nodes keep that for themselves: however many other owners go
+    /// after it, their dependents are released.
+    pub(super) fn remember(&mut self, uid: Uid, version: u64) {
+        self.orphaned.remember(uid, version);
+        for id in self.links.with_uid(uid) {
+            let node = self.links.node_mut(id);
+            if !node.state.has(State::ORPHANED) {
+                node.state.set(State::ORPHANED, true);
+                if node.dependents > 0 {
+                    self.hints.push(Hint::Dependents(id));
+                }
+            }
+        }
+    }
+}

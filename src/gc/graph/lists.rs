@@ -1,0 +1,78 @@
+//! What a list of all objects of a kind proves: that those it does not show are gone.
+
+use super::{Graph, Hint, Lone, NodeId, State};
+use crate::gc::kinds::KindId;
+
+/// Of a kind, which mark those bear that were seen last.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Round {
+    /// It changes from list to list, so that nothing has to be gone through when one begins. Outside of a list all that is
+    /// observed bears it.
+    pub mark: bool,
+    /// A list has begun and did not end.
+    pub is_open: bool,
+}
+
+// === impl Graph ===
+
+impl Graph {
+    /// A list of all objects of this kind begins. Each has to be observed before it ends. Where the list before it was given
+    /// up, what that one showed does not count.
+    pub fn begin_list(&mut self, kind: KindId) {
+        let Round { mark, is_open } = self.round(kind);
+        if is_open {
+            for id in self.of_kind(kind) {
+                self.links.node_mut(id).state.set(State::ROUND, !mark);
+            }
+            self.lone[kind.place()].mark_all(!mark);
+        } else {
+            self.rounds[kind.place()] = Round {
+                mark: !mark,
+                is_open: true,
+            };
+        }
+    }
+
+    /// The list was complete: what it did not show is gone, or has to be asked for where somebody depends on it.
+    pub fn end_list(&mut self, kind: KindId) {
+        let Round { mark, .. } = self.round(kind);
+        self.rounds[kind.place()].is_open = false;
+        let mut unseen = self.of_kind(kind);
+        unseen.retain(|&id| {
+            let state = self.links.node(id).state;
+            state.has(State::OBSERVED) && state.has(State::ROUND) != mark
+        });
+        // All of them first: one that goes lets others go.
+        for &id in &unseen {
+            let state = &mut self.links.node_mut(id).state;
+            state.set(State::UNSEEN, true);
+            state.set(State::ROUND, mark);
+        }
+        for id in unseen {
+            let node = self.links.node(id);
+            if node.state.has(State::UNSEEN) && node.dependents == 0 {
+                self.absent(id);
+            } else if node.state.has(State::UNSEEN) {
+                self.hints.push(Hint::Ask(id));
+            }
+        }
+        for uid in self.lone[kind.place()].sweep(mark) {
+            self.nowhere(uid);
+        }
+    }
+
+    /// The round of lists of a kind; from then on there is a place for it in the tables of kinds.
+    pub(super) fn round(&mut self, kind: KindId) -> Round {
+        let place = kind.place();
+        if self.rounds.len() <= place {
+            self.rounds.resize(place + 1, Round::default());
+            self.lone.resize_with(place + 1, Lone::default);
+        }
+        self.rounds[place]
+    }
+
+    pub(super) fn of_kind(&self, kind: KindId) -> Vec<NodeId> {
+        let of_it = |id: &NodeId| self.links.node(*id).kind == kind;
+        self.links.all().filter(of_it).collect()
+    }
+}

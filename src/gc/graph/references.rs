@@ -1,0 +1,107 @@
+//! Whom a node names, and what follows when that changes.
+
+use super::{Coordinates, Graph, Hint, Link, NodeId, Observed, SpaceId, State};
+use crate::gc::{
+    kinds::{KindId, Scope},
+    uid::Uid,
+};
+
+// === impl Graph ===
+
+impl Graph {
+    pub(super) fn follow_owners(&mut self, id: NodeId, object: &Observed) {
+        let mut links: Vec<Link> = Vec::with_capacity(object.owners.len());
+        for reference in &object.owners {
+            let kind = self.kinds.referenced(&reference.api_version, &reference.kind);
+            let uid = self.odd.uid(&reference.uid);
+            let node = self.owner_of(id, kind, uid, &reference.name);
+            // The same owner in two versions of its kind is one owner.
+            match links.iter_mut().find(|link| link.node == node) {
+                Some(link) => link.blocking |= reference.blocking,
+                None => links.push(Link {
+                    node,
+                    blocking: reference.blocking,
+                }),
+            }
+        }
+        self.set_owners(id, &links);
+    }
+
+    pub(super) fn set_owners(&mut self, id: NodeId, links: &[Link]) {
+        let changed = self.links.set_owners(id, links);
+        // Only the first to name it: whoever asks does so until there is an answer.
+        let is_new = |id: &NodeId| {
+            let node = self.links.node(*id);
+            node.state.is_in_question() && !node.state.releases() && node.dependents == 1
+        };
+        let unknown: Vec<Hint> = changed.added.iter().copied().filter(is_new).map(Hint::Ask).collect();
+        self.hints.extend(unknown);
+        if !changed.added.is_empty() || !changed.released.is_empty() {
+            let decides = |link: &Link| {
+                let state = self.links.node(link.node).state;
+                state.has(State::ABSENT) || state.waits() || state.releases()
+            };
+            if links.iter().any(decides) {
+                self.hints.push(Hint::Decide(id));
+            }
+        }
+        self.release(changed.released);
+    }
+
+    /// Owners that a dependent no longer names or no longer blocks.
+    pub(super) fn release(&mut self, owners: Vec<NodeId>) {
+        for owner in owners {
+            let state = self.links.node(owner).state;
+            if (state.waits() && !self.is_blocked(owner)) || (state.orphans() && !self.has_dependents(owner)) {
+                self.hints.push(Hint::Decide(owner));
+            }
+            self.tidy(owner);
+        }
+    }
+
+    /// The node that a reference leads to: where it says, in the namespace of whoever holds it.
+    pub(super) fn owner_of(&mut self, dependent: NodeId, kind: KindId, uid: Uid, name: &str) -> NodeId {
+        let namespace = match self.kinds.resource(kind).map(|resource| resource.scope) {
+            Some(Scope::Cluster) => SpaceId::NONE,
+            Some(Scope::Namespaced) | None => self.links.node(dependent).namespace,
+        };
+        let at = Coordinates { kind, namespace, name };
+        if let Some(id) = self.links.find(uid, at) {
+            return id;
+        }
+        let mut state = self.named(uid);
+        let lone = self.lone.get_mut(kind.place());
+        if let Some(round) = lone.and_then(|lone| lone.take(&self.hasher, uid, at)) {
+            state.set(State::OBSERVED, true);
+            state.set(State::ROUND, round);
+        }
+        self.links.add(uid, at, state)
+    }
+
+    /// What is known of what was only named so far.
+    pub(super) fn named(&self, uid: Uid) -> State {
+        let mut state = State::default();
+        state.set(State::ORPHANED, self.orphaned.has(uid));
+        state
+    }
+
+    /// A node that nobody names any more, and that names nobody, costs only its UID, or nothing.
+    pub(super) fn tidy(&mut self, id: NodeId) {
+        let node = self.links.node(id);
+        let idle = node.dependents == 0 && self.links.owners(id).next().is_none();
+        if !idle || (node.state.is_particular() && !node.state.is_in_question()) || node.state.is_free() {
+            return;
+        }
+        if !node.state.is_in_question() && !node.state.has(State::ABSENT) {
+            let (round, at) = (node.state.has(State::ROUND), node.coordinates());
+            if let Some(lone) = self.lone.get_mut(node.kind.place()) {
+                lone.insert(&self.hasher, node.uid, at, round);
+            }
+        }
+        let (uid, version, state) = (node.uid, node.version, node.state);
+        self.links.remove(id);
+        if state.orphans() {
+            self.remember(uid, version);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Kinds that come to be served and cease to be.
+
+use super::{Graph, Hint, Link, Lone, NodeId, State};
+use crate::gc::kinds::KindId;
+
+// === impl Graph ===
+
+impl Graph {
+    /// A kind has come to be served, or its scope is another: references to it may lead elsewhere than was thought, and
+    /// what could not be asked for can be.
+    pub fn served(&mut self, kind: KindId) {
+        for owner in self.of_kind(kind) {
+            if self.is_in_question(owner) {
+                self.hints.push(Hint::Ask(owner));
+            }
+            // Nobody decides again on what was left alone because of this kind, unless told.
+            self.hints.push(Hint::Dependents(owner));
+            let dependents: Vec<NodeId> = self.links.dependents(owner).map(|link| link.node).collect();
+            for dependent in dependents {
+                let links: Vec<Link> = self.links.owners(dependent).collect();
+                let moved: Vec<Link> = links.into_iter().map(|link| self.moved(dependent, link)).collect();
+                self.set_owners(dependent, &moved);
+            }
+        }
+    }
+
+    /// A kind is no longer served, for certain: nobody can tell any more whether its objects are there. So they hold up
+    /// nobody, and nobody is deleted because of them. Its resource is forgotten here, so that nothing is asked for or
+    /// written where nobody answers; [`Graph::served`] comes after the new one is set.
+    pub fn unserved(&mut self, kind: KindId) {
+        self.kinds.set_resource(kind, None);
+        self.round(kind);
+        self.lone[kind.place()] = Lone::default();
+        let mut lost = self.of_kind(kind);
+        lost.retain(|&id| self.links.node(id).state.has(State::OBSERVED));
+        // All of them first: one that lets another go must not make it one that is there and lone.
+        for &id in &lost {
+            self.links.node_mut(id).state.set(State::UNSEEN, true);
+        }
+        for id in lost {
+            let released = self.links.set_owners(id, &[]).released;
+            self.release(released);
+            self.tidy(id);
+        }
+    }
+
+    fn moved(&mut self, dependent: NodeId, link: Link) -> Link {
+        let owner = self.links.node(link.node);
+        let (uid, kind, name) = (owner.uid, owner.kind, owner.name.clone());
+        let node = self.owner_of(dependent, kind, uid, &name);
+        Link { node, ..link }
+    }
+}
