@@ -2,12 +2,22 @@
 //!
 //! The way of an object: `discovery → monitors → graph → queues → {delete, orphan} workers`
 
-pub mod decide;
+pub mod collect;
 pub mod discovery;
+pub mod monitor;
+pub mod wire;
+
+pub mod core;
+pub mod counts;
 pub mod graph;
 pub mod kinds;
 pub mod uid;
-pub mod wire;
+
+pub mod decide;
+pub mod engine;
+pub mod limit;
+pub mod queue;
+pub mod work;
 
 #[cfg(test)]
 mod tests;

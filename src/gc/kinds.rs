@@ -89,6 +89,12 @@ impl Kinds {
         }
     }
 
+    /// All that are served, and where.
+    pub fn served(&self) -> impl Iterator<Item = (KindId, &Resource)> {
+        let rows = self.rows.iter().enumerate();
+        rows.filter_map(|(place, row)| Some((KindId(u16::try_from(place).ok()?), row.resource.as_ref()?)))
+    }
+
     /// Its group, empty for the core one.
     pub fn group(&self, id: KindId) -> &str {
         self.row(id).map_or("", |row| &row.group)

@@ -44,6 +44,13 @@ impl Graph {
         }
     }
 
+    /// All of a kind that are in question are to be asked for.
+    pub fn ask_all(&mut self, kind: KindId) {
+        let mut unknown = self.of_kind(kind);
+        unknown.retain(|&id| self.is_in_question(id));
+        self.hints.extend(unknown.into_iter().map(Hint::Ask));
+    }
+
     fn moved(&mut self, dependent: NodeId, link: Link) -> Link {
         let owner = self.links.node(link.node);
         let (uid, kind, name) = (owner.uid, owner.kind, owner.name.clone());

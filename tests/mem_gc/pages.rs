@@ -1,7 +1,5 @@
 //! What the collector reads, as an API server sends it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
 use http::{Method, header};
 use pod_teardown::gc::wire::PageReader;
 use serde_json::json;

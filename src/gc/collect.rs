@@ -1,0 +1,219 @@
+//! The collector at work: discovery says which kinds there are, a monitor watches each, and the engine does what follows.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    core::{Shared, Watched},
+    discovery::{Discovery, Found, Served},
+    engine::Engine,
+    kinds::{KindId, Resource},
+    monitor::{Monitor, collection},
+    wire::{self, PageReader},
+};
+use crate::api::{ApiError, Lane, MetadataClient};
+
+/// How often it is asked which kinds there are.
+const PERIOD: Duration = Duration::from_secs(30);
+/// And while that is not answered.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Lists that go on at once: each takes memory, of the server above all.
+const LISTS: usize = 8;
+/// What any server has, and tells the version of its store by.
+const NAMESPACES: &str = "/api/v1/namespaces?limit=1";
+const PIECE: Duration = Duration::from_secs(60);
+
+/// Collects with what `client` may do, from nothing, until all that is known has to be forgotten; returns why.
+pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
+    let mut lost = shared.lost.subscribe();
+    let discovery = Round {
+        client: client.clone(),
+        shared: Arc::clone(&shared),
+        lists: Arc::new(Semaphore::new(LISTS)),
+        monitors: HashMap::new(),
+        discovered: BTreeSet::new(),
+    };
+    let engine = Engine { client, shared };
+    let _engine = AbortOnDropHandle::new(tokio::spawn(engine.run()));
+    let _discovery = AbortOnDropHandle::new(tokio::spawn(discovery.run()));
+    match lost.wait_for(Option::is_some).await {
+        Ok(why) => why.clone().unwrap_or_default(),
+        Err(_) => "the collector has ended".to_owned(),
+    }
+}
+
+/// Follows what discovery finds, round after round.
+struct Round {
+    client: MetadataClient,
+    shared: Arc<Shared>,
+    lists: Arc<Semaphore>,
+    monitors: HashMap<KindId, Running>,
+    /// Groups that were told in full once.
+    discovered: BTreeSet<String>,
+}
+
+struct Running {
+    /// Where it watches.
+    path: String,
+    /// Among all monitors; free again when it ends.
+    number: usize,
+    _task: AbortOnDropHandle<()>,
+}
+
+// === impl Round ===
+
+impl Round {
+    async fn run(mut self) {
+        let mut discovery = Discovery::default();
+        loop {
+            let begun = Instant::now();
+            match discovery.ask(&self.client).await {
+                Ok(found) => {
+                    self.follow(&found).await;
+                    self.look_at_store().await;
+                    sleep_until(begun + PERIOD).await;
+                }
+                Err(error) => {
+                    self.shared.with(|core| {
+                        core.counts.failed("discovery", &error);
+                        if core.undiscovered.is_some() {
+                            core.undiscovered = Some(error.to_string());
+                        }
+                    });
+                    tracing::warn!(%error, "Discovery failed; what was known before still counts");
+                    sleep(error.retry_after().unwrap_or(AGAIN)).await;
+                }
+            }
+        }
+    }
+
+    async fn follow(&mut self, found: &Found) {
+        let mut there = BTreeSet::new();
+        for served in &found.served {
+            if let Some(id) = self.serve(served, found) {
+                there.insert(id);
+            }
+        }
+        let vanished: Vec<(KindId, String)> = {
+            let core = self.shared.lock();
+            let kinds = &core.graph.kinds;
+            let certain = |id: &KindId| !there.contains(id) && !found.failed.contains_key(kinds.group(*id));
+            let gone = kinds.served().filter(|(id, _)| certain(id));
+            gone.map(|(id, resource)| (id, collection(kinds.group(id), resource)))
+                .collect()
+        };
+        for (id, path) in vanished {
+            self.vanish(id, &path).await;
+        }
+        let told = found.served.iter().map(|served| &served.group);
+        let in_full = told.filter(|group| !found.failed.contains_key(*group)).cloned();
+        self.discovered.extend(in_full);
+        let unknown = found.failed.iter().find(|(group, _)| !self.discovered.contains(*group));
+        let undiscovered = unknown.map(|(group, why)| format!("the kinds of {group} are not known: {why}"));
+        self.shared.with(|core| core.undiscovered = undiscovered);
+    }
+
+    /// A kind is served: it is watched, if it is to be.
+    fn serve(&mut self, served: &Served, found: &Found) -> Option<KindId> {
+        let is_uncertain = found.failed.contains_key(&served.group);
+        let id = self.shared.with(|core| {
+            let id = core.graph.kinds.id(&served.group, &served.kind)?;
+            let known = core.graph.kinds.resource(id).cloned();
+            // A version that does not answer may be the one that is preferred: what works is left alone.
+            if known.as_ref() == Some(&served.resource) || (known.is_some() && is_uncertain) {
+                return Some(id);
+            }
+            core.graph.kinds.set_resource(id, Some(served.resource.clone()));
+            if known.is_none_or(|known| known.scope != served.resource.scope) {
+                core.graph.served(id);
+            }
+            Some(id)
+        })?;
+        if served.collected && !(is_uncertain && self.monitors.contains_key(&id)) {
+            self.watch(id, &served.group, &served.resource);
+        }
+        Some(id)
+    }
+
+    fn watch(&mut self, id: KindId, group: &str, resource: &Resource) {
+        let path = collection(group, resource);
+        if self.monitors.get(&id).is_some_and(|running| running.path == path) {
+            return;
+        }
+        // It is gone before the new one begins.
+        self.monitors.remove(&id);
+        let taken: BTreeSet<usize> = self.monitors.values().map(|running| running.number).collect();
+        let number = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
+        self.shared.with(|core| {
+            let progress = core.watched.get(&id).map_or(0, |watched| watched.progress);
+            let watched = Watched {
+                resource: resource.clone(),
+                synced: false,
+                progress,
+                told: None,
+                trouble: None,
+            };
+            core.watched.insert(id, watched);
+        });
+        let monitor = Monitor {
+            client: self.client.clone(),
+            shared: Arc::clone(&self.shared),
+            kind: id,
+            number,
+            path: path.clone(),
+            lists: Arc::clone(&self.lists),
+        };
+        let running = Running {
+            path,
+            number,
+            _task: AbortOnDropHandle::new(tokio::spawn(monitor.run())),
+        };
+        self.monitors.insert(id, running);
+    }
+
+    /// Discovery no longer tells of a kind. Servers have been seen to tell of none for a while: its route decides.
+    async fn vanish(&mut self, id: KindId, path: &str) {
+        let asked = format!("{path}?limit=1");
+        match self.client.pieces(Lane::Question, "LIST", &asked, wire::LIST).await {
+            Err(error) if error.code() == Some(404) => {
+                tracing::info!(path, "A kind is no longer served");
+                self.monitors.remove(&id);
+                self.shared.with(|core| {
+                    core.watched.remove(&id);
+                    core.graph.unserved(id);
+                });
+            }
+            Ok(_) | Err(_) => tracing::debug!(path, "Discovery does not tell of it, but it may be served still"),
+        }
+    }
+
+    /// A store that was put back to an older state goes on from there, and a watch may never tell.
+    async fn look_at_store(&self) {
+        match self.store_version().await {
+            Ok(version) => self.shared.store_is_at("namespaces", &version),
+            Err(error) => tracing::debug!(%error, "The store was not looked at"),
+        }
+    }
+
+    async fn store_version(&self) -> Result<String, ApiError> {
+        let mut pieces = self
+            .client
+            .pieces(Lane::Question, "LIST", NAMESPACES, wire::LIST)
+            .await?;
+        let mut page = PageReader::new(pieces.is_protobuf);
+        while let Some(piece) = pieces.next(PIECE).await? {
+            page.read(&piece, |_| ()).map_err(|error| pieces.unreadable(error))?;
+        }
+        let end = page.finish(|_| ()).map_err(|error| pieces.unreadable(error))?;
+        Ok(end.version)
+    }
+}

@@ -1,0 +1,191 @@
+//! Takes what is to be done from the queue, as much at once as the server bears, and sees what comes of it.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    core::{Core, Shared, Shown},
+    graph::Hint,
+    limit::Limit,
+    work::{Outcome, Work, perform},
+};
+use crate::api::{ApiError, MetadataClient};
+
+/// Without anything to do, it is looked at the clock so often.
+const IDLE: Duration = Duration::from_secs(60);
+/// An answer that the watch has overtaken is asked for again after this.
+const OVERTAKEN: Duration = Duration::from_millis(100);
+
+/// See the module's documentation.
+pub struct Engine {
+    /// How requests are sent.
+    pub client: MetadataClient,
+    /// What is known and to be done.
+    pub shared: Arc<Shared>,
+}
+
+struct Done {
+    work: Work,
+    outcome: Outcome,
+    took: Duration,
+}
+
+// === impl Engine ===
+
+impl Engine {
+    /// Works for ever.
+    pub async fn run(self) {
+        let mut limit = Limit::default();
+        let mut flight: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
+        let mut number = 0;
+        loop {
+            let mut woken = pin!(self.shared.wake.notified());
+            // From here on nobody's call is missed.
+            woken.as_mut().enable();
+            let mut more = false;
+            while flight.len() < limit.at_once(Instant::now()) {
+                let (work, all) = self.shared.lock().next(Instant::now());
+                more = !all;
+                let Some(work) = work else { break };
+                number += 1;
+                flight.push(Box::pin(do_it(self.client.clone(), number, work)));
+            }
+            if more {
+                // Others may know something new by now.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let due = self.shared.lock().queue.next_due();
+            let now = Instant::now();
+            let until = [due, limit.pause()].into_iter().flatten().filter(|&at| at > now).min();
+            tokio::select! {
+                // An answer makes room for another request.
+                Some(done) = flight.next() => {
+                    let busy = flight.len() + 1;
+                    self.settle(done, &mut limit, busy);
+                }
+                () = woken => {}
+                // What was put off is due, or the server was left alone long enough.
+                () = sleep_until(until.unwrap_or(now + IDLE)) => {}
+            }
+        }
+    }
+
+    fn settle(&self, done: Done, limit: &mut Limit, busy: usize) {
+        let now = Instant::now();
+        pace(&done, limit, busy, now);
+        self.shared.with(|core| settle(core, &done.work, done.outcome, now));
+    }
+}
+
+async fn do_it(client: MetadataClient, number: usize, work: Work) -> Done {
+    let begun = Instant::now();
+    let outcome = perform(&client, number, &work).await;
+    Done {
+        work,
+        outcome,
+        took: begun.elapsed(),
+    }
+}
+
+/// What the answer tells of the server.
+fn pace(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
+    match &done.outcome {
+        Outcome::Failed(error) => match error {
+            ApiError::Refused { code: 429, .. } | ApiError::Unproven { code: Some(429), .. } => {
+                limit.refused(error.retry_after(), now);
+            }
+            ApiError::Refused {
+                retry_after: Some(after),
+                ..
+            } => limit.refused(Some(*after), now),
+            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
+                limit.answered(done.took, busy);
+            }
+            ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Held { .. } => limit.lost(now),
+        },
+        Outcome::Withheld => {}
+        Outcome::Done
+        | Outcome::Deleted
+        | Outcome::Absent
+        | Outcome::Found(_)
+        | Outcome::Changed(_)
+        | Outcome::NotStrategic => limit.answered(done.took, busy),
+    }
+}
+
+/// Takes in what came of some work.
+fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
+    let target = work.target();
+    let hint = match work {
+        Work::Ask(_) => Hint::Ask(target.id),
+        Work::Release { .. } | Work::Delete { .. } | Work::Finish { .. } => Hint::Decide(target.id),
+    };
+    match outcome {
+        Outcome::Done => {
+            count(core, work);
+            core.queue.done(hint, now);
+        }
+        Outcome::Deleted => {
+            count(core, work);
+            core.deleted(target);
+            core.queue.done(hint, now);
+        }
+        Outcome::Absent => {
+            core.counts.asked += u64::from(matches!(work, Work::Ask(_)));
+            core.absent(target);
+            core.queue.done(hint, now);
+        }
+        Outcome::Found(object) => {
+            core.counts.asked += 1;
+            let shown = core.answered(target, &object);
+            match shown {
+                Shown::Settled => core.queue.done(hint, now),
+                Shown::Overtaken => core
+                    .queue
+                    .retry(hint, "the watch has told more already", Some(OVERTAKEN), now),
+                Shown::Unwatched => {
+                    let pause = Core::unwatched_pause(core.queue.tries(hint));
+                    core.queue
+                        .retry(hint, "it is there, and its kind cannot be watched", Some(pause), now);
+                }
+            }
+        }
+        Outcome::Changed(object) => {
+            core.counts.conflicts += 1;
+            core.answered(target, &object);
+            core.queue.retry(hint, "it had changed meanwhile", None, now);
+        }
+        Outcome::NotStrategic => {
+            core.plain.insert(target.kind);
+            core.queue.put_back(hint);
+        }
+        Outcome::Withheld => core.queue.done(hint, now),
+        Outcome::Failed(error) => {
+            core.counts.failed(work.name(), &error);
+            match &error {
+                // Not its fault.
+                ApiError::Unreachable { .. }
+                | ApiError::Unproven { .. }
+                | ApiError::Held { .. }
+                | ApiError::Refused { code: 429, .. } => core.queue.put_back(hint),
+                ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
+                    tracing::debug!(%error, uid = target.uid, "Not done; tried again later");
+                    core.queue.retry(hint, &error.to_string(), None, now);
+                }
+            }
+        }
+    }
+}
+
+fn count(core: &mut Core, work: &Work) {
+    let counter = match work {
+        Work::Ask(_) => &mut core.counts.asked,
+        Work::Release { .. } => &mut core.counts.released,
+        Work::Delete { .. } => &mut core.counts.deleted,
+        Work::Finish { .. } => &mut core.counts.finished,
+    };
+    *counter += 1;
+}

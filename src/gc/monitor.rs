@@ -1,0 +1,169 @@
+//! Watches one kind: a list, then every change to it.
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{sync::Semaphore, time::sleep};
+
+use super::{
+    core::Shared,
+    discovery::path_of,
+    kinds::{KindId, Resource},
+    wire::{self, PageReader, WatchEvent, WatchReader},
+};
+use crate::api::{ApiError, Lane, MetadataClient, escape};
+
+/// Objects in one page.
+const PAGE: usize = 500;
+/// The server ends a watch after so long, half as much at least: not all at once.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// The server says how far it is once a minute; one that says nothing for so long has gone.
+const SILENCE: Duration = Duration::from_secs(180);
+/// Between the pieces of a page.
+const PIECE: Duration = Duration::from_secs(60);
+/// After the first failure, and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// See the module's documentation.
+pub struct Monitor {
+    /// How requests are sent.
+    pub client: MetadataClient,
+    /// Where it is told.
+    pub shared: Arc<Shared>,
+    /// The kind.
+    pub kind: KindId,
+    /// Among all monitors.
+    pub number: usize,
+    /// Path of all objects of the kind.
+    pub path: String,
+    /// Lists that may go on at once.
+    pub lists: Arc<Semaphore>,
+}
+
+/// Why a list or a watch ended before its time.
+enum Ended {
+    /// The version is too old, or the server has lost it: a list has to begin anew.
+    Expired(String),
+    /// It failed, and may be tried again where it was.
+    Failed(ApiError),
+}
+
+/// The path of all objects of a resource.
+pub fn collection(group: &str, resource: &Resource) -> String {
+    format!("{}/{}", path_of(group, &resource.version), resource.plural)
+}
+
+// === impl Monitor ===
+
+impl Monitor {
+    /// Watches for ever.
+    pub async fn run(self) {
+        let (first, most) = BACKOFF;
+        let (mut from, mut pause): (Option<String>, Duration) = (None, first);
+        loop {
+            let step = match &from {
+                None => self.list().await.map(Some),
+                Some(version) => self.watch(version).await.map(Some),
+            };
+            match step {
+                Ok(version) => {
+                    from = version;
+                    pause = first;
+                }
+                Err(Ended::Expired(why)) => {
+                    tracing::info!(path = self.path, why, "Watch cannot go on; listing anew");
+                    from = None;
+                    // Where lists expire too, it is the server that has a problem.
+                    sleep(self.jitter(first)).await;
+                }
+                Err(Ended::Failed(error)) => {
+                    self.shared.troubled(self.kind, &error);
+                    from = from.map(|from| self.shared.version(self.kind).unwrap_or(from));
+                    sleep(self.jitter(error.retry_after().unwrap_or(pause))).await;
+                    pause = (pause * 2).min(most);
+                }
+            }
+        }
+    }
+
+    /// A complete list; returns its version.
+    async fn list(&self) -> Result<String, Ended> {
+        let _turn = self.lists.acquire().await;
+        self.shared.begin_list(self.kind);
+        let mut token = String::new();
+        loop {
+            let path = format!("{}?limit={PAGE}&continue={}", self.path, escape(&token));
+            let mut pieces = self.pieces("LIST", &path, wire::LIST).await?;
+            let mut page = PageReader::new(pieces.is_protobuf);
+            while let Some(piece) = pieces.next(PIECE).await? {
+                let read = self.shared.list_piece(self.kind, |each| page.read(&piece, each));
+                read.map_err(|error| pieces.unreadable(error))?;
+            }
+            let end = self.shared.list_piece(self.kind, |each| page.finish(each));
+            let end = end.map_err(|error| pieces.unreadable(error))?;
+            token = end.continue_token;
+            if token.is_empty() {
+                let ended = self.shared.end_list(self.kind, &end.version);
+                ended.map_err(|error| pieces.unreadable(error))?;
+                return Ok(end.version);
+            }
+        }
+    }
+
+    /// Watches from a version on until the server ends it; returns how far it came.
+    async fn watch(&self, from: &str) -> Result<String, Ended> {
+        let lifetime = self.jitter(LIFETIME).as_secs();
+        let path = format!(
+            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={lifetime}",
+            self.path,
+            escape(from),
+        );
+        let mut pieces = self.pieces("WATCH", &path, wire::WATCH).await?;
+        self.shared.watching(self.kind);
+        let mut watch = WatchReader::new(pieces.is_protobuf);
+        while let Some(piece) = pieces.next(SILENCE).await? {
+            let events = watch.read(&piece).map_err(|error| pieces.unreadable(error))?;
+            let expired = events.iter().find_map(|event| match event {
+                WatchEvent::Error(410, message) => Some(Ended::Expired(message.clone())),
+                WatchEvent::Error(code, message) => Some(Ended::Failed(pieces.unreadable(format!("{code} {message}")))),
+                WatchEvent::Seen(_) | WatchEvent::Gone(_) | WatchEvent::Bookmark { .. } => None,
+            });
+            let told = self.shared.events(self.kind, &events);
+            told.map_err(|error| pieces.unreadable(error))?;
+            if let Some(expired) = expired {
+                return Err(expired);
+            }
+        }
+        Ok(self.shared.version(self.kind).unwrap_or_else(|| from.to_owned()))
+    }
+
+    async fn pieces(&self, verb: &'static str, path: &str, accept: &'static str) -> Result<crate::api::Pieces, Ended> {
+        let pieces = self.client.pieces(Lane::Kind(self.number), verb, path, accept).await;
+        pieces.map_err(|error| {
+            if error.is_expired() {
+                Ended::Expired(error.to_string())
+            } else {
+                Ended::Failed(error)
+            }
+        })
+    }
+
+    /// Between half of it and all.
+    fn jitter(&self, whole: Duration) -> Duration {
+        let half = whole / 2;
+        let random = RandomState::new().hash_one(self.number);
+        let most = u64::try_from(half.as_millis()).unwrap_or(u64::MAX);
+        half + Duration::from_millis(random % (most + 1))
+    }
+}
+
+// === impl Ended ===
+
+impl From<ApiError> for Ended {
+    fn from(error: ApiError) -> Self {
+        Self::Failed(error)
+    }
+}

@@ -1,0 +1,236 @@
+//! What is to be looked at, each once, and the next try of what failed.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::graph::{Hint, NodeId};
+
+/// Waiting time after the first failure; it doubles with each further one.
+const FIRST: Duration = Duration::from_millis(100);
+/// The longest waiting time.
+const LONGEST: Duration = Duration::from_secs(300);
+/// What waits after a failure is tried this soon when something happens to it.
+const SOON: Duration = Duration::from_secs(1);
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Queue {
+    ready: VecDeque<Hint>,
+    /// All single ones that are ready, under way or put off.
+    marks: HashMap<Hint, Mark>,
+    /// Of each owner all of whose dependents are to be decided on, how many are left.
+    batches: HashMap<NodeId, u32>,
+    put_off: BTreeSet<(Instant, Hint)>,
+}
+
+#[derive(Debug)]
+struct Mark {
+    stage: Stage,
+    since: Instant,
+    tries: u32,
+    trouble: Option<Box<str>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Ready,
+    /// Under way; `again` if something happened meanwhile.
+    Busy {
+        again: bool,
+    },
+    PutOff(Instant),
+}
+
+/// Something that is waited for, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// What it is.
+    pub hint: Hint,
+    /// Since when.
+    pub since: Instant,
+    /// How often it was tried in vain.
+    pub tries: u32,
+    /// What the last try came to.
+    pub trouble: Option<String>,
+}
+
+/// How much there is to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Depth {
+    /// May be begun at once; the dependents of an owner that has gone or goes counted each.
+    pub ready: u64,
+    /// Under way.
+    pub busy: u64,
+    /// Will be tried again later.
+    pub put_off: u64,
+}
+
+// === impl Queue ===
+
+impl Queue {
+    /// Adds something to look at, unless it is there already.
+    pub fn push(&mut self, hint: Hint, dependents: u32, now: Instant) {
+        if let Hint::Dependents(id) = hint {
+            // Round and round: whoever is in the middle of them goes on until he has seen as many as there are now.
+            if dependents > 0 && self.batches.insert(id, dependents).is_none() {
+                self.ready.push_back(hint);
+            }
+            return;
+        }
+        let Some(mark) = self.marks.get_mut(&hint) else {
+            let mark = Mark {
+                stage: Stage::Ready,
+                since: now,
+                tries: 0,
+                trouble: None,
+            };
+            self.marks.insert(hint, mark);
+            self.ready.push_back(hint);
+            return;
+        };
+        match &mut mark.stage {
+            Stage::Ready => {}
+            Stage::Busy { again } => *again = true,
+            Stage::PutOff(due) if *due > now + SOON => {
+                self.put_off.remove(&(*due, hint));
+                *due = now + SOON;
+                self.put_off.insert((*due, hint));
+            }
+            Stage::PutOff(_) => {}
+        }
+    }
+
+    /// The next thing to look at: a single one, which is under way then, or an owner one of whose dependents is next.
+    pub fn pop(&mut self, now: Instant) -> Option<Hint> {
+        while let Some(&(due, hint)) = self.put_off.first() {
+            if due > now {
+                break;
+            }
+            self.put_off.pop_first();
+            if let Some(mark) = self.marks.get_mut(&hint) {
+                mark.stage = Stage::Ready;
+                self.ready.push_back(hint);
+            }
+        }
+        loop {
+            let hint = self.ready.pop_front()?;
+            if let Hint::Dependents(id) = hint {
+                // Others have their turn before the next one of these.
+                match self.batches.get_mut(&id) {
+                    Some(left) if *left > 1 => {
+                        *left -= 1;
+                        self.ready.push_back(hint);
+                    }
+                    Some(_) => drop(self.batches.remove(&id)),
+                    // It was stopped.
+                    None => continue,
+                }
+            } else if let Some(mark) = self.marks.get_mut(&hint) {
+                mark.stage = Stage::Busy { again: false };
+            }
+            return Some(hint);
+        }
+    }
+
+    /// Begins something that was not queued, as a dependent in its turn; `false` if it is under way or put off already.
+    pub fn begin(&mut self, hint: Hint, now: Instant) -> bool {
+        match self.marks.get_mut(&hint).map(|mark| &mut mark.stage) {
+            None => {
+                let mark = Mark {
+                    stage: Stage::Busy { again: false },
+                    since: now,
+                    tries: 0,
+                    trouble: None,
+                };
+                self.marks.insert(hint, mark);
+                true
+            }
+            // It has its own turn.
+            Some(Stage::Ready) => false,
+            Some(_) => {
+                self.push(hint, 0, now);
+                false
+            }
+        }
+    }
+
+    /// The dependents of this one need not be gone through now.
+    pub fn stop(&mut self, id: NodeId) {
+        // Its place among what is ready is found empty when its turn comes.
+        self.batches.remove(&id);
+    }
+
+    /// It is done with, unless something happened to it meanwhile.
+    pub fn done(&mut self, hint: Hint, now: Instant) {
+        let Some(mark) = self.marks.get_mut(&hint) else {
+            return;
+        };
+        if mark.stage == (Stage::Busy { again: true }) {
+            mark.stage = Stage::Ready;
+            (mark.tries, mark.since, mark.trouble) = (0, now, None);
+            self.ready.push_back(hint);
+        } else {
+            self.marks.remove(&hint);
+        }
+    }
+
+    /// It came to nothing, and is tried again: after `pause` where that is known, else later with each time.
+    pub fn retry(&mut self, hint: Hint, trouble: &str, pause: Option<Duration>, now: Instant) {
+        let Some(mark) = self.marks.get_mut(&hint) else {
+            return;
+        };
+        let backoff = FIRST.saturating_mul(1 << mark.tries.min(16)).min(LONGEST);
+        let pause = match (pause, mark.stage) {
+            (Some(pause), _) => pause,
+            (None, Stage::Busy { again: true }) => backoff.min(SOON),
+            (None, _) => backoff,
+        };
+        mark.tries += 1;
+        mark.trouble = Some(trouble.into());
+        mark.stage = Stage::PutOff(now + pause);
+        self.put_off.insert((now + pause, hint));
+    }
+
+    /// It was not begun after all, and is the next again.
+    pub fn put_back(&mut self, hint: Hint) {
+        if let Some(mark) = self.marks.get_mut(&hint) {
+            mark.stage = Stage::Ready;
+            self.ready.push_front(hint);
+        }
+    }
+
+    /// How often it was tried in vain.
+    pub fn tries(&self, hint: Hint) -> u32 {
+        self.marks.get(&hint).map_or(0, |mark| mark.tries)
+    }
+
+    /// When something that was put off is to be looked at next.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.put_off.first().map(|(due, _)| *due)
+    }
+
+    /// How much there is to do.
+    pub fn depth(&self) -> Depth {
+        let single = self.ready.len().saturating_sub(self.batches.len()) as u64;
+        let put_off = self.put_off.len() as u64;
+        Depth {
+            ready: single + self.batches.values().map(|&left| u64::from(left)).sum::<u64>(),
+            busy: (self.marks.len() as u64).saturating_sub(single + put_off),
+            put_off,
+        }
+    }
+
+    /// What waits longest, and what was tried in vain.
+    pub fn waiting(&self) -> impl Iterator<Item = Waiting> {
+        self.marks.iter().map(|(&hint, mark)| Waiting {
+            hint,
+            since: mark.since,
+            tries: mark.tries,
+            trouble: mark.trouble.as_deref().map(str::to_owned),
+        })
+    }
+}

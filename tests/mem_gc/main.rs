@@ -1,0 +1,7 @@
+//! The collector against an API server in memory, on a paused clock.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod cascades;
+mod pages;
+mod world;

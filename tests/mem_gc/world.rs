@@ -1,0 +1,154 @@
+//! A cluster with a collector.
+
+use std::{sync::Arc, time::Duration};
+
+use pod_teardown::{
+    api::MetadataClient,
+    cli::UnsyncedFlag,
+    config::read_kubeconfig,
+    gc::{collect::collect, core::Shared},
+    node::effects::Effects,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testbed::{
+    api::ApiServer as _,
+    apiserver::{Config, MemApiServer, faults::Fault},
+    rest::Client,
+};
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Nothing takes longer, but for what is told to.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+pub struct Cluster {
+    pub api: MemApiServer,
+    pub admin: Client,
+    pub unsynced: UnsyncedFlag,
+    collector: Option<(Arc<Shared>, AbortOnDropHandle<String>)>,
+    dir: TempDir,
+}
+
+/// An object's references, and the finalizers of others that it has.
+#[derive(Default)]
+pub struct Like {
+    pub owners: Vec<Value>,
+    pub finalizers: Vec<&'static str>,
+}
+
+impl Cluster {
+    pub async fn new() -> Self {
+        let api = MemApiServer::start(Config::default()).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("kubeconfig"), api.admin_kubeconfig()).unwrap();
+        Self {
+            admin: api.admin().unwrap(),
+            api,
+            unsynced: UnsyncedFlag::Hold,
+            collector: None,
+            dir,
+        }
+    }
+
+    /// The collector begins, from nothing.
+    pub async fn start(&mut self) {
+        let file = self.dir.path().join("kubeconfig");
+        let config = read_kubeconfig(&file).await.unwrap();
+        let client = MetadataClient::new(&config, file, Effects::ungated()).unwrap();
+        let shared = Arc::new(Shared::new(self.unsynced));
+        let task = AbortOnDropHandle::new(tokio::spawn(collect(client, Arc::clone(&shared))));
+        self.collector = Some((shared, task));
+    }
+
+    /// It begins, and has seen everything.
+    pub async fn start_synced(&mut self) {
+        self.start().await;
+        until("all kinds are seen", async || self.unsynced().is_none()).await;
+    }
+
+    pub fn stop(&mut self) {
+        self.collector = None;
+    }
+
+    pub fn shared(&self) -> &Shared {
+        &self.collector.as_ref().unwrap().0
+    }
+
+    /// Why not every kind can be seen.
+    pub fn unsynced(&self) -> Option<String> {
+        self.shared().lock().unsynced_because(Instant::now())
+    }
+
+    pub fn trouble(&self, fault: Fault) {
+        self.api.faults().inject(fault);
+    }
+
+    pub async fn map(&self, name: &str, like: Like) -> Value {
+        self.object("/api/v1/namespaces/default/configmaps", "v1", "ConfigMap", name, like)
+            .await
+    }
+
+    pub async fn object(&self, path: &str, version: &str, kind: &str, name: &str, like: Like) -> Value {
+        let object = json!({
+            "apiVersion": version, "kind": kind,
+            "metadata": { "name": name, "ownerReferences": like.owners, "finalizers": like.finalizers },
+        });
+        self.admin.create(path, &object).await.unwrap().ok().unwrap()
+    }
+
+    /// What stands there, if anything does.
+    pub async fn get(&self, path: &str) -> Option<Value> {
+        let answer = self.admin.get(path).await.unwrap();
+        (answer.code() == 200).then(|| answer.body)
+    }
+
+    pub async fn delete(&self, path: &str, policy: &str) {
+        let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy });
+        self.admin.delete(path, Some(&options)).await.unwrap().ok().unwrap();
+    }
+
+    pub async fn is_there(&self, name: &str) -> bool {
+        self.get(&map_path(name)).await.is_some()
+    }
+
+    pub async fn gone(&self, name: &str) {
+        until(&format!("{name} is gone"), async || !self.is_there(name).await).await;
+    }
+
+    /// Requests with this verb of the collector, for this resource.
+    pub fn asked(&self, verb: &str, resource: &str) -> usize {
+        let requests = self.api.requests();
+        requests
+            .iter()
+            .filter(|it| it.asked.verb == verb && it.asked.resource == resource)
+            .count()
+    }
+}
+
+pub fn map_path(name: &str) -> String {
+    format!("/api/v1/namespaces/default/configmaps/{name}")
+}
+
+/// A reference to an object as it is.
+pub fn to(owner: &Value, blocking: bool) -> Value {
+    json!({
+        "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"], "blockOwnerDeletion": blocking,
+    })
+}
+
+pub fn owned(owners: impl IntoIterator<Item = Value>) -> Like {
+    Like {
+        owners: owners.into_iter().collect(),
+        finalizers: Vec::new(),
+    }
+}
+
+pub async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    let late = Instant::now() + PATIENCE;
+    while !is_so().await {
+        assert!(Instant::now() < late, "not within {PATIENCE:?}: {what}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
