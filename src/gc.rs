@@ -19,5 +19,7 @@ pub mod limit;
 pub mod queue;
 pub mod work;
 
+pub mod report;
+
 #[cfg(test)]
 mod tests;

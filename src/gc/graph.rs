@@ -133,6 +133,20 @@ impl Graph {
         (self.links.len(), self.lone.iter().map(Lone::len).sum())
     }
 
+    /// How many objects of each kind are known to be there, by the kinds' places.
+    pub fn counts(&self) -> Vec<u64> {
+        let mut counts: Vec<u64> = self.lone.iter().map(|lone| lone.len() as u64).collect();
+        for node in self.links.all().map(|id| self.node(id)) {
+            if let Some(count) = counts
+                .get_mut(node.kind.place())
+                .filter(|_| node.state.has(State::OBSERVED))
+            {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
     /// Whom a node names as its owners.
     pub fn owners(&self, id: NodeId) -> impl Iterator<Item = Link> {
         self.links.owners(id)

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::graph::{Hint, NodeId};
@@ -59,7 +60,8 @@ pub struct Waiting {
 }
 
 /// How much there is to do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Depth {
     /// May be begun at once; the dependents of an owner that has gone or goes counted each.
     pub ready: u64,

@@ -179,10 +179,10 @@ impl Admin {
             takes_pods: self.pods.is_some(),
             ..StatusReport::default()
         };
-        if let Some(pods) = &self.pods {
-            if !pods.tell(&mut report).await {
-                return stopping();
-            }
+        if let Some(pods) = &self.pods
+            && !pods.tell(&mut report).await
+        {
+            return stopping();
         }
         json_answer(&report)
     }

@@ -1,0 +1,310 @@
+//! What `gc status` says.
+
+use std::{fmt::Write as _, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::{
+    core::{Core, Watched},
+    counts::Counts,
+    graph::{Graph, Hint, NodeId, State},
+    kinds::KindId,
+    queue::{Depth, Waiting},
+};
+
+/// So many of those that wait are told of, the oldest first.
+const OLDEST: usize = 10;
+
+/// What a collector knows and has to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkReport {
+    /// Every kind can be seen.
+    pub synced: bool,
+    /// Why not.
+    pub unsynced: Option<String>,
+    /// The kinds that are watched.
+    pub kinds: Vec<KindReport>,
+    /// Objects with owners or dependents, and what somebody names as one.
+    pub linked: u64,
+    /// Objects without.
+    pub lone: u64,
+    /// What is to be looked at.
+    pub queue: Depth,
+    /// What waits longest.
+    pub oldest: Vec<WaitingReport>,
+    /// Objects that are being deleted and wait for their dependents.
+    pub deletions: Vec<DeletionReport>,
+    /// Objects that are kept only because nobody can tell whether their owners are there, by what their owners are.
+    pub kept: Vec<KeptReport>,
+    /// What was done since this collector began.
+    pub counts: Counts,
+}
+
+/// A kind that is watched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KindReport {
+    /// Such as `deployments.apps/v1`.
+    pub resource: String,
+    /// Its first list is complete.
+    pub synced: bool,
+    /// Objects of it.
+    pub objects: u64,
+    /// How long ago its watch told anything; the server does at least once a minute.
+    pub silent_seconds: Option<u64>,
+    /// The last resourceVersion that it told.
+    pub version: u64,
+    /// What it fails by.
+    pub trouble: Option<String>,
+}
+
+/// Something that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingReport {
+    /// What is to be done: `decide` on it, or `ask` whether it is there.
+    pub what: String,
+    /// The object.
+    pub object: String,
+    /// Its UID.
+    pub uid: String,
+    /// For so long.
+    pub seconds: u64,
+    /// How often it was tried in vain.
+    pub tries: u32,
+    /// What the last try came to.
+    pub why: Option<String>,
+}
+
+/// A deletion that waits for dependents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeletionReport {
+    /// The object.
+    pub object: String,
+    /// Its UID.
+    pub uid: String,
+    /// `foregroundDeletion` or `orphan`.
+    pub finalizer: String,
+    /// How many dependents it waits for.
+    pub dependents: u64,
+    /// One of them.
+    pub example: Option<String>,
+}
+
+/// Objects that are kept because of an owner nobody can tell of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeptReport {
+    /// The owner.
+    pub owner: String,
+    /// Its UID.
+    pub uid: String,
+    /// How many name it.
+    pub dependents: u64,
+    /// Why nobody can tell.
+    pub why: String,
+}
+
+/// What an object is called for people: `KIND.GROUP NAMESPACE/NAME`.
+pub fn called(graph: &Graph, id: NodeId) -> String {
+    let node = graph.node(id);
+    let (kind, group) = (graph.kinds.kind(node.kind), graph.kinds.group(node.kind));
+    let dot = if group.is_empty() { "" } else { "." };
+    let namespace = graph.namespace(node.namespace);
+    let slash = if namespace.is_empty() { "" } else { "/" };
+    format!("{kind}{dot}{group} {namespace}{slash}{}", node.name)
+}
+
+// === impl WorkReport ===
+
+impl WorkReport {
+    /// As things stand.
+    pub fn of(core: &Core, now: Instant) -> Self {
+        let graph = &core.graph;
+        let unsynced = core.unsynced_because(now);
+        let (linked, lone) = graph.len();
+        Self {
+            synced: unsynced.is_none(),
+            unsynced,
+            kinds: kinds(core, now),
+            linked: linked as u64,
+            lone: lone as u64,
+            queue: core.queue.depth(),
+            oldest: oldest(core, now),
+            deletions: deletions(graph),
+            kept: kept(graph),
+            counts: core.counts.clone(),
+        }
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = match &self.unsynced {
+            None => writeln!(out, "synced     {} kinds", self.kinds.len()),
+            Some(why) => writeln!(out, "NOT SYNCED {why}"),
+        };
+        let _ = writeln!(
+            out,
+            "objects    {} with owners or dependents, {} without",
+            self.linked, self.lone
+        );
+        let Depth { ready, busy, put_off } = self.queue;
+        let _ = writeln!(
+            out,
+            "queue      {ready} ready, {busy} under way, {put_off} to be tried again"
+        );
+        let Counts {
+            events,
+            deleted,
+            released,
+            finished,
+            asked,
+            conflicts,
+            failures,
+        } = &self.counts;
+        let _ = writeln!(
+            out,
+            "done       {deleted} deleted, {released} released, {finished} finalizers taken off; {asked} owners asked for, \
+             {conflicts} conflicts, {events} events"
+        );
+        for (failure, times) in failures {
+            let _ = writeln!(out, "failed     {failure}, {times} times");
+        }
+        section(&mut out, "Deletions that wait for dependents", &self.deletions, |it| {
+            let example = it
+                .example
+                .as_ref()
+                .map_or_else(String::new, |example| format!(", such as {example}"));
+            format!(
+                "{} ({}): {} dependents{example}; uid {}",
+                it.object, it.finalizer, it.dependents, it.uid
+            )
+        });
+        section(&mut out, "Waits longest", &self.oldest, |it| {
+            let why = it.why.as_deref().unwrap_or("its turn has not come");
+            format!(
+                "{} {}: {} s, {} tries: {why}; uid {}",
+                it.what, it.object, it.seconds, it.tries, it.uid
+            )
+        });
+        section(
+            &mut out,
+            "Kept, because nobody can tell whether their owner is there",
+            &self.kept,
+            |it| {
+                format!(
+                    "{} dependents of {}: {}; uid {}",
+                    it.dependents, it.owner, it.why, it.uid
+                )
+            },
+        );
+        let _ = writeln!(out, "\n{:48} {:>9} {:>8}  STATE", "KIND", "OBJECTS", "HEARD");
+        for kind in &self.kinds {
+            let state = match (&kind.trouble, kind.synced) {
+                (Some(trouble), _) => trouble,
+                (None, true) => "synced",
+                (None, false) => "being listed",
+            };
+            let heard = kind
+                .silent_seconds
+                .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s"));
+            let _ = writeln!(out, "{:48} {:>9} {heard:>8}  {state}", kind.resource, kind.objects);
+        }
+        out
+    }
+}
+
+fn section<T>(out: &mut String, title: &str, rows: &[T], row: impl Fn(&T) -> String) {
+    if rows.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{title}:");
+    for it in rows {
+        let _ = writeln!(out, "  {}", row(it));
+    }
+}
+
+fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
+    let counts = core.graph.counts();
+    let report = |(&id, watched): (&KindId, &Watched)| {
+        let group = core.graph.kinds.group(id);
+        let dot = if group.is_empty() { "" } else { "." };
+        KindReport {
+            resource: format!("{}{dot}{group}/{}", watched.resource.plural, watched.resource.version),
+            synced: watched.synced,
+            objects: counts.get(id.place()).copied().unwrap_or_default(),
+            silent_seconds: watched.told.map(|told| seconds(now, told)),
+            version: watched.progress,
+            trouble: watched.trouble.as_ref().map(|(trouble, _)| trouble.clone()),
+        }
+    };
+    let mut kinds: Vec<KindReport> = core.watched.iter().map(report).collect();
+    kinds.sort_by(|one, other| one.resource.cmp(&other.resource));
+    kinds
+}
+
+fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
+    let mut waiting: Vec<Waiting> = core.queue.waiting().collect();
+    waiting.sort_by_key(|it| it.since);
+    let report = |it: Waiting| {
+        let (what, id) = match it.hint {
+            Hint::Decide(id) => ("decide on", id),
+            Hint::Ask(id) => ("ask for", id),
+            Hint::Dependents(id) => ("decide on the dependents of", id),
+        };
+        core.graph.lives(id).then(|| WaitingReport {
+            what: what.to_owned(),
+            object: called(&core.graph, id),
+            uid: core.graph.uid(id),
+            seconds: seconds(now, it.since),
+            tries: it.tries,
+            why: it.trouble,
+        })
+    };
+    waiting.into_iter().filter_map(report).take(OLDEST).collect()
+}
+
+fn deletions(graph: &Graph) -> Vec<DeletionReport> {
+    let waits = |id: &NodeId| {
+        let state = graph.node(*id).state;
+        state.has(State::OBSERVED) && (state.waits() || state.orphans())
+    };
+    let report = |id: NodeId| {
+        let node = graph.node(id);
+        let orphans = node.state.orphans();
+        let mut dependents = graph
+            .dependents(id)
+            .filter(|link| link.node != id && (orphans || link.blocking));
+        DeletionReport {
+            object: called(graph, id),
+            uid: graph.uid(id),
+            finalizer: if orphans { "orphan" } else { "foregroundDeletion" }.to_owned(),
+            dependents: if orphans { node.dependents } else { node.blocking }.into(),
+            example: dependents.next().map(|link| called(graph, link.node)),
+        }
+    };
+    graph.nodes().filter(waits).take(OLDEST).map(report).collect()
+}
+
+fn kept(graph: &Graph) -> Vec<KeptReport> {
+    let untold = |id: &NodeId| {
+        let node = graph.node(*id);
+        graph.is_in_question(*id) && node.dependents > 0 && graph.kinds.resource(node.kind).is_none()
+    };
+    let report = |id: NodeId| KeptReport {
+        owner: called(graph, id),
+        uid: graph.uid(id),
+        dependents: graph.node(id).dependents.into(),
+        why: "its kind is not served".to_owned(),
+    };
+    graph.nodes().filter(untold).take(OLDEST).map(report).collect()
+}
+
+fn seconds(now: Instant, since: Instant) -> u64 {
+    now.saturating_duration_since(since).max(Duration::ZERO).as_secs()
+}
