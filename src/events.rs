@@ -6,6 +6,7 @@ pub mod told;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::{
@@ -14,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    api::{ApiClient, ApiError},
+    api::ApiError,
     counters::Counters,
     pod::{PodView, Role},
 };
@@ -41,6 +42,26 @@ pub enum Reason {
     FailedKillPod,
     /// Volumes could not be unmounted or removed.
     FailedUnMount,
+    /// An owner reference names an object of another namespace.
+    OwnerRefInvalidNamespace,
+}
+
+/// Brings an event, in JSON, into a namespace.
+pub type Create = Arc<dyn Fn(Arc<str>, Bytes) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
+
+/// What an event is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Involved {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Namespace, empty if it is in none.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
 }
 
 /// Where events go.
@@ -84,13 +105,16 @@ impl Reason {
             Self::FailedPreStopHook => "FailedPreStopHook",
             Self::FailedKillPod => "FailedKillPod",
             Self::FailedUnMount => "FailedUnMount",
+            Self::OwnerRefInvalidNamespace => "OwnerRefInvalidNamespace",
         }
     }
 
     fn kind(self) -> &'static str {
         match self {
             Self::Killing => "Normal",
-            Self::FailedPreStopHook | Self::FailedKillPod | Self::FailedUnMount => "Warning",
+            Self::FailedPreStopHook | Self::FailedKillPod | Self::FailedUnMount | Self::OwnerRefInvalidNamespace => {
+                "Warning"
+            }
         }
     }
 }
@@ -99,9 +123,9 @@ impl Reason {
 
 impl Events {
     /// Starts the sender.
-    pub fn start(api: ApiClient, node_name: &str, counters: Arc<Counters>) -> Self {
+    pub fn start(create: Create, node_name: &str, counters: Arc<Counters>) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        tokio::spawn(send_all(api, waiting, Arc::clone(&counters)));
+        tokio::spawn(send_all(create, waiting, Arc::clone(&counters)));
         Self {
             node_name: node_name.into(),
             queue,
@@ -127,12 +151,59 @@ impl Events {
         self.put(view, None, reason, message);
     }
 
+    /// About any object. What is in no namespace is spoken of in `default`.
+    pub fn object(&self, about: &Involved, reason: Reason, message: &str) {
+        let mut involved = json!({
+            "kind": about.kind,
+            "apiVersion": about.api_version,
+            "name": about.name,
+            "uid": about.uid,
+        });
+        let namespace = if about.namespace.is_empty() {
+            "default"
+        } else {
+            &about.namespace
+        };
+        if !about.namespace.is_empty() {
+            involved["namespace"] = namespace.into();
+        }
+        self.send(namespace.into(), &about.name, involved, reason, message);
+    }
+
     fn put(&self, view: &PodView, field_path: Option<String>, reason: Reason, message: &str) {
+        let mut involved = json!({
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "namespace": &*view.pod.namespace,
+            "name": &*view.pod.name,
+            "uid": view.pod.uid.as_str(),
+        });
+        if let Some(field_path) = field_path {
+            involved["fieldPath"] = field_path.into();
+        }
+        self.send(
+            Arc::clone(&view.pod.namespace),
+            &view.pod.name,
+            involved,
+            reason,
+            message,
+        );
+    }
+
+    fn send(&self, namespace: Arc<str>, about: &str, involved: Value, reason: Reason, message: &str) {
+        let uid = involved["uid"].as_str().unwrap_or_default().to_owned();
+        let body = body(
+            &self.node_name,
+            &namespace,
+            about,
+            &involved,
+            reason,
+            message,
+            Timestamp::now(),
+        );
         let event = Event {
-            namespace: Arc::clone(&view.pod.namespace),
-            body: body(&self.node_name, view, field_path, reason, message, Timestamp::now())
-                .to_string()
-                .into(),
+            namespace: Arc::clone(&namespace),
+            body: body.to_string().into(),
             reason,
             message: message.to_owned(),
             made: Instant::now(),
@@ -140,37 +211,34 @@ impl Events {
         };
         if self.queue.try_send(event).is_err() {
             self.counters.event_dropped();
-            tracing::warn!(pod.uid = %view.pod.uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, reason = reason.as_str(), message, "Event is dropped: the queue is full");
+            tracing::warn!(
+                uid,
+                namespace = &*namespace,
+                name = about,
+                reason = reason.as_str(),
+                message,
+                "Event is dropped: the queue is full"
+            );
         }
     }
 }
 
 fn body(
-    node_name: &str,
-    view: &PodView,
-    field_path: Option<String>,
+    host: &str,
+    namespace: &str,
+    about: &str,
+    involved: &Value,
     reason: Reason,
     message: &str,
     now: Timestamp,
 ) -> Value {
-    let host = node_name;
     let seconds = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let mut involved = json!({
-        "kind": "Pod",
-        "apiVersion": "v1",
-        "namespace": &*view.pod.namespace,
-        "name": &*view.pod.name,
-        "uid": view.pod.uid.as_str(),
-    });
-    if let Some(field_path) = field_path {
-        involved["fieldPath"] = field_path.into();
-    }
     json!({
         "kind": "Event",
         "apiVersion": "v1",
         "metadata": {
-            "namespace": &*view.pod.namespace,
-            "name": name(&view.pod.name, now),
+            "namespace": namespace,
+            "name": name(about, now),
         },
         "involvedObject": involved,
         "reason": reason.as_str(),
@@ -192,7 +260,7 @@ fn name(pod: &str, now: Timestamp) -> String {
     format!("{}.{moment}", kept.trim_end_matches(['-', '.']))
 }
 
-async fn send_all(api: ApiClient, mut waiting: mpsc::Receiver<Event>, counters: Arc<Counters>) {
+async fn send_all(create: Create, mut waiting: mpsc::Receiver<Event>, counters: Arc<Counters>) {
     let mut in_hand = VecDeque::new();
     let mut pause = FIRST_PAUSE;
     loop {
@@ -206,7 +274,7 @@ async fn send_all(api: ApiClient, mut waiting: mpsc::Receiver<Event>, counters: 
             None => waiting.recv().await,
         };
         let Some(mut event) = event else { return };
-        let Err(error) = api.create_event(&event.namespace, event.body.clone()).await else {
+        let Err(error) = create(Arc::clone(&event.namespace), event.body.clone()).await else {
             pause = FIRST_PAUSE;
             continue;
         };

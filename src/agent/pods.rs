@@ -14,7 +14,7 @@ use crate::{
     config::{PodSettings, Problem, ProblemKind},
     context::Context,
     counters::Counters,
-    events::Events,
+    events::{self, Events},
     guard::Guard,
     host::{Host, driver, same_mount_namespace},
     journal::{self, Journal},
@@ -194,7 +194,7 @@ impl Pods {
         );
         source.remember(journal.unfinished());
         let context = Arc::new(Context {
-            events: Events::start(api.clone(), &node_name, Arc::clone(&counters)),
+            events: Events::start(create_events(api.clone()), &node_name, Arc::clone(&counters)),
             api,
             cri,
             runtime_name: version.name.clone(),
@@ -249,6 +249,13 @@ impl Pods {
         }
         broken.map_or(Ok(()), Err)
     }
+}
+
+fn create_events(api: ApiClient) -> events::Create {
+    Arc::new(move |namespace, event| {
+        let api = api.clone();
+        Box::pin(async move { api.create_event(&namespace, event).await })
+    })
 }
 
 fn lock(pods: &Path, proc: &Path) -> Result<PodsLock, Problem> {

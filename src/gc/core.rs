@@ -24,6 +24,7 @@ use super::{
 use crate::{
     api::{ApiError, escape},
     cli::UnsyncedFlag,
+    events::{Events, Involved, Reason},
 };
 
 /// A kind whose watch is broken for so long may hold objects that nobody has heard of.
@@ -34,6 +35,8 @@ const UNSYNCED: Duration = Duration::from_secs(300);
 const HELD: Duration = Duration::from_secs(2);
 /// An owner that is there, but of a kind that cannot be watched, is asked for again: first, and at most.
 const UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+/// References to owners of other namespaces that are remembered as told of.
+const REMEMBERED: usize = 4096;
 /// Decisions in a row before others have their turn.
 const IN_A_ROW: usize = 512;
 
@@ -45,6 +48,7 @@ pub struct Shared {
     pub wake: Notify,
     /// Why all that is known has to be forgotten, once it has.
     pub lost: watch::Sender<Option<String>>,
+    events: Option<Events>,
 }
 
 /// See the module's documentation.
@@ -67,6 +71,10 @@ pub struct Core {
     confirmed: HashMap<NodeId, u64>,
     /// Kinds that refuse strategic merge patches.
     pub plain: HashSet<KindId>,
+    /// References to owners of other namespaces, to be told of.
+    pub misplaced: Vec<(Involved, String)>,
+    /// UIDs of dependents and owners that were told of.
+    reported: HashSet<(String, String)>,
 }
 
 /// Where the watch of a kind stands.
@@ -108,10 +116,38 @@ impl Shared {
                 unsynced_since: Some(Instant::now()),
                 confirmed: HashMap::new(),
                 plain: HashSet::new(),
+                misplaced: Vec::new(),
+                reported: HashSet::new(),
             }),
             wake: Notify::new(),
             lost: watch::Sender::new(None),
+            events: None,
         }
+    }
+
+    /// Tells of references to owners of other namespaces in events.
+    pub fn with_events(self, events: Events) -> Self {
+        Self {
+            events: Some(events),
+            ..self
+        }
+    }
+
+    /// The next thing that takes a request; `false` beside it: there may be more.
+    pub fn next(&self, now: Instant) -> (Option<Work>, bool) {
+        let mut core = self.lock();
+        let next = core.next(now);
+        for (dependent, message) in core.misplaced.drain(..) {
+            tracing::warn!(
+                uid = dependent.uid,
+                message,
+                "An owner reference names an object of another namespace"
+            );
+            if let Some(events) = &self.events {
+                events.object(&dependent, Reason::OwnerRefInvalidNamespace, &message);
+            }
+        }
+        next
     }
 
     /// All of it, for a moment.
@@ -270,7 +306,7 @@ impl Core {
     }
 
     /// The next thing that takes a request; `None` if there is nothing to do now. `false` beside it: there may be more.
-    pub fn next(&mut self, now: Instant) -> (Option<Work>, bool) {
+    fn next(&mut self, now: Instant) -> (Option<Work>, bool) {
         for _ in 0..IN_A_ROW {
             let Some(hint) = self.queue.pop(now) else {
                 return (None, true);
@@ -528,7 +564,54 @@ impl Core {
         first.saturating_mul(1 << tries.min(8)).min(most)
     }
 
-    fn report(&mut self, _dependent: NodeId, _owners: &[NodeId]) {}
+    /// Owners that are there, but not where the reference says, are told of: somebody meant them.
+    fn report(&mut self, dependent: NodeId, owners: &[NodeId]) {
+        for &owner in owners {
+            if self.graph.node(owner).state.has(State::OBSERVED) || !self.graph.is_elsewhere(owner) {
+                continue;
+            }
+            let (by, to) = (self.graph.uid(dependent), self.graph.uid(owner));
+            if self.reported.len() >= REMEMBERED {
+                self.reported.clear();
+            }
+            if self.reported.insert((by, to)) {
+                self.misplaced
+                    .push((self.involved(dependent), self.message(dependent, owner)));
+            }
+        }
+    }
+
+    /// The words of kube-controller-manager.
+    fn message(&self, dependent: NodeId, owner: NodeId) -> String {
+        let Involved {
+            api_version,
+            kind,
+            name,
+            uid,
+            ..
+        } = self.involved(owner);
+        let namespace = self.graph.namespace(self.graph.node(dependent).namespace);
+        format!(
+            r#"ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in namespace "{namespace}""#
+        )
+    }
+
+    fn involved(&self, id: NodeId) -> Involved {
+        let node = self.graph.node(id);
+        let (group, resource) = (self.graph.kinds.group(node.kind), self.graph.kinds.resource(node.kind));
+        let version = resource.map_or("", |resource| &resource.version);
+        Involved {
+            api_version: if group.is_empty() {
+                version.to_owned()
+            } else {
+                format!("{group}/{version}")
+            },
+            kind: self.graph.kinds.kind(node.kind).to_owned(),
+            namespace: self.graph.namespace(node.namespace).to_owned(),
+            name: node.name.to_string(),
+            uid: self.graph.uid(id),
+        }
+    }
 }
 
 /// What became of an answer.

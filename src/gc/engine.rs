@@ -46,7 +46,7 @@ impl Engine {
             woken.as_mut().enable();
             let mut more = false;
             while flight.len() < limit.at_once(Instant::now()) {
-                let (work, all) = self.shared.lock().next(Instant::now());
+                let (work, all) = self.shared.next(Instant::now());
                 more = !all;
                 let Some(work) = work else { break };
                 number += 1;
