@@ -5,6 +5,7 @@
 pub mod decide;
 pub mod graph;
 pub mod kinds;
+pub mod picture;
 pub mod uid;
 pub mod wire;
 
