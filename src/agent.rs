@@ -115,6 +115,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
             workers: handle,
             journal: journal.clone(),
             counters: Arc::clone(&counters),
+            collector: None,
         };
         tasks.push(spawn(admin.serve(listener)));
     }

@@ -1,5 +1,7 @@
 //! The admin socket: HTTP over a unix socket, for this program's own verbs and for curl.
 
+pub mod graph;
+
 use std::{
     convert::Infallible,
     fs::{DirBuilder, Permissions},
@@ -25,6 +27,7 @@ use tokio::{
 use super::status::StatusReport;
 use crate::{
     counters::{Counters, Counts},
+    gc::picture::AskPicture,
     guard::Guard,
     journal::Journal,
     node::runtime::RuntimeReport,
@@ -57,6 +60,8 @@ pub struct Admin {
     pub journal: Journal,
     /// What happened how often.
     pub counters: Arc<Counters>,
+    /// The collector, if one runs here.
+    pub collector: Option<AskPicture>,
 }
 
 /// The socket's place in the file system.
@@ -151,6 +156,9 @@ impl Admin {
         if path == STATUS {
             return Ok(self.status().await);
         }
+        if path == graph::PATH {
+            return Ok(graph::answer(self.collector.as_ref(), request.uri().query()).await);
+        }
         let names = path
             .strip_prefix(TIMELINES)
             .and_then(|rest| rest.strip_prefix('/')?.split_once('/'));
@@ -158,7 +166,7 @@ impl Admin {
             Some((namespace, name)) => self.timelines(namespace, name).await,
             None => error(
                 StatusCode::NOT_FOUND,
-                "there are /v1/status and /v1/timelines/NAMESPACE/NAME",
+                "there are /v1/status, /v1/timelines/NAMESPACE/NAME and /v1/gc/graph",
             ),
         })
     }
