@@ -61,6 +61,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
             since: Timestamp::now(),
             dry_run,
             pods: pods.as_ref().map(Pods::answers),
+            collector: None,
         };
         admin = Some(spawn(answers.serve(listener)));
     }

@@ -66,6 +66,51 @@ pub enum Verb {
         #[command(flatten)]
         socket: SocketFlag,
     },
+    /// Look into the garbage collector of owner references.
+    Gc {
+        /// What to look at.
+        #[command(subcommand)]
+        verb: GcVerb,
+    },
+}
+
+/// What can be asked of the collector.
+#[derive(Debug, Subcommand)]
+pub enum GcVerb {
+    /// Draw objects with their owners and dependents as the collector knows them, and what it decides on each.
+    ///
+    /// With a UID: what is connected with that object, nearest first. Without: all that is not idle, with what is connected
+    /// with it: objects that are being deleted, that wait for others, and owners that are not there or not known to be.
+    /// The picture is limited to 200 objects, and says how much it leaves out. An arrow leads from a dependent to its
+    /// owner; a red one is what holds up the owner's deletion.
+    #[command(
+        after_help = "Examples:\n  pod-teardown gc graph --format svg > picture.svg\n  pod-teardown gc graph | dot -Tpng \
+        > picture.png\n  pod-teardown gc graph --uid $(kubectl get deployment web -o jsonpath={.metadata.uid}) --format \
+        svg > web.svg\n  pod-teardown gc graph --format json | jq '.objects[] | select(.look == \"blocked\")'\n\nOnly an \
+        agent that collects has an answer; any other says so. Exit code: 0; 64 the command line is wrong; 1 anything else."
+    )]
+    Graph {
+        /// UID of the object in the middle [default: all that is not idle].
+        #[arg(long)]
+        uid: Option<String>,
+        /// How to draw it.
+        #[arg(long, value_enum, default_value_t = GraphFormat::Dot)]
+        format: GraphFormat,
+        /// How to reach the agent.
+        #[command(flatten)]
+        socket: SocketFlag,
+    },
+}
+
+/// How a picture of objects is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GraphFormat {
+    /// For graphviz.
+    Dot,
+    /// To be looked at as it is, with a browser.
+    Svg,
+    /// For programs.
+    Json,
 }
 
 /// A pod as people name it.

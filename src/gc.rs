@@ -11,6 +11,7 @@ pub mod core;
 pub mod counts;
 pub mod graph;
 pub mod kinds;
+pub mod picture;
 pub mod uid;
 
 pub mod decide;

@@ -8,8 +8,9 @@ use std::{
 use jiff::Timestamp;
 use pod_teardown::{
     agent,
-    cli::{Cli, NodeFlags, TimelineFormat, Verb},
+    cli::{Cli, GcVerb, GraphFormat, NodeFlags, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind},
+    gc::picture::{Picture, dot::dot, svg::svg},
     memory,
     node::turns::THREADS,
     ops::{
@@ -75,6 +76,19 @@ async fn dispatch(cli: Cli) -> ExitCode {
                 (Err(error @ AskError::Refused(_)), _) | (Err(error), _) => failed(1, &error.to_string()),
             }
         }
+        Verb::Gc {
+            verb: GcVerb::Graph { uid, format, socket },
+        } => match client::ask::<Picture>(&socket.socket, &admin::graph::question(uid.as_deref())).await {
+            Ok(picture) => {
+                let text = match format {
+                    GraphFormat::Dot => dot(&picture),
+                    GraphFormat::Svg => svg(&picture),
+                    GraphFormat::Json => serde_json::to_string_pretty(&picture).unwrap_or_default(),
+                };
+                print(&text, 0)
+            }
+            Err(error) => failed(1, &error.to_string()),
+        },
     }
 }
 

@@ -1,5 +1,7 @@
 //! The admin socket: HTTP over a unix socket, for this program's own verbs and for curl.
 
+pub mod gc;
+
 use std::{
     convert::Infallible,
     fs::{DirBuilder, Permissions},
@@ -22,6 +24,7 @@ use tokio::{
     sync::watch,
 };
 
+use self::gc::GcAnswers;
 use super::status::StatusReport;
 use crate::{
     counters::{Counters, Counts},
@@ -47,6 +50,8 @@ pub struct Admin {
     pub dry_run: bool,
     /// What is asked of pods; nothing where none are taken down.
     pub pods: Option<PodAnswers>,
+    /// What is asked of the collector; nothing where none runs.
+    pub gc: Option<GcAnswers>,
 }
 
 /// What questions about pods are answered from.
@@ -157,6 +162,9 @@ impl Admin {
         if path == STATUS {
             return Ok(self.status().await);
         }
+        if let Some(answer) = gc::answer(self.gc.as_ref(), path, request.uri().query()) {
+            return Ok(answer);
+        }
         let names = path
             .strip_prefix(TIMELINES)
             .and_then(|rest| rest.strip_prefix('/')?.split_once('/'));
@@ -164,7 +172,7 @@ impl Admin {
             Some((namespace, name)) => self.timelines(namespace, name).await,
             None => error(
                 StatusCode::NOT_FOUND,
-                "there are /v1/status and /v1/timelines/NAMESPACE/NAME",
+                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/gc/status and /v1/gc/graph",
             ),
         })
     }

@@ -306,6 +306,8 @@ fn questions_to_an_agent_that_does_not_run_say_so() {
         &["status", "--socket", &socket][..],
         &["status", "--json", "--socket", &socket],
         &["timeline", "default/web-0", "--socket", &socket],
+        &["gc", "graph", "--socket", &socket],
+        &["gc", "graph", "--uid", "a b&c", "--format", "svg", "--socket", &socket],
     ] {
         let told = told(arguments);
         assert_eq!(told.code, Some(1), "{told:?}");

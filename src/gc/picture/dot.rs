@@ -1,0 +1,104 @@
+//! A picture in DOT, for graphviz and what else reads it.
+
+use std::fmt::Write as _;
+
+use super::{
+    Look, Picture, Pictured,
+    text::{LOOKS, More},
+};
+
+/// The text. References point from dependents to owners, which stand on the left.
+pub fn dot(picture: &Picture) -> String {
+    let mut out = String::from("digraph owners {\n  rankdir=RL; labelloc=t; fontname=\"Helvetica\";\n");
+    out.push_str("  node [shape=box, fontname=\"Helvetica\", fontsize=11];\n  edge [color=\"#555555\"];\n");
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "  label={};", quoted(&picture.title()));
+    for (place, object) in picture.objects.iter().enumerate() {
+        let mut lines = vec![object.headline()];
+        lines.extend(object.lines());
+        let node = format!("n{place}");
+        box_of(&mut out, "  ", &node, &lines, object.look, &tooltip(object));
+        further(&mut out, &node, "owners", object.further_owners().as_ref());
+        further(&mut out, &node, "dependents", object.further_dependents().as_ref());
+    }
+    for drawn in &picture.references {
+        let style = edge(drawn.blocking, drawn.holds_up);
+        let _ = writeln!(out, "  n{} -> n{} [{style}];", drawn.dependent, drawn.owner);
+    }
+    legend(&mut out);
+    out.push_str("}\n");
+    out
+}
+
+fn box_of(out: &mut String, indent: &str, node: &str, lines: &[String], look: Look, tooltip: &str) {
+    let (inside, line) = look.colours();
+    let style = if look.is_broken() {
+        "rounded,filled,dashed"
+    } else {
+        "rounded,filled"
+    };
+    let _ = writeln!(
+        out,
+        "{indent}{node} [label={}, style=\"{style}\", fillcolor=\"{inside}\", color=\"{line}\"{tooltip}];",
+        quoted(&lines.join("\n"))
+    );
+}
+
+fn tooltip(object: &Pictured) -> String {
+    format!(
+        ", tooltip={}",
+        quoted(&format!("UID {}", super::text::visible(&object.uid)))
+    )
+}
+
+fn further(out: &mut String, node: &str, what: &str, more: Option<&More>) {
+    let Some(more) = more else {
+        return;
+    };
+    let style = edge(more.blocking, more.holds_up);
+    let _ = writeln!(
+        out,
+        "  {node}_{what} [label={}, shape=plaintext, fontcolor=\"#555555\"];",
+        quoted(&more.text)
+    );
+    let _ = match what {
+        "owners" => writeln!(out, "  {node} -> {node}_{what} [{style}];"),
+        _ => writeln!(out, "  {node}_{what} -> {node} [{style}];"),
+    };
+}
+
+fn edge(blocking: bool, holds_up: bool) -> &'static str {
+    match (blocking, holds_up) {
+        (_, true) => "style=bold, color=\"#d0021b\", tooltip=\"holds up the deletion of the owner\"",
+        (true, false) => "style=solid, tooltip=\"blocking\"",
+        (false, false) => "style=dashed, arrowhead=vee, tooltip=\"not blocking\"",
+    }
+}
+
+fn legend(out: &mut String) {
+    out.push_str("  subgraph cluster_legend {\n    label=\"Legend\"; color=\"#cccccc\";\n");
+    for (place, look) in LOOKS.into_iter().enumerate() {
+        let lines = [look.word().to_owned()];
+        box_of(out, "    ", &format!("l{place}"), &lines, look, "");
+    }
+    let edges = [
+        ("a dependent that blocks", true, false),
+        ("one that does not block", false, false),
+        ("one that holds its owner up", true, true),
+    ];
+    out.push_str("    o [label=\"an owner\", shape=plaintext];\n");
+    for (place, (text, blocking, holds_up)) in edges.into_iter().enumerate() {
+        let style = edge(blocking, holds_up);
+        let _ = writeln!(
+            out,
+            "    e{place} [label=\"{text}\", shape=plaintext];\n    e{place} -> o [{style}];"
+        );
+    }
+    out.push_str("  }\n");
+}
+
+/// A string of DOT, in which nothing but its lines has a meaning.
+fn quoted(text: &str) -> String {
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("\"{escaped}\"")
+}

@@ -1,0 +1,163 @@
+//! What is asked of the collector.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+use tokio::{sync::watch, time::Instant};
+
+use super::{error, json_answer};
+use crate::{
+    gc::{core::Shared, graph::Graph, picture::Picture, report::WorkReport},
+    standby::{Turns, View},
+};
+
+/// Where a picture is asked for, with `?uid=` and a UID or without.
+pub const GRAPH: &str = "/v1/gc/graph";
+/// Where it is asked how the collector stands.
+pub const STATUS: &str = "/v1/gc/status";
+
+/// What questions about garbage are answered from.
+pub struct GcAnswers {
+    /// Whose turn it is.
+    pub turns: Turns,
+    /// What the collector of this turn knows; nothing while it is another's.
+    pub current: watch::Receiver<Option<Arc<Shared>>>,
+}
+
+/// How the collector of this agent stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GcReport {
+    /// It works, and every kind can be seen.
+    pub synced: bool,
+    /// Whose turn it is.
+    pub turn: View,
+    /// What it knows and has to do; nothing while it stands by.
+    pub work: Option<WorkReport>,
+}
+
+/// The question for a picture around a UID, which may be any text, or of what is not idle.
+pub fn question(uid: Option<&str>) -> String {
+    match uid {
+        Some(uid) => format!("{GRAPH}?uid={}", utf8_percent_encode(uid, NON_ALPHANUMERIC)),
+        None => GRAPH.to_owned(),
+    }
+}
+
+/// The answer of this collector; nothing if the question is for somebody else.
+pub(super) fn answer(gc: Option<&GcAnswers>, path: &str, query: Option<&str>) -> Option<Response<Full<Bytes>>> {
+    if ![GRAPH, STATUS].contains(&path) {
+        return None;
+    }
+    let Some(gc) = gc else {
+        return Some(error(
+            StatusCode::NOT_FOUND,
+            "this agent does not collect: it was started without --gc-kubeconfig, or with --gc never",
+        ));
+    };
+    Some(if path == STATUS { status(gc) } else { graph(gc, query) })
+}
+
+fn status(gc: &GcAnswers) -> Response<Full<Bytes>> {
+    let current = gc.current.borrow().clone();
+    let work = current.map(|shared| WorkReport::of(&shared.lock(), Instant::now()));
+    json_answer(&GcReport {
+        synced: work.as_ref().is_some_and(|work| work.synced),
+        turn: gc.turns.view(),
+        work,
+    })
+}
+
+fn graph(gc: &GcAnswers, query: Option<&str>) -> Response<Full<Bytes>> {
+    let current = gc.current.borrow().clone();
+    match current {
+        Some(shared) => draw(&shared.lock().graph, query),
+        None => {
+            let why = gc.turns.view().stands_by.unwrap_or_else(|| "it begins".to_owned());
+            error(StatusCode::NOT_FOUND, &format!("the collector of this agent knows nothing: {why}"))
+        }
+    }
+}
+
+fn draw(graph: &Graph, query: Option<&str>) -> Response<Full<Bytes>> {
+    let uid = match query.map(|query| query.strip_prefix("uid=")) {
+        None => return json_answer(&Picture::of_all(graph)),
+        Some(Some(uid)) if !uid.is_empty() => percent_decode_str(uid).decode_utf8_lossy(),
+        Some(_) => {
+            return error(
+                StatusCode::BAD_REQUEST,
+                "a picture is asked for with a UID or without, not with an empty one",
+            );
+        }
+    };
+    match Picture::around(graph, &uid) {
+        Some(picture) => json_answer(&picture),
+        None => error(
+            StatusCode::NOT_FOUND,
+            &format!(
+                "the collector knows no owner and no dependent with UID {uid:?}; an object that is neither, and is not being \
+                deleted, has no place in its graph"
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+    use crate::gc::graph::Observed;
+
+    /// Of one object that is being deleted, with this UID.
+    fn one(uid: &str) -> Graph {
+        let mut graph = Graph::default();
+        let kind = graph.kinds.id("", "Pod").unwrap();
+        let object = Observed {
+            uid: uid.to_owned(),
+            deleting: true,
+            ..Observed::default()
+        };
+        graph.observe(kind, &object);
+        graph
+    }
+
+    async fn read(answer: Response<Full<Bytes>>) -> (u16, String) {
+        let code = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (code, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    async fn asked(graph: &Graph, question: &str) -> (u16, String) {
+        let query = question.strip_prefix(GRAPH).unwrap().strip_prefix('?');
+        read(draw(graph, query)).await
+    }
+
+    #[tokio::test]
+    async fn a_uid_arrives_as_it_was_given_whatever_it_holds() {
+        for uid in ["0b9a8230-aace-4480-91d0-db24e46eb609", "a b&uid=c%20?\"\n#é+"] {
+            let graph = one(uid);
+            for question in [question(Some(uid)), question(None)] {
+                let (code, body) = asked(&graph, &question).await;
+                assert_eq!(code, 200, "{body}");
+                let picture: Picture = serde_json::from_str(&body).unwrap();
+                assert_eq!(picture.objects[0].uid, uid);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn where_there_is_no_picture_the_reason_is_told() {
+        let graph = one("a");
+        let (code, body) = asked(&graph, &question(Some("b"))).await;
+        assert!(code == 404 && body.contains("no dependent with UID"), "{code} {body}");
+        let (code, body) = asked(&graph, &question(Some(""))).await;
+        assert!(code == 400 && body.contains("an empty one"), "{code} {body}");
+        let (code, body) = read(answer(None, GRAPH, None).unwrap()).await;
+        assert!(code == 404 && body.contains("does not collect"), "{code} {body}");
+    }
+}
