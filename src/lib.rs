@@ -3,7 +3,7 @@
 //! The way of a pod, and of this list of modules:
 //! `watch → workers → teardown {hooks, containers, sandbox, volumes, cgroups} → report {status, final delete}`
 //!
-//! The way of an object that is owned: `gc`.
+//! The way of an object that is owned: `standby → gc`.
 
 pub mod cli;
 pub mod config;
@@ -19,6 +19,8 @@ pub mod workers;
 pub mod teardown;
 
 pub mod report;
+
+pub mod standby;
 
 pub mod gc;
 

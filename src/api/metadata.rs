@@ -20,6 +20,7 @@ use crate::node::effects::{Effect, Effects};
 
 /// What an answer to a question about one object may look like.
 const OBJECT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const JSON: &str = "application/json";
 /// The API server allows 100 requests at once over one connection, and a watch lasts.
 const WATCHES_ON_ONE: usize = 64;
 /// Connections for writes.
@@ -202,6 +203,20 @@ impl MetadataClient {
             .header(header::ACCEPT, OBJECT)
             .header(header::CONTENT_TYPE, content_type);
         self.collected(lane, verb, path, request, body).await
+    }
+
+    /// Asks by a POST of something that the server does not keep; its whole answer counts, not only metadata.
+    pub async fn ask(&self, path: &str, question: &Value) -> Result<Value, ApiError> {
+        let request = Request::post("/")
+            .header(header::ACCEPT, JSON)
+            .header(header::CONTENT_TYPE, JSON);
+        let question = Bytes::from(question.to_string());
+        let body = self.collected(Lane::Question, "POST", path, request, question).await?;
+        serde_json::from_slice(&body).map_err(|error| ApiError::Unreadable {
+            verb: "POST",
+            path: path.to_owned(),
+            cause: error.to_string(),
+        })
     }
 
     async fn collected(

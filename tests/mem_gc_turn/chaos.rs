@@ -1,0 +1,63 @@
+//! Everything at any time: what a failure prints as its seed repeats it.
+
+use pod_teardown::standby::GcMode;
+use testbed::apiserver::faults::{Action, Fault};
+use tokio::time::sleep;
+
+use crate::cluster::{Agent, Cluster, Dice, LEASES, Net, held, never_two, secs, within};
+
+async fn something_happens(cluster: &Cluster, agents: &mut [Agent], dice: &mut Dice) {
+    let place = usize::try_from(dice.up_to(agents.len() as u64)).unwrap();
+    let net = |net| agents[place].net.send_replace(net);
+    match dice.up_to(8) {
+        0 => drop(net(Net::Down)),
+        1 => drop(net(Net::Hangs)),
+        2 | 3 => drop(net(Net::Up)),
+        4 => {
+            let path = format!("{LEASES}/pod-teardown-gc");
+            cluster.admin.delete(&path, None).await.unwrap();
+        }
+        5 => {
+            let times = 1 + u32::try_from(dice.up_to(4)).unwrap();
+            cluster
+                .api
+                .faults()
+                .inject(Fault::new(Action::LoseResponse).times(times));
+        }
+        6 => {
+            let times = 1 + u32::try_from(dice.up_to(4)).unwrap();
+            let delay = Fault::delay(dice.millis(12_000)).verb("update");
+            cluster.api.faults().inject(delay.times(times));
+        }
+        _ => agents[place].crash().await,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_two_work_at_one_time_and_one_does_in_the_end() {
+    for seed in 0..16 {
+        let mut dice = Dice::new(seed);
+        let cluster = Cluster::new().await;
+        let mut agents = Vec::new();
+        for number in 0..4 {
+            agents.push(cluster.agent(&format!("agent-{seed}-{number}"), GcMode::Always).await);
+        }
+        let mut watcher = never_two(&agents.iter().collect::<Vec<_>>());
+        let mut worked = 0;
+        // One of them is left alone, so that somebody is there in the end.
+        let (_, others) = agents.split_first_mut().unwrap();
+        for _ in 0..25 {
+            sleep(dice.millis(15_000)).await;
+            something_happens(&cluster, others, &mut dice).await;
+            worked += usize::from(others.iter().any(Agent::works));
+        }
+        held(&mut watcher);
+        println!("{worked} of 25 times one of them worked");
+        cluster.api.faults().clear();
+        for agent in &agents {
+            agent.net.send_replace(Net::Up);
+        }
+        within(secs(120), || agents.iter().any(Agent::works)).await;
+        held(&mut watcher);
+    }
+}

@@ -1,0 +1,278 @@
+//! Agents that take turns, each over a network of its own.
+
+use std::{fs, time::Duration};
+
+use pod_teardown::{
+    api::MetadataClient,
+    config::read_kubeconfig,
+    node::effects::Effects,
+    standby::{GcMode, Turn, Turns},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testbed::{
+    api::{ApiServer as _, kubeconfig},
+    apiserver::{Config, MemApiServer},
+    rest::Client,
+};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::{oneshot, watch},
+    task::{JoinHandle, JoinSet},
+    time::{Instant, sleep},
+};
+
+pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+/// How often the virtual clock is stopped to see who may write.
+const SAMPLE: Duration = Duration::from_millis(50);
+
+/// What an agent's packets meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Net {
+    Up,
+    /// Connections break, and new ones are refused.
+    Down,
+    /// Nothing arrives, and nobody is told.
+    Hangs,
+}
+
+pub struct Cluster {
+    pub api: MemApiServer,
+    pub admin: Client,
+    dir: TempDir,
+}
+
+pub struct Agent {
+    pub turns: Turns,
+    pub net: watch::Sender<Net>,
+    task: JoinHandle<()>,
+    stop: Option<oneshot::Sender<()>>,
+    network: JoinHandle<()>,
+}
+
+/// Numbers from which a run can be repeated.
+pub struct Dice(u64);
+
+pub const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Waits on the virtual clock until `holds`, and returns how long it took.
+#[track_caller]
+pub fn within<F: FnMut() -> bool>(limit: Duration, mut holds: F) -> impl Future<Output = Duration> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let start = Instant::now();
+        while !holds() {
+            assert!(start.elapsed() < limit, "at {caller}: not within {limit:?}");
+            sleep(SAMPLE).await;
+        }
+        start.elapsed()
+    }
+}
+
+/// Watches from now on that no two of them may write at one time; dropped, it stops.
+pub fn never_two(agents: &[&Agent]) -> JoinSet<()> {
+    let turns: Vec<Turns> = agents.iter().map(|agent| agent.turns.clone()).collect();
+    let mut set = JoinSet::new();
+    set.spawn(async move {
+        loop {
+            let may = turns.iter().filter(|turns| turns.may_write().is_ok()).count();
+            assert!(may < 2, "{may} may write at one time");
+            sleep(SAMPLE).await;
+        }
+    });
+    set
+}
+
+/// It never failed so far.
+pub fn held(watcher: &mut JoinSet<()>) {
+    if let Some(ended) = watcher.try_join_next() {
+        ended.unwrap();
+    }
+}
+
+// === impl Dice ===
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        println!("seed {seed}");
+        Self(seed)
+    }
+
+    pub fn up_to(&mut self, most: u64) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut it = self.0;
+        it = (it ^ (it >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        it = (it ^ (it >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (it ^ (it >> 31)) % most
+    }
+
+    pub fn millis(&mut self, most: u64) -> Duration {
+        Duration::from_millis(self.up_to(most))
+    }
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    pub async fn new() -> Self {
+        if std::env::var_os("RUST_LOG").is_some() {
+            // Another test of this process may have been first.
+            let _ = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::DEBUG)
+                .with_test_writer()
+                .try_init();
+        }
+        let api = MemApiServer::start(Config::default()).await.unwrap();
+        Self {
+            admin: api.admin().unwrap(),
+            api,
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub async fn agent(&self, name: &str, mode: GcMode) -> Agent {
+        self.started(name, mode, false).await
+    }
+
+    pub async fn started(&self, name: &str, mode: GcMode, dry_run: bool) -> Agent {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = self.api.url().trim_start_matches("http://").to_owned();
+        let (net, weather) = watch::channel(Net::Up);
+        let network = tokio::spawn(network(listener, server, weather));
+        let path = self.dir.path().join(name);
+        fs::write(&path, kubeconfig(&url, None, "admin", "admin")).unwrap();
+        let config = read_kubeconfig(&path).await.unwrap();
+        // Not random: an agent's pauses depend on it.
+        let turns = Turns::new(name.to_owned(), mode, dry_run);
+        let client = MetadataClient::new(&config, path, Effects::new(dry_run, turns.gate())).unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let kept = turns.clone();
+        let task = tokio::spawn(async move {
+            let stopped = async {
+                if stopped.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            kept.keep(&client, stopped).await;
+        });
+        Agent {
+            turns,
+            net,
+            task,
+            stop: Some(stop),
+            network,
+        }
+    }
+
+    pub async fn lease(&self, name: &str) -> Value {
+        self.admin.get(&format!("{LEASES}/{name}")).await.unwrap().body
+    }
+
+    /// Writes a Lease as its holder does, by a clock that is off.
+    pub async fn renew(&self, name: &str, holder: &str, off: jiff::Span) {
+        let now = jiff::Timestamp::now().checked_add(off).unwrap();
+        let now = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+        let before = self.lease(name).await;
+        let mut metadata = json!({ "name": name });
+        if before["kind"] == "Lease" {
+            metadata["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
+        }
+        let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": now });
+        let lease = json!({ "metadata": metadata, "spec": spec });
+        let answer = self.admin.update(&format!("{LEASES}/{name}"), &lease).await.unwrap();
+        answer.ok().unwrap();
+    }
+
+    pub async fn canaries(&self) -> Vec<Value> {
+        let options = [("labelSelector", "app.kubernetes.io/component=pod-teardown-gc-canary")];
+        let list = self.admin.list(LEASES, &options).await.unwrap().ok().unwrap();
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// As a collector does that is at work. Returns how many it deleted.
+    pub async fn collect(&self) -> usize {
+        let canaries = self.canaries().await;
+        for canary in &canaries {
+            let name = canary["metadata"]["name"].as_str().unwrap();
+            self.admin.delete(&format!("{LEASES}/{name}"), None).await.unwrap();
+        }
+        canaries.len()
+    }
+}
+
+// === impl Agent ===
+
+impl Agent {
+    pub fn works(&self) -> bool {
+        let told = matches!(*self.turns.watch().borrow(), Turn::Works { .. });
+        told && self.turns.may_write().is_ok()
+    }
+
+    pub fn why(&self) -> String {
+        match &*self.turns.watch().borrow() {
+            Turn::Waits { why } => why.clone(),
+            Turn::Works { .. } => String::new(),
+        }
+    }
+
+    /// Its process ends, and gives nothing back.
+    pub async fn crash(&mut self) {
+        self.task.abort();
+        (&mut self.task).await.ok();
+    }
+
+    /// It is stopped, and has time.
+    pub async fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+        (&mut self.task).await.unwrap();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.network.abort();
+    }
+}
+
+async fn network(listener: TcpListener, server: String, mut weather: watch::Receiver<Net>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let now = *weather.borrow_and_update();
+        if now == Net::Down {
+            connections.shutdown().await;
+        }
+        tokio::select! {
+            changed = weather.changed() => if changed.is_err() { return },
+            accepted = listener.accept() => if now != Net::Down {
+                connections.spawn(carried(accepted.unwrap().0, server.clone(), weather.clone()));
+            },
+        }
+    }
+}
+
+/// Carries a connection's bytes. Those that it holds when the network hangs are carried when it does no more.
+async fn carried(mut client: TcpStream, server: String, mut weather: watch::Receiver<Net>) {
+    let (mut near, mut far) = tokio::io::duplex(1 << 16);
+    let mut server = TcpStream::connect(server).await.unwrap();
+    tokio::select! {
+        _ = copy_bidirectional(&mut client, &mut near) => {}
+        () = async {
+            loop {
+                if *weather.borrow_and_update() == Net::Hangs {
+                    weather.changed().await.ok();
+                    continue;
+                }
+                tokio::select! {
+                    _ = copy_bidirectional(&mut far, &mut server) => return,
+                    _ = weather.changed() => {}
+                }
+            }
+        } => {}
+    }
+}

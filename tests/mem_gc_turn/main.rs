@@ -1,0 +1,9 @@
+//! Whose turn it is to collect, with an API server in memory, on a clock that only these tests turn.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod cluster;
+
+mod chaos;
+mod others;
+mod passing_on;

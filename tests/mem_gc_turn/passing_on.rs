@@ -1,0 +1,213 @@
+//! One holds the Lease, and another comes after it.
+
+use jiff::ToSpan as _;
+use pod_teardown::standby::{GcMode, Turn};
+use serde_json::json;
+use testbed::apiserver::faults::{Action, Fault};
+use tokio::time::{Instant, sleep};
+
+use crate::cluster::{Cluster, Dice, LEASES, Net, held, never_two, secs, within};
+
+/// Until the next look of one who waits, with its requests.
+const LOOK: u64 = 7;
+
+#[tokio::test(start_paused = true)]
+async fn when_the_holder_is_gone_the_other_takes_over_after_the_duration() {
+    for seed in 0..6 {
+        let mut dice = Dice::new(seed);
+        let cluster = Cluster::new().await;
+        let mut one = cluster.agent("one", GcMode::Always).await;
+        within(secs(20), || one.works()).await;
+        sleep(dice.millis(9_000)).await;
+        let other = cluster.agent("other", GcMode::Always).await;
+        let mut watcher = never_two(&[&one, &other]);
+        sleep(secs(60) + dice.millis(9_000)).await;
+        assert!(one.works() && !other.works());
+        assert_eq!(other.why(), "one holds the Lease kube-system/pod-teardown-gc");
+        one.crash().await;
+        let took = within(secs(15 + 2 + LOOK), || other.works()).await;
+        assert!(took >= secs(13), "{took:?}");
+        held(&mut watcher);
+        let lease = cluster.lease("pod-teardown-gc").await;
+        assert_eq!(lease["spec"]["leaseTransitions"], 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_stops_gives_the_lease_back_and_the_next_does_not_wait_for_its_end() {
+    for seed in 0..6 {
+        let mut dice = Dice::new(seed);
+        let cluster = Cluster::new().await;
+        let mut one = cluster.agent("one", GcMode::Always).await;
+        within(secs(20), || one.works()).await;
+        let other = cluster.agent("other", GcMode::Always).await;
+        let mut watcher = never_two(&[&one, &other]);
+        sleep(secs(30) + dice.millis(9_000)).await;
+        one.stop().await;
+        assert!(one.turns.may_write().is_err());
+        assert_eq!(cluster.lease("pod-teardown-gc").await["spec"]["holderIdentity"], "");
+        within(secs(LOOK), || other.works()).await;
+        held(&mut watcher);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_lost_at_the_end_keeps_nobody_from_giving_back() {
+    let cluster = Cluster::new().await;
+    let mut one = cluster.agent("one", GcMode::Always).await;
+    within(secs(20), || one.works()).await;
+    let lost = Fault::new(Action::LoseResponse).verb("update").name("pod-teardown-gc");
+    cluster.api.faults().inject(lost.once());
+    sleep(secs(3)).await;
+    one.stop().await;
+    assert_eq!(cluster.lease("pod-teardown-gc").await["spec"]["holderIdentity"], "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_api_the_gate_shuts_by_the_clock_and_opens_with_it() {
+    for trouble in [Fault::new(Action::Refuse), Fault::status(500), Fault::delay(secs(3600))] {
+        let cluster = Cluster::new().await;
+        let one = cluster.agent("one", GcMode::Always).await;
+        within(secs(20), || one.works()).await;
+        let first = one.turns.watch().borrow().clone();
+        sleep(secs(7)).await;
+        assert_eq!(*one.turns.watch().borrow(), first, "a renewal is no new turn");
+        cluster.api.faults().inject(trouble.clone());
+        let took = within(secs(11), || one.turns.may_write().is_err()).await;
+        assert!(took >= secs(7), "{took:?}: {trouble:?}");
+        sleep(secs(120)).await;
+        assert!(!one.works() && one.turns.view().stands_by.is_some());
+        cluster.api.faults().clear();
+        within(secs(60), || one.works()).await;
+        assert_ne!(*one.turns.watch().borrow(), first);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_answer_that_is_lost_costs_no_turn() {
+    let cluster = Cluster::new().await;
+    let one = cluster.agent("one", GcMode::Always).await;
+    within(secs(20), || one.works()).await;
+    let first = one.turns.watch().borrow().clone();
+    for action in [Action::Refuse, Action::LoseResponse] {
+        cluster.api.faults().inject(Fault::new(action).once());
+        sleep(secs(20)).await;
+    }
+    assert_eq!(*one.turns.watch().borrow(), first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_is_cut_off_stops_before_the_other_begins() {
+    for seed in 0..8 {
+        let mut dice = Dice::new(seed);
+        let cluster = Cluster::new().await;
+        let one = cluster.agent("one", GcMode::Always).await;
+        within(secs(20), || one.works()).await;
+        let other = cluster.agent("other", GcMode::Always).await;
+        let mut watcher = never_two(&[&one, &other]);
+        sleep(secs(20) + dice.millis(9_000)).await;
+        let net = if dice.up_to(2) == 0 { Net::Down } else { Net::Hangs };
+        one.net.send_replace(net);
+        within(secs(11), || !one.works()).await;
+        within(secs(30), || other.works()).await;
+        sleep(dice.millis(60_000)).await;
+        one.net.send_replace(Net::Up);
+        sleep(secs(60)).await;
+        held(&mut watcher);
+        assert!(other.works() && !one.works(), "{net:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_whose_clock_is_an_hour_off_is_judged_by_its_changes_only() {
+    for off in [(-1).hour(), 1.hour()] {
+        let cluster = Cluster::new().await;
+        cluster.renew("pod-teardown-gc", "stranger", off).await;
+        let one = cluster.agent("one", GcMode::Always).await;
+        for _ in 0..60 {
+            sleep(secs(2)).await;
+            cluster.renew("pod-teardown-gc", "stranger", off).await;
+            assert!(!one.works());
+        }
+        let took = within(secs(15 + LOOK), || one.works()).await;
+        assert!(took >= secs(15), "{took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_somebody_deletes_makes_no_second_holder() {
+    for seed in 0..6 {
+        let mut dice = Dice::new(seed);
+        let cluster = Cluster::new().await;
+        let one = cluster.agent("one", GcMode::Always).await;
+        within(secs(20), || one.works()).await;
+        let other = cluster.agent("other", GcMode::Always).await;
+        let mut watcher = never_two(&[&one, &other]);
+        sleep(secs(20) + dice.millis(9_000)).await;
+        one.net.send_replace(Net::Down);
+        let path = format!("{LEASES}/pod-teardown-gc");
+        cluster.admin.delete(&path, None).await.unwrap().ok().unwrap();
+        sleep(dice.millis(15_000)).await;
+        one.net.send_replace(Net::Up);
+        sleep(secs(60)).await;
+        held(&mut watcher);
+        assert!(one.works() != other.works());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_put_on_the_lease_stays_there() {
+    let cluster = Cluster::new().await;
+    let one = cluster.agent("one", GcMode::Always).await;
+    within(secs(20), || one.works()).await;
+    let path = format!("{LEASES}/pod-teardown-gc");
+    let label = json!({ "metadata": { "labels": { "team": "a" } } });
+    let patch = cluster.admin.patch(&path, testbed::rest::Patch::Merge, &label).await;
+    patch.unwrap().ok().unwrap();
+    let first = one.turns.watch().borrow().clone();
+    sleep(secs(30)).await;
+    assert_eq!(
+        cluster.lease("pod-teardown-gc").await["metadata"]["labels"]["team"],
+        "a"
+    );
+    assert_eq!(*one.turns.watch().borrow(), first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_asks_nobody_and_has_its_turn_at_once() {
+    let cluster = Cluster::new().await;
+    let one = cluster.started("one", GcMode::Auto, true).await;
+    assert!(one.works());
+    sleep(secs(60)).await;
+    assert!(cluster.api.requests().is_empty());
+    let view = one.turns.view();
+    assert!(view.dry_run && view.works_since.is_some() && view.lease.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_shall_never_collect_asks_nobody_and_waits() {
+    let cluster = Cluster::new().await;
+    let one = cluster.started("one", GcMode::Never, false).await;
+    sleep(secs(60)).await;
+    assert!(cluster.api.requests().is_empty() && !one.works());
+    assert_eq!(one.why(), "--gc never");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_ask_seldom() {
+    let cluster = Cluster::new().await;
+    let one = cluster.agent("one", GcMode::Always).await;
+    within(secs(20), || one.works()).await;
+    let other = cluster.agent("other", GcMode::Always).await;
+    sleep(secs(10)).await;
+    cluster.api.forget_requests();
+    let start = Instant::now();
+    sleep(secs(60)).await;
+    let of = |verb: &str| cluster.api.requests().iter().filter(|it| it.asked.verb == verb).count();
+    assert!(
+        (29..=31).contains(&of("update")) && of("get") <= 12,
+        "in {:?}",
+        start.elapsed()
+    );
+    assert!(matches!(*other.turns.watch().borrow(), Turn::Waits { .. }));
+}
