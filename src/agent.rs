@@ -1,8 +1,13 @@
 //! The composition root: builds everything in the order in which it is needed, and starts the tasks.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     config::{Problem, Settings},
@@ -10,9 +15,14 @@ use crate::{
     ops::admin::{self, Admin},
 };
 
+mod gc;
 mod pods;
 
+use gc::Gc;
 use pods::Pods;
+
+/// For giving the collector's turn back when the agent stops.
+const GIVE_BACK: Duration = Duration::from_secs(3);
 
 /// Runs the agent of this machine until a signal tells it to stop; a second one ends it at once, which loses nothing.
 pub async fn run(settings: Settings) -> Result<(), Problem> {
@@ -35,7 +45,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     let Settings {
         node_name,
         pods,
-        gc: _,
+        gc,
         state_dir,
         socket,
         shutdown_timeout,
@@ -46,6 +56,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         Some(settings) => Some(Pods::new(host, settings, &node_name, &state_dir, dry_run).await?),
         None => None,
     };
+    let gc = gc.map(|settings| Gc::new(settings, &node_name, dry_run)).transpose()?;
     let mut place = None;
     let mut admin = None;
     if !dry_run {
@@ -61,10 +72,12 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
             since: Timestamp::now(),
             dry_run,
             pods: pods.as_ref().map(Pods::answers),
-            collector: None,
+            gc: gc.as_ref().map(Gc::answers),
         };
         admin = Some(spawn(answers.serve(listener)));
     }
+    let collected = CancellationToken::new();
+    let gc = gc.map(|gc| spawn(gc.run(collected.clone())));
     let ended = match pods {
         Some(pods) => pods.run(shutdown_timeout, &mut stop).await,
         None => {
@@ -72,6 +85,12 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
             Ok(())
         }
     };
+    collected.cancel();
+    if let Some(gc) = gc
+        && timeout(GIVE_BACK, gc).await.is_err()
+    {
+        tracing::warn!("The Lease could not be given back; others find out by themselves");
+    }
     drop(admin);
     if let Some(place) = place {
         place.clear();

@@ -6,6 +6,7 @@ use clap::{
     Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, builder::BoolishValueParser,
     error::Result,
 };
+use serde::{Deserialize, Serialize};
 
 /// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime.
 ///
@@ -77,6 +78,15 @@ pub enum Verb {
 /// What can be asked of the collector.
 #[derive(Debug, Subcommand)]
 pub enum GcVerb {
+    /// Show how the collector stands: whose turn it is, each kind, the queues, what waits longest and why, what is kept.
+    Status {
+        /// How to reach the agent.
+        #[command(flatten)]
+        socket: SocketFlag,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Draw objects with their owners and dependents as the collector knows them, and what it decides on each.
     ///
     /// With a UID: what is connected with that object, nearest first. Without: all that is not idle, with what is connected
@@ -232,7 +242,8 @@ pub enum PodsFlag {
 }
 
 /// `--gc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum GcFlag {
     /// While the collector of kube-controller-manager does not work.
     Auto,

@@ -16,6 +16,7 @@ use pod_teardown::{
     ops::{
         admin, check,
         client::{self, AskError},
+        gc_status::{self, GcReport},
         logging,
         status::{self, StatusReport},
         timeline,
@@ -77,8 +78,15 @@ async fn dispatch(cli: Cli) -> ExitCode {
             }
         }
         Verb::Gc {
+            verb: GcVerb::Status { socket, json },
+        } => match client::ask::<GcReport>(&socket.socket, admin::gc::STATUS).await {
+            Ok(report) if json => print(&serde_json::to_string_pretty(&report).unwrap_or_default(), 0),
+            Ok(report) => print(&gc_status::text(&report, Timestamp::now()), 0),
+            Err(error) => failed(1, &error.to_string()),
+        },
+        Verb::Gc {
             verb: GcVerb::Graph { uid, format, socket },
-        } => match client::ask::<Picture>(&socket.socket, &admin::graph::question(uid.as_deref())).await {
+        } => match client::ask::<Picture>(&socket.socket, &admin::gc::question(uid.as_deref())).await {
             Ok(picture) => {
                 let text = match format {
                     GraphFormat::Dot => dot(&picture),

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod check;
 pub mod client;
+pub mod gc_status;
 pub mod logging;
 pub mod status;
 pub mod timeline;

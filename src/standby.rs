@@ -6,7 +6,6 @@
 use std::{io, sync::Arc};
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -14,6 +13,7 @@ use tokio::{
 
 use crate::{
     api::MetadataClient,
+    cli::GcFlag,
     node::effects::{EffectGate, Held},
 };
 
@@ -38,18 +38,6 @@ use self::{
     view::Notes,
 };
 
-/// `--gc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum GcMode {
-    /// Collect while no other collector works.
-    Auto,
-    /// Collect without regard to others, but for other agents.
-    Always,
-    /// Do not collect.
-    Never,
-}
-
 /// Whether this agent's collector works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turn {
@@ -71,7 +59,7 @@ pub struct Turns(Arc<Inner>);
 
 struct Inner {
     identity: String,
-    mode: GcMode,
+    mode: GcFlag,
     dry_run: bool,
     ground: watch::Sender<Ground>,
     turn: watch::Sender<Turn>,
@@ -91,14 +79,14 @@ pub fn identity(node_name: &str) -> io::Result<String> {
 
 impl Turns {
     /// Nobody's turn but, in a dry run, one's own: it collects nothing.
-    pub fn new(identity: String, mode: GcMode, dry_run: bool) -> Self {
+    pub fn new(identity: String, mode: GcFlag, dry_run: bool) -> Self {
         let leave = Ok(Leave::for_ever(Instant::now()));
         let yet = |what: &str| Err(format!("{what} not asked for yet"));
         let (lease, alone) = match (mode, dry_run) {
-            (GcMode::Never, _) => (Err("--gc never".to_owned()), leave),
-            (GcMode::Auto | GcMode::Always, true) => (leave.clone(), leave),
-            (GcMode::Always, false) => (yet("its Lease was"), leave),
-            (GcMode::Auto, false) => (yet("its Lease was"), yet("other collectors were")),
+            (GcFlag::Never, _) => (Err("--gc never".to_owned()), leave),
+            (GcFlag::Auto | GcFlag::Always, true) => (leave.clone(), leave),
+            (GcFlag::Always, false) => (yet("its Lease was"), leave),
+            (GcFlag::Auto, false) => (yet("its Lease was"), yet("other collectors were")),
         };
         let turns = Self(Arc::new(Inner {
             identity,
@@ -163,7 +151,7 @@ impl Turns {
     pub async fn keep(&self, client: &MetadataClient, stop: impl Future<Output = ()>) {
         let inner = &*self.0;
         let ends = Ends(self);
-        if inner.dry_run || inner.mode == GcMode::Never {
+        if inner.dry_run || inner.mode == GcFlag::Never {
             return stop.await;
         }
         let leases = Leases(client);
@@ -177,7 +165,7 @@ impl Turns {
         }
         let held = inner.ground.borrow().lease.is_ok();
         drop(ends);
-        if held && inner.mode == GcMode::Auto {
+        if held && inner.mode == GcFlag::Auto {
             tokio::join!(election.give_back(), lookout::clear_away(leases));
         } else {
             election.give_back().await;
@@ -187,7 +175,7 @@ impl Turns {
     /// Looks for other collectors while the Lease is held.
     async fn look_out(&self, leases: Leases<'_>) {
         let inner = &*self.0;
-        if inner.mode != GcMode::Auto {
+        if inner.mode != GcFlag::Auto {
             return std::future::pending().await;
         }
         loop {

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::{
     ApiError,
+    client::escape,
     connection::{chain, in_time},
     credentials::Credentials,
     lanes::{Cluster, Lanes},
@@ -186,6 +187,14 @@ impl MetadataClient {
         self.question(Lane::Write(lane), method, verb, path, content_type, body)
             .await
             .map(Written::Done)
+    }
+
+    /// Records an event, an object in JSON.
+    pub async fn create_event(&self, namespace: &str, event: Bytes) -> Result<(), ApiError> {
+        let path = format!("/api/v1/namespaces/{}/events", escape(namespace));
+        self.write(0, Method::POST, "POST", &path, "application/json", event)
+            .await
+            .map(drop)
     }
 
     /// Sends a body that changes nothing, or only what this agent itself keeps at the server.

@@ -25,6 +25,7 @@ use crate::{
     api::{ApiError, escape},
     cli::UnsyncedFlag,
     events::{Events, Involved, Reason},
+    standby::Canary,
 };
 
 /// A kind whose watch is broken for so long may hold objects that nobody has heard of.
@@ -73,6 +74,7 @@ pub struct Core {
     pub plain: HashSet<KindId>,
     /// References to owners of other namespaces, to be told of.
     pub misplaced: Vec<(Involved, String)>,
+    canary: Option<Canary>,
     /// UIDs of dependents and owners that were told of.
     reported: HashSet<(String, String)>,
 }
@@ -117,6 +119,7 @@ impl Shared {
                 confirmed: HashMap::new(),
                 plain: HashSet::new(),
                 misplaced: Vec::new(),
+                canary: None,
                 reported: HashSet::new(),
             }),
             wake: Notify::new(),
@@ -131,6 +134,12 @@ impl Shared {
             events: Some(events),
             ..self
         }
+    }
+
+    /// Leaves the objects alone that tell by their end that another collector works.
+    pub fn with_canary(self, canary: Canary) -> Self {
+        self.lock().canary = Some(canary);
+        self
     }
 
     /// The next thing that takes a request; `false` beside it: there may be more.
@@ -407,6 +416,9 @@ impl Core {
                 let owners: Vec<NodeId> = self.graph.owners(id).map(|link| link.node).collect();
                 self.report(id, &owners);
                 let target = self.target(id)?;
+                if self.canary.as_ref().is_some_and(|canary| canary.is_canary(&target.uid)) {
+                    return None;
+                }
                 Some(Work::Delete {
                     target,
                     policy,

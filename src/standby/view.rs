@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{GcMode, lease::Sight};
-use crate::api::ApiError;
+use super::lease::Sight;
+use crate::{api::ApiError, cli::GcFlag};
 
 /// Whose turn it is to collect, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub struct View {
     /// What this agent calls itself.
     pub identity: String,
     /// `--gc`.
-    pub mode: GcMode,
+    pub mode: GcFlag,
     /// It would collect nothing, needs no turn, and asks nobody.
     pub dry_run: bool,
     /// Since when this agent's collector works, if it does.

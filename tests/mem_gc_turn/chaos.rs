@@ -1,6 +1,6 @@
 //! Everything at any time: what a failure prints as its seed repeats it.
 
-use pod_teardown::standby::GcMode;
+use pod_teardown::cli::GcFlag;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::sleep;
 
@@ -40,7 +40,7 @@ async fn whatever_happens_no_two_work_at_one_time_and_one_does_in_the_end() {
         let cluster = Cluster::new().await;
         let mut agents = Vec::new();
         for number in 0..4 {
-            agents.push(cluster.agent(&format!("agent-{seed}-{number}"), GcMode::Always).await);
+            agents.push(cluster.agent(&format!("agent-{seed}-{number}"), GcFlag::Always).await);
         }
         let mut watcher = never_two(&agents.iter().collect::<Vec<_>>());
         let mut worked = 0;

@@ -4,9 +4,10 @@ use std::{fs, time::Duration};
 
 use pod_teardown::{
     api::MetadataClient,
+    cli::GcFlag,
     config::read_kubeconfig,
     node::effects::Effects,
-    standby::{GcMode, Turn, Turns},
+    standby::{Turn, Turns},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -134,11 +135,11 @@ impl Cluster {
         }
     }
 
-    pub async fn agent(&self, name: &str, mode: GcMode) -> Agent {
+    pub async fn agent(&self, name: &str, mode: GcFlag) -> Agent {
         self.started(name, mode, false).await
     }
 
-    pub async fn started(&self, name: &str, mode: GcMode, dry_run: bool) -> Agent {
+    pub async fn started(&self, name: &str, mode: GcFlag, dry_run: bool) -> Agent {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let server = self.api.url().trim_start_matches("http://").to_owned();

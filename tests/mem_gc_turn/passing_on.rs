@@ -1,7 +1,7 @@
 //! One holds the Lease, and another comes after it.
 
 use jiff::ToSpan as _;
-use pod_teardown::standby::{GcMode, Turn};
+use pod_teardown::{cli::GcFlag, standby::Turn};
 use serde_json::json;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::{Instant, sleep};
@@ -16,10 +16,10 @@ async fn when_the_holder_is_gone_the_other_takes_over_after_the_duration() {
     for seed in 0..6 {
         let mut dice = Dice::new(seed);
         let cluster = Cluster::new().await;
-        let mut one = cluster.agent("one", GcMode::Always).await;
+        let mut one = cluster.agent("one", GcFlag::Always).await;
         within(secs(20), || one.works()).await;
         sleep(dice.millis(9_000)).await;
-        let other = cluster.agent("other", GcMode::Always).await;
+        let other = cluster.agent("other", GcFlag::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(60) + dice.millis(9_000)).await;
         assert!(one.works() && !other.works());
@@ -38,9 +38,9 @@ async fn whoever_stops_gives_the_lease_back_and_the_next_does_not_wait_for_its_e
     for seed in 0..6 {
         let mut dice = Dice::new(seed);
         let cluster = Cluster::new().await;
-        let mut one = cluster.agent("one", GcMode::Always).await;
+        let mut one = cluster.agent("one", GcFlag::Always).await;
         within(secs(20), || one.works()).await;
-        let other = cluster.agent("other", GcMode::Always).await;
+        let other = cluster.agent("other", GcFlag::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(30) + dice.millis(9_000)).await;
         one.stop().await;
@@ -54,7 +54,7 @@ async fn whoever_stops_gives_the_lease_back_and_the_next_does_not_wait_for_its_e
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_lost_at_the_end_keeps_nobody_from_giving_back() {
     let cluster = Cluster::new().await;
-    let mut one = cluster.agent("one", GcMode::Always).await;
+    let mut one = cluster.agent("one", GcFlag::Always).await;
     within(secs(20), || one.works()).await;
     let lost = Fault::new(Action::LoseResponse).verb("update").name("pod-teardown-gc");
     cluster.api.faults().inject(lost.once());
@@ -67,7 +67,7 @@ async fn an_answer_that_is_lost_at_the_end_keeps_nobody_from_giving_back() {
 async fn without_an_api_the_gate_shuts_by_the_clock_and_opens_with_it() {
     for trouble in [Fault::new(Action::Refuse), Fault::status(500), Fault::delay(secs(3600))] {
         let cluster = Cluster::new().await;
-        let one = cluster.agent("one", GcMode::Always).await;
+        let one = cluster.agent("one", GcFlag::Always).await;
         within(secs(20), || one.works()).await;
         let first = one.turns.watch().borrow().clone();
         sleep(secs(7)).await;
@@ -86,7 +86,7 @@ async fn without_an_api_the_gate_shuts_by_the_clock_and_opens_with_it() {
 #[tokio::test(start_paused = true)]
 async fn one_answer_that_is_lost_costs_no_turn() {
     let cluster = Cluster::new().await;
-    let one = cluster.agent("one", GcMode::Always).await;
+    let one = cluster.agent("one", GcFlag::Always).await;
     within(secs(20), || one.works()).await;
     let first = one.turns.watch().borrow().clone();
     for action in [Action::Refuse, Action::LoseResponse] {
@@ -101,9 +101,9 @@ async fn a_holder_that_is_cut_off_stops_before_the_other_begins() {
     for seed in 0..8 {
         let mut dice = Dice::new(seed);
         let cluster = Cluster::new().await;
-        let one = cluster.agent("one", GcMode::Always).await;
+        let one = cluster.agent("one", GcFlag::Always).await;
         within(secs(20), || one.works()).await;
-        let other = cluster.agent("other", GcMode::Always).await;
+        let other = cluster.agent("other", GcFlag::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(20) + dice.millis(9_000)).await;
         let net = if dice.up_to(2) == 0 { Net::Down } else { Net::Hangs };
@@ -123,7 +123,7 @@ async fn a_holder_whose_clock_is_an_hour_off_is_judged_by_its_changes_only() {
     for off in [(-1).hour(), 1.hour()] {
         let cluster = Cluster::new().await;
         cluster.renew("pod-teardown-gc", "stranger", off).await;
-        let one = cluster.agent("one", GcMode::Always).await;
+        let one = cluster.agent("one", GcFlag::Always).await;
         for _ in 0..60 {
             sleep(secs(2)).await;
             cluster.renew("pod-teardown-gc", "stranger", off).await;
@@ -139,9 +139,9 @@ async fn a_lease_that_somebody_deletes_makes_no_second_holder() {
     for seed in 0..6 {
         let mut dice = Dice::new(seed);
         let cluster = Cluster::new().await;
-        let one = cluster.agent("one", GcMode::Always).await;
+        let one = cluster.agent("one", GcFlag::Always).await;
         within(secs(20), || one.works()).await;
-        let other = cluster.agent("other", GcMode::Always).await;
+        let other = cluster.agent("other", GcFlag::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(20) + dice.millis(9_000)).await;
         one.net.send_replace(Net::Down);
@@ -158,7 +158,7 @@ async fn a_lease_that_somebody_deletes_makes_no_second_holder() {
 #[tokio::test(start_paused = true)]
 async fn what_others_put_on_the_lease_stays_there() {
     let cluster = Cluster::new().await;
-    let one = cluster.agent("one", GcMode::Always).await;
+    let one = cluster.agent("one", GcFlag::Always).await;
     within(secs(20), || one.works()).await;
     let path = format!("{LEASES}/pod-teardown-gc");
     let label = json!({ "metadata": { "labels": { "team": "a" } } });
@@ -176,7 +176,7 @@ async fn what_others_put_on_the_lease_stays_there() {
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_asks_nobody_and_has_its_turn_at_once() {
     let cluster = Cluster::new().await;
-    let one = cluster.started("one", GcMode::Auto, true).await;
+    let one = cluster.started("one", GcFlag::Auto, true).await;
     assert!(one.works());
     sleep(secs(60)).await;
     assert!(cluster.api.requests().is_empty());
@@ -187,7 +187,7 @@ async fn a_dry_run_asks_nobody_and_has_its_turn_at_once() {
 #[tokio::test(start_paused = true)]
 async fn whoever_shall_never_collect_asks_nobody_and_waits() {
     let cluster = Cluster::new().await;
-    let one = cluster.started("one", GcMode::Never, false).await;
+    let one = cluster.started("one", GcFlag::Never, false).await;
     sleep(secs(60)).await;
     assert!(cluster.api.requests().is_empty() && !one.works());
     assert_eq!(one.why(), "--gc never");
@@ -196,9 +196,9 @@ async fn whoever_shall_never_collect_asks_nobody_and_waits() {
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_ask_seldom() {
     let cluster = Cluster::new().await;
-    let one = cluster.agent("one", GcMode::Always).await;
+    let one = cluster.agent("one", GcFlag::Always).await;
     within(secs(20), || one.works()).await;
-    let other = cluster.agent("other", GcMode::Always).await;
+    let other = cluster.agent("other", GcFlag::Always).await;
     sleep(secs(10)).await;
     cluster.api.forget_requests();
     let start = Instant::now();

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::Instant};
 
 use super::{error, json_answer};
 use crate::{
     gc::{core::Shared, graph::Graph, picture::Picture, report::WorkReport},
-    standby::{Turns, View},
+    ops::gc_status::GcReport,
+    standby::Turns,
 };
 
 /// Where a picture is asked for, with `?uid=` and a UID or without.
@@ -26,18 +26,6 @@ pub struct GcAnswers {
     pub turns: Turns,
     /// What the collector of this turn knows; nothing while it is another's.
     pub current: watch::Receiver<Option<Arc<Shared>>>,
-}
-
-/// How the collector of this agent stands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct GcReport {
-    /// It works, and every kind can be seen.
-    pub synced: bool,
-    /// Whose turn it is.
-    pub turn: View,
-    /// What it knows and has to do; nothing while it stands by.
-    pub work: Option<WorkReport>,
 }
 
 /// The question for a picture around a UID, which may be any text, or of what is not idle.
@@ -78,7 +66,10 @@ fn graph(gc: &GcAnswers, query: Option<&str>) -> Response<Full<Bytes>> {
         Some(shared) => draw(&shared.lock().graph, query),
         None => {
             let why = gc.turns.view().stands_by.unwrap_or_else(|| "it begins".to_owned());
-            error(StatusCode::NOT_FOUND, &format!("the collector of this agent knows nothing: {why}"))
+            error(
+                StatusCode::NOT_FOUND,
+                &format!("the collector of this agent knows nothing: {why}"),
+            )
         }
     }
 }

@@ -1,0 +1,122 @@
+//! The half that collects garbage.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join;
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::MetadataClient,
+    cli::UnsyncedFlag,
+    config::{GcSettings, Problem},
+    events::{self, Events},
+    gc::{collect::collect, core::Shared},
+    node::effects::Effects,
+    ops::admin::gc::GcAnswers,
+    standby::{self, Turn, Turns},
+};
+
+/// After all that was known had to be forgotten.
+const ANEW: Duration = Duration::from_secs(1);
+
+/// Ready to be run.
+pub(super) struct Gc {
+    client: MetadataClient,
+    turns: Turns,
+    unsynced: UnsyncedFlag,
+    events: Events,
+    /// What the collector of this turn knows; nothing while it is another's.
+    current: watch::Sender<Option<Arc<Shared>>>,
+}
+
+// === impl Gc ===
+
+impl Gc {
+    pub fn new(settings: GcSettings, node_name: &str, dry_run: bool) -> Result<Self, Problem> {
+        let identity = standby::identity(node_name).map_err(|error| {
+            Problem::configuration(format!("random numbers: {error}"), "let the agent read /dev/urandom")
+        })?;
+        let turns = Turns::new(identity, settings.mode, dry_run);
+        let effects = Effects::new(dry_run, turns.gate());
+        let client = MetadataClient::new(&settings.kube, settings.kubeconfig, effects).map_err(|error| {
+            Problem::configuration(
+                format!("--gc-kubeconfig: {error}"),
+                "check server, certificates and token in the kubeconfig",
+            )
+        })?;
+        let creates = client.clone();
+        let create: events::Create = Arc::new(move |namespace, event| {
+            let client = creates.clone();
+            Box::pin(async move { client.create_event(&namespace, event).await })
+        });
+        Ok(Self {
+            events: Events::start(create, node_name, Arc::default()),
+            client,
+            turns,
+            unsynced: settings.unsynced,
+            current: watch::Sender::new(None),
+        })
+    }
+
+    /// What questions about garbage are answered from.
+    pub fn answers(&self) -> GcAnswers {
+        GcAnswers {
+            turns: self.turns.clone(),
+            current: self.current.subscribe(),
+        }
+    }
+
+    /// Collects whenever it is this agent's turn, until told to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        let ended = Notify::new();
+        let collecting = async {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                // Goes on for ever.
+                () = self.collect() => {}
+            }
+            self.current.send_replace(None);
+            // Nothing is under way any more: another agent may have the turn.
+            ended.notify_one();
+        };
+        join(collecting, self.turns.keep(&self.client, ended.notified())).await;
+    }
+
+    async fn collect(&self) {
+        let mut turn = self.turns.watch();
+        loop {
+            let now = turn.borrow_and_update().clone();
+            match now {
+                Turn::Waits { why } => tracing::info!(why, "The collector stands by"),
+                Turn::Works { .. } => {
+                    tracing::info!("The collector begins");
+                    let shared = Shared::new(self.unsynced)
+                        .with_events(self.events.clone())
+                        .with_canary(self.turns.canary());
+                    let shared = Arc::new(shared);
+                    self.current.send_replace(Some(Arc::clone(&shared)));
+                    tokio::select! {
+                        why = collect(self.client.clone(), shared) => {
+                            tracing::error!(why, "The collector forgets all that it knew, and begins anew");
+                            self.current.send_replace(None);
+                            sleep(ANEW).await;
+                            continue;
+                        }
+                        // Whatever the turn is now, this one is over.
+                        _ = turn.changed() => {
+                            self.current.send_replace(None);
+                            continue;
+                        }
+                    }
+                }
+            }
+            if turn.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
