@@ -10,6 +10,7 @@ pub mod contract;
 pub mod control_plane;
 pub mod demo;
 pub mod ground;
+pub mod http2;
 pub mod leftovers;
 pub mod mounts;
 pub mod node_object;
