@@ -3,6 +3,7 @@
 pub mod api;
 pub mod apiserver;
 pub mod bench;
+pub mod bench_gc;
 pub mod cgroups;
 pub mod command;
 pub mod containerd;

@@ -49,7 +49,9 @@ impl ControlPlane {
         let token = create(&format!("{ACCOUNTS}/{name}/token"), request).await?;
         let token = token["status"]["token"].as_str().context("no token was issued")?;
         let rights = time::timeout(START_TIMEOUT, self.until_authorized(token));
-        rights.await.with_context(|| format!("{name} was not given its rights"))??;
+        rights
+            .await
+            .with_context(|| format!("{name} was not given its rights"))??;
         Ok(self.access(token.to_owned()))
     }
 
