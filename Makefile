@@ -36,6 +36,13 @@ bench: need-root need-build need-node ## Measure the agent against straight CRI 
 	$(CARGO) build --release --locked --workspace --bins
 	$(TARGET_DIR)/release/bench
 
+.PHONY: bench-gc
+bench-gc: need-build ## Measure the collector against direct deletion and kube-controller-manager (needs the control plane)
+	tests/testbed/control-plane/build.sh
+	tests/testbed/control-plane/build.sh kube-controller-manager
+	$(CARGO) build --release --locked --workspace --bins
+	$(TARGET_DIR)/release/bench-gc
+
 .PHONY: test
 test: need-root need-build need-node ## Every test that needs no control plane, real pods on a private containerd included
 	scripts/cargo-test.sh --locked --workspace --features node-tests

@@ -29,6 +29,26 @@ pub trait ApiServer: Send + Sync {
     fn forget_history(&self) -> BoxFuture<'_, anyhow::Result<()>>;
 }
 
+/// Where a server is, and as whom one asks it: for clients that are not ours.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// Where it answers.
+    pub url: String,
+    /// Whom its certificate is signed by; nothing for one without TLS.
+    pub ca: Option<String>,
+    /// The bearer token.
+    pub token: String,
+}
+
+// === impl Access ===
+
+impl Access {
+    /// The same as a kubeconfig (YAML).
+    pub fn kubeconfig(&self) -> String {
+        kubeconfig(&self.url, self.ca.as_deref(), "testbed", &self.token)
+    }
+}
+
 /// One server for several stages.
 impl<S: ApiServer> ApiServer for Arc<S> {
     fn url(&self) -> String {

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, reason = "this is the bench's output")]
 
 pub mod figures;
+pub mod line;
 pub mod round;
 pub mod table;
 pub mod usage;
@@ -130,7 +131,8 @@ Agent: from the first DELETE sent to the last DELETED event of a watch; API serv
 Both in every round, the other one first each time. CPU: user and system time of the agent's process. Resident: VmRSS
 with the pods running and at the peak of a round; one agent process per size, through all rounds.";
 
-fn load() -> Result<String> {
+/// How busy the machine was over the last minute.
+pub fn load() -> Result<String> {
     let text = fs::read_to_string("/proc/loadavg").context("read /proc/loadavg")?;
     Ok(text.split(' ').next().unwrap_or_default().to_owned())
 }

@@ -3,6 +3,7 @@
 //! `binaries → credentials → etcd → kube-apiserver → /readyz`. All of it lies in one directory, which goes with it.
 //! Controllers come with a [`ControllerManager`], for those who want some.
 
+mod accounts;
 mod binaries;
 mod controller_manager;
 mod credentials;
@@ -23,7 +24,7 @@ pub use self::{
     leader::Leader,
 };
 use crate::{
-    api::{ApiServer, kubeconfig},
+    api::{Access, ApiServer, kubeconfig},
     rest::{self, Client},
 };
 
@@ -145,6 +146,19 @@ impl ControlPlane {
     /// Those that do not elect a leader are at work when this returns.
     pub async fn start_controllers(&self, settings: &Settings) -> Result<ControllerManager> {
         ControllerManager::start(self, settings).await
+    }
+
+    /// As the administrator.
+    pub fn administrator(&self) -> Access {
+        self.access(self.credentials.admin_token())
+    }
+
+    fn access(&self, token: String) -> Access {
+        Access {
+            url: self.url.clone(),
+            ca: Some(self.credentials.ca().to_owned()),
+            token,
+        }
     }
 
     /// Compacts the store up to now, which the server's own compactor would do within ten minutes.

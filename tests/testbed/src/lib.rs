@@ -3,6 +3,7 @@
 pub mod api;
 pub mod apiserver;
 pub mod bench;
+pub mod bench_gc;
 pub mod cgroups;
 pub mod command;
 pub mod containerd;
@@ -10,6 +11,7 @@ pub mod contract;
 pub mod control_plane;
 pub mod demo;
 pub mod ground;
+pub mod http2;
 pub mod leftovers;
 pub mod mounts;
 pub mod node_object;

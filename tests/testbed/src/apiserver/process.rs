@@ -9,14 +9,14 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::identity::{ADMIN_TOKEN, node_token};
-use crate::api::{self, ApiServer};
+use crate::api::{self, Access, ApiServer};
 use crate::rest::{self, Client};
 
 /// A running `testbed-apiserver`; killed when dropped.
 #[derive(Debug)]
 pub struct ApiServerProcess {
     url: String,
-    _child: Child,
+    child: Child,
 }
 
 // === impl ApiServerProcess ===
@@ -33,9 +33,23 @@ impl ApiServerProcess {
         let stdout = child.stdout.take().context("take the output of testbed-apiserver")?;
         let line = BufReader::new(stdout).lines().next_line().await;
         match line.context("read the URL of testbed-apiserver")? {
-            Some(url) => Ok(Self { url, _child: child }),
+            Some(url) => Ok(Self { url, child }),
             None => bail!("{} ended without printing a URL", binary.display()),
         }
+    }
+
+    /// As the administrator.
+    pub fn administrator(&self) -> Access {
+        Access {
+            url: self.url.clone(),
+            ca: None,
+            token: ADMIN_TOKEN.to_owned(),
+        }
+    }
+
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
     }
 }
 

@@ -1,10 +1,9 @@
 //! The figures as a table, with the goals beside them.
 
-use std::fmt::Write as _;
-
 use serde::Serialize;
 
 use super::figures::Figures;
+use super::line::{self, Goal, Line};
 use super::round::{Agent, Size, Straight};
 
 /// For many pods, as a multiple of the straight calls.
@@ -27,19 +26,6 @@ pub struct Measured {
     pub agent: Vec<Agent>,
 }
 
-/// One line of the table.
-#[derive(Debug, Clone, Serialize)]
-pub struct Line {
-    /// What was measured.
-    pub what: &'static str,
-    /// In what: `s`, `ms`, `MiB`, or nothing for a ratio.
-    pub unit: &'static str,
-    /// Median and range.
-    pub figures: Figures,
-    /// What the median should not exceed.
-    pub goal: Option<f64>,
-}
-
 // === impl Measured ===
 
 impl Measured {
@@ -57,11 +43,11 @@ impl Measured {
             )
         };
         let one = self.size.pods == 1;
-        let line = |what, unit, figures, goal| Line {
-            what,
+        let line = |what: &str, unit, figures, goal: Option<f64>| Line {
+            what: what.to_owned(),
             unit,
             figures,
-            goal,
+            goal: goal.map(Goal::AtMost),
         };
         vec![
             line("straight calls: last pod", "s", straight(|it| it.last), None),
@@ -122,58 +108,6 @@ impl Measured {
             (_, false) => format!("{pods} pods"),
             (_, true) => format!("{pods} pods, each with an emptyDir in memory"),
         };
-        let mut out = String::new();
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "{kind}; {} rounds", self.agent.len());
-        let _ = writeln!(out, "  {:36} {:>12} {:>21}  goal", "", "median", "range");
-        for line in self.lines() {
-            let _ = writeln!(out, "{line}");
-        }
-        out
-    }
-}
-
-// === impl Line ===
-
-impl std::fmt::Display for Line {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Figures { median, min, max } = self.figures;
-        let digits = if matches!(self.unit, "MiB" | "ms") { 1 } else { 3 };
-        let range = format!("{min:.digits$} - {max:.digits$}");
-        write!(f, "  {:36} {median:>8.digits$} {:3} {range:>21}", self.what, self.unit)?;
-        let Some(goal) = self.goal else { return Ok(()) };
-        let judged = if median <= goal { "met" } else { "missed" };
-        let goal = if self.unit.is_empty() {
-            format!("{goal:.2}")
-        } else {
-            format!("{goal} {}", self.unit)
-        };
-        write!(f, "  ≤ {goal}: {judged}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(unit: &'static str, median: f64, goal: f64) -> String {
-        let figures = Figures {
-            median,
-            min: 0.5,
-            max: 12.0,
-        };
-        let line = Line {
-            what: "it",
-            unit,
-            figures,
-            goal: Some(goal),
-        };
-        line.to_string()
-    }
-
-    #[test]
-    fn a_goal_is_met_up_to_its_value() {
-        assert!(line("", 1.1, 1.1).ends_with("≤ 1.10: met"));
-        assert!(line("ms", 2.01, 2.0).ends_with("≤ 2 ms: missed"));
+        line::table(&format!("{kind}; {} rounds", self.agent.len()), &self.lines())
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -51,28 +51,37 @@ impl AgentProcess {
         let kubeconfig = dir.join("kubeconfig");
         fs::write(&kubeconfig, stage.api.node_kubeconfig(&stage.node))
             .with_context(|| format!("write {}", kubeconfig.display()))?;
+        let dirs = stage.starter.dirs();
+        Self::launch(binary, &dir, |command| {
+            command
+                .arg("--kubeconfig")
+                .arg(&kubeconfig)
+                .args([
+                    "--node-name",
+                    &stage.node,
+                    "--cri-endpoint",
+                    &stage.containerd.endpoint(),
+                ])
+                .arg("--kubelet-root")
+                .arg(&dirs.kubelet_root)
+                .arg("--kubelet-config")
+                .arg(dirs.config_file())
+                .args(more);
+        })
+    }
+
+    /// Starts it with whatever arguments, on no stage; its state, its socket and its log are in `dir`.
+    pub fn launch(binary: &Path, dir: &Path, arguments: impl FnOnce(&mut Command)) -> Result<Self> {
         let (socket, log) = (dir.join("admin.sock"), dir.join("log"));
         let output = File::options().create(true).append(true).open(&log)?;
-        let dirs = stage.starter.dirs();
-        let child = Command::new(binary)
-            .arg("run")
-            .arg("--kubeconfig")
-            .arg(&kubeconfig)
-            .args([
-                "--node-name",
-                &stage.node,
-                "--cri-endpoint",
-                &stage.containerd.endpoint(),
-            ])
-            .arg("--kubelet-root")
-            .arg(&dirs.kubelet_root)
-            .arg("--kubelet-config")
-            .arg(dirs.config_file())
+        let mut command = Command::new(binary);
+        command.arg("run");
+        arguments(&mut command);
+        let child = command
             .arg("--state-dir")
             .arg(dir.join("state"))
             .arg("--socket")
             .arg(&socket)
-            .args(more)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -151,6 +160,11 @@ impl AgentProcess {
         let log = self.log();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    /// Whether it has ended by itself, and how.
+    pub fn has_ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().context("look after the agent")
     }
 
     /// Waits until it ends by itself, and returns its exit code.

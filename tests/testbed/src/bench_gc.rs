@@ -1,0 +1,274 @@
+//! The bench of the collector: direct deletion, kube-controller-manager and the agent clear the same ConfigMaps away, in
+//! turn, on the same control plane; and the agent alone meets a million objects on the API server in memory.
+//!
+//! `plan → trial → round (direct ⇄ manager ⇄ agent) → table`, `plan → scale → table`.
+
+#![allow(clippy::print_stdout, reason = "this is the bench's output")]
+
+pub mod collector;
+pub mod direct;
+pub mod field;
+pub mod gone;
+pub mod lists;
+pub mod objects;
+pub mod page;
+pub mod progress;
+pub mod scale;
+pub mod table;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tokio::time::Instant;
+
+use self::collector::Contender;
+use self::direct::Pace;
+use self::field::{Cascade, Field, Policy};
+use self::progress::thousands;
+use self::scale::Scale;
+use self::table::{Measured, Round};
+use crate::bench::load;
+
+/// The connections that are tried for each.
+const CONNECTIONS: [usize; 3] = [1, 2, 4];
+/// With so many they are tried, or with fewer if there are never as many.
+const TRIAL: u32 = 5000;
+/// More are deleted in the foreground only if asked for: it takes as long again.
+const FOREGROUND: u32 = 20_000;
+
+/// Who takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Direct deletion.
+    Direct,
+    /// kube-controller-manager.
+    Kcm,
+    /// The agent.
+    Agent,
+}
+
+/// What is measured, and with what.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How many dependents, one size after the other.
+    pub objects: Vec<u32>,
+    /// In the foreground, too, however many they are.
+    pub foreground: bool,
+    /// How often each takes its turn.
+    pub rounds: usize,
+    /// Who takes part.
+    pub only: Vec<Part>,
+    /// The requests of direct deletion at once, of which the best counts.
+    pub in_flight: Vec<usize>,
+    /// The workers of kube-controller-manager, each number a contender.
+    pub workers: Vec<u16>,
+    /// How many objects on the API server in memory; 0 for none of that.
+    pub scale: u32,
+    /// The agent's program.
+    pub agent: PathBuf,
+    /// The program of the API server in memory.
+    pub apiserver: PathBuf,
+    /// Where the figures go, beside the tables.
+    pub json: Option<PathBuf>,
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// Measures, and prints what was measured.
+    pub async fn run(&self) -> Result<()> {
+        ensure!(
+            self.rounds > 0 && !self.only.is_empty() && !self.objects.contains(&0) && !self.in_flight.contains(&0),
+            "no rounds, nobody who takes part, no objects or no requests: there is nothing to measure"
+        );
+        if self.has(Part::Agent) {
+            for program in [&self.agent, &self.apiserver] {
+                ensure!(program.is_file(), "there is no {}: build it first", program.display());
+            }
+        }
+        let begin = Instant::now();
+        let processors = std::thread::available_parallelism().map_or(0, usize::from);
+        let machine = format!("{processors} processors, load {} at the start", load()?);
+        println!("{machine}");
+        let (paces, measured) = self.all_sizes().await?;
+        let scale = if self.scale > 0 && self.has(Part::Agent) {
+            Some(Scale::measure(&self.agent, &self.apiserver, self.scale).await?)
+        } else {
+            None
+        };
+        println!("\n{machine}\n{METHOD}");
+        for measured in &measured {
+            println!("\n{}", measured.tables().trim_end());
+        }
+        if let Some(scale) = &scale {
+            for table in scale.tables() {
+                println!("\n{}", table.to_string().trim_end());
+            }
+        }
+        let minutes = begin.elapsed().as_secs_f64() / 60.0;
+        println!("\nLoad {} at the end, after {minutes:.1} minutes.", load()?);
+        let Some(file) = &self.json else { return Ok(()) };
+        let all = json!({
+            "machine": machine,
+            "connections": paces,
+            "sizes": measured.iter().map(summary).collect::<Vec<_>>(),
+            "scale": scale.as_ref().map(|scale| json!({"summary": scale.tables(), "figures": scale})),
+        });
+        write(file, &all)
+    }
+
+    fn has(&self, part: Part) -> bool {
+        self.only.contains(&part)
+    }
+
+    async fn all_sizes(&self) -> Result<(Vec<(Pace, f64)>, Vec<Measured>)> {
+        let Some(&least) = self.objects.iter().min() else {
+            return Ok((Vec::new(), Vec::new()));
+        };
+        let few = least.min(TRIAL);
+        let field = Field::start().await?;
+        let mut trials = Vec::new();
+        if self.has(Part::Direct) {
+            for &in_flight in &self.in_flight {
+                for connections in CONNECTIONS {
+                    let pace = Pace { in_flight, connections };
+                    let rate = field.direct(few, pace).await?;
+                    println!("trial: {}", told(few, pace, rate));
+                    trials.push((pace, rate));
+                }
+            }
+        }
+        let paces = best_paces(&self.in_flight, &trials);
+        let mut measured = Vec::new();
+        for &objects in &self.objects {
+            let mut rounds = Vec::new();
+            for round in 0..self.rounds {
+                println!(
+                    "{} ConfigMaps, round {} of {}",
+                    thousands(objects),
+                    round + 1,
+                    self.rounds
+                );
+                rounds.push(self.round(&field, objects, &paces, round).await?);
+            }
+            measured.push(Measured { objects, rounds });
+        }
+        Ok((trials, measured))
+    }
+
+    /// Each in turn; somebody else is first each time.
+    async fn round(&self, field: &Field, objects: u32, paces: &[Pace], number: usize) -> Result<Round> {
+        let mut round = Round::default();
+        let mut parts = self.only.clone();
+        parts.rotate_left(number % self.only.len());
+        for part in parts {
+            match part {
+                Part::Direct => {
+                    for &pace in paces {
+                        let rate = field.direct(objects, pace).await?;
+                        println!("  {}", told(objects, pace, rate));
+                        round.direct.push((pace, rate));
+                    }
+                }
+                Part::Kcm => {
+                    for policy in self.policies(objects) {
+                        for &workers in &self.workers {
+                            let name = format!("kube-controller-manager, {workers} workers");
+                            let contender = Contender::Manager(workers);
+                            let cascade = cascade(field, objects, policy, &contender, &name).await?;
+                            round.manager.entry(policy).or_default().insert(workers, cascade);
+                        }
+                    }
+                }
+                Part::Agent => {
+                    let contender = Contender::Agent(self.agent.clone(), field.agent().clone());
+                    for policy in self.policies(objects) {
+                        let cascade = cascade(field, objects, policy, &contender, "agent").await?;
+                        round.agent.insert(policy, cascade);
+                    }
+                }
+            }
+        }
+        Ok(round)
+    }
+
+    fn policies(&self, objects: u32) -> Vec<Policy> {
+        if objects <= FOREGROUND || self.foreground {
+            vec![Policy::Background, Policy::Foreground]
+        } else {
+            vec![Policy::Background]
+        }
+    }
+}
+
+async fn cascade(field: &Field, objects: u32, policy: Policy, contender: &Contender, name: &str) -> Result<Cascade> {
+    let cascade = field.cascade(objects, policy, contender).await;
+    let cascade = cascade.with_context(|| format!("{name}, {} {}", thousands(objects), policy.name()))?;
+    println!(
+        "  {name}, {}: {:.0}/s, {:.2} s CPU, {:.1} MiB, {:.1} at the peak; synced after {:.2} s, plain lists {:.2} s",
+        policy.name(),
+        cascade.rate,
+        cascade.cpu,
+        cascade.resident,
+        cascade.peak.max(cascade.peak_start),
+        cascade.start,
+        cascade.lists.seconds
+    );
+    Ok(cascade)
+}
+
+fn told(objects: u32, pace: Pace, rate: f64) -> String {
+    let Pace { in_flight, connections } = pace;
+    let objects = thousands(objects);
+    format!("direct deletion of {objects}, {in_flight} in flight, connections: {connections}: {rate:.0}/s")
+}
+
+/// For each number of requests at once, the connections that they did best with.
+fn best_paces(in_flight: &[usize], trials: &[(Pace, f64)]) -> Vec<Pace> {
+    let best = |&in_flight: &usize| {
+        let of_it = trials.iter().filter(move |(pace, _)| pace.in_flight == in_flight);
+        of_it
+            .max_by(|(_, one), (_, other)| one.total_cmp(other))
+            .map(|(pace, _)| *pace)
+    };
+    in_flight.iter().filter_map(best).collect()
+}
+
+const METHOD: &str = "\
+Direct: a client that deletes by name over HTTP/2, the best of three numbers of requests in flight. Manager:
+kube-controller-manager with its collector alone and no client limits. Agent: its collector alone. Each under a service
+account of kube-system, from the first deletion until a list shows none left. CPU: user and system time of the
+collector's process, from the owner's deletion until it is quiet. Resident: VmRSS once settled, and at its peak from the
+start until then, and from then on. Plain lists: metadata in protobuf, 500 a page, kinds in parallel.";
+
+fn summary(measured: &Measured) -> serde_json::Value {
+    let policies = measured.policies().into_iter();
+    let summary: Vec<_> = policies
+        .map(|policy| json!({"policy": policy, "lines": measured.lines(policy)}))
+        .collect();
+    json!({"summary": summary, "measured": measured})
+}
+
+fn write(file: &Path, all: &serde_json::Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(all)?;
+    fs::write(file, text + "\n").with_context(|| format!("write {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_in_flight_keeps_the_connections_that_it_did_best_with() {
+        let pace = |in_flight, connections| Pace { in_flight, connections };
+        let trials = [
+            (pace(20, 1), 1.0),
+            (pace(20, 2), 3.0),
+            (pace(20, 4), 2.0),
+            (pace(128, 1), 5.0),
+        ];
+        assert_eq!(best_paces(&[20, 64, 128], &trials), [pace(20, 2), pace(128, 1)]);
+    }
+}

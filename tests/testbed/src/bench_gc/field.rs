@@ -1,0 +1,181 @@
+//! Where all contenders run: one control plane, one namespace, each with an account of its own.
+
+use std::cell::Cell;
+
+use anyhow::{Context, Result, ensure};
+use http::Method;
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::collector::{Contender, until_quiet};
+use super::direct::{self, Pace};
+use super::gone;
+use super::lists::{self, Lists};
+use super::objects::Family;
+use crate::api::{Access, ApiServer as _};
+use crate::control_plane::ControlPlane;
+use crate::http2::{Http2, PROTOBUF};
+
+const NAMESPACE: &str = "bench-gc";
+/// The rights of the collector in kube-controller-manager.
+const ROLE: &str = "system:controller:generic-garbage-collector";
+/// Where the requests of controllers belong: who falls elsewhere is measured in another race.
+const FLOW_SCHEMA: &str = "kube-system-service-accounts";
+
+/// How dependents go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Policy {
+    /// After their owner.
+    Background,
+    /// Before their owner.
+    Foreground,
+}
+
+/// What one collector took for one family.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Cascade {
+    /// Seconds from the owner's deletion until nothing was left.
+    pub seconds: f64,
+    /// Dependents a second.
+    pub rate: f64,
+    /// Plain lists of what was there, just before it started.
+    pub lists: Lists,
+    /// Seconds from the start of its process until it had seen everything.
+    pub start: f64,
+    /// CPU seconds from the owner's deletion until it was quiet again.
+    pub cpu: f64,
+    /// Resident MiB before, settled.
+    pub resident: f64,
+    /// The most resident MiB until then.
+    pub peak_start: f64,
+    /// The most resident MiB from then on.
+    pub peak: f64,
+}
+
+/// The control plane, and who is known to it.
+pub struct Field {
+    plane: ControlPlane,
+    admin: Http2,
+    direct: Access,
+    agent: Access,
+    /// No name is used twice, so that nothing is left of one run in the next.
+    runs: Cell<u32>,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// As people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Background => "background",
+            Self::Foreground => "foreground",
+        }
+    }
+}
+
+// === impl Field ===
+
+impl Field {
+    /// Starts a control plane.
+    pub async fn start() -> Result<Self> {
+        let plane = ControlPlane::start().await?;
+        let namespace = json!({"metadata": {"name": NAMESPACE}});
+        plane.admin()?.create("/api/v1/namespaces", &namespace).await?.ok()?;
+        let direct = plane.account("direct-deletion", ROLE).await?;
+        let agent = plane.account("pod-teardown", ROLE).await?;
+        for access in [&direct, &agent] {
+            let schema = plane.flow_schema(access).await?;
+            ensure!(schema == FLOW_SCHEMA, "requests fall under the flow schema {schema}");
+        }
+        Ok(Self {
+            admin: Http2::connect(&plane.administrator(), 4).await?,
+            plane,
+            direct,
+            agent,
+            runs: Cell::new(0),
+        })
+    }
+
+    /// The account of the agent.
+    pub fn agent(&self) -> &Access {
+        &self.agent
+    }
+
+    /// Direct deletion: dependents a second.
+    pub async fn direct(&self, objects: u32, pace: Pace) -> Result<f64> {
+        let family = self.family(objects, false).await?;
+        let client = Http2::connect(&self.direct, pace.connections).await?;
+        let begin = Instant::now();
+        let gone = gone::until_left(&self.admin, &family.collection, objects, 0, begin);
+        let ((), gone) = tokio::try_join!(direct::delete(&client, &family, pace.in_flight), gone)?;
+        self.tidy().await?;
+        Ok(f64::from(objects) / gone.as_secs_f64())
+    }
+
+    /// A collector's cascade.
+    pub async fn cascade(&self, objects: u32, policy: Policy, contender: &Contender) -> Result<Cascade> {
+        let family = self.family(objects, true).await?;
+        let lists = self.lists().await?;
+        let begin = Instant::now();
+        let collector = contender.start(&self.plane).await?;
+        let start = begin.elapsed().as_secs_f64();
+        let usage = collector.usage()?;
+        let collected = async {
+            until_quiet(usage).await?;
+            let resident = usage.resident()?;
+            let peak_start = usage.peak()?;
+            usage.forget_peak()?;
+            let before = usage.cpu()?;
+            let begin = Instant::now();
+            self.delete(&family, policy).await?;
+            // The owner counts: in the foreground it goes last.
+            let gone = gone::until_left(&self.admin, &family.collection, objects, 0, begin).await?;
+            until_quiet(usage).await?;
+            Ok(Cascade {
+                lists,
+                seconds: gone.as_secs_f64(),
+                rate: f64::from(objects) / gone.as_secs_f64(),
+                start,
+                cpu: (usage.cpu()? - before).as_secs_f64(),
+                resident,
+                peak_start,
+                peak: usage.peak()?,
+            })
+        };
+        let cascade = collector.during(collected).await?;
+        collector.stop().await?;
+        self.tidy().await?;
+        Ok(cascade)
+    }
+
+    /// Plain lists of everything, the better of two ways: the first one also warms the server up for the second.
+    async fn lists(&self) -> Result<Lists> {
+        let collections = lists::collections(&self.direct).await?;
+        let one = lists::list(&self.direct, &collections, 1).await?;
+        let several = lists::list(&self.direct, &collections, 4).await?;
+        Ok(if one.seconds < several.seconds { one } else { several })
+    }
+
+    async fn family(&self, objects: u32, owned: bool) -> Result<Family> {
+        let run = self.runs.get() + 1;
+        self.runs.set(run);
+        Family::create(&self.admin, NAMESPACE, &format!("run-{run}"), objects, owned).await
+    }
+
+    async fn delete(&self, family: &Family, policy: Policy) -> Result<()> {
+        let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy});
+        let path = family.owner_path();
+        let answer = self
+            .admin
+            .send(Method::DELETE, &path, PROTOBUF, options.to_string().into());
+        answer.await?.ok().context("delete the owner")?;
+        Ok(())
+    }
+
+    /// Deleted objects stay in the store's history, which the next run would carry along.
+    async fn tidy(&self) -> Result<()> {
+        self.plane.forget_history().await.context("compact the store")
+    }
+}

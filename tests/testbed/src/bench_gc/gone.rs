@@ -1,0 +1,54 @@
+//! Until a list shows none left: the end of every way to delete, seen by the same eyes.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use tokio::time::{Instant, sleep};
+
+use super::page::Page;
+use super::progress::{Progress, thousands};
+use crate::http2::Http2;
+
+/// A list of one object costs next to nothing at this rate.
+const SELDOM: Duration = Duration::from_millis(100);
+/// When the end is near, so that the rate of a short run is not a matter of luck.
+const OFTEN: Duration = Duration::from_millis(20);
+/// When nothing goes for so long, nothing will.
+const STALLED: Duration = Duration::from_secs(90);
+
+/// Waits until at most `rest` objects are left of `total`, and returns when since `begin` a list first showed that.
+pub async fn until_left(client: &Http2, collection: &str, total: u32, rest: u32, begin: Instant) -> Result<Duration> {
+    let path = format!("{collection}?limit=1");
+    let mut progress = Progress::new("deleting", total);
+    let mut last = (u32::MAX, Instant::now());
+    loop {
+        let asked = begin.elapsed();
+        let left = Page::get(client, &path).await?.left();
+        if left <= rest {
+            // The list shows the state of a moment between asking and answering.
+            return Ok((asked + begin.elapsed()) / 2);
+        }
+        progress.at(total.saturating_sub(left));
+        if left < last.0 {
+            last = (left, Instant::now());
+        } else if last.1.elapsed() > STALLED {
+            bail!("{} are left, and none went in {STALLED:?}", thousands(left));
+        }
+        sleep(if near(left - rest, total) { OFTEN } else { SELDOM }).await;
+    }
+}
+
+fn near(left: u32, total: u32) -> bool {
+    left <= (total / 20).max(50)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_is_near_when_a_twentieth_is_left() {
+        assert!(near(250, 5000) && !near(251, 5000));
+        assert!(near(50, 100));
+    }
+}

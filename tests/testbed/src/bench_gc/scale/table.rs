@@ -1,0 +1,120 @@
+//! What a million objects cost, as a table.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{Scale, Seen};
+use crate::bench::figures::Figures;
+use crate::bench::line::{Goal, Line, table};
+
+/// For each object.
+const BYTES: f64 = 200.0;
+/// In a graph of any size an event takes as long; caches of a processor may miss more often in a large one.
+const EVENT: f64 = 1.5;
+/// The first of a million dependents go as fast as those of an owner that has no more, within what one run varies.
+const RATE: f64 = 0.9;
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// Lines, and above them what they are about.
+#[derive(Debug, Clone, Serialize)]
+pub struct Table {
+    title: String,
+    lines: Vec<Line>,
+}
+
+// === impl Scale ===
+
+impl Scale {
+    /// One for each arrangement.
+    pub fn tables(&self) -> Vec<Table> {
+        let small = vec![
+            line("resident with no objects", "MiB", [self.none], None),
+            line("event", "µs", self.few.event.clone(), None),
+        ];
+        let first = vec![line("deletion", "/s", self.first.rate, None)];
+        let large = [&self.shared, &self.half, &self.all].map(|seen| (seen, self.lines_of(seen)));
+        [(&self.few, small), (&self.first, first)]
+            .into_iter()
+            .chain(large)
+            .map(|(seen, lines)| Table {
+                title: format!("The agent and {} in memory", seen.crowd),
+                lines,
+            })
+            .collect()
+    }
+
+    fn lines_of(&self, seen: &Seen) -> Vec<Line> {
+        let few = Figures::of(self.few.event.iter().copied()).median;
+        let ratios = seen.event.iter().map(|event| event / few);
+        let bytes = (seen.resident - self.none) * MIB / f64::from(seen.crowd.objects);
+        let mut lines = vec![
+            line("start until synced", "s", [seen.start], None),
+            line("resident, settled", "MiB", [seen.resident], None),
+            line("resident, peak at the start", "MiB", [seen.peak_start], None),
+            line("resident, peak", "MiB", [seen.peak], None),
+            line("resident for each object", "B", [bytes], Some(Goal::AtMost(BYTES))),
+            line("event", "µs", seen.event.clone(), None),
+            line(
+                "event / event in the small graph",
+                "",
+                ratios,
+                Some(Goal::AtMost(EVENT)),
+            ),
+        ];
+        if let (Some(rate), Some(first)) = (seen.rate, self.first.rate) {
+            let goal = Some(Goal::AtLeast(RATE));
+            lines.push(line("deletion of the first ones", "/s", [rate], None));
+            lines.push(line("the same / of an owner of no more", "", [rate / first], goal));
+        }
+        lines
+    }
+}
+
+// === impl Table ===
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&table(&self.title, &self.lines))
+    }
+}
+
+fn line(what: &str, unit: &'static str, values: impl IntoIterator<Item = f64>, goal: Option<Goal>) -> Line {
+    Line {
+        what: what.to_owned(),
+        unit,
+        figures: Figures::of(values),
+        goal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::crowd::Crowd;
+    use super::*;
+
+    #[test]
+    fn only_what_objects_add_is_shared_out_among_them() {
+        let seen = |objects: u32, resident, rate| Seen {
+            crowd: Crowd::new(1, objects, objects),
+            start: 1.0,
+            resident,
+            peak_start: resident,
+            peak: resident,
+            event: vec![2.0, 3.0, 4.0],
+            rate,
+        };
+        let large = || seen(1_048_576, 210.0, Some(950.0));
+        let scale = Scale {
+            none: 10.0,
+            few: seen(10_000, 11.0, None),
+            first: seen(20_000, 12.0, Some(1000.0)),
+            shared: large(),
+            half: large(),
+            all: large(),
+        };
+        let text: String = scale.tables().iter().map(Table::to_string).collect();
+        assert!(text.contains("200 B") && text.contains("≤ 200 B: met"), "{text}");
+        assert!(text.contains("≥ 0.90: met") && text.contains("≤ 1.50: met"), "{text}");
+    }
+}

@@ -1,0 +1,279 @@
+//! The figures as tables, with the goals beside them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::direct::Pace;
+use super::field::{Cascade, Policy};
+use super::progress::thousands;
+use crate::bench::figures::Figures;
+use crate::bench::line::{Goal, Line, table};
+
+/// Of the rate of direct deletion.
+const BACKGROUND: f64 = 0.95;
+/// The same in the foreground, where the owner has to be asked for and let go as well.
+const FOREGROUND: f64 = 0.9;
+/// Of the CPU time of kube-controller-manager.
+const CPU: f64 = 0.1;
+/// Resident MiB, with as many dependents as this or more.
+const RESIDENT: f64 = 48.0;
+const MANY: u32 = 100_000;
+/// Of plain lists, as long as there are many objects to list.
+const START: f64 = 1.1;
+
+/// One round with so many objects: who took what.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Round {
+    /// Direct deletion: dependents a second.
+    pub direct: Vec<(Pace, f64)>,
+    /// kube-controller-manager, by its workers.
+    pub manager: BTreeMap<Policy, BTreeMap<u16, Cascade>>,
+    /// The agent.
+    pub agent: BTreeMap<Policy, Cascade>,
+}
+
+/// All rounds of one size.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measured {
+    /// How many dependents.
+    pub objects: u32,
+    /// Round by round.
+    pub rounds: Vec<Round>,
+}
+
+// === impl Round ===
+
+impl Round {
+    fn best_direct(&self) -> Option<f64> {
+        self.direct.iter().map(|(_, rate)| *rate).max_by(f64::total_cmp)
+    }
+
+    fn managers(&self, policy: Policy) -> impl Iterator<Item = (u16, &Cascade)> {
+        self.manager
+            .get(&policy)
+            .into_iter()
+            .flatten()
+            .map(|(workers, cascade)| (*workers, cascade))
+    }
+
+    fn best_manager(&self, policy: Policy) -> Option<&Cascade> {
+        let cascades = self.managers(policy).map(|(_, cascade)| cascade);
+        cascades.max_by(|one, other| one.rate.total_cmp(&other.rate))
+    }
+}
+
+// === impl Measured ===
+
+impl Measured {
+    /// What was done at all.
+    pub fn policies(&self) -> Vec<Policy> {
+        [Policy::Background, Policy::Foreground]
+            .into_iter()
+            .filter(|policy| {
+                *policy == Policy::Background
+                    || self
+                        .rounds
+                        .iter()
+                        .any(|round| round.agent.contains_key(policy) || round.manager.contains_key(policy))
+            })
+            .collect()
+    }
+
+    /// The table's lines.
+    pub fn lines(&self, policy: Policy) -> Vec<Line> {
+        let mut lines = self.direct_lines();
+        lines.extend(self.manager_lines(policy));
+        lines.extend(self.agent_lines(policy));
+        lines
+    }
+
+    fn direct_lines(&self) -> Vec<Line> {
+        let mut lines = Vec::new();
+        let first = self
+            .rounds
+            .first()
+            .map(|round| round.direct.clone())
+            .unwrap_or_default();
+        for (index, (pace, _)) in first.iter().enumerate() {
+            let what = format!(
+                "direct: {} in flight, connections: {}",
+                pace.in_flight, pace.connections
+            );
+            let rates = |round: &Round| Some(round.direct.get(index)?.1);
+            lines.extend(self.line(what, "/s", None, rates));
+        }
+        lines.extend(self.line("direct: best", "/s", None, Round::best_direct));
+        lines
+    }
+
+    fn manager_lines(&self, policy: Policy) -> Vec<Line> {
+        let mut lines = Vec::new();
+        let Some(first) = self.rounds.first() else { return lines };
+        for (workers, _) in first.managers(policy) {
+            let of = |round: &Round| round.manager.get(&policy)?.get(&workers).copied();
+            let rate = |round: &Round| Some(of(round)?.rate);
+            lines.extend(self.line(format!("manager, {workers} workers"), "/s", None, rate));
+            let ratio = |round: &Round| Some(of(round)?.rate / round.best_direct()?);
+            lines.extend(self.line(format!("manager, {workers} workers / direct"), "", None, ratio));
+            let cpu = |round: &Round| Some(of(round)?.cpu);
+            lines.extend(self.line(format!("manager, {workers} workers: CPU"), "s", None, cpu));
+        }
+        let best = |of: fn(&Cascade) -> f64| move |round: &Round| round.best_manager(policy).map(of);
+        for (what, unit, of) in [
+            (
+                "manager: resident, settled",
+                "MiB",
+                (|it| it.resident) as fn(&Cascade) -> f64,
+            ),
+            ("manager: resident, peak at the start", "MiB", |it| it.peak_start),
+            ("manager: resident, peak", "MiB", |it| it.peak),
+            ("manager: start until synced", "s", |it| it.start),
+        ] {
+            lines.extend(self.line(what, unit, None, best(of)));
+        }
+        lines
+    }
+
+    fn agent_lines(&self, policy: Policy) -> Vec<Line> {
+        let rate_goal = Goal::AtLeast(match policy {
+            Policy::Background => BACKGROUND,
+            Policy::Foreground => FOREGROUND,
+        });
+        let many = |goal| (self.objects >= MANY).then_some(goal);
+        let agent = |of: fn(&Cascade) -> f64| move |round: &Round| round.agent.get(&policy).map(of);
+        let resident = many(Goal::AtMost(RESIDENT));
+        [
+            self.line("agent", "/s", None, agent(|it| it.rate)),
+            self.line("agent / direct", "", Some(rate_goal), |round| {
+                Some(round.agent.get(&policy)?.rate / round.best_direct()?)
+            }),
+            self.line("agent / manager", "", None, |round| {
+                Some(round.agent.get(&policy)?.rate / round.best_manager(policy)?.rate)
+            }),
+            self.line("agent: CPU", "s", None, agent(|it| it.cpu)),
+            self.line("agent / manager: CPU", "", Some(Goal::AtMost(CPU)), |round| {
+                Some(round.agent.get(&policy)?.cpu / round.best_manager(policy)?.cpu)
+            }),
+            self.line("agent: resident, settled", "MiB", resident, agent(|it| it.resident)),
+            self.line(
+                "agent: resident, peak at the start",
+                "MiB",
+                resident,
+                agent(|it| it.peak_start),
+            ),
+            self.line("agent: resident, peak", "MiB", resident, agent(|it| it.peak)),
+            self.line("plain lists of everything", "s", None, |round| {
+                let any = round.agent.get(&policy).or_else(|| round.best_manager(policy))?;
+                Some(any.lists.seconds)
+            }),
+            self.line("agent: start until synced", "s", None, agent(|it| it.start)),
+            self.line(
+                "agent: start / plain lists",
+                "",
+                many(Goal::AtMost(START)),
+                agent(|it| it.start / it.lists.seconds),
+            ),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// Round by round: what drifts over the run is the same for both sides of a ratio.
+    fn line(
+        &self,
+        what: impl Into<String>,
+        unit: &'static str,
+        goal: Option<Goal>,
+        of: impl Fn(&Round) -> Option<f64>,
+    ) -> Option<Line> {
+        let values: Vec<f64> = self.rounds.iter().filter_map(of).collect();
+        (!values.is_empty()).then(|| Line {
+            what: what.into(),
+            unit,
+            figures: Figures::of(values),
+            goal,
+        })
+    }
+
+    /// For people.
+    pub fn tables(&self) -> String {
+        let tables = self.policies().into_iter().map(|policy| {
+            let (objects, rounds) = (thousands(self.objects), self.rounds.len());
+            let title = format!("{objects} ConfigMaps of one owner, {}; {rounds} rounds", policy.name());
+            table(&title, &self.lines(policy))
+        });
+        tables.collect::<Vec<_>>().join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench_gc::lists::Lists;
+
+    fn cascade(rate: f64, cpu: f64) -> Cascade {
+        Cascade {
+            lists: Lists {
+                seconds: 2.0,
+                objects: 100_000,
+                kinds: 50,
+            },
+            seconds: 1.0,
+            rate,
+            start: 2.1,
+            cpu,
+            resident: 40.0,
+            peak_start: 47.0,
+            peak: 49.0,
+        }
+    }
+
+    fn round(direct: [f64; 2], manager: f64, agent: f64) -> Round {
+        let pace = |in_flight| Pace {
+            in_flight,
+            connections: 2,
+        };
+        Round {
+            direct: vec![(pace(20), direct[0]), (pace(64), direct[1])],
+            manager: [(Policy::Background, [(20, cascade(manager, 40.0))].into())].into(),
+            agent: [(Policy::Background, cascade(agent, 4.0))].into(),
+        }
+    }
+
+    fn line(measured: &Measured, what: &str) -> String {
+        let lines = measured.lines(Policy::Background);
+        lines.into_iter().find(|line| line.what == what).unwrap().to_string()
+    }
+
+    #[test]
+    fn each_round_is_compared_with_its_own_best_direct_deletion() {
+        let rounds = vec![
+            round([1000.0, 2000.0], 1000.0, 1920.0),
+            round([500.0, 400.0], 250.0, 480.0),
+        ];
+        let measured = Measured {
+            objects: 100_000,
+            rounds,
+        };
+        assert!(line(&measured, "agent / direct").ends_with("0.960 - 0.960  ≥ 0.95: met"));
+        assert!(line(&measured, "manager, 20 workers / direct").ends_with("0.500 - 0.500"));
+        assert!(line(&measured, "agent / manager: CPU").ends_with("≤ 0.10: met"));
+        assert!(line(&measured, "agent: resident, peak").ends_with("≤ 48 MiB: missed"));
+        assert!(line(&measured, "agent: start / plain lists").ends_with("≤ 1.10: met"));
+    }
+
+    #[test]
+    fn who_did_not_run_has_no_lines() {
+        let mut round = round([1000.0, 2000.0], 1000.0, 1.0);
+        round.agent.clear();
+        let measured = Measured {
+            objects: 5000,
+            rounds: vec![round],
+        };
+        assert_eq!(measured.policies(), [Policy::Background]);
+        let lines = measured.lines(Policy::Background);
+        assert!(!lines.iter().any(|line| line.what.starts_with("agent")));
+    }
+}

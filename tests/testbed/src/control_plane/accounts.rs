@@ -1,0 +1,89 @@
+//! Service accounts of controllers that are started from outside: with their rights, and counted as those of a cluster
+//! are by what keeps requests fair. The administrator is exempt from that, which nobody in a cluster is.
+
+use anyhow::{Context, Result, ensure};
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::time;
+
+use super::{ControlPlane, POLL, START_TIMEOUT};
+use crate::api::Access;
+
+const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+const FLOWS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
+/// Longer than anything that is measured takes.
+const VALID_SECONDS: u32 = 86_400;
+
+impl ControlPlane {
+    /// A service account in kube-system with a ClusterRole of the bootstrap policy, and Leases there to lead by.
+    ///
+    /// It may do all that when this returns.
+    pub async fn account(&self, name: &str, cluster_role: &str) -> Result<Access> {
+        let create = async |path: &str, object: Value| -> Result<Value> {
+            let answer = self.admin.create(path, &object).await?;
+            Ok(answer.ok()?)
+        };
+        let metadata = json!({"name": name});
+        create(ACCOUNTS, json!({"metadata": metadata})).await?;
+        let role = |kind: &str, role: &str| {
+            json!({
+                "metadata": metadata,
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+                "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": name}],
+            })
+        };
+        let bindings = format!("{RBAC}/clusterrolebindings");
+        create(&bindings, role("ClusterRole", cluster_role)).await?;
+        let rules = json!([{
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "verbs": ["create", "get", "update", "delete"],
+        }]);
+        let local = format!("{RBAC}/namespaces/kube-system");
+        create(&format!("{local}/roles"), json!({"metadata": metadata, "rules": rules})).await?;
+        create(&format!("{local}/rolebindings"), role("Role", name)).await?;
+
+        let request = json!({"spec": {"expirationSeconds": VALID_SECONDS}});
+        let token = create(&format!("{ACCOUNTS}/{name}/token"), request).await?;
+        let token = token["status"]["token"].as_str().context("no token was issued")?;
+        let rights = time::timeout(START_TIMEOUT, self.until_authorized(token));
+        rights
+            .await
+            .with_context(|| format!("{name} was not given its rights"))??;
+        Ok(self.access(token.to_owned()))
+    }
+
+    /// The authorizer hears of roles and bindings by and by.
+    async fn until_authorized(&self, token: &str) -> Result<()> {
+        let client = self.admin.with_token(token);
+        for attributes in [
+            json!({"verb": "delete", "resource": "configmaps", "namespace": "default"}),
+            json!({"verb": "create", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-system"}),
+        ] {
+            let review = json!({"spec": {"resourceAttributes": attributes}});
+            loop {
+                let answer = client.create(REVIEWS, &review).await?;
+                if answer.status == StatusCode::CREATED && answer.ok()?["status"]["allowed"] == true {
+                    break;
+                }
+                time::sleep(POLL).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The name of the flow schema that the requests of this one fall under.
+    pub async fn flow_schema(&self, access: &Access) -> Result<String> {
+        let client = self.admin.with_token(&access.token);
+        let answer = client.list("/api/v1/configmaps", &[("limit", "1")]).await?;
+        let uid = answer.header("x-kubernetes-pf-flowschema-uid").to_owned();
+        ensure!(!uid.is_empty(), "the answer names no flow schema");
+        let schemas = self.admin.get(FLOWS).await?.ok()?;
+        let schemas = schemas["items"].as_array().context("no flow schemas")?;
+        let schema = schemas.iter().find(|schema| schema["metadata"]["uid"] == *uid);
+        let name = schema.and_then(|schema| schema["metadata"]["name"].as_str());
+        Ok(name.context("the flow schema is not in the list")?.to_owned())
+    }
+}
