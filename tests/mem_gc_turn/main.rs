@@ -7,3 +7,4 @@ mod cluster;
 mod chaos;
 mod others;
 mod passing_on;
+mod rights;
