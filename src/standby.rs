@@ -158,9 +158,9 @@ impl Turns {
         let mut election = Election::new(leases, &inner.identity, &inner.ground, &inner.notes);
         tokio::select! {
             () = stop => {}
-            // These go on for ever.
-            () = election.run() => {}
-            () = self.look_out(leases) => {}
+            // These go on for ever. Boxed, since they are large.
+            () = Box::pin(election.run()) => {}
+            () = Box::pin(self.look_out(leases)) => {}
             () = self.follow() => {}
         }
         let held = inner.ground.borrow().lease.is_ok();

@@ -16,10 +16,12 @@ use crate::{
     },
 };
 
+mod collector;
 mod node;
 mod row;
 mod server;
 
+pub use collector::collector_rights;
 use node::{journal, other_hands, runtime, socket};
 pub use row::{Row, Verdict, exit_code, table};
 use server::{Server, credentials};

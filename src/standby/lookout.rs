@@ -236,7 +236,7 @@ impl<'a> Lookout<'a> {
 
 /// Deletes all canaries but one, and returns the UIDs of those that lived until then.
 async fn swept(leases: Leases<'_>, but: Option<&Laid>) -> Result<Vec<String>, ApiError> {
-    let mut taken = Vec::new();
+    let (mut taken, mut failed) = (Vec::new(), None);
     for canary in leases.labelled(LABEL.0, LABEL.1).await? {
         let metadata = &canary["metadata"];
         let (Some(name), Some(uid)) = (metadata["name"].as_str(), metadata["uid"].as_str()) else {
@@ -245,11 +245,13 @@ async fn swept(leases: Leases<'_>, but: Option<&Laid>) -> Result<Vec<String>, Ap
         if but.is_some_and(|but| but.uid == uid) || !lives(metadata, uid) {
             continue;
         }
-        if leases.delete(name, uid).await? {
-            taken.push(uid.to_owned());
+        match leases.delete(name, uid).await {
+            Ok(true) => taken.push(uid.to_owned()),
+            Ok(false) => {}
+            Err(error) => failed = Some(error),
         }
     }
-    Ok(taken)
+    failed.map_or(Ok(taken), Err)
 }
 
 fn lives(metadata: &Value, uid: &str) -> bool {

@@ -100,7 +100,8 @@ async fn in_time<T>(
     path: &str,
     answer: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
-    timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
+    // Boxed, since a request takes kilobytes while it goes on.
+    timeout(PATIENCE, Box::pin(answer)).await.unwrap_or_else(|_| {
         Err(ApiError::Timeout {
             verb,
             path: path.to_owned(),

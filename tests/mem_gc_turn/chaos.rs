@@ -15,7 +15,8 @@ async fn something_happens(cluster: &Cluster, agents: &mut [Agent], dice: &mut D
         2 | 3 => drop(net(Net::Up)),
         4 => {
             let path = format!("{LEASES}/pod-teardown-gc");
-            cluster.admin.delete(&path, None).await.unwrap();
+            // A fault may meet it.
+            cluster.admin.delete(&path, None).await.ok();
         }
         5 => {
             let times = 1 + u32::try_from(dice.up_to(4)).unwrap();
@@ -35,11 +36,11 @@ async fn something_happens(cluster: &Cluster, agents: &mut [Agent], dice: &mut D
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_no_two_work_at_one_time_and_one_does_in_the_end() {
-    for seed in 0..16 {
+    for seed in 0..12 {
         let mut dice = Dice::new(seed);
         let cluster = Cluster::new().await;
         let mut agents = Vec::new();
-        for number in 0..4 {
+        for number in 0..6 {
             agents.push(cluster.agent(&format!("agent-{seed}-{number}"), GcFlag::Always).await);
         }
         let mut watcher = never_two(&agents.iter().collect::<Vec<_>>());

@@ -1,6 +1,6 @@
 //! Agents that take turns, each over a network of its own.
 
-use std::{fs, time::Duration};
+use std::{error::Error, fs, path::PathBuf, time::Duration};
 
 use pod_teardown::{
     api::MetadataClient,
@@ -17,8 +17,11 @@ use testbed::{
     rest::Client,
 };
 use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
     sync::{oneshot, watch},
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep},
@@ -145,9 +148,7 @@ impl Cluster {
         let server = self.api.url().trim_start_matches("http://").to_owned();
         let (net, weather) = watch::channel(Net::Up);
         let network = tokio::spawn(network(listener, server, weather));
-        let path = self.dir.path().join(name);
-        fs::write(&path, kubeconfig(&url, None, "admin", "admin")).unwrap();
-        let config = read_kubeconfig(&path).await.unwrap();
+        let (config, path) = self.credentials_at(name, &url).await;
         // Not random: an agent's pauses depend on it.
         let turns = Turns::new(name.to_owned(), mode, dry_run);
         let client = MetadataClient::new(&config, path, Effects::new(dry_run, turns.gate())).unwrap();
@@ -168,6 +169,17 @@ impl Cluster {
             stop: Some(stop),
             network,
         }
+    }
+
+    /// The administrator's, without a network in between.
+    pub async fn credentials(&self, name: &str) -> (kube::Config, PathBuf) {
+        self.credentials_at(name, &self.api.url()).await
+    }
+
+    async fn credentials_at(&self, name: &str, url: &str) -> (kube::Config, PathBuf) {
+        let path = self.dir.path().join(name);
+        fs::write(&path, kubeconfig(url, None, "admin", "admin")).unwrap();
+        (read_kubeconfig(&path).await.unwrap(), path)
     }
 
     pub async fn lease(&self, name: &str) -> Value {
@@ -223,8 +235,10 @@ impl Agent {
 
     /// Its process ends, and gives nothing back.
     pub async fn crash(&mut self) {
-        self.task.abort();
-        (&mut self.task).await.ok();
+        if !self.task.is_finished() {
+            self.task.abort();
+            (&mut self.task).await.ok();
+        }
     }
 
     /// It is stopped, and has time.
@@ -257,23 +271,33 @@ async fn network(listener: TcpListener, server: String, mut weather: watch::Rece
     }
 }
 
-/// Carries a connection's bytes. Those that it holds when the network hangs are carried when it does no more.
-async fn carried(mut client: TcpStream, server: String, mut weather: watch::Receiver<Net>) {
-    let (mut near, mut far) = tokio::io::duplex(1 << 16);
-    let mut server = TcpStream::connect(server).await.unwrap();
+/// Carries a connection's bytes. Those that come while the network hangs arrive when it does no more.
+async fn carried(client: TcpStream, server: String, weather: watch::Receiver<Net>) {
+    let server = TcpStream::connect(server).await.unwrap();
+    // Bytes that the kernel holds back would come after an age of the virtual clock.
+    for end in [&client, &server] {
+        end.set_nodelay(true).unwrap();
+    }
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
     tokio::select! {
-        _ = copy_bidirectional(&mut client, &mut near) => {}
-        () = async {
-            loop {
-                if *weather.borrow_and_update() == Net::Hangs {
-                    weather.changed().await.ok();
-                    continue;
-                }
-                tokio::select! {
-                    _ = copy_bidirectional(&mut far, &mut server) => return,
-                    _ = weather.changed() => {}
-                }
-            }
-        } => {}
+        _ = one_way(from_client, to_server, weather.clone()) => {}
+        _ = one_way(from_server, to_client, weather) => {}
+    }
+}
+
+async fn one_way(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut weather: watch::Receiver<Net>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        let count = from.read(&mut bytes).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        weather.wait_for(|net| *net != Net::Hangs).await?;
+        to.write_all(&bytes[..count]).await?;
     }
 }

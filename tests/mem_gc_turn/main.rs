@@ -1,9 +1,11 @@
 //! Whose turn it is to collect, with an API server in memory, on a clock that only these tests turn.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::print_stdout, reason = "shown when a test fails: the seed that repeats it")]
 
 mod cluster;
 
 mod chaos;
 mod others;
 mod passing_on;
+mod rights;

@@ -184,7 +184,7 @@ async fn answers_that_are_lost_while_a_canary_is_laid_do_no_harm() {
     }
     let one = cluster.agent("one", GcFlag::Auto).await;
     within(secs(200), || one.works()).await;
-    sleep(secs(200)).await;
+    sleep(secs(300)).await;
     assert!(one.works());
     assert_eq!(cluster.canaries().await.len(), 1);
 }

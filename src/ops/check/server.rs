@@ -216,7 +216,7 @@ fn certificate_end(pem: &[u8]) -> Result<Timestamp, String> {
     Err("no certificate in it".to_owned())
 }
 
-async fn answer<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+pub(super) async fn answer<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     timeout(PATIENCE, request).await.unwrap_or_else(|_| {
         Err(ApiError::Timeout {
             verb: "GET",

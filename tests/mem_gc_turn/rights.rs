@@ -1,0 +1,50 @@
+//! What `check` says of the collector's rights.
+
+use pod_teardown::{
+    api::MetadataClient,
+    node::effects::Effects,
+    ops::check::{Verdict, collector_rights},
+};
+use testbed::apiserver::faults::Fault;
+
+use crate::cluster::Cluster;
+
+async fn client(cluster: &Cluster) -> MetadataClient {
+    let (config, path) = cluster.credentials("check").await;
+    MetadataClient::new(&config, path, Effects::ungated()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_may_do_all_is_asked_for_each_verb_and_no_kind() {
+    let cluster = Cluster::new().await;
+    let rows = collector_rights(&client(&cluster).await).await;
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!(rows[0].verdict, Verdict::Ok, "{rows:?}");
+    let reviews = |path: &str| path.ends_with("/selfsubjectaccessreviews");
+    let requests = cluster.api.requests();
+    assert_eq!(requests.iter().filter(|it| reviews(&it.asked.path)).count(), 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_show_no_cluster_are_told_what_to_apply() {
+    for (code, verdict, remedy) in [
+        (403, Verdict::Failed, "deploy/gc-rbac.yaml"),
+        (401, Verdict::Failed, "renew them"),
+        (503, Verdict::Unreachable, "the network"),
+    ] {
+        let cluster = Cluster::new().await;
+        cluster.api.faults().inject(Fault::status(code).resource("namespaces"));
+        let rows = collector_rights(&client(&cluster).await).await;
+        assert_eq!((rows.len(), rows[0].verdict), (1, verdict), "{rows:?}");
+        assert!(rows[0].remedy.contains(remedy), "{rows:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_whose_server_is_away_is_named() {
+    let cluster = Cluster::new().await;
+    cluster.api.set_away("apps/v1", true);
+    let rows = collector_rights(&client(&cluster).await).await;
+    assert_eq!((rows.len(), rows[1].verdict), (2, Verdict::Warning), "{rows:?}");
+    assert!(rows[1].seen.contains("apps"), "{rows:?}");
+}
