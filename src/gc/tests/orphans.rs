@@ -92,11 +92,11 @@ fn an_orphan_that_is_being_deleted_itself_does_not_hold_its_owner() {
 
 #[test]
 fn whoever_owns_itself_does_not_wait_to_be_released() {
-    let mut world = family(&[("a", &["a"])]);
-    let mut collector = settled(&mut world);
-    world.delete(&apple("a"), Orphan);
-    collector.settle(&mut world);
-    assert_eq!(names(&world), [""; 0]);
+    let (mut graph, apples) = orchard();
+    let mut own = orphaning(1, 1);
+    own.owners = fruit(1, 1, &[1]).owners;
+    graph.observe(apples, &own);
+    assert_eq!(decide(&graph, node(&graph, 1)), Step::FinishOrphan);
 }
 
 #[test]
