@@ -229,6 +229,13 @@ fn a_place_that_was_given_to_another_is_told_apart() {
     assert!(graph.lives(one) && graph.is_it(one, was, at));
     graph.observe(apples, &fruit(2, 3, &[4]));
     assert!(!graph.lives(one) && !graph.is_it(one, was, at));
+    // The same place in the world, but another UID.
+    let mut successor = fruit(6, 4, &[3]);
+    successor.name = "a1".into();
+    graph.observe(apples, &successor);
+    assert_eq!(node(&graph, 6), one);
+    assert!(graph.lives(one) && !graph.is_it(one, was, at));
+    graph.vanished(apples, &uid(6));
     // The same UID, but elsewhere.
     let mut elsewhere = fruit(1, 4, &[3]);
     elsewhere.name = "elsewhere".into();
@@ -253,12 +260,14 @@ fn a_reference_to_where_it_is_not_is_told_from_one_to_what_is_not_there() {
         graph.vanished(apples, &uid(1));
         assert!(!graph.is_elsewhere(named));
     }
-    let (mut graph, _) = orchard();
-    let birches = graph.kinds.id("", BIRCH).unwrap();
-    graph.observe(birches, &fruit(2, 2, &[1]));
-    graph.observe(birches, &fruit(1, 3, &[]));
-    let named = graph.owners(node(&graph, 2)).next().unwrap().node;
-    assert!(!graph.is_elsewhere(named), "another kind");
+    for owners in [&[][..], &[9]] {
+        let (mut graph, _) = orchard();
+        let birches = graph.kinds.id("", BIRCH).unwrap();
+        graph.observe(birches, &fruit(2, 2, &[1]));
+        graph.observe(birches, &fruit(1, 3, owners));
+        let named = graph.owners(node(&graph, 2)).next().unwrap().node;
+        assert!(!graph.is_elsewhere(named), "another kind");
+    }
 }
 
 /// An apple `a` that a birch owns.
