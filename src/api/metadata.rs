@@ -236,10 +236,15 @@ impl MetadataClient {
         request: http::request::Builder,
         body: Bytes,
     ) -> Result<Bytes, ApiError> {
-        in_time(verb, path, async {
-            let response = self.begun(lane, verb, path, request, body).await?;
-            whole(verb, path, response).await
-        })
+        // Boxed, since a request takes kilobytes while it goes on.
+        in_time(
+            verb,
+            path,
+            Box::pin(async {
+                let response = self.begun(lane, verb, path, request, body).await?;
+                whole(verb, path, response).await
+            }),
+        )
         .await
     }
 

@@ -36,7 +36,7 @@ const UNSYNCED: Duration = Duration::from_secs(300);
 const HELD: Duration = Duration::from_secs(2);
 /// An owner that is there, but of a kind that cannot be watched, is asked for again: first, and at most.
 const UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
-/// References to owners of other namespaces that are remembered as told of.
+/// References to owners of other namespaces that are remembered as told of, and owners as confirmed.
 const REMEMBERED: usize = 4096;
 /// Decisions in a row before others have their turn.
 const IN_A_ROW: usize = 512;
@@ -416,7 +416,7 @@ impl Core {
                 let owners: Vec<NodeId> = self.graph.owners(id).map(|link| link.node).collect();
                 self.report(id, &owners);
                 let target = self.target(id)?;
-                if self.canary.as_ref().is_some_and(|canary| canary.is_canary(&target.uid)) {
+                if self.is_canary(&target, &owners) {
                     return None;
                 }
                 Some(Work::Delete {
@@ -439,6 +439,14 @@ impl Core {
                 Some(Work::Finish { target, finalizer })
             }
         }
+    }
+
+    /// It is there to see whether another collector deletes it. Before its own UID is known, that of its owner is.
+    fn is_canary(&self, target: &Target, owners: &[NodeId]) -> bool {
+        let Some(canary) = &self.canary else {
+            return false;
+        };
+        canary.is_canary(&target.uid) || owners.iter().any(|&owner| canary.is_canary(&self.graph.uid(owner)))
     }
 
     /// Another of its references names the UID of one that goes out: they cannot be told apart by it.
@@ -518,19 +526,21 @@ impl Core {
         Some(Target {
             id,
             kind: node.kind,
+            namespace: node.namespace,
             path,
             group: group.to_owned(),
             kind_name: self.graph.kinds.kind(node.kind).to_owned(),
             plural: plural.clone(),
             name: node.name.to_string(),
             uid: self.graph.uid(id),
+            key: node.uid,
             version: node.version,
         })
     }
 
     /// An answer shows the object as it is.
     pub fn answered(&mut self, target: &Target, object: &Observed) -> Shown {
-        if !self.graph.lives(target.id) || self.graph.uid(target.id) != target.uid {
+        if !self.graph.is_it(target.id, target.key, target.at()) {
             return Shown::Settled;
         }
         if object.uid != target.uid {
@@ -550,7 +560,11 @@ impl Core {
             Answer::Taken => {
                 let node = self.graph.node(target.id);
                 if node.state.waits() && object.version.parse() == Ok(node.version) {
-                    self.confirmed.insert(target.id, node.version);
+                    let version = node.version;
+                    if self.confirmed.len() >= REMEMBERED {
+                        self.confirmed.clear();
+                    }
+                    self.confirmed.insert(target.id, version);
                 }
                 Shown::Settled
             }
@@ -564,8 +578,8 @@ impl Core {
 
     /// An answer shows that it is not there.
     pub fn absent(&mut self, target: &Target) {
-        self.confirmed.remove(&target.id);
-        if self.graph.lives(target.id) && self.graph.uid(target.id) == target.uid {
+        if self.graph.is_it(target.id, target.key, target.at()) {
+            self.confirmed.remove(&target.id);
             self.graph.absent(target.id);
         }
     }

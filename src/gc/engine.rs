@@ -15,8 +15,6 @@ use crate::api::{ApiError, MetadataClient};
 
 /// Without anything to do, it is looked at the clock so often.
 const IDLE: Duration = Duration::from_secs(60);
-/// An answer that the watch has overtaken is asked for again after this.
-const OVERTAKEN: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
 pub struct Engine {
@@ -143,9 +141,7 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
             let shown = core.answered(target, &object);
             match shown {
                 Shown::Settled => core.queue.done(hint, now),
-                Shown::Overtaken => core
-                    .queue
-                    .retry(hint, "the watch has told more already", Some(OVERTAKEN), now),
+                Shown::Overtaken => core.queue.retry(hint, "the watch has told more already", None, now),
                 Shown::Unwatched => {
                     let pause = Core::unwatched_pause(core.queue.tries(hint));
                     core.queue

@@ -283,10 +283,15 @@ impl Graph {
         // However old the news, it is there.
         state.set(State::UNSEEN, false);
         state.set(State::ROUND, round);
+        if before.is_in_question() && node.dependents > 0 {
+            // Whoever depends on it was left alone until it was known.
+            self.hints.push(Hint::Dependents(id));
+        }
         if before.has(State::OBSERVED) && version < node.version {
             return;
         }
         node.version = version;
+        let state = &mut node.state;
         state.set(State::OBSERVED, true);
         state.set(State::ABSENT, false);
         state.set(State::DELETING, object.deleting);

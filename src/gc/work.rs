@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::{
     decide::Policy,
-    graph::{NodeId, Observed},
+    graph::{Coordinates, NodeId, Observed, SpaceId},
     kinds::KindId,
+    uid::Uid,
     wire,
 };
 use crate::api::{ApiError, MetadataClient, Written};
@@ -23,6 +24,8 @@ pub struct Target {
     pub id: NodeId,
     /// Its kind.
     pub kind: KindId,
+    /// Its namespace.
+    pub namespace: SpaceId,
     /// Where it is.
     pub path: String,
     /// API group.
@@ -35,6 +38,8 @@ pub struct Target {
     pub name: String,
     /// UID.
     pub uid: String,
+    /// The same, as the graph knows it.
+    pub key: Uid,
     /// The version that was decided on; 0 if it was never seen.
     pub version: u64,
 }
@@ -308,6 +313,19 @@ fn is_success(answer: &[u8]) -> bool {
         kind: std::borrow::Cow<'a, str>,
     }
     serde_json::from_slice::<Answer<'_>>(answer).is_ok_and(|answer| answer.kind == "Status")
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Where it stands.
+    pub fn at(&self) -> Coordinates<'_> {
+        Coordinates {
+            kind: self.kind,
+            namespace: self.namespace,
+            name: &self.name,
+        }
+    }
 }
 
 // === impl Work ===
