@@ -38,7 +38,7 @@ const VERB: &str = "GET";
 
 type Sender = http2::SendRequest<Full<Bytes>>;
 type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
-type Lane = tokio::sync::Mutex<Option<Sender>>;
+type Lane = tokio::sync::Mutex<Option<Open>>;
 
 /// The cluster that connections lead to: that of the first one.
 #[derive(Debug, Default)]
@@ -48,15 +48,19 @@ pub(crate) struct Cluster(Mutex<Option<String>>);
 pub(super) struct Lanes {
     server: Uri,
     connector: HttpsConnector<HttpConnector>,
-    /// Says who asks, and sends over the connection that the request carries.
-    stack: Stack,
+    /// Whose connections they are.
+    config: kube::Config,
     cluster: Arc<Cluster>,
     open: Mutex<Vec<Arc<Lane>>>,
 }
 
-/// The connection that a request goes over.
+/// An open connection.
 #[derive(Clone)]
-struct Over(Sender);
+struct Open {
+    sender: Sender,
+    /// Says who asks, and sends.
+    stack: Stack,
+}
 
 #[derive(Deserialize)]
 struct Namespace {
@@ -104,20 +108,10 @@ impl Lanes {
                 .map_err(|error| kube::Error::Service(Box::new(error)))?;
             builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
         }
-        let send = service_fn(|mut request: Request<Full<Bytes>>| async move {
-            let over = request.extensions_mut().remove::<Over>();
-            let Over(mut sender) = over.ok_or("a request without a connection")?;
-            Ok::<_, BoxError>(sender.send_request(request).await?)
-        });
-        let stack = ServiceBuilder::new()
-            .option_layer(config.auth_layer()?)
-            .layer(config.extra_headers_layer()?)
-            .map_err(BoxError::from)
-            .service(send);
         Ok(Self {
             server: config.cluster_url.clone(),
             connector: builder.enable_http2().wrap_connector(tcp),
-            stack: BoxCloneSyncService::new(stack),
+            config: config.clone(),
             cluster,
             open: Mutex::default(),
         })
@@ -132,8 +126,8 @@ impl Lanes {
         request: http::request::Builder,
         body: Bytes,
     ) -> Result<Response<Incoming>, ApiError> {
-        let sender = self.sender(lane).await.map_err(|error| error.of(verb, path))?;
-        let sent = self.send_over(sender, path, request, body).await;
+        let open = self.open(lane).await.map_err(|error| error.of(verb, path))?;
+        let sent = self.send_over(open, path, request, body).await;
         sent.map_err(|error| ApiError::Unreachable {
             verb,
             path: path.to_owned(),
@@ -143,15 +137,13 @@ impl Lanes {
 
     async fn send_over(
         &self,
-        sender: Sender,
+        mut open: Open,
         path: &str,
         request: http::request::Builder,
         body: Bytes,
     ) -> Result<Response<Incoming>, BoxError> {
-        let mut request = request.uri(self.uri(path)).body(Full::new(body))?;
-        request.extensions_mut().insert(Over(sender));
-        let mut stack = self.stack.clone();
-        stack.ready().await?.call(request).await
+        let request = request.uri(self.uri(path)).body(Full::new(body))?;
+        open.stack.ready().await?.call(request).await
     }
 
     fn uri(&self, path: &str) -> String {
@@ -162,7 +154,7 @@ impl Lanes {
     }
 
     /// An open connection. Others that want the same one wait while it is opened.
-    async fn sender(&self, number: usize) -> Result<Sender, NotOpened> {
+    async fn open(&self, number: usize) -> Result<Open, NotOpened> {
         let lane = {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             while open.len() <= number {
@@ -171,19 +163,19 @@ impl Lanes {
             Arc::clone(&open[number])
         };
         let mut lane = lane.lock().await;
-        if let Some(sender) = lane.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(sender.clone());
+        if let Some(open) = lane.as_ref().filter(|open| !open.sender.is_closed()) {
+            return Ok(open.clone());
         }
         *lane = None;
         let opened = timeout(OPENING, self.opened()).await;
-        let sender = opened.unwrap_or_else(|_| Err(format!("no connection within {OPENING:?}").into()));
-        let sender = sender.map_err(|error| NotOpened::Connection(chain(&*error)))?;
-        let proof = timeout(PROOF, self.prove(sender.clone())).await;
+        let open = opened.unwrap_or_else(|_| Err(format!("no connection within {OPENING:?}").into()));
+        let open = open.map_err(|error| NotOpened::Connection(chain(&*error)))?;
+        let proof = timeout(PROOF, self.prove(open.clone())).await;
         proof.unwrap_or_else(|_| Err(NotOpened::Connection(format!("no proof within {PROOF:?}"))))?;
-        Ok(lane.insert(sender).clone())
+        Ok(lane.insert(open).clone())
     }
 
-    async fn opened(&self) -> Result<Sender, BoxError> {
+    async fn opened(&self) -> Result<Open, BoxError> {
         let mut connector = self.connector.clone();
         let connection = connector.ready().await?.call(self.server.clone()).await?;
         if self.server.scheme_str() == Some("https") && !connection.connected().is_negotiated_h2() {
@@ -203,16 +195,26 @@ impl Lanes {
                 tracing::debug!(%error, "Connection to the API server ended");
             }
         }));
-        Ok(sender)
+        let over = sender.clone();
+        let send = service_fn(move |request: Request<Full<Bytes>>| {
+            let mut over = over.clone();
+            async move { Ok::<_, BoxError>(over.send_request(request).await?) }
+        });
+        let stack = ServiceBuilder::new()
+            .option_layer(self.config.auth_layer()?)
+            .layer(self.config.extra_headers_layer()?)
+            .map_err(BoxError::from)
+            .service(send);
+        Ok(Open {
+            sender,
+            stack: BoxCloneSyncService::new(stack),
+        })
     }
 
-    async fn prove(&self, sender: Sender) -> Result<(), NotOpened> {
+    async fn prove(&self, open: Open) -> Result<(), NotOpened> {
         let request = Request::get("/").header(header::ACCEPT, "application/json");
         let lost = |error: BoxError| NotOpened::Connection(chain(&*error));
-        let response = self
-            .send_over(sender, PATH, request, Bytes::new())
-            .await
-            .map_err(lost)?;
+        let response = self.send_over(open, PATH, request, Bytes::new()).await.map_err(lost)?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, LARGEST).collect().await.map_err(lost)?.to_bytes();
         if !head.status.is_success() {
