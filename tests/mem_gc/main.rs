@@ -3,5 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod cascades;
+mod defects;
 mod pages;
+mod safety;
+mod things;
 mod world;
