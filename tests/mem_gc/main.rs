@@ -5,6 +5,8 @@
 mod cascades;
 mod defects;
 mod pages;
+mod random;
 mod safety;
+mod scenarios;
 mod things;
 mod world;
