@@ -165,7 +165,12 @@ impl Judge {
         if was.owners.is_empty() {
             return Some("it has no owners".to_owned());
         }
-        let solid = |world: &World, owner: &Owner| found(world, owner).filter(|it| !it.waits()).map(|it| it.deleting);
+        // Whoever is released from one that orphans is judged by its other owners alone.
+        let solid = |world: &World, owner: &Owner| {
+            found(world, owner)
+                .filter(|it| !it.waits() && !it.orphans())
+                .map(|it| it.deleting)
+        };
         for owner in &was.owners {
             let (then, now) = (solid(&self.before, owner), solid(world, owner));
             if then.is_some() && then == now && self.deleted.as_ref() != Some(&owner.uid) {
