@@ -1,8 +1,10 @@
 //! HTTP/2: many requests over few connections, which are opened when they are needed. Each shows, before anything else goes
-//! over it, that it leads to the same cluster as all others: what one cluster shows proves nothing of another's objects.
+//! over it, that it leads to the same cluster as all others: what one cluster shows proves nothing of another's objects. And
+//! that the cluster's store was not put back to an older state, where somebody remembers what it held.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    num::ParseIntError,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -17,7 +19,7 @@ use hyper_util::{
 };
 use kube::client::ConfigExt as _;
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 use tower::{BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
 use super::{ApiError, connection::chain, proven::retry_after};
@@ -31,8 +33,8 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// What a server may send ahead of what was read: of one answer, and of all over one connection.
 const STREAM_AHEAD: u32 = 256 << 10;
 const AHEAD: u32 = 1 << 20;
-/// What tells clusters apart: the UID of this namespace.
-const PATH: &str = "/api/v1/namespaces/kube-system";
+/// What tells clusters apart is the UID of this namespace. A list shows besides how far the store is.
+const PATH: &str = "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system";
 const LARGEST: usize = 1 << 20;
 const VERB: &str = "GET";
 
@@ -42,7 +44,16 @@ type Lane = tokio::sync::Mutex<Option<Open>>;
 
 /// The cluster that connections lead to: that of the first one.
 #[derive(Debug, Default)]
-pub(crate) struct Cluster(Mutex<Option<String>>);
+pub(crate) struct Cluster {
+    uid: Mutex<Option<String>>,
+    /// The highest version that its store was seen at, while somebody follows it.
+    version: Mutex<Option<u64>>,
+    put_back: watch::Sender<Option<String>>,
+}
+
+/// While it is held, no connection is used that leads to an older state of the store than was seen before.
+#[derive(Debug)]
+pub struct StoreFollowed(Arc<Cluster>);
 
 /// Connections by number. Whoever shares one waits for its turn when the server allows no more requests over it.
 pub(super) struct Lanes {
@@ -63,6 +74,18 @@ struct Open {
 }
 
 #[derive(Deserialize)]
+struct Namespaces {
+    metadata: ListMetadata,
+    items: Vec<Namespace>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMetadata {
+    resource_version: String,
+}
+
+#[derive(Deserialize)]
 struct Namespace {
     metadata: Metadata,
 }
@@ -76,7 +99,7 @@ struct Metadata {
 
 impl Cluster {
     fn judge(&self, uid: &str) -> Result<(), String> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.uid.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_with(|| uid.to_owned());
         if known == uid {
             Ok(())
@@ -86,6 +109,51 @@ impl Cluster {
                  is meant, start the agent again"
             ))
         }
+    }
+}
+
+impl Cluster {
+    /// From now on it is remembered how far the store is.
+    pub(super) fn follow_store(self: &Arc<Self>) -> StoreFollowed {
+        *self.version() = Some(0);
+        self.put_back.send_replace(None);
+        StoreFollowed(Arc::clone(self))
+    }
+
+    /// Its store shows itself at this version.
+    pub(super) fn store_is_at(&self, version: u64) -> Result<(), String> {
+        let mut highest = self.version();
+        match *highest {
+            Some(known) if version < known => {
+                let why = format!("the store is at version {version}, where it was at {known} before: it was put back");
+                self.put_back.send_replace(Some(why.clone()));
+                Err(why)
+            }
+            Some(_) => {
+                *highest = Some(version);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn version(&self) -> MutexGuard<'_, Option<u64>> {
+        self.version.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl StoreFollowed ===
+
+impl StoreFollowed {
+    /// Why the store must have been put back, once it has.
+    pub fn put_back(&self) -> watch::Receiver<Option<String>> {
+        self.0.put_back.subscribe()
+    }
+}
+
+impl Drop for StoreFollowed {
+    fn drop(&mut self) {
+        *self.0.version() = None;
     }
 }
 
@@ -222,11 +290,16 @@ impl Lanes {
             let refused = ApiError::refused(VERB, PATH, head.status.as_u16(), retry_after, &body);
             return Err(NotOpened::Refused(refused));
         }
-        let namespace: Namespace =
-            serde_json::from_slice(&body).map_err(|error| NotOpened::Connection(error.to_string()))?;
-        self.cluster
-            .judge(&namespace.metadata.uid)
-            .map_err(NotOpened::OtherCluster)
+        let unreadable = |error: &dyn std::fmt::Display| NotOpened::Connection(format!("{VERB} {PATH}: {error}"));
+        let shown: Namespaces = serde_json::from_slice(&body).map_err(|error| unreadable(&error))?;
+        let [namespace] = &*shown.items else {
+            return Err(unreadable(&"it does not show the one namespace"));
+        };
+        let version = shown.metadata.resource_version.parse();
+        let version = version.map_err(|error: ParseIntError| unreadable(&error))?;
+        let judged = self.cluster.judge(&namespace.metadata.uid);
+        let judged = judged.and_then(|()| self.cluster.store_is_at(version));
+        judged.map_err(NotOpened::WrongWorld)
     }
 }
 
@@ -236,8 +309,8 @@ enum NotOpened {
     Connection(String),
     /// The server did not show which cluster it is of.
     Refused(ApiError),
-    /// It leads to another cluster.
-    OtherCluster(String),
+    /// It leads to another cluster, or to an older state of it.
+    WrongWorld(String),
 }
 
 // === impl NotOpened ===
@@ -254,7 +327,7 @@ impl NotOpened {
                 retry_after: why.retry_after(),
                 code: why.code(),
             },
-            Self::OtherCluster(cause) => ApiError::Held { verb, path, cause },
+            Self::WrongWorld(cause) => ApiError::Held { verb, path, cause },
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{
     client::escape,
     connection::{chain, in_time},
     credentials::Credentials,
-    lanes::{Cluster, Lanes},
+    lanes::{Cluster, Lanes, StoreFollowed},
     proven::retry_after,
 };
 use crate::node::effects::{Effect, Effects};
@@ -42,6 +42,7 @@ pub enum Lane {
 #[derive(Clone)]
 pub struct MetadataClient {
     credentials: Arc<Credentials<Arc<Lanes>>>,
+    cluster: Arc<Cluster>,
     effects: Effects,
 }
 
@@ -93,9 +94,11 @@ impl MetadataClient {
     /// A client with the identity in `config`, which was read from `kubeconfig`.
     pub fn new(config: &kube::Config, kubeconfig: PathBuf, effects: Effects) -> Result<Self, kube::Error> {
         let cluster = Arc::new(Cluster::default());
-        let make = move |config: &kube::Config| Lanes::new(config, Arc::clone(&cluster)).map(Arc::new);
+        let same = Arc::clone(&cluster);
+        let make = move |config: &kube::Config| Lanes::new(config, Arc::clone(&same)).map(Arc::new);
         Ok(Self {
             credentials: Arc::new(Credentials::new(config, kubeconfig, Box::new(make))?),
+            cluster,
             effects,
         })
     }
@@ -103,6 +106,19 @@ impl MetadataClient {
     /// The gate that writes pass.
     pub fn effects(&self) -> &Effects {
         &self.effects
+    }
+
+    /// From now on, and as long as what is returned is held, no connection is used that leads to an older state of the store
+    /// than was seen before.
+    pub fn follow_store(&self) -> StoreFollowed {
+        self.cluster.follow_store()
+    }
+
+    /// A list of namespaces shows the store at this version.
+    pub fn store_is_at(&self, version: u64) {
+        if let Err(why) = self.cluster.store_is_at(version) {
+            tracing::warn!(why, "The API server shows an older state");
+        }
     }
 
     /// A document, or nothing if it is still the one with this tag.

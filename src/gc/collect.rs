@@ -35,6 +35,8 @@ const PIECE: Duration = Duration::from_secs(60);
 /// Collects with what `client` may do, from nothing, until all that is known has to be forgotten; returns why.
 pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     let mut lost = shared.lost.subscribe();
+    let store = client.follow_store();
+    let mut put_back = store.put_back();
     let discovery = Round {
         client: client.clone(),
         shared: Arc::clone(&shared),
@@ -43,12 +45,21 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         discovered: BTreeSet::new(),
     };
     let engine = Engine { client, shared };
-    let _engine = AbortOnDropHandle::new(tokio::spawn(engine.run()));
-    let _discovery = AbortOnDropHandle::new(tokio::spawn(discovery.run()));
-    match lost.wait_for(Option::is_some).await {
-        Ok(why) => why.clone().unwrap_or_default(),
-        Err(_) => "the collector has ended".to_owned(),
+    let engine = AbortOnDropHandle::new(tokio::spawn(engine.run()));
+    let discovery = AbortOnDropHandle::new(tokio::spawn(discovery.run()));
+    let why = tokio::select! {
+        // A list or watch shows a state of its kind that is older than what is known.
+        why = lost.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
+        // A connection leads to a store that is older than it was.
+        why = put_back.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
+    };
+    // As long as anything is under way, nothing may go over such a connection.
+    for task in [engine, discovery] {
+        task.abort();
+        drop(task.await);
     }
+    drop(store);
+    why.unwrap_or_else(|| "the collector has ended".to_owned())
 }
 
 /// Follows what discovery finds, round after round.
@@ -85,8 +96,8 @@ impl Round {
                 Err(error) => {
                     self.shared.with(|core| {
                         core.counts.failed("discovery", &error);
-                        if core.undiscovered.is_some() {
-                            core.undiscovered = Some(error.to_string());
+                        if core.is_undiscovered() {
+                            core.set_undiscovered(Some(error.to_string()));
                         }
                     });
                     tracing::warn!(%error, "Discovery failed; what was known before still counts");
@@ -119,7 +130,7 @@ impl Round {
         self.discovered.extend(in_full);
         let unknown = found.failed.iter().find(|(group, _)| !self.discovered.contains(*group));
         let undiscovered = unknown.map(|(group, why)| format!("the kinds of {group} are not known: {why}"));
-        self.shared.with(|core| core.undiscovered = undiscovered);
+        self.shared.with(|core| core.set_undiscovered(undiscovered));
     }
 
     /// A kind is served: it is watched, if it is to be.
@@ -157,6 +168,7 @@ impl Round {
             let progress = core.watched.get(&id).map_or(0, |watched| watched.progress);
             let watched = Watched {
                 resource: resource.clone(),
+                begun: Instant::now(),
                 synced: false,
                 progress,
                 told: None,
@@ -199,12 +211,15 @@ impl Round {
     /// A store that was put back to an older state goes on from there, and a watch may never tell.
     async fn look_at_store(&self) {
         match self.store_version().await {
-            Ok(version) => self.shared.store_is_at("namespaces", &version),
+            Ok(version) => {
+                self.client.store_is_at(version);
+                self.shared.store_is_at("namespaces", version);
+            }
             Err(error) => tracing::debug!(%error, "The store was not looked at"),
         }
     }
 
-    async fn store_version(&self) -> Result<String, ApiError> {
+    async fn store_version(&self) -> Result<u64, ApiError> {
         let mut pieces = self
             .client
             .pieces(Lane::Question, "LIST", NAMESPACES, wire::LIST)
@@ -214,6 +229,6 @@ impl Round {
             page.read(&piece, |_| ()).map_err(|error| pieces.unreadable(error))?;
         }
         let end = page.finish(|_| ()).map_err(|error| pieces.unreadable(error))?;
-        Ok(end.version)
+        end.version.parse().map_err(|error| pieces.unreadable(error))
     }
 }

@@ -19,7 +19,7 @@ use super::{
     kinds::{KindId, Resource, Scope},
     queue::Queue,
     wire::WatchEvent,
-    work::{Target, Work},
+    work::{Owner, Target, Work},
 };
 use crate::{
     api::{ApiError, escape},
@@ -61,13 +61,11 @@ pub struct Core {
     pub queue: Queue,
     /// The kinds that are watched.
     pub watched: BTreeMap<KindId, Watched>,
-    /// Why there may be kinds that nobody knows of; nothing if discovery told all.
-    pub undiscovered: Option<String>,
+    /// Why there may be kinds that nobody knows of, and since when; nothing if discovery told all.
+    undiscovered: Option<(String, Instant)>,
     /// What was done.
     pub counts: Counts,
     unsynced: UnsyncedFlag,
-    /// Since when some kind could not be seen.
-    unsynced_since: Option<Instant>,
     /// Owners of which a live answer has shown at this version that they wait for their dependents.
     confirmed: HashMap<NodeId, u64>,
     /// Kinds that refuse strategic merge patches.
@@ -84,6 +82,8 @@ pub struct Core {
 pub struct Watched {
     /// Where it is served.
     pub resource: Resource,
+    /// Since when it is to be watched there.
+    pub begun: Instant,
     /// Its first list is complete.
     pub synced: bool,
     /// The highest resourceVersion that it told.
@@ -112,10 +112,9 @@ impl Shared {
                 graph: Graph::default(),
                 queue: Queue::default(),
                 watched: BTreeMap::new(),
-                undiscovered: Some("discovery has not been answered yet".to_owned()),
+                undiscovered: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
                 counts: Counts::default(),
                 unsynced,
-                unsynced_since: Some(Instant::now()),
                 confirmed: HashMap::new(),
                 plain: HashSet::new(),
                 misplaced: Vec::new(),
@@ -239,10 +238,12 @@ impl Shared {
     }
 
     /// A consistent list of this resource of the core group shows the store at this version.
-    pub fn store_is_at(&self, plural: &str, version: &str) {
+    pub fn store_is_at(&self, plural: &str, version: u64) {
         let core = self.lock();
-        let watched = core.watched.values().find(|watched| watched.resource.plural == plural);
-        if let (Some(watched), Ok(version)) = (watched, number(version)) {
+        let is_it = |(id, watched): &(&KindId, &Watched)| {
+            watched.resource.plural == plural && core.graph.kinds.group(**id).is_empty()
+        };
+        if let Some((_, watched)) = core.watched.iter().find(is_it) {
             self.went_back(watched, version);
         }
     }
@@ -385,10 +386,7 @@ impl Core {
             }
             Step::Release(owners) => {
                 self.report(id, &owners);
-                let owners = owners
-                    .into_iter()
-                    .map(|owner| self.target(owner))
-                    .collect::<Option<_>>()?;
+                let owners = owners.into_iter().map(|owner| self.owner(owner)).collect();
                 let ambiguous = self.is_ambiguous(id);
                 let target = self.target(id)?;
                 let strategic = !ambiguous && !self.plain.contains(&target.kind);
@@ -479,22 +477,30 @@ impl Core {
     }
 
     /// Why what rests on all kinds cannot be done now.
-    pub fn held(&mut self, now: Instant) -> Option<String> {
-        let Some(why) = self.unsynced_because(now) else {
-            self.unsynced_since = None;
-            return None;
-        };
-        let since = *self.unsynced_since.get_or_insert(now);
-        if self.unsynced == UnsyncedFlag::Proceed && now >= since + UNSYNCED {
-            return None;
-        }
-        Some(why)
+    pub fn held(&self, now: Instant) -> Option<String> {
+        let why = self.unsynced_because(now)?;
+        let unseen = self.watched.values().filter_map(|it| it.unseen_since(now));
+        let undiscovered = self.undiscovered.as_ref().map(|(_, since)| *since);
+        // Of each kind it is waited for: the last one counts.
+        let last = unseen.chain(undiscovered).max();
+        let is_over = last.is_some_and(|last| now >= last + UNSYNCED);
+        (self.unsynced == UnsyncedFlag::Hold || !is_over).then_some(why)
+    }
+
+    /// There may be kinds that nobody knows of, because of this; nothing if discovery told all.
+    pub fn set_undiscovered(&mut self, why: Option<String>) {
+        let since = self.undiscovered.take().map_or_else(Instant::now, |(_, since)| since);
+        self.undiscovered = why.map(|why| (why, since));
+    }
+
+    /// Whether there may be kinds that nobody knows of.
+    pub fn is_undiscovered(&self) -> bool {
+        self.undiscovered.is_some()
     }
 
     /// Which kinds may hold objects that nobody has heard of.
     pub fn unsynced_because(&self, now: Instant) -> Option<String> {
-        let stale = |it: &&Watched| it.trouble.as_ref().is_some_and(|(_, since)| now >= *since + STALE);
-        let unseen = self.watched.values().filter(|it| !it.synced || stale(it));
+        let unseen = self.watched.values().filter(|it| it.unseen_since(now).is_some());
         let names: Vec<String> = unseen
             .map(|it| match &it.trouble {
                 Some((trouble, _)) => format!("{} ({trouble})", it.resource.plural),
@@ -503,7 +509,7 @@ impl Core {
             .collect();
         match (&self.undiscovered, names.is_empty()) {
             (None, true) => None,
-            (Some(why), true) => Some(why.clone()),
+            (Some((why, _)), true) => Some(why.clone()),
             (_, false) => Some(format!("not every kind can be seen: {}", names.join(", "))),
         }
     }
@@ -529,13 +535,22 @@ impl Core {
             namespace: node.namespace,
             path,
             group: group.to_owned(),
-            kind_name: self.graph.kinds.kind(node.kind).to_owned(),
             plural: plural.clone(),
             name: node.name.to_string(),
             uid: self.graph.uid(id),
             key: node.uid,
             version: node.version,
         })
+    }
+
+    fn owner(&self, id: NodeId) -> Owner {
+        let node = self.graph.node(id);
+        Owner {
+            group: self.graph.kinds.group(node.kind).to_owned(),
+            kind: self.graph.kinds.kind(node.kind).to_owned(),
+            name: node.name.to_string(),
+            uid: self.graph.uid(id),
+        }
     }
 
     /// An answer shows the object as it is.
@@ -637,6 +652,19 @@ impl Core {
             name: node.name.to_string(),
             uid: self.graph.uid(id),
         }
+    }
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// Since when it may hold objects that nobody has heard of; nothing if it does not.
+    fn unseen_since(&self, now: Instant) -> Option<Instant> {
+        if !self.synced {
+            return Some(self.begun);
+        }
+        let (_, since) = self.trouble.as_ref()?;
+        (now >= *since + STALE).then_some(*since)
     }
 }
 

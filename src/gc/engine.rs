@@ -15,6 +15,9 @@ use crate::api::{ApiError, MetadataClient};
 
 /// Without anything to do, it is looked at the clock so often.
 const IDLE: Duration = Duration::from_secs(60);
+/// A request that was refused for the server's being busy, or that got no answer, is sent again: first, and at most. Others
+/// have their turn before: it may be only this one that always fares so.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// See the module's documentation.
 pub struct Engine {
@@ -162,11 +165,13 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
         Outcome::Failed(error) => {
             core.counts.failed(work.name(), &error);
             match &error {
-                // Not its fault.
-                ApiError::Unreachable { .. }
-                | ApiError::Unproven { .. }
-                | ApiError::Held { .. }
-                | ApiError::Refused { code: 429, .. } => core.queue.put_back(hint),
+                // It was not sent.
+                ApiError::Unproven { .. } | ApiError::Held { .. } => core.queue.put_back(hint),
+                ApiError::Unreachable { .. } | ApiError::Refused { code: 429, .. } => {
+                    let (first, most) = AGAIN;
+                    let pause = first.saturating_mul(1 << core.queue.tries(hint).min(8)).min(most);
+                    core.queue.retry(hint, &error.to_string(), Some(pause), now);
+                }
                 ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
                     tracing::debug!(%error, uid = target.uid, "Not done; tried again later");
                     core.queue.retry(hint, &error.to_string(), None, now);

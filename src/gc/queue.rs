@@ -171,12 +171,15 @@ impl Queue {
         let Some(mark) = self.marks.get_mut(&hint) else {
             return;
         };
-        if mark.stage == (Stage::Busy { again: true }) {
-            mark.stage = Stage::Ready;
-            (mark.tries, mark.since, mark.trouble) = (0, now, None);
-            self.ready.push_back(hint);
-        } else {
-            self.marks.remove(&hint);
+        match mark.stage {
+            Stage::Busy { again: true } => {
+                mark.stage = Stage::Ready;
+                (mark.tries, mark.since, mark.trouble) = (0, now, None);
+                self.ready.push_back(hint);
+            }
+            Stage::Busy { again: false } => drop(self.marks.remove(&hint)),
+            // It has its turn again later.
+            Stage::Ready | Stage::PutOff(_) => {}
         }
     }
 

@@ -30,8 +30,6 @@ pub struct Target {
     pub path: String,
     /// API group.
     pub group: String,
-    /// Name of the kind.
-    pub kind_name: String,
     /// The resource.
     pub plural: String,
     /// Name.
@@ -44,6 +42,19 @@ pub struct Target {
     pub version: u64,
 }
 
+/// An owner as references name it; it may be of a kind that is served no more.
+#[derive(Debug, Clone)]
+pub struct Owner {
+    /// API group.
+    pub group: String,
+    /// Name of the kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+}
+
 /// Something to do.
 #[derive(Debug)]
 pub enum Work {
@@ -54,7 +65,7 @@ pub enum Work {
         /// Of whom.
         target: Target,
         /// To whom.
-        owners: Vec<Target>,
+        owners: Vec<Owner>,
         /// By their UIDs alone; the server has to know how.
         strategic: bool,
     },
@@ -183,7 +194,7 @@ impl Writes<'_> {
     }
 
     /// The server finds the references by their UIDs, among those of exactly this version.
-    async fn release_by_uid(&self, target: &Target, owners: &[Target]) -> Result<Outcome, ApiError> {
+    async fn release_by_uid(&self, target: &Target, owners: &[Owner]) -> Result<Outcome, ApiError> {
         let references: Vec<Value> = owners
             .iter()
             .map(|owner| json!({ "$patch": "delete", "uid": owner.uid }))
@@ -201,7 +212,7 @@ impl Writes<'_> {
         }
     }
 
-    async fn release(&self, target: &Target, owners: &[Target]) -> Result<Outcome, ApiError> {
+    async fn release(&self, target: &Target, owners: &[Owner]) -> Result<Outcome, ApiError> {
         let object = match self.look_again(target).await? {
             Looked::Same(object) => object,
             Looked::Other(outcome) => return Ok(outcome),
@@ -289,11 +300,11 @@ fn references(object: &Value) -> Vec<Value> {
 }
 
 /// Whether a reference leads to this owner, in whatever version of its kind.
-fn names(reference: &Value, owner: &Target) -> bool {
+fn names(reference: &Value, owner: &Owner) -> bool {
     let is = |field: &str, value: &str| reference[field].as_str() == Some(value);
     let version = reference["apiVersion"].as_str().unwrap_or_default();
     let group = version.rsplit_once('/').map_or("", |(group, _)| group);
-    is("uid", &owner.uid) && is("name", &owner.name) && is("kind", &owner.kind_name) && group == owner.group
+    is("uid", &owner.uid) && is("name", &owner.name) && is("kind", &owner.kind) && group == owner.group
 }
 
 /// An empty list stays as an empty list; null takes it out.

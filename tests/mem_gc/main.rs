@@ -3,5 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod cascades;
+mod defects;
 mod pages;
+mod random;
+mod safety;
+mod scenarios;
+mod things;
 mod world;

@@ -6,21 +6,24 @@ use pod_teardown::{
     api::MetadataClient,
     cli::UnsyncedFlag,
     config::read_kubeconfig,
-    gc::{collect::collect, core::Shared},
+    gc::{collect::collect, core::Shared, counts::Counts, report::WorkReport},
     node::effects::Effects,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testbed::{
     api::ApiServer as _,
-    apiserver::{Config, MemApiServer, faults::Fault},
-    rest::Client,
+    apiserver::{Config, MemApiServer, faults::Fault, requests::Request},
+    rest::{Client, Patch},
 };
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Nothing takes longer, but for what is told to.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What the collector is called by the server.
+pub const COLLECTOR: &str = "collector";
 
 pub struct Cluster {
     pub api: MemApiServer,
@@ -41,7 +44,7 @@ impl Cluster {
     pub async fn new() -> Self {
         let api = MemApiServer::start(Config::default()).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("kubeconfig"), api.admin_kubeconfig()).unwrap();
+        std::fs::write(dir.path().join("kubeconfig"), api.collector_kubeconfig()).unwrap();
         Self {
             admin: api.admin().unwrap(),
             api,
@@ -64,7 +67,17 @@ impl Cluster {
     /// It begins, and has seen everything.
     pub async fn start_synced(&mut self) {
         self.start().await;
+        self.synced().await;
+    }
+
+    pub async fn synced(&self) {
         until("all kinds are seen", async || self.unsynced().is_none()).await;
+    }
+
+    /// Why it ended, once it has.
+    pub async fn ended(&mut self) -> String {
+        let (_, task) = self.collector.take().unwrap();
+        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap()
     }
 
     pub fn stop(&mut self) {
@@ -80,12 +93,36 @@ impl Cluster {
         self.shared().lock().unsynced_because(Instant::now())
     }
 
+    /// Trouble for requests of the collector.
     pub fn trouble(&self, fault: Fault) {
-        self.api.faults().inject(fault);
+        self.api.faults().inject(fault.user(COLLECTOR));
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.shared().lock().counts.clone()
+    }
+
+    pub fn report(&self) -> WorkReport {
+        WorkReport::of(&self.shared().lock(), Instant::now())
     }
 
     pub async fn map(&self, name: &str, like: Like) -> Value {
-        self.object("/api/v1/namespaces/default/configmaps", "v1", "ConfigMap", name, like)
+        self.map_in("default", name, like).await
+    }
+
+    pub async fn map_in(&self, namespace: &str, name: &str, like: Like) -> Value {
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+        self.object(&path, "v1", "ConfigMap", name, like).await
+    }
+
+    pub async fn secret(&self, name: &str, like: Like) -> Value {
+        self.object("/api/v1/namespaces/default/secrets", "v1", "Secret", name, like)
+            .await
+    }
+
+    /// An object without a namespace.
+    pub async fn volume(&self, name: &str, like: Like) -> Value {
+        self.object("/api/v1/persistentvolumes", "v1", "PersistentVolume", name, like)
             .await
     }
 
@@ -108,6 +145,13 @@ impl Cluster {
         self.admin.delete(path, Some(&options)).await.unwrap().ok().unwrap();
     }
 
+    /// Changes an object's metadata.
+    pub async fn change(&self, path: &str, metadata: Value) {
+        let patch = json!({ "metadata": metadata });
+        let patched = self.admin.patch(path, Patch::Merge, &patch).await;
+        patched.unwrap().ok().unwrap();
+    }
+
     pub async fn is_there(&self, name: &str) -> bool {
         self.get(&map_path(name)).await.is_some()
     }
@@ -118,16 +162,52 @@ impl Cluster {
 
     /// Requests with this verb of the collector, for this resource.
     pub fn asked(&self, verb: &str, resource: &str) -> usize {
-        let requests = self.api.requests();
+        let all = self.requests();
+        let fits = |it: &&Request| it.asked.verb == verb && it.asked.resource == resource;
+        all.iter().filter(fits).count()
+    }
+
+    /// What the collector asked for, of what the server remembers.
+    pub fn requests(&self) -> Vec<Request> {
+        let mut requests = self.api.requests();
+        requests.retain(|it| it.asked.user == COLLECTOR);
         requests
-            .iter()
-            .filter(|it| it.asked.verb == verb && it.asked.resource == resource)
-            .count()
+    }
+
+    /// Requests of the collector that have to do with single objects.
+    pub fn about_objects(&self) -> Vec<Request> {
+        let mut requests = self.requests();
+        requests.retain(|it| !it.asked.name.is_empty());
+        requests
     }
 }
 
 pub fn map_path(name: &str) -> String {
     format!("/api/v1/namespaces/default/configmaps/{name}")
+}
+
+pub fn secret_path(name: &str) -> String {
+    format!("/api/v1/namespaces/default/secrets/{name}")
+}
+
+pub fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Names of the owners that an object names.
+pub fn owners_of(object: &Value) -> Vec<&str> {
+    let owners = object["metadata"]["ownerReferences"].as_array();
+    owners
+        .into_iter()
+        .flatten()
+        .filter_map(|owner| owner["name"].as_str())
+        .collect()
+}
+
+/// A reference to something that never was.
+pub fn never(version: &str, kind: &str, number: u64) -> Value {
+    let uid = format!("00000000-0000-4000-8000-{number:012}");
+    json!({ "apiVersion": version, "kind": kind, "name": "never", "uid": uid })
 }
 
 /// A reference to an object as it is.

@@ -53,7 +53,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use self::error::ApiError;
 use self::faults::Faults;
-use self::identity::{ADMIN_TOKEN, User};
+use self::identity::{ADMIN_TOKEN, COLLECTOR_TOKEN, User};
 use self::requests::Request;
 use self::shared::Shared;
 use self::store::Store;
@@ -182,6 +182,12 @@ impl MemApiServer {
         kubeconfig::kubeconfig(&self.url(), &[(&User::Admin.name(), ADMIN_TOKEN)])
     }
 
+    /// A kubeconfig that may do everything as well, under the name `collector` in the log of requests.
+    #[must_use]
+    pub fn collector_kubeconfig(&self) -> String {
+        kubeconfig::kubeconfig(&self.url(), &[(&User::Collector.name(), COLLECTOR_TOKEN)])
+    }
+
     /// A kubeconfig with the rights of a node.
     #[must_use]
     pub fn node_kubeconfig(&self, node: &str) -> String {
@@ -216,6 +222,23 @@ impl MemApiServer {
     pub fn set_away(&self, group_version: &str, away: bool) {
         let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
         self.shared.store().served.set_away(group, version, away);
+    }
+
+    /// Says whether discovery tells nothing of what a group version serves, as a server behind an APIService may.
+    pub fn set_silent(&self, group_version: &str, silent: bool) {
+        let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
+        self.shared.store().served.set_silent(group, version, silent);
+    }
+
+    /// All objects of a kind as they are at this moment; none if it is not served.
+    #[must_use]
+    pub fn objects(&self, api_version: &str, kind: &str) -> Vec<Value> {
+        let store = self.shared.store();
+        let kind = store.served.of_object(api_version, kind);
+        kind.map_or_else(Vec::new, |kind| {
+            let all = store.table(kind).range("", "");
+            all.map(|object| object.value()).collect()
+        })
     }
 
     /// Stores an object as it is, past all validation; uid and times are added where they are missing.

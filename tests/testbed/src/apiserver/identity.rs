@@ -3,6 +3,9 @@
 /// The token of the administrator.
 pub const ADMIN_TOKEN: &str = "admin";
 
+/// The token of an agent's collector.
+pub const COLLECTOR_TOKEN: &str = "collector";
+
 const NODE_PREFIX: &str = "system:node:";
 
 /// Somebody who asks.
@@ -10,6 +13,8 @@ const NODE_PREFIX: &str = "system:node:";
 pub enum User {
     /// May do everything.
     Admin,
+    /// May do everything too, under a name of its own.
+    Collector,
     /// A node, with the rights of its kubelet.
     Node(String),
     /// No token: may only ask whether the server is well.
@@ -27,8 +32,15 @@ impl User {
         };
         match authorization.strip_prefix("Bearer ")? {
             ADMIN_TOKEN => Some(User::Admin),
+            COLLECTOR_TOKEN => Some(User::Collector),
             token => token.strip_prefix(NODE_PREFIX).map(|node| User::Node(node.to_owned())),
         }
+    }
+
+    /// Whether it may do everything.
+    #[must_use]
+    pub fn is_almighty(&self) -> bool {
+        matches!(self, User::Admin | User::Collector)
     }
 
     /// The name that messages and the request log use.
@@ -36,6 +48,7 @@ impl User {
     pub fn name(&self) -> String {
         match self {
             User::Admin => "admin".to_owned(),
+            User::Collector => COLLECTOR_TOKEN.to_owned(),
             User::Node(node) => node_token(node),
             User::Anonymous => "system:anonymous".to_owned(),
         }

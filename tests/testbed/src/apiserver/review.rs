@@ -21,7 +21,7 @@ pub fn answer(store: &Store, user: &User, mut review: Value) -> Result<Answer, A
     }
     let (allowed, reason) = match review.pointer("/spec/resourceAttributes") {
         Some(wish) => decide(store, user, wish)?,
-        None => (*user == User::Admin, String::new()),
+        None => (user.is_almighty(), String::new()),
     };
     review["kind"] = "SelfSubjectAccessReview".into();
     review["apiVersion"] = "authorization.k8s.io/v1".into();
@@ -34,7 +34,7 @@ pub fn answer(store: &Store, user: &User, mut review: Value) -> Result<Answer, A
 }
 
 fn decide(store: &Store, user: &User, wish: &Value) -> Result<(bool, String), ApiError> {
-    if *user == User::Admin {
+    if user.is_almighty() {
         return Ok((true, String::new()));
     }
     let (group, resource) = (text(wish, "/group"), text(wish, "/resource"));

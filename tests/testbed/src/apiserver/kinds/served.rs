@@ -13,6 +13,8 @@ pub struct Served {
     custom: Vec<&'static Kind>,
     /// Group versions that are answered by another server, which cannot be reached.
     away: BTreeSet<(String, String)>,
+    /// Group versions of which discovery tells nothing, though they are served.
+    silent: BTreeSet<(String, String)>,
 }
 
 // === impl Served ===
@@ -96,6 +98,22 @@ impl Served {
             self.away.insert(place);
         } else {
             self.away.remove(&place);
+        }
+    }
+
+    /// Whether discovery tells of the kinds of this group version.
+    #[must_use]
+    pub fn is_told(&self, group: &str, version: &str) -> bool {
+        !self.silent.iter().any(|(g, v)| g == group && v == version)
+    }
+
+    /// Says whether discovery tells nothing of the kinds of a group version.
+    pub fn set_silent(&mut self, group: &str, version: &str, silent: bool) {
+        let place = (group.to_owned(), version.to_owned());
+        if silent {
+            self.silent.insert(place);
+        } else {
+            self.silent.remove(&place);
         }
     }
 }

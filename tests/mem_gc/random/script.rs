@@ -1,0 +1,277 @@
+//! What happens in a random world.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    rest::Patch,
+};
+
+use super::judge::KINDS;
+use crate::world::{Cluster, secs};
+
+const HELD: &str = "example.com/held";
+
+/// Numbers from a seed (splitmix64).
+pub struct Script {
+    state: u64,
+    uids: u64,
+    /// Whom it deleted last.
+    pub deleted: Option<String>,
+    is_beta_served: bool,
+}
+
+// === impl Script ===
+
+impl Script {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            state: seed,
+            uids: 0,
+            deleted: None,
+            is_beta_served: true,
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn up_to(&mut self, most: usize) -> usize {
+        usize::try_from(self.next() % most as u64).unwrap()
+    }
+
+    pub fn one_in(&mut self, many: usize) -> bool {
+        self.up_to(many) == 0
+    }
+
+    pub fn pause(&mut self) -> Duration {
+        [0, 5, 50, 500, 5_000, 50_000].map(Duration::from_millis)[self.up_to(6)]
+    }
+
+    /// Somebody does something. Tells whether the collector began anew.
+    pub async fn step(&mut self, cluster: &mut Cluster) -> bool {
+        match self.up_to(20) {
+            0..8 => self.create(cluster),
+            8..12 => self.delete(cluster).await,
+            12..15 => self.refer(cluster),
+            15 => self.release_one(cluster).await,
+            16..19 => self.trouble(cluster).await,
+            _ => {
+                if self.one_in(3) {
+                    cluster.stop();
+                    cluster.start().await;
+                    return true;
+                }
+                cluster.api.faults().clear();
+            }
+        }
+        false
+    }
+
+    /// Some object as it is, with its kind, and where it is.
+    fn some(&mut self, cluster: &Cluster) -> Option<(Value, String)> {
+        let mut all = Vec::new();
+        for (version, kind, _) in KINDS {
+            for mut object in cluster.api.objects(version, kind) {
+                object["apiVersion"] = version.into();
+                object["kind"] = kind.into();
+                let path = path(&object);
+                all.push((object, path));
+            }
+        }
+        (!all.is_empty()).then(|| {
+            let place = self.up_to(all.len());
+            all.swap_remove(place)
+        })
+    }
+
+    fn reference(&mut self, cluster: &Cluster) -> Value {
+        let blocking = self.one_in(2);
+        let Some((owner, _)) = self.some(cluster) else {
+            return crate::world::never("v1", "Secret", 9_999_999);
+        };
+        let mut reference = crate::world::to(&owner, blocking);
+        if reference["apiVersion"] == "a.test/v1" && self.one_in(2) {
+            reference["apiVersion"] = "a.test/v1beta1".into();
+        }
+        match self.up_to(20) {
+            0 => {
+                let (version, kind, _) = KINDS[self.up_to(KINDS.len())];
+                reference["apiVersion"] = version.into();
+                reference["kind"] = kind.into();
+            }
+            1 => reference["name"] = format!("x{}", self.up_to(6)).into(),
+            2 if self.uids > 0 => reference["uid"] = uid(self.next() % self.uids).into(),
+            3 => reference["uid"] = uid(9_999_999).into(),
+            4 => reference["kind"] = "Nothing".into(),
+            _ => {}
+        }
+        reference
+    }
+
+    fn create(&mut self, cluster: &Cluster) {
+        let (version, kind, namespaced) = KINDS[self.up_to(KINDS.len())];
+        let count = self.up_to(4);
+        let owners: Vec<Value> = (0..count).map(|_| self.reference(cluster)).collect();
+        let mut finalizers = Vec::new();
+        if self.one_in(8) {
+            finalizers.push(HELD);
+        }
+        if self.one_in(12) {
+            finalizers.push(["orphan", "foregroundDeletion"][self.up_to(2)]);
+        }
+        let mut object = json!({ "apiVersion": version, "kind": kind, "metadata": {
+            "name": format!("x{}", self.up_to(8)), "uid": uid(self.uids), "ownerReferences": owners,
+            "finalizers": finalizers,
+        } });
+        if namespaced {
+            object["metadata"]["namespace"] = ["default", "other"][self.up_to(2)].into();
+        }
+        let is_there = |it: &Value| {
+            let same = |field: &str| it["metadata"][field] == object["metadata"][field];
+            same("name") && same("namespace")
+        };
+        if !cluster.api.objects(version, kind).iter().any(is_there) {
+            self.uids += 1;
+            cluster.api.insert_raw(object).unwrap();
+        }
+    }
+
+    async fn delete(&mut self, cluster: &Cluster) {
+        let policy = ["Background", "Foreground", "Orphan"][self.up_to(3)];
+        let Some((object, path)) = self.some(cluster) else {
+            return;
+        };
+        let metadata = &object["metadata"];
+        let finalizers = metadata["finalizers"].to_string();
+        if metadata["deletionTimestamp"].is_string() && finalizers.contains("\"orphan\"") {
+            // Who changed the mind of whom, nobody could tell.
+            return;
+        }
+        let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy });
+        self.deleted = metadata["uid"].as_str().map(str::to_owned);
+        // It may be gone by now.
+        drop(cluster.admin.delete(&path, Some(&options)).await.unwrap());
+    }
+
+    /// Its references become others.
+    fn refer(&mut self, cluster: &Cluster) {
+        let Some((mut object, _)) = self.some(cluster) else {
+            return;
+        };
+        let mut owners = object["metadata"]["ownerReferences"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        if self.one_in(2) && !owners.is_empty() {
+            owners.remove(self.up_to(owners.len()));
+        } else {
+            owners.push(self.reference(cluster));
+        }
+        object["metadata"]["ownerReferences"] = owners.into();
+        cluster.api.insert_raw(object).unwrap();
+    }
+
+    async fn release_one(&mut self, cluster: &Cluster) {
+        if let Some((object, path)) = self.some(cluster) {
+            release(cluster, &object, &path).await;
+        }
+    }
+
+    /// Nobody holds anything any more.
+    pub async fn let_go(&mut self, cluster: &Cluster) {
+        for (version, kind, _) in KINDS {
+            for mut object in cluster.api.objects(version, kind) {
+                object["apiVersion"] = version.into();
+                object["kind"] = kind.into();
+                release(cluster, &object, &path(&object)).await;
+            }
+        }
+    }
+
+    async fn trouble(&mut self, cluster: &Cluster) {
+        let resource = ["configmaps", "secrets", "things", "persistentvolumes"][self.up_to(4)];
+        let verb = ["get", "list", "watch", "patch", "delete"][self.up_to(5)];
+        let times = 1 + u32::try_from(self.up_to(8)).unwrap();
+        let fault = match self.up_to(10) {
+            0 => Fault::new(Action::CutWatch).resource(resource).times(times),
+            1 => {
+                cluster.api.compact();
+                Fault::new(Action::CutWatch)
+            }
+            2 => Fault::new(Action::StallWatch).resource(resource).once(),
+            3 => Fault::new(Action::LoseResponse).verb(verb).times(times),
+            4 => Fault::new(Action::Refuse).verb(verb).resource(resource).times(times),
+            5 => Fault::too_many(1).verb(verb).times(times),
+            6 => Fault::status([403, 404, 409, 422, 500, 503][self.up_to(6)])
+                .verb(verb)
+                .resource(resource)
+                .times(times),
+            7 | 8 => {
+                let millis = u64::try_from(self.up_to(4000)).unwrap();
+                Fault::delay(Duration::from_millis(millis))
+                    .verb(verb)
+                    .resource(resource)
+                    .times(times)
+            }
+            _ => {
+                self.is_beta_served = !self.is_beta_served;
+                let patch =
+                    json!([{ "op": "replace", "path": "/spec/versions/1/served", "value": self.is_beta_served }]);
+                let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.a.test";
+                let patched = cluster.admin.patch(definition, Patch::Json, &patch).await;
+                patched.unwrap().ok().unwrap();
+                return;
+            }
+        };
+        // Not the kind that cuts every watch for ever.
+        let fault = if fault.times.is_none() { fault.times(4) } else { fault };
+        cluster.trouble(fault);
+        tokio::time::sleep(secs(0)).await;
+    }
+}
+
+fn uid(number: u64) -> String {
+    format!("5eed0000-0000-4000-8000-{number:012}")
+}
+
+fn path(object: &Value) -> String {
+    let field = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (version, metadata) = (field(&object["apiVersion"]), &object["metadata"]);
+    let root = if version == "v1" { "/api" } else { "/apis" };
+    let space = match metadata["namespace"].as_str() {
+        Some(namespace) => format!("namespaces/{namespace}/"),
+        None => String::new(),
+    };
+    let plural = format!("{}s", field(&object["kind"]).to_lowercase());
+    format!("{root}/{version}/{space}{plural}/{}", field(&metadata["name"]))
+}
+
+/// Takes its finalizer off, unless it has changed meanwhile; then nothing happens.
+async fn release(cluster: &Cluster, object: &Value, path: &str) {
+    for _ in 0..10 {
+        let Some(now) = cluster.get(path).await else { return };
+        if now["metadata"]["uid"] != object["metadata"]["uid"] {
+            return;
+        }
+        let mut finalizers = now["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+        let before = finalizers.len();
+        finalizers.retain(|it| it != HELD);
+        if finalizers.len() == before {
+            return;
+        }
+        let metadata = json!({ "resourceVersion": now["metadata"]["resourceVersion"], "finalizers": finalizers });
+        let answer = cluster
+            .admin
+            .patch(path, Patch::Merge, &json!({ "metadata": metadata }))
+            .await;
+        if answer.unwrap().code() == 200 {
+            return;
+        }
+    }
+}

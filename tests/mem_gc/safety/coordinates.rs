@@ -1,0 +1,213 @@
+//! Whom a reference names.
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::{
+    things::Things,
+    world::{Cluster, Like, map_path, owned, owners_of, secs, to, until},
+};
+
+fn with(mut reference: Value, field: &str, value: &str) -> Value {
+    reference[field] = value.into();
+    reference
+}
+
+async fn namespace(cluster: &Cluster, name: &str) {
+    let object = json!({ "metadata": { "name": name } });
+    let created = cluster.admin.create("/api/v1/namespaces", &object).await;
+    created.unwrap().ok().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_made_anew_under_its_name_keeps_its_own_dependents_only() {
+    for while_down in [false, true] {
+        let mut cluster = Cluster::new().await;
+        let old = cluster.map("owner", Like::default()).await;
+        cluster.secret("of-the-old", owned([to(&old, false)])).await;
+        if !while_down {
+            cluster.start_synced().await;
+        }
+        cluster.delete(&map_path("owner"), "Background").await;
+        let new = cluster.map("owner", Like::default()).await;
+        cluster.secret("of-the-new", owned([to(&new, false)])).await;
+        cluster
+            .secret("of-both", owned([to(&old, false), to(&new, false)]))
+            .await;
+        if while_down {
+            cluster.start_synced().await;
+        }
+        let secret = async |name: &str| cluster.get(&crate::world::secret_path(name)).await;
+        until("what the old one left is gone", async || {
+            secret("of-the-old").await.is_none()
+        })
+        .await;
+        sleep(secs(60)).await;
+        assert!(secret("of-the-new").await.is_some());
+        let both = secret("of-both").await.unwrap();
+        let uid = &both["metadata"]["ownerReferences"][0]["uid"];
+        assert_eq!((owners_of(&both).len(), uid), (1, &new["metadata"]["uid"]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_without_a_namespace_has_dependents_in_all_of_them() {
+    let mut cluster = Cluster::new().await;
+    namespace(&cluster, "other").await;
+    let things = Things::define(&cluster, "a.test", false, &["v1"]).await;
+    let volume = cluster.volume("volume", Like::default()).await;
+    let thing = things.create(&cluster, "thing", Like::default()).await;
+    let early = owned([to(&volume, true)]);
+    cluster.map("early", early).await;
+    cluster.start_synced().await;
+    let paths = ["default", "other"].map(|space| format!("/api/v1/namespaces/{space}/configmaps/child"));
+    for space in ["default", "other"] {
+        let owners = [to(&volume, true), to(&thing, true)];
+        cluster.map_in(space, "child", owned(owners)).await;
+    }
+    cluster.volume("small", owned([to(&thing, false)])).await;
+    sleep(secs(60)).await;
+    cluster.delete("/api/v1/persistentvolumes/volume", "Foreground").await;
+    cluster.gone("early").await;
+    until("only the thing is left", async || {
+        let one = cluster.get(&paths[0]).await.unwrap();
+        let two = cluster.get(&paths[1]).await.unwrap();
+        owners_of(&one) == ["thing"] && owners_of(&two) == ["thing"]
+    })
+    .await;
+    cluster.delete(&things.path("thing"), "Foreground").await;
+    things.gone(&cluster, "thing").await;
+    for path in paths
+        .iter()
+        .map(String::as_str)
+        .chain(["/api/v1/persistentvolumes/small"])
+    {
+        until("all are gone", async || cluster.get(path).await.is_none()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_without_a_namespace_that_names_an_owner_in_one_is_kept() {
+    let mut cluster = Cluster::new().await;
+    let owner = cluster.map("owner", Like::default()).await;
+    cluster.volume("early", owned([to(&owner, false)])).await;
+    cluster.start_synced().await;
+    cluster.volume("late", owned([to(&owner, false)])).await;
+    cluster.map("child", owned([to(&owner, false)])).await;
+    sleep(secs(30)).await;
+    cluster.delete(&map_path("owner"), "Background").await;
+    cluster.gone("child").await;
+    sleep(secs(900)).await;
+    for name in ["early", "late"] {
+        let path = format!("/api/v1/persistentvolumes/{name}");
+        assert!(cluster.get(&path).await.is_some());
+    }
+    assert_eq!(
+        cluster.asked("get", "persistentvolumes") + cluster.asked("delete", "persistentvolumes"),
+        0
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_is_the_same_in_whatever_version_it_is_named() {
+    let mut cluster = Cluster::new().await;
+    let things = Things::define(&cluster, "a.test", true, &["v1", "v2", "v1alpha1"]).await;
+    let owner = things.create(&cluster, "owner", Like::default()).await;
+    cluster.start_synced().await;
+    let named = |version: &str, blocking| with(to(&owner, blocking), "apiVersion", &format!("a.test/{version}"));
+    let names = ["v1", "v2", "v1alpha1", "v9"];
+    for name in names {
+        cluster.map(name, owned([named(name, true)])).await;
+    }
+    cluster
+        .map("twice", owned([named("v1", false), named("v9", true)]))
+        .await;
+    sleep(secs(60)).await;
+    for name in names {
+        assert!(cluster.is_there(name).await, "{name}");
+    }
+    cluster.delete(&things.path("owner"), "Foreground").await;
+    things.gone(&cluster, "owner").await;
+    // All of them held it.
+    for name in names.into_iter().chain(["twice"]) {
+        assert!(!cluster.is_there(name).await, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn references_in_two_versions_to_an_owner_that_went_are_both_taken_out() {
+    let mut cluster = Cluster::new().await;
+    let things = Things::define(&cluster, "a.test", true, &["v1", "v2"]).await;
+    let owner = things.create(&cluster, "owner", Like::default()).await;
+    let solid = cluster.map("solid", Like::default()).await;
+    let other = with(to(&owner, false), "apiVersion", "a.test/v9");
+    let owners = [to(&owner, true), other, to(&solid, false)];
+    cluster.map("child", owned(owners.clone())).await;
+    things.create(&cluster, "thing", owned(owners)).await;
+    cluster.start_synced().await;
+    cluster.delete(&things.path("owner"), "Background").await;
+    for path in [map_path("child"), things.path("thing")] {
+        until("one is left", async || {
+            owners_of(&cluster.get(&path).await.unwrap()) == ["solid"]
+        })
+        .await;
+    }
+}
+
+/// TestConflictingData: whatever is seen first and last, a reference with wrong coordinates harms only whoever wrote it.
+#[tokio::test(start_paused = true)]
+async fn in_whatever_order_good_and_bad_references_are_seen_only_the_bad_ones_go() {
+    let orders = [
+        "GBP", "GPB", "BGP", "BPG", "PGB", "PBG", "|GBP", "|GPB", "|BGP", "|BPG", "|PGB", "|PBG", "P|GB", "P|BG",
+        "G|BP", "B|GP", "GB|P",
+    ];
+    let bad = ["namespace", "name", "kind", "group", "unknown"];
+    for order in orders {
+        let mut cluster = Cluster::new().await;
+        namespace(&cluster, "other").await;
+        let parent = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "parent", "namespace": "default", "uid": "5eed0000-0000-4000-8000-000000000001" },
+        });
+        let good = to(&parent, false);
+        for step in order.chars() {
+            match step {
+                '|' => cluster.start_synced().await,
+                'P' => cluster.api.insert_raw(parent.clone()).unwrap(),
+                'G' => drop(cluster.secret("good", owned([good.clone()])).await),
+                _ => {
+                    cluster.map_in("other", "namespace", owned([good.clone()])).await;
+                    cluster
+                        .map("name", owned([with(good.clone(), "name", "another")]))
+                        .await;
+                    cluster.map("kind", owned([with(good.clone(), "kind", "Secret")])).await;
+                    let group = with(with(good.clone(), "kind", "Deployment"), "apiVersion", "apps/v1");
+                    cluster.map("group", owned([group])).await;
+                    cluster
+                        .map("unknown", owned([with(good.clone(), "kind", "Nothing")]))
+                        .await;
+                    cluster.volume("cluster", owned([good.clone()])).await;
+                }
+            }
+        }
+        if !order.contains('|') {
+            cluster.start_synced().await;
+        }
+        sleep(secs(60)).await;
+        let is_there = async |name: &str| {
+            let space = if name == "namespace" { "other" } else { "default" };
+            let path = format!("/api/v1/namespaces/{space}/configmaps/{name}");
+            cluster.get(&path).await.is_some()
+        };
+        for name in bad {
+            // Of a kind that is nowhere served nobody can tell.
+            assert_eq!(is_there(name).await, name == "unknown", "{name} in {order}");
+        }
+        assert!(cluster.get("/api/v1/persistentvolumes/cluster").await.is_some());
+        let good = cluster.get("/api/v1/namespaces/default/secrets/good").await;
+        // Whoever is seen before its owner was made may be deleted at once.
+        let may_go = order.find('|') < order.find('P') && order.contains('|') && order.find('G') < order.find('P');
+        assert!(good.is_some() || may_go, "{order}");
+        assert!(is_there("parent").await, "{order}");
+    }
+}

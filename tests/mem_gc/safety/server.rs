@@ -1,0 +1,212 @@
+//! A server that is busy, that was put back to an older state, or that is another one.
+
+use serde_json::{Value, json};
+use testbed::{
+    api::ApiServer as _,
+    apiserver::{Config, MemApiServer, faults::Fault},
+};
+use tokio::time::{Instant, sleep};
+
+use crate::world::{Cluster, Like, map_path, never, owned, secs, to, until};
+
+/// Another server answers behind the same address, with these objects in it.
+async fn replaced(cluster: &mut Cluster, first_version: u64, objects: &[(&str, &str, Value)]) {
+    let listen = cluster.api.url().trim_start_matches("http://").parse().unwrap();
+    let config = Config {
+        listen,
+        first_version,
+        ..Config::default()
+    };
+    // Dropping the old one closes its connections.
+    cluster.api = MemApiServer::start(Config::default()).await.unwrap();
+    let free = Instant::now() + secs(60);
+    loop {
+        if let Ok(server) = MemApiServer::start(config.clone()).await {
+            for (version, kind, object) in objects {
+                let mut object = object.clone();
+                object["apiVersion"] = (*version).into();
+                object["kind"] = (*kind).into();
+                server.insert_raw(object).unwrap();
+            }
+            cluster.api = server;
+            break;
+        }
+        assert!(Instant::now() < free, "the address is not free");
+        sleep(secs(1)).await;
+    }
+    cluster.admin = cluster.api.admin().unwrap();
+}
+
+fn system(uid: &Value) -> (&'static str, &'static str, Value) {
+    let metadata = json!({ "name": "kube-system", "uid": uid });
+    ("v1", "Namespace", json!({ "metadata": metadata }))
+}
+
+/// What tells clusters apart.
+async fn identity(cluster: &Cluster) -> (&'static str, &'static str, Value) {
+    let namespace = cluster.get("/api/v1/namespaces/kube-system").await.unwrap();
+    system(&namespace["metadata"]["uid"])
+}
+
+fn map(name: &str, number: u64, owners: &[Value]) -> (&'static str, &'static str, Value) {
+    let uid = format!("5eed0000-0000-4000-8000-{number:012}");
+    let metadata = json!({ "name": name, "namespace": "default", "uid": uid, "ownerReferences": owners });
+    (
+        "v1",
+        "ConfigMap",
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata }),
+    )
+}
+
+fn insert(cluster: &Cluster, object: &(&str, &str, Value)) {
+    cluster.api.insert_raw(object.2.clone()).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_was_put_back_makes_it_forget_everything_and_deletes_nothing() {
+    let mut cluster = Cluster::new().await;
+    let owner = map("owner", 1, &[]);
+    let child = map("child", 2, &[to(&owner.2, false)]);
+    insert(&cluster, &owner);
+    insert(&cluster, &child);
+    for number in 0..500 {
+        insert(&cluster, &map(&format!("other-{number}"), 100 + number, &[]));
+    }
+    cluster.start_synced().await;
+    let known = identity(&cluster).await;
+    replaced(&mut cluster, 1, &[known, child, owner]).await;
+    let why = cluster.ended().await;
+    assert!(why.contains("it was put back"), "{why}");
+    assert!(cluster.is_there("child").await && cluster.is_there("owner").await);
+    // From nothing it learns what there is.
+    cluster.start_synced().await;
+    sleep(secs(60)).await;
+    assert!(cluster.is_there("child").await && cluster.is_there("owner").await);
+    cluster.delete(&map_path("owner"), "Background").await;
+    cluster.gone("child").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_about_to_be_deleted_is_not_when_the_store_is_put_back() {
+    let mut cluster = Cluster::new().await;
+    let owner = map("owner", 1, &[]);
+    let child = map("child", 2, &[to(&owner.2, false)]);
+    let known = identity(&cluster).await;
+    // Two stores with the same past: the child has the same version in both.
+    replaced(&mut cluster, 1_000, &[known.clone(), child.clone(), owner.clone()]).await;
+    let before = cluster.get(&map_path("child")).await.unwrap();
+    cluster.start_synced().await;
+    cluster.trouble(Fault::status(503).verb("delete").name("child"));
+    cluster.delete(&map_path("owner"), "Background").await;
+    until("it is tried", async || cluster.asked("delete", "configmaps") > 0).await;
+    // The state of half a minute ago is remembered; nobody restores a younger one.
+    for number in 0..10 {
+        insert(&cluster, &map(&format!("other-{number}"), 100 + number, &[]));
+    }
+    sleep(secs(40)).await;
+    // The restored one has the owner.
+    replaced(&mut cluster, 1_000, &[known, child, owner]).await;
+    let after = cluster.get(&map_path("child")).await.unwrap();
+    assert_eq!(
+        before["metadata"]["resourceVersion"],
+        after["metadata"]["resourceVersion"]
+    );
+    let why = cluster.ended().await;
+    assert!(why.contains("it was put back"), "{why}");
+    assert!(cluster.is_there("child").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_cluster_behind_the_address_is_not_used() {
+    let mut cluster = Cluster::new().await;
+    let owner = map("owner", 1, &[]);
+    let child = map("child", 2, &[to(&owner.2, false)]);
+    insert(&cluster, &owner);
+    insert(&cluster, &child);
+    cluster.start_synced().await;
+    let known = identity(&cluster).await;
+    for first_version in [1, 1_000_000] {
+        replaced(&mut cluster, first_version, &[child.clone()]).await;
+        sleep(secs(300)).await;
+        assert!(cluster.is_there("child").await);
+        let asked = cluster.requests();
+        // But for the question which one it is.
+        assert!(
+            asked.iter().all(|it| it.asked.path.contains("kube-system")),
+            "{asked:?}"
+        );
+    }
+    replaced(&mut cluster, 2_000_000, &[known, owner, child]).await;
+    sleep(secs(300)).await;
+    assert!(cluster.is_there("child").await);
+    cluster.delete(&map_path("owner"), "Background").await;
+    cluster.gone("child").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_busy_is_left_alone_as_long_as_it_asks_and_all_is_done_in_the_end() {
+    let mut cluster = Cluster::new().await;
+    for number in 0..200 {
+        let owner = never("v1", "ConfigMap", number);
+        cluster.map(&format!("map-{number}"), owned([owner])).await;
+    }
+    cluster.trouble(Fault::too_many(7).verb("delete").times(30));
+    cluster.trouble(Fault::too_many(3).verb("get").resource("configmaps").times(30));
+    cluster.start_synced().await;
+    // Whoever is refused begins nothing for as long as it was told.
+    let refused = async |verb: &str| {
+        let all = cluster.requests();
+        all.iter()
+            .filter(|it| it.asked.verb == verb && it.code == Some(429))
+            .count()
+    };
+    until("it is refused", async || refused("delete").await > 0).await;
+    sleep(secs(1)).await;
+    let before = cluster.about_objects().len();
+    sleep(secs(5)).await;
+    assert_eq!(cluster.about_objects().len(), before);
+    until("all is done", async || {
+        cluster.api.objects("v1", "ConfigMap").is_empty()
+    })
+    .await;
+    assert_eq!((refused("get").await, refused("delete").await), (30, 30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_makes_it_look_and_decide_again() {
+    let mut cluster = Cluster::new().await;
+    let solid = cluster.map("solid", Like::default()).await;
+    for name in ["changed", "adopted"] {
+        cluster.map(name, owned([never("v1", "ConfigMap", 1)])).await;
+        cluster.trouble(Fault::delay(secs(2)).verb("delete").name(name).once());
+    }
+    cluster.start_synced().await;
+    sleep(secs(1)).await;
+    cluster
+        .change(&map_path("changed"), json!({ "labels": { "is": "changed" } }))
+        .await;
+    cluster
+        .change(&map_path("adopted"), json!({ "ownerReferences": [to(&solid, false)] }))
+        .await;
+    cluster.gone("changed").await;
+    sleep(secs(60)).await;
+    assert!(cluster.is_there("adopted").await);
+    let asked = cluster.about_objects();
+    let of = |name: &str| -> Vec<String> {
+        let all = asked.iter().filter(|it| it.asked.name == name);
+        all.map(|it| format!("{} {:?}", it.asked.verb, it.code)).collect()
+    };
+    assert_eq!(of("changed"), ["delete Some(409)", "get Some(200)", "delete Some(200)"]);
+    assert_eq!(of("adopted"), ["delete Some(409)", "get Some(200)"]);
+    assert_eq!(cluster.counts().conflicts, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_for_another_reason_is_tried_again_and_again() {
+    let mut cluster = Cluster::new().await;
+    cluster.map("child", owned([never("v1", "ConfigMap", 1)])).await;
+    cluster.trouble(Fault::status(409).verb("delete").times(5));
+    cluster.start_synced().await;
+    cluster.gone("child").await;
+    assert_eq!(cluster.asked("delete", "configmaps"), 6);
+}

@@ -1,0 +1,316 @@
+//! What Kubernetes' own tests ask of a collector (facts, section 9), as far as `cascades`, `defects` and `safety` do not.
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::{
+    things::Things,
+    world::{Cluster, Like, map_path, never, owned, owners_of, secret_path, secs, to, until},
+};
+
+const CONTROLLERS: &str = "/api/v1/namespaces/default/replicationcontrollers";
+
+async fn controller(cluster: &Cluster, name: &str, finalizers: &[&str]) -> Value {
+    let template = json!({
+        "metadata": { "labels": { "app": "a" } },
+        "spec": { "containers": [{ "name": "main", "image": "example.test/main" }] },
+    });
+    let object = json!({
+        "metadata": { "name": name, "finalizers": finalizers },
+        "spec": { "replicas": 0, "selector": { "app": "a" }, "template": template },
+    });
+    let created = cluster.admin.create(CONTROLLERS, &object).await;
+    created.unwrap().ok().unwrap()
+}
+
+fn controlled(owner: &Value) -> Value {
+    let mut reference = to(owner, true);
+    reference["apiVersion"] = "v1".into();
+    reference["kind"] = "ReplicationController".into();
+    reference
+}
+
+/// TestStressingCascadingDeletion: owners by how they are born and deleted, and whether their dependents stay.
+#[tokio::test(start_paused = true)]
+async fn fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents_and_nothing_else_is_left() {
+    let mixes: [(&[&str], Value, bool); 5] = [
+        (&[], json!({ "orphanDependents": false }), false),
+        // Without a word, replication controllers leave them.
+        (&[], json!({}), true),
+        (&["orphan"], json!({}), true),
+        (&["orphan"], json!({ "orphanDependents": false }), false),
+        (&[], json!({ "propagationPolicy": "Foreground" }), false),
+    ];
+    let mut cluster = Cluster::new().await;
+    cluster.start_synced().await;
+    for number in 0..50 {
+        let (finalizers, options, _) = &mixes[number % 5];
+        let path = format!("{CONTROLLERS}/owner-{number}");
+        let owner = controller(&cluster, &format!("owner-{number}"), finalizers).await;
+        for child in 0..3 {
+            let name = format!("child-{number}-{child}");
+            cluster.secret(&name, owned([controlled(&owner)])).await;
+        }
+        let deleted = cluster.admin.delete(&path, Some(options)).await;
+        deleted.unwrap().ok().unwrap();
+    }
+    until("all owners are gone", async || {
+        cluster.api.objects("v1", "ReplicationController").is_empty()
+    })
+    .await;
+    sleep(secs(60)).await;
+    let left = cluster.api.objects("v1", "Secret");
+    assert!(left.iter().all(|it| owners_of(it).is_empty()), "{left:?}");
+    let stays = |it: &Value| {
+        let name = it["metadata"]["name"].as_str().unwrap();
+        let number: usize = name.split('-').nth(1).unwrap().parse().unwrap();
+        mixes[number % 5].2
+    };
+    assert_eq!((left.len(), left.iter().filter(|it| stays(it)).count()), (60, 60));
+    let report = cluster.report();
+    assert_eq!((report.linked, report.queue.put_off), (0, 0), "{report:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dependents_that_are_born_while_their_owner_goes_are_all_collected() {
+    for policy in ["Background", "Foreground"] {
+        let mut cluster = Cluster::new().await;
+        let owner = cluster.map("owner", Like::default()).await;
+        cluster.start_synced().await;
+        for number in 0..60 {
+            if number == 20 {
+                cluster.delete(&map_path("owner"), policy).await;
+            }
+            cluster
+                .secret(&format!("child-{number}"), owned([to(&owner, number % 2 == 0)]))
+                .await;
+        }
+        until("all are gone", async || cluster.api.objects("v1", "Secret").is_empty()).await;
+        cluster.gone("owner").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_deployment_everything_goes_three_levels_down_or_only_the_reference() {
+    for (policy, stays) in [("Background", false), ("Foreground", false), ("Orphan", true)] {
+        let mut cluster = Cluster::new().await;
+        cluster.start_synced().await;
+        let apps = "/apis/apps/v1/namespaces/default";
+        let path = |plural: &str, name: &str| format!("{apps}/{plural}/{name}");
+        let insert = |kind: &str, number: usize, owner: Option<Value>| {
+            let uid = format!("5eed0000-0000-4000-8000-{number:012}");
+            let version = if kind == "Pod" { "v1" } else { "apps/v1" };
+            let object = json!({ "apiVersion": version, "kind": kind, "metadata": {
+                "name": "web", "namespace": "default", "uid": uid, "ownerReferences": owner.as_slice(),
+            }, "spec": {} });
+            cluster.api.insert_raw(object.clone()).unwrap();
+            object
+        };
+        let deployment = insert("Deployment", 1, None);
+        let set = insert("ReplicaSet", 2, Some(to(&deployment, true)));
+        insert("Pod", 3, Some(to(&set, true)));
+        sleep(secs(1)).await;
+        cluster.delete(&path("deployments", "web"), policy).await;
+        until("it is gone", async || {
+            cluster.get(&path("deployments", "web")).await.is_none()
+        })
+        .await;
+        sleep(secs(60)).await;
+        let set = cluster.get(&path("replicasets", "web")).await;
+        let pod = cluster.get("/api/v1/namespaces/default/pods/web").await;
+        assert_eq!((set.is_some(), pod.is_some()), (stays, stays), "{policy}");
+        if stays {
+            assert!(owners_of(&set.unwrap()).is_empty());
+            assert_eq!(owners_of(&pod.unwrap()), ["web"]);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_names_a_living_owner_does_not_hold_the_other() {
+    let mut cluster = Cluster::new().await;
+    let (waiting, solid) = (
+        cluster.map("waiting", Like::default()).await,
+        cluster.map("solid", Like::default()).await,
+    );
+    for number in 0..20 {
+        let mut owners = vec![to(&waiting, true)];
+        if number % 2 == 0 {
+            owners.push(to(&solid, true));
+        }
+        cluster.secret(&format!("child-{number}"), owned(owners)).await;
+    }
+    cluster.start_synced().await;
+    cluster.delete(&map_path("waiting"), "Foreground").await;
+    cluster.gone("waiting").await;
+    sleep(secs(60)).await;
+    let left = cluster.api.objects("v1", "Secret");
+    assert_eq!(left.len(), 10);
+    for child in left {
+        assert_eq!(owners_of(&child), ["solid"]);
+        assert!(child["metadata"]["deletionTimestamp"].is_null());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_does_not_block_does_not_hold_an_owner_even_if_it_never_goes() {
+    let mut cluster = Cluster::new().await;
+    let owner = cluster.map("owner", Like::default()).await;
+    let mut unset = to(&owner, false);
+    unset.as_object_mut().unwrap().remove("blockOwnerDeletion");
+    for (name, reference) in [("unset", unset), ("false", to(&owner, false))] {
+        let held = Like {
+            owners: vec![reference],
+            finalizers: vec!["example.com/held"],
+        };
+        cluster.map(name, held).await;
+    }
+    cluster.start_synced().await;
+    cluster.delete(&map_path("owner"), "Foreground").await;
+    cluster.gone("owner").await;
+    assert!(cluster.is_there("unset").await && cluster.is_there("false").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dependent_that_no_longer_blocks_or_names_its_owner_lets_it_go() {
+    let mut cluster = Cluster::new().await;
+    cluster.start_synced().await;
+    for blocks in [Some(false), None] {
+        let owner = cluster.map("owner", Like::default()).await;
+        let held = Like {
+            owners: vec![to(&owner, true)],
+            finalizers: vec!["example.com/held"],
+        };
+        cluster.map("child", held).await;
+        cluster.delete(&map_path("owner"), "Foreground").await;
+        sleep(secs(30)).await;
+        assert!(cluster.is_there("owner").await);
+        let references: Vec<Value> = blocks.map(|blocks| to(&owner, blocks)).into_iter().collect();
+        cluster
+            .change(&map_path("child"), json!({ "ownerReferences": references }))
+            .await;
+        cluster.gone("owner").await;
+        cluster.change(&map_path("child"), json!({ "finalizers": null })).await;
+        cluster.gone("child").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn custom_and_built_in_objects_own_each_other_in_all_ways() {
+    for namespaced in [true, false] {
+        for policy in ["Background", "Foreground", "Orphan"] {
+            let mut cluster = Cluster::new().await;
+            cluster.start_synced().await;
+            // Defined while it works.
+            let things = Things::define(&cluster, "a.test", namespaced, &["v1"]).await;
+            let thing = things.create(&cluster, "thing", Like::default()).await;
+            things.create(&cluster, "of-a-thing", owned([to(&thing, true)])).await;
+            cluster.map("of-a-thing", owned([to(&thing, true)])).await;
+            let map = cluster.map("map", Like::default()).await;
+            if namespaced {
+                things.create(&cluster, "of-a-map", owned([to(&map, true)])).await;
+            }
+            cluster.secret("of-a-map", owned([to(&map, true)])).await;
+            cluster.delete(&things.path("thing"), policy).await;
+            cluster.delete(&map_path("map"), policy).await;
+            things.gone(&cluster, "thing").await;
+            cluster.gone("map").await;
+            sleep(secs(90)).await;
+            let stays = policy == "Orphan";
+            let mut left = vec![
+                cluster.get(&things.path("of-a-thing")).await,
+                cluster.get(&map_path("of-a-thing")).await,
+                cluster.get(&secret_path("of-a-map")).await,
+            ];
+            if namespaced {
+                left.push(cluster.get(&things.path("of-a-map")).await);
+            }
+            for object in left {
+                assert_eq!(object.is_some(), stays, "{policy}: {object:?}");
+                assert!(object.is_none_or(|it| owners_of(&it).is_empty()));
+            }
+        }
+    }
+}
+
+/// TestCRDDeletionCascading, twice with the same definition.
+#[tokio::test(start_paused = true)]
+async fn with_a_definition_its_instances_and_their_dependents_go_each_time() {
+    let mut cluster = Cluster::new().await;
+    cluster.start_synced().await;
+    let things = Things::define(&cluster, "a.test", true, &["v1"]).await;
+    for wait in [0, 40] {
+        let thing = things.create(&cluster, "owner", Like::default()).await;
+        cluster.map("child", owned([to(&thing, false)])).await;
+        // Each is heard of before it goes.
+        sleep(secs(65)).await;
+        assert!(cluster.is_there("child").await);
+        things.undefine(&cluster).await;
+        cluster.gone("child").await;
+        sleep(secs(wait)).await;
+        things.define_again(&cluster).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_and_its_only_just_born_instance_take_their_dependents_along_unseen() {
+    let mut cluster = Cluster::new().await;
+    cluster.start_synced().await;
+    let things = Things::define(&cluster, "a.test", true, &["v1"]).await;
+    let thing = things.create(&cluster, "owner", Like::default()).await;
+    cluster.map("child", owned([to(&thing, false)])).await;
+    // Gone before its kind was ever watched: nobody can tell of it until its kind is there again.
+    things.undefine(&cluster).await;
+    sleep(secs(120)).await;
+    assert!(cluster.is_there("child").await);
+    things.define_again(&cluster).await;
+    cluster.gone("child").await;
+}
+
+/// TestCrossNamespaceReferences, at a cold start.
+#[tokio::test(start_paused = true)]
+async fn at_a_cold_start_many_bad_references_harm_no_good_one() {
+    let mut cluster = Cluster::new().await;
+    let space = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "other" } });
+    cluster.api.insert_raw(space).unwrap();
+    let owner = cluster.map("owner", Like::default()).await;
+    let secret = |cluster: &Cluster, namespace: &str, name: String, owners: Value| {
+        let metadata = json!({ "name": name, "namespace": namespace, "ownerReferences": owners });
+        let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata });
+        cluster.api.insert_raw(object).unwrap();
+    };
+    for number in 0..300 {
+        secret(
+            &cluster,
+            "other",
+            format!("single-{number}"),
+            json!([to(&owner, false)]),
+        );
+        let kind = format!("Nothing{}", number % 25);
+        let unknown = never("nobody.test/v1", &kind, number);
+        secret(
+            &cluster,
+            "other",
+            format!("double-{number}"),
+            json!([to(&owner, false), unknown]),
+        );
+    }
+    for number in 0..10 {
+        secret(
+            &cluster,
+            "default",
+            format!("good-{number}"),
+            json!([to(&owner, false)]),
+        );
+    }
+    cluster.start_synced().await;
+    until("the single ones are gone", async || {
+        cluster.api.objects("v1", "Secret").len() == 310
+    })
+    .await;
+    secret(&cluster, "other", "late".to_owned(), json!([to(&owner, false)]));
+    sleep(secs(60)).await;
+    assert_eq!(cluster.api.objects("v1", "Secret").len(), 310);
+    assert!(cluster.is_there("owner").await);
+    assert_eq!(cluster.asked("get", "configmaps"), 1);
+}

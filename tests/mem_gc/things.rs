@@ -1,0 +1,101 @@
+//! A kind that comes and goes with its definition.
+
+use serde_json::{Value, json};
+use testbed::rest::Patch;
+
+use crate::world::{Cluster, Like, until};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// Things of one group, each in the namespace `default`, or in none.
+#[derive(Clone)]
+pub struct Things {
+    pub group: &'static str,
+    pub namespaced: bool,
+    versions: Vec<&'static str>,
+}
+
+impl Things {
+    /// Defines them; the first version is stored.
+    pub async fn define(cluster: &Cluster, group: &'static str, namespaced: bool, versions: &[&'static str]) -> Self {
+        let things = Self {
+            group,
+            namespaced,
+            versions: versions.to_vec(),
+        };
+        things.define_again(cluster).await;
+        things
+    }
+
+    pub async fn define_again(&self, cluster: &Cluster) {
+        let version = |(place, name): (usize, &&str)| {
+            let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+            json!({ "name": name, "served": true, "storage": place == 0, "schema": { "openAPIV3Schema": schema } })
+        };
+        let versions: Vec<Value> = self.versions.iter().enumerate().map(version).collect();
+        let spec = json!({
+            "group": self.group, "scope": if self.namespaced { "Namespaced" } else { "Cluster" },
+            "names": { "plural": "things", "singular": "thing", "kind": "Thing" }, "versions": versions,
+        });
+        let definition = json!({ "metadata": { "name": self.name() }, "spec": spec });
+        let created = cluster.admin.create(DEFINITIONS, &definition).await;
+        created.unwrap().ok().unwrap();
+    }
+
+    /// Their definition goes, and all of them with it.
+    pub async fn undefine(&self, cluster: &Cluster) {
+        cluster.delete(&self.definition(), "Background").await;
+        until("nothing is defined", async || {
+            cluster.get(&self.definition()).await.is_none()
+        })
+        .await;
+    }
+
+    /// Whether a version is served.
+    pub async fn serve(&self, cluster: &Cluster, version: usize, served: bool) {
+        let path = format!("/spec/versions/{version}/served");
+        let patch = json!([{ "op": "replace", "path": path, "value": served }]);
+        let patched = cluster.admin.patch(&self.definition(), Patch::Json, &patch).await;
+        patched.unwrap().ok().unwrap();
+    }
+
+    pub async fn create(&self, cluster: &Cluster, name: &str, like: Like) -> Value {
+        let version = format!("{}/{}", self.group, self.versions[0]);
+        cluster.object(&self.all(), &version, "Thing", name, like).await
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.all())
+    }
+
+    fn name(&self) -> String {
+        format!("things.{}", self.group)
+    }
+
+    fn definition(&self) -> String {
+        format!("{DEFINITIONS}/{}", self.name())
+    }
+
+    fn all(&self) -> String {
+        let space = if self.namespaced { "namespaces/default/" } else { "" };
+        format!("/apis/{}/{}/{space}things", self.group, self.versions[0])
+    }
+
+    pub async fn is_there(&self, cluster: &Cluster, name: &str) -> bool {
+        cluster.get(&self.path(name)).await.is_some()
+    }
+
+    pub async fn gone(&self, cluster: &Cluster, name: &str) {
+        until(&format!("{name} is gone"), async || !self.is_there(cluster, name).await).await;
+    }
+
+    /// The collector watches them.
+    pub async fn watched(&self, cluster: &Cluster) {
+        let resource = format!("things.{}/", self.group);
+        until("they are watched", async || {
+            let kinds = cluster.report().kinds;
+            kinds.iter().any(|it| it.resource.starts_with(&resource) && it.synced)
+        })
+        .await;
+    }
+}
