@@ -120,21 +120,24 @@ impl Cluster {
         StoreFollowed(Arc::clone(self))
     }
 
-    /// Its store shows itself at this version.
-    pub(super) fn store_is_at(&self, version: u64) -> Result<(), String> {
+    /// How far the store is known to be: what is asked from now on must not show less.
+    pub(super) fn known_version(&self) -> u64 {
+        self.version().unwrap_or_default()
+    }
+
+    /// Its store shows itself at this version, asked for when it was known to be at `known` at least.
+    pub(super) fn store_is_at(&self, version: u64, known: u64) -> Result<(), String> {
         let mut highest = self.version();
-        match *highest {
-            Some(known) if version < known => {
-                let why = format!("the store is at version {version}, where it was at {known} before: it was put back");
-                self.put_back.send_replace(Some(why.clone()));
-                Err(why)
-            }
-            Some(_) => {
-                *highest = Some(version);
-                Ok(())
-            }
-            None => Ok(()),
+        let Some(highest) = highest.as_mut() else {
+            return Ok(());
+        };
+        if version < known {
+            let why = format!("the store is at version {version}, where it was at {known} before: it was put back");
+            self.put_back.send_replace(Some(why.clone()));
+            return Err(why);
         }
+        *highest = version.max(*highest);
+        Ok(())
     }
 
     fn version(&self) -> MutexGuard<'_, Option<u64>> {
@@ -281,6 +284,8 @@ impl Lanes {
 
     async fn prove(&self, open: Open) -> Result<(), NotOpened> {
         let request = Request::get("/").header(header::ACCEPT, "application/json");
+        // Others may learn more while this is under way.
+        let known = self.cluster.known_version();
         let lost = |error: BoxError| NotOpened::Connection(chain(&*error));
         let response = self.send_over(open, PATH, request, Bytes::new()).await.map_err(lost)?;
         let (head, body) = response.into_parts();
@@ -298,7 +303,7 @@ impl Lanes {
         let version = shown.metadata.resource_version.parse();
         let version = version.map_err(|error: ParseIntError| unreadable(&error))?;
         let judged = self.cluster.judge(&namespace.metadata.uid);
-        let judged = judged.and_then(|()| self.cluster.store_is_at(version));
+        let judged = judged.and_then(|()| self.cluster.store_is_at(version, known));
         judged.map_err(NotOpened::WrongWorld)
     }
 }

@@ -114,9 +114,14 @@ impl MetadataClient {
         self.cluster.follow_store()
     }
 
-    /// A list of namespaces shows the store at this version.
-    pub fn store_is_at(&self, version: u64) {
-        if let Err(why) = self.cluster.store_is_at(version) {
+    /// How far the store is known to be: what is asked from now on must not show less.
+    pub fn known_version(&self) -> u64 {
+        self.cluster.known_version()
+    }
+
+    /// A list of namespaces shows the store at this version, asked for when it was known to be at `known` at least.
+    pub fn store_is_at(&self, version: u64, known: u64) {
+        if let Err(why) = self.cluster.store_is_at(version, known) {
             tracing::warn!(why, "The API server shows an older state");
         }
     }

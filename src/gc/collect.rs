@@ -210,11 +210,10 @@ impl Round {
 
     /// A store that was put back to an older state goes on from there, and a watch may never tell.
     async fn look_at_store(&self) {
+        // Both go on while it is asked.
+        let known = self.client.known_version().max(self.shared.namespaces_are_at());
         match self.store_version().await {
-            Ok(version) => {
-                self.client.store_is_at(version);
-                self.shared.store_is_at("namespaces", version);
-            }
+            Ok(version) => self.client.store_is_at(version, known),
             Err(error) => tracing::debug!(%error, "The store was not looked at"),
         }
     }

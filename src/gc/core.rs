@@ -237,15 +237,12 @@ impl Shared {
         })
     }
 
-    /// A consistent list of this resource of the core group shows the store at this version.
-    pub fn store_is_at(&self, plural: &str, version: u64) {
+    /// How far the watch of namespaces has come.
+    pub fn namespaces_are_at(&self) -> u64 {
         let core = self.lock();
-        let is_it = |(id, watched): &(&KindId, &Watched)| {
-            watched.resource.plural == plural && core.graph.kinds.group(**id).is_empty()
-        };
-        if let Some((_, watched)) = core.watched.iter().find(is_it) {
-            self.went_back(watched, version);
-        }
+        let id = core.graph.kinds.known("", "Namespace");
+        id.and_then(|id| core.watched.get(&id))
+            .map_or(0, |watched| watched.progress)
     }
 
     /// All that is known may be wrong where the store was put back to an older state.

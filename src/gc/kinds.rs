@@ -71,6 +71,11 @@ impl Kinds {
         Some(id)
     }
 
+    /// The number of a kind that was named before.
+    pub fn known(&self, group: &str, kind: &str) -> Option<KindId> {
+        self.ids.get(group)?.get(kind).copied()
+    }
+
     /// The number of a kind as an owner reference names it.
     pub fn referenced(&mut self, api_version: &str, kind: &str) -> KindId {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
