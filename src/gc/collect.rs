@@ -44,7 +44,11 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         monitors: HashMap::new(),
         discovered: BTreeSet::new(),
     };
-    let engine = Engine { client, shared };
+    let engine = Engine {
+        nap: shared.nap(),
+        client,
+        shared,
+    };
     let engine = AbortOnDropHandle::new(tokio::spawn(engine.run()));
     let discovery = AbortOnDropHandle::new(tokio::spawn(discovery.run()));
     let why = tokio::select! {

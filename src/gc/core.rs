@@ -50,6 +50,7 @@ pub struct Shared {
     /// Why all that is known has to be forgotten, once it has.
     pub lost: watch::Sender<Option<String>>,
     events: Option<Events>,
+    nap: Option<Duration>,
 }
 
 /// See the module's documentation.
@@ -124,7 +125,18 @@ impl Shared {
             wake: Notify::new(),
             lost: watch::Sender::new(None),
             events: None,
+            nap: None,
         }
+    }
+
+    /// The thread is the collector's own, and may sleep so long while many requests are under way.
+    pub fn with_naps(self, nap: Duration) -> Self {
+        Self { nap: Some(nap), ..self }
+    }
+
+    /// How long the thread may sleep while many requests are under way.
+    pub fn nap(&self) -> Option<Duration> {
+        self.nap
     }
 
     /// Tells of references to owners of other namespaces in events.
