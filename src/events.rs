@@ -207,7 +207,7 @@ impl Events {
             self.counters.event_dropped();
             tracing::warn!(
                 uid,
-                namespace = &*namespace,
+                namespace = &**namespace,
                 name = about,
                 reason = reason.as_str(),
                 message,
