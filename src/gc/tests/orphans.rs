@@ -265,7 +265,7 @@ fn where_there_is_no_circle_the_last_in_a_chain_holds_the_first() {
     let mut world = family(&[("a", &[]), ("b", &["a"]), ("c", &["b"])]);
     let mut held = world.objects[&apple("c")].clone();
     held.held = true;
-    world.put(apple("c"), held.clone());
+    world.put(apple("c"), held);
     let mut collector = settled(&mut world);
     world.delete(&apple("a"), Foreground);
     collector.settle(&mut world);
