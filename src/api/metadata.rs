@@ -11,9 +11,10 @@ use tokio::time::timeout;
 
 use super::{
     ApiError,
+    cluster::{Cluster, StoreFollowed},
     connection::{chain, in_time},
     credentials::Credentials,
-    lanes::{Cluster, Lanes, StoreFollowed},
+    lanes::Lanes,
     proven::retry_after,
 };
 use crate::node::effects::{Effect, Effects};

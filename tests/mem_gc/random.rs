@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use self::{judge::Judge, script::Script};
 use crate::{things::Things, world::Cluster};
 
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 10;
 /// Things done in one world.
 const STEPS: usize = 60;
 /// The longest pause between two tries, and a watch that says nothing, are over by then.
