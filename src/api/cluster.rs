@@ -33,9 +33,7 @@ impl Cluster {
             ))
         }
     }
-}
 
-impl Cluster {
     /// From now on it is remembered how far the store is.
     pub(super) fn follow_store(self: &Arc<Self>) -> StoreFollowed {
         *self.version() = Some(0);
@@ -43,17 +41,22 @@ impl Cluster {
         StoreFollowed(Arc::clone(self))
     }
 
-    /// Its store shows itself at this version.
-    pub(super) fn store_is_at(&self, version: u64) -> Result<(), String> {
+    /// How far its store was seen to be, to be taken before it is asked: answers may overtake each other.
+    pub(super) fn store_was_at(&self) -> Option<u64> {
+        *self.version()
+    }
+
+    /// Its store shows itself at this version, and was at `before` when it was asked.
+    pub(super) fn store_is_at(&self, version: u64, before: Option<u64>) -> Result<(), String> {
         let mut highest = self.version();
-        match *highest {
+        match before.filter(|_| highest.is_some()) {
             Some(known) if version < known => {
                 let why = format!("the store is at version {version}, where it was at {known} before: it was put back");
                 self.put_back.send_replace(Some(why.clone()));
                 Err(why)
             }
             Some(_) => {
-                *highest = Some(version);
+                *highest = (*highest).max(Some(version));
                 Ok(())
             }
             None => Ok(()),

@@ -201,6 +201,7 @@ impl Lanes {
 
     async fn prove(&self, sender: Sender) -> Result<(), NotOpened> {
         let request = Request::get("/").header(header::ACCEPT, "application/json");
+        let before = self.cluster.store_was_at();
         let lost = |error: BoxError| NotOpened::Connection(chain(&*error));
         let response = self
             .send_over(sender, PATH, request, Bytes::new())
@@ -221,7 +222,7 @@ impl Lanes {
         let version = shown.metadata.resource_version.parse();
         let version = version.map_err(|error: ParseIntError| unreadable(&error))?;
         let judged = self.cluster.judge(&namespace.metadata.uid);
-        let judged = judged.and_then(|()| self.cluster.store_is_at(version));
+        let judged = judged.and_then(|()| self.cluster.store_is_at(version, before));
         judged.map_err(NotOpened::WrongWorld)
     }
 }

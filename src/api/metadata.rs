@@ -113,9 +113,14 @@ impl MetadataClient {
         self.cluster.follow_store()
     }
 
-    /// A list of namespaces shows the store at this version.
-    pub fn store_is_at(&self, version: u64) {
-        if let Err(why) = self.cluster.store_is_at(version) {
+    /// How far the store was seen to be, to be taken before it is asked.
+    pub fn store_was_at(&self) -> Option<u64> {
+        self.cluster.store_was_at()
+    }
+
+    /// A list of namespaces shows the store at this version; it was at `before` when it was asked.
+    pub fn store_is_at(&self, version: u64, before: Option<u64>) {
+        if let Err(why) = self.cluster.store_is_at(version, before) {
             tracing::warn!(why, "The API server shows an older state");
         }
     }

@@ -192,14 +192,22 @@ impl Shared {
         })
     }
 
-    /// A consistent list of this resource of the core group shows the store at this version.
-    pub fn store_is_at(&self, plural: &str, version: u64) {
+    /// The highest version that was told of this resource of the core group.
+    pub fn told_of(&self, plural: &str) -> u64 {
         let core = self.lock();
         let is_it = |(id, watched): &(&KindId, &Watched)| {
             watched.resource.plural == plural && core.graph.kinds.group(**id).is_empty()
         };
-        if let Some((_, watched)) = core.watched.iter().find(is_it) {
-            self.went_back(watched, version);
+        core.watched
+            .iter()
+            .find(is_it)
+            .map_or(0, |(_, watched)| watched.progress)
+    }
+
+    /// A consistent list of this resource shows the store at this version, where it was at `before` when it was asked.
+    pub fn store_is_at(&self, plural: &str, version: u64, before: u64) {
+        if version < before {
+            self.put_back(plural, version, before);
         }
     }
 
@@ -207,13 +215,16 @@ impl Shared {
     fn went_back(&self, watched: &Watched, version: u64) -> bool {
         let goes_back = version < watched.progress;
         if goes_back {
-            let why = format!(
-                "the store is at version {version}, as {} tell, where it was at {} before: it was put back",
-                watched.resource.plural, watched.progress
-            );
-            self.lost.send_replace(Some(why));
+            self.put_back(&watched.resource.plural, version, watched.progress);
         }
         goes_back
+    }
+
+    fn put_back(&self, plural: &str, version: u64, before: u64) {
+        let why = format!(
+            "the store is at version {version}, as {plural} tell, where it was at {before} before: it was put back"
+        );
+        self.lost.send_replace(Some(why));
     }
 
     /// The watch of a kind goes on.
