@@ -253,7 +253,7 @@ impl Graph {
             mark != is_open
         };
         self.take_in(kind, object, round);
-        if self.links.node(id).dependents > 0 {
+        if state.is_there() && self.links.node(id).dependents > 0 {
             self.hints.push(Hint::Dependents(id));
         }
         Answer::Taken
@@ -283,7 +283,7 @@ impl Graph {
         // However old the news, it is there.
         state.set(State::UNSEEN, false);
         state.set(State::ROUND, round);
-        if before.is_in_question() && node.dependents > 0 {
+        if !before.is_there() && node.dependents > 0 {
             // Whoever depends on it was left alone until it was known.
             self.hints.push(Hint::Dependents(id));
         }
@@ -304,9 +304,6 @@ impl Graph {
         if !before.has(State::OBSERVED) && !was_lone {
             self.ask_elsewhere(uid, Some(id));
         }
-        if before.is_in_question() {
-            self.decide_on_others_too(id);
-        }
         self.follow_owners(id, object);
         if (now.waits() && !before.waits()) || (now.orphans() && !before.orphans()) {
             self.hints.push(Hint::Dependents(id));
@@ -315,14 +312,6 @@ impl Graph {
             self.hints.push(Hint::Decide(id));
         }
         self.tidy(id);
-    }
-
-    /// It was not known whether it is there, and so nothing was concluded from the other owners of its dependents.
-    fn decide_on_others_too(&mut self, id: NodeId) {
-        let has_others = |dependent: &NodeId| self.links.owners(*dependent).nth(1).is_some();
-        let dependents = self.links.dependents(id).map(|link| link.node);
-        let undecided: Vec<NodeId> = dependents.filter(has_others).collect();
-        self.hints.extend(undecided.into_iter().map(Hint::Decide));
     }
 
     /// Other nodes with this UID cannot be where they are said to be; they are asked for at once.
