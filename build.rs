@@ -3,5 +3,8 @@
 use std::io;
 
 fn main() -> io::Result<()> {
-    prost_build::compile_protos(&["proto/meta.proto"], &["proto"])
+    // What is only passed on to the next decoder is not copied.
+    prost_build::Config::new()
+        .bytes(["."])
+        .compile_protos(&["proto/meta.proto"], &["proto"])
 }

@@ -19,9 +19,6 @@ pub const WATCH: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMet
 const LARGEST: usize = 16 << 20;
 /// A page in JSON is held whole; its objects are large only where a server sends more than their metadata.
 const LARGEST_PAGE: usize = 256 << 20;
-/// Annotation of the bookmark that ends the initial events of a watch.
-const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
-
 /// What cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
@@ -65,8 +62,6 @@ pub enum WatchEvent {
     Bookmark {
         /// The version.
         version: String,
-        /// All that was there at the beginning has been told.
-        initial_end: bool,
     },
     /// The server ends the watch, with this code and message.
     Error(u16, String),

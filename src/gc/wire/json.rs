@@ -1,12 +1,12 @@
 //! JSON, of servers that have no protobuf.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::borrow::Cow;
 
 use bytes::BytesMut;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{INITIAL_EVENTS_END, LARGEST, PageEnd, WatchEvent, WireError};
+use super::{LARGEST, PageEnd, WatchEvent, WireError};
 use crate::gc::graph::{Observed, Reference};
 
 /// Reads the events of a watch, each on a line of its own.
@@ -58,8 +58,6 @@ struct Meta<'a> {
     #[serde(borrow)]
     resource_version: Cow<'a, str>,
     deletion_timestamp: Option<serde::de::IgnoredAny>,
-    #[serde(borrow)]
-    annotations: Option<HashMap<Cow<'a, str>, Cow<'a, str>>>,
     #[serde(borrow)]
     owner_references: Option<Vec<Owner<'a>>>,
     #[serde(borrow)]
@@ -116,9 +114,7 @@ fn event(line: &[u8]) -> Result<WatchEvent, WireError> {
         "DELETED" => WatchEvent::Gone(seen()?),
         "BOOKMARK" => {
             let metadata = serde_json::from_str::<Object<'_>>(raw)?.metadata;
-            let end = metadata.annotations.as_ref().and_then(|it| it.get(INITIAL_EVENTS_END));
             WatchEvent::Bookmark {
-                initial_end: end.is_some_and(|value| value == "true"),
                 version: metadata.resource_version.into_owned(),
             }
         }
@@ -210,7 +206,7 @@ mod tests {
             "\n",
             r#"{"type":"DELETED","object":{"metadata":{"uid":"u"}}}"#,
             "\n",
-            r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
+            r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9","annotations":{"x":"y"}}}}"#,
             "\n",
             r#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}"#,
             "\n"
@@ -228,13 +224,7 @@ mod tests {
                 "{events:?}"
             );
             assert!(matches!(&events[1], WatchEvent::Gone(it) if it.uid == "u"));
-            assert_eq!(
-                events[2],
-                WatchEvent::Bookmark {
-                    version: "9".into(),
-                    initial_end: true
-                }
-            );
+            assert_eq!(events[2], WatchEvent::Bookmark { version: "9".into() });
             assert_eq!(events[3], WatchEvent::Error(410, "too old".into()));
         }
     }

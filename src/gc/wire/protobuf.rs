@@ -6,7 +6,7 @@ use prost::{
     encoding::{WireType, decode_key, decode_varint},
 };
 
-use super::{INITIAL_EVENTS_END, LARGEST, PageEnd, WatchEvent, WireError};
+use super::{LARGEST, PageEnd, WatchEvent, WireError};
 use crate::gc::graph::{Observed, Reference};
 
 /// Generated from `proto/meta.proto`.
@@ -217,13 +217,15 @@ impl WatchReader {
 fn event(frame: Bytes) -> Result<WatchEvent, WireError> {
     let event = meta::WatchEvent::decode(frame)?;
     let raw = event.object.and_then(|object| object.raw).unwrap_or_default();
-    let unknown = raw.strip_prefix(MAGIC).ok_or(WireError::NoMagic)?;
-    let unknown = meta::Unknown::decode(unknown)?;
+    if !raw.starts_with(MAGIC) {
+        return Err(WireError::NoMagic);
+    }
+    let unknown = meta::Unknown::decode(raw.slice(MAGIC.len()..))?;
     let (kind, raw) = (unknown.type_meta.unwrap_or_default(), unknown.raw.unwrap_or_default());
     let kind_of_event = event.r#type.unwrap_or_default();
     if kind_of_event == "ERROR" {
         expect(&kind, STATUS)?;
-        let status = meta::Status::decode(raw.as_slice())?;
+        let status = meta::Status::decode(raw)?;
         let code = status
             .code
             .and_then(|code| u16::try_from(code).ok())
@@ -231,7 +233,7 @@ fn event(frame: Bytes) -> Result<WatchEvent, WireError> {
         return Ok(WatchEvent::Error(code, status.message.unwrap_or_default()));
     }
     expect(&kind, OBJECT)?;
-    let object = meta::PartialObjectMetadata::decode(raw.as_slice())?;
+    let object = meta::PartialObjectMetadata::decode(raw)?;
     Ok(match kind_of_event.as_str() {
         "ADDED" | "MODIFIED" => WatchEvent::Seen(observed(object)),
         "DELETED" => WatchEvent::Gone(observed(object)),
@@ -239,10 +241,6 @@ fn event(frame: Bytes) -> Result<WatchEvent, WireError> {
             let metadata = object.metadata.unwrap_or_default();
             WatchEvent::Bookmark {
                 version: metadata.resource_version.unwrap_or_default(),
-                initial_end: metadata
-                    .annotations
-                    .get(INITIAL_EVENTS_END)
-                    .is_some_and(|value| value == "true"),
             }
         }
         other => return Err(WireError::Kind(other.to_owned())),
