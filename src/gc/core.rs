@@ -17,6 +17,7 @@ use super::{
     discovery::path_of,
     graph::{Answer, Graph, Hint, NodeId, Observed, State},
     kinds::{KindId, Resource, Scope},
+    limit::Pace,
     queue::Queue,
     wire::WatchEvent,
     work::{Owner, Target, Work},
@@ -65,6 +66,8 @@ pub struct Core {
     undiscovered: Option<(String, Instant)>,
     /// What was done.
     pub counts: Counts,
+    /// How fast writes may go, once any was answered.
+    pub pace: Option<Pace>,
     unsynced: UnsyncedFlag,
     /// Owners of which a live answer has shown at this version that they wait for their dependents.
     confirmed: HashMap<NodeId, u64>,
@@ -114,6 +117,7 @@ impl Shared {
                 watched: BTreeMap::new(),
                 undiscovered: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
                 counts: Counts::default(),
+                pace: None,
                 unsynced,
                 confirmed: HashMap::new(),
                 plain: HashSet::new(),

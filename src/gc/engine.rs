@@ -77,7 +77,10 @@ impl Engine {
     fn settle(&self, done: Done, limit: &mut Limit, busy: usize) {
         let now = Instant::now();
         pace(&done, limit, busy, now);
-        self.shared.with(|core| settle(core, &done.work, done.outcome, now));
+        self.shared.with(|core| {
+            core.pace = Some(limit.pace());
+            settle(core, &done.work, done.outcome, now);
+        });
     }
 }
 
