@@ -87,7 +87,9 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         serving.push(spawn(metrics::serve(answers, listener)));
     }
     let collected = CancellationToken::new();
-    let gc = gc.map(|gc| spawn(gc.run(collected.clone())));
+    // Told also when this is dropped.
+    let _collected = collected.clone().drop_guard();
+    let gc = gc.map(|gc| gc.start(collected.clone())).transpose()?;
     let ended = match pods {
         Some(pods) => pods.run(shutdown_timeout, &mut stop).await,
         None => {

@@ -1,6 +1,7 @@
 //! The API server as this agent uses it: a handful of requests, each answer sorted by what it proves.
 
 mod client;
+mod cluster;
 mod connection;
 mod credentials;
 mod error;

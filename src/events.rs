@@ -167,7 +167,7 @@ impl Events {
         if !about.namespace.is_empty() {
             involved["namespace"] = namespace.into();
         }
-        self.send(namespace.into(), &about.name, involved, reason, message);
+        self.send(&namespace.into(), &about.name, &involved, reason, message);
     }
 
     fn put(&self, view: &PodView, field_path: Option<String>, reason: Reason, message: &str) {
@@ -181,28 +181,22 @@ impl Events {
         if let Some(field_path) = field_path {
             involved["fieldPath"] = field_path.into();
         }
-        self.send(
-            Arc::clone(&view.pod.namespace),
-            &view.pod.name,
-            involved,
-            reason,
-            message,
-        );
+        self.send(&view.pod.namespace, &view.pod.name, &involved, reason, message);
     }
 
-    fn send(&self, namespace: Arc<str>, about: &str, involved: Value, reason: Reason, message: &str) {
+    fn send(&self, namespace: &Arc<str>, about: &str, involved: &Value, reason: Reason, message: &str) {
         let uid = involved["uid"].as_str().unwrap_or_default().to_owned();
         let body = body(
             &self.node_name,
-            &namespace,
+            namespace,
             about,
-            &involved,
+            involved,
             reason,
             message,
             Timestamp::now(),
         );
         let event = Event {
-            namespace: Arc::clone(&namespace),
+            namespace: Arc::clone(namespace),
             body: body.to_string().into(),
             reason,
             message: message.to_owned(),
@@ -213,7 +207,7 @@ impl Events {
             self.counters.event_dropped();
             tracing::warn!(
                 uid,
-                namespace = &*namespace,
+                namespace = &**namespace,
                 name = about,
                 reason = reason.as_str(),
                 message,

@@ -1,10 +1,11 @@
 //! The half that collects garbage.
 
-use std::{sync::Arc, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use futures::future::join;
 use tokio::{
-    sync::{Notify, watch},
+    runtime,
+    sync::{Notify, oneshot, watch},
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
@@ -23,12 +24,15 @@ use crate::{
 /// After all that was known had to be forgotten.
 const ANEW: Duration = Duration::from_secs(1);
 
+/// While the server has more to do than it can; it takes a hundred times as long for what is under way then.
+const NAP: Duration = Duration::from_millis(3);
+
 /// Ready to be run.
 pub(super) struct Gc {
     client: MetadataClient,
     turns: Turns,
     unsynced: UnsyncedFlag,
-    events: Events,
+    node_name: String,
     /// What the collector of this turn knows; nothing while it is another's.
     current: watch::Sender<Option<Arc<Shared>>>,
     /// What was done in earlier turns.
@@ -50,13 +54,8 @@ impl Gc {
                 "check server, certificates and token in the kubeconfig",
             )
         })?;
-        let creates = client.clone();
-        let create: events::Create = Arc::new(move |namespace, event| {
-            let client = creates.clone();
-            Box::pin(async move { client.create_event(&namespace, event).await })
-        });
         Ok(Self {
-            events: Events::start(create, node_name, Arc::default()),
+            node_name: node_name.to_owned(),
             client,
             turns,
             unsynced: settings.unsynced,
@@ -74,8 +73,33 @@ impl Gc {
         }
     }
 
+    /// Does it on a thread of its own, which does nothing else: pods do not wait for it, nor does it share their time.
+    /// The end of it is told.
+    pub fn start(self, stop: CancellationToken) -> Result<oneshot::Receiver<()>, Problem> {
+        let no_thread = |error: std::io::Error| {
+            Problem::configuration(
+                format!("no thread for the collector: {error}"),
+                "check the limits of this process",
+            )
+        };
+        let (ended, told) = oneshot::channel();
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(no_thread)?;
+        thread::Builder::new()
+            .name("collector".to_owned())
+            .spawn(move || {
+                runtime.block_on(self.run(stop));
+                // Whoever started it may have gone.
+                ended.send(()).ok();
+            })
+            .map_err(no_thread)?;
+        Ok(told)
+    }
+
     /// Collects whenever it is this agent's turn, until told to stop.
-    pub async fn run(self, stop: CancellationToken) {
+    async fn run(self, stop: CancellationToken) {
         let ended = Notify::new();
         let collecting = async {
             tokio::select! {
@@ -100,6 +124,7 @@ impl Gc {
 
     async fn collect(&self) {
         let mut turn = self.turns.watch();
+        let events = Events::start(create_events(self.client.clone()), &self.node_name, Arc::default());
         loop {
             let now = turn.borrow_and_update().clone();
             match now {
@@ -108,7 +133,8 @@ impl Gc {
                 Turn::Works { .. } => {
                     self.past.lock().turns += 1;
                     let shared = Shared::new(self.unsynced)
-                        .with_events(self.events.clone())
+                        .with_naps(NAP)
+                        .with_events(events.clone())
                         .with_canary(self.turns.canary());
                     let shared = Arc::new(shared);
                     self.current.send_replace(Some(Arc::clone(&shared)));
@@ -133,4 +159,11 @@ impl Gc {
             }
         }
     }
+}
+
+fn create_events(client: MetadataClient) -> events::Create {
+    Arc::new(move |namespace, event| {
+        let client = client.clone();
+        Box::pin(async move { client.create_event(&namespace, event).await })
+    })
 }

@@ -4,7 +4,7 @@
 
 use std::{
     num::ParseIntError,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -19,10 +19,10 @@ use hyper_util::{
 };
 use kube::client::ConfigExt as _;
 use serde::Deserialize;
-use tokio::{sync::watch, time::timeout};
+use tokio::time::timeout;
 use tower::{BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
-use super::{ApiError, connection::chain, proven::retry_after};
+use super::{ApiError, cluster::Cluster, connection::chain, proven::retry_after};
 
 /// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
 const OPENING: Duration = Duration::from_secs(10);
@@ -41,19 +41,6 @@ const VERB: &str = "GET";
 type Sender = http2::SendRequest<Full<Bytes>>;
 type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
 type Lane = tokio::sync::Mutex<Option<Open>>;
-
-/// The cluster that connections lead to: that of the first one.
-#[derive(Debug, Default)]
-pub(crate) struct Cluster {
-    uid: Mutex<Option<String>>,
-    /// The highest version that its store was seen at, while somebody follows it.
-    version: Mutex<Option<u64>>,
-    put_back: watch::Sender<Option<String>>,
-}
-
-/// While it is held, no connection is used that leads to an older state of the store than was seen before.
-#[derive(Debug)]
-pub struct StoreFollowed(Arc<Cluster>);
 
 /// Connections by number. Whoever shares one waits for its turn when the server allows no more requests over it.
 pub(super) struct Lanes {
@@ -93,71 +80,6 @@ struct Namespace {
 #[derive(Deserialize)]
 struct Metadata {
     uid: String,
-}
-
-// === impl Cluster ===
-
-impl Cluster {
-    fn judge(&self, uid: &str) -> Result<(), String> {
-        let mut known = self.uid.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.get_or_insert_with(|| uid.to_owned());
-        if known == uid {
-            Ok(())
-        } else {
-            Err(format!(
-                "this is another cluster: its namespace kube-system has the UID {uid}, where it was {known} before; if that \
-                 is meant, start the agent again"
-            ))
-        }
-    }
-}
-
-impl Cluster {
-    /// From now on it is remembered how far the store is.
-    pub(super) fn follow_store(self: &Arc<Self>) -> StoreFollowed {
-        *self.version() = Some(0);
-        self.put_back.send_replace(None);
-        StoreFollowed(Arc::clone(self))
-    }
-
-    /// How far the store is known to be: what is asked from now on must not show less.
-    pub(super) fn known_version(&self) -> u64 {
-        self.version().unwrap_or_default()
-    }
-
-    /// Its store shows itself at this version, asked for when it was known to be at `known` at least.
-    pub(super) fn store_is_at(&self, version: u64, known: u64) -> Result<(), String> {
-        let mut highest = self.version();
-        let Some(highest) = highest.as_mut() else {
-            return Ok(());
-        };
-        if version < known {
-            let why = format!("the store is at version {version}, where it was at {known} before: it was put back");
-            self.put_back.send_replace(Some(why.clone()));
-            return Err(why);
-        }
-        *highest = version.max(*highest);
-        Ok(())
-    }
-
-    fn version(&self) -> MutexGuard<'_, Option<u64>> {
-        self.version.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-// === impl StoreFollowed ===
-
-impl StoreFollowed {
-    /// Why the store must have been put back, once it has.
-    pub fn put_back(&self) -> watch::Receiver<Option<String>> {
-        self.0.put_back.subscribe()
-    }
-}
-
-impl Drop for StoreFollowed {
-    fn drop(&mut self) {
-        *self.0.version() = None;
-    }
 }
 
 // === impl Lanes ===
@@ -284,8 +206,7 @@ impl Lanes {
 
     async fn prove(&self, open: Open) -> Result<(), NotOpened> {
         let request = Request::get("/").header(header::ACCEPT, "application/json");
-        // Others may learn more while this is under way.
-        let known = self.cluster.known_version();
+        let before = self.cluster.store_was_at();
         let lost = |error: BoxError| NotOpened::Connection(chain(&*error));
         let response = self.send_over(open, PATH, request, Bytes::new()).await.map_err(lost)?;
         let (head, body) = response.into_parts();
@@ -303,7 +224,7 @@ impl Lanes {
         let version = shown.metadata.resource_version.parse();
         let version = version.map_err(|error: ParseIntError| unreadable(&error))?;
         let judged = self.cluster.judge(&namespace.metadata.uid);
-        let judged = judged.and_then(|()| self.cluster.store_is_at(version, known));
+        let judged = judged.and_then(|()| self.cluster.store_is_at(version, before));
         judged.map_err(NotOpened::WrongWorld)
     }
 }

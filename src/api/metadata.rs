@@ -12,9 +12,10 @@ use tokio::time::timeout;
 use super::{
     ApiError,
     client::escape,
+    cluster::{Cluster, StoreFollowed},
     connection::{chain, in_time},
     credentials::Credentials,
-    lanes::{Cluster, Lanes, StoreFollowed},
+    lanes::Lanes,
     proven::retry_after,
 };
 use crate::node::effects::{Effect, Effects};
@@ -114,14 +115,14 @@ impl MetadataClient {
         self.cluster.follow_store()
     }
 
-    /// How far the store is known to be: what is asked from now on must not show less.
-    pub fn known_version(&self) -> u64 {
-        self.cluster.known_version()
+    /// How far the store was seen to be, to be taken before it is asked.
+    pub fn store_was_at(&self) -> Option<u64> {
+        self.cluster.store_was_at()
     }
 
-    /// A list of namespaces shows the store at this version, asked for when it was known to be at `known` at least.
-    pub fn store_is_at(&self, version: u64, known: u64) {
-        if let Err(why) = self.cluster.store_is_at(version, known) {
+    /// A list of namespaces shows the store at this version; it was at `before` when it was asked.
+    pub fn store_is_at(&self, version: u64, before: Option<u64>) {
+        if let Err(why) = self.cluster.store_is_at(version, before) {
             tracing::warn!(why, "The API server shows an older state");
         }
     }

@@ -44,7 +44,11 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         monitors: HashMap::new(),
         discovered: BTreeSet::new(),
     };
-    let engine = Engine { client, shared };
+    let engine = Engine {
+        nap: shared.nap(),
+        client,
+        shared,
+    };
     let engine = AbortOnDropHandle::new(tokio::spawn(engine.run()));
     let discovery = AbortOnDropHandle::new(tokio::spawn(discovery.run()));
     let why = tokio::select! {
@@ -210,10 +214,13 @@ impl Round {
 
     /// A store that was put back to an older state goes on from there, and a watch may never tell.
     async fn look_at_store(&self) {
-        // Both go on while it is asked.
-        let known = self.client.known_version().max(self.shared.namespaces_are_at());
+        // What is told while it is asked may be younger than the answer.
+        let (before, told) = (self.client.store_was_at(), self.shared.told_of("namespaces"));
         match self.store_version().await {
-            Ok(version) => self.client.store_is_at(version, known),
+            Ok(version) => {
+                self.client.store_is_at(version, before);
+                self.shared.store_is_at("namespaces", version, told);
+            }
             Err(error) => tracing::debug!(%error, "The store was not looked at"),
         }
     }

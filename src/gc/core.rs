@@ -51,6 +51,7 @@ pub struct Shared {
     /// Why all that is known has to be forgotten, once it has.
     pub lost: watch::Sender<Option<String>>,
     events: Option<Events>,
+    nap: Option<Duration>,
 }
 
 /// See the module's documentation.
@@ -128,7 +129,18 @@ impl Shared {
             wake: Notify::new(),
             lost: watch::Sender::new(None),
             events: None,
+            nap: None,
         }
+    }
+
+    /// The thread is the collector's own, and may sleep so long while many requests are under way.
+    pub fn with_naps(self, nap: Duration) -> Self {
+        Self { nap: Some(nap), ..self }
+    }
+
+    /// How long the thread may sleep while many requests are under way.
+    pub fn nap(&self) -> Option<Duration> {
+        self.nap
     }
 
     /// Tells of references to owners of other namespaces in events.
@@ -241,25 +253,39 @@ impl Shared {
         })
     }
 
-    /// How far the watch of namespaces has come.
-    pub fn namespaces_are_at(&self) -> u64 {
+    /// The highest version that was told of this resource of the core group.
+    pub fn told_of(&self, plural: &str) -> u64 {
         let core = self.lock();
-        let id = core.graph.kinds.known("", "Namespace");
-        id.and_then(|id| core.watched.get(&id))
-            .map_or(0, |watched| watched.progress)
+        let is_it = |(id, watched): &(&KindId, &Watched)| {
+            watched.resource.plural == plural && core.graph.kinds.group(**id).is_empty()
+        };
+        core.watched
+            .iter()
+            .find(is_it)
+            .map_or(0, |(_, watched)| watched.progress)
+    }
+
+    /// A consistent list of this resource shows the store at this version, where it was at `before` when it was asked.
+    pub fn store_is_at(&self, plural: &str, version: u64, before: u64) {
+        if version < before {
+            self.put_back(plural, version, before);
+        }
     }
 
     /// All that is known may be wrong where the store was put back to an older state.
     fn went_back(&self, watched: &Watched, version: u64) -> bool {
         let goes_back = version < watched.progress;
         if goes_back {
-            let why = format!(
-                "the store is at version {version}, as {} tell, where it was at {} before: it was put back",
-                watched.resource.plural, watched.progress
-            );
-            self.lost.send_replace(Some(why));
+            self.put_back(&watched.resource.plural, version, watched.progress);
         }
         goes_back
+    }
+
+    fn put_back(&self, plural: &str, version: u64, before: u64) {
+        let why = format!(
+            "the store is at version {version}, as {plural} tell, where it was at {before} before: it was put back"
+        );
+        self.lost.send_replace(Some(why));
     }
 
     /// The watch of a kind goes on.

@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
@@ -19,12 +19,17 @@ const IDLE: Duration = Duration::from_secs(60);
 /// have their turn before: it may be only this one that always fares so.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
+/// So many requests under way are many.
+const MANY: usize = 24;
+
 /// See the module's documentation.
 pub struct Engine {
     /// How requests are sent.
     pub client: MetadataClient,
     /// What is known and to be done.
     pub shared: Arc<Shared>,
+    /// Where the thread is its own, it may sleep so long while many requests are under way.
+    pub nap: Option<Duration>,
 }
 
 struct Done {
@@ -45,8 +50,13 @@ impl Engine {
             let mut woken = pin!(self.shared.wake.notified());
             // From here on nobody's call is missed.
             woken.as_mut().enable();
+            // What has come meanwhile is taken in together.
+            while let Some(Some(done)) = flight.next().now_or_never() {
+                self.settle(done, &mut limit, flight.len() + 1);
+            }
+            let at_once = limit.at_once(Instant::now());
             let mut more = false;
-            while flight.len() < limit.at_once(Instant::now()) {
+            while flight.len() < at_once {
                 let (work, all) = self.shared.next(Instant::now());
                 more = !all;
                 let Some(work) = work else { break };
@@ -58,6 +68,7 @@ impl Engine {
                 tokio::task::yield_now().await;
                 continue;
             }
+            self.nap(flight.len(), at_once);
             let due = self.shared.lock().queue.next_due();
             let now = Instant::now();
             let until = [due, limit.pause()].into_iter().flatten().filter(|&at| at > now).min();
@@ -71,6 +82,17 @@ impl Engine {
                 // What was put off is due, or the server was left alone long enough.
                 () = sleep_until(until.unwrap_or(now + IDLE)) => {}
             }
+        }
+    }
+
+    /// Lets answers come together, as a network card does with packets, where the server has more to do than it can: each
+    /// that is taken in by itself costs as much time again for waking up.
+    fn nap(&self, busy: usize, at_once: usize) {
+        if let Some(nap) = self.nap
+            && busy >= at_once.max(MANY)
+        {
+            #[allow(clippy::disallowed_methods, reason = "only the thread can stand still; no test naps")]
+            std::thread::sleep(nap);
         }
     }
 

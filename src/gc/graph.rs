@@ -263,7 +263,7 @@ impl Graph {
             mark != is_open
         };
         self.take_in(kind, object, round);
-        if self.links.node(id).dependents > 0 {
+        if state.is_there() && self.links.node(id).dependents > 0 {
             self.hints.push(Hint::Dependents(id));
         }
         Answer::Taken
@@ -293,7 +293,7 @@ impl Graph {
         // However old the news, it is there.
         state.set(State::UNSEEN, false);
         state.set(State::ROUND, round);
-        if before.is_in_question() && node.dependents > 0 {
+        if !before.is_there() && node.dependents > 0 {
             // Whoever depends on it was left alone until it was known.
             self.hints.push(Hint::Dependents(id));
         }

@@ -1,7 +1,8 @@
 //! Random families, deletions and trouble, from a seed. Whenever something was done, nothing may have been deleted by the
 //! collector that had a living owner; when all has settled, everything is as the rules ask for.
 //!
-//! `MEM_GC_SEED=N` plays one world, `MEM_GC_SEEDS=N` so many, `MEM_GC_FIRST=N` from this one on.
+//! `MEM_GC_SEED=N` plays one world, `MEM_GC_SEEDS=N` so many, `MEM_GC_FIRST=N` from this one on. With
+//! `MEM_GC_TRACE` the requests are told.
 
 mod judge;
 mod script;
@@ -13,7 +14,7 @@ use tokio::time::sleep;
 use self::{judge::Judge, script::Script};
 use crate::{things::Things, world::Cluster};
 
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 10;
 /// Things done in one world.
 const STEPS: usize = 60;
 /// The longest pause between two tries, and a watch that says nothing, are over by then.
@@ -30,14 +31,13 @@ fn nothing_with_a_living_owner_is_deleted_and_in_the_end_all_is_as_the_rules_ask
         None => {
             let first = number("MEM_GC_FIRST").unwrap_or_else(|| {
                 // Others in each run; a failure names its own.
-                let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-                now.as_secs() * 1000
+                u64::try_from(jiff::Timestamp::now().as_second()).unwrap() * 1000
             });
             first..first + number("MEM_GC_SEEDS").unwrap_or(SEEDS)
         }
     };
     for seed in seeds {
-        println!("MEM_GC_SEED={seed}");
+        eprintln!("MEM_GC_SEED={seed}");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)

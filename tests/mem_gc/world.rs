@@ -137,7 +137,7 @@ impl Cluster {
     /// What stands there, if anything does.
     pub async fn get(&self, path: &str) -> Option<Value> {
         let answer = self.admin.get(path).await.unwrap();
-        (answer.code() == 200).then(|| answer.body)
+        (answer.code() == 200).then_some(answer.body)
     }
 
     pub async fn delete(&self, path: &str, policy: &str) {

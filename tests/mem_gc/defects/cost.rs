@@ -74,7 +74,7 @@ async fn an_owner_in_the_foreground_takes_a_request_for_each_dependent_and_no_mo
     assert!(asked <= few + 8, "{asked}");
     let (asked, then) = foreground(many).await;
     assert!(asked <= many + 8, "{asked}");
-    println!("{few}: {first:?}, {many}: {then:?}");
+    eprintln!("{few}: {first:?}, {many}: {then:?}");
     // Ten times as many take ten times as long; were it quadratic, it would be a hundred times.
     assert!(then < first * 30, "{few}: {first:?}, {many}: {then:?}");
 }

@@ -125,7 +125,7 @@ impl Judge {
         if std::env::var_os("MEM_GC_TRACE").is_some() {
             for it in cluster.api.requests().iter().filter(|it| !it.asked.name.is_empty()) {
                 let what = (&it.asked.verb, &it.asked.path, it.code);
-                println!("{:?} {} {what:?}", tokio::time::Instant::now(), it.asked.user);
+                eprintln!("{:?} {} {what:?}", tokio::time::Instant::now(), it.asked.user);
             }
         }
         for (place, was) in &self.before {

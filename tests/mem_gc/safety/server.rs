@@ -126,7 +126,7 @@ async fn another_cluster_behind_the_address_is_not_used() {
     cluster.start_synced().await;
     let known = identity(&cluster).await;
     for first_version in [1, 1_000_000] {
-        replaced(&mut cluster, first_version, &[child.clone()]).await;
+        replaced(&mut cluster, first_version, std::slice::from_ref(&child)).await;
         sleep(secs(300)).await;
         assert!(cluster.is_there("child").await);
         let asked = cluster.requests();

@@ -226,3 +226,20 @@ async fn a_kind_that_can_never_be_listed_keeps_no_other_from_being_watched() {
     sleep(secs(60)).await;
     assert!(cluster.is_there("of-the-thing").await && broken.is_there(&cluster, "thing").await);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_object_is_decided_on_when_the_last_of_its_owners_is_heard_of() {
+    let mut cluster = Cluster::new().await;
+    let solid = cluster.secret("solid", Like::default()).await;
+    cluster
+        .map("child", owned([never("v1", "ConfigMap", 1), to(&solid, false)]))
+        .await;
+    cluster.trouble(Fault::delay(secs(20)).verb("list").resource("secrets"));
+    cluster.start().await;
+    sleep(secs(10)).await;
+    assert_eq!(cluster.asked("patch", "configmaps"), 0);
+    until("one reference is left", async || {
+        owners_of(&cluster.get(&map_path("child")).await.unwrap()) == ["solid"]
+    })
+    .await;
+}

@@ -25,8 +25,8 @@ use crate::api::Access;
 
 /// JSON.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// Protobuf, of what a server has in protobuf.
-pub const PROTOBUF: HeaderValue = HeaderValue::from_static("application/vnd.kubernetes.protobuf");
+/// Protobuf, or JSON from a server that has not everything in protobuf.
+pub const PROTOBUF: HeaderValue = HeaderValue::from_static("application/vnd.kubernetes.protobuf,application/json");
 /// A list of metadata in protobuf.
 pub const METADATA_LIST: HeaderValue =
     HeaderValue::from_static("application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");

@@ -201,7 +201,8 @@ impl Measured {
     pub fn tables(&self) -> String {
         let tables = self.policies().into_iter().map(|policy| {
             let (objects, rounds) = (thousands(self.objects), self.rounds.len());
-            let title = format!("{objects} ConfigMaps of one owner, {}; {rounds} rounds", policy.name());
+            let times = if rounds == 1 { "round" } else { "rounds" };
+            let title = format!("{objects} ConfigMaps of one owner, {}; {rounds} {times}", policy.name());
             table(&title, &self.lines(policy))
         });
         tables.collect::<Vec<_>>().join("\n")
