@@ -93,6 +93,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     let ended = match pods {
         Some(pods) => pods.run(shutdown_timeout, &mut stop).await,
         None => {
+            tracing::info!(node = node_name, dry_run, "Agent is running, and takes no pods down");
             stop.await;
             Ok(())
         }

@@ -22,6 +22,7 @@ pub mod queue;
 pub mod work;
 
 pub mod report;
+pub mod summary;
 pub mod why;
 
 #[cfg(test)]

@@ -290,8 +290,10 @@ impl Shared {
 
     /// The watch of a kind goes on.
     pub fn watching(&self, kind: KindId) {
-        if let Some(watched) = self.lock().watched.get_mut(&kind) {
-            watched.trouble = None;
+        if let Some(watched) = self.lock().watched.get_mut(&kind)
+            && watched.trouble.take().is_some()
+        {
+            tracing::info!(resource = watched.resource.plural, "A kind is watched again");
         }
     }
 
@@ -306,7 +308,7 @@ impl Shared {
             let since = watched.trouble.take().map_or_else(Instant::now, |(_, since)| since);
             watched.trouble = Some((error.to_string(), since));
             if is_new {
-                tracing::warn!(%error, "A kind cannot be watched");
+                tracing::warn!(resource = watched.resource.plural, %error, "A kind cannot be watched");
                 // Its owners were waited for; now they are asked for one by one.
                 core.graph.ask_all(kind);
             }
@@ -428,6 +430,11 @@ impl Core {
                 unblock,
                 because,
             } => {
+                let why = if because.is_empty() {
+                    "none of its owners is there"
+                } else {
+                    "an owner waits for its end"
+                };
                 let unconfirmed: Vec<NodeId> = because
                     .into_iter()
                     .filter(|&owner| self.is_unconfirmed(owner))
@@ -448,6 +455,7 @@ impl Core {
                     target,
                     policy,
                     unblock,
+                    why,
                 })
             }
             Step::FinishForeground | Step::FinishOrphan => {

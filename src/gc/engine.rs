@@ -210,7 +210,21 @@ fn count(core: &mut Core, work: &Work) {
     let counter = match work {
         Work::Ask(_) => &mut core.counts.asked,
         Work::Release { .. } => &mut core.counts.released,
-        Work::Delete { .. } => &mut core.counts.deleted,
+        Work::Delete {
+            target, policy, why, ..
+        } => {
+            tracing::debug!(
+                group = target.group,
+                resource = target.plural,
+                namespace = core.graph.namespace(target.namespace),
+                name = target.name,
+                uid = target.uid,
+                policy = policy.name(),
+                why,
+                "Deleted"
+            );
+            &mut core.counts.deleted
+        }
         Work::Finish { .. } => &mut core.counts.finished,
     };
     *counter += 1;
