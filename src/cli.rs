@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::gc::why::ObjectName;
 
-/// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime.
+/// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime, and collects garbage.
 ///
 /// Stands on a node whose kubelet is gone and finishes the deletion of its pods: preStop hooks, containers, sandbox,
-/// volumes, cgroup, status, and last the API object, each step checked before the next.
+/// volumes, cgroup, status, and last the API object, each step checked before the next. With --gc-kubeconfig it also deletes
+/// objects whose owners are gone, in the whole cluster, while the collector of kube-controller-manager does not work.
 #[derive(Debug, Parser)]
 #[command(name = "pod-teardown", version, max_term_width = 110)]
 #[command(
