@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use prometheus_client::{
-    encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, NoLabelSet},
+    encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet},
     metrics::MetricType,
     registry::Unit,
 };
@@ -15,7 +15,7 @@ pub(super) struct Page<'a>(pub DescriptorEncoder<'a>);
 
 impl Page<'_> {
     /// One value.
-    pub fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+    pub fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         encoder.encode_gauge(&value)
     }
