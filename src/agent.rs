@@ -1,9 +1,10 @@
 //! The composition root: builds everything in the order in which it is needed, and starts the tasks.
 
-use std::time::Duration;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{
+    net::TcpListener,
     signal::unix::{SignalKind, signal},
     time::timeout,
 };
@@ -12,7 +13,10 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     config::{Problem, Settings},
     host::Host,
-    ops::admin::{self, Admin},
+    ops::{
+        admin::{self, Admin},
+        metrics,
+    },
 };
 
 mod gc;
@@ -48,6 +52,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         gc,
         state_dir,
         socket,
+        metrics,
         shutdown_timeout,
         dry_run,
     } = settings;
@@ -57,8 +62,17 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         None => None,
     };
     let gc = gc.map(|settings| Gc::new(settings, &node_name, dry_run)).transpose()?;
+    // Before anything is begun.
+    let metrics = metrics.map(bind).transpose()?;
     let mut place = None;
-    let mut admin = None;
+    let mut serving = Vec::new();
+    let answers = Arc::new(Admin {
+        node: node_name.clone(),
+        since: Timestamp::now(),
+        dry_run,
+        pods: pods.as_ref().map(Pods::answers),
+        gc: gc.as_ref().map(Gc::answers),
+    });
     if !dry_run {
         let (listener, at) = admin::listen(&socket).await.map_err(|error| {
             Problem::configuration(
@@ -67,14 +81,10 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
             )
         })?;
         place = Some(at);
-        let answers = Admin {
-            node: node_name.clone(),
-            since: Timestamp::now(),
-            dry_run,
-            pods: pods.as_ref().map(Pods::answers),
-            gc: gc.as_ref().map(Gc::answers),
-        };
-        admin = Some(spawn(answers.serve(listener)));
+        serving.push(spawn(Arc::clone(&answers).serve(listener)));
+    }
+    if let Some(listener) = metrics {
+        serving.push(spawn(metrics::serve(answers, listener)));
     }
     let collected = CancellationToken::new();
     // Told also when this is dropped.
@@ -83,6 +93,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     let ended = match pods {
         Some(pods) => pods.run(shutdown_timeout, &mut stop).await,
         None => {
+            tracing::info!(node = node_name, dry_run, "Agent is running, and takes no pods down");
             stop.await;
             Ok(())
         }
@@ -93,12 +104,21 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     {
         tracing::warn!("The Lease could not be given back; others find out by themselves");
     }
-    drop(admin);
+    drop(serving);
     if let Some(place) = place {
         place.clear();
     }
     tracing::info!("Agent has stopped");
     ended
+}
+
+fn bind(addr: SocketAddr) -> Result<TcpListener, Problem> {
+    metrics::listen(addr).map_err(|error| {
+        Problem::configuration(
+            format!("--metrics-addr {addr}: {error}"),
+            "name an address of this machine and a port that nobody else uses",
+        )
+    })
 }
 
 /// A task that ends with whoever started it.

@@ -8,10 +8,13 @@ use clap::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime.
+use crate::gc::why::ObjectName;
+
+/// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime, and collects garbage.
 ///
 /// Stands on a node whose kubelet is gone and finishes the deletion of its pods: preStop hooks, containers, sandbox,
-/// volumes, cgroup, status, and last the API object, each step checked before the next.
+/// volumes, cgroup, status, and last the API object, each step checked before the next. With --gc-kubeconfig it also deletes
+/// objects whose owners are gone, in the whole cluster, while the collector of kube-controller-manager does not work.
 #[derive(Debug, Parser)]
 #[command(name = "pod-teardown", version, max_term_width = 110)]
 #[command(
@@ -66,6 +69,29 @@ pub enum Verb {
         /// How to reach the agent.
         #[command(flatten)]
         socket: SocketFlag,
+    },
+    /// Explain why an object is still there: what the collector knows of it, and of what it waits for.
+    ///
+    /// For objects that are being deleted and wait for their dependents (the finalizers foregroundDeletion and orphan), that
+    /// block the deletion of an owner, or that are kept because nobody can tell whether their owner is there. It follows who
+    /// waits for whom down to the one that everything waits for, and says what that one waits for, the last failure
+    /// included. It tells what is known of objects and owners; how this node takes a pod down is told by status and timeline.
+    #[command(
+        after_help = "Examples:\n  pod-teardown why Deployment.apps/default/web\n  pod-teardown why Namespace/old\n  \
+        pod-teardown why 0b9a8230-aace-4480-91d0-db24e46eb609\n\nKIND may be the plural too, in any case; without .GROUP any \
+        group fits. Only the agent that collects has an answer; any other says whom to ask. Exit code: 0; 64 the command \
+        line is wrong; 1 anything else, also that the collector does not know such an object."
+    )]
+    Why {
+        /// The object: its UID, or its kind and name.
+        #[arg(value_name = "UID|KIND[.GROUP]/[NS/]NAME")]
+        object: ObjectName,
+        /// How to reach the agent.
+        #[command(flatten)]
+        socket: SocketFlag,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Look into the garbage collector of owner references.
     Gc {
@@ -210,6 +236,10 @@ pub struct NodeFlags {
     /// five minutes.
     #[arg(long, env = "POD_TEARDOWN_GC_UNSYNCED", value_enum, default_value_t = UnsyncedFlag::Hold)]
     pub gc_unsynced: UnsyncedFlag,
+    /// Where metrics are served over HTTP, at /metrics, as 127.0.0.1:9464 or [::]:9464 [default: nowhere]. Nobody is asked
+    /// who they are: keep it local, or where only those come who may read it.
+    #[arg(long, env = "POD_TEARDOWN_METRICS_ADDR", value_name = "ADDR")]
+    pub metrics_addr: Option<String>,
     /// How long pods that are being taken down may go on when the agent is told to stop; with a unit, such as 20s.
     #[arg(
         long,

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    net::SocketAddr,
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
     time::Duration,
@@ -40,6 +41,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// The admin socket.
     pub socket: PathBuf,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<SocketAddr>,
     /// How long a stop may take.
     pub shutdown_timeout: Duration,
     /// Perform no effect.
@@ -119,17 +122,21 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     }
     problems.take(writable("--state-dir", &flags.state_dir));
     problems.take(socket(&flags.socket.socket));
+    let metrics = problems.take(metrics_addr(flags.metrics_addr.as_deref()));
     let shutdown_timeout = problems.take(duration("--shutdown-timeout", &flags.shutdown_timeout));
-    match (node_name, pods, gc, shutdown_timeout) {
-        (Some(node_name), Some(pods), Some(gc), Some(shutdown_timeout)) if problems.0.is_empty() => Ok(Settings {
-            node_name,
-            pods,
-            gc,
-            state_dir: flags.state_dir.clone(),
-            socket: flags.socket.socket.clone(),
-            shutdown_timeout,
-            dry_run: flags.dry_run,
-        }),
+    match (node_name, pods, gc, metrics, shutdown_timeout) {
+        (Some(node_name), Some(pods), Some(gc), Some(metrics), Some(shutdown_timeout)) if problems.0.is_empty() => {
+            Ok(Settings {
+                node_name,
+                pods,
+                gc,
+                state_dir: flags.state_dir.clone(),
+                socket: flags.socket.socket.clone(),
+                metrics,
+                shutdown_timeout,
+                dry_run: flags.dry_run,
+            })
+        }
         _ => Err(problems.0),
     }
 }
@@ -291,6 +298,21 @@ fn socket(path: &Path) -> Result<(), Problem> {
         ));
     }
     writable("--socket", path.parent().unwrap_or(Path::new("/")))
+}
+
+fn metrics_addr(text: Option<&str>) -> Result<Option<SocketAddr>, Problem> {
+    let Some(text) = text else { return Ok(None) };
+    let problem = |why: &str| {
+        Problem::usage(
+            format!("--metrics-addr {text}: {why}"),
+            "write an address and a port of this machine, such as 127.0.0.1:9464 or [::]:9464",
+        )
+    };
+    match text.parse::<SocketAddr>() {
+        Err(_) => Err(problem("it is not an IP address with a port")),
+        Ok(addr) if addr.port() == 0 => Err(problem("nobody would find port 0")),
+        Ok(addr) => Ok(Some(addr)),
+    }
 }
 
 fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {

@@ -9,6 +9,7 @@ pub mod wire;
 
 pub mod core;
 pub mod counts;
+pub mod figures;
 pub mod graph;
 pub mod kinds;
 pub mod picture;
@@ -21,6 +22,8 @@ pub mod queue;
 pub mod work;
 
 pub mod report;
+pub mod summary;
+pub mod why;
 
 #[cfg(test)]
 mod tests;

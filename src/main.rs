@@ -10,7 +10,10 @@ use pod_teardown::{
     agent,
     cli::{Cli, GcVerb, GraphFormat, NodeFlags, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind},
-    gc::picture::{Picture, dot::dot, svg::svg},
+    gc::{
+        picture::{Picture, dot::dot, svg::svg},
+        why::Why,
+    },
     memory,
     node::turns::THREADS,
     ops::{
@@ -75,6 +78,13 @@ async fn dispatch(cli: Cli) -> ExitCode {
                     print(&stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"), 0)
                 }
                 (Err(error @ AskError::Refused(_)), _) | (Err(error), _) => failed(1, &error.to_string()),
+            }
+        }
+        Verb::Why { object, socket, json } => {
+            match client::ask::<Why>(&socket.socket, &admin::gc::why_question(&object)).await {
+                Ok(why) if json => print(&serde_json::to_string_pretty(&why).unwrap_or_default(), 0),
+                Ok(why) => print(&why.text(), 0),
+                Err(error) => failed(1, &error.to_string()),
             }
         }
         Verb::Gc {

@@ -5,5 +5,6 @@ pub mod check;
 pub mod client;
 pub mod gc_status;
 pub mod logging;
+pub mod metrics;
 pub mod status;
 pub mod timeline;

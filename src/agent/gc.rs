@@ -15,7 +15,7 @@ use crate::{
     cli::UnsyncedFlag,
     config::{GcSettings, Problem},
     events::{self, Events},
-    gc::{collect::collect, core::Shared},
+    gc::{collect::collect, core::Shared, counts::SharedPast},
     node::effects::Effects,
     ops::admin::gc::GcAnswers,
     standby::{self, Turn, Turns},
@@ -35,6 +35,8 @@ pub(super) struct Gc {
     node_name: String,
     /// What the collector of this turn knows; nothing while it is another's.
     current: watch::Sender<Option<Arc<Shared>>>,
+    /// What was done in earlier turns.
+    past: SharedPast,
 }
 
 // === impl Gc ===
@@ -58,6 +60,7 @@ impl Gc {
             turns,
             unsynced: settings.unsynced,
             current: watch::Sender::new(None),
+            past: SharedPast::default(),
         })
     }
 
@@ -66,6 +69,7 @@ impl Gc {
         GcAnswers {
             turns: self.turns.clone(),
             current: self.current.subscribe(),
+            past: self.past.clone(),
         }
     }
 
@@ -103,11 +107,19 @@ impl Gc {
                 // Goes on for ever.
                 () = self.collect() => {}
             }
-            self.current.send_replace(None);
+            self.ended();
             // Nothing is under way any more: another agent may have the turn.
             ended.notify_one();
         };
         join(collecting, self.turns.keep(&self.client, ended.notified())).await;
+    }
+
+    /// What this turn knew is of no use any more; what it did stays counted.
+    fn ended(&self) {
+        let ended = self.current.send_replace(None);
+        if let Some(shared) = ended {
+            self.past.lock().counts.add(&shared.lock().counts);
+        }
     }
 
     async fn collect(&self) {
@@ -116,9 +128,10 @@ impl Gc {
         loop {
             let now = turn.borrow_and_update().clone();
             match now {
-                Turn::Waits { why } => tracing::info!(why, "The collector stands by"),
+                // Whose turn it is has told so already.
+                Turn::Waits { .. } => {}
                 Turn::Works { .. } => {
-                    tracing::info!("The collector begins");
+                    self.past.lock().turns += 1;
                     let shared = Shared::new(self.unsynced)
                         .with_naps(NAP)
                         .with_events(events.clone())
@@ -128,13 +141,14 @@ impl Gc {
                     tokio::select! {
                         why = collect(self.client.clone(), shared) => {
                             tracing::error!(why, "The collector forgets all that it knew, and begins anew");
-                            self.current.send_replace(None);
+                            self.ended();
+                            self.past.lock().forgets += 1;
                             sleep(ANEW).await;
                             continue;
                         }
                         // Whatever the turn is now, this one is over.
                         _ = turn.changed() => {
-                            self.current.send_replace(None);
+                            self.ended();
                             continue;
                         }
                     }

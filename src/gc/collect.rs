@@ -18,6 +18,7 @@ use super::{
     engine::Engine,
     kinds::{KindId, Resource},
     monitor::{Monitor, collection},
+    summary,
     wire::{self, PageReader},
 };
 use crate::api::{ApiError, Lane, MetadataClient};
@@ -44,6 +45,7 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         monitors: HashMap::new(),
         discovered: BTreeSet::new(),
     };
+    let teller = summary::tell(Arc::clone(&shared));
     let engine = Engine {
         nap: shared.nap(),
         client,
@@ -51,6 +53,7 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     };
     let engine = AbortOnDropHandle::new(tokio::spawn(engine.run()));
     let discovery = AbortOnDropHandle::new(tokio::spawn(discovery.run()));
+    let _teller = AbortOnDropHandle::new(tokio::spawn(teller));
     let why = tokio::select! {
         // A list or watch shows a state of its kind that is older than what is known.
         why = lost.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
@@ -89,10 +92,14 @@ struct Running {
 impl Round {
     async fn run(mut self) {
         let mut discovery = Discovery::default();
+        let mut fails = false;
         loop {
             let begun = Instant::now();
             match discovery.ask(&self.client).await {
                 Ok(found) => {
+                    if std::mem::take(&mut fails) {
+                        tracing::info!("Discovery is answered again");
+                    }
                     self.follow(&found).await;
                     self.look_at_store().await;
                     sleep_until(begun + PERIOD).await;
@@ -104,7 +111,11 @@ impl Round {
                             core.set_undiscovered(Some(error.to_string()));
                         }
                     });
-                    tracing::warn!(%error, "Discovery failed; what was known before still counts");
+                    if std::mem::replace(&mut fails, true) {
+                        tracing::debug!(%error, "Discovery still fails");
+                    } else {
+                        tracing::warn!(%error, "Discovery failed; what was known before still counts");
+                    }
                     sleep(error.retry_after().unwrap_or(AGAIN)).await;
                 }
             }

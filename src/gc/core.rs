@@ -17,6 +17,7 @@ use super::{
     discovery::path_of,
     graph::{Answer, Graph, Hint, NodeId, Observed, State},
     kinds::{KindId, Resource, Scope},
+    limit::Pace,
     queue::Queue,
     wire::WatchEvent,
     work::{Owner, Target, Work},
@@ -66,6 +67,8 @@ pub struct Core {
     undiscovered: Option<(String, Instant)>,
     /// What was done.
     pub counts: Counts,
+    /// How fast writes may go, once any was answered.
+    pub pace: Option<Pace>,
     unsynced: UnsyncedFlag,
     /// Owners of which a live answer has shown at this version that they wait for their dependents.
     confirmed: HashMap<NodeId, u64>,
@@ -115,6 +118,7 @@ impl Shared {
                 watched: BTreeMap::new(),
                 undiscovered: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
                 counts: Counts::default(),
+                pace: None,
                 unsynced,
                 confirmed: HashMap::new(),
                 plain: HashSet::new(),
@@ -286,8 +290,10 @@ impl Shared {
 
     /// The watch of a kind goes on.
     pub fn watching(&self, kind: KindId) {
-        if let Some(watched) = self.lock().watched.get_mut(&kind) {
-            watched.trouble = None;
+        if let Some(watched) = self.lock().watched.get_mut(&kind)
+            && watched.trouble.take().is_some()
+        {
+            tracing::info!(resource = watched.resource.plural, "A kind is watched again");
         }
     }
 
@@ -302,7 +308,7 @@ impl Shared {
             let since = watched.trouble.take().map_or_else(Instant::now, |(_, since)| since);
             watched.trouble = Some((error.to_string(), since));
             if is_new {
-                tracing::warn!(%error, "A kind cannot be watched");
+                tracing::warn!(resource = watched.resource.plural, %error, "A kind cannot be watched");
                 // Its owners were waited for; now they are asked for one by one.
                 core.graph.ask_all(kind);
             }
@@ -424,6 +430,11 @@ impl Core {
                 unblock,
                 because,
             } => {
+                let why = if because.is_empty() {
+                    "none of its owners is there"
+                } else {
+                    "an owner waits for its end"
+                };
                 let unconfirmed: Vec<NodeId> = because
                     .into_iter()
                     .filter(|&owner| self.is_unconfirmed(owner))
@@ -444,6 +455,7 @@ impl Core {
                     target,
                     policy,
                     unblock,
+                    why,
                 })
             }
             Step::FinishForeground | Step::FinishOrphan => {

@@ -1,6 +1,9 @@
 //! What the collector has done, counted.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -25,9 +28,55 @@ pub struct Counts {
     pub failures: BTreeMap<String, u64>,
 }
 
+/// What the collectors of this agent's earlier turns have done: what was counted once is not lost.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Past {
+    /// All together.
+    pub counts: Counts,
+    /// How many turns have begun, the present one included.
+    pub turns: u64,
+    /// How often all that was known had to be forgotten.
+    pub forgets: u64,
+}
+
+/// The same, shared; all clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct SharedPast(Arc<Mutex<Past>>);
+
+// === impl SharedPast ===
+
+impl SharedPast {
+    /// All of it, for a moment.
+    pub fn lock(&self) -> MutexGuard<'_, Past> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 // === impl Counts ===
 
 impl Counts {
+    /// Adds those of another time.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            events,
+            deleted,
+            released,
+            finished,
+            asked,
+            conflicts,
+            failures,
+        } = other;
+        self.events += events;
+        self.deleted += deleted;
+        self.released += released;
+        self.finished += finished;
+        self.asked += asked;
+        self.conflicts += conflicts;
+        for (failure, times) in failures {
+            *self.failures.entry(failure.clone()).or_default() += times;
+        }
+    }
+
     /// Counts a failure.
     pub fn failed(&mut self, step: &'static str, error: &ApiError) {
         let reason = match error {

@@ -99,7 +99,10 @@ impl Engine {
     fn settle(&self, done: Done, limit: &mut Limit, busy: usize) {
         let now = Instant::now();
         pace(&done, limit, busy, now);
-        self.shared.with(|core| settle(core, &done.work, done.outcome, now));
+        self.shared.with(|core| {
+            core.pace = Some(limit.pace());
+            settle(core, &done.work, done.outcome, now);
+        });
     }
 }
 
@@ -207,7 +210,21 @@ fn count(core: &mut Core, work: &Work) {
     let counter = match work {
         Work::Ask(_) => &mut core.counts.asked,
         Work::Release { .. } => &mut core.counts.released,
-        Work::Delete { .. } => &mut core.counts.deleted,
+        Work::Delete {
+            target, policy, why, ..
+        } => {
+            tracing::debug!(
+                group = target.group,
+                resource = target.plural,
+                namespace = core.graph.namespace(target.namespace),
+                name = target.name,
+                uid = target.uid,
+                policy = policy.name(),
+                why,
+                "Deleted"
+            );
+            &mut core.counts.deleted
+        }
         Work::Finish { .. } => &mut core.counts.finished,
     };
     *counter += 1;

@@ -18,7 +18,7 @@ use hashbrown::DefaultHashBuilder;
 
 use self::{links::Links, lists::Round, lone::Lone, orphaned::Orphaned, spaces::Spaces};
 use super::{
-    kinds::{KindId, Kinds},
+    kinds::{KindId, Kinds, Resource},
     uid::{OddUids, Uid},
 };
 
@@ -133,18 +133,18 @@ impl Graph {
         (self.links.len(), self.lone.iter().map(Lone::len).sum())
     }
 
-    /// How many objects of each kind are known to be there, by the kinds' places.
+    /// How many objects of each kind are known to be there, by the kinds' places. It takes no longer where there are many.
     pub fn counts(&self) -> Vec<u64> {
-        let mut counts: Vec<u64> = self.lone.iter().map(|lone| lone.len() as u64).collect();
-        for node in self.links.all().map(|id| self.node(id)) {
-            if let Some(count) = counts
-                .get_mut(node.kind.place())
-                .filter(|_| node.state.has(State::OBSERVED))
-            {
-                *count += 1;
-            }
+        let mut counts = self.counted_alone();
+        for (count, observed) in counts.iter_mut().zip(self.links.observed()) {
+            *count += observed;
         }
         counts
+    }
+
+    /// The same of those without owners and dependents.
+    pub(super) fn counted_alone(&self) -> Vec<u64> {
+        self.lone.iter().map(|lone| lone.len() as u64).collect()
     }
 
     /// Whom a node names as its owners.
@@ -216,6 +216,16 @@ impl Graph {
             Some(uid) => self.links.with_uid(uid),
             None => Vec::new(),
         }
+    }
+
+    /// The kind of an object with this UID that has neither owners nor dependents; such objects are no nodes.
+    pub fn alone(&self, uid: &str) -> Option<KindId> {
+        let uid = self.odd.known(uid)?;
+        let has = |(id, _): &(KindId, &Resource)| {
+            let lone = self.lone.get(id.place());
+            lone.is_some_and(|lone| lone.has(&self.hasher, uid))
+        };
+        self.kinds.served().find(has).map(|(id, _)| id)
     }
 
     /// Text of a node's UID.
@@ -291,8 +301,8 @@ impl Graph {
             return;
         }
         node.version = version;
-        let state = &mut node.state;
-        state.set(State::OBSERVED, true);
+        self.links.set_observed(id, true);
+        let state = &mut self.links.node_mut(id).state;
         state.set(State::ABSENT, false);
         state.set(State::DELETING, object.deleting);
         state.set(State::ORPHAN, object.orphan);

@@ -38,6 +38,15 @@ pub struct Limit {
     halved: Option<Instant>,
 }
 
+/// How fast it goes, for people.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// So many writes may be under way at once, but for pauses.
+    pub at_once: usize,
+    /// Latency of long, in seconds.
+    pub latency: Option<f64>,
+}
+
 // === impl Limit ===
 
 impl Default for Limit {
@@ -60,9 +69,17 @@ impl Limit {
         if self.pause.is_some_and(|pause| now < pause) {
             return 0;
         }
+        self.pace().at_once
+    }
+
+    /// How fast it goes.
+    pub fn pace(&self) -> Pace {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "4 to 128")]
-        let limit = self.limit as usize;
-        limit
+        let at_once = self.limit as usize;
+        Pace {
+            at_once,
+            latency: self.long,
+        }
     }
 
     /// Until when nothing may be begun.

@@ -6,15 +6,15 @@
 pub mod dot;
 mod selection;
 pub mod svg;
-mod text;
-mod words;
+pub(super) mod text;
+pub(super) mod words;
 
 #[cfg(test)]
 mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use self::{selection::Selection, words::verdict};
+use self::{selection::Selection, text::clipped, words::verdict};
 use super::graph::{Graph, NodeId, State};
 
 /// See the module's documentation.
@@ -113,9 +113,6 @@ pub struct Drawn {
     pub holds_up: bool,
 }
 
-/// No name, namespace or UID of an object that is there is longer. References may hold any text.
-const LONGEST: usize = 253;
-
 // === impl Picture ===
 
 impl Picture {
@@ -212,8 +209,4 @@ impl Presence {
             Self::Virtual
         }
     }
-}
-
-fn clipped(text: &str) -> String {
-    text.chars().take(LONGEST).collect()
 }

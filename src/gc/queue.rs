@@ -229,6 +229,22 @@ impl Queue {
         }
     }
 
+    /// Since when something waits, at the earliest.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.marks.values().map(|mark| mark.since).min()
+    }
+
+    /// How it stands with this one, if it waits.
+    pub fn look(&self, hint: Hint) -> Option<Waiting> {
+        let mark = self.marks.get(&hint)?;
+        Some(Waiting {
+            hint,
+            since: mark.since,
+            tries: mark.tries,
+            trouble: mark.trouble.as_deref().map(str::to_owned),
+        })
+    }
+
     /// What waits longest, and what was tried in vain.
     pub fn waiting(&self) -> impl Iterator<Item = Waiting> {
         self.marks.iter().map(|(&hint, mark)| Waiting {

@@ -77,6 +77,8 @@ pub enum Work {
         policy: Policy,
         /// Lift its blocking references first.
         unblock: bool,
+        /// For the log.
+        why: &'static str,
     },
     /// Take this finalizer off.
     Finish {
@@ -123,6 +125,7 @@ pub async fn perform(client: &MetadataClient, lane: usize, work: &Work) -> Outco
             target,
             policy,
             unblock: false,
+            ..
         } => writes.delete(target, *policy, &target.version.to_string()).await,
         Work::Delete { target, policy, .. } => writes.unblock_and_delete(target, *policy).await,
         Work::Finish { target, finalizer } => writes.finish(target, finalizer).await,

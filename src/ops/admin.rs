@@ -122,12 +122,11 @@ impl Place {
 
 impl Admin {
     /// Answers until the agent stops.
-    pub async fn serve(self, listener: UnixListener) {
-        let admin = Arc::new(self);
+    pub async fn serve(self: Arc<Self>, listener: UnixListener) {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    tokio::spawn(Arc::clone(&admin).connection(stream));
+                    tokio::spawn(Arc::clone(&self).connection(stream));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "Admin socket cannot accept");
@@ -172,12 +171,20 @@ impl Admin {
             Some((namespace, name)) => self.timelines(namespace, name).await,
             None => error(
                 StatusCode::NOT_FOUND,
-                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/gc/status and /v1/gc/graph",
+                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/gc/status, /v1/gc/graph and /v1/gc/why",
             ),
         })
     }
 
     async fn status(&self) -> Response<Full<Bytes>> {
+        match self.report().await {
+            Some(report) => json_answer(&report),
+            None => stopping(),
+        }
+    }
+
+    /// All that the agent says of itself; nothing while it stops.
+    pub async fn report(&self) -> Option<StatusReport> {
         let mut report = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -185,14 +192,15 @@ impl Admin {
             node: self.node.clone(),
             dry_run: self.dry_run,
             takes_pods: self.pods.is_some(),
+            collector: self.gc.as_ref().map(GcAnswers::in_short),
             ..StatusReport::default()
         };
         if let Some(pods) = &self.pods
             && !pods.tell(&mut report).await
         {
-            return stopping();
+            return None;
         }
-        json_answer(&report)
+        Some(report)
     }
 
     async fn timelines(&self, namespace: &str, name: &str) -> Response<Full<Bytes>> {

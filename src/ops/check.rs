@@ -1,9 +1,10 @@
 //! `check`: reads, asks, and says what would stand in the way. Touches nothing.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 
+use super::metrics;
 use crate::{
     api::ApiClient,
     config::{PodSettings, Settings},
@@ -16,15 +17,18 @@ use crate::{
     },
 };
 
+mod cluster;
 mod collector;
 mod node;
 mod row;
 mod server;
+mod token;
 
+use cluster::for_collector;
 pub use collector::collector_rights;
 use node::{journal, other_hands, runtime, socket};
 pub use row::{Row, Verdict, exit_code, table};
-use server::{Server, credentials};
+use server::{RENEW, Server, credentials};
 
 /// Whoever takes longer counts as not to be reached.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,7 +42,30 @@ pub async fn all(settings: Settings) -> Vec<Row> {
         None if settings.dry_run => {}
         None => rows.push(socket(&settings.socket, false).await),
     }
+    rows.extend(settings.metrics.map(metrics_addr));
+    if let Some(gc) = &settings.gc {
+        rows.extend(for_collector(gc).await);
+    }
     rows
+}
+
+fn metrics_addr(addr: SocketAddr) -> Row {
+    const WHAT: &str = "metrics address";
+    match metrics::try_out(addr) {
+        Ok(()) => Row::ok(WHAT, "can be listened on"),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Row::new(
+            WHAT,
+            Verdict::Warning,
+            format!("{addr}: somebody listens there"),
+            "if that is not the agent itself, name another port with --metrics-addr",
+        ),
+        Err(error) => Row::new(
+            WHAT,
+            Verdict::Configuration,
+            format!("--metrics-addr {addr}: {error}"),
+            "name an address of this machine",
+        ),
+    }
 }
 
 async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
@@ -54,7 +81,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         recorded = uid;
         own = vec![row, socket(&settings.socket, runs).await];
     }
-    let mut rows = Vec::from_iter(credentials(&pods.kube, Timestamp::now()));
+    let mut rows = Vec::from_iter(credentials("credentials", RENEW, &pods.kube, Timestamp::now()));
     match ApiClient::new(
         &pods.kube,
         pods.kubeconfig.clone(),

@@ -29,6 +29,9 @@ pub struct StatusReport {
     pub dry_run: bool,
     /// Whether it takes pods down; what follows but the counters is of them.
     pub takes_pods: bool,
+    /// The collector, where one runs.
+    #[serde(default)]
+    pub collector: Option<CollectorReport>,
     /// Why nothing may be touched at the moment.
     pub held: Option<String>,
     /// The container runtime.
@@ -44,6 +47,28 @@ pub struct StatusReport {
     pub counters: Counts,
 }
 
+/// The collector in short; `gc status` tells more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CollectorReport {
+    /// Why it stands by; nothing while it works.
+    pub stands_by: Option<String>,
+    /// Why not every kind can be seen, which matters while it works; nothing if they can.
+    pub not_synced: Option<String>,
+}
+
+// === impl CollectorReport ===
+
+impl CollectorReport {
+    fn line(&self) -> String {
+        match (&self.stands_by, &self.not_synced) {
+            (Some(why), _) => format!("stands by: {why}"),
+            (None, Some(why)) => format!("works; NOT SYNCED: {why}"),
+            (None, None) => "works, and sees every kind".to_owned(),
+        }
+    }
+}
+
 /// For people.
 pub fn text(report: &StatusReport, now: Timestamp) -> String {
     let mut out = String::new();
@@ -55,6 +80,9 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         "pod-teardown {} on node {}, pid {}, up {since}{dry_run}",
         report.version, report.node, report.pid
     );
+    if let Some(collector) = &report.collector {
+        let _ = writeln!(out, "collector {}", collector.line());
+    }
     if !report.takes_pods {
         let _ = writeln!(out, "pods      left alone (--pods never); see `pod-teardown gc status`");
         return out;
@@ -319,6 +347,30 @@ mod tests {
         ] {
             let told = stands(&story(stage, open, failures), held);
             assert_eq!(told, format!("{doing}, for 18.0 s{grace}"), "{open:?} {failures:?}");
+        }
+    }
+
+    #[test]
+    fn the_collector_has_a_line_of_its_own_where_there_is_one() {
+        let said = |collector: Option<CollectorReport>| {
+            let report = StatusReport {
+                collector,
+                ..StatusReport::default()
+            };
+            text(&report, Timestamp::UNIX_EPOCH)
+        };
+        assert!(!said(None).contains("collector"));
+        let (by, unseen) = (
+            Some("it is another's turn".to_owned()),
+            Some("secrets (403)".to_owned()),
+        );
+        for (stands_by, not_synced, line) in [
+            (None, None, "collector works, and sees every kind\n"),
+            (None, unseen.clone(), "collector works; NOT SYNCED: secrets (403)\n"),
+            (by, unseen, "collector stands by: it is another's turn\n"),
+        ] {
+            let said = said(Some(CollectorReport { stands_by, not_synced }));
+            assert!(said.contains(line), "{line:?} is not in {said}");
         }
     }
 

@@ -173,3 +173,66 @@ async fn a_journal_of_another_node_and_one_that_cannot_be_read_are_mistakes_and_
     assert_eq!((told.code, failed(&told)), (Some(78), vec!["journal"]), "{told:?}");
     assert!(told.out.contains(FILE) && told.out.contains("move it away"), "{told:?}");
 }
+
+/// With the collector's credentials at this server, and no pods.
+fn collecting(api: &MemApiServer) -> Flags {
+    let flags = Flags::good().with("pods", "never").with_path("gc-kubeconfig", "gc");
+    std::fs::write(flags.path("gc"), api.collector_kubeconfig()).unwrap();
+    flags
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_collectors_server_cluster_and_rights_are_looked_at_and_nothing_is_touched() {
+    let api = api().await;
+    let told = check(collecting(&api)).await;
+    assert_eq!((told.code, failed(&told)), (Some(0), vec![]), "{told:?}");
+    for word in [
+        "collector's server",
+        "v1.36",
+        "kube-system has the UID",
+        "may collect all",
+    ] {
+        assert!(told.out.contains(word), "{word:?} is not in {}", told.out);
+    }
+    let writes = api.requests().into_iter().filter(|request| {
+        !matches!(&*request.asked.verb, "get" | "list" | "watch") && !request.asked.path.contains("accessreviews")
+    });
+    assert_eq!(writes.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_may_not_what_it_has_to_is_told_and_one_whose_server_is_away() {
+    let api = api().await;
+    let flags = collecting(&api);
+    // A node may not look at other nodes' objects.
+    std::fs::write(flags.path("gc"), api.node_kubeconfig(NODE)).unwrap();
+    let told = check(flags).await;
+    assert_eq!(told.code, Some(1), "{told:?}");
+    assert!(told.out.contains("deploy/gc-rbac.yaml"), "{told:?}");
+
+    let flags = collecting(&api);
+    std::fs::copy(flags.path("kubeconfig"), flags.path("gc")).unwrap();
+    let told = check(flags).await;
+    assert_eq!(
+        (told.code, failed(&told)),
+        (Some(69), vec!["collector's server"]),
+        "{told:?}"
+    );
+    assert!(told.out.contains("http://127.0.0.1:1/"), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_the_collectors_token_is_told_before_it_comes() {
+    let api = api().await;
+    let flags = collecting(&api);
+    // {"exp":1767225600}, at the first second of 2026.
+    let token = "e30.eyJleHAiOjE3NjcyMjU2MDB9.signature";
+    std::fs::write(
+        flags.path("gc"),
+        testbed::api::kubeconfig(&api.url(), None, "collector", token),
+    )
+    .unwrap();
+    let told = check(flags).await;
+    assert_eq!(told.code, Some(78), "{told:?}");
+    assert!(told.out.contains("expired at 2026-01-01T00:00:00Z"), "{told:?}");
+}

@@ -37,6 +37,16 @@ fn cases() -> Vec<Case> {
             ["--shutdown-timeout", "soon", "20s"],
         ),
         (
+            Flags::good().with("metrics-addr", "localhost"),
+            USAGE,
+            ["--metrics-addr localhost", "with a port", "127.0.0.1:9464"],
+        ),
+        (
+            Flags::good().with("metrics-addr", "127.0.0.1:0"),
+            USAGE,
+            ["--metrics-addr 127.0.0.1:0", "port 0", "127.0.0.1:9464"],
+        ),
+        (
             Flags::good().with("node-name", "../n1"),
             USAGE,
             ["--node-name", "../n1", "kubectl get nodes"],
@@ -236,6 +246,7 @@ fn help_says_what_each_verb_takes_and_how_it_ends() {
         "cgroup-root",
         "state-dir",
         "socket",
+        "metrics-addr",
         "shutdown-timeout",
         "dry-run",
     ];

@@ -5,6 +5,7 @@
 mod command;
 
 mod check;
+mod collector;
 mod flags;
 mod output;
 mod run;

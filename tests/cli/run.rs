@@ -20,13 +20,13 @@ use crate::command::{Flags, NODE};
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Agent {
+pub struct Agent {
     child: Child,
-    flags: Flags,
+    pub flags: Flags,
 }
 
 impl Agent {
-    fn start(flags: Flags) -> Self {
+    pub fn start(flags: Flags) -> Self {
         let log = fs::File::create(flags.path("log")).unwrap();
         Self::start_with_log(flags, log.into())
     }
@@ -42,11 +42,11 @@ impl Agent {
         Self { child, flags }
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.flags.path("log")).unwrap_or_default()
     }
 
-    async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let late = Instant::now() + PATIENCE;
         while !holds(self) {
             assert!(Instant::now() < late, "never: {what}\n{}", self.log());
@@ -57,21 +57,21 @@ impl Agent {
         }
     }
 
-    async fn says(&mut self, words: &str) {
+    pub async fn says(&mut self, words: &str) {
         self.until(words, |agent| agent.log().contains(words)).await;
     }
 
-    async fn ended(&mut self) -> Option<i32> {
+    pub async fn ended(&mut self) -> Option<i32> {
         timeout(PATIENCE, self.child.wait()).await.unwrap().unwrap().code()
     }
 
-    async fn terminate(&mut self) -> Option<i32> {
+    pub async fn terminate(&mut self) -> Option<i32> {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
         self.ended().await
     }
 
-    fn status(&self) -> serde_json::Value {
+    pub fn status(&self) -> serde_json::Value {
         let socket = self.flags.socket().to_str().unwrap();
         let told = crate::command::told(&["status", "--json", "--socket", socket]);
         serde_json::from_str(&told.out).unwrap_or_default()

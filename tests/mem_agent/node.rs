@@ -114,6 +114,7 @@ impl Node {
             gc: GcFlag::Never,
             gc_kubeconfig: None,
             gc_unsynced: UnsyncedFlag::Hold,
+            metrics_addr: None,
             kubeconfig: Some(path("kubeconfig")),
             node_name: Some(NODE.to_owned()),
             cri_endpoint: cri.endpoint(),

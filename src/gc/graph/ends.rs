@@ -29,6 +29,8 @@ impl Graph {
         let released = self.links.set_owners(id, &[]).released;
         let node = self.links.node_mut(id);
         let (uid, version, was) = (node.uid, node.version, node.state);
+        self.links.set_observed(id, false);
+        let node = self.links.node_mut(id);
         node.state = State::ABSENT;
         node.state
             .set(State::ORPHANED, was.has(State::ORPHANED) || was.orphans());

@@ -58,6 +58,8 @@ pub struct Links {
     edges: Vec<Edge>,
     free_edges: Vec<u32>,
     by_uid: HashTable<u32>,
+    /// How many nodes of each kind were observed, by the kinds' places: to be told without going through all of them.
+    observed: Vec<u64>,
     hasher: DefaultHashBuilder,
 }
 
@@ -94,6 +96,31 @@ impl Links {
         &mut self.nodes[place(id)]
     }
 
+    /// It is at its coordinates, or is no more.
+    pub fn set_observed(&mut self, id: NodeId, observed: bool) {
+        let node = self.node_mut(id);
+        let (before, kind) = (node.state.has(State::OBSERVED), node.kind);
+        node.state.set(State::OBSERVED, observed);
+        if before != observed {
+            self.count(kind, observed);
+        }
+    }
+
+    /// How many nodes of each kind were observed.
+    pub fn observed(&self) -> &[u64] {
+        &self.observed
+    }
+
+    fn count(&mut self, kind: KindId, more: bool) {
+        // There is one kind too many, of which nothing is ever observed.
+        let place = kind.place();
+        if self.observed.len() <= place {
+            self.observed.resize(place + 1, 0);
+        }
+        let count = &mut self.observed[place];
+        *count = if more { *count + 1 } else { count.saturating_sub(1) };
+    }
+
     /// How many nodes there are.
     pub fn len(&self) -> usize {
         self.by_uid.len()
@@ -128,6 +155,9 @@ impl Links {
 
     /// A new node.
     pub fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: State) -> NodeId {
+        if state.has(State::OBSERVED) {
+            self.count(at.kind, true);
+        }
         let node = Node {
             uid,
             version: 0,
@@ -155,6 +185,7 @@ impl Links {
 
     /// Takes a node away that has neither owners nor dependents.
     pub fn remove(&mut self, NodeId(id): NodeId) {
+        self.set_observed(NodeId(id), false);
         let node = &mut self.nodes[place(id)];
         debug_assert!(node.owners == NONE && node.dependents == 0, "{node:?}");
         node.name = Box::default();

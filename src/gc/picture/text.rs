@@ -28,6 +28,14 @@ pub struct More {
     pub holds_up: bool,
 }
 
+/// No name, namespace or UID of an object that is there is longer. References may hold any text.
+const LONGEST: usize = 253;
+
+/// As much of it as may be told.
+pub fn clipped(text: &str) -> String {
+    text.chars().take(LONGEST).collect()
+}
+
 /// A kind as `kubectl` takes it.
 pub fn kind(group: &str, kind: &str) -> String {
     match (group, kind) {

@@ -1,8 +1,8 @@
 //! What the collector decides on an object, in words.
 
 use super::{
-    Look, clipped,
-    text::{kind, number, place},
+    Look,
+    text::{clipped, kind, number, place},
 };
 use crate::{
     gc::{
@@ -119,7 +119,8 @@ fn are(graph: &Graph, owners: &[NodeId]) -> String {
     format!("{} {verb}", named(graph, owners))
 }
 
-fn named(graph: &Graph, nodes: &[NodeId]) -> String {
+/// What some objects are called.
+pub fn named(graph: &Graph, nodes: &[NodeId]) -> String {
     let name = |&id: &NodeId| {
         let node = graph.node(id);
         let place = place(graph.namespace(node.namespace), &node.name);

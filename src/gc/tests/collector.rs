@@ -6,7 +6,7 @@ use super::{
 };
 use crate::gc::{
     decide::Policy,
-    graph::{Answer, Coordinates, Graph, Hint, NodeId, SpaceId},
+    graph::{Answer, Coordinates, Graph, Hint, NodeId, SpaceId, State},
     kinds::{KindId, Resource, Scope},
     uid::Uid,
 };
@@ -101,6 +101,18 @@ impl Collector {
         let there = |id: &NodeId| self.graph.node(*id).state.is_there();
         let (_, lone) = self.graph.len();
         lone + self.graph.nodes().filter(there).count()
+    }
+
+    /// What the graph tells of each kind, counted one by one.
+    pub fn counted(&self) -> Vec<u64> {
+        let mut counts = self.graph.counted_alone();
+        for id in self.graph.nodes() {
+            let node = self.graph.node(id);
+            if node.state.has(State::OBSERVED) {
+                counts[node.kind.place()] += 1;
+            }
+        }
+        counts
     }
 
     /// Until all is told, and everything is done.

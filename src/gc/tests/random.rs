@@ -155,6 +155,7 @@ fn check(world: &mut World, collector: &mut Collector) {
     collector.settle(world);
     let served = world.objects.keys().filter(|key| world.serves(&key.0)).count();
     assert_eq!(collector.known(), served, "{world:#?}");
+    assert_eq!(collector.graph.counts(), collector.counted(), "{world:#?}");
     for key in world.objects.keys() {
         let complaint = judge::complaint(world, key);
         assert_eq!(complaint, None, "{key:?} of {world:#?}");

@@ -10,8 +10,15 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{error, json_answer};
 use crate::{
-    gc::{core::Shared, graph::Graph, picture::Picture, report::WorkReport},
-    ops::gc_status::GcReport,
+    gc::{
+        core::{Core, Shared},
+        counts::SharedPast,
+        graph::Graph,
+        picture::Picture,
+        report::WorkReport,
+        why::{ObjectName, Why},
+    },
+    ops::{gc_status::GcReport, status::CollectorReport},
     standby::Turns,
 };
 
@@ -20,12 +27,34 @@ pub const GRAPH: &str = "/v1/gc/graph";
 /// Where it is asked how the collector stands.
 pub const STATUS: &str = "/v1/gc/status";
 
+/// Where it is asked why an object is still there, with `?of=` and its UID or name.
+pub const WHY: &str = "/v1/gc/why";
+
 /// What questions about garbage are answered from.
 pub struct GcAnswers {
     /// Whose turn it is.
     pub turns: Turns,
     /// What the collector of this turn knows; nothing while it is another's.
     pub current: watch::Receiver<Option<Arc<Shared>>>,
+    /// What was done in earlier turns.
+    pub past: SharedPast,
+}
+
+// === impl GcAnswers ===
+
+impl GcAnswers {
+    /// What `status` says of the collector.
+    pub(super) fn in_short(&self) -> CollectorReport {
+        let current = self.current.borrow().clone();
+        let unsynced = current.map(|shared| shared.lock().unsynced_because(Instant::now()));
+        CollectorReport {
+            stands_by: self.turns.view().stands_by,
+            not_synced: match unsynced {
+                Some(unsynced) => unsynced,
+                None => Some("it begins".to_owned()),
+            },
+        }
+    }
 }
 
 /// The question for a picture around a UID, which may be any text, or of what is not idle.
@@ -36,9 +65,14 @@ pub fn question(uid: Option<&str>) -> String {
     }
 }
 
+/// The question why an object is still there.
+pub fn why_question(name: &ObjectName) -> String {
+    format!("{WHY}?of={}", utf8_percent_encode(&name.to_string(), NON_ALPHANUMERIC))
+}
+
 /// The answer of this collector; nothing if the question is for somebody else.
 pub(super) fn answer(gc: Option<&GcAnswers>, path: &str, query: Option<&str>) -> Option<Response<Full<Bytes>>> {
-    if ![GRAPH, STATUS].contains(&path) {
+    if ![GRAPH, STATUS, WHY].contains(&path) {
         return None;
     }
     let Some(gc) = gc else {
@@ -47,7 +81,11 @@ pub(super) fn answer(gc: Option<&GcAnswers>, path: &str, query: Option<&str>) ->
             "this agent does not collect: it was started without --gc-kubeconfig, or with --gc never",
         ));
     };
-    Some(if path == STATUS { status(gc) } else { graph(gc, query) })
+    Some(match path {
+        STATUS => status(gc),
+        WHY => known(gc, |shared| why(&shared.lock(), query)),
+        _ => known(gc, |shared| draw(&shared.lock().graph, query)),
+    })
 }
 
 fn status(gc: &GcAnswers) -> Response<Full<Bytes>> {
@@ -60,17 +98,35 @@ fn status(gc: &GcAnswers) -> Response<Full<Bytes>> {
     })
 }
 
-fn graph(gc: &GcAnswers, query: Option<&str>) -> Response<Full<Bytes>> {
+/// Asks what is known, where anything is; else says whom to ask.
+fn known(gc: &GcAnswers, ask: impl FnOnce(&Shared) -> Response<Full<Bytes>>) -> Response<Full<Bytes>> {
     let current = gc.current.borrow().clone();
-    match current {
-        Some(shared) => draw(&shared.lock().graph, query),
-        None => {
-            let why = gc.turns.view().stands_by.unwrap_or_else(|| "it begins".to_owned());
-            error(
-                StatusCode::NOT_FOUND,
-                &format!("the collector of this agent knows nothing: {why}"),
-            )
-        }
+    if let Some(shared) = current {
+        return ask(&shared);
+    }
+    let view = gc.turns.view();
+    let why = view.stands_by.unwrap_or_else(|| "it begins".to_owned());
+    let holder = view.lease.filter(|lease| !lease.is_own).and_then(|lease| lease.holder);
+    let whom = holder.map_or_else(String::new, |holder| {
+        let node = holder.rsplit_once('_').map_or(&*holder, |(node, _)| node);
+        format!("; it is the turn of {holder}: ask the agent of node {node}")
+    });
+    error(
+        StatusCode::NOT_FOUND,
+        &format!("the collector of this agent knows nothing: {why}{whom}"),
+    )
+}
+
+fn why(core: &Core, query: Option<&str>) -> Response<Full<Bytes>> {
+    let name = query.and_then(|query| query.strip_prefix("of=")).unwrap_or_default();
+    let name = percent_decode_str(name).decode_utf8_lossy().parse::<ObjectName>();
+    let asked = match &name {
+        Ok(name) => Why::asked(core, name, Instant::now()),
+        Err(how) => return error(StatusCode::BAD_REQUEST, &format!("the object {how}")),
+    };
+    match asked {
+        Ok(why) => json_answer(&why),
+        Err(nothing) => error(StatusCode::NOT_FOUND, &nothing),
     }
 }
 

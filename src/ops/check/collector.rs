@@ -71,7 +71,7 @@ impl Right {
 pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
     let found = match answer(Discovery::default().ask(client)).await {
         Ok(found) => found,
-        Err(error) => return vec![unasked(&error)],
+        Err(error) => return vec![unasked(WHAT, &error)],
     };
     let mut rows = vec![rights_to(client, &found).await];
     if !found.failed.is_empty() {
@@ -90,7 +90,7 @@ pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
 async fn rights_to(client: &MetadataClient, found: &Found) -> Row {
     match missing(client, found).await {
         Ok(missing) => judged(&missing, found.served.iter().filter(|kind| kind.collected).count()),
-        Err(error) => unasked(&error),
+        Err(error) => unasked(WHAT, &error),
     }
 }
 
@@ -117,7 +117,8 @@ async fn denied(client: &MetadataClient, rights: Vec<Right>) -> Result<Vec<Right
     answers.into_iter().filter_map(Result::transpose).collect()
 }
 
-fn unasked(error: &ApiError) -> Row {
+/// Why something could not be asked of the server.
+pub(super) fn unasked(what: &str, error: &ApiError) -> Row {
     let (verdict, remedy) = match error {
         ApiError::Unproven { code: Some(403), .. } | ApiError::Refused { code: 403, .. } => (Verdict::Failed, REMEDY),
         ApiError::Unproven { code: Some(401), .. } | ApiError::Refused { code: 401, .. } => (
@@ -132,7 +133,7 @@ fn unasked(error: &ApiError) -> Row {
             (Verdict::Failed, "see the API server's log")
         }
     };
-    Row::new(WHAT, verdict, error, remedy)
+    Row::new(what, verdict, error, remedy)
 }
 
 /// What is missing, in one row; verbs that lack the same resources together.

@@ -10,6 +10,7 @@ use x509_parser::pem::Pem;
 use super::{
     PATIENCE,
     row::{Row, Verdict},
+    token,
 };
 use crate::{
     api::{ApiClient, ApiError},
@@ -18,6 +19,9 @@ use crate::{
 
 /// From here on a certificate's end is worth a warning.
 const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// For credentials of a node that end. kubeadm renews no client certificate of a kubelet.
+pub(super) const RENEW: &str = "a kubelet renews its own while it runs: start it for a while, with a bootstrap kubeconfig \
+    if the certificate has expired, or have a new one signed for system:node:NAME of group system:nodes";
 /// For rights that are missing.
 const USE_THE_KUBELETS: &str = "use the kubelet's credentials (user system:node:NAME, group system:nodes)";
 
@@ -170,9 +174,8 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
     Row::ok(WHAT, format!("is this machine, UID {uid}"))
 }
 
-/// The certificate in the kubeconfig, if it has one.
-pub(super) fn credentials(config: &kube::Config, now: Timestamp) -> Option<Row> {
-    const WHAT: &str = "credentials";
+/// Until when credentials are good, where they tell: a certificate does, and a token of a service account.
+pub(super) fn credentials(what: &str, renew: &str, config: &kube::Config, now: Timestamp) -> Option<Row> {
     let pem = match (
         &config.auth_info.client_certificate_data,
         &config.auth_info.client_certificate,
@@ -182,25 +185,30 @@ pub(super) fn credentials(config: &kube::Config, now: Timestamp) -> Option<Row> 
             STANDARD.decode(data).map_err(|error| error.to_string())
         }
         (None, Some(file)) => std::fs::read(file).map_err(|error| format!("{file}: {error}")),
-        (None, None) => return None,
+        (None, None) => {
+            let end = token::end(&config.auth_info)?;
+            return Some(good_until(what, renew, "a token", end, now));
+        }
     };
-    let end = pem.and_then(|pem| certificate_end(&pem));
-    // kubeadm renews no client certificate of a kubelet.
-    let renew = "a kubelet renews its own while it runs: start it for a while, with a bootstrap kubeconfig if the \
-        certificate has expired, or have a new one signed for system:node:NAME of group system:nodes";
-    Some(match end {
+    Some(match pem.and_then(|pem| certificate_end(&pem)) {
         Err(error) => Row::new(
-            WHAT,
+            what,
             Verdict::Configuration,
             error,
             "check the client certificate in the kubeconfig",
         ),
-        Ok(end) if end <= now => Row::new(WHAT, Verdict::Configuration, format!("expired at {end}"), renew),
-        Ok(end) if end.duration_since(now) < EXPIRES_SOON => {
-            Row::new(WHAT, Verdict::Warning, format!("expire at {end}"), renew)
-        }
-        Ok(end) => Row::ok(WHAT, format!("a certificate, good until {end}")),
+        Ok(end) => good_until(what, renew, "a certificate", end, now),
     })
+}
+
+fn good_until(what: &str, renew: &str, credentials: &str, end: Timestamp, now: Timestamp) -> Row {
+    if end <= now {
+        Row::new(what, Verdict::Configuration, format!("expired at {end}"), renew)
+    } else if end.duration_since(now) < EXPIRES_SOON {
+        Row::new(what, Verdict::Warning, format!("expire at {end}"), renew)
+    } else {
+        Row::ok(what, format!("{credentials}, good until {end}"))
+    }
 }
 
 fn certificate_end(pem: &[u8]) -> Result<Timestamp, String> {

@@ -1,0 +1,94 @@
+//! Whether the collector can work: its credentials, its server, its rights.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    collector::{collector_rights, unasked},
+    row::{Row, Verdict},
+    server::{answer, credentials},
+};
+use crate::{
+    api::{ApiError, MetadataClient},
+    config::GcSettings,
+    node::effects::{Effects, Held},
+};
+
+const WHAT: &str = "collector's server";
+const RENEW: &str = "renew what --gc-kubeconfig holds; the agent reads it again by itself when its file changes";
+
+/// Looks at everything that the collector needs.
+pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
+    let mut rows = Vec::from_iter(credentials(
+        "collector's credentials",
+        RENEW,
+        &settings.kube,
+        Timestamp::now(),
+    ));
+    // Nothing here asks the gate; if anything did, it would find it shut.
+    let shut = || {
+        Err(Held {
+            reason: "check touches nothing".to_owned(),
+        })
+    };
+    let effects = Effects::new(true, Arc::new(shut));
+    let client = match MetadataClient::new(&settings.kube, settings.kubeconfig.clone(), effects) {
+        Ok(client) => client,
+        Err(error) => {
+            rows.push(Row::new(
+                WHAT,
+                Verdict::Configuration,
+                error,
+                "check server, certificates and token in --gc-kubeconfig",
+            ));
+            return rows;
+        }
+    };
+    match answer(cluster(&client)).await {
+        Ok(seen) => {
+            rows.push(Row::ok(WHAT, seen));
+            rows.extend(collector_rights(&client).await);
+        }
+        Err(error) => rows.push(refused(&settings.kube.cluster_url.to_string(), &error)),
+    }
+    rows
+}
+
+/// The server's version, and which cluster it shows.
+async fn cluster(client: &MetadataClient) -> Result<String, ApiError> {
+    let version = client.document("/version", "application/json", None).await?;
+    let version: Value = serde_json::from_slice(&version.map(|it| it.body).unwrap_or_default()).unwrap_or_default();
+    let namespace = client.object("/api/v1/namespaces/kube-system").await?;
+    Ok(format!(
+        "{}, of the cluster whose kube-system has the UID {}",
+        version["gitVersion"].as_str().unwrap_or("unknown version"),
+        namespace["metadata"]["uid"].as_str().unwrap_or_default(),
+    ))
+}
+
+fn refused(url: &str, error: &ApiError) -> Row {
+    let named = format!("{url}: {error}");
+    match error {
+        ApiError::Unreachable { cause, .. } | ApiError::Unproven { cause, .. }
+            if cause.contains("invalid peer certificate") =>
+        {
+            Row::new(
+                WHAT,
+                Verdict::Configuration,
+                named,
+                "check certificate-authority-data and the server's name in --gc-kubeconfig, and this machine's clock",
+            )
+        }
+        ApiError::Refused { .. }
+        | ApiError::Unreachable { .. }
+        | ApiError::Unproven { .. }
+        | ApiError::Timeout { .. }
+        | ApiError::Unreadable { .. }
+        | ApiError::Held { .. } => Row {
+            seen: named,
+            ..unasked(WHAT, error)
+        },
+    }
+}

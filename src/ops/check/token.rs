@@ -1,0 +1,44 @@
+//! Until when a token is good. One of a service account tells; of any other only the server knows.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use jiff::Timestamp;
+use kube::config::AuthInfo;
+use secrecy::ExposeSecret as _;
+use serde::Deserialize;
+
+/// As much as is looked at of what a JSON Web Token says.
+#[derive(Deserialize)]
+struct Claims {
+    exp: i64,
+}
+
+/// The end of the token that is sent, if it says so itself.
+pub(super) fn end(auth: &AuthInfo) -> Option<Timestamp> {
+    match (&auth.token, &auth.token_file) {
+        (_, Some(file)) => end_of(std::fs::read_to_string(file).ok()?.trim()),
+        (Some(token), None) => end_of(token.expose_secret()),
+        (None, None) => None,
+    }
+}
+
+fn end_of(token: &str) -> Option<Timestamp> {
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims: Claims = serde_json::from_slice(&claims).ok()?;
+    Timestamp::from_second(claims.exp).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_service_accounts_token_is_read_and_of_no_other() {
+        let claims = URL_SAFE_NO_PAD.encode(r#"{"iss":"x","exp":1767225600}"#);
+        let end = end_of(&format!("e30.{claims}.signature"));
+        assert_eq!(end, "2026-01-01T00:00:00Z".parse().ok());
+        let endless = URL_SAFE_NO_PAD.encode("{}");
+        for other in ["collector", "", "a.b.c", &format!("e30.{endless}.x")] {
+            assert_eq!(end_of(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Of the collector.
+
+use std::{fmt, time::Duration};
+
+use tokio::time::Instant;
+
+use super::page::Page;
+use crate::{
+    gc::{
+        counts::{Counts, Past},
+        figures::{Figures, KindFigures},
+        queue::Depth,
+    },
+    ops::admin::gc::GcAnswers,
+};
+
+/// How the collector of this agent stands.
+#[derive(Debug, Clone, Default)]
+pub struct Collecting {
+    /// It has the turn.
+    pub works: bool,
+    /// The Lease was this agent's when it was last seen.
+    pub holds_lease: bool,
+    /// What was done before the present turn.
+    pub past: Past,
+    /// What it knows and has to do; nothing while it stands by.
+    pub figures: Option<Figures>,
+}
+
+// === impl Collecting ===
+
+impl Collecting {
+    pub(super) fn of(answers: &GcAnswers) -> Self {
+        let view = answers.turns.view();
+        let current = answers.current.borrow().clone();
+        Self {
+            works: view.stands_by.is_none(),
+            holds_lease: view.lease.is_some_and(|lease| lease.is_own),
+            past: answers.past.lock().clone(),
+            figures: current.map(|shared| Figures::of(&shared.lock(), Instant::now())),
+        }
+    }
+
+    pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        page.is(
+            "gc_works",
+            "1 while it is this agent's turn to collect, 0 while it stands by.",
+            self.works,
+        )?;
+        page.is(
+            "gc_lease_held",
+            "1 if the collector's Lease was this agent's when it was last seen.",
+            self.holds_lease,
+        )?;
+        page.counter("gc_turns", "Turns that this agent's collector began.", self.past.turns)?;
+        page.counter(
+            "gc_forgets",
+            "How often the collector forgot all that it knew, since the store was put back.",
+            self.past.forgets,
+        )?;
+        let mut counts = self.past.counts.clone();
+        if let Some(figures) = &self.figures {
+            counts.add(&figures.counts);
+        }
+        done(page, &counts)?;
+        let figures = self.figures.clone().unwrap_or_default();
+        knows(page, &figures)?;
+        waits(page, &figures)
+    }
+}
+
+fn done(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
+    let Counts {
+        events,
+        deleted,
+        released,
+        finished,
+        asked,
+        conflicts,
+        failures,
+    } = counts;
+    for (name, help, value) in [
+        ("gc_watch_events", "Events that watches told.", events),
+        ("gc_objects_deleted", "Objects that the collector deleted.", deleted),
+        (
+            "gc_objects_released",
+            "Objects of which the collector took owner references out.",
+            released,
+        ),
+        (
+            "gc_finalizers_removed",
+            "Finalizers foregroundDeletion and orphan that the collector took off.",
+            finished,
+        ),
+        (
+            "gc_owners_asked",
+            "Questions to the API server whether an owner is there.",
+            asked,
+        ),
+        (
+            "gc_conflicts",
+            "Writes that were refused since the object had changed; each is decided on again.",
+            conflicts,
+        ),
+    ] {
+        page.counter(name, help, *value)?;
+    }
+    let failures = failures.iter().map(|(failure, &times)| {
+        let (step, reason) = failure.split_once(": ").unwrap_or((failure, ""));
+        ([("step", step), ("reason", reason)], times)
+    });
+    page.counters(
+        "gc_failures",
+        "Requests that failed and are repeated, by step and by HTTP status or what else went wrong.",
+        failures,
+    )
+}
+
+fn knows(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
+    page.is(
+        "gc_synced",
+        "1 while it works and every kind can be seen, which the end of foreground deletions and orphaning rest on.",
+        figures.synced,
+    )?;
+    page.gauge(
+        "gc_objects_linked",
+        "Objects with owners or dependents, and such as are only named by others.",
+        figures.linked,
+    )?;
+    page.gauge(
+        "gc_objects_alone",
+        "Objects without owners and dependents.",
+        figures.lone,
+    )?;
+    let of = |value: fn(&KindFigures) -> u64| figures.kinds.iter().map(move |kind| (labels(kind), value(kind)));
+    page.gauges("gc_kind_objects", "Objects of a kind.", of(|kind| kind.objects))?;
+    page.gauges(
+        "gc_kind_synced",
+        "1 while a kind is listed in full and its watch does not fail.",
+        of(|kind| u64::from(kind.synced)),
+    )?;
+    let silent = figures
+        .kinds
+        .iter()
+        .filter_map(|kind| Some((labels(kind), kind.silent?)));
+    page.all_seconds(
+        "gc_kind_watch_silence",
+        "How long the watch of a kind has told nothing; the server tells how far it is at least once a minute.",
+        silent,
+    )
+}
+
+fn labels(kind: &KindFigures) -> [(&'static str, &str); 2] {
+    [("group", &kind.group), ("resource", &kind.resource)]
+}
+
+fn waits(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
+    let Depth { ready, busy, put_off } = figures.queue;
+    page.gauges(
+        "gc_queue_depth",
+        "What is to be looked at: ready, under way (busy), or to be tried again later (put_off).",
+        [("ready", ready), ("busy", busy), ("put_off", put_off)].map(|(state, depth)| ([("state", state)], depth)),
+    )?;
+    page.seconds(
+        "gc_oldest_waiting",
+        "For how long something has been waiting in the queue, at most.",
+        Some(figures.oldest),
+    )?;
+    page.gauge(
+        "gc_writes_at_once",
+        "How many writes may be under way at once, as many as the server bears; 0 before the first.",
+        figures.pace.map_or(0, |pace| pace.at_once as u64),
+    )?;
+    page.seconds(
+        "gc_write_latency",
+        "How long the API server takes for a request of the collector, as a mean of long; absent at first.",
+        figures.pace.and_then(|pace| pace.latency).map(Duration::from_secs_f64),
+    )
+}

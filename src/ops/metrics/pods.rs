@@ -1,0 +1,160 @@
+//! Of the agent, and of the pods that it takes down.
+
+use std::{fmt, time::Duration};
+
+use super::page::Page;
+use crate::{
+    counters::Counts,
+    ops::status::StatusReport,
+    record::{Stage, Step, Story},
+    watch::SourceState,
+};
+
+pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
+    let build = [("version", status.version.as_str())];
+    page.info("build", "The agent's version.", &build)?;
+    let since = u64::try_from(status.since.as_second()).unwrap_or_default();
+    let since = Some(Duration::from_secs(since));
+    page.seconds("start_time", "When the agent was started, since the Unix epoch.", since)?;
+    if status.takes_pods {
+        health(page, status)?;
+        pods(page, status)?;
+        counters(page, &status.counters)?;
+    }
+    Ok(())
+}
+
+fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
+    page.is(
+        "held",
+        "1 while nothing may be touched, such as beside a kubelet; status says why.",
+        status.held.is_some(),
+    )?;
+    page.is(
+        "absence_held",
+        "1 while nothing is concluded from what a list of pods lacks.",
+        status.watch.held.is_some(),
+    )?;
+    page.is(
+        "runtime_up",
+        "1 while the container runtime answers.",
+        status.runtime.version.is_some() && status.runtime.error.is_none(),
+    )?;
+    page.is(
+        "watch_up",
+        "1 while this node's pods are watched.",
+        status.watch.state == SourceState::Watching,
+    )?;
+    page.is(
+        "journal_up",
+        "1 while the journal can be written.",
+        status.journal.is_none(),
+    )
+}
+
+fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
+    page.gauge(
+        "pods",
+        "Pods of this node that the API shows.",
+        status.watch.pods as u64,
+    )?;
+    let stories = &status.pods.terminating;
+    let stages = [
+        (Stage::Terminating, "terminating"),
+        (Stage::Terminated, "terminated"),
+        (Stage::Deleted, "deleted"),
+    ];
+    let at = |stage: Stage| stories.iter().filter(|story| story.stage == stage).count() as u64;
+    page.gauges(
+        "pods_ending",
+        "Pods that are being taken down, by how far they are.",
+        stages.map(|(stage, name)| ([("stage", name)], at(stage))),
+    )?;
+    let failing = |step: Step| stories.iter().filter(|story| fails_at(story, step)).count() as u64;
+    page.gauges(
+        "pods_failing",
+        "Pods whose last attempt failed and is repeated, by the step that failed first.",
+        Step::ALL.map(|step| ([("step", step.to_string())], failing(step))),
+    )?;
+    page.gauge(
+        "pods_kept",
+        "Pods that have ended and are not deleted.",
+        status.pods.kept as u64,
+    )?;
+    page.gauge(
+        "pods_finished",
+        "Pods that are taken down and whose object stays, held by finalizers.",
+        status.pods.finished as u64,
+    )?;
+    let longest = stories.iter().map(|story| story.elapsed_ms).max().unwrap_or_default();
+    page.seconds(
+        "longest_teardown",
+        "For how long the pod that has taken longest is being taken down; 0 if there is none.",
+        Some(Duration::from_millis(longest)),
+    )
+}
+
+/// Failures are told as `STEP WHAT: WHY`.
+fn fails_at(story: &Story, step: Step) -> bool {
+    let first = story
+        .failures
+        .first()
+        .and_then(|failure| failure.split([' ', ':']).next());
+    first == Some(step.to_string().as_str())
+}
+
+fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
+    let Counts {
+        begun,
+        deleted,
+        finished,
+        attempts_failed,
+        hooks_failed,
+        events_dropped,
+        pods_unreadable,
+        workers_panicked,
+        journal_writes_failed,
+    } = *counts;
+    for (name, help, value) in [
+        ("teardowns_begun", "Teardowns that were begun.", begun),
+        (
+            "pods_deleted",
+            "Final deletes that the API server has accepted.",
+            deleted,
+        ),
+        (
+            "teardowns_finished",
+            "Teardowns of which nothing is left to do.",
+            finished,
+        ),
+        (
+            "attempts_failed",
+            "Attempts that failed and were repeated.",
+            attempts_failed,
+        ),
+        ("hooks_failed", "preStop hooks that failed.", hooks_failed),
+        (
+            "events_dropped",
+            "Events about pods that nobody will read.",
+            events_dropped,
+        ),
+        (
+            "pods_unreadable",
+            "Pod objects that could not be understood.",
+            pods_unreadable,
+        ),
+        (
+            "workers_panicked",
+            "Workers that panicked and were started again.",
+            workers_panicked,
+        ),
+        (
+            "journal_writes_failed",
+            "Writes of the journal that failed.",
+            journal_writes_failed,
+        ),
+    ] {
+        page.counter(name, help, value)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::*;
+use crate::gc::{
+    counts::{Counts, Past},
+    figures::{Figures, KindFigures},
+    limit::Pace,
+    queue::Depth,
+};
+
+const DOCS: &str = include_str!("../../../docs/metrics.md");
+
+/// Of an agent that has something to tell of everything.
+fn full() -> Scrape {
+    let pods = KindFigures {
+        resource: "pods".to_owned(),
+        synced: true,
+        objects: 7,
+        silent: Some(Duration::from_millis(1500)),
+        ..KindFigures::default()
+    };
+    let sets = KindFigures {
+        group: "apps".to_owned(),
+        resource: "replicasets".to_owned(),
+        ..KindFigures::default()
+    };
+    let failures = BTreeMap::from([("delete: 500".to_owned(), 3)]);
+    let figures = Figures {
+        kinds: vec![pods, sets],
+        queue: Depth {
+            ready: 1,
+            busy: 2,
+            put_off: 3,
+        },
+        oldest: Duration::from_secs(4),
+        pace: Some(Pace {
+            at_once: 16,
+            latency: Some(0.25),
+        }),
+        counts: Counts {
+            deleted: 40,
+            failures,
+            ..Counts::default()
+        },
+        ..Figures::default()
+    };
+    let counts = Counts {
+        deleted: 2,
+        ..Counts::default()
+    };
+    Scrape {
+        status: Some(StatusReport {
+            version: "1.2.3".to_owned(),
+            takes_pods: true,
+            ..StatusReport::default()
+        }),
+        collector: Some(Collecting {
+            works: true,
+            past: Past {
+                counts,
+                turns: 2,
+                ..Past::default()
+            },
+            figures: Some(figures),
+            ..Collecting::default()
+        }),
+    }
+}
+
+/// Names and types of all families, the names as samples bear them.
+fn families(text: &str) -> BTreeSet<(String, String)> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let family = |line: &str| {
+        let (name, kind) = line.split_once(' ').unwrap();
+        let suffix = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        (format!("{name}{suffix}"), kind.to_owned())
+    };
+    types.map(family).collect()
+}
+
+#[test]
+fn the_documented_metrics_are_those_that_are_told() {
+    // Rows of alerts hold expressions.
+    let row = |line: &str| {
+        let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
+        let (kind, _) = rest.split_once(" | ")?;
+        (!name.contains(' ')).then(|| (name.to_owned(), kind.to_owned()))
+    };
+    let documented: BTreeSet<_> = DOCS.lines().filter_map(row).collect();
+    assert_eq!(documented, families(&text(full()).unwrap()));
+}
+
+#[test]
+fn the_names_do_not_depend_on_what_there_is_to_tell() {
+    let mut bare = full();
+    bare.collector = Some(Collecting::default());
+    assert_eq!(families(&text(bare).unwrap()), families(&text(full()).unwrap()));
+}
+
+#[test]
+fn values_have_their_labels_and_what_was_done_in_earlier_turns_still_counts() {
+    let text = text(full()).unwrap();
+    for line in [
+        r#"pod_teardown_build_info{version="1.2.3"} 1"#,
+        "pod_teardown_gc_objects_deleted_total 42",
+        "pod_teardown_gc_turns_total 2",
+        r#"pod_teardown_gc_kind_objects{group="",resource="pods"} 7"#,
+        r#"pod_teardown_gc_kind_synced{group="apps",resource="replicasets"} 0"#,
+        r#"pod_teardown_gc_kind_watch_silence_seconds{group="",resource="pods"} 1.5"#,
+        r#"pod_teardown_gc_queue_depth{state="put_off"} 3"#,
+        r#"pod_teardown_gc_failures_total{step="delete",reason="500"} 3"#,
+        "pod_teardown_gc_write_latency_seconds 0.25",
+        r#"pod_teardown_pods_failing{step="volumes"} 0"#,
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line} is not in {text}");
+    }
+    assert!(text.ends_with("# EOF\n"), "{text}");
+}
+
+#[test]
+fn nothing_is_told_of_pods_where_none_are_taken_down_and_of_a_collector_where_there_is_none() {
+    let mut scrape = full();
+    scrape.collector = None;
+    if let Some(status) = &mut scrape.status {
+        status.takes_pods = false;
+    }
+    let names: Vec<String> = families(&text(scrape).unwrap())
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(names, ["pod_teardown_build_info", "pod_teardown_start_time_seconds"]);
+}

@@ -1,0 +1,176 @@
+//! The collector as its operator sees it: `status`, `why`, and metrics, of an agent that does nothing else.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+};
+
+use serde_json::{Value, json};
+use testbed::{
+    api::ApiServer as _,
+    apiserver::{Config, MemApiServer},
+    rest::Client,
+};
+
+use crate::{
+    command::{Flags, Told, told},
+    run::Agent,
+};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// With the collector's credentials, and a port for metrics.
+fn collecting(api: &MemApiServer) -> (Flags, String) {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = free.local_addr().unwrap().to_string();
+    let flags = Flags::good()
+        .with("pods", "never")
+        .with("gc", "always")
+        .with("metrics-addr", addr.clone())
+        .with_path("gc-kubeconfig", "gc");
+    std::fs::write(flags.path("gc"), api.collector_kubeconfig()).unwrap();
+    (flags, addr)
+}
+
+async fn map(admin: &Client, name: &str, finalizers: &[&str], owner: Option<&Value>) -> Value {
+    let owners: Vec<Value> = owner
+        .iter()
+        .map(|owner| {
+            json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"],
+                "uid": owner["metadata"]["uid"], "blockOwnerDeletion": true,
+            })
+        })
+        .collect();
+    let metadata = json!({ "name": name, "finalizers": finalizers, "ownerReferences": owners });
+    let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata });
+    admin.create(MAPS, &object).await.unwrap().ok().unwrap()
+}
+
+fn asked(agent: &Agent, arguments: &[&str]) -> Told {
+    let socket = agent.flags.socket().to_str().unwrap();
+    told(&[arguments, &["--socket", socket]].concat())
+}
+
+/// What is answered to a request, with its head.
+fn http(addr: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_leads_from_a_foreground_deletion_to_the_object_that_somebody_else_holds() {
+    let api = MemApiServer::start(Config::default()).await.unwrap();
+    let admin = api.admin().unwrap();
+    let owner = map(&admin, "owner", &[], None).await;
+    let middle = map(&admin, "middle", &[], Some(&owner)).await;
+    map(&admin, "last", &["example.com/hold"], Some(&middle)).await;
+    let foreground = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground" });
+    admin
+        .delete(&format!("{MAPS}/owner"), Some(&foreground))
+        .await
+        .unwrap()
+        .ok()
+        .unwrap();
+
+    let (flags, addr) = collecting(&api);
+    let mut agent = Agent::start(flags);
+    let why = ["why", "ConfigMap/default/owner"];
+    agent
+        .until("all three are being deleted", |agent| {
+            asked(agent, &why)
+                .out
+                .contains("All wait for ConfigMap default/last: its own end")
+        })
+        .await;
+    let text = asked(&agent, &why).out;
+    for words in [
+        "ConfigMap default/owner  uid",
+        "which waits for ConfigMap default/middle",
+        "kubectl get configmaps last -n default -o jsonpath='{.metadata.finalizers}'",
+    ] {
+        assert!(text.contains(words), "{words} is not in {text}");
+    }
+    let uid = owner["metadata"]["uid"].as_str().unwrap();
+    let document: Value = serde_json::from_str(&asked(&agent, &["why", uid, "--json"]).out).unwrap();
+    assert_eq!(document["objects"].as_array().unwrap().len(), 3, "{document}");
+    let unknown = asked(&agent, &["why", "ConfigMap/nowhere"]);
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+    assert!(unknown.err.contains("ask with its UID"), "{unknown:?}");
+
+    agent
+        .until("every kind is seen", |agent| {
+            agent.status()["collector"]["notSynced"].is_null() && agent.status()["collector"]["standsBy"].is_null()
+        })
+        .await;
+    assert!(
+        asked(&agent, &["status"])
+            .out
+            .contains("collector works, and sees every kind")
+    );
+
+    let answer = http(&addr, "GET /metrics");
+    for words in [
+        "200 OK",
+        "application/openmetrics-text; version=1.0.0",
+        "pod_teardown_gc_works 1",
+        "pod_teardown_gc_synced 1",
+        r#"pod_teardown_gc_kind_objects{group="",resource="configmaps"} 3"#,
+        "pod_teardown_gc_objects_deleted_total 2",
+        "# EOF",
+    ] {
+        assert!(answer.contains(words), "{words} is not in {answer}");
+    }
+    assert!(http(&addr, "GET /").contains("404 Not Found"));
+    assert!(http(&addr, "POST /metrics").contains("405 Method Not Allowed"));
+    assert_eq!(agent.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_stands_by_says_why_and_whom_to_ask() {
+    let api = MemApiServer::start(Config::default()).await.unwrap();
+    let (first, _) = collecting(&api);
+    let mut first = Agent::start(first.with("node-name", "holder"));
+    first
+        .until("it works", |agent| agent.status()["collector"]["standsBy"].is_null())
+        .await;
+    let (second, addr) = collecting(&api);
+    let mut second = Agent::start(second);
+    second
+        .until("it knows who works", |agent| {
+            asked(agent, &["why", "Pod/x"])
+                .err
+                .contains("ask the agent of node holder")
+        })
+        .await;
+    let status = asked(&second, &["status"]).out;
+    assert!(status.contains("collector stands by: "), "{status}");
+    let answer = http(&addr, "GET /metrics");
+    assert!(answer.contains("pod_teardown_gc_works 0"), "{answer}");
+    assert_eq!(second.terminate().await, Some(0));
+    assert_eq!(first.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_for_metrics_that_is_taken_is_a_mistake_and_check_tells_of_it() {
+    let api = MemApiServer::start(Config::default()).await.unwrap();
+    let (flags, addr) = collecting(&api);
+    let _taken = TcpListener::bind(&addr).unwrap();
+    let checked = flags.tell("check");
+    assert!(checked.out.contains("somebody listens there"), "{checked:?}");
+    let mut agent = Agent::start(flags);
+    assert_eq!(agent.ended().await, Some(78));
+    let log = agent.log();
+    assert!(
+        log.contains(&format!("--metrics-addr {addr}")) && log.contains("nobody else uses"),
+        "{log}"
+    );
+
+    let (flags, _) = collecting(&api);
+    // No machine has it: it is kept for examples.
+    let told = flags.with("metrics-addr", "192.0.2.1:9464").tell("check");
+    assert_eq!(told.code, Some(78), "{told:?}");
+}
