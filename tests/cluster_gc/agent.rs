@@ -66,7 +66,9 @@ impl Agent {
 
     /// Waits until it has seen all there is.
     pub async fn until_synced(&mut self) -> Result<()> {
-        let synced = self.until(START, "the agent to have seen everything", |status| status["synced"] == true);
+        let synced = self.until(START, "the agent to have seen everything", |status| {
+            status["synced"] == true
+        });
         let Err(error) = synced.await else { return Ok(()) };
         let ended = self.process.has_ended()?;
         Err(error.context(format!("it ended with {ended:?}; its log: {}", self.process.log_tail())))
@@ -82,7 +84,9 @@ impl Agent {
     pub async fn until(&self, limit: Duration, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         let mut last = Value::Null;
         let seen = eventually(limit, what, async || {
-            let Ok(status) = self.status().await else { return Ok(None) };
+            let Ok(status) = self.status().await else {
+                return Ok(None);
+            };
             Ok(Some(status).filter(&wanted))
         });
         match seen.await {

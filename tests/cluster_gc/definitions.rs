@@ -166,7 +166,10 @@ pub async fn custom_and_built_in_objects_own_each_other_in_all_ways(s: &Scene) -
     let mut both = Vec::new();
     for (namespaced, place) in [(true, "spaces"), (false, "cluster")] {
         let group = format!("{place}.{}.test", s.namespace);
-        both.push((namespaced, Things::define(s.admin(), &group, namespaced, &["v1"]).await?));
+        both.push((
+            namespaced,
+            Things::define(s.admin(), &group, namespaced, &["v1"]).await?,
+        ));
     }
     for (namespaced, things) in &both {
         s.house.agent.until_watched(&format!("things.{}", things.group)).await?;
@@ -174,32 +177,40 @@ pub async fn custom_and_built_in_objects_own_each_other_in_all_ways(s: &Scene) -
             let name = |what: &str| format!("{what}-{namespaced}-{}", policy.to_lowercase());
             let (thing, map) = (name("thing"), name("map"));
             let owner = things.create(s, &thing, &Like::default()).await?;
-            things.create(s, &name("thing-of-thing"), &owned([to(&owner, true)])).await?;
+            things
+                .create(s, &name("thing-of-thing"), &owned([to(&owner, true)]))
+                .await?;
             s.map(&name("map-of-thing"), &owned([to(&owner, true)])).await?;
             let owner = s.map(&map, &Like::default()).await?;
             if *namespaced {
-                things.create(s, &name("thing-of-map"), &owned([to(&owner, true)])).await?;
+                things
+                    .create(s, &name("thing-of-map"), &owned([to(&owner, true)]))
+                    .await?;
             }
             s.map(&name("map-of-map"), &owned([to(&owner, true)])).await?;
             things.delete(s, &thing, policy).await?;
             s.delete(MAPS, &map, policy).await?;
-            eventually(LIMIT, &format!("{thing} to be gone, with whom it takes along"), async || {
-                let mut all = vec![
-                    (false, things.get(s, &thing).await?),
-                    (false, s.get(MAPS, &map).await?),
-                    (true, things.get(s, &name("thing-of-thing")).await?),
-                    (true, s.get(MAPS, &name("map-of-thing")).await?),
-                    (true, s.get(MAPS, &name("map-of-map")).await?),
-                ];
-                if *namespaced {
-                    all.push((true, things.get(s, &name("thing-of-map")).await?));
-                }
-                let fits = |(is_child, object): &(bool, Option<Value>)| match object {
-                    None => !is_child || policy != "Orphan",
-                    Some(object) => *is_child && policy == "Orphan" && owners_of(object).is_empty(),
-                };
-                Ok(all.iter().all(fits).then_some(()))
-            })
+            eventually(
+                LIMIT,
+                &format!("{thing} to be gone, with whom it takes along"),
+                async || {
+                    let mut all = vec![
+                        (false, things.get(s, &thing).await?),
+                        (false, s.get(MAPS, &map).await?),
+                        (true, things.get(s, &name("thing-of-thing")).await?),
+                        (true, s.get(MAPS, &name("map-of-thing")).await?),
+                        (true, s.get(MAPS, &name("map-of-map")).await?),
+                    ];
+                    if *namespaced {
+                        all.push((true, things.get(s, &name("thing-of-map")).await?));
+                    }
+                    let fits = |(is_child, object): &(bool, Option<Value>)| match object {
+                        None => !is_child || policy != "Orphan",
+                        Some(object) => *is_child && policy == "Orphan" && owners_of(object).is_empty(),
+                    };
+                    Ok(all.iter().all(fits).then_some(()))
+                },
+            )
             .await?;
         }
     }
@@ -214,12 +225,21 @@ pub async fn metadata_of_custom_objects_comes_in_protobuf(s: &Scene) -> Result<(
     let uid = thing["metadata"]["uid"].as_str().context("no UID")?;
     let all = things.all(&s.namespace);
 
-    let list = s.admin().call(Method::GET, &all).header(header::ACCEPT, LIST).send().await?;
+    let list = s
+        .admin()
+        .call(Method::GET, &all)
+        .header(header::ACCEPT, LIST)
+        .send()
+        .await?;
     ensure!(list.code() == 200, "{}", list.body);
     let type_ = list.header("content-type");
     ensure!(type_.starts_with("application/vnd.kubernetes.protobuf"), "{type_}");
     let read: PartialObjectMetadataList = proto::decode(&list.bytes)?;
-    let version = read.metadata.context("a list without metadata")?.resource_version().to_owned();
+    let version = read
+        .metadata
+        .context("a list without metadata")?
+        .resource_version()
+        .to_owned();
     let names: Vec<_> = read.items.iter().filter_map(|item| item.metadata.as_ref()).collect();
     ensure!(names.len() == 1 && names[0].uid() == uid, "{names:?}");
 
@@ -232,6 +252,9 @@ pub async fn metadata_of_custom_objects_comes_in_protobuf(s: &Scene) -> Result<(
     let (kind, message) = watch.next_message().await?.context("the watch has ended")?;
     let object: PartialObjectMetadata = proto::decode(&message)?;
     let metadata = object.metadata.context("an object without metadata")?;
-    ensure!((kind.as_str(), metadata.uid()) == ("DELETED", uid), "{kind} {metadata:?}");
+    ensure!(
+        (kind.as_str(), metadata.uid()) == ("DELETED", uid),
+        "{kind} {metadata:?}"
+    );
     Ok(())
 }

@@ -57,7 +57,9 @@ struct Course {
 }
 
 fn number(variable: &str) -> Result<Option<u64>> {
-    let Ok(text) = std::env::var(variable) else { return Ok(None) };
+    let Ok(text) = std::env::var(variable) else {
+        return Ok(None);
+    };
     Ok(Some(text.parse().with_context(|| format!("{variable}={text}"))?))
 }
 
@@ -89,6 +91,11 @@ pub async fn what_the_original_leaves_of_the_same_graphs_is_what_the_rules_allow
     let manager = plane.start_controllers(&settings).await?;
     let mut plans = plans()?;
     plans.retain(Plan::suits_the_original);
+    ensure!(
+        plans.len() > 20 || number("CLUSTER_GC_GRAPHS")?.is_some(),
+        "too few suit it: {}",
+        plans.len()
+    );
     manager.during(play(&admin, plans, &Collector::Original)).await
 }
 
@@ -188,7 +195,10 @@ async fn until_idle(admin: &Client, agent: &Agent) -> Result<()> {
             // By the clock, so that it is another each time.
             let now = jiff::Timestamp::now().to_string();
             let patch = json!({"metadata": {"annotations": {"time": format!("{now} {time}")}}});
-            let patched = admin.patch(&format!("{all}/{FENCE}"), Patch::Merge, &patch).await?.ok()?;
+            let patched = admin
+                .patch(&format!("{all}/{FENCE}"), Patch::Merge, &patch)
+                .await?
+                .ok()?;
             let version = patched["metadata"]["resourceVersion"].as_str().unwrap_or_default();
             fences.insert(kind.resource(), version.parse::<u64>()?);
         }
@@ -208,7 +218,12 @@ async fn until_idle(admin: &Client, agent: &Agent) -> Result<()> {
             Err(error) => bail!("{error:#}: {}", agent.status().await?["work"]),
         };
         let counts = &status["work"]["counts"];
-        let done = json!([counts["deleted"], counts["released"], counts["finished"], counts["asked"]]);
+        let done = json!([
+            counts["deleted"],
+            counts["released"],
+            counts["finished"],
+            counts["asked"]
+        ]);
         if done == before {
             break;
         }
@@ -252,7 +267,10 @@ impl Course {
 
     fn complaint(&self, now: &World) -> String {
         let plan = &self.graph.plan;
-        let mut text = format!("CLUSTER_GC_FIRST={} CLUSTER_GC_GRAPHS=1: {}\n", plan.seed, self.graph.name);
+        let mut text = format!(
+            "CLUSTER_GC_FIRST={} CLUSTER_GC_GRAPHS=1: {}\n",
+            plan.seed, self.graph.name
+        );
         let mut line = |what: &str, it: &dyn std::fmt::Debug| text.push_str(&format!("  {what}: {it:?}\n"));
         for (number, thing) in plan.things.iter().enumerate() {
             line(&format!("thing {number}"), thing);

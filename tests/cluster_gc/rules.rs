@@ -25,7 +25,10 @@ fn role(name: &str, s: &Scene) -> String {
 /// Without a namespace.
 async fn new_role(s: &Scene, name: &str, like: &Like) -> Result<Value> {
     let name = name.replace("NAME", &s.namespace);
-    Ok(s.admin().create(&in_namespace(ROLES, ""), &plain(&name, like)).await?.ok()?)
+    Ok(s.admin()
+        .create(&in_namespace(ROLES, ""), &plain(&name, like))
+        .await?
+        .ok()?)
 }
 
 pub async fn an_object_that_never_had_its_owner_goes(s: &Scene) -> Result<()> {
@@ -54,9 +57,9 @@ pub async fn an_owner_of_another_namespace_is_absent_and_told_of_in_an_event(s: 
     let bad = s.admin().create(&secrets, &bad).await?.ok()?;
     let event = s.event(&other, MISPLACED, &bad["metadata"]["uid"]).await?;
     let uid = owner["metadata"]["uid"].as_str().unwrap_or_default();
+    // As kube-controller-manager says it: the namespace is the dependent's both times.
     let message = format!(
-        "ownerRef [v1/ConfigMap, namespace: {}, name: owner, uid: {uid}] does not exist in namespace \"{other}\"",
-        s.namespace
+        "ownerRef [v1/ConfigMap, namespace: {other}, name: owner, uid: {uid}] does not exist in namespace \"{other}\""
     );
     ensure!(event["message"] == message && event["type"] == "Warning", "{event}");
     ensure!(event["involvedObject"]["kind"] == "Secret", "{event}");
@@ -66,7 +69,10 @@ pub async fn an_owner_of_another_namespace_is_absent_and_told_of_in_an_event(s: 
     })
     .await?;
     let stays = s.stays(SECRETS, "good").await?;
-    ensure!(stays["metadata"]["resourceVersion"] == good["metadata"]["resourceVersion"], "{stays}");
+    ensure!(
+        stays["metadata"]["resourceVersion"] == good["metadata"]["resourceVersion"],
+        "{stays}"
+    );
     s.stays(MAPS, "owner").await.map(drop)
 }
 
@@ -82,7 +88,10 @@ pub async fn a_cluster_scoped_object_that_names_a_namespaced_owner_stays_and_is_
     s.gone(SECRETS, "child").await?;
     s.settled(MAPS).await?;
     let left = found(s.admin(), &role("NAME-bad", s)).await?.unwrap_or_default();
-    ensure!(owners_of(&left) == ["owner"] && left["metadata"]["deletionTimestamp"].is_null(), "{left}");
+    ensure!(
+        owners_of(&left) == ["owner"] && left["metadata"]["deletionTimestamp"].is_null(),
+        "{left}"
+    );
     Ok(())
 }
 
@@ -140,7 +149,10 @@ pub async fn a_dependent_with_a_finalizer_holds_its_owner_only_if_it_blocks(s: &
         })
         .await?;
         s.settled(MAPS).await?;
-        ensure!(s.get(MAPS, name).await?.is_some(), "{name} went before its blocking dependent");
+        ensure!(
+            s.get(MAPS, name).await?.is_some(),
+            "{name} went before its blocking dependent"
+        );
         let references: Vec<Value> = left.map(|blocking| to(&owner, blocking)).into_iter().collect();
         let patch = json!({"metadata": {"ownerReferences": references}});
         s.change(SECRETS, &child, &patch).await?;
@@ -159,7 +171,8 @@ pub async fn deleted_twice_in_the_foreground_it_loses_the_finalizer_twice(s: &Sc
         })
         .await?;
     }
-    s.change(MAPS, "held", &json!({"metadata": {"finalizers": null}})).await?;
+    s.change(MAPS, "held", &json!({"metadata": {"finalizers": null}}))
+        .await?;
     s.gone(MAPS, "held").await
 }
 

@@ -46,7 +46,12 @@ pub fn main(claims: Vec<Claim>) -> Result<ExitCode> {
         let world = Arc::into_inner(world).context("a claim goes on after its end")?;
         match world.house.into_inner() {
             None => Ok(()),
-            Some(house) => Arc::into_inner(house).context("a claim still has the house")?.leave().await,
+            Some(house) => {
+                Arc::into_inner(house)
+                    .context("a claim still has the house")?
+                    .leave()
+                    .await
+            }
         }
     })?;
     Ok(if conclusion.has_failed() {
@@ -71,7 +76,9 @@ impl World {
                 }
             }
         };
-        time::timeout(LIMIT, checked).await.context("it is not decided in time")?
+        time::timeout(LIMIT, checked)
+            .await
+            .context("it is not decided in time")?
     }
 
     async fn house(&self) -> Result<Arc<House>> {

@@ -25,7 +25,10 @@ async fn collected(admin: &Client, name: &str) -> Result<()> {
     let maps = in_namespace(MAPS, "default");
     let owner = admin.create(&maps, &plain(name, &owned([]))).await?.ok()?;
     let child = format!("{name}-child");
-    admin.create(&maps, &plain(&child, &owned([to(&owner, true)]))).await?.ok()?;
+    admin
+        .create(&maps, &plain(&child, &owned([to(&owner, true)])))
+        .await?
+        .ok()?;
     let options = json!({"propagationPolicy": "Foreground"});
     admin.delete(&format!("{maps}/{name}"), Some(&options)).await?.ok()?;
     for name in [name, &child] {
@@ -68,7 +71,12 @@ pub async fn it_stands_by_while_an_elected_controller_manager_works_and_follows_
     let mut other = plane.start_controllers(&settings).await?;
     other.until_at_work().await?;
     let agent = Agent::start(&account(&plane).await?, "auto")?;
-    let followed = follows(&agent, other, "kube-controller-manager works: it renews its Lease", &admin);
+    let followed = follows(
+        &agent,
+        other,
+        "kube-controller-manager works: it renews its Lease",
+        &admin,
+    );
     let end = agent.during(followed).await?;
     let turn = &agent.status().await?["turn"];
     let since: Timestamp = turn["worksSince"].as_str().unwrap_or_default().parse()?;

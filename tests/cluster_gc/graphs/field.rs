@@ -75,7 +75,9 @@ impl Graph {
             let thing = &graph.plan.things[number];
             let early = thing.owners.len() - thing.late;
             let owners = thing.owners[..early].iter().enumerate();
-            let owners: Vec<Value> = owners.map(|(at, owner)| graph.reference(&uids, number, at, owner)).collect();
+            let owners: Vec<Value> = owners
+                .map(|(at, owner)| graph.reference(&uids, number, at, owner))
+                .collect();
             let born = thing.finalizers;
             let mut finalizers = Vec::new();
             for (has, finalizer) in [
@@ -128,12 +130,21 @@ impl Graph {
     }
 
     fn reference(&self, uids: &[String], number: usize, at: usize, owner: &Reference) -> Value {
-        let never = || format!("00000000-0000-4000-8000-{number:04}{at:04}{:04}", self.plan.seed % 10_000);
+        let never = || {
+            format!(
+                "00000000-0000-4000-8000-{number:04}{at:04}{:04}",
+                self.plan.seed % 10_000
+            )
+        };
         let called = |target: usize| self.called(target);
         let kind_of = |target: usize| self.plan.things[target].kind.called(owner.old);
         let ((version, kind), name, uid) = match owner.target {
             Target::Thing(target) => (kind_of(target), called(target), uids[target].clone()),
-            Target::OtherName(target) => (kind_of(target), format!("{}-wrong", called(target)), uids[target].clone()),
+            Target::OtherName(target) => (
+                kind_of(target),
+                format!("{}-wrong", called(target)),
+                uids[target].clone(),
+            ),
             Target::OtherKind(target, kind) => (kind.called(owner.old), called(target), uids[target].clone()),
             Target::Never(kind) => (kind.called(owner.old), "never".to_owned(), never()),
             Target::Unserved => (("nobody.test/v1", "Nothing"), "never".to_owned(), never()),
@@ -179,7 +190,11 @@ impl Graph {
     /// What is there of it, of all the objects that were read.
     pub fn world(&self, all: &HashMap<String, Value>) -> Result<World> {
         (0..self.plan.things.len())
-            .map(|number| all.get(&self.called(number)).map(|it| self.live(number, it)).transpose())
+            .map(|number| {
+                all.get(&self.called(number))
+                    .map(|it| self.live(number, it))
+                    .transpose()
+            })
             .collect()
     }
 

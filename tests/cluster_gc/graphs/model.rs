@@ -130,8 +130,9 @@ impl Turns<'_> {
             next.push(self.with(number, |live| live.held = false));
         }
         // An owner that orphans is taken out of its dependents, whatever becomes of them.
+        // One that names its UID from where it is not may be taken for one.
         for &(owner, _) in &live.owners {
-            let target = self.target(number, owner);
+            let target = self.plan.things[number].owners[owner].target.about();
             let orphans = |live: &Live| live.deleting && live.orphan;
             if target.is_some_and(|target| self.world[target].as_ref().is_some_and(orphans)) {
                 next.push(self.without(number, &[owner]));
@@ -222,7 +223,10 @@ impl Turns<'_> {
         if nowhere(kind) {
             return Owner::Untold;
         }
-        match self.target(number, owner).and_then(|target| self.world[target].as_ref()) {
+        match self
+            .target(number, owner)
+            .and_then(|target| self.world[target].as_ref())
+        {
             None => Owner::Absent,
             Some(live) if live.deleting && live.foreground => Owner::Waiting,
             Some(_) => Owner::Solid,
@@ -237,7 +241,10 @@ impl Turns<'_> {
             .filter_map(|(other, live)| Some((other, live.as_ref()?)))
             .flat_map(move |(other, live)| {
                 let names = move |(owner, _): &&(usize, bool)| self.target(other, *owner) == Some(number);
-                live.owners.iter().filter(names).map(move |(_, blocking)| (live, *blocking))
+                live.owners
+                    .iter()
+                    .filter(names)
+                    .map(move |(_, blocking)| (live, *blocking))
             })
     }
 
@@ -250,7 +257,8 @@ impl Turns<'_> {
     }
 
     fn is_in_circle(&self, number: usize) -> bool {
-        self.dependents(number).any(|(live, _)| live.deleting && live.foreground)
+        self.dependents(number)
+            .any(|(live, _)| live.deleting && live.foreground)
     }
 
     fn is_named(&self, number: usize) -> bool {

@@ -165,9 +165,14 @@ impl Plan {
         }
     }
 
-    /// Whether the original, which takes for a dependent whoever names a UID wherever it is, can be asked about it.
+    /// Whether the original can be asked about it. It takes for a dependent whoever names a UID, wherever that is; and what
+    /// was once deleted in the foreground it takes to wait for its dependents as long as it is there, so that it sees
+    /// circles where there are none.
     pub fn suits_the_original(&self) -> bool {
-        self.things.iter().all(|thing| {
+        let foreground = |(_, policy): &(usize, Policy)| *policy == Policy::Foreground;
+        let may_wait = self.deletions.iter().any(foreground) || self.things.iter().any(|it| it.finalizers.foreground);
+        let may_stay = self.things.iter().any(|it| it.finalizers.held);
+        let is_placed = self.things.iter().all(|thing| {
             let odd = |owner: &Reference| match owner.target {
                 Target::Thing(target) => {
                     let target = &self.things[target];
@@ -179,7 +184,8 @@ impl Plan {
             let alone = thing.finalizers == Finalizers::default() && thing.space != Space::Cluster;
             let untold = thing.owners.iter().any(|owner| owner.target == Target::Unserved);
             !thing.owners.iter().any(odd) || (alone && !untold)
-        })
+        });
+        is_placed && !(may_wait && may_stay)
     }
 }
 
