@@ -14,6 +14,7 @@ mod rules;
 mod runner;
 mod scene;
 mod turns;
+mod unlisted;
 
 use std::process::ExitCode;
 
@@ -58,6 +59,9 @@ claims! {
     Own graphs: [
         what_the_collector_leaves_of_random_graphs_is_what_the_rules_allow,
         what_the_original_leaves_of_the_same_graphs_is_what_the_rules_allow,
+    ],
+    Own unlisted: [
+        a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_and_is_named,
     ],
     Shared definitions: [
         a_dependent_that_names_a_version_no_longer_served_stays_while_its_owner_lives,
