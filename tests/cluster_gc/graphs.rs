@@ -47,8 +47,9 @@ const AFTERTHOUGHTS: Duration = Duration::from_secs(3);
 const FENCE: &str = "fence";
 
 /// Who collects.
-enum Collector {
-    Agent(Agent),
+#[derive(Clone, Copy)]
+enum Collector<'a> {
+    Agent(&'a Agent),
     Original,
 }
 
@@ -70,11 +71,7 @@ fn number(variable: &str) -> Result<Option<u64>> {
 /// Others in each run, the same for both claims.
 fn plans() -> Result<Vec<Plan>> {
     static NOW: OnceLock<u64> = OnceLock::new();
-    let now = || {
-        std::time::SystemTime::UNIX_EPOCH
-            .elapsed()
-            .map_or(0, |now| now.as_secs())
-    };
+    let now = || jiff::Timestamp::now().as_second().unsigned_abs();
     let first = number("CLUSTER_GC_FIRST")?.unwrap_or_else(|| *NOW.get_or_init(now) * 1000);
     let many = number("CLUSTER_GC_GRAPHS")?.unwrap_or(GRAPHS);
     println!("CLUSTER_GC_FIRST={first} CLUSTER_GC_GRAPHS={many}");
@@ -85,12 +82,7 @@ pub async fn what_the_collector_leaves_of_random_graphs_is_what_the_rules_allow(
     let (plane, admin) = ground().await?;
     let mut agent = Agent::start(&account(&plane).await?, "always")?;
     agent.until_synced().await?;
-    let collector = Collector::Agent(agent);
-    let played = play(&admin, plans()?, &collector).await;
-    let Collector::Agent(agent) = collector else {
-        return played;
-    };
-    agent.during(async { played }).await?;
+    agent.during(play(&admin, plans()?, Collector::Agent(&agent))).await?;
     agent.stop().await
 }
 
@@ -105,7 +97,7 @@ pub async fn what_the_original_leaves_of_the_same_graphs_is_what_the_rules_allow
         "too few suit it: {}",
         plans.len()
     );
-    manager.during(play(&admin, plans, &Collector::Original)).await
+    manager.during(play(&admin, plans, Collector::Original)).await
 }
 
 /// A control plane with the custom kinds of the graphs.
@@ -129,7 +121,7 @@ async fn ground() -> Result<(ControlPlane, Client)> {
     Ok((plane, admin))
 }
 
-async fn play(admin: &Client, plans: Vec<Plan>, collector: &Collector) -> Result<()> {
+async fn play(admin: &Client, plans: Vec<Plan>, collector: Collector<'_>) -> Result<()> {
     let begin = Instant::now();
     let made = stream::iter(plans.into_iter().enumerate()).map(|(at, plan)| {
         let name = format!("graph-{at}");
@@ -169,7 +161,7 @@ async fn play(admin: &Client, plans: Vec<Plan>, collector: &Collector) -> Result
 }
 
 /// Waits until nothing more happens, and judges what there is. Returns how much of it could be judged.
-async fn settle(admin: &Client, courses: &mut [Course], collector: &Collector) -> Result<usize> {
+async fn settle(admin: &Client, courses: &mut [Course], collector: Collector<'_>) -> Result<usize> {
     match collector {
         Collector::Agent(agent) => until_idle(admin, agent).await?,
         Collector::Original => {
