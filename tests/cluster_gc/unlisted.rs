@@ -69,8 +69,11 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
     };
     let held = async {
         let unsynced = agent.until(LIMIT, "the kind to be named", |status| {
-            let why = status["work"]["unsynced"].as_str();
-            why.is_some_and(|why| why.contains(&format!("things.{GROUP}")))
+            let kinds = status["work"]["kinds"].as_array();
+            let mut kinds = kinds.into_iter().flatten();
+            let is_named =
+                kinds.any(|kind| kind["resource"] == format!("things.{GROUP}/v2") && kind["trouble"].is_string());
+            is_named && status["work"]["unsynced"].is_string()
         });
         ensure!(unsynced.await?["synced"] == false);
 
