@@ -48,7 +48,7 @@ test: need-root need-build need-node ## Every test that needs no control plane, 
 	scripts/cargo-test.sh --locked --workspace --features node-tests
 
 .PHONY: test-cluster
-test-cluster: need-root need-build need-node ## Teardown and API contract on a real control plane (built once: Go, 6 minutes)
+test-cluster: need-root need-build need-node ## Teardown, collector and API contract on a real control plane (built once: Go, 6 minutes)
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kube-controller-manager
 	scripts/cargo-test.sh --locked --workspace --features node-tests,cluster-tests --test '*cluster*'

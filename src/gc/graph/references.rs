@@ -39,7 +39,7 @@ impl Graph {
         if !changed.added.is_empty() || !changed.released.is_empty() {
             let decides = |link: &Link| {
                 let state = self.links.node(link.node).state;
-                state.has(State::ABSENT) || state.waits() || state.releases()
+                state.has(State::ABSENT) || state.waits() || state.releases() || self.is_nowhere(link.node)
             };
             if links.iter().any(decides) {
                 self.hints.push(Hint::Decide(id));
@@ -57,6 +57,13 @@ impl Graph {
             }
             self.tidy(owner);
         }
+    }
+
+    /// Nobody can be asked for it: its kind lives in namespaces, and whoever named it has none. That is told.
+    fn is_nowhere(&self, id: NodeId) -> bool {
+        let node = self.links.node(id);
+        let scope = self.kinds.resource(node.kind).map(|resource| resource.scope);
+        node.namespace == SpaceId::NONE && scope == Some(Scope::Namespaced)
     }
 
     /// The node that a reference leads to: where it says, in the namespace of whoever holds it.

@@ -6,7 +6,10 @@ use super::{
     world::{World, to, uid},
 };
 use crate::gc::{
-    decide::Policy::{Background, Foreground},
+    decide::{
+        Policy::{Background, Foreground},
+        Step, decide,
+    },
     graph::{Answer, Coordinates, Graph, Hint, NodeId, Observed, Reference},
     kinds::KindId,
 };
@@ -267,6 +270,21 @@ fn a_reference_to_where_it_is_not_is_told_from_one_to_what_is_not_there() {
         graph.observe(birches, &fruit(1, 3, owners));
         let named = graph.owners(node(&graph, 2)).next().unwrap().node;
         assert!(!graph.is_elsewhere(named), "another kind");
+    }
+}
+
+#[test]
+fn whoever_has_no_namespace_is_decided_on_if_its_owner_should_have_one_so_that_it_is_told() {
+    let (mut graph, apples) = orchard();
+    let birches = graph.kinds.id("", BIRCH).unwrap();
+    graph.observe(apples, &fruit(1, 2, &[]));
+    for number in [2, 3] {
+        let mut birch = fruit(number, 3, &[1]);
+        birch.namespace = String::new();
+        graph.observe(birches, &birch);
+        let birch = node(&graph, number);
+        assert!(graph.hints().contains(&Hint::Decide(birch)));
+        assert!(matches!(decide(&graph, birch), Step::Impossible(_)));
     }
 }
 

@@ -45,8 +45,14 @@ impl ControlPlane {
         create(&format!("{local}/roles"), json!({"metadata": metadata, "rules": rules})).await?;
         create(&format!("{local}/rolebindings"), role("Role", name)).await?;
 
+        self.access_of(name).await
+    }
+
+    /// A token of a service account in kube-system that is to collect; it may when this returns.
+    pub async fn access_of(&self, name: &str) -> Result<Access> {
         let request = json!({"spec": {"expirationSeconds": VALID_SECONDS}});
-        let token = create(&format!("{ACCOUNTS}/{name}/token"), request).await?;
+        let token = self.admin.create(&format!("{ACCOUNTS}/{name}/token"), &request).await?;
+        let token = token.ok()?;
         let token = token["status"]["token"].as_str().context("no token was issued")?;
         let rights = time::timeout(START_TIMEOUT, self.until_authorized(token));
         rights

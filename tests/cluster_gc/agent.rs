@@ -1,0 +1,128 @@
+//! The agent's binary, under the account that `deploy/gc-rbac.yaml` makes and with no other rights.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+use testbed::{
+    api::{Access, ApiServer as _},
+    control_plane::ControlPlane,
+    stage::AgentProcess,
+};
+
+use crate::scene::eventually;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_pod-teardown");
+const MANIFEST: &str = include_str!("../../deploy/gc-rbac.yaml");
+const ACCOUNT: &str = "pod-teardown-gc";
+/// Nobody gave its Lease back: it waits for 15 s before it takes one that is new to it.
+const START: Duration = Duration::from_secs(90);
+
+/// A running agent that has nothing to do but to collect.
+pub struct Agent {
+    // First the process, then the directory under it.
+    process: AgentProcess,
+    _directory: TempDir,
+}
+
+/// Applies the manifest, and returns how its account asks.
+pub async fn account(plane: &ControlPlane) -> Result<Access> {
+    let admin = plane.admin()?;
+    for document in MANIFEST.split("\n---\n") {
+        let object: Value = serde_saphyr::from_str(document).context("read deploy/gc-rbac.yaml")?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        let root = if version.contains('/') { "apis" } else { "api" };
+        let space = match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => format!("namespaces/{namespace}/"),
+            None => String::new(),
+        };
+        let path = format!("/{root}/{version}/{space}{}s", kind.to_lowercase());
+        let applied = admin.create(&path, &object).await?.ok();
+        applied.with_context(|| format!("apply {kind} of deploy/gc-rbac.yaml"))?;
+    }
+    plane.access_of(ACCOUNT).await
+}
+
+// === impl Agent ===
+
+impl Agent {
+    /// Starts it with this `--gc`, and waits for nothing.
+    pub fn start(access: &Access, gc: &str) -> Result<Self> {
+        let directory = tempfile::tempdir().context("make a directory for the agent")?;
+        let kubeconfig = directory.path().join("kubeconfig");
+        fs::write(&kubeconfig, access.kubeconfig()).context("write the agent's kubeconfig")?;
+        let process = AgentProcess::launch(Path::new(BINARY), directory.path(), |command| {
+            command
+                .args(["--pods", "never", "--gc", gc, "--gc-kubeconfig"])
+                .arg(&kubeconfig);
+        })?;
+        Ok(Self {
+            process,
+            _directory: directory,
+        })
+    }
+
+    /// Waits until it has seen all there is.
+    pub async fn until_synced(&mut self) -> Result<()> {
+        let synced = self.until(START, "the agent to have seen everything", |status| {
+            status["synced"] == true
+        });
+        let Err(error) = synced.await else { return Ok(()) };
+        let ended = self.process.has_ended()?;
+        Err(error.context(format!("it ended with {ended:?}; its log: {}", self.process.log_tail())))
+    }
+
+    /// What `gc status --json` says.
+    pub async fn status(&self) -> Result<Value> {
+        let text = self.process.ask(&["gc", "status", "--json"]).await?;
+        serde_json::from_str(&text).context("read the collector's status")
+    }
+
+    /// Waits until its status is as wanted; it does not answer before it listens.
+    pub async fn until(&self, limit: Duration, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+        let mut last = Value::Null;
+        let seen = eventually(limit, what, async || {
+            let Ok(status) = self.status().await else {
+                return Ok(None);
+            };
+            Ok(Some(status).filter(&wanted))
+        });
+        match seen.await {
+            Ok(status) => Ok(status),
+            Err(error) => {
+                if let Ok(status) = self.status().await {
+                    last = status;
+                }
+                bail!("{error:#}; it says {}", last["turn"])
+            }
+        }
+    }
+
+    /// Waits until it watches a resource of this group.
+    pub async fn until_watched(&self, resource: &str) -> Result<()> {
+        let start = format!("{resource}/");
+        let watched = |status: &Value| {
+            let kinds = status["work"]["kinds"].as_array();
+            kinds.into_iter().flatten().any(|kind| {
+                kind["synced"] == true && kind["resource"].as_str().is_some_and(|name| name.starts_with(&start))
+            })
+        };
+        let what = format!("{resource} to be watched");
+        self.until(START, &what, watched).await.map(drop)
+    }
+
+    /// What is done while it works; if it fails, the end of its log is told with it.
+    pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        work.await
+            .with_context(|| format!("the agent's log ends with:\n{}", self.process.log_tail()))
+    }
+
+    /// Tells it to end, which it has to do well.
+    pub async fn stop(self) -> Result<()> {
+        let code = self.process.stop().await?;
+        ensure!(code == Some(0), "the agent ended with {code:?}");
+        Ok(())
+    }
+}

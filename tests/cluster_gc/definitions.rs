@@ -1,0 +1,260 @@
+//! Custom kinds: they come and go with their definitions, and with the versions that these serve.
+
+use anyhow::{Context, Result, ensure};
+use http::{Method, header};
+use serde_json::{Value, json};
+use testbed::{
+    proto::{self, PartialObjectMetadata, PartialObjectMetadataList},
+    rest::{Client, Patch},
+};
+
+use crate::scene::{LIMIT, Like, Scene, eventually, found, in_namespace, owned, owners_of, to};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const MAPS: &str = "configmaps/v1";
+const LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const EVENTS: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// A custom kind: `Thing`, in a group of its own. The first version is the one that is stored.
+pub struct Things {
+    pub group: String,
+    namespaced: bool,
+    versions: &'static [&'static str],
+}
+
+// === impl Things ===
+
+impl Things {
+    /// Defines them, and returns once they are served.
+    pub async fn define(
+        admin: &Client,
+        group: &str,
+        namespaced: bool,
+        versions: &'static [&'static str],
+    ) -> Result<Self> {
+        let things = Self {
+            group: group.to_owned(),
+            namespaced,
+            versions,
+        };
+        things.define_again(admin).await?;
+        Ok(things)
+    }
+
+    async fn define_again(&self, admin: &Client) -> Result<()> {
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let version = |name: &&str| {
+            let is_first = Some(name) == self.versions.first();
+            json!({"name": name, "served": true, "storage": is_first, "schema": {"openAPIV3Schema": schema}})
+        };
+        let versions: Vec<Value> = self.versions.iter().map(version).collect();
+        let definition = json!({
+            "metadata": {"name": format!("things.{}", self.group)},
+            "spec": {
+                "group": self.group, "scope": if self.namespaced { "Namespaced" } else { "Cluster" },
+                "names": {"plural": "things", "singular": "thing", "kind": "Thing"}, "versions": versions,
+            },
+        });
+        admin.create(DEFINITIONS, &definition).await?.ok()?;
+        for version in self.versions {
+            self.answers(admin, version, 200).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a version is answered with this code: the server takes a moment to follow a definition.
+    async fn answers(&self, admin: &Client, version: &str, code: u16) -> Result<()> {
+        let path = format!("/apis/{}/{version}/things", self.group);
+        eventually(LIMIT, &format!("{path} to be answered with {code}"), async || {
+            Ok((admin.get(&path).await?.code() == code).then_some(()))
+        })
+        .await
+    }
+
+    fn definition(&self) -> String {
+        format!("{DEFINITIONS}/things.{}", self.group)
+    }
+
+    /// Where those of a namespace are, or all if none of them is in one.
+    fn all(&self, namespace: &str) -> String {
+        let resource = format!("things.{}/{}", self.group, self.versions[0]);
+        in_namespace(&resource, if self.namespaced { namespace } else { "" })
+    }
+
+    async fn create(&self, s: &Scene, name: &str, like: &Like) -> Result<Value> {
+        let mut thing = crate::scene::plain(name, like);
+        thing["apiVersion"] = format!("{}/{}", self.group, self.versions[0]).into();
+        thing["kind"] = "Thing".into();
+        Ok(s.admin().create(&self.all(&s.namespace), &thing).await?.ok()?)
+    }
+
+    async fn get(&self, s: &Scene, name: &str) -> Result<Option<Value>> {
+        found(s.admin(), &format!("{}/{name}", self.all(&s.namespace))).await
+    }
+
+    async fn delete(&self, s: &Scene, name: &str, policy: &str) -> Result<()> {
+        let options = json!({"propagationPolicy": policy});
+        let path = format!("{}/{name}", self.all(&s.namespace));
+        s.admin().delete(&path, Some(&options)).await?.ok()?;
+        Ok(())
+    }
+}
+
+/// The original deletes the dependent here: it asks for the owner in the version that is named, and takes a missing route
+/// for a missing object (facts, section 11, 1).
+pub async fn a_dependent_that_names_a_version_no_longer_served_stays_while_its_owner_lives(s: &Scene) -> Result<()> {
+    let group = format!("{}.test", s.namespace);
+    let things = Things::define(s.admin(), &group, true, &["v1", "v1beta1"]).await?;
+    s.house.agent.until_watched(&format!("things.{group}")).await?;
+    let owner = things.create(s, "owner", &Like::default()).await?;
+    let mut old = to(&owner, true);
+    old["apiVersion"] = format!("{group}/v1beta1").into();
+    s.map("before", &owned([old.clone()])).await?;
+    let stop = json!([{"op": "replace", "path": "/spec/versions/1/served", "value": false}]);
+    s.admin().patch(&things.definition(), Patch::Json, &stop).await?.ok()?;
+    things.answers(s.admin(), "v1beta1", 404).await?;
+    s.map("after", &owned([old])).await?;
+    for name in ["before", "after"] {
+        let child = s.stays(MAPS, name).await?;
+        ensure!(owners_of(&child) == ["owner"], "{child}");
+    }
+    // By whatever version they name it, they go with it.
+    things.delete(s, "owner", "Foreground").await?;
+    s.gone(MAPS, "before").await?;
+    s.gone(MAPS, "after").await?;
+    eventually(LIMIT, "the owner to be gone", async || {
+        Ok(things.get(s, "owner").await?.is_none().then_some(()))
+    })
+    .await
+}
+
+/// TestCRDDeletionCascading, twice with the same definition.
+pub async fn with_a_definition_its_instances_and_their_dependents_go_each_time(s: &Scene) -> Result<()> {
+    let group = format!("{}.test", s.namespace);
+    let things = Things::define(s.admin(), &group, true, &["v1"]).await?;
+    for time in 0..2 {
+        if time > 0 {
+            things.define_again(s.admin()).await?;
+        }
+        let owner = things.create(s, "owner", &Like::default()).await?;
+        s.map("child", &owned([to(&owner, true)])).await?;
+        eventually(LIMIT, "the instance to be seen", async || {
+            s.house.agent.until_watched(&format!("things.{group}")).await?;
+            let status = s.house.agent.status().await?;
+            let kinds = status["work"]["kinds"].as_array();
+            let start = format!("things.{group}/");
+            let mut kinds = kinds.into_iter().flatten();
+            let seen = kinds.any(|kind| {
+                kind["resource"].as_str().is_some_and(|name| name.starts_with(&start)) && kind["objects"] == 1
+            });
+            Ok(seen.then_some(()))
+        })
+        .await?;
+        s.stays(MAPS, "child").await?;
+        let options = json!({"propagationPolicy": "Background"});
+        s.admin().delete(&things.definition(), Some(&options)).await?.ok()?;
+        s.gone(MAPS, "child").await?;
+        eventually(LIMIT, "the definition to be gone", async || {
+            Ok(found(s.admin(), &things.definition()).await?.is_none().then_some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+pub async fn custom_and_built_in_objects_own_each_other_in_all_ways(s: &Scene) -> Result<()> {
+    let mut both = Vec::new();
+    for (namespaced, place) in [(true, "spaces"), (false, "cluster")] {
+        let group = format!("{place}.{}.test", s.namespace);
+        both.push((
+            namespaced,
+            Things::define(s.admin(), &group, namespaced, &["v1"]).await?,
+        ));
+    }
+    for (namespaced, things) in &both {
+        s.house.agent.until_watched(&format!("things.{}", things.group)).await?;
+        for policy in ["Background", "Foreground", "Orphan"] {
+            let name = |what: &str| format!("{what}-{namespaced}-{}", policy.to_lowercase());
+            let (thing, map) = (name("thing"), name("map"));
+            let owner = things.create(s, &thing, &Like::default()).await?;
+            things
+                .create(s, &name("thing-of-thing"), &owned([to(&owner, true)]))
+                .await?;
+            s.map(&name("map-of-thing"), &owned([to(&owner, true)])).await?;
+            let owner = s.map(&map, &Like::default()).await?;
+            if *namespaced {
+                things
+                    .create(s, &name("thing-of-map"), &owned([to(&owner, true)]))
+                    .await?;
+            }
+            s.map(&name("map-of-map"), &owned([to(&owner, true)])).await?;
+            things.delete(s, &thing, policy).await?;
+            s.delete(MAPS, &map, policy).await?;
+            eventually(
+                LIMIT,
+                &format!("{thing} to be gone, with whom it takes along"),
+                async || {
+                    let mut all = vec![
+                        (false, things.get(s, &thing).await?),
+                        (false, s.get(MAPS, &map).await?),
+                        (true, things.get(s, &name("thing-of-thing")).await?),
+                        (true, s.get(MAPS, &name("map-of-thing")).await?),
+                        (true, s.get(MAPS, &name("map-of-map")).await?),
+                    ];
+                    if *namespaced {
+                        all.push((true, things.get(s, &name("thing-of-map")).await?));
+                    }
+                    let fits = |(is_child, object): &(bool, Option<Value>)| match object {
+                        None => !is_child || policy != "Orphan",
+                        Some(object) => *is_child && policy == "Orphan" && owners_of(object).is_empty(),
+                    };
+                    Ok(all.iter().all(fits).then_some(()))
+                },
+            )
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+/// What the collector asks for is answered as it asks, for custom kinds as for those built in.
+pub async fn metadata_of_custom_objects_comes_in_protobuf(s: &Scene) -> Result<()> {
+    let group = format!("{}.test", s.namespace);
+    let things = Things::define(s.admin(), &group, true, &["v1"]).await?;
+    let thing = things.create(s, "one", &Like::default()).await?;
+    let uid = thing["metadata"]["uid"].as_str().context("no UID")?;
+    let all = things.all(&s.namespace);
+
+    let list = s
+        .admin()
+        .call(Method::GET, &all)
+        .header(header::ACCEPT, LIST)
+        .send()
+        .await?;
+    ensure!(list.code() == 200, "{}", list.body);
+    let type_ = list.header("content-type");
+    ensure!(type_.starts_with("application/vnd.kubernetes.protobuf"), "{type_}");
+    let read: PartialObjectMetadataList = proto::decode(&list.bytes)?;
+    let version = read
+        .metadata
+        .context("a list without metadata")?
+        .resource_version()
+        .to_owned();
+    let names: Vec<_> = read.items.iter().filter_map(|item| item.metadata.as_ref()).collect();
+    ensure!(names.len() == 1 && names[0].uid() == uid, "{names:?}");
+
+    let options = [("watch", "true"), ("resourceVersion", version.as_str())];
+    let watch = s.admin().call(Method::GET, &all).options(&options);
+    let mut watch = watch.header(header::ACCEPT, EVENTS).stream().await?;
+    let type_ = watch.content_type().to_owned();
+    ensure!(type_.starts_with("application/vnd.kubernetes.protobuf"), "{type_}");
+    things.delete(s, "one", "Background").await?;
+    let (kind, message) = watch.next_message().await?.context("the watch has ended")?;
+    let object: PartialObjectMetadata = proto::decode(&message)?;
+    let metadata = object.metadata.context("an object without metadata")?;
+    ensure!(
+        (kind.as_str(), metadata.uid()) == ("DELETED", uid),
+        "{kind} {metadata:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,300 @@
+//! Hundreds of small random graphs at once: what a collector leaves of each after every deletion is compared, object by
+//! object, with all that the rules allow, be they played in whatever order. The rules are written down plainly in `model`,
+//! and checked against the original themselves.
+//!
+//! `CLUSTER_GC_FIRST=N` begins with that seed, `CLUSTER_GC_GRAPHS=N` makes so many: a failure names its own.
+
+#![allow(clippy::print_stdout, reason = "seeds are told, so that a failure can be seen again")]
+
+mod field;
+mod model;
+mod plan;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::OnceLock,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use serde_json::{Value, json};
+use testbed::{
+    api::ApiServer as _,
+    control_plane::{ControlPlane, Settings},
+    rest::{Client, Patch},
+};
+use tokio::time::{Instant, sleep};
+
+use self::{
+    field::{Graph, OTHER},
+    model::World,
+    plan::{KINDS, Plan},
+};
+use crate::{
+    agent::{Agent, account},
+    definitions::Things,
+    scene::{LIMIT, eventually, in_namespace},
+};
+
+const GRAPHS: u64 = 240;
+/// Deletions, one after the other, before all that holds is let go.
+const STEPS: usize = 4;
+/// Requests at once.
+const AT_ONCE: usize = 16;
+/// What the original has done until it is as it should be, it might still undo: it says nothing of having finished.
+const AFTERTHOUGHTS: Duration = Duration::from_secs(3);
+const FENCE: &str = "fence";
+
+/// Who collects.
+#[derive(Clone, Copy)]
+enum Collector<'a> {
+    Agent(&'a Agent),
+    Original,
+}
+
+/// A graph as it was last seen, and all ways in which it may be seen next.
+struct Course {
+    graph: Graph,
+    seen: World,
+    /// Nothing if there are too many to tell.
+    ends: Option<HashSet<World>>,
+}
+
+fn number(variable: &str) -> Result<Option<u64>> {
+    let Ok(text) = std::env::var(variable) else {
+        return Ok(None);
+    };
+    Ok(Some(text.parse().with_context(|| format!("{variable}={text}"))?))
+}
+
+/// Others in each run, the same for both claims.
+fn plans() -> Result<Vec<Plan>> {
+    static NOW: OnceLock<u64> = OnceLock::new();
+    let now = || jiff::Timestamp::now().as_second().unsigned_abs();
+    let first = number("CLUSTER_GC_FIRST")?.unwrap_or_else(|| *NOW.get_or_init(now) * 1000);
+    let many = number("CLUSTER_GC_GRAPHS")?.unwrap_or(GRAPHS);
+    println!("CLUSTER_GC_FIRST={first} CLUSTER_GC_GRAPHS={many}");
+    Ok((first..first + many).map(|seed| Plan::new(seed, STEPS)).collect())
+}
+
+pub async fn what_the_collector_leaves_of_random_graphs_is_what_the_rules_allow() -> Result<()> {
+    let (plane, admin) = ground().await?;
+    let mut agent = Agent::start(&account(&plane).await?, "always")?;
+    agent.until_synced().await?;
+    agent.during(play(&admin, plans()?, Collector::Agent(&agent))).await?;
+    agent.stop().await
+}
+
+pub async fn what_the_original_leaves_of_the_same_graphs_is_what_the_rules_allow() -> Result<()> {
+    let (plane, admin) = ground().await?;
+    let settings = Settings::only_the_collector().without_limits();
+    let manager = plane.start_controllers(&settings).await?;
+    let mut plans = plans()?;
+    plans.retain(Plan::suits_the_original);
+    ensure!(
+        plans.len() > 20 || number("CLUSTER_GC_GRAPHS")?.is_some(),
+        "too few suit it: {}",
+        plans.len()
+    );
+    manager.during(play(&admin, plans, Collector::Original)).await
+}
+
+/// A control plane with the custom kinds of the graphs.
+async fn ground() -> Result<(ControlPlane, Client)> {
+    let plane = ControlPlane::start().await?;
+    let admin = plane.admin()?;
+    Things::define(&admin, "leaf.test", true, &["v1", "v1beta1"]).await?;
+    Things::define(&admin, "root.test", false, &["v1"]).await?;
+    for name in [OTHER, FENCE] {
+        admin
+            .create("/api/v1/namespaces", &json!({"metadata": {"name": name}}))
+            .await?
+            .ok()?;
+    }
+    for kind in KINDS {
+        let (version, kind_name) = kind.called(false);
+        let fence = json!({"apiVersion": version, "kind": kind_name, "metadata": {"name": FENCE}});
+        let path = in_namespace(kind.resource(), if kind.is_namespaced() { FENCE } else { "" });
+        admin.create(&path, &fence).await?.ok()?;
+    }
+    Ok((plane, admin))
+}
+
+async fn play(admin: &Client, plans: Vec<Plan>, collector: Collector<'_>) -> Result<()> {
+    let begin = Instant::now();
+    let made = stream::iter(plans.into_iter().enumerate()).map(|(at, plan)| {
+        let name = format!("graph-{at}");
+        async move {
+            let seed = plan.seed;
+            let made = Graph::make(admin, plan, name).await;
+            made.with_context(|| format!("make graph {seed}"))
+        }
+    });
+    let graphs: Vec<Graph> = made.buffer_unordered(AT_ONCE).try_collect().await?;
+    let mut courses: Vec<Course> = graphs.into_iter().map(Course::new).collect();
+    let told = begin.elapsed();
+    let mut judged = settle(admin, &mut courses, collector).await?;
+    let mut certain = 0;
+    for step in 0..=STEPS {
+        let moved = stream::iter(&mut courses).map(|course| course.go_on(admin, step));
+        moved.buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
+        certain += courses.iter().filter(|course| course.has_one_end()).count();
+        judged += settle(admin, &mut courses, collector).await?;
+    }
+    let left: usize = courses.iter().map(|course| course.seen.iter().flatten().count()).sum();
+    println!(
+        "{} graphs, made after {told:.1?}, judged {judged} times after {:.1?}; {left} objects are left",
+        courses.len(),
+        begin.elapsed()
+    );
+    let all = courses.len() * (STEPS + 2);
+    // Where more is allowed, less is shown.
+    let after = courses.len() * (STEPS + 1);
+    println!("after {certain} of {after} deletions only one end was allowed");
+    ensure!(
+        certain * 10 >= after * 9,
+        "after {certain} of {after} deletions only one end was allowed"
+    );
+    ensure!(judged * 50 >= all * 49, "only {judged} of {all} could be judged");
+    Ok(())
+}
+
+/// Waits until nothing more happens, and judges what there is. Returns how much of it could be judged.
+async fn settle(admin: &Client, courses: &mut [Course], collector: Collector<'_>) -> Result<usize> {
+    match collector {
+        Collector::Agent(agent) => until_idle(admin, agent).await?,
+        Collector::Original => {
+            // If it never is as it should be, what is wrong is told below.
+            let fits = eventually(LIMIT / 2, "the graphs to be settled", async || {
+                let all = field::read(admin).await?;
+                let mut wrong = 0;
+                for course in courses.iter() {
+                    wrong += usize::from(!course.allows(&course.graph.world(&all)?));
+                }
+                Ok((wrong == 0).then_some(()))
+            });
+            drop(fits.await);
+            sleep(AFTERTHOUGHTS).await;
+        }
+    }
+    let all = field::read(admin).await?;
+    let mut wrong = Vec::new();
+    let mut judged = 0;
+    for course in courses {
+        let now = course.graph.world(&all)?;
+        judged += usize::from(course.ends.is_some());
+        if !course.allows(&now) {
+            wrong.push(course.complaint(&now));
+        }
+        course.seen = now;
+    }
+    if !wrong.is_empty() {
+        bail!("{} graphs are not as they may be:\n{}", wrong.len(), wrong.join("\n"));
+    }
+    Ok(judged)
+}
+
+/// Waits until the agent has seen everything and has nothing to do, twice in a row with nothing done in between.
+async fn until_idle(admin: &Client, agent: &Agent) -> Result<()> {
+    let mut before = Value::Null;
+    for time in 0_u32.. {
+        let mut fences = HashMap::new();
+        for kind in KINDS {
+            let all = in_namespace(kind.resource(), if kind.is_namespaced() { FENCE } else { "" });
+            // By the clock, so that it is another each time.
+            let now = jiff::Timestamp::now().to_string();
+            let patch = json!({"metadata": {"annotations": {"time": format!("{now} {time}")}}});
+            let patched = admin
+                .patch(&format!("{all}/{FENCE}"), Patch::Merge, &patch)
+                .await?
+                .ok()?;
+            let version = patched["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+            fences.insert(kind.resource(), version.parse::<u64>()?);
+        }
+        let idle = |status: &Value| {
+            let work = &status["work"];
+            let kinds = work["kinds"].as_array();
+            let passed = kinds.into_iter().flatten().filter(|kind| {
+                let fence = kind["resource"].as_str().and_then(|name| fences.get(name));
+                fence.is_some_and(|fence| kind["version"].as_u64() >= Some(*fence))
+            });
+            let queue = &work["queue"];
+            passed.count() == fences.len() && ["ready", "busy", "putOff"].iter().all(|depth| queue[depth] == 0)
+        };
+        let status = agent.until(LIMIT, "the agent to be idle", idle).await;
+        let status = match status {
+            Ok(status) => status,
+            Err(error) => bail!("{error:#}: {}", agent.status().await?["work"]),
+        };
+        let counts = &status["work"]["counts"];
+        let done = json!([
+            counts["deleted"],
+            counts["released"],
+            counts["finished"],
+            counts["asked"]
+        ]);
+        if done == before {
+            break;
+        }
+        before = done;
+    }
+    Ok(())
+}
+
+// === impl Course ===
+
+impl Course {
+    fn new(graph: Graph) -> Self {
+        let seen = model::born(&graph.plan);
+        let ends = model::ends(&graph.plan, &seen, false);
+        Self { graph, seen, ends }
+    }
+
+    /// Somebody deletes the next one, or at the end lets go of all that is held.
+    async fn go_on(&mut self, admin: &Client, step: usize) -> Result<()> {
+        let letting_go = step == STEPS;
+        if letting_go {
+            for number in 0..self.seen.len() {
+                if self.seen[number].as_ref().is_some_and(|live| live.held) {
+                    self.graph.let_go(admin, number).await?;
+                }
+            }
+        } else {
+            let (number, policy) = self.graph.plan.deletions[step];
+            if self.seen[number].is_some() {
+                self.graph.delete(admin, number, policy).await?;
+                model::delete(&mut self.seen, number, policy);
+            }
+        }
+        self.ends = model::ends(&self.graph.plan, &self.seen, letting_go);
+        Ok(())
+    }
+
+    fn has_one_end(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.len() == 1)
+    }
+
+    fn allows(&self, now: &World) -> bool {
+        self.ends.as_ref().is_none_or(|ends| ends.contains(now))
+    }
+
+    fn complaint(&self, now: &World) -> String {
+        let plan = &self.graph.plan;
+        let mut text = format!(
+            "CLUSTER_GC_FIRST={} CLUSTER_GC_GRAPHS=1: {}\n",
+            plan.seed, self.graph.name
+        );
+        let mut line = |what: &str, it: &dyn std::fmt::Debug| text.push_str(&format!("  {what}: {it:?}\n"));
+        for (number, thing) in plan.things.iter().enumerate() {
+            line(&format!("thing {number}"), thing);
+        }
+        line("deletions", &plan.deletions);
+        line("before", &self.seen);
+        for end in self.ends.iter().flatten().take(4) {
+            line("allowed", end);
+        }
+        line("found", now);
+        text
+    }
+}

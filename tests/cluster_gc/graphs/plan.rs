@@ -1,0 +1,268 @@
+//! A random graph, and what is done to it, from a seed.
+
+/// What a thing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Map,
+    Secret,
+    Account,
+    Role,
+    /// A custom kind in namespaces, with two versions.
+    Leaf,
+    /// A custom kind without namespaces.
+    Root,
+}
+
+/// All kinds; their places are their numbers.
+pub const KINDS: [Kind; 6] = [
+    Kind::Map,
+    Kind::Secret,
+    Kind::Account,
+    Kind::Role,
+    Kind::Leaf,
+    Kind::Root,
+];
+
+/// Which namespace a thing is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    /// The graph's own.
+    Own,
+    /// One of all graphs together.
+    Other,
+    /// None.
+    Cluster,
+}
+
+/// What an owner reference names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// A thing as it is, in whatever namespace.
+    Thing(usize),
+    /// A thing's UID under another name.
+    OtherName(usize),
+    /// A thing's UID and name, as another kind.
+    OtherKind(usize, Kind),
+    /// What never was.
+    Never(Kind),
+    /// Of a kind that nobody serves.
+    Unserved,
+}
+
+/// An owner reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference {
+    pub target: Target,
+    /// Written in another version of its kind, if it has one.
+    pub old: bool,
+    pub blocking: bool,
+}
+
+/// The finalizers that a thing is born with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Finalizers {
+    pub orphan: bool,
+    pub foreground: bool,
+    pub held: bool,
+}
+
+/// An object of the graph.
+#[derive(Debug, Clone)]
+pub struct Thing {
+    pub kind: Kind,
+    pub space: Space,
+    pub finalizers: Finalizers,
+    pub owners: Vec<Reference>,
+    /// How many of them it gets only when all things are there.
+    pub late: usize,
+}
+
+/// How somebody deletes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    Background,
+    Foreground,
+    Orphan,
+    /// Nothing is said: the finalizers decide.
+    Silent,
+}
+
+/// A graph, and who is deleted, one after the other.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub things: Vec<Thing>,
+    pub deletions: Vec<(usize, Policy)>,
+}
+
+/// Numbers from a seed (splitmix64).
+struct Dice(u64);
+
+// === impl Kind ===
+
+impl Kind {
+    pub fn is_namespaced(self) -> bool {
+        !matches!(self, Self::Role | Self::Root)
+    }
+}
+
+// === impl Dice ===
+
+impl Dice {
+    fn up_to(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % most as u64).unwrap_or_default()
+    }
+
+    fn one_in(&mut self, many: usize) -> bool {
+        self.up_to(many) == 0
+    }
+
+    fn kind(&mut self) -> Kind {
+        KINDS[self.up_to(KINDS.len())]
+    }
+}
+
+// === impl Plan ===
+
+impl Plan {
+    pub fn new(seed: u64, steps: usize) -> Self {
+        let dice = &mut Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let mut things = Vec::new();
+        let mut stay: Vec<bool> = Vec::new();
+        for number in 0..4 + dice.up_to(6) {
+            let thing = thing(dice, number, &things);
+            stay.push(stays(&thing, &things, &stay));
+            things.push(thing);
+        }
+        for number in 0..things.len() {
+            // Whoever goes while the graph grows leaves its dependents to chance if it orphans them.
+            if stay[number] && dice.one_in(6) {
+                let orphan = dice.one_in(2);
+                things[number].finalizers.orphan = orphan;
+                things[number].finalizers.foreground = !orphan;
+            }
+            let is_sound = |it: &Thing| it.owners.iter().all(|owner| matches!(owner.target, Target::Thing(_)));
+            let target = dice.up_to(things.len());
+            let reference = reference(dice, target);
+            let (from, to) = (&things[number], &things[target]);
+            // Circles: with what lies behind, a reference may go back.
+            let fits = !to.kind.is_namespaced() || from.space == to.space;
+            if dice.one_in(4) && target > number && stay[number] && stay[target] && is_sound(from) && fits {
+                things[number].owners.push(reference);
+                things[number].late += 1;
+            }
+        }
+        let policies = [Policy::Background, Policy::Foreground, Policy::Orphan, Policy::Silent];
+        let deletions = (0..steps).map(|_| (dice.up_to(things.len()), policies[dice.up_to(4)]));
+        let deletions = deletions.collect();
+        Self {
+            seed,
+            things,
+            deletions,
+        }
+    }
+
+    /// Whether the original can be asked about it. It takes for a dependent whoever names a UID, wherever that is; and what
+    /// was once deleted in the foreground it takes to wait for its dependents as long as it is there, so that it sees
+    /// circles where there are none.
+    pub fn suits_the_original(&self) -> bool {
+        let foreground = |(_, policy): &(usize, Policy)| *policy == Policy::Foreground;
+        let may_wait = self.deletions.iter().any(foreground) || self.things.iter().any(|it| it.finalizers.foreground);
+        let may_stay = self.things.iter().any(|it| it.finalizers.held);
+        let is_placed = self.things.iter().all(|thing| {
+            let odd = |owner: &Reference| match owner.target {
+                Target::Thing(target) => {
+                    let target = &self.things[target];
+                    target.kind.is_namespaced() && target.space != thing.space
+                }
+                Target::OtherName(_) | Target::OtherKind(..) => true,
+                Target::Never(_) | Target::Unserved => false,
+            };
+            let alone = thing.finalizers == Finalizers::default() && thing.space != Space::Cluster;
+            let untold = thing.owners.iter().any(|owner| owner.target == Target::Unserved);
+            !thing.owners.iter().any(odd) || (alone && !untold)
+        });
+        is_placed && !(may_wait && may_stay)
+    }
+}
+
+fn reference(dice: &mut Dice, target: usize) -> Reference {
+    Reference {
+        target: Target::Thing(target),
+        old: dice.one_in(2),
+        blocking: dice.one_in(2),
+    }
+}
+
+fn thing(dice: &mut Dice, number: usize, before: &[Thing]) -> Thing {
+    let kind = dice.kind();
+    let space = match kind.is_namespaced() {
+        false => Space::Cluster,
+        true if dice.one_in(12) => Space::Other,
+        true => Space::Own,
+    };
+    let mut owners: Vec<Reference> = Vec::new();
+    let count = if number == 0 { 0 } else { dice.up_to(4) };
+    for _ in 0..count {
+        let target = dice.up_to(number);
+        let mut it = reference(dice, target);
+        let is_right = !before[target].kind.is_namespaced() || before[target].space == space;
+        match dice.up_to(30) {
+            0 => it.target = Target::OtherName(target),
+            1 => {
+                let other = dice.kind();
+                if other != before[target].kind {
+                    it.target = Target::OtherKind(target, other);
+                }
+            }
+            2 => it.target = Target::Never(dice.kind()),
+            3 => it.target = Target::Unserved,
+            // What is not right is as rare as the other bad ones.
+            _ if !is_right && !dice.one_in(6) => continue,
+            _ => {}
+        }
+        // Two references with one UID are shown elsewhere.
+        if owners.iter().all(|other| other.target.about() != it.target.about()) {
+            owners.push(it);
+        }
+    }
+    let finalizers = Finalizers {
+        held: dice.one_in(7),
+        ..Finalizers::default()
+    };
+    Thing {
+        kind,
+        space,
+        finalizers,
+        owners,
+        late: 0,
+    }
+}
+
+/// Whether nothing that it names at its birth makes it garbage.
+fn stays(thing: &Thing, before: &[Thing], stay: &[bool]) -> bool {
+    let keeps = |owner: &Reference| match owner.target {
+        Target::Thing(target) => {
+            let is_right = !before[target].kind.is_namespaced() || before[target].space == thing.space;
+            is_right && stay[target]
+        }
+        Target::Unserved => true,
+        Target::OtherName(_) | Target::OtherKind(..) | Target::Never(_) => false,
+    };
+    thing.owners.is_empty() || thing.owners.iter().any(keeps)
+}
+
+// === impl Target ===
+
+impl Target {
+    /// The thing whose UID it names, if it is one's.
+    pub fn about(self) -> Option<usize> {
+        match self {
+            Self::Thing(target) | Self::OtherName(target) | Self::OtherKind(target, _) => Some(target),
+            Self::Never(_) | Self::Unserved => None,
+        }
+    }
+}

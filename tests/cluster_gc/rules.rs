@@ -1,0 +1,230 @@
+//! What Kubernetes' own integration tests ask of a collector (facts, section 9), and what only a real server refuses.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use crate::scene::{HELD, LIMIT, Like, Scene, eventually, found, in_namespace, owned, owners_of, plain, to};
+
+const MAPS: &str = "configmaps/v1";
+const SECRETS: &str = "secrets/v1";
+const ROLES: &str = "clusterroles.rbac.authorization.k8s.io/v1";
+const CONTROLLERS: &str = "replicationcontrollers/v1";
+const MISPLACED: &str = "OwnerRefInvalidNamespace";
+
+fn held(owners: impl IntoIterator<Item = Value>) -> Like {
+    Like {
+        finalizers: vec![HELD],
+        ..owned(owners)
+    }
+}
+
+fn role(name: &str, s: &Scene) -> String {
+    format!("{}/{name}", in_namespace(ROLES, "")).replace("NAME", &s.namespace)
+}
+
+/// Without a namespace.
+async fn new_role(s: &Scene, name: &str, like: &Like) -> Result<Value> {
+    let name = name.replace("NAME", &s.namespace);
+    Ok(s.admin()
+        .create(&in_namespace(ROLES, ""), &plain(&name, like))
+        .await?
+        .ok()?)
+}
+
+pub async fn an_object_that_never_had_its_owner_goes(s: &Scene) -> Result<()> {
+    let never = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "never", "uid": "0b9a8230-aace-4480-91d0-db24e46eb609",
+    });
+    let owner = s.map("owner", &Like::default()).await?;
+    s.secret("child", &owned([never.clone()])).await?;
+    s.secret("other", &owned([never, to(&owner, false)])).await?;
+    s.gone(SECRETS, "child").await?;
+    eventually(LIMIT, "the reference to be gone", async || {
+        let other = s.get(SECRETS, "other").await?.unwrap_or_default();
+        Ok((owners_of(&other) == ["owner"]).then_some(()))
+    })
+    .await
+}
+
+pub async fn an_owner_of_another_namespace_is_absent_and_told_of_in_an_event(s: &Scene) -> Result<()> {
+    let other = format!("{}-other", s.namespace);
+    s.new_namespace(&other).await?;
+    let owner = s.map("owner", &Like::default()).await?;
+    let good = s.secret("good", &owned([to(&owner, false)])).await?;
+    s.settled(MAPS).await?;
+    let secrets = in_namespace(SECRETS, &other);
+    let bad = plain("bad", &owned([to(&owner, false)]));
+    let bad = s.admin().create(&secrets, &bad).await?.ok()?;
+    let event = s.event(&other, MISPLACED, &bad["metadata"]["uid"]).await?;
+    let uid = owner["metadata"]["uid"].as_str().unwrap_or_default();
+    // As kube-controller-manager says it: the namespace is the dependent's both times.
+    let message = format!(
+        "ownerRef [v1/ConfigMap, namespace: {other}, name: owner, uid: {uid}] does not exist in namespace \"{other}\""
+    );
+    ensure!(event["message"] == message && event["type"] == "Warning", "{event}");
+    ensure!(event["involvedObject"]["kind"] == "Secret", "{event}");
+    eventually(LIMIT, "the bad one to be gone", async || {
+        let bad = found(s.admin(), &format!("{secrets}/bad")).await?;
+        Ok(bad.is_none().then_some(()))
+    })
+    .await?;
+    let stays = s.stays(SECRETS, "good").await?;
+    ensure!(
+        stays["metadata"]["resourceVersion"] == good["metadata"]["resourceVersion"],
+        "{stays}"
+    );
+    s.stays(MAPS, "owner").await.map(drop)
+}
+
+pub async fn a_cluster_scoped_object_that_names_a_namespaced_owner_stays_and_is_told_of(s: &Scene) -> Result<()> {
+    let owner = s.map("owner", &Like::default()).await?;
+    s.secret("child", &owned([to(&owner, false)])).await?;
+    s.settled(MAPS).await?;
+    let bad = new_role(s, "NAME-bad", &owned([to(&owner, true)])).await?;
+    let event = s.event("default", MISPLACED, &bad["metadata"]["uid"]).await?;
+    let message = event["message"].as_str().unwrap_or_default();
+    ensure!(message.ends_with("does not exist in namespace \"\""), "{event}");
+    s.delete(MAPS, "owner", "Background").await?;
+    s.gone(SECRETS, "child").await?;
+    s.settled(MAPS).await?;
+    let left = found(s.admin(), &role("NAME-bad", s)).await?.unwrap_or_default();
+    ensure!(
+        owners_of(&left) == ["owner"] && left["metadata"]["deletionTimestamp"].is_null(),
+        "{left}"
+    );
+    Ok(())
+}
+
+pub async fn cluster_scoped_owners_have_dependents_in_all_namespaces(s: &Scene) -> Result<()> {
+    let other = format!("{}-other", s.namespace);
+    s.new_namespace(&other).await?;
+    for policy in ["Background", "Foreground", "Orphan"] {
+        let owner = new_role(s, "NAME-owner", &Like::default()).await?;
+        new_role(s, "NAME-child", &owned([to(&owner, true)])).await?;
+        let mut children = vec![role("NAME-child", s)];
+        for namespace in [&s.namespace, &other] {
+            let secrets = in_namespace(SECRETS, namespace);
+            let name = format!("child-{}", policy.to_lowercase());
+            let child = plain(&name, &owned([to(&owner, true)]));
+            s.admin().create(&secrets, &child).await?.ok()?;
+            children.push(format!("{secrets}/{name}"));
+        }
+        let path = role("NAME-owner", s);
+        let options = json!({"propagationPolicy": policy});
+        s.admin().delete(&path, Some(&options)).await?.ok()?;
+        for path in [&[path], children.as_slice()].concat() {
+            eventually(LIMIT, &format!("{path} to be as it should, {policy}"), async || {
+                let object = found(s.admin(), &path).await?;
+                let is_child = path.contains("child");
+                Ok(match object {
+                    None => !(policy == "Orphan" && is_child),
+                    Some(object) => policy == "Orphan" && is_child && owners_of(&object).is_empty(),
+                }
+                .then_some(()))
+            })
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+/// TestBlockingOwnerRefDoesBlock, TestNonBlockingOwnerRefDoesNotBlock, and the two other ways out of the first.
+pub async fn a_dependent_with_a_finalizer_holds_its_owner_only_if_it_blocks(s: &Scene) -> Result<()> {
+    let owner = s.map("open", &Like::default()).await?;
+    let mut unset = to(&owner, false);
+    unset.as_object_mut().map(|unset| unset.remove("blockOwnerDeletion"));
+    s.secret("unset", &held([unset])).await?;
+    s.secret("false", &held([to(&owner, false)])).await?;
+    s.delete(MAPS, "open", "Foreground").await?;
+    s.gone(MAPS, "open").await?;
+
+    for (name, left) in [("named", Some(false)), ("unnamed", None)] {
+        let owner = s.map(name, &Like::default()).await?;
+        let child = format!("of-{name}");
+        s.secret(&child, &held([to(&owner, true)])).await?;
+        s.delete(MAPS, name, "Foreground").await?;
+        eventually(LIMIT, "the child to be deleted", async || {
+            let child = s.get(SECRETS, &child).await?.unwrap_or_default();
+            Ok(child["metadata"]["deletionTimestamp"].is_string().then_some(()))
+        })
+        .await?;
+        s.settled(MAPS).await?;
+        ensure!(
+            s.get(MAPS, name).await?.is_some(),
+            "{name} went before its blocking dependent"
+        );
+        let references: Vec<Value> = left.map(|blocking| to(&owner, blocking)).into_iter().collect();
+        let patch = json!({"metadata": {"ownerReferences": references}});
+        s.change(SECRETS, &child, &patch).await?;
+        s.gone(MAPS, name).await?;
+    }
+    Ok(())
+}
+
+pub async fn deleted_twice_in_the_foreground_it_loses_the_finalizer_twice(s: &Scene) -> Result<()> {
+    s.map("held", &held([])).await?;
+    for _ in 0..2 {
+        s.delete(MAPS, "held", "Foreground").await?;
+        eventually(LIMIT, "the finalizer to be off", async || {
+            let map = s.get(MAPS, "held").await?.unwrap_or_default();
+            Ok((map["metadata"]["finalizers"] == json!([HELD])).then_some(()))
+        })
+        .await?;
+    }
+    s.change(MAPS, "held", &json!({"metadata": {"finalizers": null}}))
+        .await?;
+    s.gone(MAPS, "held").await
+}
+
+/// TestStressingCascadingDeletion: owners by how they are born and deleted, and whether their dependents stay.
+pub async fn fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents(s: &Scene) -> Result<()> {
+    let mixes: [(&[&'static str], Value, bool); 5] = [
+        (&[], json!({"orphanDependents": false}), false),
+        // Without a word, replication controllers leave them.
+        (&[], json!({}), true),
+        (&["orphan"], json!({}), true),
+        (&["orphan"], json!({"orphanDependents": false}), false),
+        (&[], json!({"propagationPolicy": "Foreground"}), false),
+    ];
+    for number in 0..50 {
+        let (finalizers, options, _) = &mixes[number % 5];
+        let name = format!("owner-{number}");
+        let mut owner = plain(&name, &Like::default());
+        owner["metadata"]["finalizers"] = json!(finalizers);
+        owner["spec"] = json!({"replicas": 0, "selector": {"app": name}, "template": {
+            "metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "main", "image": "none"}]},
+        }});
+        let owner = s.create(CONTROLLERS, &owner).await?;
+        for child in 0..3 {
+            let child = format!("child-{number}-{child}");
+            s.secret(&child, &owned([to(&owner, true)])).await?;
+        }
+        let path = format!("{}/{name}", s.path(CONTROLLERS));
+        s.admin().delete(&path, Some(options)).await?.ok()?;
+    }
+    s.exactly(0, CONTROLLERS).await?;
+    s.settled(SECRETS).await?;
+    let left = s.exactly(60, SECRETS).await?;
+    for secret in left {
+        let name = secret["metadata"]["name"].as_str().unwrap_or_default();
+        let number: usize = name.split('-').nth(1).unwrap_or_default().parse()?;
+        ensure!(mixes[number % 5].2 && owners_of(&secret).is_empty(), "{secret}");
+    }
+    Ok(())
+}
+
+pub async fn dependents_that_are_born_while_their_owner_goes_are_all_collected(s: &Scene) -> Result<()> {
+    for policy in ["Background", "Foreground"] {
+        let owner = s.map("owner", &Like::default()).await?;
+        for number in 0..60 {
+            if number == 20 {
+                s.delete(MAPS, "owner", policy).await?;
+            }
+            let name = format!("child-{number}");
+            s.secret(&name, &owned([to(&owner, number % 2 == 0)])).await?;
+        }
+        s.gone(MAPS, "owner").await?;
+        s.exactly(0, SECRETS).await?;
+    }
+    Ok(())
+}

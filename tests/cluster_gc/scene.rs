@@ -1,0 +1,230 @@
+//! A namespace of a claim's own, and what is done in it.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use testbed::rest::{Client, Patch};
+use tokio::time;
+
+use crate::house::House;
+
+/// How long anything may take on a busy machine; new kinds are heard of within 30 s.
+pub const LIMIT: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(100);
+
+/// See the module's documentation.
+pub struct Scene {
+    pub house: Arc<House>,
+    pub namespace: String,
+}
+
+/// An object's references, and its finalizers.
+#[derive(Default)]
+pub struct Like {
+    pub owners: Vec<Value>,
+    pub finalizers: Vec<&'static str>,
+}
+
+/// A finalizer that nobody takes off.
+pub const HELD: &str = "example.test/held";
+
+/// Looks until there is something to see.
+pub async fn eventually<T>(limit: Duration, what: &str, look: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
+    let seen = async {
+        loop {
+            if let Some(seen) = look().await? {
+                return Ok(seen);
+            }
+            time::sleep(POLL).await;
+        }
+    };
+    time::timeout(limit, seen)
+        .await
+        .with_context(|| format!("waited {limit:?} for {what}"))?
+}
+
+/// A reference to an object as it was returned.
+pub fn to(owner: &Value, blocking: bool) -> Value {
+    json!({
+        "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"], "blockOwnerDeletion": blocking,
+    })
+}
+
+/// No finalizers, and these owners.
+pub fn owned(owners: impl IntoIterator<Item = Value>) -> Like {
+    Like {
+        owners: owners.into_iter().collect(),
+        finalizers: Vec::new(),
+    }
+}
+
+/// Names of the owners that an object names.
+pub fn owners_of(object: &Value) -> Vec<&str> {
+    let owners = object["metadata"]["ownerReferences"].as_array();
+    owners
+        .into_iter()
+        .flatten()
+        .filter_map(|owner| owner["name"].as_str())
+        .collect()
+}
+
+// === impl Scene ===
+
+impl Scene {
+    pub async fn new(house: Arc<House>, namespace: String) -> Result<Self> {
+        let scene = Self { house, namespace };
+        scene.new_namespace(&scene.namespace).await?;
+        Ok(scene)
+    }
+
+    pub fn admin(&self) -> &Client {
+        &self.house.admin
+    }
+
+    pub async fn new_namespace(&self, name: &str) -> Result<()> {
+        let object = json!({"metadata": {"name": name}});
+        self.admin().create("/api/v1/namespaces", &object).await?.ok()?;
+        Ok(())
+    }
+
+    /// Where objects of a resource are: `deployments.apps/v1`, `pods/v1`.
+    pub fn path(&self, resource: &str) -> String {
+        in_namespace(resource, &self.namespace)
+    }
+
+    /// Creates an object, and returns it with apiVersion and kind.
+    pub async fn create(&self, resource: &str, object: &Value) -> Result<Value> {
+        Ok(self.admin().create(&self.path(resource), object).await?.ok()?)
+    }
+
+    /// An object that is nothing but its metadata.
+    pub async fn new_one(&self, resource: &str, name: &str, like: &Like) -> Result<Value> {
+        self.create(resource, &plain(name, like)).await
+    }
+
+    pub async fn map(&self, name: &str, like: &Like) -> Result<Value> {
+        self.new_one("configmaps/v1", name, like).await
+    }
+
+    pub async fn secret(&self, name: &str, like: &Like) -> Result<Value> {
+        self.new_one("secrets/v1", name, like).await
+    }
+
+    pub async fn get(&self, resource: &str, name: &str) -> Result<Option<Value>> {
+        let path = format!("{}/{name}", self.path(resource));
+        found(self.admin(), &path).await
+    }
+
+    pub async fn change(&self, resource: &str, name: &str, patch: &Value) -> Result<Value> {
+        let path = format!("{}/{name}", self.path(resource));
+        Ok(self.admin().patch(&path, Patch::Merge, patch).await?.ok()?)
+    }
+
+    /// Deletes with a policy, or without a word about it.
+    pub async fn delete(&self, resource: &str, name: &str, policy: &str) -> Result<()> {
+        let options = match policy {
+            "" => json!({}),
+            policy => json!({"propagationPolicy": policy}),
+        };
+        let path = format!("{}/{name}", self.path(resource));
+        self.admin().delete(&path, Some(&options)).await?.ok()?;
+        Ok(())
+    }
+
+    pub async fn gone(&self, resource: &str, name: &str) -> Result<()> {
+        let what = format!("{resource} {name} to be gone");
+        eventually(LIMIT, &what, async || {
+            Ok(self.get(resource, name).await?.is_none().then_some(()))
+        })
+        .await
+    }
+
+    /// Objects of a resource; of maps, those that a claim made.
+    pub async fn all(&self, resource: &str) -> Result<Vec<Value>> {
+        let mut list = self.admin().list(&self.path(resource), &[]).await?.ok()?;
+        let Value::Array(mut items) = list["items"].take() else {
+            bail!("{list}")
+        };
+        items.retain(|item| item["metadata"]["name"] != "kube-root-ca.crt");
+        Ok(items)
+    }
+
+    /// Waits until there are so many.
+    pub async fn exactly(&self, count: usize, resource: &str) -> Result<Vec<Value>> {
+        let what = format!("{count} of {resource} in {}", self.namespace);
+        eventually(LIMIT, &what, async || {
+            let items = self.all(resource).await?;
+            Ok((items.len() == count).then_some(items))
+        })
+        .await
+    }
+
+    /// Waits until the collector has seen and settled whatever was done before: an object that is garbage is born now,
+    /// and gone. What came earlier through the same watch has been decided on by then, unless it has to wait.
+    pub async fn settled(&self, resource: &str) -> Result<()> {
+        let owner = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "name": "never",
+            "uid": "00000000-0000-4000-8000-000000000000",
+        });
+        for time in 0..2 {
+            let name = format!("probe-{time}");
+            self.new_one(resource, &name, &owned([owner.clone()])).await?;
+            self.gone(resource, &name).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until an event says this of an object, and returns it.
+    pub async fn event(&self, namespace: &str, reason: &str, uid: &Value) -> Result<Value> {
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        let what = format!("an event {reason} of {uid}");
+        eventually(LIMIT, &what, async || {
+            let list = self.admin().get(&path).await?.ok()?;
+            let events = list["items"].as_array().context("no events")?;
+            let it = events
+                .iter()
+                .find(|event| event["reason"] == reason && event["involvedObject"]["uid"] == *uid);
+            Ok(it.cloned())
+        })
+        .await
+    }
+
+    /// So it is, and stays so for as long as others of its kind take to go.
+    pub async fn stays(&self, resource: &str, name: &str) -> Result<Value> {
+        self.settled("configmaps/v1").await?;
+        let object = self.get(resource, name).await?;
+        let object = object.with_context(|| format!("{resource} {name} is gone"))?;
+        let gone = &object["metadata"]["deletionTimestamp"];
+        ensure!(gone.is_null(), "{resource} {name} is being deleted");
+        Ok(object)
+    }
+}
+
+/// An object that is nothing but its metadata.
+pub fn plain(name: &str, like: &Like) -> Value {
+    json!({"metadata": {"name": name, "ownerReferences": like.owners, "finalizers": like.finalizers}})
+}
+
+/// Where objects of a resource are in a namespace; in none if it is empty.
+pub fn in_namespace(resource: &str, namespace: &str) -> String {
+    let (name, version) = resource.split_once('/').unwrap_or((resource, "v1"));
+    let space = match namespace {
+        "" => String::new(),
+        namespace => format!("namespaces/{namespace}/"),
+    };
+    match name.split_once('.') {
+        None => format!("/api/{version}/{space}{name}"),
+        Some((plural, group)) => format!("/apis/{group}/{version}/{space}{plural}"),
+    }
+}
+
+/// What stands there, if anything does.
+pub async fn found(admin: &Client, path: &str) -> Result<Option<Value>> {
+    let answer = admin.get(path).await?;
+    if answer.code() == 404 {
+        return Ok(None);
+    }
+    Ok(Some(answer.ok()?))
+}

@@ -1,0 +1,103 @@
+//! `--gc auto` beside the collector of kube-controller-manager: never both.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use testbed::{
+    api::ApiServer as _,
+    control_plane::{ControlPlane, ControllerManager, Settings},
+    rest::Client,
+};
+
+use crate::{
+    agent::{Agent, account},
+    scene::{LIMIT, eventually, found, in_namespace, owned, plain, to},
+};
+
+/// Its Lease has to rest for 45 s, a canary has to survive 30 s, and one that did not is followed after 60 s.
+const TURN: Duration = Duration::from_secs(180);
+const MAPS: &str = "configmaps/v1";
+
+/// An owner goes, and with it its dependent, whoever collects.
+async fn collected(admin: &Client, name: &str) -> Result<()> {
+    let maps = in_namespace(MAPS, "default");
+    let owner = admin.create(&maps, &plain(name, &owned([]))).await?.ok()?;
+    let child = format!("{name}-child");
+    admin
+        .create(&maps, &plain(&child, &owned([to(&owner, true)])))
+        .await?
+        .ok()?;
+    let options = json!({"propagationPolicy": "Foreground"});
+    admin.delete(&format!("{maps}/{name}"), Some(&options)).await?.ok()?;
+    for name in [name, &child] {
+        eventually(LIMIT, &format!("{name} to be gone"), async || {
+            let it = found(admin, &format!("{maps}/{name}")).await?;
+            Ok(it.is_none().then_some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+fn stands_by(status: &Value, because: &str) -> bool {
+    let why = status["turn"]["standsBy"].as_str();
+    why.is_some_and(|why| why.contains(because)) && status["turn"]["worksSince"].is_null()
+}
+
+fn works(status: &Value) -> bool {
+    status["synced"] == true && status["turn"]["standsBy"].is_null() && status["turn"]["worksSince"].is_string()
+}
+
+/// Stands by for this reason, then works and collects once the other one is gone. Returns when it was ended.
+async fn follows(agent: &Agent, other: ControllerManager, because: &str, admin: &Client) -> Result<Timestamp> {
+    let stood = agent.until(TURN, "the agent to stand by", |status| stands_by(status, because));
+    let status = other.during(stood).await?;
+    ensure!(status["synced"] == false && status["work"].is_null(), "{status}");
+    other.during(collected(admin, "by-the-original")).await?;
+    ensure!(stands_by(&agent.status().await?, because), "it stood by no longer");
+    drop(other);
+    let end = Timestamp::now();
+    agent.until(TURN, "the agent to work", works).await?;
+    collected(admin, "by-the-agent").await?;
+    Ok(end)
+}
+
+pub async fn it_stands_by_while_an_elected_controller_manager_works_and_follows_when_that_is_gone() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let admin = plane.admin()?;
+    let settings = Settings::only_the_collector().with_leader_election();
+    let mut other = plane.start_controllers(&settings).await?;
+    other.until_at_work().await?;
+    let agent = Agent::start(&account(&plane).await?, "auto")?;
+    let followed = follows(
+        &agent,
+        other,
+        "kube-controller-manager works: it renews its Lease",
+        &admin,
+    );
+    let end = agent.during(followed).await?;
+    let turn = &agent.status().await?["turn"];
+    let since: Timestamp = turn["worksSince"].as_str().unwrap_or_default().parse()?;
+    let rested = since.duration_since(end);
+    // Less the 2 s between two renewals, and two looks.
+    ensure!(rested.as_secs() >= 45 + 30 - 6, "it followed after {rested}");
+    agent.stop().await
+}
+
+pub async fn it_stands_by_while_a_collector_without_a_lease_works_and_follows_when_that_is_gone() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let admin = plane.admin()?;
+    let other = plane.start_controllers(&Settings::only_the_collector()).await?;
+    let agent = Agent::start(&account(&plane).await?, "auto")?;
+    let followed = follows(&agent, other, "some collector works: it deleted a canary", &admin);
+    agent.during(followed).await?;
+    // It comes back, and the agent makes room.
+    let other = plane.start_controllers(&Settings::only_the_collector()).await?;
+    let stood = agent.until(TURN, "the agent to stand by again", |status| {
+        stands_by(status, "some collector works: it deleted a canary")
+    });
+    agent.during(other.during(stood)).await?;
+    agent.stop().await
+}

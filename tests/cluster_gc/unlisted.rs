@@ -1,0 +1,110 @@
+//! TestCascadingDeleteOnCRDConversionFailure: a kind of which nobody gets a list, because whoever should convert its objects
+//! is not there.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use testbed::{
+    api::ApiServer as _,
+    control_plane::ControlPlane,
+    rest::{Client, Patch},
+};
+
+use crate::{
+    agent::{Agent, account},
+    scene::{LIMIT, Like, eventually, found, in_namespace, owned, plain, to},
+};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const GROUP: &str = "unlisted.test";
+const MAPS: &str = "configmaps/v1";
+
+/// Stored as v1, preferred as v2, and nobody converts from one to the other.
+async fn define(admin: &Client) -> Result<()> {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": schema}});
+    let nobody = json!({"clientConfig": {"url": "https://127.0.0.1:1/convert"}, "conversionReviewVersions": ["v1"]});
+    let definition = json!({
+        "metadata": {"name": format!("things.{GROUP}")},
+        "spec": {
+            "group": GROUP, "scope": "Namespaced",
+            "names": {"plural": "things", "singular": "thing", "kind": "Thing"},
+            "versions": [version("v1", true), version("v2", false)],
+            "conversion": {"strategy": "Webhook", "webhook": nobody},
+        },
+    });
+    admin.create(DEFINITIONS, &definition).await?.ok()?;
+    let things = in_namespace(&format!("things.{GROUP}/v1"), "default");
+    let thing = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Thing", "metadata": {"name": "one"}});
+    eventually(LIMIT, "the first thing", async || {
+        let created = admin.create(&things, &thing).await?;
+        Ok((created.code() == 201).then_some(()))
+    })
+    .await?;
+    let unlisted = in_namespace(&format!("things.{GROUP}/v2"), "default");
+    eventually(LIMIT, "things not to be listed", async || {
+        Ok((admin.get(&unlisted).await?.code() == 500).then_some(()))
+    })
+    .await
+}
+
+pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_and_is_named() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let admin = plane.admin()?;
+    define(&admin).await?;
+    let agent = Agent::start(&account(&plane).await?, "always")?;
+    let maps = in_namespace(MAPS, "default");
+    let path = |name: &str| format!("{maps}/{name}");
+    let gone = async |name: &str| {
+        eventually(LIMIT, &format!("{name} to be gone"), async || {
+            Ok(found(&admin, &path(name)).await?.is_none().then_some(()))
+        })
+        .await
+    };
+    let create =
+        async |name: &str, like: Like| -> Result<Value> { Ok(admin.create(&maps, &plain(name, &like)).await?.ok()?) };
+    let delete = async |name: &str, policy: &str| -> Result<()> {
+        let options = json!({"propagationPolicy": policy});
+        admin.delete(&path(name), Some(&options)).await?.ok()?;
+        Ok(())
+    };
+    let held = async {
+        let unsynced = agent.until(LIMIT, "the kind to be named", |status| {
+            let kinds = status["work"]["kinds"].as_array();
+            let mut kinds = kinds.into_iter().flatten();
+            let is_named =
+                kinds.any(|kind| kind["resource"] == format!("things.{GROUP}/v2") && kind["trouble"].is_string());
+            is_named && status["work"]["unsynced"].is_string()
+        });
+        ensure!(unsynced.await?["synced"] == false);
+
+        let owner = create("background", Like::default()).await?;
+        create("of-background", owned([to(&owner, true)])).await?;
+        delete("background", "Background").await?;
+        gone("of-background").await?;
+
+        let owner = create("foreground", Like::default()).await?;
+        create("of-foreground", owned([to(&owner, true)])).await?;
+        delete("foreground", "Foreground").await?;
+        gone("of-foreground").await?;
+        agent
+            .until(LIMIT, "the foreground deletion to wait", |status| {
+                status["work"]["deletions"][0]["dependents"] == 0
+            })
+            .await?;
+        ensure!(
+            found(&admin, &path("foreground")).await?.is_some(),
+            "there might be things that block it"
+        );
+
+        // Nothing has to be converted any more, and the rest goes on.
+        let none = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
+        let definition = format!("{DEFINITIONS}/things.{GROUP}");
+        admin.patch(&definition, Patch::Merge, &none).await?.ok()?;
+        gone("foreground").await?;
+        agent
+            .until(LIMIT, "everything to be seen", |status| status["synced"] == true)
+            .await
+    };
+    agent.during(held).await?;
+    agent.stop().await
+}
