@@ -37,6 +37,8 @@ const UNSYNCED: Duration = Duration::from_secs(300);
 const HELD: Duration = Duration::from_secs(2);
 /// An owner that is there, but of a kind that cannot be watched, is asked for again: first, and at most.
 const UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+/// What has to wait for another request about its owner is decided on again after this.
+const AGAIN: Duration = Duration::from_millis(500);
 /// References to owners of other namespaces that are remembered as told of, and owners as confirmed.
 const REMEMBERED: usize = 4096;
 /// Decisions in a row before others have their turn.
@@ -72,6 +74,8 @@ pub struct Core {
     unsynced: UnsyncedFlag,
     /// Owners of which a live answer has shown at this version that they wait for their dependents.
     confirmed: HashMap<NodeId, u64>,
+    /// How many deletions are under way because these owners wait for their dependents.
+    leaning: HashMap<NodeId, u32>,
     /// Kinds that refuse strategic merge patches.
     pub plain: HashSet<KindId>,
     /// References to owners of other namespaces, to be told of.
@@ -121,6 +125,7 @@ impl Shared {
                 pace: None,
                 unsynced,
                 confirmed: HashMap::new(),
+                leaning: HashMap::new(),
                 plain: HashSet::new(),
                 misplaced: Vec::new(),
                 canary: None,
@@ -436,7 +441,8 @@ impl Core {
                     "an owner waits for its end"
                 };
                 let unconfirmed: Vec<NodeId> = because
-                    .into_iter()
+                    .iter()
+                    .copied()
                     .filter(|&owner| self.is_unconfirmed(owner))
                     .collect();
                 if !unconfirmed.is_empty() {
@@ -451,13 +457,24 @@ impl Core {
                 if self.is_canary(&target, &owners) {
                     return None;
                 }
+                if because.iter().any(|&owner| self.queue.is_busy(Hint::Decide(owner))) {
+                    self.queue
+                        .retry(hint, "an owner is losing its finalizer", Some(AGAIN), now);
+                    return None;
+                }
+                for &owner in &because {
+                    *self.leaning.entry(owner).or_default() += 1;
+                }
                 Some(Work::Delete {
                     target,
                     policy,
                     unblock,
+                    because,
                     why,
                 })
             }
+            // Without its finalizer it may be there still, for another one: an owner like others.
+            Step::FinishForeground if self.leaning.contains_key(&id) => None,
             Step::FinishForeground | Step::FinishOrphan => {
                 if let Some(why) = self.held(now) {
                     self.queue.retry(hint, &why, Some(HELD), now);
@@ -585,6 +602,20 @@ impl Core {
             kind: self.graph.kinds.kind(node.kind).to_owned(),
             name: node.name.to_string(),
             uid: self.graph.uid(id),
+        }
+    }
+
+    /// A deletion that was begun because these owners wait has its answer.
+    pub fn leans_no_more(&mut self, because: &[NodeId], now: Instant) {
+        for &owner in because {
+            let Some(left) = self.leaning.get_mut(&owner) else {
+                continue;
+            };
+            *left -= 1;
+            if *left == 0 {
+                self.leaning.remove(&owner);
+                self.queue.push(Hint::Decide(owner), 0, now);
+            }
         }
     }
 

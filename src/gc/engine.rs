@@ -149,6 +149,9 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
         Work::Ask(_) => Hint::Ask(target.id),
         Work::Release { .. } | Work::Delete { .. } | Work::Finish { .. } => Hint::Decide(target.id),
     };
+    if let Work::Delete { because, .. } = work {
+        core.leans_no_more(because, now);
+    }
     match outcome {
         Outcome::Done => {
             count(core, work);

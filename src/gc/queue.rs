@@ -208,6 +208,12 @@ impl Queue {
         }
     }
 
+    /// Whether it is under way.
+    pub fn is_busy(&self, hint: Hint) -> bool {
+        let stage = self.marks.get(&hint).map(|mark| mark.stage);
+        matches!(stage, Some(Stage::Busy { .. }))
+    }
+
     /// How often it was tried in vain.
     pub fn tries(&self, hint: Hint) -> u32 {
         self.marks.get(&hint).map_or(0, |mark| mark.tries)

@@ -77,6 +77,8 @@ pub enum Work {
         policy: Policy,
         /// Lift its blocking references first.
         unblock: bool,
+        /// Owners that wait for its end. Until it has its answer they go on waiting.
+        because: Vec<NodeId>,
         /// For the log.
         why: &'static str,
     },

@@ -130,6 +130,34 @@ async fn a_reference_that_goes_while_a_circle_is_opened_does_not_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_owner_keeps_waiting_while_a_deletion_that_rests_on_it_is_on_the_way() {
+    let mut cluster = Cluster::new().await;
+    let held = Like {
+        finalizers: vec!["example.com/held"],
+        ..Like::default()
+    };
+    let a = cluster.map("a", held).await;
+    let b = cluster.map("b", owned([to(&a, true)])).await;
+    // So that b has to be opened first, and does not block any more when it is deleted.
+    cluster
+        .change(&map_path("a"), json!({ "ownerReferences": [to(&b, true)] }))
+        .await;
+    cluster.trouble(Fault::delay(secs(5)).verb("delete").name("b").once());
+    cluster.start_synced().await;
+    cluster.delete(&map_path("a"), "Foreground").await;
+    sleep(secs(3)).await;
+    let waits = async || {
+        let finalizers = cluster.get(&map_path("a")).await.unwrap()["metadata"]["finalizers"].to_string();
+        finalizers.contains("foregroundDeletion")
+    };
+    assert!(waits().await);
+    until("a waits no more", async || !waits().await).await;
+    cluster.change(&map_path("a"), json!({ "finalizers": null })).await;
+    cluster.gone("a").await;
+    cluster.gone("b").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_object_that_is_adopted_while_it_is_being_deleted_stays() {
     let mut cluster = Cluster::new().await;
     let owner = cluster.map("owner", Like::default()).await;
