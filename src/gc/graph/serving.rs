@@ -1,6 +1,6 @@
 //! Kinds that come to be served and cease to be.
 
-use super::{Graph, Hint, Link, Lone, NodeId, State};
+use super::{Graph, Hint, Link, Lone, Node, NodeId, State};
 use crate::gc::kinds::KindId;
 
 // === impl Graph ===
@@ -25,8 +25,9 @@ impl Graph {
     }
 
     /// A kind is no longer served, for certain: nobody can tell any more whether its objects are there. So they hold up
-    /// nobody, and nobody is deleted because of them. Its resource is forgotten here, so that nothing is asked for or
-    /// written where nobody answers; [`Graph::served`] comes after the new one is set.
+    /// nobody, and nobody is deleted because of them; those that were orphaning are taken to have gone without their
+    /// dependents. Its resource is forgotten here, so that nothing is asked for or written where nobody answers;
+    /// [`Graph::served`] comes after the new one is set.
     pub fn unserved(&mut self, kind: KindId) {
         self.kinds.set_resource(kind, None);
         self.round(kind);
@@ -38,6 +39,10 @@ impl Graph {
             self.links.node_mut(id).state.set(State::UNSEEN, true);
         }
         for id in lost {
+            let Node { uid, version, state, .. } = *self.links.node(id);
+            if state.orphans() {
+                self.remember(uid, version);
+            }
             let released = self.links.set_owners(id, &[]).released;
             self.release(released);
             self.tidy(id);

@@ -186,6 +186,18 @@ fn who_is_missing_and_loses_its_last_dependent_is_remembered_too() {
 }
 
 #[test]
+fn a_dependent_told_before_the_kind_of_the_owner_that_orphaned_it_was_withdrawn_is_released_too() {
+    let (mut graph, apples) = orchard();
+    let birches = graph.kinds.id("", BIRCH).unwrap();
+    graph.observe(apples, &orphaning(1, 1));
+    graph.observe(birches, &fruit(2, 2, &[1]));
+    graph.hints();
+    graph.unserved(apples);
+    assert_eq!(graph.hints(), [Hint::Dependents(node(&graph, 1))]);
+    assert!(is_released(&graph, 2, 1));
+}
+
+#[test]
 fn who_names_an_owner_where_it_was_not_is_released_as_well_when_it_orphaned() {
     let (mut graph, apples) = orchard();
     let mut astray = fruit(2, 2, &[1]);
