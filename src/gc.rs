@@ -12,7 +12,10 @@ pub mod counts;
 pub mod figures;
 pub mod graph;
 pub mod kinds;
+pub mod misplaced;
 pub mod picture;
+pub mod shared;
+pub mod sight;
 pub mod uid;
 
 pub mod decide;

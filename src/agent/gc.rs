@@ -15,7 +15,7 @@ use crate::{
     cli::UnsyncedFlag,
     config::{GcSettings, Problem},
     events::{self, Events},
-    gc::{collect::collect, core::Shared, counts::SharedPast},
+    gc::{collect::collect, counts::SharedPast, shared::Shared},
     node::effects::Effects,
     ops::admin::gc::GcAnswers,
     standby::{self, Turn, Turns},

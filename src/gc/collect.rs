@@ -13,11 +13,12 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    core::{Shared, Watched},
     discovery::{Discovery, Found, Served},
     engine::Engine,
     kinds::{KindId, Resource},
     monitor::{Monitor, collection},
+    shared::Shared,
+    sight::Watched,
     summary,
     wire::{self, PageReader},
 };
@@ -46,11 +47,7 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         discovered: BTreeSet::new(),
     };
     let teller = summary::tell(Arc::clone(&shared));
-    let engine = Engine {
-        nap: shared.nap(),
-        client,
-        shared,
-    };
+    let engine = Engine { client, shared };
     let engine = AbortOnDropHandle::new(tokio::spawn(engine.run()));
     let discovery = AbortOnDropHandle::new(tokio::spawn(discovery.run()));
     let _teller = AbortOnDropHandle::new(tokio::spawn(teller));
@@ -107,8 +104,8 @@ impl Round {
                 Err(error) => {
                     self.shared.with(|core| {
                         core.counts.failed("discovery", &error);
-                        if core.is_undiscovered() {
-                            core.set_undiscovered(Some(error.to_string()));
+                        if core.sight.is_undiscovered() {
+                            core.sight.set_undiscovered(Some(error.to_string()));
                         }
                     });
                     if std::mem::replace(&mut fails, true) {
@@ -145,7 +142,7 @@ impl Round {
         self.discovered.extend(in_full);
         let unknown = found.failed.iter().find(|(group, _)| !self.discovered.contains(*group));
         let undiscovered = unknown.map(|(group, why)| format!("the kinds of {group} are not known: {why}"));
-        self.shared.with(|core| core.set_undiscovered(undiscovered));
+        self.shared.with(|core| core.sight.set_undiscovered(undiscovered));
     }
 
     /// A kind is served: it is watched, if it is to be.
@@ -180,7 +177,7 @@ impl Round {
         let taken: BTreeSet<usize> = self.monitors.values().map(|running| running.number).collect();
         let number = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
         self.shared.with(|core| {
-            let progress = core.watched.get(&id).map_or(0, |watched| watched.progress);
+            let progress = core.sight.watched.get(&id).map_or(0, |watched| watched.progress);
             let watched = Watched {
                 resource: resource.clone(),
                 begun: Instant::now(),
@@ -189,7 +186,7 @@ impl Round {
                 told: None,
                 trouble: None,
             };
-            core.watched.insert(id, watched);
+            core.sight.watched.insert(id, watched);
         });
         let monitor = Monitor {
             client: self.client.clone(),
@@ -215,7 +212,7 @@ impl Round {
                 tracing::info!(path, "A kind is no longer served");
                 self.monitors.remove(&id);
                 self.shared.with(|core| {
-                    core.watched.remove(&id);
+                    core.sight.watched.remove(&id);
                     core.graph.unserved(id);
                 });
             }

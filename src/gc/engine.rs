@@ -6,9 +6,10 @@ use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::Futures
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    core::{Core, Shared, Shown},
+    core::{Core, Shown},
     graph::Hint,
     limit::Limit,
+    shared::Shared,
     work::{Outcome, Work, perform},
 };
 use crate::api::{ApiError, MetadataClient};
@@ -19,6 +20,9 @@ const IDLE: Duration = Duration::from_secs(60);
 /// have their turn before: it may be only this one that always fares so.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
+/// An owner that is there, but of a kind that cannot be watched, is asked for again: first, and at most.
+const UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+
 /// So many requests under way are many.
 const MANY: usize = 24;
 
@@ -28,8 +32,6 @@ pub struct Engine {
     pub client: MetadataClient,
     /// What is known and to be done.
     pub shared: Arc<Shared>,
-    /// Where the thread is its own, it may sleep so long while many requests are under way.
-    pub nap: Option<Duration>,
 }
 
 struct Done {
@@ -88,7 +90,7 @@ impl Engine {
     /// Lets answers come together, as a network card does with packets, where the server has more to do than it can: each
     /// that is taken in by itself costs as much time again for waking up.
     fn nap(&self, busy: usize, at_once: usize) {
-        if let Some(nap) = self.nap
+        if let Some(nap) = self.shared.nap()
             && busy >= at_once.max(MANY)
         {
             #[allow(clippy::disallowed_methods, reason = "only the thread can stand still; no test naps")]
@@ -174,7 +176,7 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
                 Shown::Settled => core.queue.done(hint, now),
                 Shown::Overtaken => core.queue.retry(hint, "the watch has told more already", None, now),
                 Shown::Unwatched => {
-                    let pause = Core::unwatched_pause(core.queue.tries(hint));
+                    let pause = longer(UNWATCHED, core.queue.tries(hint));
                     core.queue
                         .retry(hint, "it is there, and its kind cannot be watched", Some(pause), now);
                 }
@@ -196,8 +198,7 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
                 // It was not sent.
                 ApiError::Unproven { .. } | ApiError::Held { .. } => core.queue.put_back(hint),
                 ApiError::Unreachable { .. } | ApiError::Refused { code: 429, .. } => {
-                    let (first, most) = AGAIN;
-                    let pause = first.saturating_mul(1 << core.queue.tries(hint).min(8)).min(most);
+                    let pause = longer(AGAIN, core.queue.tries(hint));
                     core.queue.retry(hint, &error.to_string(), Some(pause), now);
                 }
                 ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
@@ -209,13 +210,26 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
     }
 }
 
+/// Twice as long with each try.
+fn longer((first, most): (Duration, Duration), tries: u32) -> Duration {
+    first.saturating_mul(1 << tries.min(8)).min(most)
+}
+
 fn count(core: &mut Core, work: &Work) {
     let counter = match work {
         Work::Ask(_) => &mut core.counts.asked,
         Work::Release { .. } => &mut core.counts.released,
         Work::Delete {
-            target, policy, why, ..
+            target,
+            policy,
+            because,
+            ..
         } => {
+            let why = if because.is_empty() {
+                "none of its owners is there"
+            } else {
+                "an owner waits for its end"
+            };
             tracing::debug!(
                 group = target.group,
                 resource = target.plural,

@@ -5,13 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    core::{Core, Watched},
-    counts::Counts,
-    kinds::KindId,
-    limit::Pace,
-    queue::Depth,
-};
+use super::{core::Core, counts::Counts, kinds::KindId, limit::Pace, queue::Depth, sight::Watched};
 
 /// See the module's documentation.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -65,8 +59,8 @@ impl Figures {
         };
         let oldest = core.queue.oldest();
         Self {
-            synced: core.unsynced_because(now).is_none(),
-            kinds: core.watched.iter().map(kind).collect(),
+            synced: core.sight.unsynced_because(now).is_none(),
+            kinds: core.sight.watched.iter().map(kind).collect(),
             linked: linked as u64,
             lone: lone as u64,
             queue: core.queue.depth(),

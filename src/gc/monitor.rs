@@ -9,9 +9,9 @@ use std::{
 use tokio::{sync::Semaphore, time::sleep};
 
 use super::{
-    core::Shared,
     discovery::path_of,
     kinds::{KindId, Resource},
+    shared::Shared,
     wire::{self, PageReader, WatchEvent, WatchReader},
 };
 use crate::api::{ApiError, Lane, MetadataClient, escape};

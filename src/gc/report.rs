@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{
-    core::{Core, Watched},
+    core::Core,
     counts::Counts,
     graph::{Graph, Hint, NodeId, State},
     kinds::KindId,
     queue::{Depth, Waiting},
+    sight::Watched,
 };
 
 /// So many of those that wait are told of, the oldest first.
@@ -124,7 +125,7 @@ impl WorkReport {
     /// As things stand.
     pub fn of(core: &Core, now: Instant) -> Self {
         let graph = &core.graph;
-        let unsynced = core.unsynced_because(now);
+        let unsynced = core.sight.unsynced_because(now);
         let (linked, lone) = graph.len();
         Self {
             synced: unsynced.is_none(),
@@ -243,7 +244,7 @@ fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
             trouble: watched.trouble.as_ref().map(|(trouble, _)| trouble.clone()),
         }
     };
-    let mut kinds: Vec<KindReport> = core.watched.iter().map(report).collect();
+    let mut kinds: Vec<KindReport> = core.sight.watched.iter().map(report).collect();
     kinds.sort_by(|one, other| one.resource.cmp(&other.resource));
     kinds
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{core::Shared, counts::Counts};
+use super::{counts::Counts, shared::Shared};
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -97,8 +97,8 @@ pub async fn tell(shared: Arc<Shared>) {
         let core = shared.lock();
         let depth = core.queue.depth();
         let done = Done::of(&core.counts);
-        let sees_all = !synced && core.unsynced_because(now).is_none();
-        let (kinds, (linked, lone)) = (core.watched.len(), core.graph.len());
+        let sees_all = !synced && core.sight.unsynced_because(now).is_none();
+        let (kinds, (linked, lone)) = (core.sight.watched.len(), core.graph.len());
         drop(core);
         if sees_all {
             synced = true;

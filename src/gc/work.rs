@@ -79,8 +79,6 @@ pub enum Work {
         unblock: bool,
         /// Owners that wait for its end. Until it has its answer they go on waiting.
         because: Vec<NodeId>,
-        /// For the log.
-        why: &'static str,
     },
     /// Take this finalizer off.
     Finish {

@@ -6,7 +6,7 @@ use pod_teardown::{
     api::MetadataClient,
     cli::UnsyncedFlag,
     config::read_kubeconfig,
-    gc::{collect::collect, core::Shared, counts::Counts, report::WorkReport},
+    gc::{collect::collect, counts::Counts, report::WorkReport, shared::Shared},
     node::effects::Effects,
 };
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ impl Cluster {
 
     /// Why not every kind can be seen.
     pub fn unsynced(&self) -> Option<String> {
-        self.shared().lock().unsynced_because(Instant::now())
+        self.shared().lock().sight.unsynced_because(Instant::now())
     }
 
     /// Trouble for requests of the collector.

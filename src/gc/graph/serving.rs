@@ -39,7 +39,9 @@ impl Graph {
             self.links.node_mut(id).state.set(State::UNSEEN, true);
         }
         for id in lost {
-            let Node { uid, version, state, .. } = *self.links.node(id);
+            let Node {
+                uid, version, state, ..
+            } = *self.links.node(id);
             if state.orphans() {
                 self.remember(uid, version);
             }

@@ -4,9 +4,9 @@ use super::*;
 use crate::{
     cli::UnsyncedFlag,
     gc::{
-        core::Shared,
         graph::{Hint, Observed, Reference},
         kinds::{Resource, Scope},
+        shared::Shared,
     },
 };
 
@@ -48,7 +48,7 @@ impl World {
     fn new() -> Self {
         let shared = Shared::new(UnsyncedFlag::Hold);
         shared.with(|core| {
-            core.set_undiscovered(None);
+            core.sight.set_undiscovered(None);
             for (group, kind, plural) in KINDS {
                 let id = core.graph.kinds.id(group, kind).unwrap();
                 let resource = Resource {
@@ -227,9 +227,10 @@ fn the_last_failure_is_told_with_the_tries_and_among_many_it_is_one_that_fails()
 fn a_finalizer_that_stays_for_a_kind_that_cannot_be_seen_names_it() {
     let mut world = World::new();
     world.is("ReplicaSet", "last", "foreground", vec![]);
-    world
-        .shared
-        .with(|core| core.set_undiscovered(Some("the kinds of metrics.k8s.io are not known: 503".to_owned())));
+    world.shared.with(|core| {
+        core.sight
+            .set_undiscovered(Some("the kinds of metrics.k8s.io are not known: 503".to_owned()));
+    });
     let (_, end, text) = world.why("replicaset/last");
     assert!(
         text.contains("metrics.k8s.io") && end.contains("until every kind can be seen"),

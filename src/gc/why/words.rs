@@ -47,7 +47,7 @@ impl Words<'_> {
         let owners = graph.owners(id).filter(|link| link.node != id).take(SHOWN);
         says.extend(owners.map(|link| self.owner(link.node)));
         if let Step::FinishForeground | Step::FinishOrphan = decide(graph, id)
-            && let Some(why) = self.core.held(self.now)
+            && let Some(why) = self.core.sight.held(self.now)
         {
             says.push(format!(
                 "its finalizer stays while {why}: objects of that kind may name it (--gc-unsynced)"
@@ -138,7 +138,7 @@ impl Words<'_> {
             Step::Impossible(_) => "it is kept until the reference is taken out of it: an object without a namespace \
                 cannot be owned by one in a namespace"
                 .to_owned(),
-            Step::FinishForeground | Step::FinishOrphan if self.core.held(self.now).is_some() => {
+            Step::FinishForeground | Step::FinishOrphan if self.core.sight.held(self.now).is_some() => {
                 "its finalizer stays until every kind can be seen".to_owned()
             }
             Step::Wait => "it waits for its dependents".to_owned(),

@@ -11,11 +11,12 @@ use tokio::{sync::watch, time::Instant};
 use super::{error, json_answer};
 use crate::{
     gc::{
-        core::{Core, Shared},
+        core::Core,
         counts::SharedPast,
         graph::Graph,
         picture::Picture,
         report::WorkReport,
+        shared::Shared,
         why::{ObjectName, Why},
     },
     ops::{gc_status::GcReport, status::CollectorReport},
@@ -46,7 +47,7 @@ impl GcAnswers {
     /// What `status` says of the collector.
     pub(super) fn in_short(&self) -> CollectorReport {
         let current = self.current.borrow().clone();
-        let unsynced = current.map(|shared| shared.lock().unsynced_because(Instant::now()));
+        let unsynced = current.map(|shared| shared.lock().sight.unsynced_because(Instant::now()));
         CollectorReport {
             stands_by: self.turns.view().stands_by,
             not_synced: match unsynced {

@@ -1,0 +1,104 @@
+//! Which kinds can be seen, and what rests on all of them as long as one cannot.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+use super::kinds::{KindId, Resource};
+use crate::cli::UnsyncedFlag;
+
+/// A kind whose watch is broken for so long may hold objects that nobody has heard of.
+const STALE: Duration = Duration::from_secs(30);
+/// For so long nothing that rests on all kinds is done while one of them cannot be seen; then the operator's word counts.
+const UNSYNCED: Duration = Duration::from_secs(300);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Sight {
+    /// The kinds that are watched.
+    pub watched: BTreeMap<KindId, Watched>,
+    /// Why there may be kinds that nobody knows of, and since when; nothing if discovery told all.
+    undiscovered: Option<(String, Instant)>,
+    unsynced: UnsyncedFlag,
+}
+
+/// Where the watch of a kind stands.
+#[derive(Debug)]
+pub struct Watched {
+    /// Where it is served.
+    pub resource: Resource,
+    /// Since when it is to be watched there.
+    pub begun: Instant,
+    /// Its first list is complete.
+    pub synced: bool,
+    /// The highest resourceVersion that it told.
+    pub progress: u64,
+    /// When it last told anything.
+    pub told: Option<Instant>,
+    /// What it fails by, and since when.
+    pub trouble: Option<(String, Instant)>,
+}
+
+// === impl Sight ===
+
+impl Sight {
+    /// Nothing can be seen yet.
+    pub fn new(unsynced: UnsyncedFlag) -> Self {
+        Self {
+            watched: BTreeMap::new(),
+            undiscovered: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
+            unsynced,
+        }
+    }
+
+    /// Why what rests on all kinds cannot be done now.
+    pub fn held(&self, now: Instant) -> Option<String> {
+        let why = self.unsynced_because(now)?;
+        let unseen = self.watched.values().filter_map(|it| it.unseen_since(now));
+        let undiscovered = self.undiscovered.as_ref().map(|(_, since)| *since);
+        // Of each kind it is waited for: the last one counts.
+        let last = unseen.chain(undiscovered).max();
+        let is_over = last.is_some_and(|last| now >= last + UNSYNCED);
+        (self.unsynced == UnsyncedFlag::Hold || !is_over).then_some(why)
+    }
+
+    /// There may be kinds that nobody knows of, because of this; nothing if discovery told all.
+    pub fn set_undiscovered(&mut self, why: Option<String>) {
+        let since = self.undiscovered.take().map_or_else(Instant::now, |(_, since)| since);
+        self.undiscovered = why.map(|why| (why, since));
+    }
+
+    /// Whether there may be kinds that nobody knows of.
+    pub fn is_undiscovered(&self) -> bool {
+        self.undiscovered.is_some()
+    }
+
+    /// Which kinds may hold objects that nobody has heard of.
+    pub fn unsynced_because(&self, now: Instant) -> Option<String> {
+        let unseen = self.watched.values().filter(|it| it.unseen_since(now).is_some());
+        let names: Vec<String> = unseen
+            .map(|it| match &it.trouble {
+                Some((trouble, _)) => format!("{} ({trouble})", it.resource.plural),
+                None => it.resource.plural.clone(),
+            })
+            .collect();
+        match (&self.undiscovered, names.is_empty()) {
+            (None, true) => None,
+            (Some((why, _)), true) => Some(why.clone()),
+            (_, false) => Some(format!("not every kind can be seen: {}", names.join(", "))),
+        }
+    }
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// Since when it may hold objects that nobody has heard of; nothing if it does not.
+    fn unseen_since(&self, now: Instant) -> Option<Instant> {
+        if !self.synced {
+            return Some(self.begun);
+        }
+        let (_, since) = self.trouble.as_ref()?;
+        (now >= *since + STALE).then_some(*since)
+    }
+}
