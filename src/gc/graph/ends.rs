@@ -11,13 +11,12 @@ impl Graph {
         let uid = self.odd.uid(uid);
         self.round(kind);
         self.lone[kind.place()].remove(&self.hasher, uid);
-        self.nowhere(uid);
-    }
-
-    /// A UID is never given twice: once it is gone, it is nowhere.
-    pub(super) fn nowhere(&mut self, uid: Uid) {
+        // It is nowhere then: a UID is never given twice. Of what is said to be of another kind only that one's monitor tells;
+        // there are servers that show one object as two kinds, and one of them only to some.
         for id in self.links.with_uid(uid) {
-            self.absent(id);
+            if self.links.node(id).kind == kind {
+                self.absent(id);
+            }
         }
     }
 

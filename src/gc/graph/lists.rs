@@ -56,9 +56,8 @@ impl Graph {
                 self.hints.push(Hint::Ask(id));
             }
         }
-        for uid in self.lone[kind.place()].sweep(mark) {
-            self.nowhere(uid);
-        }
+        // Nodes that name their UIDs elsewhere learn nothing by it: an answer may have shown them that is younger than the list.
+        self.lone[kind.place()].sweep(mark);
     }
 
     /// The round of lists of a kind; from then on there is a place for it in the tables of kinds.

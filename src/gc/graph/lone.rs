@@ -75,12 +75,10 @@ impl Lone {
         }
     }
 
-    /// Takes away all that were not seen in this round; returns them in an order that is the same each time.
-    pub fn sweep(&mut self, round: bool) -> Vec<Uid> {
-        let gone = |entry: &mut Entry| (u32::from_ne_bytes(entry.stamp) & 1 == 1) != round;
-        let mut gone: Vec<Uid> = self.table.extract_if(gone).map(|entry| entry.uid).collect();
-        gone.sort_unstable();
-        gone
+    /// Takes away all that were not seen in this round.
+    pub fn sweep(&mut self, round: bool) {
+        self.table
+            .retain(|entry| (u32::from_ne_bytes(entry.stamp) & 1 == 1) == round);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     cases::{APPLE, BIRCH, adopt, apple, family, names, settled},
     collector::Collector,
-    world::{World, to, uid},
+    world::{UNSERVED, World, to, uid},
 };
 use crate::gc::{
     decide::{
@@ -198,6 +198,34 @@ fn what_only_an_answer_shows_has_to_be_shown_by_the_list_that_is_under_way() {
         graph.end_list(apples);
         assert!(graph.is_in_question(one));
     }
+}
+
+#[test]
+fn a_list_that_is_older_than_an_answer_proves_no_end_to_those_who_name_it_as_another_kind() {
+    let (mut graph, apples) = orchard();
+    let birches = graph.kinds.id("", BIRCH).unwrap();
+    graph.observe(birches, &fruit(2, 2, &[1]));
+    graph.begin_list(apples);
+    let one = node(&graph, 1);
+    assert_eq!(graph.answered(one, &fruit(1, 5, &[]), 0), Answer::Taken);
+    let mut renamed = fruit(2, 6, &[1]);
+    renamed.owners[0].kind = UNSERVED.into();
+    graph.observe(birches, &renamed);
+    graph.end_list(apples);
+    assert!(matches!(decide(&graph, node(&graph, 2)), Step::Unserved(_)));
+}
+
+#[test]
+fn the_end_of_one_kind_is_not_that_of_another_kind_shown_with_the_same_uid() {
+    let (mut graph, apples) = orchard();
+    let birches = graph.kinds.id("", BIRCH).unwrap();
+    graph.observe(apples, &fruit(1, 1, &[]));
+    graph.observe(apples, &fruit(2, 2, &[1]));
+    graph.observe(birches, &fruit(1, 1, &[]));
+    graph.vanished(birches, &uid(1));
+    assert_eq!(decide(&graph, node(&graph, 2)), Step::Nothing);
+    graph.vanished(apples, &uid(1));
+    assert!(matches!(decide(&graph, node(&graph, 2)), Step::Delete { .. }));
 }
 
 #[test]
