@@ -36,14 +36,13 @@ impl Graph {
         };
         let unknown: Vec<Hint> = changed.added.iter().copied().filter(is_new).map(Hint::Ask).collect();
         self.hints.extend(unknown);
-        if !changed.added.is_empty() || !changed.released.is_empty() {
-            let decides = |link: &Link| {
-                let state = self.links.node(link.node).state;
-                state.has(State::ABSENT) || state.waits() || state.releases() || self.is_nowhere(link.node)
-            };
-            if links.iter().any(decides) {
-                self.hints.push(Hint::Decide(id));
-            }
+        // Also where nothing changed: it may have been released and have named its owners again meanwhile.
+        let decides = |link: &Link| {
+            let state = self.links.node(link.node).state;
+            state.has(State::ABSENT) || state.waits() || state.releases() || self.is_nowhere(link.node)
+        };
+        if links.iter().any(decides) {
+            self.hints.push(Hint::Decide(id));
         }
         self.release(changed.released);
     }

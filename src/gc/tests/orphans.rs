@@ -55,6 +55,17 @@ fn an_owner_that_orphans_waits_for_its_dependents_to_be_released() {
 }
 
 #[test]
+fn a_dependent_that_was_released_and_names_its_owner_again_is_released_again() {
+    let (mut graph, apples) = orchard();
+    graph.observe(apples, &orphaning(1, 1));
+    graph.observe(apples, &fruit(2, 2, &[1]));
+    graph.hints();
+    // Between these two states it named nobody, which a list does not tell.
+    graph.observe(apples, &fruit(2, 4, &[1]));
+    assert_eq!(graph.hints(), [Hint::Decide(node(&graph, 2))]);
+}
+
+#[test]
 fn orphans_are_released_whatever_their_other_owners_are() {
     let mut world = family(&[("a", &[]), ("b", &["a"])]);
     let mut unserved = to(&world, APPLE, "n1", "a", true);
