@@ -11,7 +11,7 @@ use testbed::{
 
 use crate::{
     agent::{Agent, account},
-    scene::{LIMIT, Like, eventually, found, in_namespace, owned, plain, to},
+    scene::{LIMIT, Like, delete, eventually, found, gone, in_namespace, owned, plain, to},
 };
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -54,19 +54,8 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
     let agent = Agent::start(&account(&plane).await?, "always")?;
     let maps = in_namespace(MAPS, "default");
     let path = |name: &str| format!("{maps}/{name}");
-    let gone = async |name: &str| {
-        eventually(LIMIT, &format!("{name} to be gone"), async || {
-            Ok(found(&admin, &path(name)).await?.is_none().then_some(()))
-        })
-        .await
-    };
     let create =
         async |name: &str, like: Like| -> Result<Value> { Ok(admin.create(&maps, &plain(name, &like)).await?.ok()?) };
-    let delete = async |name: &str, policy: &str| -> Result<()> {
-        let options = json!({"propagationPolicy": policy});
-        admin.delete(&path(name), Some(&options)).await?.ok()?;
-        Ok(())
-    };
     let held = async {
         let unsynced = agent.until(LIMIT, "the kind to be named", |status| {
             let kinds = status["work"]["kinds"].as_array();
@@ -79,13 +68,13 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
 
         let owner = create("background", Like::default()).await?;
         create("of-background", owned([to(&owner, true)])).await?;
-        delete("background", "Background").await?;
-        gone("of-background").await?;
+        delete(&admin, &path("background"), "Background").await?;
+        gone(&admin, &path("of-background")).await?;
 
         let owner = create("foreground", Like::default()).await?;
         create("of-foreground", owned([to(&owner, true)])).await?;
-        delete("foreground", "Foreground").await?;
-        gone("of-foreground").await?;
+        delete(&admin, &path("foreground"), "Foreground").await?;
+        gone(&admin, &path("of-foreground")).await?;
         agent
             .until(LIMIT, "the foreground deletion to wait", |status| {
                 status["work"]["deletions"][0]["dependents"] == 0
@@ -100,7 +89,7 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
         let none = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
         let definition = format!("{DEFINITIONS}/things.{GROUP}");
         admin.patch(&definition, Patch::Merge, &none).await?.ok()?;
-        gone("foreground").await?;
+        gone(&admin, &path("foreground")).await?;
         agent
             .until(LIMIT, "everything to be seen", |status| status["synced"] == true)
             .await

@@ -3,12 +3,11 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::discovery::AGGREGATED;
 use super::scene::{Scene, names, next, nothing_more, refuses, uid, until};
 use super::things::{DEFINITIONS, Things};
+use crate::family::HELD;
 use crate::rest::{Answer, EventType::Deleted, Patch};
-
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-const HELD: &str = "example.test/held";
 
 fn is_missing_route(answer: &Answer) {
     assert_eq!(answer.code(), 404, "{}", answer.body);
@@ -48,7 +47,7 @@ pub(super) async fn all_at_once_its_kind_is_named_with_group_and_version(s: &Sce
     let things = Things::define(s, false, &["v1", "v2beta1"], Value::Null).await?;
     let mut found = Value::Null;
     until(async || {
-        let all = things.get("/apis", AGGREGATED).await?.ok()?;
+        let all = s.get_as("/apis", AGGREGATED).await?.ok()?;
         let groups = all["items"].as_array().cloned().unwrap_or_default();
         let group = groups
             .into_iter()

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::scene::{Scene, until};
-use crate::rest::{Answer, Patch};
+use crate::rest::Patch;
 
 /// The path of all definitions.
 pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -99,10 +99,6 @@ impl<'s> Things<'s> {
 
     pub(super) async fn create_with(&self, thing: Value) -> Result<Value> {
         Ok(self.s.admin.create(&self.all("v1"), &thing).await?.ok()?)
-    }
-
-    pub(super) async fn get(&self, path: &str, accept: &'static str) -> Result<Answer> {
-        self.s.get_as(path, accept).await
     }
 
     /// Waits until a path is answered with this code. The real server takes a moment to follow a definition.
