@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use testbed::{
     proto::{self, PartialObjectMetadata, PartialObjectMetadataList},
     rest::{Client, Patch},
+    things::{DEFINITIONS, definition},
 };
 
 use crate::scene::{LIMIT, Like, Scene, delete, eventually, found, gone, in_namespace, owned, owners_of, to};
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const MAPS: &str = "configmaps/v1";
 const LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const EVENTS: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
@@ -42,19 +42,7 @@ impl Things {
     }
 
     async fn define_again(&self, admin: &Client) -> Result<()> {
-        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        let version = |name: &&str| {
-            let is_first = Some(name) == self.versions.first();
-            json!({"name": name, "served": true, "storage": is_first, "schema": {"openAPIV3Schema": schema}})
-        };
-        let versions: Vec<Value> = self.versions.iter().map(version).collect();
-        let definition = json!({
-            "metadata": {"name": format!("things.{}", self.group)},
-            "spec": {
-                "group": self.group, "scope": if self.namespaced { "Namespaced" } else { "Cluster" },
-                "names": {"plural": "things", "singular": "thing", "kind": "Thing"}, "versions": versions,
-            },
-        });
+        let definition = definition(&self.group, self.namespaced, self.versions);
         admin.create(DEFINITIONS, &definition).await?.ok()?;
         for version in self.versions {
             self.answers(admin, version, 200).await?;

@@ -7,6 +7,7 @@ use testbed::{
     api::ApiServer as _,
     control_plane::ControlPlane,
     rest::{Client, Patch},
+    things::{DEFINITIONS, definition},
 };
 
 use crate::{
@@ -14,24 +15,14 @@ use crate::{
     scene::{LIMIT, Like, delete, eventually, found, gone, in_namespace, owned, plain, to},
 };
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GROUP: &str = "unlisted.test";
 const MAPS: &str = "configmaps/v1";
 
 /// Stored as v1, preferred as v2, and nobody converts from one to the other.
 async fn define(admin: &Client) -> Result<()> {
-    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": schema}});
     let nobody = json!({"clientConfig": {"url": "https://127.0.0.1:1/convert"}, "conversionReviewVersions": ["v1"]});
-    let definition = json!({
-        "metadata": {"name": format!("things.{GROUP}")},
-        "spec": {
-            "group": GROUP, "scope": "Namespaced",
-            "names": {"plural": "things", "singular": "thing", "kind": "Thing"},
-            "versions": [version("v1", true), version("v2", false)],
-            "conversion": {"strategy": "Webhook", "webhook": nobody},
-        },
-    });
+    let mut definition = definition(GROUP, true, &["v1", "v2"]);
+    definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": nobody});
     admin.create(DEFINITIONS, &definition).await?.ok()?;
     let things = in_namespace(&format!("things.{GROUP}/v1"), "default");
     let thing = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Thing", "metadata": {"name": "one"}});

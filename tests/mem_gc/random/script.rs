@@ -7,6 +7,7 @@ use testbed::{
     apiserver::faults::{Action, Fault},
     dice::Dice,
     rest::Patch,
+    things::DEFINITIONS,
 };
 
 use super::judge::KINDS;
@@ -185,8 +186,8 @@ impl Script {
                 self.is_beta_served = !self.is_beta_served;
                 let patch =
                     json!([{ "op": "replace", "path": "/spec/versions/1/served", "value": self.is_beta_served }]);
-                let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.a.test";
-                let patched = cluster.admin.patch(definition, Patch::Json, &patch).await;
+                let definition = format!("{DEFINITIONS}/things.a.test");
+                let patched = cluster.admin.patch(&definition, Patch::Json, &patch).await;
                 patched.unwrap().ok().unwrap();
                 return;
             }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// A finalizer that nobody takes off by itself.
+/// A finalizer that no controller takes off.
 pub const HELD: &str = "example.test/held";
 
 /// An object's references, and its finalizers.

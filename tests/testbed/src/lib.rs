@@ -23,4 +23,5 @@ pub mod rest;
 pub mod scripted_cri;
 pub mod stage;
 pub mod straight;
+pub mod things;
 pub mod wait;

@@ -87,7 +87,7 @@ impl Collector {
 
 impl Agent {
     /// Starts it and waits until it has seen everything.
-    pub async fn start(binary: &Path, access: &Access) -> Result<Self> {
+    async fn start(binary: &Path, access: &Access) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory for the agent")?;
         let mut agent = Self {
             process: AgentProcess::spawn_collector(binary, directory.path(), access, "always")?,
