@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer},
+    family::to,
     rest::Client,
 };
 
@@ -33,15 +34,7 @@ fn collecting(api: &MemApiServer) -> (Flags, String) {
 }
 
 async fn map(admin: &Client, name: &str, finalizers: &[&str], owner: Option<&Value>) -> Value {
-    let owners: Vec<Value> = owner
-        .iter()
-        .map(|owner| {
-            json!({
-                "apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"],
-                "uid": owner["metadata"]["uid"], "blockOwnerDeletion": true,
-            })
-        })
-        .collect();
+    let owners: Vec<Value> = owner.iter().map(|owner| to(owner, true)).collect();
     let metadata = json!({ "name": name, "finalizers": finalizers, "ownerReferences": owners });
     let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata });
     admin.create(MAPS, &object).await.unwrap().ok().unwrap()

@@ -1,6 +1,6 @@
 //! The agent's binary, under the account that `deploy/gc-rbac.yaml` makes and with no other rights.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -51,15 +51,8 @@ impl Agent {
     /// Starts it with this `--gc`, and waits for nothing.
     pub fn start(access: &Access, gc: &str) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory for the agent")?;
-        let kubeconfig = directory.path().join("kubeconfig");
-        fs::write(&kubeconfig, access.kubeconfig()).context("write the agent's kubeconfig")?;
-        let process = AgentProcess::launch(Path::new(BINARY), directory.path(), |command| {
-            command
-                .args(["--pods", "never", "--gc", gc, "--gc-kubeconfig"])
-                .arg(&kubeconfig);
-        })?;
         Ok(Self {
-            process,
+            process: AgentProcess::spawn_collector(Path::new(BINARY), directory.path(), access, gc)?,
             _directory: directory,
         })
     }
@@ -82,7 +75,6 @@ impl Agent {
 
     /// Waits until its status is as wanted; it does not answer before it listens.
     pub async fn until(&self, limit: Duration, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
-        let mut last = Value::Null;
         let seen = eventually(limit, what, async || {
             let Ok(status) = self.status().await else {
                 return Ok(None);
@@ -92,9 +84,7 @@ impl Agent {
         match seen.await {
             Ok(status) => Ok(status),
             Err(error) => {
-                if let Ok(status) = self.status().await {
-                    last = status;
-                }
+                let last = self.status().await.unwrap_or_default();
                 bail!("{error:#}; it says {}", last["turn"])
             }
         }
@@ -115,8 +105,7 @@ impl Agent {
 
     /// What is done while it works; if it fails, the end of its log is told with it.
     pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        work.await
-            .with_context(|| format!("the agent's log ends with:\n{}", self.process.log_tail()))
+        self.process.during(work).await
     }
 
     /// Tells it to end, which it has to do well.

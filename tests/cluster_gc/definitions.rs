@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use testbed::{
     proto::{self, PartialObjectMetadata, PartialObjectMetadataList},
     rest::{Client, Patch},
+    things::{DEFINITIONS, definition},
 };
 
-use crate::scene::{LIMIT, Like, Scene, eventually, found, in_namespace, owned, owners_of, to};
+use crate::scene::{LIMIT, Like, Scene, delete, eventually, found, gone, in_namespace, owned, owners_of, to};
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const MAPS: &str = "configmaps/v1";
 const LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const EVENTS: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
@@ -42,19 +42,7 @@ impl Things {
     }
 
     async fn define_again(&self, admin: &Client) -> Result<()> {
-        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        let version = |name: &&str| {
-            let is_first = Some(name) == self.versions.first();
-            json!({"name": name, "served": true, "storage": is_first, "schema": {"openAPIV3Schema": schema}})
-        };
-        let versions: Vec<Value> = self.versions.iter().map(version).collect();
-        let definition = json!({
-            "metadata": {"name": format!("things.{}", self.group)},
-            "spec": {
-                "group": self.group, "scope": if self.namespaced { "Namespaced" } else { "Cluster" },
-                "names": {"plural": "things", "singular": "thing", "kind": "Thing"}, "versions": versions,
-            },
-        });
+        let definition = definition(&self.group, self.namespaced, self.versions);
         admin.create(DEFINITIONS, &definition).await?.ok()?;
         for version in self.versions {
             self.answers(admin, version, 200).await?;
@@ -93,10 +81,7 @@ impl Things {
     }
 
     async fn delete(&self, s: &Scene, name: &str, policy: &str) -> Result<()> {
-        let options = json!({"propagationPolicy": policy});
-        let path = format!("{}/{name}", self.all(&s.namespace));
-        s.admin().delete(&path, Some(&options)).await?.ok()?;
-        Ok(())
+        delete(s.admin(), &format!("{}/{name}", self.all(&s.namespace)), policy).await
     }
 }
 
@@ -122,10 +107,7 @@ pub async fn a_dependent_that_names_a_version_no_longer_served_stays_while_its_o
     things.delete(s, "owner", "Foreground").await?;
     s.gone(MAPS, "before").await?;
     s.gone(MAPS, "after").await?;
-    eventually(LIMIT, "the owner to be gone", async || {
-        Ok(things.get(s, "owner").await?.is_none().then_some(()))
-    })
-    .await
+    gone(s.admin(), &format!("{}/owner", things.all(&s.namespace))).await
 }
 
 /// TestCRDDeletionCascading, twice with the same definition.
@@ -151,13 +133,9 @@ pub async fn with_a_definition_its_instances_and_their_dependents_go_each_time(s
         })
         .await?;
         s.stays(MAPS, "child").await?;
-        let options = json!({"propagationPolicy": "Background"});
-        s.admin().delete(&things.definition(), Some(&options)).await?.ok()?;
+        delete(s.admin(), &things.definition(), "Background").await?;
         s.gone(MAPS, "child").await?;
-        eventually(LIMIT, "the definition to be gone", async || {
-            Ok(found(s.admin(), &things.definition()).await?.is_none().then_some(()))
-        })
-        .await?;
+        gone(s.admin(), &things.definition()).await?;
     }
     Ok(())
 }

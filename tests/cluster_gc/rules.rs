@@ -3,20 +3,15 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::scene::{HELD, LIMIT, Like, Scene, eventually, found, in_namespace, owned, owners_of, plain, to};
+use crate::scene::{
+    HELD, LIMIT, Like, Scene, delete, eventually, found, gone, held, in_namespace, owned, owners_of, plain, to,
+};
 
 const MAPS: &str = "configmaps/v1";
 const SECRETS: &str = "secrets/v1";
 const ROLES: &str = "clusterroles.rbac.authorization.k8s.io/v1";
 const CONTROLLERS: &str = "replicationcontrollers/v1";
 const MISPLACED: &str = "OwnerRefInvalidNamespace";
-
-fn held(owners: impl IntoIterator<Item = Value>) -> Like {
-    Like {
-        finalizers: vec![HELD],
-        ..owned(owners)
-    }
-}
 
 fn role(name: &str, s: &Scene) -> String {
     format!("{}/{name}", in_namespace(ROLES, "")).replace("NAME", &s.namespace)
@@ -63,11 +58,7 @@ pub async fn an_owner_of_another_namespace_is_absent_and_told_of_in_an_event(s: 
     );
     ensure!(event["message"] == message && event["type"] == "Warning", "{event}");
     ensure!(event["involvedObject"]["kind"] == "Secret", "{event}");
-    eventually(LIMIT, "the bad one to be gone", async || {
-        let bad = found(s.admin(), &format!("{secrets}/bad")).await?;
-        Ok(bad.is_none().then_some(()))
-    })
-    .await?;
+    gone(s.admin(), &format!("{secrets}/bad")).await?;
     let stays = s.stays(SECRETS, "good").await?;
     ensure!(
         stays["metadata"]["resourceVersion"] == good["metadata"]["resourceVersion"],
@@ -110,8 +101,7 @@ pub async fn cluster_scoped_owners_have_dependents_in_all_namespaces(s: &Scene) 
             children.push(format!("{secrets}/{name}"));
         }
         let path = role("NAME-owner", s);
-        let options = json!({"propagationPolicy": policy});
-        s.admin().delete(&path, Some(&options)).await?.ok()?;
+        delete(s.admin(), &path, policy).await?;
         for path in [&[path], children.as_slice()].concat() {
             eventually(LIMIT, &format!("{path} to be as it should, {policy}"), async || {
                 let object = found(s.admin(), &path).await?;

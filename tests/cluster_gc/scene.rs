@@ -5,69 +5,20 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use testbed::rest::{Client, Patch};
-use tokio::time;
+pub use testbed::{
+    family::{HELD, Like, held, owned, owners_of, to},
+    wait::eventually,
+};
 
 use crate::house::House;
 
 /// How long anything may take on a busy machine; new kinds are heard of within 30 s.
 pub const LIMIT: Duration = Duration::from_secs(120);
-const POLL: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
 pub struct Scene {
     pub house: Arc<House>,
     pub namespace: String,
-}
-
-/// An object's references, and its finalizers.
-#[derive(Default)]
-pub struct Like {
-    pub owners: Vec<Value>,
-    pub finalizers: Vec<&'static str>,
-}
-
-/// A finalizer that nobody takes off.
-pub const HELD: &str = "example.test/held";
-
-/// Looks until there is something to see.
-pub async fn eventually<T>(limit: Duration, what: &str, look: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
-    let seen = async {
-        loop {
-            if let Some(seen) = look().await? {
-                return Ok(seen);
-            }
-            time::sleep(POLL).await;
-        }
-    };
-    time::timeout(limit, seen)
-        .await
-        .with_context(|| format!("waited {limit:?} for {what}"))?
-}
-
-/// A reference to an object as it was returned.
-pub fn to(owner: &Value, blocking: bool) -> Value {
-    json!({
-        "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"], "blockOwnerDeletion": blocking,
-    })
-}
-
-/// No finalizers, and these owners.
-pub fn owned(owners: impl IntoIterator<Item = Value>) -> Like {
-    Like {
-        owners: owners.into_iter().collect(),
-        finalizers: Vec::new(),
-    }
-}
-
-/// Names of the owners that an object names.
-pub fn owners_of(object: &Value) -> Vec<&str> {
-    let owners = object["metadata"]["ownerReferences"].as_array();
-    owners
-        .into_iter()
-        .flatten()
-        .filter_map(|owner| owner["name"].as_str())
-        .collect()
 }
 
 // === impl Scene ===
@@ -124,21 +75,11 @@ impl Scene {
 
     /// Deletes with a policy, or without a word about it.
     pub async fn delete(&self, resource: &str, name: &str, policy: &str) -> Result<()> {
-        let options = match policy {
-            "" => json!({}),
-            policy => json!({"propagationPolicy": policy}),
-        };
-        let path = format!("{}/{name}", self.path(resource));
-        self.admin().delete(&path, Some(&options)).await?.ok()?;
-        Ok(())
+        delete(self.admin(), &format!("{}/{name}", self.path(resource)), policy).await
     }
 
     pub async fn gone(&self, resource: &str, name: &str) -> Result<()> {
-        let what = format!("{resource} {name} to be gone");
-        eventually(LIMIT, &what, async || {
-            Ok(self.get(resource, name).await?.is_none().then_some(()))
-        })
-        .await
+        gone(self.admin(), &format!("{}/{name}", self.path(resource))).await
     }
 
     /// Objects of a resource; of maps, those that a claim made.
@@ -227,4 +168,22 @@ pub async fn found(admin: &Client, path: &str) -> Result<Option<Value>> {
         return Ok(None);
     }
     Ok(Some(answer.ok()?))
+}
+
+/// Deletes with a policy, or without a word about it.
+pub async fn delete(admin: &Client, path: &str, policy: &str) -> Result<()> {
+    let options = match policy {
+        "" => json!({}),
+        policy => json!({"propagationPolicy": policy}),
+    };
+    admin.delete(path, Some(&options)).await?.ok()?;
+    Ok(())
+}
+
+/// Waits until nothing stands there.
+pub async fn gone(admin: &Client, path: &str) -> Result<()> {
+    eventually(LIMIT, &format!("{path} to be gone"), async || {
+        Ok(found(admin, path).await?.is_none().then_some(()))
+    })
+    .await
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use testbed::{
     api::ApiServer as _,
     control_plane::{ControlPlane, ControllerManager, Settings},
@@ -13,7 +13,7 @@ use testbed::{
 
 use crate::{
     agent::{Agent, account},
-    scene::{LIMIT, eventually, found, in_namespace, owned, plain, to},
+    scene::{delete, gone, in_namespace, owned, plain, to},
 };
 
 /// Its Lease has to rest for 45 s, a canary has to survive 30 s, and one that did not is followed after 60 s.
@@ -29,16 +29,9 @@ async fn collected(admin: &Client, name: &str) -> Result<()> {
         .create(&maps, &plain(&child, &owned([to(&owner, true)])))
         .await?
         .ok()?;
-    let options = json!({"propagationPolicy": "Foreground"});
-    admin.delete(&format!("{maps}/{name}"), Some(&options)).await?.ok()?;
-    for name in [name, &child] {
-        eventually(LIMIT, &format!("{name} to be gone"), async || {
-            let it = found(admin, &format!("{maps}/{name}")).await?;
-            Ok(it.is_none().then_some(()))
-        })
-        .await?;
-    }
-    Ok(())
+    delete(admin, &format!("{maps}/{name}"), "Foreground").await?;
+    gone(admin, &format!("{maps}/{name}")).await?;
+    gone(admin, &format!("{maps}/{child}")).await
 }
 
 fn stands_by(status: &Value, because: &str) -> bool {

@@ -7,31 +7,22 @@ use testbed::{
     api::ApiServer as _,
     control_plane::ControlPlane,
     rest::{Client, Patch},
+    things::{DEFINITIONS, definition},
 };
 
 use crate::{
     agent::{Agent, account},
-    scene::{LIMIT, Like, eventually, found, in_namespace, owned, plain, to},
+    scene::{LIMIT, Like, delete, eventually, found, gone, in_namespace, owned, plain, to},
 };
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GROUP: &str = "unlisted.test";
 const MAPS: &str = "configmaps/v1";
 
 /// Stored as v1, preferred as v2, and nobody converts from one to the other.
 async fn define(admin: &Client) -> Result<()> {
-    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": schema}});
     let nobody = json!({"clientConfig": {"url": "https://127.0.0.1:1/convert"}, "conversionReviewVersions": ["v1"]});
-    let definition = json!({
-        "metadata": {"name": format!("things.{GROUP}")},
-        "spec": {
-            "group": GROUP, "scope": "Namespaced",
-            "names": {"plural": "things", "singular": "thing", "kind": "Thing"},
-            "versions": [version("v1", true), version("v2", false)],
-            "conversion": {"strategy": "Webhook", "webhook": nobody},
-        },
-    });
+    let mut definition = definition(GROUP, true, &["v1", "v2"]);
+    definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": nobody});
     admin.create(DEFINITIONS, &definition).await?.ok()?;
     let things = in_namespace(&format!("things.{GROUP}/v1"), "default");
     let thing = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Thing", "metadata": {"name": "one"}});
@@ -54,19 +45,8 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
     let agent = Agent::start(&account(&plane).await?, "always")?;
     let maps = in_namespace(MAPS, "default");
     let path = |name: &str| format!("{maps}/{name}");
-    let gone = async |name: &str| {
-        eventually(LIMIT, &format!("{name} to be gone"), async || {
-            Ok(found(&admin, &path(name)).await?.is_none().then_some(()))
-        })
-        .await
-    };
     let create =
         async |name: &str, like: Like| -> Result<Value> { Ok(admin.create(&maps, &plain(name, &like)).await?.ok()?) };
-    let delete = async |name: &str, policy: &str| -> Result<()> {
-        let options = json!({"propagationPolicy": policy});
-        admin.delete(&path(name), Some(&options)).await?.ok()?;
-        Ok(())
-    };
     let held = async {
         let unsynced = agent.until(LIMIT, "the kind to be named", |status| {
             let kinds = status["work"]["kinds"].as_array();
@@ -79,13 +59,13 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
 
         let owner = create("background", Like::default()).await?;
         create("of-background", owned([to(&owner, true)])).await?;
-        delete("background", "Background").await?;
-        gone("of-background").await?;
+        delete(&admin, &path("background"), "Background").await?;
+        gone(&admin, &path("of-background")).await?;
 
         let owner = create("foreground", Like::default()).await?;
         create("of-foreground", owned([to(&owner, true)])).await?;
-        delete("foreground", "Foreground").await?;
-        gone("of-foreground").await?;
+        delete(&admin, &path("foreground"), "Foreground").await?;
+        gone(&admin, &path("of-foreground")).await?;
         agent
             .until(LIMIT, "the foreground deletion to wait", |status| {
                 status["work"]["deletions"][0]["dependents"] == 0
@@ -100,7 +80,7 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
         let none = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
         let definition = format!("{DEFINITIONS}/things.{GROUP}");
         admin.patch(&definition, Patch::Merge, &none).await?.ok()?;
-        gone("foreground").await?;
+        gone(&admin, &path("foreground")).await?;
         agent
             .until(LIMIT, "everything to be seen", |status| status["synced"] == true)
             .await

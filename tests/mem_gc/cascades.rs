@@ -1,11 +1,9 @@
 //! The three policies, from an owner to the last of those that depend on it.
 
-use std::time::Duration;
-
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{Cluster, Like, map_path, owned, to, until};
+use crate::world::{Cluster, Like, held, map_path, never, owned, secs, to, until};
 
 #[tokio::test(start_paused = true)]
 async fn dependents_of_an_owner_that_has_gone_go_too_and_what_depends_on_them() {
@@ -26,8 +24,7 @@ async fn dependents_of_an_owner_that_has_gone_go_too_and_what_depends_on_them() 
 async fn an_object_born_with_an_owner_that_never_was_is_deleted() {
     let mut cluster = Cluster::new().await;
     cluster.start_synced().await;
-    let never = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "never", "uid": "0b9a8230-aace-4480-91d0-db24e46eb609" });
-    cluster.map("child", owned([never])).await;
+    cluster.map("child", owned([never("v1", "ConfigMap", 1)])).await;
     cluster.gone("child").await;
 }
 
@@ -42,9 +39,7 @@ async fn one_that_still_has_an_owner_stays_and_loses_the_reference_to_the_other(
     cluster.start_synced().await;
     cluster.delete(&map_path("one"), "Background").await;
     until("one reference is left", async || {
-        let child = cluster.get(&map_path("child")).await.unwrap();
-        let owners = child["metadata"]["ownerReferences"].as_array().unwrap();
-        owners.len() == 1 && owners[0]["name"] == "two"
+        cluster.owners(&map_path("child")).await == ["two"]
     })
     .await;
 }
@@ -53,11 +48,7 @@ async fn one_that_still_has_an_owner_stays_and_loses_the_reference_to_the_other(
 async fn an_owner_in_foreground_deletion_goes_after_those_that_block_it() {
     let mut cluster = Cluster::new().await;
     let owner = cluster.map("owner", Like::default()).await;
-    let held = Like {
-        owners: vec![to(&owner, true)],
-        finalizers: vec!["example.com/held"],
-    };
-    cluster.map("child", held).await;
+    cluster.map("child", held([to(&owner, true)])).await;
     cluster.map("other", owned([to(&owner, false)])).await;
     cluster.start_synced().await;
     cluster.delete(&map_path("owner"), "Foreground").await;
@@ -67,14 +58,9 @@ async fn an_owner_in_foreground_deletion_goes_after_those_that_block_it() {
         child["metadata"]["deletionTimestamp"].is_string()
     })
     .await;
-    sleep(Duration::from_secs(60)).await;
+    sleep(secs(60)).await;
     assert!(cluster.is_there("owner").await);
-    let none = json!({ "metadata": { "finalizers": null } });
-    let patched = cluster
-        .admin
-        .patch(&map_path("child"), testbed::rest::Patch::Merge, &none)
-        .await;
-    patched.unwrap().ok().unwrap();
+    cluster.change(&map_path("child"), json!({ "finalizers": null })).await;
     cluster.gone("child").await;
     cluster.gone("owner").await;
 }
@@ -89,7 +75,7 @@ async fn dependents_of_an_owner_that_orphans_stay_without_the_reference() {
     cluster.start_synced().await;
     cluster.delete(&map_path("owner"), "Orphan").await;
     cluster.gone("owner").await;
-    sleep(Duration::from_secs(60)).await;
+    sleep(secs(60)).await;
     for number in 0..100 {
         let child = cluster.get(&map_path(&format!("child-{number}"))).await.unwrap();
         assert!(child["metadata"]["ownerReferences"].is_null(), "{child}");
@@ -99,18 +85,7 @@ async fn dependents_of_an_owner_that_orphans_stay_without_the_reference() {
 #[tokio::test(start_paused = true)]
 async fn a_circle_of_blocking_references_goes_as_a_whole() {
     let mut cluster = Cluster::new().await;
-    let mut maps = Vec::new();
-    for name in ["a", "b", "c"] {
-        maps.push(cluster.map(name, Like::default()).await);
-    }
-    for (name, owner) in [("a", &maps[2]), ("b", &maps[0]), ("c", &maps[1])] {
-        let patch = json!({ "metadata": { "ownerReferences": [to(owner, true)] } });
-        let patched = cluster
-            .admin
-            .patch(&map_path(name), testbed::rest::Patch::Merge, &patch)
-            .await;
-        patched.unwrap().ok().unwrap();
-    }
+    cluster.circle().await;
     cluster.start_synced().await;
     cluster.delete(&map_path("a"), "Foreground").await;
     for name in ["a", "b", "c"] {

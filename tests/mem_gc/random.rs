@@ -49,13 +49,12 @@ fn nothing_with_a_living_owner_is_deleted_and_in_the_end_all_is_as_the_rules_ask
 
 async fn play(seed: u64) {
     let mut cluster = Cluster::new().await;
-    let namespace = serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "other" } });
-    cluster.api.insert_raw(namespace).unwrap();
+    cluster.namespace("other");
     Things::define(&cluster, "a.test", true, &["v1", "v1beta1"]).await;
     Things::define(&cluster, "b.test", false, &["v1"]).await;
     let mut script = Script::new(seed);
     let mut judge = Judge::default();
-    if script.one_in(2) {
+    if script.dice.one_in(2) {
         cluster.start_synced().await;
     } else {
         cluster.start().await;
@@ -80,7 +79,7 @@ async fn play(seed: u64) {
         sleep(SETTLED / 20).await;
         judge.look(&cluster);
     }
-    script.let_go(&cluster).await;
+    script::let_go(&cluster).await;
     for _ in 0..20 {
         sleep(SETTLED / 20).await;
         judge.look(&cluster);

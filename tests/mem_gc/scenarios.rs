@@ -5,7 +5,7 @@ use tokio::time::sleep;
 
 use crate::{
     things::Things,
-    world::{Cluster, Like, map_path, never, owned, owners_of, secret_path, secs, to, until},
+    world::{Cluster, Like, held, map_path, never, owned, owners_of, secret_path, secs, to, until},
 };
 
 const CONTROLLERS: &str = "/api/v1/namespaces/default/replicationcontrollers";
@@ -21,13 +21,6 @@ async fn controller(cluster: &Cluster, name: &str, finalizers: &[&str]) -> Value
     });
     let created = cluster.admin.create(CONTROLLERS, &object).await;
     created.unwrap().ok().unwrap()
-}
-
-fn controlled(owner: &Value) -> Value {
-    let mut reference = to(owner, true);
-    reference["apiVersion"] = "v1".into();
-    reference["kind"] = "ReplicationController".into();
-    reference
 }
 
 /// TestStressingCascadingDeletion: owners by how they are born and deleted, and whether their dependents stay.
@@ -49,7 +42,7 @@ async fn fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents_and_no
         let owner = controller(&cluster, &format!("owner-{number}"), finalizers).await;
         for child in 0..3 {
             let name = format!("child-{number}-{child}");
-            cluster.secret(&name, owned([controlled(&owner)])).await;
+            cluster.secret(&name, owned([to(&owner, true)])).await;
         }
         let deleted = cluster.admin.delete(&path, Some(options)).await;
         deleted.unwrap().ok().unwrap();
@@ -159,11 +152,7 @@ async fn whoever_does_not_block_does_not_hold_an_owner_even_if_it_never_goes() {
     let mut unset = to(&owner, false);
     unset.as_object_mut().unwrap().remove("blockOwnerDeletion");
     for (name, reference) in [("unset", unset), ("false", to(&owner, false))] {
-        let held = Like {
-            owners: vec![reference],
-            finalizers: vec!["example.com/held"],
-        };
-        cluster.map(name, held).await;
+        cluster.map(name, held([reference])).await;
     }
     cluster.start_synced().await;
     cluster.delete(&map_path("owner"), "Foreground").await;
@@ -177,11 +166,7 @@ async fn a_dependent_that_no_longer_blocks_or_names_its_owner_lets_it_go() {
     cluster.start_synced().await;
     for blocks in [Some(false), None] {
         let owner = cluster.map("owner", Like::default()).await;
-        let held = Like {
-            owners: vec![to(&owner, true)],
-            finalizers: vec!["example.com/held"],
-        };
-        cluster.map("child", held).await;
+        cluster.map("child", held([to(&owner, true)])).await;
         cluster.delete(&map_path("owner"), "Foreground").await;
         sleep(secs(30)).await;
         assert!(cluster.is_there("owner").await);
@@ -271,44 +256,24 @@ async fn a_definition_and_its_only_just_born_instance_take_their_dependents_alon
 #[tokio::test(start_paused = true)]
 async fn at_a_cold_start_many_bad_references_harm_no_good_one() {
     let mut cluster = Cluster::new().await;
-    let space = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "other" } });
-    cluster.api.insert_raw(space).unwrap();
+    cluster.namespace("other");
     let owner = cluster.map("owner", Like::default()).await;
-    let secret = |cluster: &Cluster, namespace: &str, name: String, owners: Value| {
-        let metadata = json!({ "name": name, "namespace": namespace, "ownerReferences": owners });
-        let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata });
-        cluster.api.insert_raw(object).unwrap();
-    };
+    let good = [to(&owner, false)];
     for number in 0..300 {
-        secret(
-            &cluster,
-            "other",
-            format!("single-{number}"),
-            json!([to(&owner, false)]),
-        );
+        cluster.insert_secret("other", &format!("single-{number}"), &good);
         let kind = format!("Nothing{}", number % 25);
-        let unknown = never("nobody.test/v1", &kind, number);
-        secret(
-            &cluster,
-            "other",
-            format!("double-{number}"),
-            json!([to(&owner, false), unknown]),
-        );
+        let owners = [good[0].clone(), never("nobody.test/v1", &kind, number)];
+        cluster.insert_secret("other", &format!("double-{number}"), &owners);
     }
     for number in 0..10 {
-        secret(
-            &cluster,
-            "default",
-            format!("good-{number}"),
-            json!([to(&owner, false)]),
-        );
+        cluster.insert_secret("default", &format!("good-{number}"), &good);
     }
     cluster.start_synced().await;
     until("the single ones are gone", async || {
         cluster.api.objects("v1", "Secret").len() == 310
     })
     .await;
-    secret(&cluster, "other", "late".to_owned(), json!([to(&owner, false)]));
+    cluster.insert_secret("other", "late", &good);
     sleep(secs(60)).await;
     assert_eq!(cluster.api.objects("v1", "Secret").len(), 310);
     assert!(cluster.is_there("owner").await);

@@ -1,11 +1,12 @@
 //! A kind that comes and goes with its definition.
 
 use serde_json::{Value, json};
-use testbed::rest::Patch;
+use testbed::{
+    rest::Patch,
+    things::{DEFINITIONS, definition},
+};
 
 use crate::world::{Cluster, Like, until};
-
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// Things of one group, each in the namespace `default`, or in none.
 #[derive(Clone)]
@@ -28,16 +29,7 @@ impl Things {
     }
 
     pub async fn define_again(&self, cluster: &Cluster) {
-        let version = |(place, name): (usize, &&str)| {
-            let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-            json!({ "name": name, "served": true, "storage": place == 0, "schema": { "openAPIV3Schema": schema } })
-        };
-        let versions: Vec<Value> = self.versions.iter().enumerate().map(version).collect();
-        let spec = json!({
-            "group": self.group, "scope": if self.namespaced { "Namespaced" } else { "Cluster" },
-            "names": { "plural": "things", "singular": "thing", "kind": "Thing" }, "versions": versions,
-        });
-        let definition = json!({ "metadata": { "name": self.name() }, "spec": spec });
+        let definition = definition(self.group, self.namespaced, &self.versions);
         let created = cluster.admin.create(DEFINITIONS, &definition).await;
         created.unwrap().ok().unwrap();
     }
@@ -68,12 +60,8 @@ impl Things {
         format!("{}/{name}", self.all())
     }
 
-    fn name(&self) -> String {
-        format!("things.{}", self.group)
-    }
-
     fn definition(&self) -> String {
-        format!("{DEFINITIONS}/{}", self.name())
+        format!("{DEFINITIONS}/things.{}", self.group)
     }
 
     fn all(&self) -> String {

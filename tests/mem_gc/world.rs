@@ -11,6 +11,7 @@ use pod_teardown::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+pub use testbed::family::{HELD, Like, held, owned, owners_of, to};
 use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer, faults::Fault, requests::Request},
@@ -31,13 +32,6 @@ pub struct Cluster {
     pub unsynced: UnsyncedFlag,
     collector: Option<(Arc<Shared>, AbortOnDropHandle<String>)>,
     dir: TempDir,
-}
-
-/// An object's references, and the finalizers of others that it has.
-#[derive(Default)]
-pub struct Like {
-    pub owners: Vec<Value>,
-    pub finalizers: Vec<&'static str>,
 }
 
 impl Cluster {
@@ -134,10 +128,40 @@ impl Cluster {
         self.admin.create(path, &object).await.unwrap().ok().unwrap()
     }
 
+    pub fn namespace(&self, name: &str) {
+        let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        self.api.insert_raw(object).unwrap();
+    }
+
+    /// A secret, at once: where there are many.
+    pub fn insert_secret(&self, namespace: &str, name: &str, owners: &[Value]) {
+        let metadata = json!({ "name": name, "namespace": namespace, "ownerReferences": owners });
+        let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata });
+        self.api.insert_raw(object).unwrap();
+    }
+
+    /// Maps a, b and c: each owns the next, and c owns a.
+    pub async fn circle(&self) {
+        let mut maps = Vec::new();
+        for name in ["a", "b", "c"] {
+            maps.push(self.map(name, Like::default()).await);
+        }
+        for (name, owner) in [("a", &maps[2]), ("b", &maps[0]), ("c", &maps[1])] {
+            self.change(&map_path(name), json!({ "ownerReferences": [to(owner, true)] }))
+                .await;
+        }
+    }
+
     /// What stands there, if anything does.
     pub async fn get(&self, path: &str) -> Option<Value> {
         let answer = self.admin.get(path).await.unwrap();
         (answer.code() == 200).then_some(answer.body)
+    }
+
+    /// Names of the owners of what stands there.
+    pub async fn owners(&self, path: &str) -> Vec<String> {
+        let object = self.get(path).await.unwrap();
+        owners_of(&object).into_iter().map(str::to_owned).collect()
     }
 
     pub async fn delete(&self, path: &str, policy: &str) {
@@ -194,35 +218,10 @@ pub fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Names of the owners that an object names.
-pub fn owners_of(object: &Value) -> Vec<&str> {
-    let owners = object["metadata"]["ownerReferences"].as_array();
-    owners
-        .into_iter()
-        .flatten()
-        .filter_map(|owner| owner["name"].as_str())
-        .collect()
-}
-
 /// A reference to something that never was.
 pub fn never(version: &str, kind: &str, number: u64) -> Value {
     let uid = format!("00000000-0000-4000-8000-{number:012}");
     json!({ "apiVersion": version, "kind": kind, "name": "never", "uid": uid })
-}
-
-/// A reference to an object as it is.
-pub fn to(owner: &Value, blocking: bool) -> Value {
-    json!({
-        "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"], "blockOwnerDeletion": blocking,
-    })
-}
-
-pub fn owned(owners: impl IntoIterator<Item = Value>) -> Like {
-    Like {
-        owners: owners.into_iter().collect(),
-        finalizers: Vec::new(),
-    }
 }
 
 pub async fn until(what: &str, is_so: impl AsyncFn() -> bool) {

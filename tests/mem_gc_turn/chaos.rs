@@ -1,13 +1,16 @@
 //! Everything at any time: what a failure prints as its seed repeats it.
 
 use pod_teardown::cli::GcFlag;
-use testbed::apiserver::faults::{Action, Fault};
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    dice::Dice,
+};
 use tokio::time::sleep;
 
-use crate::cluster::{Agent, Cluster, Dice, LEASES, Net, held, never_two, secs, within};
+use crate::cluster::{Agent, Cluster, LEASES, Net, dice, held, never_two, secs, within};
 
 async fn something_happens(cluster: &Cluster, agents: &mut [Agent], dice: &mut Dice) {
-    let place = usize::try_from(dice.up_to(agents.len() as u64)).unwrap();
+    let place = dice.up_to(agents.len());
     let net = |net| agents[place].net.send_replace(net);
     match dice.up_to(8) {
         0 => drop(net(Net::Down)),
@@ -37,7 +40,7 @@ async fn something_happens(cluster: &Cluster, agents: &mut [Agent], dice: &mut D
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_no_two_work_at_one_time_and_one_does_in_the_end() {
     for seed in 0..12 {
-        let mut dice = Dice::new(seed);
+        let mut dice = dice(seed);
         let cluster = Cluster::new().await;
         let mut agents = Vec::new();
         for number in 0..6 {

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use testbed::{
     api::{ApiServer as _, kubeconfig},
     apiserver::{Config, MemApiServer},
+    dice::Dice,
     rest::Client,
 };
 use tokio::{
@@ -55,11 +56,14 @@ pub struct Agent {
     network: JoinHandle<()>,
 }
 
-/// Numbers from which a run can be repeated.
-pub struct Dice(u64);
-
 pub const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
+}
+
+/// Tells the seed, from which a run can be repeated.
+pub fn dice(seed: u64) -> Dice {
+    println!("seed {seed}");
+    Dice::new(seed)
 }
 
 /// Waits on the virtual clock until `holds`, and returns how long it took.
@@ -97,28 +101,6 @@ pub fn held(watcher: &mut JoinSet<()>) {
     }
 }
 
-// === impl Dice ===
-
-impl Dice {
-    pub fn new(seed: u64) -> Self {
-        println!("seed {seed}");
-        Self(seed)
-    }
-
-    pub fn up_to(&mut self, most: u64) -> u64 {
-        // splitmix64
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut it = self.0;
-        it = (it ^ (it >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        it = (it ^ (it >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (it ^ (it >> 31)) % most
-    }
-
-    pub fn millis(&mut self, most: u64) -> Duration {
-        Duration::from_millis(self.up_to(most))
-    }
-}
-
 // === impl Cluster ===
 
 impl Cluster {
@@ -140,6 +122,13 @@ impl Cluster {
 
     pub async fn agent(&self, name: &str, mode: GcFlag) -> Agent {
         self.started(name, mode, false).await
+    }
+
+    /// One that works, within so many seconds.
+    pub async fn working(&self, name: &str, mode: GcFlag, limit: u64) -> Agent {
+        let agent = self.agent(name, mode).await;
+        within(secs(limit), || agent.works()).await;
+        agent
     }
 
     pub async fn started(&self, name: &str, mode: GcFlag, dry_run: bool) -> Agent {

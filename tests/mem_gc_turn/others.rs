@@ -5,14 +5,14 @@ use pod_teardown::cli::GcFlag;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::sleep;
 
-use crate::cluster::{Cluster, Dice, LEASES, held, never_two, secs, within};
+use crate::cluster::{Cluster, LEASES, dice, held, never_two, secs, within};
 
 const MANAGER: &str = "kube-controller-manager";
 
 #[tokio::test(start_paused = true)]
 async fn it_works_only_when_the_controller_manager_has_rested_and_a_canary_survived() {
     for seed in 0..4 {
-        let mut dice = Dice::new(seed);
+        let mut dice = dice(seed);
         let cluster = Cluster::new().await;
         cluster.renew(MANAGER, "master", Span::new()).await;
         let one = cluster.agent("one", GcFlag::Auto).await;
@@ -81,7 +81,7 @@ async fn a_lease_that_cannot_be_read_is_not_one_that_rests() {
 #[tokio::test(start_paused = true)]
 async fn it_stands_by_while_a_collector_without_a_lease_works() {
     for seed in 0..4 {
-        let mut dice = Dice::new(seed);
+        let mut dice = dice(seed);
         let cluster = Cluster::new().await;
         let one = cluster.agent("one", GcFlag::Auto).await;
         let mut deleted = 0;
@@ -107,8 +107,7 @@ async fn it_stands_by_while_a_collector_without_a_lease_works() {
 #[tokio::test(start_paused = true)]
 async fn laying_the_next_canary_ends_no_turn_and_leaves_none_behind() {
     let cluster = Cluster::new().await;
-    let one = cluster.agent("one", GcFlag::Auto).await;
-    within(secs(60), || one.works()).await;
+    let one = cluster.working("one", GcFlag::Auto, 60).await;
     let first = one.turns.watch().borrow().clone();
     let canary = one.turns.canary();
     let mut names = std::collections::BTreeSet::new();
@@ -131,10 +130,9 @@ async fn laying_the_next_canary_ends_no_turn_and_leaves_none_behind() {
 #[tokio::test(start_paused = true)]
 async fn a_collector_that_takes_the_old_canary_while_the_next_is_laid_is_noticed() {
     for seed in 0..10 {
-        let mut dice = Dice::new(seed);
+        let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let one = cluster.agent("one", GcFlag::Auto).await;
-        within(secs(60), || one.works()).await;
+        let one = cluster.working("one", GcFlag::Auto, 60).await;
         sleep(secs(25) + dice.millis(15_000)).await;
         if cluster.collect().await == 0 {
             continue;
@@ -146,8 +144,7 @@ async fn a_collector_that_takes_the_old_canary_while_the_next_is_laid_is_noticed
 #[tokio::test(start_paused = true)]
 async fn canaries_of_those_who_crashed_are_cleared_away_and_prove_nothing() {
     let cluster = Cluster::new().await;
-    let mut one = cluster.agent("one", GcFlag::Auto).await;
-    within(secs(60), || one.works()).await;
+    let mut one = cluster.working("one", GcFlag::Auto, 60).await;
     let other = cluster.agent("other", GcFlag::Auto).await;
     let mut watcher = never_two(&[&one, &other]);
     let before = cluster.canaries().await;
@@ -162,8 +159,7 @@ async fn canaries_of_those_who_crashed_are_cleared_away_and_prove_nothing() {
 #[tokio::test(start_paused = true)]
 async fn whoever_stops_takes_its_canary_along() {
     let cluster = Cluster::new().await;
-    let mut one = cluster.agent("one", GcFlag::Auto).await;
-    within(secs(60), || one.works()).await;
+    let mut one = cluster.working("one", GcFlag::Auto, 60).await;
     one.stop().await;
     assert!(cluster.canaries().await.is_empty());
     let requests = cluster.api.requests();

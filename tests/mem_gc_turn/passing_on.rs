@@ -6,7 +6,7 @@ use serde_json::json;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::{Cluster, Dice, LEASES, Net, held, never_two, secs, within};
+use crate::cluster::{Cluster, LEASES, Net, dice, held, never_two, secs, within};
 
 /// Until the next look of one who waits, with its requests.
 const LOOK: u64 = 7;
@@ -14,10 +14,9 @@ const LOOK: u64 = 7;
 #[tokio::test(start_paused = true)]
 async fn when_the_holder_is_gone_the_other_takes_over_after_the_duration() {
     for seed in 0..6 {
-        let mut dice = Dice::new(seed);
+        let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let mut one = cluster.agent("one", GcFlag::Always).await;
-        within(secs(20), || one.works()).await;
+        let mut one = cluster.working("one", GcFlag::Always, 20).await;
         sleep(dice.millis(9_000)).await;
         let other = cluster.agent("other", GcFlag::Always).await;
         let mut watcher = never_two(&[&one, &other]);
@@ -36,10 +35,9 @@ async fn when_the_holder_is_gone_the_other_takes_over_after_the_duration() {
 #[tokio::test(start_paused = true)]
 async fn whoever_stops_gives_the_lease_back_and_the_next_does_not_wait_for_its_end() {
     for seed in 0..6 {
-        let mut dice = Dice::new(seed);
+        let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let mut one = cluster.agent("one", GcFlag::Always).await;
-        within(secs(20), || one.works()).await;
+        let mut one = cluster.working("one", GcFlag::Always, 20).await;
         let other = cluster.agent("other", GcFlag::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(30) + dice.millis(9_000)).await;
@@ -54,8 +52,7 @@ async fn whoever_stops_gives_the_lease_back_and_the_next_does_not_wait_for_its_e
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_lost_at_the_end_keeps_nobody_from_giving_back() {
     let cluster = Cluster::new().await;
-    let mut one = cluster.agent("one", GcFlag::Always).await;
-    within(secs(20), || one.works()).await;
+    let mut one = cluster.working("one", GcFlag::Always, 20).await;
     let lost = Fault::new(Action::LoseResponse).verb("update").name("pod-teardown-gc");
     cluster.api.faults().inject(lost.once());
     sleep(secs(3)).await;
@@ -67,8 +64,7 @@ async fn an_answer_that_is_lost_at_the_end_keeps_nobody_from_giving_back() {
 async fn without_an_api_the_gate_shuts_by_the_clock_and_opens_with_it() {
     for trouble in [Fault::new(Action::Refuse), Fault::status(500), Fault::delay(secs(3600))] {
         let cluster = Cluster::new().await;
-        let one = cluster.agent("one", GcFlag::Always).await;
-        within(secs(20), || one.works()).await;
+        let one = cluster.working("one", GcFlag::Always, 20).await;
         let first = one.turns.watch().borrow().clone();
         sleep(secs(7)).await;
         assert_eq!(*one.turns.watch().borrow(), first, "a renewal is no new turn");
@@ -86,8 +82,7 @@ async fn without_an_api_the_gate_shuts_by_the_clock_and_opens_with_it() {
 #[tokio::test(start_paused = true)]
 async fn one_answer_that_is_lost_costs_no_turn() {
     let cluster = Cluster::new().await;
-    let one = cluster.agent("one", GcFlag::Always).await;
-    within(secs(20), || one.works()).await;
+    let one = cluster.working("one", GcFlag::Always, 20).await;
     let first = one.turns.watch().borrow().clone();
     for action in [Action::Refuse, Action::LoseResponse] {
         cluster.api.faults().inject(Fault::new(action).once());
@@ -99,14 +94,13 @@ async fn one_answer_that_is_lost_costs_no_turn() {
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_is_cut_off_stops_before_the_other_begins() {
     for seed in 0..8 {
-        let mut dice = Dice::new(seed);
+        let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let one = cluster.agent("one", GcFlag::Always).await;
-        within(secs(20), || one.works()).await;
+        let one = cluster.working("one", GcFlag::Always, 20).await;
         let other = cluster.agent("other", GcFlag::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(20) + dice.millis(9_000)).await;
-        let net = if dice.up_to(2) == 0 { Net::Down } else { Net::Hangs };
+        let net = if dice.one_in(2) { Net::Down } else { Net::Hangs };
         one.net.send_replace(net);
         within(secs(11), || !one.works()).await;
         within(secs(30), || other.works()).await;
@@ -137,10 +131,9 @@ async fn a_holder_whose_clock_is_an_hour_off_is_judged_by_its_changes_only() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_somebody_deletes_makes_no_second_holder() {
     for seed in 0..6 {
-        let mut dice = Dice::new(seed);
+        let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let one = cluster.agent("one", GcFlag::Always).await;
-        within(secs(20), || one.works()).await;
+        let one = cluster.working("one", GcFlag::Always, 20).await;
         let other = cluster.agent("other", GcFlag::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(20) + dice.millis(9_000)).await;
@@ -158,8 +151,7 @@ async fn a_lease_that_somebody_deletes_makes_no_second_holder() {
 #[tokio::test(start_paused = true)]
 async fn what_others_put_on_the_lease_stays_there() {
     let cluster = Cluster::new().await;
-    let one = cluster.agent("one", GcFlag::Always).await;
-    within(secs(20), || one.works()).await;
+    let one = cluster.working("one", GcFlag::Always, 20).await;
     let path = format!("{LEASES}/pod-teardown-gc");
     let label = json!({ "metadata": { "labels": { "team": "a" } } });
     let patch = cluster.admin.patch(&path, testbed::rest::Patch::Merge, &label).await;
@@ -196,8 +188,7 @@ async fn whoever_shall_never_collect_asks_nobody_and_waits() {
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_ask_seldom() {
     let cluster = Cluster::new().await;
-    let one = cluster.agent("one", GcFlag::Always).await;
-    within(secs(20), || one.works()).await;
+    let _one = cluster.working("one", GcFlag::Always, 20).await;
     let other = cluster.agent("other", GcFlag::Always).await;
     sleep(secs(10)).await;
     cluster.api.forget_requests();

@@ -2,7 +2,7 @@
 
 use super::{
     collector::Collector,
-    world::{Key, World, to, uid},
+    world::{Key, World, never, to},
 };
 use crate::gc::{
     decide::Policy::{self, Background, Foreground, Orphan},
@@ -35,9 +35,7 @@ pub fn apple(name: &str) -> Key {
 }
 
 pub fn adopt(world: &mut World, key: &Key, owners: Vec<Reference>) {
-    let mut object = world.objects[key].clone();
-    object.seen.owners = owners;
-    world.put(key.clone(), object);
+    world.edit(key, |object| object.seen.owners = owners);
 }
 
 pub fn settled(world: &mut World) -> Collector {
@@ -123,11 +121,10 @@ fn with_another_owner_a_dependent_only_loses_the_reference() {
 #[test]
 fn a_dependent_that_does_not_block_does_not_hold_its_owner() {
     let mut world = family(&[("a", &[]), ("b", &[])]);
-    adopt(&mut world, &apple("b"), vec![]);
     let reference = to(&world, APPLE, "n1", "a", false);
-    let mut held = world.objects[&apple("b")].clone();
-    (held.seen.owners, held.held) = (vec![reference], true);
-    world.put(apple("b"), held);
+    world.edit(&apple("b"), |object| {
+        (object.seen.owners, object.held) = (vec![reference], true);
+    });
     let mut collector = settled(&mut world);
     world.delete(&apple("a"), Foreground);
     collector.settle(&mut world);
@@ -138,9 +135,7 @@ fn a_dependent_that_does_not_block_does_not_hold_its_owner() {
 #[test]
 fn a_foreground_deletion_begun_twice_ends_twice() {
     let mut world = family(&[("a", &[]), ("b", &["a"])]);
-    let mut object = world.objects[&apple("a")].clone();
-    object.held = true;
-    world.put(apple("a"), object);
+    world.edit(&apple("a"), |object| object.held = true);
     let mut collector = settled(&mut world);
     for _ in 0..2 {
         world.delete(&apple("a"), Foreground);
@@ -192,13 +187,7 @@ fn wrong_coordinates_harm_only_whoever_wrote_them() {
 #[test]
 fn absence_is_learned_once_for_all_dependents() {
     let mut world = World::default();
-    let never = Reference {
-        api_version: "v1".into(),
-        kind: APPLE.into(),
-        name: "never".into(),
-        uid: uid(77_777),
-        blocking: false,
-    };
+    let never = never(APPLE);
     for number in 0..100 {
         world.create(BIRCH, "n1", &format!("b{number}"), vec![never.clone()], false);
     }
@@ -263,14 +252,7 @@ fn what_vanished_between_two_lists_is_asked_for_only_where_somebody_depends_on_i
 #[test]
 fn what_could_not_be_asked_for_is_asked_for_when_its_kind_is_served() {
     let mut world = World::default();
-    let never = Reference {
-        api_version: "v1".into(),
-        kind: BIRCH.into(),
-        name: "never".into(),
-        uid: uid(77_777),
-        blocking: false,
-    };
-    world.create(APPLE, "n1", "a", vec![never], false);
+    world.create(APPLE, "n1", "a", vec![never(BIRCH)], false);
     let mut collector = Collector::new();
     let birch = collector.graph.kinds.id("", BIRCH).unwrap();
     let resource = collector.graph.kinds.resource(birch).cloned();

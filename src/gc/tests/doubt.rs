@@ -251,12 +251,9 @@ fn a_place_that_was_given_to_another_is_told_apart() {
     let (mut graph, apples) = orchard();
     graph.observe(apples, &fruit(2, 2, &[1]));
     let one = node(&graph, 1);
-    let (was, kind, space) = (graph.node(one).uid, graph.node(one).kind, graph.node(one).namespace);
-    let at = Coordinates {
-        kind,
-        namespace: space,
-        name: "a1",
-    };
+    let (was, kind, namespace) = (graph.node(one).uid, graph.node(one).kind, graph.node(one).namespace);
+    let name = "a1";
+    let at = Coordinates { kind, namespace, name };
     assert!(graph.lives(one) && graph.is_it(one, was, at));
     graph.observe(apples, &fruit(2, 3, &[4]));
     assert!(!graph.lives(one) && !graph.is_it(one, was, at));

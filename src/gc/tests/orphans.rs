@@ -3,14 +3,14 @@
 use super::{
     cases::{APPLE, BIRCH, adopt, apple, family, names, settled},
     doubt::{fruit, node, orchard},
-    world::{UNSERVED, to, uid},
+    world::{UNSERVED, never, to, uid},
 };
 use crate::gc::{
     decide::{
         Policy::{Background, Foreground, Orphan},
         Step, decide,
     },
-    graph::{Graph, Hint, Observed, Reference},
+    graph::{Graph, Hint, Observed},
     kinds::KindId,
 };
 
@@ -91,9 +91,7 @@ fn two_that_own_each_other_and_are_both_orphaned_both_go() {
 #[test]
 fn an_orphan_that_is_being_deleted_itself_does_not_hold_its_owner() {
     let mut world = family(&[("a", &[]), ("b", &["a"])]);
-    let mut held = world.objects[&apple("b")].clone();
-    held.held = true;
-    world.put(apple("b"), held);
+    world.edit(&apple("b"), |object| object.held = true);
     let mut collector = settled(&mut world);
     world.delete(&apple("b"), Background);
     world.delete(&apple("a"), Orphan);
@@ -128,15 +126,8 @@ fn a_dependent_told_after_the_end_of_the_owner_that_orphaned_it_stays() {
 
 #[test]
 fn an_orphan_is_decided_on_anew_for_the_owners_it_has_left() {
-    let never = Reference {
-        api_version: "v1".into(),
-        kind: APPLE.into(),
-        name: "never".into(),
-        uid: uid(77_777),
-        blocking: false,
-    };
     let mut world = family(&[("a", &[]), ("b", &["a"])]);
-    let owners = vec![to(&world, APPLE, "n1", "a", true), never];
+    let owners = vec![to(&world, APPLE, "n1", "a", true), never(APPLE)];
     adopt(&mut world, &apple("b"), owners);
     world.delete(&apple("a"), Orphan);
     let mut collector = settled(&mut world);
@@ -271,10 +262,10 @@ fn an_owner_that_is_there_after_all_and_does_not_orphan_is_no_longer_remembered(
 fn what_is_deleted_for_its_owner_goes_as_its_finalizers_ask_for() {
     for policy in [Orphan, Foreground, Background] {
         let mut world = family(&[("a", &[]), ("b", &["a"]), ("c", &["b"])]);
-        let mut object = world.objects[&apple("b")].clone();
-        object.seen.orphan = policy == Orphan;
-        object.seen.foreground = policy == Foreground;
-        world.put(apple("b"), object);
+        world.edit(&apple("b"), |object| {
+            object.seen.orphan = policy == Orphan;
+            object.seen.foreground = policy == Foreground;
+        });
         let mut collector = settled(&mut world);
         world.delete(&apple("a"), Background);
         collector.settle(&mut world);
@@ -286,16 +277,12 @@ fn what_is_deleted_for_its_owner_goes_as_its_finalizers_ask_for() {
 #[test]
 fn where_there_is_no_circle_the_last_in_a_chain_holds_the_first() {
     let mut world = family(&[("a", &[]), ("b", &["a"]), ("c", &["b"])]);
-    let mut held = world.objects[&apple("c")].clone();
-    held.held = true;
-    world.put(apple("c"), held);
+    world.edit(&apple("c"), |object| object.held = true);
     let mut collector = settled(&mut world);
     world.delete(&apple("a"), Foreground);
     collector.settle(&mut world);
     assert_eq!(names(&world), ["a", "b", "c"]);
-    let mut object = world.objects[&apple("c")].clone();
-    object.held = false;
-    world.put(apple("c"), object);
+    world.edit(&apple("c"), |object| object.held = false);
     collector.settle(&mut world);
     assert_eq!(names(&world), [""; 0]);
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{
     collector::Collector,
     judge,
-    world::{KINDS, Key, UNSERVED, World, uid},
+    world::{KINDS, Key, UNSERVED, World, never, uid},
 };
 use crate::gc::{decide::Policy, graph::Reference};
 
@@ -31,11 +31,8 @@ fn reference(world: &World, dice: &mut Dice<'_>) -> Reference {
     let blocking = dice.one_in(2);
     let Some(key) = some_object(world, dice) else {
         return Reference {
-            api_version: "v1".into(),
-            kind: KINDS[0].0.into(),
-            name: "never".into(),
-            uid: uid(9_999_999),
             blocking,
+            ..never(KINDS[0].0)
         };
     };
     let owner = &world.objects[&key];
@@ -93,9 +90,7 @@ fn act(world: &mut World, dice: &mut Dice<'_>) {
         }
         _ => {
             if let Some(key) = some_object(world, dice) {
-                let mut object = world.objects[&key].clone();
-                object.held = false;
-                world.put(key, object);
+                world.edit(&key, |object| object.held = false);
             }
         }
     }

@@ -155,6 +155,13 @@ impl World {
         Ok(())
     }
 
+    /// Somebody changes it, whatever its version.
+    pub fn edit(&mut self, key: &Key, change: impl FnOnce(&mut Object)) {
+        let mut object = self.objects[key].clone();
+        change(&mut object);
+        self.put(key.clone(), object);
+    }
+
     pub fn put(&mut self, key: Key, mut object: Object) {
         if self.objects.get(&key) == Some(&object) {
             return;
@@ -186,6 +193,17 @@ pub fn to(world: &World, kind: &str, namespace: &str, name: &str, blocking: bool
         name: name.into(),
         uid: world.objects[&key].seen.uid.clone(),
         blocking,
+    }
+}
+
+/// A reference to what never was.
+pub fn never(kind: &str) -> Reference {
+    Reference {
+        api_version: "v1".into(),
+        kind: kind.into(),
+        name: "never".into(),
+        uid: uid(9_999_999),
+        blocking: false,
     }
 }
 

@@ -243,17 +243,14 @@ fn of_a_million_dependents_only_some_are_looked_at() {
     let mut world = World::new();
     world.is("ReplicaSet", "big", "foreground", vec![]);
     for number in 0..12_000 {
-        let mut reference = to("ReplicaSet", "big");
-        reference.blocking = true;
-        let name = format!("p{number}");
         world.version += 1;
         let object = Observed {
             uid: format!("00000000-0000-4000-9000-{number:012x}"),
             namespace: "shop".to_owned(),
-            name,
+            name: format!("p{number}"),
             version: world.version.to_string(),
             deleting: true,
-            owners: vec![reference],
+            owners: vec![to("ReplicaSet", "big")],
             ..Observed::default()
         };
         world.shared.with(|core| {

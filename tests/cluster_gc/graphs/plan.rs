@@ -1,5 +1,7 @@
 //! A random graph, and what is done to it, from a seed.
 
+use testbed::dice::Dice;
+
 /// What a thing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -95,33 +97,15 @@ pub struct Plan {
     pub deletions: Vec<(usize, Policy)>,
 }
 
-/// Numbers from a seed (splitmix64).
-struct Dice(u64);
-
 // === impl Kind ===
 
 impl Kind {
     pub fn is_namespaced(self) -> bool {
         !matches!(self, Self::Role | Self::Root)
     }
-}
 
-// === impl Dice ===
-
-impl Dice {
-    fn up_to(&mut self, most: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % most as u64).unwrap_or_default()
-    }
-
-    fn one_in(&mut self, many: usize) -> bool {
-        self.up_to(many) == 0
-    }
-
-    fn kind(&mut self) -> Kind {
-        KINDS[self.up_to(KINDS.len())]
+    fn any(dice: &mut Dice) -> Self {
+        KINDS[dice.up_to(KINDS.len())]
     }
 }
 
@@ -129,7 +113,7 @@ impl Dice {
 
 impl Plan {
     pub fn new(seed: u64, steps: usize) -> Self {
-        let dice = &mut Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let dice = &mut Dice::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let mut things = Vec::new();
         let mut stay: Vec<bool> = Vec::new();
         for number in 0..4 + dice.up_to(6) {
@@ -198,7 +182,7 @@ fn reference(dice: &mut Dice, target: usize) -> Reference {
 }
 
 fn thing(dice: &mut Dice, number: usize, before: &[Thing]) -> Thing {
-    let kind = dice.kind();
+    let kind = Kind::any(dice);
     let space = match kind.is_namespaced() {
         false => Space::Cluster,
         true if dice.one_in(12) => Space::Other,
@@ -213,12 +197,12 @@ fn thing(dice: &mut Dice, number: usize, before: &[Thing]) -> Thing {
         match dice.up_to(30) {
             0 => it.target = Target::OtherName(target),
             1 => {
-                let other = dice.kind();
+                let other = Kind::any(dice);
                 if other != before[target].kind {
                     it.target = Target::OtherKind(target, other);
                 }
             }
-            2 => it.target = Target::Never(dice.kind()),
+            2 => it.target = Target::Never(Kind::any(dice)),
             3 => it.target = Target::Unserved,
             // What is not right is as rare as the other bad ones.
             _ if !is_right && !dice.one_in(6) => continue,

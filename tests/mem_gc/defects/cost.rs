@@ -3,15 +3,10 @@
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::sleep;
 
 use crate::world::{Cluster, Like, map_path, never, owned, secs, to, until};
-
-fn secret(name: &str, reference: &Value) -> Value {
-    let metadata = json!({ "name": name, "namespace": "default", "ownerReferences": [reference] });
-    json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata })
-}
 
 fn left(cluster: &Cluster) -> usize {
     cluster.api.objects("v1", "Secret").len()
@@ -27,10 +22,7 @@ async fn the_absence_of_600_owners_is_learned_by_one_question_each() {
     let mut cluster = Cluster::new().await;
     for number in 0..1800 {
         let owner = never("v1", "ConfigMap", number % 600);
-        cluster
-            .api
-            .insert_raw(secret(&format!("child-{number}"), &owner))
-            .unwrap();
+        cluster.insert_secret("default", &format!("child-{number}"), &[owner]);
     }
     cluster.start_synced().await;
     until("all are gone", async || left(&cluster) == 0).await;
@@ -45,12 +37,9 @@ async fn the_absence_of_600_owners_is_learned_by_one_question_each() {
 async fn foreground(dependents: usize) -> (usize, Duration) {
     let mut cluster = Cluster::new().await;
     let owner = cluster.map("owner", Like::default()).await;
-    let reference = to(&owner, true);
+    let owners = [to(&owner, true)];
     for number in 0..dependents {
-        cluster
-            .api
-            .insert_raw(secret(&format!("child-{number}"), &reference))
-            .unwrap();
+        cluster.insert_secret("default", &format!("child-{number}"), &owners);
     }
     cluster.start_synced().await;
     cluster.api.forget_requests();

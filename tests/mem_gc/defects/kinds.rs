@@ -1,19 +1,21 @@
 //! Kinds that vanish and come back.
 
-use testbed::{
-    apiserver::faults::{Action, Fault},
-    rest::Patch,
-};
+use serde_json::json;
+use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::sleep;
 
 use crate::{
     things::Things,
-    world::{Cluster, Like, map_path, owned, secs, to, until},
+    world::{Cluster, Like, held, map_path, owned, secs, to, until},
 };
 
 fn asked_of(cluster: &Cluster, group: &str) -> usize {
     let all = cluster.requests();
     all.iter().filter(|it| it.asked.path.contains(group)).count()
+}
+
+fn is_watched(cluster: &Cluster, group: &str) -> bool {
+    cluster.report().kinds.iter().any(|it| it.resource.contains(group))
 }
 
 #[tokio::test(start_paused = true)]
@@ -23,10 +25,7 @@ async fn of_a_kind_that_vanished_nothing_is_asked_any_more() {
     things.create(&cluster, "one", Like::default()).await;
     cluster.start_synced().await;
     things.undefine(&cluster).await;
-    until("it is not watched", async || {
-        !cluster.report().kinds.iter().any(|it| it.resource.contains("a.test"))
-    })
-    .await;
+    until("it is not watched", async || !is_watched(&cluster, "a.test")).await;
     sleep(secs(1)).await;
     cluster.api.forget_requests();
     sleep(secs(600)).await;
@@ -41,10 +40,7 @@ async fn of_a_kind_that_comes_back_each_event_is_told_once() {
     cluster.start_synced().await;
     for _ in 0..2 {
         things.undefine(&cluster).await;
-        until("it is not watched", async || {
-            !cluster.report().kinds.iter().any(|it| it.resource.contains("a.test"))
-        })
-        .await;
+        until("it is not watched", async || !is_watched(&cluster, "a.test")).await;
         things.define_again(&cluster).await;
         things.watched(&cluster).await;
     }
@@ -64,11 +60,7 @@ async fn nodes_of_a_vanished_kind_hold_up_nobody_and_what_they_own_is_kept_and_t
     let mut cluster = Cluster::new().await;
     let things = Things::define(&cluster, "a.test", true, &["v1"]).await;
     let owner = cluster.map("owner", Like::default()).await;
-    let held = Like {
-        owners: vec![to(&owner, true)],
-        finalizers: vec!["example.com/held"],
-    };
-    things.create(&cluster, "thing", held).await;
+    things.create(&cluster, "thing", held([to(&owner, true)])).await;
     let other = things.create(&cluster, "other", Like::default()).await;
     cluster.map("kept", owned([to(&other, false)])).await;
     cluster.start_synced().await;
@@ -78,9 +70,9 @@ async fn nodes_of_a_vanished_kind_hold_up_nobody_and_what_they_own_is_kept_and_t
     assert!(cluster.is_there("owner").await);
     // Nobody hears of its end.
     cluster.trouble(Fault::new(Action::StallWatch).resource("things"));
-    let none = serde_json::json!({ "metadata": { "finalizers": null } });
-    let patched = cluster.admin.patch(&things.path("thing"), Patch::Merge, &none).await;
-    patched.unwrap().ok().unwrap();
+    cluster
+        .change(&things.path("thing"), json!({ "finalizers": null }))
+        .await;
     things.undefine(&cluster).await;
     cluster.gone("owner").await;
     sleep(secs(600)).await;
@@ -100,7 +92,7 @@ async fn a_group_that_is_discovered_as_empty_is_watched_as_long_as_it_can_be_lis
     cluster.start_synced().await;
     cluster.api.set_silent("a.test/v1", true);
     sleep(secs(120)).await;
-    assert!(cluster.report().kinds.iter().any(|it| it.resource.contains("a.test")));
+    assert!(is_watched(&cluster, "a.test"));
     cluster.map("late", owned([to(&owner, false)])).await;
     sleep(secs(30)).await;
     assert!(cluster.is_there("child").await && cluster.is_there("late").await);
@@ -125,8 +117,7 @@ async fn a_reference_to_an_instance_that_went_with_its_definition_is_taken_out()
     sleep(secs(90)).await;
     cluster.api.faults().clear();
     until("one reference is left", async || {
-        let child = cluster.get(&map_path("child")).await.unwrap();
-        crate::world::owners_of(&child) == ["map"]
+        cluster.owners(&map_path("child")).await == ["map"]
     })
     .await;
 }

@@ -6,21 +6,13 @@ use tokio::time::sleep;
 
 use crate::{
     things::Things,
-    world::{Cluster, Like, map_path, never, owned, owners_of, secret_path, secs, to, until},
+    world::{Cluster, HELD, Like, held, map_path, never, owned, secret_path, secs, to, until},
 };
 
 #[tokio::test(start_paused = true)]
 async fn a_circle_is_opened_without_a_conflict() {
     let mut cluster = Cluster::new().await;
-    let mut maps = Vec::new();
-    for name in ["a", "b", "c"] {
-        maps.push(cluster.map(name, Like::default()).await);
-    }
-    for (name, owner) in [("a", &maps[2]), ("b", &maps[0]), ("c", &maps[1])] {
-        cluster
-            .change(&map_path(name), json!({ "ownerReferences": [to(owner, true)] }))
-            .await;
-    }
+    cluster.circle().await;
     cluster.start_synced().await;
     cluster.api.forget_requests();
     cluster.delete(&map_path("a"), "Foreground").await;
@@ -28,8 +20,8 @@ async fn a_circle_is_opened_without_a_conflict() {
         cluster.gone(name).await;
     }
     sleep(secs(5)).await;
-    let asked: Vec<_> = cluster.about_objects();
-    let asked: Vec<String> = asked
+    let asked: Vec<String> = cluster
+        .about_objects()
         .into_iter()
         .map(|it| format!("{} {} {:?}", it.asked.verb, it.asked.name, it.code))
         .collect();
@@ -73,7 +65,7 @@ async fn a_reference_that_comes_while_another_is_taken_out_is_not_lost() {
     for as_thing in [false, true] {
         let (cluster, path) = released_while(as_thing, json!(["never", "solid", "other"])).await;
         until("two are left", async || {
-            owners_of(&cluster.get(&path).await.unwrap()) == ["solid", "other"]
+            cluster.owners(&path).await == ["solid", "other"]
         })
         .await;
         assert!(cluster.counts().conflicts > 0);
@@ -85,7 +77,7 @@ async fn a_reference_that_goes_while_another_is_taken_out_does_not_come_back() {
     for as_thing in [false, true] {
         let (cluster, path) = released_while(as_thing, json!(["solid"])).await;
         sleep(secs(30)).await;
-        assert_eq!(owners_of(&cluster.get(&path).await.unwrap()), ["solid"]);
+        assert_eq!(cluster.owners(&path).await, ["solid"]);
     }
 }
 
@@ -126,17 +118,13 @@ async fn a_reference_that_goes_while_a_circle_is_opened_does_not_come_back() {
     cluster.change(&map_path("b"), json!({ "ownerReferences": null })).await;
     cluster.gone("a").await;
     sleep(secs(30)).await;
-    assert!(owners_of(&cluster.get(&map_path("b")).await.unwrap()).is_empty());
+    assert!(cluster.owners(&map_path("b")).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_owner_keeps_waiting_while_a_deletion_that_rests_on_it_is_on_the_way() {
     let mut cluster = Cluster::new().await;
-    let held = Like {
-        finalizers: vec!["example.com/held"],
-        ..Like::default()
-    };
-    let a = cluster.map("a", held).await;
+    let a = cluster.map("a", held([])).await;
     let b = cluster.map("b", owned([to(&a, true)])).await;
     // So that b has to be opened first, and does not block any more when it is deleted.
     cluster
@@ -184,7 +172,7 @@ async fn a_dependent_heard_of_only_after_its_orphaning_owner_has_gone_stays() {
     // A watch that says nothing is given up after three minutes.
     sleep(secs(200)).await;
     until("it is released", async || {
-        owners_of(&cluster.get(&secret_path("child")).await.unwrap()).is_empty()
+        cluster.owners(&secret_path("child")).await.is_empty()
     })
     .await;
 }
@@ -212,17 +200,13 @@ async fn a_foreground_deletion_that_began_unseen_ends() {
 #[tokio::test(start_paused = true)]
 async fn a_foreground_deletion_that_is_begun_twice_ends_twice() {
     let mut cluster = Cluster::new().await;
-    let held = Like {
-        finalizers: vec!["example.com/held"],
-        ..Like::default()
-    };
-    cluster.map("owner", held).await;
+    cluster.map("owner", held([])).await;
     cluster.start_synced().await;
     for _ in 0..3 {
         cluster.delete(&map_path("owner"), "Foreground").await;
         until("the finalizer is taken off", async || {
             let owner = cluster.get(&map_path("owner")).await.unwrap();
-            owner["metadata"]["finalizers"] == json!(["example.com/held"])
+            owner["metadata"]["finalizers"] == json!([HELD])
         })
         .await;
     }

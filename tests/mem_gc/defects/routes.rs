@@ -1,12 +1,12 @@
 //! A route that is missing proves nothing of objects.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use testbed::apiserver::faults::Fault;
 use tokio::time::sleep;
 
 use crate::{
     things::Things,
-    world::{Cluster, Like, map_path, never, owned, secs, to},
+    world::{Cluster, Like, never, owned, secret_path, secs, to},
 };
 
 /// The same reference in another version.
@@ -114,11 +114,10 @@ async fn a_404_that_names_nobody_makes_no_owner_absent() {
     // Its kind cannot be watched, so it is asked for.
     cluster.trouble(Fault::status(403).verb("list").resource("configmaps"));
     cluster.trouble(Fault::status(404).verb("get").name("owner"));
-    let held = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"] });
-    cluster.secret("child", owned([held])).await;
+    cluster.secret("child", owned([to(&owner, false)])).await;
     cluster.start().await;
     sleep(secs(120)).await;
     assert!(cluster.asked("get", "configmaps") > 3);
-    assert!(cluster.get("/api/v1/namespaces/default/secrets/child").await.is_some());
-    assert!(cluster.get(&map_path("owner")).await.is_some());
+    assert!(cluster.get(&secret_path("child")).await.is_some());
+    assert!(cluster.is_there("owner").await);
 }

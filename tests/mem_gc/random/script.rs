@@ -5,18 +5,18 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::{Action, Fault},
+    dice::Dice,
     rest::Patch,
+    things::DEFINITIONS,
 };
 
 use super::judge::KINDS;
-use crate::world::{Cluster, secs};
+use crate::world::{Cluster, HELD, never, to};
 
-const HELD: &str = "example.com/held";
-
-/// Numbers from a seed (splitmix64).
+/// What comes next, from a seed.
 pub struct Script {
-    state: u64,
-    uids: u64,
+    pub dice: Dice,
+    uids: usize,
     /// Whom it deleted last.
     pub deleted: Option<String>,
     is_beta_served: bool,
@@ -27,42 +27,27 @@ pub struct Script {
 impl Script {
     pub fn new(seed: u64) -> Self {
         Self {
-            state: seed,
+            dice: Dice::new(seed),
             uids: 0,
             deleted: None,
             is_beta_served: true,
         }
     }
 
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn up_to(&mut self, most: usize) -> usize {
-        usize::try_from(self.next() % most as u64).unwrap()
-    }
-
-    pub fn one_in(&mut self, many: usize) -> bool {
-        self.up_to(many) == 0
-    }
-
     pub fn pause(&mut self) -> Duration {
-        [0, 5, 50, 500, 5_000, 50_000].map(Duration::from_millis)[self.up_to(6)]
+        [0, 5, 50, 500, 5_000, 50_000].map(Duration::from_millis)[self.dice.up_to(6)]
     }
 
     /// Somebody does something. Tells whether the collector began anew.
     pub async fn step(&mut self, cluster: &mut Cluster) -> bool {
-        match self.up_to(20) {
+        match self.dice.up_to(20) {
             0..8 => self.create(cluster),
             8..12 => self.delete(cluster).await,
             12..15 => self.refer(cluster),
             15 => self.release_one(cluster).await,
             16..19 => self.trouble(cluster).await,
             _ => {
-                if self.one_in(3) {
+                if self.dice.one_in(3) {
                     cluster.stop();
                     cluster.start().await;
                     return true;
@@ -75,38 +60,30 @@ impl Script {
 
     /// Some object as it is, with its kind, and where it is.
     fn some(&mut self, cluster: &Cluster) -> Option<(Value, String)> {
-        let mut all = Vec::new();
-        for (version, kind, _) in KINDS {
-            for mut object in cluster.api.objects(version, kind) {
-                object["apiVersion"] = version.into();
-                object["kind"] = kind.into();
-                let path = path(&object);
-                all.push((object, path));
-            }
-        }
+        let mut all = all(cluster);
         (!all.is_empty()).then(|| {
-            let place = self.up_to(all.len());
+            let place = self.dice.up_to(all.len());
             all.swap_remove(place)
         })
     }
 
     fn reference(&mut self, cluster: &Cluster) -> Value {
-        let blocking = self.one_in(2);
+        let blocking = self.dice.one_in(2);
         let Some((owner, _)) = self.some(cluster) else {
-            return crate::world::never("v1", "Secret", 9_999_999);
+            return never("v1", "Secret", 9_999_999);
         };
-        let mut reference = crate::world::to(&owner, blocking);
-        if reference["apiVersion"] == "a.test/v1" && self.one_in(2) {
+        let mut reference = to(&owner, blocking);
+        if reference["apiVersion"] == "a.test/v1" && self.dice.one_in(2) {
             reference["apiVersion"] = "a.test/v1beta1".into();
         }
-        match self.up_to(20) {
+        match self.dice.up_to(20) {
             0 => {
-                let (version, kind, _) = KINDS[self.up_to(KINDS.len())];
+                let (version, kind, _) = KINDS[self.dice.up_to(KINDS.len())];
                 reference["apiVersion"] = version.into();
                 reference["kind"] = kind.into();
             }
-            1 => reference["name"] = format!("x{}", self.up_to(6)).into(),
-            2 if self.uids > 0 => reference["uid"] = uid(self.next() % self.uids).into(),
+            1 => reference["name"] = format!("x{}", self.dice.up_to(6)).into(),
+            2 if self.uids > 0 => reference["uid"] = uid(self.dice.up_to(self.uids)).into(),
             3 => reference["uid"] = uid(9_999_999).into(),
             4 => reference["kind"] = "Nothing".into(),
             _ => {}
@@ -115,22 +92,22 @@ impl Script {
     }
 
     fn create(&mut self, cluster: &Cluster) {
-        let (version, kind, namespaced) = KINDS[self.up_to(KINDS.len())];
-        let count = self.up_to(4);
+        let (version, kind, namespaced) = KINDS[self.dice.up_to(KINDS.len())];
+        let count = self.dice.up_to(4);
         let owners: Vec<Value> = (0..count).map(|_| self.reference(cluster)).collect();
         let mut finalizers = Vec::new();
-        if self.one_in(8) {
+        if self.dice.one_in(8) {
             finalizers.push(HELD);
         }
-        if self.one_in(12) {
-            finalizers.push(["orphan", "foregroundDeletion"][self.up_to(2)]);
+        if self.dice.one_in(12) {
+            finalizers.push(["orphan", "foregroundDeletion"][self.dice.up_to(2)]);
         }
         let mut object = json!({ "apiVersion": version, "kind": kind, "metadata": {
-            "name": format!("x{}", self.up_to(8)), "uid": uid(self.uids), "ownerReferences": owners,
+            "name": format!("x{}", self.dice.up_to(8)), "uid": uid(self.uids), "ownerReferences": owners,
             "finalizers": finalizers,
         } });
         if namespaced {
-            object["metadata"]["namespace"] = ["default", "other"][self.up_to(2)].into();
+            object["metadata"]["namespace"] = ["default", "other"][self.dice.up_to(2)].into();
         }
         let is_there = |it: &Value| {
             let same = |field: &str| it["metadata"][field] == object["metadata"][field];
@@ -143,7 +120,7 @@ impl Script {
     }
 
     async fn delete(&mut self, cluster: &Cluster) {
-        let policy = ["Background", "Foreground", "Orphan"][self.up_to(3)];
+        let policy = ["Background", "Foreground", "Orphan"][self.dice.up_to(3)];
         let Some((object, path)) = self.some(cluster) else {
             return;
         };
@@ -168,8 +145,8 @@ impl Script {
             .as_array()
             .cloned()
             .unwrap_or_default();
-        if self.one_in(2) && !owners.is_empty() {
-            owners.remove(self.up_to(owners.len()));
+        if self.dice.one_in(2) && !owners.is_empty() {
+            owners.remove(self.dice.up_to(owners.len()));
         } else {
             owners.push(self.reference(cluster));
         }
@@ -183,61 +160,65 @@ impl Script {
         }
     }
 
-    /// Nobody holds anything any more.
-    pub async fn let_go(&mut self, cluster: &Cluster) {
-        for (version, kind, _) in KINDS {
-            for mut object in cluster.api.objects(version, kind) {
-                object["apiVersion"] = version.into();
-                object["kind"] = kind.into();
-                release(cluster, &object, &path(&object)).await;
-            }
-        }
-    }
-
     async fn trouble(&mut self, cluster: &Cluster) {
-        let resource = ["configmaps", "secrets", "things", "persistentvolumes"][self.up_to(4)];
-        let verb = ["get", "list", "watch", "patch", "delete"][self.up_to(5)];
-        let times = 1 + u32::try_from(self.up_to(8)).unwrap();
-        let fault = match self.up_to(10) {
+        let resource = ["configmaps", "secrets", "things", "persistentvolumes"][self.dice.up_to(4)];
+        let verb = ["get", "list", "watch", "patch", "delete"][self.dice.up_to(5)];
+        let times = 1 + u32::try_from(self.dice.up_to(8)).unwrap();
+        let fault = match self.dice.up_to(10) {
             0 => Fault::new(Action::CutWatch).resource(resource).times(times),
             1 => {
                 cluster.api.compact();
-                Fault::new(Action::CutWatch)
+                Fault::new(Action::CutWatch).times(4)
             }
             2 => Fault::new(Action::StallWatch).resource(resource).once(),
             3 => Fault::new(Action::LoseResponse).verb(verb).times(times),
             4 => Fault::new(Action::Refuse).verb(verb).resource(resource).times(times),
             5 => Fault::too_many(1).verb(verb).times(times),
-            6 => Fault::status([403, 404, 409, 422, 500, 503][self.up_to(6)])
+            6 => Fault::status([403, 404, 409, 422, 500, 503][self.dice.up_to(6)])
                 .verb(verb)
                 .resource(resource)
                 .times(times),
-            7 | 8 => {
-                let millis = u64::try_from(self.up_to(4000)).unwrap();
-                Fault::delay(Duration::from_millis(millis))
-                    .verb(verb)
-                    .resource(resource)
-                    .times(times)
-            }
+            7 | 8 => Fault::delay(self.dice.millis(4000))
+                .verb(verb)
+                .resource(resource)
+                .times(times),
             _ => {
                 self.is_beta_served = !self.is_beta_served;
                 let patch =
                     json!([{ "op": "replace", "path": "/spec/versions/1/served", "value": self.is_beta_served }]);
-                let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.a.test";
-                let patched = cluster.admin.patch(definition, Patch::Json, &patch).await;
+                let definition = format!("{DEFINITIONS}/things.a.test");
+                let patched = cluster.admin.patch(&definition, Patch::Json, &patch).await;
                 patched.unwrap().ok().unwrap();
                 return;
             }
         };
-        // Not the kind that cuts every watch for ever.
-        let fault = if fault.times.is_none() { fault.times(4) } else { fault };
         cluster.trouble(fault);
-        tokio::time::sleep(secs(0)).await;
     }
 }
 
-fn uid(number: u64) -> String {
+fn uid(number: usize) -> String {
     format!("5eed0000-0000-4000-8000-{number:012}")
+}
+
+/// All objects as they are, with their kinds, and where they are.
+fn all(cluster: &Cluster) -> Vec<(Value, String)> {
+    let mut all = Vec::new();
+    for (version, kind, _) in KINDS {
+        for mut object in cluster.api.objects(version, kind) {
+            object["apiVersion"] = version.into();
+            object["kind"] = kind.into();
+            let path = path(&object);
+            all.push((object, path));
+        }
+    }
+    all
+}
+
+/// Nobody holds anything any more.
+pub async fn let_go(cluster: &Cluster) {
+    for (object, path) in all(cluster) {
+        release(cluster, &object, &path).await;
+    }
 }
 
 fn path(object: &Value) -> String {

@@ -5,18 +5,12 @@ use tokio::time::sleep;
 
 use crate::{
     things::Things,
-    world::{Cluster, Like, map_path, owned, owners_of, secs, to, until},
+    world::{Cluster, Like, map_path, owned, owners_of, secret_path, secs, to, until},
 };
 
 fn with(mut reference: Value, field: &str, value: &str) -> Value {
     reference[field] = value.into();
     reference
-}
-
-async fn namespace(cluster: &Cluster, name: &str) {
-    let object = json!({ "metadata": { "name": name } });
-    let created = cluster.admin.create("/api/v1/namespaces", &object).await;
-    created.unwrap().ok().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -37,7 +31,7 @@ async fn an_owner_made_anew_under_its_name_keeps_its_own_dependents_only() {
         if while_down {
             cluster.start_synced().await;
         }
-        let secret = async |name: &str| cluster.get(&crate::world::secret_path(name)).await;
+        let secret = async |name: &str| cluster.get(&secret_path(name)).await;
         until("what the old one left is gone", async || {
             secret("of-the-old").await.is_none()
         })
@@ -53,12 +47,11 @@ async fn an_owner_made_anew_under_its_name_keeps_its_own_dependents_only() {
 #[tokio::test(start_paused = true)]
 async fn an_owner_without_a_namespace_has_dependents_in_all_of_them() {
     let mut cluster = Cluster::new().await;
-    namespace(&cluster, "other").await;
+    cluster.namespace("other");
     let things = Things::define(&cluster, "a.test", false, &["v1"]).await;
     let volume = cluster.volume("volume", Like::default()).await;
     let thing = things.create(&cluster, "thing", Like::default()).await;
-    let early = owned([to(&volume, true)]);
-    cluster.map("early", early).await;
+    cluster.map("early", owned([to(&volume, true)])).await;
     cluster.start_synced().await;
     let paths = ["default", "other"].map(|space| format!("/api/v1/namespaces/{space}/configmaps/child"));
     for space in ["default", "other"] {
@@ -70,9 +63,7 @@ async fn an_owner_without_a_namespace_has_dependents_in_all_of_them() {
     cluster.delete("/api/v1/persistentvolumes/volume", "Foreground").await;
     cluster.gone("early").await;
     until("only the thing is left", async || {
-        let one = cluster.get(&paths[0]).await.unwrap();
-        let two = cluster.get(&paths[1]).await.unwrap();
-        owners_of(&one) == ["thing"] && owners_of(&two) == ["thing"]
+        cluster.owners(&paths[0]).await == ["thing"] && cluster.owners(&paths[1]).await == ["thing"]
     })
     .await;
     cluster.delete(&things.path("thing"), "Foreground").await;
@@ -147,10 +138,7 @@ async fn references_in_two_versions_to_an_owner_that_went_are_both_taken_out() {
     cluster.start_synced().await;
     cluster.delete(&things.path("owner"), "Background").await;
     for path in [map_path("child"), things.path("thing")] {
-        until("one is left", async || {
-            owners_of(&cluster.get(&path).await.unwrap()) == ["solid"]
-        })
-        .await;
+        until("one is left", async || cluster.owners(&path).await == ["solid"]).await;
     }
 }
 
@@ -164,7 +152,7 @@ async fn in_whatever_order_good_and_bad_references_are_seen_only_the_bad_ones_go
     let bad = ["namespace", "name", "kind", "group", "unknown"];
     for order in orders {
         let mut cluster = Cluster::new().await;
-        namespace(&cluster, "other").await;
+        cluster.namespace("other");
         let parent = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": { "name": "parent", "namespace": "default", "uid": "5eed0000-0000-4000-8000-000000000001" },
@@ -204,7 +192,7 @@ async fn in_whatever_order_good_and_bad_references_are_seen_only_the_bad_ones_go
             assert_eq!(is_there(name).await, name == "unknown", "{name} in {order}");
         }
         assert!(cluster.get("/api/v1/persistentvolumes/cluster").await.is_some());
-        let good = cluster.get("/api/v1/namespaces/default/secrets/good").await;
+        let good = cluster.get(&secret_path("good")).await;
         // Whoever is seen before its owner was made may be deleted at once.
         let may_go = order.find('|') < order.find('P') && order.contains('|') && order.find('G') < order.find('P');
         assert!(good.is_some() || may_go, "{order}");

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::world::{Cluster, Like, map_path, never, owned, secs, to, until};
 
 /// Another server answers behind the same address, with these objects in it.
-async fn replaced(cluster: &mut Cluster, first_version: u64, objects: &[(&str, &str, Value)]) {
+async fn replaced(cluster: &mut Cluster, first_version: u64, objects: &[Value]) {
     let listen = cluster.api.url().trim_start_matches("http://").parse().unwrap();
     let config = Config {
         listen,
@@ -22,11 +22,8 @@ async fn replaced(cluster: &mut Cluster, first_version: u64, objects: &[(&str, &
     let free = Instant::now() + secs(60);
     loop {
         if let Ok(server) = MemApiServer::start(config.clone()).await {
-            for (version, kind, object) in objects {
-                let mut object = object.clone();
-                object["apiVersion"] = (*version).into();
-                object["kind"] = (*kind).into();
-                server.insert_raw(object).unwrap();
+            for object in objects {
+                server.insert_raw(object.clone()).unwrap();
             }
             cluster.api = server;
             break;
@@ -37,36 +34,28 @@ async fn replaced(cluster: &mut Cluster, first_version: u64, objects: &[(&str, &
     cluster.admin = cluster.api.admin().unwrap();
 }
 
-fn system(uid: &Value) -> (&'static str, &'static str, Value) {
-    let metadata = json!({ "name": "kube-system", "uid": uid });
-    ("v1", "Namespace", json!({ "metadata": metadata }))
-}
-
 /// What tells clusters apart.
-async fn identity(cluster: &Cluster) -> (&'static str, &'static str, Value) {
+async fn identity(cluster: &Cluster) -> Value {
     let namespace = cluster.get("/api/v1/namespaces/kube-system").await.unwrap();
-    system(&namespace["metadata"]["uid"])
+    let metadata = json!({ "name": "kube-system", "uid": namespace["metadata"]["uid"] });
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata })
 }
 
-fn map(name: &str, number: u64, owners: &[Value]) -> (&'static str, &'static str, Value) {
+fn map(name: &str, number: u64, owners: &[Value]) -> Value {
     let uid = format!("5eed0000-0000-4000-8000-{number:012}");
     let metadata = json!({ "name": name, "namespace": "default", "uid": uid, "ownerReferences": owners });
-    (
-        "v1",
-        "ConfigMap",
-        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata }),
-    )
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata })
 }
 
-fn insert(cluster: &Cluster, object: &(&str, &str, Value)) {
-    cluster.api.insert_raw(object.2.clone()).unwrap();
+fn insert(cluster: &Cluster, object: &Value) {
+    cluster.api.insert_raw(object.clone()).unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_was_put_back_makes_it_forget_everything_and_deletes_nothing() {
     let mut cluster = Cluster::new().await;
     let owner = map("owner", 1, &[]);
-    let child = map("child", 2, &[to(&owner.2, false)]);
+    let child = map("child", 2, &[to(&owner, false)]);
     insert(&cluster, &owner);
     insert(&cluster, &child);
     for number in 0..500 {
@@ -90,7 +79,7 @@ async fn a_store_that_was_put_back_makes_it_forget_everything_and_deletes_nothin
 async fn what_was_about_to_be_deleted_is_not_when_the_store_is_put_back() {
     let mut cluster = Cluster::new().await;
     let owner = map("owner", 1, &[]);
-    let child = map("child", 2, &[to(&owner.2, false)]);
+    let child = map("child", 2, &[to(&owner, false)]);
     let known = identity(&cluster).await;
     // Two stores with the same past: the child has the same version in both.
     replaced(&mut cluster, 1_000, &[known.clone(), child.clone(), owner.clone()]).await;
@@ -120,7 +109,7 @@ async fn what_was_about_to_be_deleted_is_not_when_the_store_is_put_back() {
 async fn another_cluster_behind_the_address_is_not_used() {
     let mut cluster = Cluster::new().await;
     let owner = map("owner", 1, &[]);
-    let child = map("child", 2, &[to(&owner.2, false)]);
+    let child = map("child", 2, &[to(&owner, false)]);
     insert(&cluster, &owner);
     insert(&cluster, &child);
     cluster.start_synced().await;

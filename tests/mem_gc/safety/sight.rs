@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use crate::{
     things::Things,
-    world::{Cluster, Like, map_path, never, owned, owners_of, secret_path, secs, to, until},
+    world::{Cluster, Like, map_path, never, owned, secret_path, secs, to, until},
 };
 
 /// Maps that own secrets; kubernetes/kubernetes#88097.
@@ -89,7 +89,7 @@ async fn forbidden(unsynced: UnsyncedFlag) -> Cluster {
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_may_not_be_listed_holds_up_only_what_rests_on_all_kinds_and_is_named() {
-    let mut cluster = forbidden(UnsyncedFlag::Hold).await;
+    let cluster = forbidden(UnsyncedFlag::Hold).await;
     let background = cluster.map("background", Like::default()).await;
     cluster.map("of-background", owned([to(&background, true)])).await;
     cluster.delete(&map_path("foreground"), "Foreground").await;
@@ -98,7 +98,7 @@ async fn a_kind_that_may_not_be_listed_holds_up_only_what_rests_on_all_kinds_and
     cluster.gone("of-background").await;
     cluster.gone("of-foreground").await;
     until("the orphan is released", async || {
-        owners_of(&cluster.get(&map_path("of-orphaning")).await.unwrap()).is_empty()
+        cluster.owners(&map_path("of-orphaning")).await.is_empty()
     })
     .await;
     sleep(secs(900)).await;
@@ -119,7 +119,6 @@ async fn a_kind_that_may_not_be_listed_holds_up_only_what_rests_on_all_kinds_and
     cluster.api.faults().clear();
     cluster.gone("foreground").await;
     cluster.gone("orphaning").await;
-    cluster.stop();
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,7 +130,7 @@ async fn after_five_minutes_what_rests_on_all_kinds_goes_on_without_one_if_that_
     assert!(cluster.is_there("foreground").await && cluster.is_there("orphaning").await);
     sleep(secs(70)).await;
     assert!(!cluster.is_there("foreground").await && !cluster.is_there("orphaning").await);
-    assert!(owners_of(&cluster.get(&map_path("of-orphaning")).await.unwrap()).is_empty());
+    assert!(cluster.owners(&map_path("of-orphaning")).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +238,7 @@ async fn an_object_is_decided_on_when_the_last_of_its_owners_is_heard_of() {
     sleep(secs(10)).await;
     assert_eq!(cluster.asked("patch", "configmaps"), 0);
     until("one reference is left", async || {
-        owners_of(&cluster.get(&map_path("child")).await.unwrap()) == ["solid"]
+        cluster.owners(&map_path("child")).await == ["solid"]
     })
     .await;
 }

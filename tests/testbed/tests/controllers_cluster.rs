@@ -15,9 +15,10 @@ use testbed::{
     api::ApiServer,
     bench::usage::Usage,
     control_plane::{ControlPlane, Leader, Settings},
+    wait::eventually,
 };
 
-use self::cluster::{Cluster, LIMIT, eventually};
+use self::cluster::{Cluster, LIMIT};
 
 /// How long a leader leads that is not heard of any more.
 const TERM: SignedDuration = SignedDuration::from_secs(15);

@@ -1,7 +1,7 @@
 //! The testbed's own paths, for a server that runs as a process of its own. No Kubernetes API has them.
 //!
-//! `GET|POST|DELETE /testbed/faults`, `GET|DELETE /testbed/requests`, `POST /testbed/compact`, `POST /testbed/objects`,
-//! `PUT|DELETE /testbed/away/GROUP/VERSION`. Objects may be posted by the array, for simulations that need many.
+//! `GET|POST|DELETE /testbed/faults`, `GET|DELETE /testbed/requests`, `POST /testbed/compact`, `POST /testbed/objects`:
+//! also by the array, for simulations that need many.
 
 use http::Method;
 use serde::de::DeserializeOwned;
@@ -35,11 +35,6 @@ pub fn handle(shared: &Shared, call: &Call, what: &str) -> Result<Answer, ApiErr
             for object in objects {
                 writes::insert_raw(&mut store, object, shared.now())?;
             }
-        }
-        (&Method::PUT | &Method::DELETE, what) if what.starts_with("away/") => {
-            let (group, version) = what["away/".len()..].split_once('/').unwrap_or_default();
-            let away = call.method == Method::PUT;
-            shared.store().served.set_away(group, version, away);
         }
         _ => return Err(ApiError::no_such_path()),
     }

@@ -16,7 +16,7 @@ use crate::rest::{self, Client};
 #[derive(Debug)]
 pub struct ApiServerProcess {
     url: String,
-    child: Child,
+    _child: Child,
 }
 
 // === impl ApiServerProcess ===
@@ -33,7 +33,7 @@ impl ApiServerProcess {
         let stdout = child.stdout.take().context("take the output of testbed-apiserver")?;
         let line = BufReader::new(stdout).lines().next_line().await;
         match line.context("read the URL of testbed-apiserver")? {
-            Some(url) => Ok(Self { url, child }),
+            Some(url) => Ok(Self { url, _child: child }),
             None => bail!("{} ended without printing a URL", binary.display()),
         }
     }
@@ -45,11 +45,6 @@ impl ApiServerProcess {
             ca: None,
             token: ADMIN_TOKEN.to_owned(),
         }
-    }
-
-    /// Its process id, while it runs.
-    pub fn pid(&self) -> Option<u32> {
-        self.child.id()
     }
 }
 

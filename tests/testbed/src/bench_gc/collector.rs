@@ -1,6 +1,5 @@
 //! Collectors as processes that are measured from outside.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -67,9 +66,7 @@ impl Collector {
     pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         match self {
             Self::Manager(manager) => manager.during(work).await,
-            Self::Agent(agent) => work
-                .await
-                .with_context(|| format!("the agent's log ends with:\n{}", agent.process.log_tail())),
+            Self::Agent(agent) => agent.process.during(work).await,
         }
     }
 
@@ -90,17 +87,10 @@ impl Collector {
 
 impl Agent {
     /// Starts it and waits until it has seen everything.
-    pub async fn start(binary: &Path, access: &Access) -> Result<Self> {
+    async fn start(binary: &Path, access: &Access) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory for the agent")?;
-        let kubeconfig = directory.path().join("kubeconfig");
-        fs::write(&kubeconfig, access.kubeconfig()).context("write the agent's kubeconfig")?;
-        let process = AgentProcess::launch(binary, directory.path(), |command| {
-            command
-                .args(["--pods", "never", "--gc", "always", "--gc-kubeconfig"])
-                .arg(&kubeconfig);
-        })?;
         let mut agent = Self {
-            process,
+            process: AgentProcess::spawn_collector(binary, directory.path(), access, "always")?,
             _directory: directory,
         };
         agent.until_synced().await?;

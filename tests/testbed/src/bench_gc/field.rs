@@ -129,7 +129,7 @@ impl Field {
             usage.forget_peak()?;
             let before = usage.cpu()?;
             let begin = Instant::now();
-            self.delete(&family, policy).await?;
+            delete(&self.admin, &family.owner_path(), policy).await?;
             // The owner counts: in the foreground it goes last.
             let gone = gone::until_left(&self.admin, &family.collection, objects, 0, begin).await?;
             until_quiet(usage).await?;
@@ -164,18 +164,16 @@ impl Field {
         Family::create(&self.admin, NAMESPACE, &format!("run-{run}"), objects, owned).await
     }
 
-    async fn delete(&self, family: &Family, policy: Policy) -> Result<()> {
-        let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy});
-        let path = family.owner_path();
-        let answer = self
-            .admin
-            .send(Method::DELETE, &path, PROTOBUF, options.to_string().into());
-        answer.await?.ok().context("delete the owner")?;
-        Ok(())
-    }
-
     /// Deleted objects stay in the store's history, which the next run would carry along.
     async fn tidy(&self) -> Result<()> {
         self.plane.forget_history().await.context("compact the store")
     }
+}
+
+/// Deletes the owner at this path, for its dependents to go.
+pub async fn delete(client: &Http2, owner: &str, policy: Policy) -> Result<()> {
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy});
+    let answer = client.send(Method::DELETE, owner, PROTOBUF, options.to_string().into());
+    answer.await?.ok().context("delete the owner")?;
+    Ok(())
 }

@@ -8,18 +8,17 @@ pub mod table;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use http::Method;
 use serde::Serialize;
-use serde_json::json;
 use tokio::time::Instant;
 
 use self::crowd::{COLLECTION, Crowd};
-use super::collector::{Agent, Collector, until_quiet};
+use super::collector::{Collector, until_quiet};
+use super::field::{self, Policy};
 use super::gone;
 use super::progress::thousands;
 use crate::apiserver::process::ApiServerProcess;
 use crate::bench::usage::Usage;
-use crate::http2::{Http2, PROTOBUF};
+use crate::http2::Http2;
 
 /// The small graph that large ones are compared with.
 const FEW: u32 = 10_000;
@@ -100,7 +99,7 @@ impl Programs<'_> {
     /// With nothing to see.
     async fn alone(&self) -> Result<f64> {
         let api = ApiServerProcess::start(self.apiserver).await?;
-        let agent = Collector::Agent(Agent::start(self.agent, &api.administrator()).await?);
+        let agent = Collector::agent(self.agent, &api.administrator()).await?;
         let usage = agent.usage()?;
         let resident = agent.during(async {
             until_quiet(usage).await?;
@@ -118,7 +117,7 @@ impl Programs<'_> {
         let client = Http2::connect(&api.administrator(), 1).await?;
         let owners = crowd.create(&client).await?;
         let begin = Instant::now();
-        let agent = Collector::Agent(Agent::start(self.agent, &api.administrator()).await?);
+        let agent = Collector::agent(self.agent, &api.administrator()).await?;
         let start = begin.elapsed().as_secs_f64();
         let usage = agent.usage()?;
         let seen = agent.during(async {
@@ -171,11 +170,8 @@ async fn events(client: &Http2, usage: Usage, owners: &[String], time: u32) -> R
 
 /// Deletes the first owner and waits until so many went with it.
 async fn rate(client: &Http2, objects: u32, dependents: u32) -> Result<f64> {
-    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
     let begin = Instant::now();
-    let owner = crowd::owner_path(0);
-    let answer = client.send(Method::DELETE, &owner, PROTOBUF, options.to_string().into());
-    answer.await?.ok().context("delete the owner")?;
+    field::delete(client, &crowd::owner_path(0), Policy::Background).await?;
     let rest = objects - 1 - dependents;
     let gone = gone::until_left(client, COLLECTION, objects, rest, begin)
         .await

@@ -4,9 +4,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, names, refuses, uid, version};
+use crate::family::HELD;
 use crate::rest::{Answer, Patch};
-
-const HELD: &str = "example.test/held";
 
 fn controllers(s: &Scene<'_>) -> String {
     format!("/api/v1/namespaces/{}/replicationcontrollers", s.ns)

@@ -4,14 +4,11 @@ use anyhow::{Context, Result};
 use http::{Method, header};
 use serde_json::{Value, json};
 
+use super::metadata::{LIST_PROTOBUF, ONE_PROTOBUF, PROTOBUF};
 use super::scene::{Scene, refuses, uid, version};
 use super::things::Things;
 use crate::proto::{self, PartialObjectMetadata, PartialObjectMetadataList};
 use crate::rest::Patch;
-
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-const ONE_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-const LIST_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 pub(super) async fn each_version_serves_the_same_objects(s: &Scene<'_>) -> Result<()> {
     let things = Things::define(s, true, &["v1", "v1beta1"], Value::Null).await?;
@@ -58,12 +55,12 @@ pub(super) async fn their_metadata_comes_in_protobuf_but_nothing_else_does(s: &S
     let things = Things::simple(s).await?;
     let before = things.create("before").await?;
     let thing = things.create("a").await?;
-    let answer = things.get(&things.one("v1", "a"), ONE_PROTOBUF).await?;
+    let answer = s.get_as(&things.one("v1", "a"), ONE_PROTOBUF).await?;
     assert_eq!((answer.code(), answer.header("content-type")), (200, PROTOBUF));
     let one: PartialObjectMetadata = proto::decode(&answer.bytes)?;
     let one = one.metadata.context("no metadata")?;
     assert_eq!((one.uid(), one.generation), (uid(&thing), Some(1)));
-    let answer = things.get(&things.all("v1"), LIST_PROTOBUF).await?;
+    let answer = s.get_as(&things.all("v1"), LIST_PROTOBUF).await?;
     assert_eq!(
         proto::decode::<PartialObjectMetadataList>(&answer.bytes)?.items.len(),
         2
@@ -79,7 +76,7 @@ pub(super) async fn their_metadata_comes_in_protobuf_but_nothing_else_does(s: &S
         .metadata
         .unwrap_or_default();
     assert_eq!((change.as_str(), added.uid()), ("ADDED", uid(&thing)));
-    let answer = things.get(&things.one("v1", "a"), PROTOBUF).await?;
+    let answer = s.get_as(&things.one("v1", "a"), PROTOBUF).await?;
     assert_eq!((answer.code(), answer.header("content-type")), (406, PROTOBUF));
     Ok(())
 }

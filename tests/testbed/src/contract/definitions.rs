@@ -3,12 +3,12 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::discovery::AGGREGATED;
 use super::scene::{Scene, names, next, nothing_more, refuses, uid, until};
-use super::things::{DEFINITIONS, Things};
+use super::things::Things;
+use crate::family::HELD;
 use crate::rest::{Answer, EventType::Deleted, Patch};
-
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-const HELD: &str = "example.test/held";
+use crate::things::{DEFINITIONS, definition};
 
 fn is_missing_route(answer: &Answer) {
     assert_eq!(answer.code(), 404, "{}", answer.body);
@@ -48,7 +48,7 @@ pub(super) async fn all_at_once_its_kind_is_named_with_group_and_version(s: &Sce
     let things = Things::define(s, false, &["v1", "v2beta1"], Value::Null).await?;
     let mut found = Value::Null;
     until(async || {
-        let all = things.get("/apis", AGGREGATED).await?.ok()?;
+        let all = s.get_as("/apis", AGGREGATED).await?.ok()?;
         let groups = all["items"].as_array().cloned().unwrap_or_default();
         let group = groups
             .into_iter()
@@ -170,14 +170,8 @@ pub(super) async fn a_definition_that_comes_back_brings_nothing_back(s: &Scene<'
 }
 
 pub(super) async fn a_definition_is_named_after_what_it_defines(s: &Scene<'_>) -> Result<()> {
-    let spec = json!({
-        "group": "example.test", "scope": "Cluster", "names": {"plural": "things", "kind": "Thing"},
-        "versions": [{
-            "name": "v1", "served": true, "storage": true,
-            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-        }],
-    });
-    let definition = json!({"metadata": {"name": format!("others.{}.test", s.ns)}, "spec": spec});
+    let mut definition = definition("example.test", false, &["v1"]);
+    definition["metadata"]["name"] = format!("others.{}.test", s.ns).into();
     refuses(&s.admin.create(DEFINITIONS, &definition).await?, 422, "Invalid");
     Ok(())
 }

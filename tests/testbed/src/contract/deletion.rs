@@ -5,13 +5,12 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, names, next, next_of, number, refuses, says, uid, version};
+use crate::family::HELD;
 use crate::rest::{
     Answer,
     EventType::{Added, Deleted, Modified},
     Patch,
 };
-
-const HELD: &str = "example.test/held";
 
 async fn delete(s: &Scene<'_>, options: Value) -> Result<Answer> {
     Ok(s.admin.delete(&s.map("a"), Some(&options)).await?)

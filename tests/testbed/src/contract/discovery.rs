@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::scene::{Scene, refuses, until};
 
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+pub(super) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// The entry of a list that has this at `field`.
 fn entry<'a>(list: &'a Value, field: &str, wanted: &str) -> Result<&'a Value> {

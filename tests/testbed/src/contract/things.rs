@@ -4,10 +4,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::scene::{Scene, until};
-use crate::rest::{Answer, Patch};
-
-/// The path of all definitions.
-pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+use crate::rest::Patch;
+use crate::things::{DEFINITIONS, definition};
 
 /// The kind of one claim: `Thing`, in a group of the claim's own.
 pub(super) struct Things<'s> {
@@ -33,28 +31,15 @@ impl<'s> Things<'s> {
             group: format!("{}.test", s.ns),
             namespaced,
         };
-        let versions: Vec<Value> = versions
-            .iter()
-            .enumerate()
-            .map(|(index, name)| {
-                let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-                let mut version = json!({"name": name, "served": true, "storage": index == 0});
-                version["schema"] = json!({"openAPIV3Schema": schema});
-                if subresources.is_object() {
-                    version["subresources"] = subresources.clone();
-                }
-                version
-            })
-            .collect();
-        let spec = json!({
-            "group": things.group, "scope": if namespaced { "Namespaced" } else { "Cluster" },
-            "names": {"plural": "things", "singular": "thing", "kind": "Thing"}, "versions": versions,
-        });
-        let definition = json!({"metadata": {"name": things.name()}, "spec": spec});
+        let mut definition = definition(&things.group, namespaced, versions);
+        if subresources.is_object() {
+            for version in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
+                version["subresources"] = subresources.clone();
+            }
+        }
         s.admin.create(DEFINITIONS, &definition).await?.ok()?;
-        for version in &versions {
-            let name = version["name"].as_str().unwrap_or_default();
-            things.answers(&things.all(name), 200).await?;
+        for version in versions {
+            things.answers(&things.all(version), 200).await?;
         }
         Ok(things)
     }
@@ -63,14 +48,9 @@ impl<'s> Things<'s> {
         Things::define(s, true, &["v1"], Value::Null).await
     }
 
-    /// The name of the definition.
-    pub(super) fn name(&self) -> String {
-        format!("things.{}", self.group)
-    }
-
     /// The path of the definition.
     pub(super) fn definition(&self) -> String {
-        format!("{DEFINITIONS}/{}", self.name())
+        format!("{DEFINITIONS}/things.{}", self.group)
     }
 
     /// The path of the claim's things.
@@ -99,10 +79,6 @@ impl<'s> Things<'s> {
 
     pub(super) async fn create_with(&self, thing: Value) -> Result<Value> {
         Ok(self.s.admin.create(&self.all("v1"), &thing).await?.ok()?)
-    }
-
-    pub(super) async fn get(&self, path: &str, accept: &'static str) -> Result<Answer> {
-        self.s.get_as(path, accept).await
     }
 
     /// Waits until a path is answered with this code. The real server takes a moment to follow a definition.

@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use super::Stage;
+use crate::api::Access;
 
 /// From its start until it watches.
 const START: Duration = Duration::from_secs(20);
@@ -70,8 +71,19 @@ impl AgentProcess {
         })
     }
 
-    /// Starts it with whatever arguments, on no stage; its state, its socket and its log are in `dir`.
-    pub fn launch(binary: &Path, dir: &Path, arguments: impl FnOnce(&mut Command)) -> Result<Self> {
+    /// Starts it on no stage, with nothing to do but to collect as `gc` says, and waits for nothing.
+    pub fn spawn_collector(binary: &Path, dir: &Path, access: &Access, gc: &str) -> Result<Self> {
+        let kubeconfig = dir.join("kubeconfig");
+        fs::write(&kubeconfig, access.kubeconfig()).with_context(|| format!("write {}", kubeconfig.display()))?;
+        Self::launch(binary, dir, |command| {
+            command
+                .args(["--pods", "never", "--gc", gc, "--gc-kubeconfig"])
+                .arg(&kubeconfig);
+        })
+    }
+
+    /// Starts it with whatever arguments; its state, its socket and its log are in `dir`.
+    fn launch(binary: &Path, dir: &Path, arguments: impl FnOnce(&mut Command)) -> Result<Self> {
         let (socket, log) = (dir.join("admin.sock"), dir.join("log"));
         let output = File::options().create(true).append(true).open(&log)?;
         let mut command = Command::new(binary);
@@ -160,6 +172,12 @@ impl AgentProcess {
         let log = self.log();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    /// What is done while it runs; if it fails, the end of its log is told with it.
+    pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        work.await
+            .with_context(|| format!("the agent's log ends with:\n{}", self.log_tail()))
     }
 
     /// Whether it has ended by itself, and how.

@@ -8,12 +8,11 @@ use testbed::{
     api::ApiServer,
     control_plane::ControlPlane,
     rest::{Client, Patch},
+    wait::eventually,
 };
-use tokio::time;
 
 /// How long anything may take on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(100);
 
 /// A namespace and an administrator.
 pub struct Cluster {
@@ -82,19 +81,4 @@ impl Cluster {
         };
         format!("/{api}/namespaces/{}/{resource}", self.namespace)
     }
-}
-
-/// Looks until there is something to see.
-pub async fn eventually<T>(limit: Duration, what: &str, look: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
-    let seen = async {
-        loop {
-            if let Some(seen) = look().await? {
-                return Ok(seen);
-            }
-            time::sleep(POLL).await;
-        }
-    };
-    time::timeout(limit, seen)
-        .await
-        .with_context(|| format!("waited {limit:?} for {what}"))?
 }
