@@ -1,7 +1,7 @@
 //! The requests themselves. Writes pass the gate for effects; nothing is retried here, because what a retry
 //! means differs from caller to caller.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
@@ -9,6 +9,7 @@ use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::client::Body;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 use tokio_util::{
@@ -327,15 +328,13 @@ fn read<T: DeserializeOwned>(verb: &'static str, path: &str, body: &[u8]) -> Res
     })
 }
 
-/// Percent-encodes whatever is not plainly a name: names come from the API and may be hostile.
+/// What is plainly a name: all others are percent-encoded, since names come from the API and may be hostile.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~').remove(b'.');
+
+/// Percent-encodes whatever is not plainly a name.
 pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => out.push(byte.into()),
-            b'.' if text != "." && text != ".." => out.push('.'),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
+    match text {
+        "." | ".." => text.replace('.', "%2E"),
+        _ => Cow::from(utf8_percent_encode(text, PLAIN)).into_owned(),
     }
-    out
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 use tokio::{sync::watch, time::Instant};
 
 use super::{error, json_answer};
 use crate::{
+    api::escape,
     gc::{
         core::Core,
         counts::SharedPast,
@@ -61,14 +62,14 @@ impl GcAnswers {
 /// The question for a picture around a UID, which may be any text, or of what is not idle.
 pub fn question(uid: Option<&str>) -> String {
     match uid {
-        Some(uid) => format!("{GRAPH}?uid={}", utf8_percent_encode(uid, NON_ALPHANUMERIC)),
+        Some(uid) => format!("{GRAPH}?uid={}", escape(uid)),
         None => GRAPH.to_owned(),
     }
 }
 
 /// The question why an object is still there.
 pub fn why_question(name: &ObjectName) -> String {
-    format!("{WHY}?of={}", utf8_percent_encode(&name.to_string(), NON_ALPHANUMERIC))
+    format!("{WHY}?of={}", escape(&name.to_string()))
 }
 
 /// The answer of this collector; nothing if the question is for somebody else.
