@@ -22,7 +22,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use tower::{BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
-use super::{ApiError, cluster::Cluster, connection::chain, proven::retry_after};
+use super::{ApiError, cluster::Cluster, error::chain, proven::retry_after};
 
 /// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
 const OPENING: Duration = Duration::from_secs(10);
@@ -121,11 +121,7 @@ impl Lanes {
     ) -> Result<Response<Incoming>, ApiError> {
         let open = self.open(lane).await.map_err(|error| error.of(verb, path))?;
         let sent = self.send_over(open, path, request, body).await;
-        sent.map_err(|error| ApiError::Unreachable {
-            verb,
-            path: path.to_owned(),
-            cause: chain(&*error),
-        })
+        sent.map_err(|error| ApiError::unreachable(verb, path, &*error))
     }
 
     async fn send_over(
@@ -243,17 +239,14 @@ enum NotOpened {
 
 impl NotOpened {
     fn of(self, verb: &'static str, path: &str) -> ApiError {
-        let path = path.to_owned();
         match self {
-            Self::Connection(cause) => ApiError::Unreachable { verb, path, cause },
-            Self::Refused(why) => ApiError::Unproven {
+            Self::Connection(cause) => ApiError::Unreachable {
                 verb,
-                path,
-                cause: why.to_string(),
-                retry_after: why.retry_after(),
-                code: why.code(),
+                path: path.to_owned(),
+                cause,
             },
-            Self::WrongWorld(cause) => ApiError::Held { verb, path, cause },
+            Self::Refused(why) => ApiError::unproven(verb, path, &why),
+            Self::WrongWorld(cause) => ApiError::held(verb, path, cause),
         }
     }
 }

@@ -25,7 +25,7 @@ use kube::client::{Body, ConfigExt as _};
 use tokio::time::timeout;
 use tower::{BoxError, Service, ServiceBuilder};
 
-use super::ApiError;
+use super::{ApiError, answer::read};
 
 /// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
 const OPENING: Duration = Duration::from_secs(10);
@@ -156,11 +156,7 @@ impl Question {
         let (answer, left) = tokio::join!(asked, driver.without_shutdown());
         let (head, body) = answer?;
         let node = if head.status.is_success() {
-            serde_json::from_slice(&body).map_err(|error| ApiError::Unreadable {
-                verb: VERB,
-                path: self.path.clone(),
-                cause: error.to_string(),
-            })
+            read(VERB, &self.path, &body)
         } else {
             let retry_after = retry_after(&head.headers);
             Err(ApiError::refused(
