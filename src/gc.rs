@@ -13,6 +13,7 @@ pub mod figures;
 pub mod graph;
 pub mod kinds;
 pub mod misplaced;
+pub mod names;
 pub mod picture;
 pub mod shared;
 pub mod sight;

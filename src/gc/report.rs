@@ -10,6 +10,7 @@ use super::{
     counts::Counts,
     graph::{Graph, Hint, NodeId, State},
     kinds::KindId,
+    names::{called, dotted},
     queue::{Depth, Waiting},
     sight::Watched,
 };
@@ -107,16 +108,6 @@ pub struct KeptReport {
     pub dependents: u64,
     /// Why nobody can tell.
     pub why: String,
-}
-
-/// What an object is called for people: `KIND.GROUP NAMESPACE/NAME`.
-pub fn called(graph: &Graph, id: NodeId) -> String {
-    let node = graph.node(id);
-    let (kind, group) = (graph.kinds.kind(node.kind), graph.kinds.group(node.kind));
-    let dot = if group.is_empty() { "" } else { "." };
-    let namespace = graph.namespace(node.namespace);
-    let slash = if namespace.is_empty() { "" } else { "/" };
-    format!("{kind}{dot}{group} {namespace}{slash}{}", node.name)
 }
 
 // === impl WorkReport ===
@@ -233,10 +224,13 @@ fn section<T>(out: &mut String, title: &str, rows: &[T], row: impl Fn(&T) -> Str
 fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
     let counts = core.graph.counts();
     let report = |(&id, watched): (&KindId, &Watched)| {
-        let group = core.graph.kinds.group(id);
-        let dot = if group.is_empty() { "" } else { "." };
+        let resource = &watched.resource;
         KindReport {
-            resource: format!("{}{dot}{group}/{}", watched.resource.plural, watched.resource.version),
+            resource: format!(
+                "{}/{}",
+                dotted(&resource.plural, core.graph.kinds.group(id)),
+                resource.version
+            ),
             synced: watched.synced,
             objects: counts.get(id.place()).copied().unwrap_or_default(),
             silent_seconds: watched.told.map(|told| seconds(now, told)),

@@ -10,6 +10,7 @@ use crate::{
     node::runtime::RuntimeReport,
     record::{Stage, Step, Story},
     watch::{SourceState, WatchReport},
+    words::counted,
     workers::Overview,
 };
 
@@ -229,11 +230,6 @@ fn thing(step: Step) -> &'static str {
     }
 }
 
-/// One thing, or several.
-pub fn counted(count: u64, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
-}
-
 /// Milliseconds as people read them.
 pub fn seconds(ms: u64) -> String {
     match ms {
@@ -372,13 +368,5 @@ mod tests {
             let said = said(Some(CollectorReport { stands_by, not_synced }));
             assert!(said.contains(line), "{line:?} is not in {said}");
         }
-    }
-
-    #[test]
-    fn one_thing_is_not_several() {
-        assert_eq!(
-            (counted(1, "pod"), counted(0, "pod")),
-            ("1 pod".into(), "0 pods".into())
-        );
     }
 }

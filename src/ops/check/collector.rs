@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     api::{ApiError, MetadataClient},
-    gc::discovery::{Discovery, Found},
+    gc::{
+        discovery::{Discovery, Found},
+        names::dotted,
+    },
 };
 
 const WHAT: &str = "collector's rights";
@@ -46,9 +49,9 @@ impl Right {
 
     /// As `kubectl auth can-i` takes it.
     fn resource(&self) -> String {
-        let dot = if self.group.is_empty() { "" } else { "." };
+        let resource = dotted(&self.resource, &self.group);
         let place = if self.namespace.is_empty() { "" } else { " in " };
-        format!("{}{dot}{}{place}{}", self.resource, self.group, self.namespace)
+        format!("{resource}{place}{}", self.namespace)
     }
 
     async fn granted(&self, client: &MetadataClient) -> Result<bool, ApiError> {
