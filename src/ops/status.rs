@@ -165,12 +165,7 @@ fn at(story: &Story, held: bool) -> At {
     if let Some(step) = open.map(|span| span.step).min() {
         return At::Now(step);
     }
-    let failed = |step: &Step| {
-        let name = step.to_string();
-        let begins = |failure: &String| failure.split([' ', ':']).next() == Some(name.as_str());
-        story.failures.first().is_some_and(begins)
-    };
-    Step::ALL.into_iter().find(failed).map_or(At::Between, At::Again)
+    story.failed_at().map_or(At::Between, At::Again)
 }
 
 fn stands(story: &Story, held: bool) -> String {
