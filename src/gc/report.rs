@@ -10,7 +10,7 @@ use super::{
     counts::Counts,
     graph::{Graph, Hint, NodeId, State},
     kinds::KindId,
-    names::{called, dotted},
+    names::called,
     queue::{Depth, Waiting},
     sight::Watched,
 };
@@ -223,20 +223,13 @@ fn section<T>(out: &mut String, title: &str, rows: &[T], row: impl Fn(&T) -> Str
 
 fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
     let counts = core.graph.counts();
-    let report = |(&id, watched): (&KindId, &Watched)| {
-        let resource = &watched.resource;
-        KindReport {
-            resource: format!(
-                "{}/{}",
-                dotted(&resource.plural, core.graph.kinds.group(id)),
-                resource.version
-            ),
-            synced: watched.synced,
-            objects: counts.get(id.place()).copied().unwrap_or_default(),
-            silent_seconds: watched.told.map(|told| seconds(now, told)),
-            version: watched.progress,
-            trouble: watched.trouble.as_ref().map(|(trouble, _)| trouble.clone()),
-        }
+    let report = |(&id, watched): (&KindId, &Watched)| KindReport {
+        resource: format!("{}/{}", watched.name(), watched.resource.version),
+        synced: watched.synced,
+        objects: counts.get(id.place()).copied().unwrap_or_default(),
+        silent_seconds: watched.told.map(|told| seconds(now, told)),
+        version: watched.progress,
+        trouble: watched.trouble.as_ref().map(|(trouble, _)| trouble.clone()),
     };
     let mut kinds: Vec<KindReport> = core.sight.watched.iter().map(report).collect();
     kinds.sort_by(|one, other| one.resource.cmp(&other.resource));
