@@ -1,6 +1,6 @@
 //! What `gc status` says.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use super::{
     graph::{Graph, Hint, NodeId, State},
     kinds::KindId,
     names::called,
-    queue::{Depth, Waiting},
+    queue::Depth,
     sight::Watched,
 };
 
@@ -237,19 +237,20 @@ fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
 }
 
 fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
-    let mut waiting: Vec<Waiting> = core.queue.waiting().collect();
-    waiting.sort_by_key(|it| it.since);
-    let report = |it: Waiting| {
-        let (what, id) = match it.hint {
+    let mut waiting: Vec<(Instant, Hint)> = core.queue.waiting().collect();
+    waiting.sort_unstable();
+    let report = |(since, hint): (Instant, Hint)| {
+        let (what, id) = match hint {
             Hint::Decide(id) => ("decide on", id),
             Hint::Ask(id) => ("ask for", id),
             Hint::Dependents(id) => ("decide on the dependents of", id),
         };
-        core.graph.lives(id).then(|| WaitingReport {
+        let it = core.queue.look(hint).filter(|_| core.graph.lives(id))?;
+        Some(WaitingReport {
             what: what.to_owned(),
             object: called(&core.graph, id),
             uid: core.graph.uid(id),
-            seconds: seconds(now, it.since),
+            seconds: seconds(now, since),
             tries: it.tries,
             why: it.trouble,
         })
@@ -294,5 +295,5 @@ fn kept(graph: &Graph) -> Vec<KeptReport> {
 }
 
 fn seconds(now: Instant, since: Instant) -> u64 {
-    now.saturating_duration_since(since).max(Duration::ZERO).as_secs()
+    now.saturating_duration_since(since).as_secs()
 }
