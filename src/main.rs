@@ -15,7 +15,7 @@ use pod_teardown::{
         why::Why,
     },
     memory,
-    node::turns::THREADS,
+    node::threads::THREADS,
     ops::{
         admin, check, client,
         gc_status::{self, GcReport},
