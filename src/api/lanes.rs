@@ -22,10 +22,13 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use tower::{BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
-use super::{ApiError, cluster::Cluster, error::chain, proven::retry_after};
+use super::{
+    ApiError,
+    cluster::Cluster,
+    error::chain,
+    proven::{OPENING, retry_after, tcp},
+};
 
-/// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
-const OPENING: Duration = Duration::from_secs(10);
 /// For the proof: a server that is busy lets requests wait for their turn.
 const PROOF: Duration = Duration::from_secs(20);
 /// A connection on which nothing comes for so long is asked whether it is still there, and has as long to answer.
@@ -87,10 +90,6 @@ struct Metadata {
 impl Lanes {
     /// Connections with these credentials, none of them open.
     pub fn new(config: &kube::Config, cluster: Arc<Cluster>) -> Result<Self, kube::Error> {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(OPENING / 2));
         let mut builder = HttpsConnectorBuilder::new()
             .with_tls_config(config.rustls_client_config()?)
             .https_or_http();
@@ -103,7 +102,7 @@ impl Lanes {
         }
         Ok(Self {
             server: config.cluster_url.clone(),
-            connector: builder.enable_http2().wrap_connector(tcp),
+            connector: builder.enable_http2().wrap_connector(tcp()),
             config: config.clone(),
             cluster,
             open: Mutex::default(),

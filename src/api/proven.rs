@@ -28,7 +28,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 use super::{ApiError, answer::read};
 
 /// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
-const OPENING: Duration = Duration::from_secs(10);
+pub(super) const OPENING: Duration = Duration::from_secs(10);
 /// For the proof. A server that is busy lets requests wait for their turn; but a write that waits for it has passed the gate.
 const PROOF: Duration = Duration::from_secs(20);
 /// A Node has some ten thousand bytes.
@@ -61,13 +61,9 @@ struct Opener<C> {
 
 /// A client of which each connection proves itself by the Node at `path`; without a `proof` they are used as they are.
 pub(super) fn client(config: &kube::Config, path: &str, proof: Option<Proof>) -> Result<kube::Client, kube::Error> {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(OPENING / 2));
     let question = proof.map(|proof| Arc::new(Question::new(&config.cluster_url, path, proof)));
     let opener = Opener {
-        inner: config.rustls_https_connector_with_connector(tcp)?,
+        inner: config.rustls_https_connector_with_connector(tcp())?,
         question: question.clone(),
     };
     let service = ServiceBuilder::new()
@@ -83,6 +79,15 @@ pub(super) fn client(config: &kube::Config, path: &str, proof: Option<Proof>) ->
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).build(opener));
     Ok(kube::Client::new(service, config.default_namespace.clone()))
+}
+
+/// Opens what TLS goes over.
+pub(super) fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(OPENING / 2));
+    tcp
 }
 
 /// Why the connection that a request was to go over was not used, if that is why it failed.
