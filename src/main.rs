@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 use pod_teardown::{
     agent,
-    cli::{Cli, GcVerb, GraphFormat, NodeFlags, SocketFlag, TimelineFormat, Verb},
+    cli::{AskFlags, Cli, GcVerb, GraphFormat, NodeFlags, SocketFlag, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind},
     gc::{
         picture::{Picture, dot::dot, svg::svg},
@@ -66,7 +66,7 @@ async fn dispatch(cli: Cli) -> ExitCode {
     match cli.verb {
         Verb::Run(flags) => run(flags).await,
         Verb::Check(flags) => run_check(flags).await,
-        Verb::Status { socket, json } => {
+        Verb::Status(AskFlags { socket, json }) => {
             let text = |report: &StatusReport| status::text(report, Timestamp::now());
             ask(&socket, admin::STATUS, (!json).then_some(text)).await
         }
@@ -76,11 +76,12 @@ async fn dispatch(cli: Cli) -> ExitCode {
             };
             ask(&socket, &format!("{}/{pod}", admin::TIMELINES), Some(text)).await
         }
-        Verb::Why { object, socket, json } => {
-            ask(&socket, &admin::gc::why_question(&object), (!json).then_some(Why::text)).await
-        }
+        Verb::Why {
+            object,
+            ask: AskFlags { socket, json },
+        } => ask(&socket, &admin::gc::why_question(&object), (!json).then_some(Why::text)).await,
         Verb::Gc {
-            verb: GcVerb::Status { socket, json },
+            verb: GcVerb::Status(AskFlags { socket, json }),
         } => {
             let text = |report: &GcReport| gc_status::text(report, Timestamp::now());
             ask(&socket, admin::gc::STATUS, (!json).then_some(text)).await
