@@ -1,5 +1,6 @@
 //! The API server as this agent uses it: a handful of requests, each answer sorted by what it proves.
 
+mod answer;
 mod client;
 mod cluster;
 mod connection;
@@ -8,8 +9,10 @@ mod error;
 mod lanes;
 mod metadata;
 mod proven;
+mod review;
 
 pub use self::{
+    answer::{in_time, read},
     client::{ApiClient, DeleteAnswer, PodPage, WatchLine, WatchStream, escape},
     error::{About, ApiError},
     metadata::{Document, Lane, MetadataClient, Pieces, Written},

@@ -46,14 +46,7 @@ pub enum Verb {
     )]
     Check(NodeFlags),
     /// Show what the running agent is doing, and what holds it back.
-    Status {
-        /// How to reach the agent.
-        #[command(flatten)]
-        socket: SocketFlag,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    Status(AskFlags),
     /// Show how the teardown of a pod went, as bars over time.
     #[command(
         after_help = "Example:\n  pod-teardown timeline default/web-0\n\nThe agent remembers the last 256 teardowns \
@@ -86,12 +79,9 @@ pub enum Verb {
         /// The object: its UID, or its kind and name.
         #[arg(value_name = "UID|KIND[.GROUP]/[NS/]NAME")]
         object: ObjectName,
-        /// How to reach the agent.
+        /// How to ask the agent.
         #[command(flatten)]
-        socket: SocketFlag,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        ask: AskFlags,
     },
     /// Look into the garbage collector of owner references.
     Gc {
@@ -105,14 +95,7 @@ pub enum Verb {
 #[derive(Debug, Subcommand)]
 pub enum GcVerb {
     /// Show how the collector stands: whose turn it is, each kind, the queues, what waits longest and why, what is kept.
-    Status {
-        /// How to reach the agent.
-        #[command(flatten)]
-        socket: SocketFlag,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    Status(AskFlags),
     /// Draw objects with their owners and dependents as the collector knows them, and what it decides on each.
     ///
     /// With a UID: what is connected with that object, nearest first. Without: all that is not idle, with what is connected
@@ -171,6 +154,17 @@ pub struct SocketFlag {
     /// Admin socket of the running agent.
     #[arg(long, env = "POD_TEARDOWN_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
+}
+
+/// How the running agent is asked.
+#[derive(Debug, Clone, Args)]
+pub struct AskFlags {
+    /// How to reach the agent.
+    #[command(flatten)]
+    pub socket: SocketFlag,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Default of `--socket`.

@@ -11,7 +11,7 @@ use crate::{
     events::Events,
     guard::Guard,
     journal::Journal,
-    node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, turns::Turns},
+    node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, threads::Threads},
     quiet::Quiet,
 };
 
@@ -46,7 +46,7 @@ pub struct Context {
     /// Where the kubelet keeps the logs of pods.
     pub pod_logs_dir: PathBuf,
     /// Reading what containers left, which must not wait for what hangs.
-    pub reads: Turns,
+    pub reads: Threads,
     /// Tells when no pod is waiting to be gone.
     pub quiet: Quiet,
     /// The agent stops: what waits for its next attempt waits no longer.

@@ -185,7 +185,6 @@ impl Events {
     }
 
     fn send(&self, namespace: &Arc<str>, about: &str, involved: &Value, reason: Reason, message: &str) {
-        let uid = involved["uid"].as_str().unwrap_or_default().to_owned();
         let body = body(
             &self.node_name,
             namespace,
@@ -206,7 +205,7 @@ impl Events {
         if self.queue.try_send(event).is_err() {
             self.counters.event_dropped();
             tracing::warn!(
-                uid,
+                uid = involved["uid"].as_str(),
                 namespace = &**namespace,
                 name = about,
                 reason = reason.as_str(),

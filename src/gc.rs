@@ -4,28 +4,29 @@
 
 pub mod collect;
 pub mod discovery;
-pub mod monitor;
+mod monitor;
 pub mod wire;
 
 pub mod core;
 pub mod counts;
 pub mod figures;
 pub mod graph;
-pub mod kinds;
-pub mod misplaced;
+mod kinds;
+mod misplaced;
+pub mod names;
 pub mod picture;
 pub mod shared;
-pub mod sight;
-pub mod uid;
+mod sight;
+mod uid;
 
-pub mod decide;
-pub mod engine;
+mod decide;
+mod engine;
 pub mod limit;
 pub mod queue;
-pub mod work;
+mod work;
 
 pub mod report;
-pub mod summary;
+mod summary;
 pub mod why;
 
 #[cfg(test)]

@@ -35,5 +35,6 @@ pub mod node;
 pub mod pod;
 pub mod quiet;
 pub mod record;
+pub mod words;
 
 pub mod ops;

@@ -8,17 +8,16 @@ use std::{
 use jiff::Timestamp;
 use pod_teardown::{
     agent,
-    cli::{Cli, GcVerb, GraphFormat, NodeFlags, TimelineFormat, Verb},
+    cli::{AskFlags, Cli, GcVerb, GraphFormat, NodeFlags, SocketFlag, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind},
     gc::{
         picture::{Picture, dot::dot, svg::svg},
         why::Why,
     },
     memory,
-    node::turns::THREADS,
+    node::threads::THREADS,
     ops::{
-        admin, check,
-        client::{self, AskError},
+        admin, check, client,
         gc_status::{self, GcReport},
         logging,
         status::{self, StatusReport},
@@ -26,6 +25,7 @@ use pod_teardown::{
     },
     record::Story,
 };
+use serde::{Serialize, de::DeserializeOwned};
 
 /// From sysexits.h: the command was used wrongly.
 const USAGE: u8 = 64;
@@ -66,47 +66,49 @@ async fn dispatch(cli: Cli) -> ExitCode {
     match cli.verb {
         Verb::Run(flags) => run(flags).await,
         Verb::Check(flags) => run_check(flags).await,
-        Verb::Status { socket, json } => match client::ask::<StatusReport>(&socket.socket, admin::STATUS).await {
-            Ok(report) if json => print(&serde_json::to_string_pretty(&report).unwrap_or_default(), 0),
-            Ok(report) => print(&status::text(&report, Timestamp::now()), 0),
-            Err(error) => failed(1, &error.to_string()),
-        },
+        Verb::Status(AskFlags { socket, json }) => {
+            let text = |report: &StatusReport| status::text(report, Timestamp::now());
+            ask(&socket, admin::STATUS, (!json).then_some(text)).await
+        }
         Verb::Timeline { pod, format, socket } => {
-            let path = format!("{}/{pod}", admin::TIMELINES);
-            match (client::ask::<Vec<Story>>(&socket.socket, &path).await, format) {
-                (Ok(stories), TimelineFormat::Text) => {
-                    print(&stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"), 0)
-                }
-                (Err(error @ AskError::Refused(_)), _) | (Err(error), _) => failed(1, &error.to_string()),
-            }
+            let text = |stories: &Vec<Story>| match format {
+                TimelineFormat::Text => stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"),
+            };
+            ask(&socket, &format!("{}/{pod}", admin::TIMELINES), Some(text)).await
         }
-        Verb::Why { object, socket, json } => {
-            match client::ask::<Why>(&socket.socket, &admin::gc::why_question(&object)).await {
-                Ok(why) if json => print(&serde_json::to_string_pretty(&why).unwrap_or_default(), 0),
-                Ok(why) => print(&why.text(), 0),
-                Err(error) => failed(1, &error.to_string()),
-            }
-        }
+        Verb::Why {
+            object,
+            ask: AskFlags { socket, json },
+        } => ask(&socket, &admin::gc::why_question(&object), (!json).then_some(Why::text)).await,
         Verb::Gc {
-            verb: GcVerb::Status { socket, json },
-        } => match client::ask::<GcReport>(&socket.socket, admin::gc::STATUS).await {
-            Ok(report) if json => print(&serde_json::to_string_pretty(&report).unwrap_or_default(), 0),
-            Ok(report) => print(&gc_status::text(&report, Timestamp::now()), 0),
-            Err(error) => failed(1, &error.to_string()),
-        },
+            verb: GcVerb::Status(AskFlags { socket, json }),
+        } => {
+            let text = |report: &GcReport| gc_status::text(report, Timestamp::now());
+            ask(&socket, admin::gc::STATUS, (!json).then_some(text)).await
+        }
         Verb::Gc {
             verb: GcVerb::Graph { uid, format, socket },
-        } => match client::ask::<Picture>(&socket.socket, &admin::gc::question(uid.as_deref())).await {
-            Ok(picture) => {
-                let text = match format {
-                    GraphFormat::Dot => dot(&picture),
-                    GraphFormat::Svg => svg(&picture),
-                    GraphFormat::Json => serde_json::to_string_pretty(&picture).unwrap_or_default(),
-                };
-                print(&text, 0)
-            }
-            Err(error) => failed(1, &error.to_string()),
-        },
+        } => {
+            let text: Option<fn(&Picture) -> String> = match format {
+                GraphFormat::Dot => Some(dot),
+                GraphFormat::Svg => Some(svg),
+                GraphFormat::Json => None,
+            };
+            ask(&socket, &admin::gc::question(uid.as_deref()), text).await
+        }
+    }
+}
+
+/// Asks the running agent, and prints its answer in words, or as it is.
+async fn ask<T: Serialize + DeserializeOwned>(
+    socket: &SocketFlag,
+    path: &str,
+    text: Option<impl FnOnce(&T) -> String>,
+) -> ExitCode {
+    match (client::ask::<T>(&socket.socket, path).await, text) {
+        (Ok(answer), Some(text)) => print(&text(&answer), 0),
+        (Ok(answer), None) => print(&serde_json::to_string_pretty(&answer).unwrap_or_default(), 0),
+        (Err(error), _) => failed(1, &error.to_string()),
     }
 }
 

@@ -14,4 +14,4 @@ pub mod mount_namespace;
 pub mod mounts;
 pub mod pod_dir;
 pub mod runtime;
-pub mod turns;
+pub mod threads;

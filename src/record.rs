@@ -127,6 +127,16 @@ pub struct OpenSpan<'a> {
     index: Option<usize>,
 }
 
+// === impl Story ===
+
+impl Story {
+    /// The step that failed first in the last attempt. Failures are told as `STEP WHAT: WHY`.
+    pub fn failed_at(&self) -> Option<Step> {
+        let name = self.failures.first()?.split([' ', ':']).next()?;
+        Step::ALL.into_iter().find(|step| step.to_string() == name)
+    }
+}
+
 // === impl Step ===
 
 impl Step {

@@ -20,10 +20,10 @@ use crate::{
 mod canary;
 mod election;
 mod ground;
-pub mod lease;
+mod lease;
 mod lookout;
 mod requests;
-pub mod rival;
+mod rival;
 mod view;
 
 pub use self::{

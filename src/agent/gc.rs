@@ -126,36 +126,31 @@ impl Gc {
         let mut turn = self.turns.watch();
         let events = Events::start(create_events(self.client.clone()), &self.node_name, Arc::default());
         loop {
-            let now = turn.borrow_and_update().clone();
-            match now {
+            let works = matches!(*turn.borrow_and_update(), Turn::Works { .. });
+            if !works {
                 // Whose turn it is has told so already.
-                Turn::Waits { .. } => {}
-                Turn::Works { .. } => {
-                    self.past.lock().turns += 1;
-                    let shared = Shared::new(self.unsynced)
-                        .with_naps(NAP)
-                        .with_events(events.clone())
-                        .with_canary(self.turns.canary());
-                    let shared = Arc::new(shared);
-                    self.current.send_replace(Some(Arc::clone(&shared)));
-                    tokio::select! {
-                        why = collect(self.client.clone(), shared) => {
-                            tracing::error!(why, "The collector forgets all that it knew, and begins anew");
-                            self.ended();
-                            self.past.lock().forgets += 1;
-                            sleep(ANEW).await;
-                            continue;
-                        }
-                        // Whatever the turn is now, this one is over.
-                        _ = turn.changed() => {
-                            self.ended();
-                            continue;
-                        }
-                    }
+                if turn.changed().await.is_err() {
+                    return;
                 }
+                continue;
             }
-            if turn.changed().await.is_err() {
-                return;
+            self.past.lock().turns += 1;
+            let shared = Shared::new(self.unsynced)
+                .with_naps(NAP)
+                .with_events(events.clone())
+                .with_canary(self.turns.canary());
+            let shared = Arc::new(shared);
+            self.current.send_replace(Some(Arc::clone(&shared)));
+            let lost = tokio::select! {
+                why = collect(self.client.clone(), shared) => Some(why),
+                // Whatever the turn is now, this one is over.
+                _ = turn.changed() => None,
+            };
+            self.ended();
+            if let Some(why) = lost {
+                tracing::error!(why, "The collector forgets all that it knew, and begins anew");
+                self.past.lock().forgets += 1;
+                sleep(ANEW).await;
             }
         }
     }

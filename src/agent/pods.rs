@@ -26,7 +26,7 @@ use crate::{
         lock::PodsLock,
         mounts::Mounts,
         runtime::{self, RuntimeReport},
-        turns::Turns,
+        threads::Threads,
     },
     ops::admin::PodAnswers,
     quiet::Quiet,
@@ -208,7 +208,7 @@ impl Pods {
             kubelet_root: kubelet_root.clone(),
             pod_logs_dir,
             mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.pods())),
-            reads: Turns::of(8),
+            reads: Threads::of(8),
             quiet: Quiet::default(),
             stopping: CancellationToken::new(),
         });

@@ -1,7 +1,7 @@
 //! The requests themselves. Writes pass the gate for effects; nothing is retried here, because what a retry
 //! means differs from caller to caller.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
@@ -9,6 +9,7 @@ use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::client::Body;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 use tokio_util::{
@@ -16,11 +17,7 @@ use tokio_util::{
     io::StreamReader,
 };
 
-use super::{
-    ApiError,
-    connection::{Connection, chain},
-    proven::Proof,
-};
+use super::{ApiError, answer::read, connection::Connection, proven::Proof, review};
 use crate::{
     node::effects::{Effect, Effects},
     pod::PodRef,
@@ -142,29 +139,21 @@ impl ApiClient {
     /// Watches this node's pods from a resourceVersion on. The server ends the stream after `lifetime`.
     pub async fn watch_pods(&self, from: &str, lifetime: Duration) -> Result<WatchStream, ApiError> {
         const VERB: &str = "WATCH";
+        const PATH: &str = "/api/v1/pods";
         let selector = escape(&format!("spec.nodeName={}", self.node_name));
         let path = format!(
-            "/api/v1/pods?watch=true&allowWatchBookmarks=true&fieldSelector={selector}&resourceVersion={}&timeoutSeconds={}",
+            "{PATH}?watch=true&allowWatchBookmarks=true&fieldSelector={selector}&resourceVersion={}&timeoutSeconds={}",
             escape(from),
             lifetime.as_secs(),
         );
         let request = request(Method::GET, VERB, &path, None, Bytes::new())?;
         let response = self.connection.answered(VERB, &path, request).await?;
-        let broken = move |cause: String| ApiError::Unreachable {
-            verb: VERB,
-            path: "/api/v1/pods".to_owned(),
-            cause,
-        };
         let body = StreamReader::new(response.into_body().into_data_stream().map_err(std::io::Error::other));
         let lines = FramedRead::new(body, LinesCodec::new_with_max_length(WATCH_LINE_LIMIT));
         Ok(lines
             .map(move |line| {
-                let line = line.map_err(|error| broken(chain(&error)))?;
-                serde_json::from_str(&line).map_err(|error| ApiError::Unreadable {
-                    verb: VERB,
-                    path: "/api/v1/pods".to_owned(),
-                    cause: error.to_string(),
-                })
+                let line = line.map_err(|error| ApiError::unreachable(VERB, PATH, &error))?;
+                read(VERB, PATH, line.as_bytes())
             })
             .boxed())
     }
@@ -231,16 +220,9 @@ impl ApiClient {
 
     /// Asks whether this identity may do something. A question, not an effect.
     pub async fn may(&self, attributes: &Value) -> Result<bool, ApiError> {
-        const PATH: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-        let review = json!({
-            "kind": "SelfSubjectAccessReview",
-            "apiVersion": "authorization.k8s.io/v1",
-            "spec": { "resourceAttributes": attributes },
-        });
-        let body = Bytes::from(review.to_string());
-        let request = request(Method::POST, "POST", PATH, Some("application/json"), body)?;
-        let answer: Value = read("POST", PATH, &self.connection.collected("POST", PATH, request).await?)?;
-        Ok(answer["status"]["allowed"].as_bool().unwrap_or(false))
+        let request = request(Method::POST, "POST", review::PATH, None, review::of(attributes))?;
+        let answer = self.connection.collected("POST", review::PATH, request).await?;
+        read("POST", review::PATH, &answer).map(|review| review::is_granted(&review))
     }
 
     async fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
@@ -260,12 +242,7 @@ impl ApiClient {
         let _place = self.connection.place().await;
         // Last of all but for the opening of a connection: whoever waited for a place may find the gate shut by now.
         let allowed = self.effects.allow(&Effect::new(verb, &path));
-        let allowed = allowed.map_err(|held| ApiError::Held {
-            verb,
-            path: path.to_owned(),
-            cause: held.reason,
-        })?;
-        if !allowed {
+        if !allowed.map_err(|held| ApiError::held(verb, path, held.reason))? {
             return Ok(Bytes::new());
         }
         self.connection.collected(verb, path, request).await
@@ -312,30 +289,16 @@ fn request(
         .header(header::ACCEPT, "application/json")
         .header(header::CONTENT_TYPE, content_type.unwrap_or("application/json"))
         .body(Body::from(body))
-        .map_err(|error| ApiError::Unreadable {
-            verb,
-            path: path.to_owned(),
-            cause: error.to_string(),
-        })
+        .map_err(|error| ApiError::unreadable(verb, path, error))
 }
 
-fn read<T: DeserializeOwned>(verb: &'static str, path: &str, body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| ApiError::Unreadable {
-        verb,
-        path: path.to_owned(),
-        cause: error.to_string(),
-    })
-}
+/// What is plainly a name: all others are percent-encoded, since names come from the API and may be hostile.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~').remove(b'.');
 
-/// Percent-encodes whatever is not plainly a name: names come from the API and may be hostile.
+/// Percent-encodes whatever is not plainly a name.
 pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => out.push(byte.into()),
-            b'.' if text != "." && text != ".." => out.push('.'),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
+    match text {
+        "." | ".." => text.replace('.', "%2E"),
+        _ => Cow::from(utf8_percent_encode(text, PLAIN)).into_owned(),
     }
-    out
 }

@@ -7,19 +7,17 @@ use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::timeout,
-};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     ApiError,
+    answer::in_time,
     credentials::Credentials,
     proven::{self, Proof},
 };
 
 /// The API server ends mutating requests after 34 s and others after 60 s.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Writes under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
 /// that end would make a hundred. Reads are few, and not counted: a look at the Node must not wait for writes.
 const AT_ONCE: usize = 16;
@@ -61,13 +59,9 @@ impl Connection {
             let response = self.begun(verb, path, request).await?;
             let body = response.into_body().collect().await;
             body.map(http_body_util::Collected::to_bytes)
-                .map_err(|error| ApiError::Unreachable {
-                    verb,
-                    path: path.to_owned(),
-                    cause: chain(&error),
-                })
+                .map_err(|error| ApiError::unreachable(verb, path, &error))
         };
-        let result = in_time(verb, path, answer).await;
+        let result = in_time(REQUEST_TIMEOUT, verb, path, answer).await;
         if let Err(ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. }) = &result {
             self.credentials.follow_files().await;
         }
@@ -81,7 +75,7 @@ impl Connection {
         path: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        in_time(verb, path, self.begun(verb, path, request)).await
+        in_time(REQUEST_TIMEOUT, verb, path, self.begun(verb, path, request)).await
     }
 
     async fn begun(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Response<Body>, ApiError> {
@@ -114,30 +108,15 @@ impl Connection {
 
     /// Whatever the Node was answered says nothing about what the request is for.
     async fn unsent(&self, verb: &'static str, path: &str, error: &kube::Error) -> ApiError {
-        let path = path.to_owned();
         match proven::unproven(error) {
-            Some(ApiError::Held { cause, .. }) => ApiError::Held {
-                verb,
-                path,
-                cause: cause.clone(),
-            },
+            Some(ApiError::Held { cause, .. }) => ApiError::held(verb, path, cause.clone()),
             Some(why) => {
                 if why.code() == Some(StatusCode::UNAUTHORIZED.as_u16()) {
                     self.credentials.renew().await;
                 }
-                ApiError::Unproven {
-                    verb,
-                    path,
-                    cause: why.to_string(),
-                    retry_after: why.retry_after(),
-                    code: why.code(),
-                }
+                ApiError::unproven(verb, path, why)
             }
-            None => ApiError::Unreachable {
-                verb,
-                path,
-                cause: chain(error),
-            },
+            None => ApiError::unreachable(verb, path, error),
         }
     }
 
@@ -151,32 +130,4 @@ impl Connection {
     pub async fn follow_files(&self) {
         self.credentials.follow_files().await;
     }
-}
-
-pub(super) async fn in_time<T>(
-    verb: &'static str,
-    path: &str,
-    answer: impl Future<Output = Result<T, ApiError>>,
-) -> Result<T, ApiError> {
-    timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(|_| {
-        Err(ApiError::Timeout {
-            verb,
-            path: path.to_owned(),
-            after: REQUEST_TIMEOUT,
-        })
-    })
-}
-
-/// An error with its causes on one line; each layer repeats less than one might hope.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

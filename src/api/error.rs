@@ -1,15 +1,14 @@
 //! What a failed request means. Only a few answers prove anything about an object.
 
-use std::time::Duration;
+use std::{error::Error, fmt, time::Duration};
 
 use kube::core::Status;
-use thiserror::Error;
 
 /// However long a server asks to be left alone: a pod must not wait for a mistyped header.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// A request that did not do what it should, with its verb and path.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The server answered with an error.
     #[error("{verb} {path}: {code} {reason}: {message}")]
@@ -130,6 +129,44 @@ impl ApiError {
         }
     }
 
+    /// No answer, because of this.
+    pub(super) fn unreachable(verb: &'static str, path: &str, error: &dyn Error) -> Self {
+        Self::Unreachable {
+            verb,
+            path: path.to_owned(),
+            cause: chain(error),
+        }
+    }
+
+    /// Not sent, because of what came of the proof.
+    pub(super) fn unproven(verb: &'static str, path: &str, why: &Self) -> Self {
+        Self::Unproven {
+            verb,
+            path: path.to_owned(),
+            cause: why.to_string(),
+            retry_after: why.retry_after(),
+            code: why.code(),
+        }
+    }
+
+    /// Held back, because of this.
+    pub(super) fn held(verb: &'static str, path: &str, cause: String) -> Self {
+        Self::Held {
+            verb,
+            path: path.to_owned(),
+            cause,
+        }
+    }
+
+    /// An answer that cannot be read, because of this.
+    pub fn unreadable(verb: &'static str, path: &str, cause: impl fmt::Display) -> Self {
+        Self::Unreadable {
+            verb,
+            path: path.to_owned(),
+            cause: cause.to_string(),
+        }
+    }
+
     /// HTTP status of the answer, if there was one.
     pub fn code(&self) -> Option<u16> {
         match self {
@@ -170,4 +207,18 @@ impl ApiError {
             Self::Unreachable { .. } | Self::Timeout { .. } | Self::Unreadable { .. } | Self::Held { .. } => None,
         }
     }
+}
+
+/// An error with its causes on one line; each layer repeats less than one might hope.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
 }

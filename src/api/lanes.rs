@@ -22,10 +22,13 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use tower::{BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
-use super::{ApiError, cluster::Cluster, connection::chain, proven::retry_after};
+use super::{
+    ApiError,
+    cluster::Cluster,
+    error::chain,
+    proven::{OPENING, retry_after, tcp},
+};
 
-/// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
-const OPENING: Duration = Duration::from_secs(10);
 /// For the proof: a server that is busy lets requests wait for their turn.
 const PROOF: Duration = Duration::from_secs(20);
 /// A connection on which nothing comes for so long is asked whether it is still there, and has as long to answer.
@@ -87,10 +90,6 @@ struct Metadata {
 impl Lanes {
     /// Connections with these credentials, none of them open.
     pub fn new(config: &kube::Config, cluster: Arc<Cluster>) -> Result<Self, kube::Error> {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(OPENING / 2));
         let mut builder = HttpsConnectorBuilder::new()
             .with_tls_config(config.rustls_client_config()?)
             .https_or_http();
@@ -103,7 +102,7 @@ impl Lanes {
         }
         Ok(Self {
             server: config.cluster_url.clone(),
-            connector: builder.enable_http2().wrap_connector(tcp),
+            connector: builder.enable_http2().wrap_connector(tcp()),
             config: config.clone(),
             cluster,
             open: Mutex::default(),
@@ -121,11 +120,7 @@ impl Lanes {
     ) -> Result<Response<Incoming>, ApiError> {
         let open = self.open(lane).await.map_err(|error| error.of(verb, path))?;
         let sent = self.send_over(open, path, request, body).await;
-        sent.map_err(|error| ApiError::Unreachable {
-            verb,
-            path: path.to_owned(),
-            cause: chain(&*error),
-        })
+        sent.map_err(|error| ApiError::unreachable(verb, path, &*error))
     }
 
     async fn send_over(
@@ -243,17 +238,14 @@ enum NotOpened {
 
 impl NotOpened {
     fn of(self, verb: &'static str, path: &str) -> ApiError {
-        let path = path.to_owned();
         match self {
-            Self::Connection(cause) => ApiError::Unreachable { verb, path, cause },
-            Self::Refused(why) => ApiError::Unproven {
+            Self::Connection(cause) => ApiError::Unreachable {
                 verb,
-                path,
-                cause: why.to_string(),
-                retry_after: why.retry_after(),
-                code: why.code(),
+                path: path.to_owned(),
+                cause,
             },
-            Self::WrongWorld(cause) => ApiError::Held { verb, path, cause },
+            Self::Refused(why) => ApiError::unproven(verb, path, &why),
+            Self::WrongWorld(cause) => ApiError::held(verb, path, cause),
         }
     }
 }

@@ -3,20 +3,21 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::Value;
-use tokio::time::timeout;
 
 use super::{
     ApiError,
+    answer::{in_time, read},
     client::escape,
     cluster::{Cluster, StoreFollowed},
-    connection::{chain, in_time},
+    connection::REQUEST_TIMEOUT,
     credentials::Credentials,
     lanes::Lanes,
     proven::retry_after,
+    review,
 };
 use crate::node::effects::{Effect, Effects};
 
@@ -138,7 +139,7 @@ impl MetadataClient {
         if let Some(etag) = etag {
             request = request.header(header::IF_NONE_MATCH, etag);
         }
-        in_time("GET", path, async {
+        in_time(REQUEST_TIMEOUT, "GET", path, async {
             let response = self.begun(Lane::Question, "GET", path, request, Bytes::new()).await?;
             if response.status() == StatusCode::NOT_MODIFIED {
                 return Ok(None);
@@ -163,7 +164,8 @@ impl MetadataClient {
         accept: &'static str,
     ) -> Result<Pieces, ApiError> {
         let request = Request::get("/").header(header::ACCEPT, accept);
-        let response = in_time(verb, path, self.begun(lane, verb, path, request, Bytes::new())).await?;
+        let begun = self.begun(lane, verb, path, request, Bytes::new());
+        let response = in_time(REQUEST_TIMEOUT, verb, path, begun).await?;
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
         Ok(Pieces {
@@ -176,37 +178,30 @@ impl MetadataClient {
 
     /// One object; its metadata at least.
     pub async fn object(&self, path: &str) -> Result<Value, ApiError> {
-        let request = Request::get("/").header(header::ACCEPT, OBJECT);
-        let body = self
-            .collected(Lane::Question, "GET", path, request, Bytes::new())
-            .await?;
-        serde_json::from_slice(&body).map_err(|error| ApiError::Unreadable {
-            verb: "GET",
-            path: path.to_owned(),
-            cause: error.to_string(),
-        })
+        self.json(path, OBJECT).await
+    }
+
+    /// What is there in JSON, as `accept` names it.
+    pub async fn json(&self, path: &str, accept: &'static str) -> Result<Value, ApiError> {
+        let request = Request::get("/").header(header::ACCEPT, accept);
+        let body = self.collected(Lane::Question, "GET", path, request, Bytes::new());
+        read("GET", path, &body.await?)
     }
 
     /// Changes something, if effects may happen.
     pub async fn write(
         &self,
         lane: usize,
-        method: Method,
         verb: &'static str,
         path: &str,
         content_type: &'static str,
         body: Bytes,
     ) -> Result<Written, ApiError> {
         let allowed = self.effects.allow(&Effect::new(verb, &path));
-        let allowed = allowed.map_err(|held| ApiError::Held {
-            verb,
-            path: path.to_owned(),
-            cause: held.reason,
-        })?;
-        if !allowed {
+        if !allowed.map_err(|held| ApiError::held(verb, path, held.reason))? {
             return Ok(Written::Withheld);
         }
-        self.question(Lane::Write(lane), method, verb, path, content_type, body)
+        self.question(Lane::Write(lane), verb, path, content_type, body)
             .await
             .map(Written::Done)
     }
@@ -214,40 +209,32 @@ impl MetadataClient {
     /// Records an event, an object in JSON.
     pub async fn create_event(&self, namespace: &str, event: Bytes) -> Result<(), ApiError> {
         let path = format!("/api/v1/namespaces/{}/events", escape(namespace));
-        self.write(0, Method::POST, "POST", &path, "application/json", event)
-            .await
-            .map(drop)
+        self.write(0, "POST", &path, JSON, event).await.map(drop)
     }
 
     /// Sends a body that changes nothing, or only what this agent itself keeps at the server.
     pub async fn question(
         &self,
         lane: Lane,
-        method: Method,
         verb: &'static str,
         path: &str,
         content_type: &'static str,
         body: Bytes,
     ) -> Result<Bytes, ApiError> {
         let request = Request::builder()
-            .method(method)
+            .method(verb)
             .header(header::ACCEPT, OBJECT)
             .header(header::CONTENT_TYPE, content_type);
         self.collected(lane, verb, path, request, body).await
     }
 
-    /// Asks by a POST of something that the server does not keep; its whole answer counts, not only metadata.
-    pub async fn ask(&self, path: &str, question: &Value) -> Result<Value, ApiError> {
+    /// Asks whether this identity may do something.
+    pub async fn may(&self, attributes: &Value) -> Result<bool, ApiError> {
         let request = Request::post("/")
             .header(header::ACCEPT, JSON)
             .header(header::CONTENT_TYPE, JSON);
-        let question = Bytes::from(question.to_string());
-        let body = self.collected(Lane::Question, "POST", path, request, question).await?;
-        serde_json::from_slice(&body).map_err(|error| ApiError::Unreadable {
-            verb: "POST",
-            path: path.to_owned(),
-            cause: error.to_string(),
-        })
+        let answer = self.collected(Lane::Question, "POST", review::PATH, request, review::of(attributes));
+        read("POST", review::PATH, &answer.await?).map(|review| review::is_granted(&review))
     }
 
     async fn collected(
@@ -259,15 +246,11 @@ impl MetadataClient {
         body: Bytes,
     ) -> Result<Bytes, ApiError> {
         // Boxed, since a request takes kilobytes while it goes on.
-        in_time(
-            verb,
-            path,
-            Box::pin(async {
-                let response = self.begun(lane, verb, path, request, body).await?;
-                whole(verb, path, response).await
-            }),
-        )
-        .await
+        let answer = Box::pin(async {
+            let response = self.begun(lane, verb, path, request, body).await?;
+            whole(verb, path, response).await
+        });
+        in_time(REQUEST_TIMEOUT, verb, path, answer).await
     }
 
     async fn begun(
@@ -304,12 +287,8 @@ impl MetadataClient {
 
 async fn whole(verb: &'static str, path: &str, response: Response<Incoming>) -> Result<Bytes, ApiError> {
     let body = response.into_body().collect().await;
-    let body = body.map_err(|error| ApiError::Unreachable {
-        verb,
-        path: path.to_owned(),
-        cause: chain(&error),
-    })?;
-    Ok(body.to_bytes())
+    body.map(http_body_util::Collected::to_bytes)
+        .map_err(|error| ApiError::unreachable(verb, path, &error))
 }
 
 // === impl Pieces ===
@@ -318,36 +297,19 @@ impl Pieces {
     /// The next piece, which has to come within `patience`; `None` at the end.
     pub async fn next(&mut self, patience: Duration) -> Result<Option<Bytes>, ApiError> {
         loop {
-            let frame = timeout(patience, self.body.frame()).await;
-            let frame = frame.map_err(|_| ApiError::Timeout {
-                verb: self.verb,
-                path: self.path.clone(),
-                after: patience,
-            })?;
-            match frame {
-                None => return Ok(None),
-                Some(Ok(frame)) => {
-                    if let Ok(piece) = frame.into_data() {
-                        return Ok(Some(piece));
-                    }
-                }
-                Some(Err(error)) => {
-                    return Err(ApiError::Unreachable {
-                        verb: self.verb,
-                        path: self.path.clone(),
-                        cause: chain(&error),
-                    });
-                }
+            let frame = async { Ok(self.body.frame().await) };
+            let Some(frame) = in_time(patience, self.verb, &self.path, frame).await? else {
+                return Ok(None);
+            };
+            let frame = frame.map_err(|error| ApiError::unreachable(self.verb, &self.path, &error))?;
+            if let Ok(piece) = frame.into_data() {
+                return Ok(Some(piece));
             }
         }
     }
 
     /// It cannot be read, because of this.
     pub fn unreadable(&self, cause: impl std::fmt::Display) -> ApiError {
-        ApiError::Unreadable {
-            verb: self.verb,
-            path: self.path.clone(),
-            cause: cause.to_string(),
-        }
+        ApiError::unreadable(self.verb, &self.path, cause)
     }
 }

@@ -25,10 +25,10 @@ use kube::client::{Body, ConfigExt as _};
 use tokio::time::timeout;
 use tower::{BoxError, Service, ServiceBuilder};
 
-use super::ApiError;
+use super::{ApiError, answer::read};
 
 /// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
-const OPENING: Duration = Duration::from_secs(10);
+pub(super) const OPENING: Duration = Duration::from_secs(10);
 /// For the proof. A server that is busy lets requests wait for their turn; but a write that waits for it has passed the gate.
 const PROOF: Duration = Duration::from_secs(20);
 /// A Node has some ten thousand bytes.
@@ -61,13 +61,9 @@ struct Opener<C> {
 
 /// A client of which each connection proves itself by the Node at `path`; without a `proof` they are used as they are.
 pub(super) fn client(config: &kube::Config, path: &str, proof: Option<Proof>) -> Result<kube::Client, kube::Error> {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(OPENING / 2));
     let question = proof.map(|proof| Arc::new(Question::new(&config.cluster_url, path, proof)));
     let opener = Opener {
-        inner: config.rustls_https_connector_with_connector(tcp)?,
+        inner: config.rustls_https_connector_with_connector(tcp())?,
         question: question.clone(),
     };
     let service = ServiceBuilder::new()
@@ -83,6 +79,15 @@ pub(super) fn client(config: &kube::Config, path: &str, proof: Option<Proof>) ->
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).build(opener));
     Ok(kube::Client::new(service, config.default_namespace.clone()))
+}
+
+/// Opens what TLS goes over.
+pub(super) fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(OPENING / 2));
+    tcp
 }
 
 /// Why the connection that a request was to go over was not used, if that is why it failed.
@@ -156,11 +161,7 @@ impl Question {
         let (answer, left) = tokio::join!(asked, driver.without_shutdown());
         let (head, body) = answer?;
         let node = if head.status.is_success() {
-            serde_json::from_slice(&body).map_err(|error| ApiError::Unreadable {
-                verb: VERB,
-                path: self.path.clone(),
-                cause: error.to_string(),
-            })
+            read(VERB, &self.path, &body)
         } else {
             let retry_after = retry_after(&head.headers);
             Err(ApiError::refused(

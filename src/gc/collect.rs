@@ -179,6 +179,7 @@ impl Round {
         self.shared.with(|core| {
             let progress = core.sight.watched.get(&id).map_or(0, |watched| watched.progress);
             let watched = Watched {
+                group: group.to_owned(),
                 resource: resource.clone(),
                 begun: Instant::now(),
                 synced: false,

@@ -6,7 +6,7 @@ use futures::{StreamExt as _, stream};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::kinds::{Resource, Scope};
-use crate::api::{ApiError, Document, MetadataClient};
+use crate::api::{self, ApiError, Document, MetadataClient};
 
 /// What a server that tells all at once is asked for, and what others are.
 const ALL_AT_ONCE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
@@ -142,11 +142,7 @@ fn told(path: &'static str, document: &Document) -> Result<Told, ApiError> {
 
 fn read<T: DeserializeOwned>(path: &str, document: Option<&Document>) -> Result<T, ApiError> {
     let body = document.map(|document| &*document.body).unwrap_or_default();
-    serde_json::from_slice(body).map_err(|error| ApiError::Unreadable {
-        verb: "GET",
-        path: path.to_owned(),
-        cause: error.to_string(),
-    })
+    api::read("GET", path, body)
 }
 
 /// Of each kind the version that its group prefers, or the first one that has it.

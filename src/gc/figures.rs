@@ -51,7 +51,7 @@ impl Figures {
         let (linked, lone) = core.graph.len();
         let objects = core.graph.counts();
         let kind = |(&id, watched): (&KindId, &Watched)| KindFigures {
-            group: core.graph.kinds.group(id).to_owned(),
+            group: watched.group.clone(),
             resource: watched.resource.plural.clone(),
             synced: watched.synced && watched.trouble.is_none(),
             objects: objects.get(id.place()).copied().unwrap_or_default(),

@@ -6,7 +6,7 @@
 pub mod dot;
 mod selection;
 pub mod svg;
-pub(super) mod text;
+mod text;
 pub(super) mod words;
 
 #[cfg(test)]
@@ -14,8 +14,11 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use self::{selection::Selection, text::clipped, words::verdict};
-use super::graph::{Graph, NodeId, State};
+use self::{selection::Selection, words::verdict};
+use super::{
+    graph::{Graph, NodeId, State},
+    names::clipped,
+};
 
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -49,8 +49,6 @@ enum Stage {
 /// Something that is waited for, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// What it is.
-    pub hint: Hint,
     /// Since when.
     pub since: Instant,
     /// How often it was tried in vain.
@@ -244,20 +242,14 @@ impl Queue {
     pub fn look(&self, hint: Hint) -> Option<Waiting> {
         let mark = self.marks.get(&hint)?;
         Some(Waiting {
-            hint,
             since: mark.since,
             tries: mark.tries,
             trouble: mark.trouble.as_deref().map(str::to_owned),
         })
     }
 
-    /// What waits longest, and what was tried in vain.
-    pub fn waiting(&self) -> impl Iterator<Item = Waiting> {
-        self.marks.iter().map(|(&hint, mark)| Waiting {
-            hint,
-            since: mark.since,
-            tries: mark.tries,
-            trouble: mark.trouble.as_deref().map(str::to_owned),
-        })
+    /// All that wait one by one, and since when.
+    pub fn waiting(&self) -> impl Iterator<Item = (Instant, Hint)> {
+        self.marks.iter().map(|(&hint, mark)| (mark.since, hint))
     }
 }

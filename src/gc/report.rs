@@ -1,6 +1,6 @@
 //! What `gc status` says.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -10,7 +10,8 @@ use super::{
     counts::Counts,
     graph::{Graph, Hint, NodeId, State},
     kinds::KindId,
-    queue::{Depth, Waiting},
+    names::called,
+    queue::Depth,
     sight::Watched,
 };
 
@@ -107,16 +108,6 @@ pub struct KeptReport {
     pub dependents: u64,
     /// Why nobody can tell.
     pub why: String,
-}
-
-/// What an object is called for people: `KIND.GROUP NAMESPACE/NAME`.
-pub fn called(graph: &Graph, id: NodeId) -> String {
-    let node = graph.node(id);
-    let (kind, group) = (graph.kinds.kind(node.kind), graph.kinds.group(node.kind));
-    let dot = if group.is_empty() { "" } else { "." };
-    let namespace = graph.namespace(node.namespace);
-    let slash = if namespace.is_empty() { "" } else { "/" };
-    format!("{kind}{dot}{group} {namespace}{slash}{}", node.name)
 }
 
 // === impl WorkReport ===
@@ -232,17 +223,13 @@ fn section<T>(out: &mut String, title: &str, rows: &[T], row: impl Fn(&T) -> Str
 
 fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
     let counts = core.graph.counts();
-    let report = |(&id, watched): (&KindId, &Watched)| {
-        let group = core.graph.kinds.group(id);
-        let dot = if group.is_empty() { "" } else { "." };
-        KindReport {
-            resource: format!("{}{dot}{group}/{}", watched.resource.plural, watched.resource.version),
-            synced: watched.synced,
-            objects: counts.get(id.place()).copied().unwrap_or_default(),
-            silent_seconds: watched.told.map(|told| seconds(now, told)),
-            version: watched.progress,
-            trouble: watched.trouble.as_ref().map(|(trouble, _)| trouble.clone()),
-        }
+    let report = |(&id, watched): (&KindId, &Watched)| KindReport {
+        resource: format!("{}/{}", watched.name(), watched.resource.version),
+        synced: watched.synced,
+        objects: counts.get(id.place()).copied().unwrap_or_default(),
+        silent_seconds: watched.told.map(|told| seconds(now, told)),
+        version: watched.progress,
+        trouble: watched.trouble.as_ref().map(|(trouble, _)| trouble.clone()),
     };
     let mut kinds: Vec<KindReport> = core.sight.watched.iter().map(report).collect();
     kinds.sort_by(|one, other| one.resource.cmp(&other.resource));
@@ -250,19 +237,20 @@ fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
 }
 
 fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
-    let mut waiting: Vec<Waiting> = core.queue.waiting().collect();
-    waiting.sort_by_key(|it| it.since);
-    let report = |it: Waiting| {
-        let (what, id) = match it.hint {
+    let mut waiting: Vec<(Instant, Hint)> = core.queue.waiting().collect();
+    waiting.sort_unstable();
+    let report = |(since, hint): (Instant, Hint)| {
+        let (what, id) = match hint {
             Hint::Decide(id) => ("decide on", id),
             Hint::Ask(id) => ("ask for", id),
             Hint::Dependents(id) => ("decide on the dependents of", id),
         };
-        core.graph.lives(id).then(|| WaitingReport {
+        let it = core.queue.look(hint).filter(|_| core.graph.lives(id))?;
+        Some(WaitingReport {
             what: what.to_owned(),
             object: called(&core.graph, id),
             uid: core.graph.uid(id),
-            seconds: seconds(now, it.since),
+            seconds: seconds(now, since),
             tries: it.tries,
             why: it.trouble,
         })
@@ -307,5 +295,5 @@ fn kept(graph: &Graph) -> Vec<KeptReport> {
 }
 
 fn seconds(now: Instant, since: Instant) -> u64 {
-    now.saturating_duration_since(since).max(Duration::ZERO).as_secs()
+    now.saturating_duration_since(since).as_secs()
 }

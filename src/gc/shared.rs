@@ -175,14 +175,9 @@ impl Shared {
     /// The highest version that was told of this resource of the core group.
     pub fn told_of(&self, plural: &str) -> u64 {
         let core = self.lock();
-        let is_it = |(id, watched): &(&KindId, &Watched)| {
-            watched.resource.plural == plural && core.graph.kinds.group(**id).is_empty()
-        };
-        core.sight
-            .watched
-            .iter()
-            .find(is_it)
-            .map_or(0, |(_, watched)| watched.progress)
+        let mut all = core.sight.watched.values();
+        let found = all.find(|it| it.group.is_empty() && it.resource.plural == plural);
+        found.map_or(0, |watched| watched.progress)
     }
 
     /// A consistent list of this resource shows the store at this version, where it was at `before` when it was asked.
@@ -196,7 +191,7 @@ impl Shared {
     fn went_back(&self, watched: &Watched, version: u64) -> bool {
         let goes_back = version < watched.progress;
         if goes_back {
-            self.put_back(&watched.resource.plural, version, watched.progress);
+            self.put_back(&watched.name(), version, watched.progress);
         }
         goes_back
     }
@@ -213,7 +208,7 @@ impl Shared {
         if let Some(watched) = self.lock().sight.watched.get_mut(&kind)
             && watched.trouble.take().is_some()
         {
-            tracing::info!(resource = watched.resource.plural, "A kind is watched again");
+            tracing::info!(resource = watched.name(), "A kind is watched again");
         }
     }
 
@@ -228,7 +223,7 @@ impl Shared {
             let since = watched.trouble.take().map_or_else(Instant::now, |(_, since)| since);
             watched.trouble = Some((error.to_string(), since));
             if is_new {
-                tracing::warn!(resource = watched.resource.plural, %error, "A kind cannot be watched");
+                tracing::warn!(resource = watched.name(), %error, "A kind cannot be watched");
                 // Its owners were waited for; now they are asked for one by one.
                 core.graph.ask_all(kind);
             }

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::kinds::{KindId, Resource};
+use super::{
+    kinds::{KindId, Resource},
+    names::dotted,
+};
 use crate::cli::UnsyncedFlag;
 
 /// A kind whose watch is broken for so long may hold objects that nobody has heard of.
@@ -25,6 +28,8 @@ pub struct Sight {
 /// Where the watch of a kind stands.
 #[derive(Debug)]
 pub struct Watched {
+    /// Its group, empty for the core one.
+    pub group: String,
     /// Where it is served.
     pub resource: Resource,
     /// Since when it is to be watched there.
@@ -78,8 +83,8 @@ impl Sight {
         let unseen = self.watched.values().filter(|it| it.unseen_since(now).is_some());
         let names: Vec<String> = unseen
             .map(|it| match &it.trouble {
-                Some((trouble, _)) => format!("{} ({trouble})", it.resource.plural),
-                None => it.resource.plural.clone(),
+                Some((trouble, _)) => format!("{} ({trouble})", it.name()),
+                None => it.name(),
             })
             .collect();
         match (&self.undiscovered, names.is_empty()) {
@@ -93,6 +98,11 @@ impl Sight {
 // === impl Watched ===
 
 impl Watched {
+    /// What it is called for people.
+    pub fn name(&self) -> String {
+        dotted(&self.resource.plural, &self.group)
+    }
+
     /// Since when it may hold objects that nobody has heard of; nothing if it does not.
     fn unseen_since(&self, now: Instant) -> Option<Instant> {
         if !self.synced {

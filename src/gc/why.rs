@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{
     core::Core,
     graph::NodeId,
-    picture::text::{clipped, visible},
+    names::{clipped, visible},
 };
 
 pub use self::name::ObjectName;

@@ -1,7 +1,6 @@
 //! What takes requests. Each is told all it needs, and answers what came of it; nothing here knows the graph.
 
 use bytes::Bytes;
-use http::Method;
 use serde_json::{Value, json};
 
 use super::{
@@ -11,7 +10,7 @@ use super::{
     uid::Uid,
     wire,
 };
-use crate::api::{ApiError, MetadataClient, Written};
+use crate::api::{self, ApiError, MetadataClient, Written};
 
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -155,11 +154,7 @@ async fn look(client: &MetadataClient, target: &Target) -> Result<Observed, ApiE
 }
 
 fn read(target: &Target, object: &Value) -> Result<Observed, ApiError> {
-    wire::object(object).map_err(|error| ApiError::Unreadable {
-        verb: "GET",
-        path: target.path.clone(),
-        cause: error.to_string(),
-    })
+    wire::object(object).map_err(|error| ApiError::unreadable("GET", &target.path, error))
 }
 
 struct Writes<'a> {
@@ -187,7 +182,7 @@ impl Writes<'_> {
         );
         let written = self
             .client
-            .write(self.lane, Method::DELETE, "DELETE", &target.path, JSON, body.into())
+            .write(self.lane, "DELETE", &target.path, JSON, body.into())
             .await?;
         Ok(match written {
             Written::Withheld => Outcome::Withheld,
@@ -280,18 +275,11 @@ impl Writes<'_> {
     async fn patch(&self, target: &Target, how: &'static str, body: &Value) -> Result<Option<Value>, ApiError> {
         const VERB: &str = "PATCH";
         let body = Bytes::from(body.to_string());
-        let written = self
-            .client
-            .write(self.lane, Method::PATCH, VERB, &target.path, how, body);
+        let written = self.client.write(self.lane, VERB, &target.path, how, body);
         let Written::Done(answer) = written.await? else {
             return Ok(None);
         };
-        let answer = serde_json::from_slice(&answer).map_err(|error| ApiError::Unreadable {
-            verb: VERB,
-            path: target.path.clone(),
-            cause: error.to_string(),
-        })?;
-        Ok(Some(answer))
+        api::read(VERB, &target.path, &answer).map(Some)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::turns::{NotDone, Turns};
+use super::threads::{NotDone, Threads};
 
 /// Asked before every effect; an error holds the effect back.
 pub type EffectGate = Arc<dyn Fn() -> Result<(), Held> + Send + Sync>;
@@ -41,7 +41,7 @@ pub enum Outcome {
 pub struct Effects {
     dry_run: bool,
     gate: EffectGate,
-    turns: Turns,
+    threads: Threads,
 }
 
 // === impl Effect ===
@@ -61,7 +61,7 @@ impl Effects {
         Self {
             dry_run,
             gate,
-            turns: Turns::default(),
+            threads: Threads::default(),
         }
     }
 
@@ -87,7 +87,7 @@ impl Effects {
     /// Does work with these effects that may block, when it is its turn.
     pub async fn work<T: Send + 'static>(&self, work: impl FnOnce(&Self) -> T + Send + 'static) -> Result<T, NotDone> {
         let effects = self.clone();
-        self.turns.work(move || work(&effects)).await
+        self.threads.work(move || work(&effects)).await
     }
 
     /// Whether an effect that was allowed may go on; asked between the parts of a long one.

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::{effects::Held, turns::NotDone};
+use super::{effects::Held, threads::NotDone};
 
 /// Why an effect or a look failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

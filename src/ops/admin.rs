@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -39,6 +39,7 @@ use crate::{
 pub const STATUS: &str = "/v1/status";
 /// Where a timeline is asked for, with namespace and name behind it.
 pub const TIMELINES: &str = "/v1/timelines";
+const JSON: &str = "application/json";
 
 /// What questions are answered from.
 pub struct Admin {
@@ -252,7 +253,7 @@ impl PodAnswers {
 
 fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {
     match serde_json::to_vec(body) {
-        Ok(body) => response(StatusCode::OK, body),
+        Ok(body) => response(StatusCode::OK, JSON, body),
         Err(cause) => error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()),
     }
 }
@@ -262,14 +263,14 @@ fn stopping() -> Response<Full<Bytes>> {
 }
 
 fn error(code: StatusCode, message: &str) -> Response<Full<Bytes>> {
-    response(code, json!({ "error": message }).to_string().into_bytes())
+    response(code, JSON, json!({ "error": message }).to_string())
 }
 
-fn response(code: StatusCode, body: Vec<u8>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+/// An answer with a body of this type.
+pub(super) fn response(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = code;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    let kind = HeaderValue::from_static(kind);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }

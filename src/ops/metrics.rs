@@ -8,7 +8,7 @@ mod pods;
 use std::{convert::Infallible, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,7 +23,10 @@ use tokio::{
 };
 
 use self::page::Page;
-use super::{admin::Admin, status::StatusReport};
+use super::{
+    admin::{Admin, response},
+    status::StatusReport,
+};
 pub use collector::Collecting;
 
 /// Where they are asked for.
@@ -95,25 +98,17 @@ pub async fn serve(admin: Arc<Admin>, listener: TcpListener) {
 }
 
 async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (code, kind, body) = if ![Method::GET, Method::HEAD].contains(request.method()) {
-        (
-            StatusCode::METHOD_NOT_ALLOWED,
-            "text/plain",
-            "only GET is answered here\n".to_owned(),
-        )
+    let plain = |code, text: &str| response(code, "text/plain", format!("{text}\n"));
+    Ok(if ![Method::GET, Method::HEAD].contains(request.method()) {
+        plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here")
     } else if request.uri().path() != PATH {
-        (StatusCode::NOT_FOUND, "text/plain", format!("there is {PATH}\n"))
+        plain(StatusCode::NOT_FOUND, &format!("there is {PATH}"))
     } else {
         match text(Scrape::of(admin).await) {
-            Ok(text) => (StatusCode::OK, TYPE, text),
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")),
+            Ok(text) => response(StatusCode::OK, TYPE, text),
+            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
-    };
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = code;
-    let kind = header::HeaderValue::from_static(kind);
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    Ok(response)
+    })
 }
 
 /// As OpenMetrics writes it.

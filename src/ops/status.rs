@@ -10,6 +10,7 @@ use crate::{
     node::runtime::RuntimeReport,
     record::{Stage, Step, Story},
     watch::{SourceState, WatchReport},
+    words::counted,
     workers::Overview,
 };
 
@@ -164,12 +165,7 @@ fn at(story: &Story, held: bool) -> At {
     if let Some(step) = open.map(|span| span.step).min() {
         return At::Now(step);
     }
-    let failed = |step: &Step| {
-        let name = step.to_string();
-        let begins = |failure: &String| failure.split([' ', ':']).next() == Some(name.as_str());
-        story.failures.first().is_some_and(begins)
-    };
-    Step::ALL.into_iter().find(failed).map_or(At::Between, At::Again)
+    story.failed_at().map_or(At::Between, At::Again)
 }
 
 fn stands(story: &Story, held: bool) -> String {
@@ -227,11 +223,6 @@ fn thing(step: Step) -> &'static str {
         Step::Delete => "the delete of its object",
         Step::Cleanup => "the clean-up of the runtime",
     }
-}
-
-/// One thing, or several.
-pub fn counted(count: u64, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Milliseconds as people read them.
@@ -372,13 +363,5 @@ mod tests {
             let said = said(Some(CollectorReport { stands_by, not_synced }));
             assert!(said.contains(line), "{line:?} is not in {said}");
         }
-    }
-
-    #[test]
-    fn one_thing_is_not_several() {
-        assert_eq!(
-            (counted(1, "pod"), counted(0, "pod")),
-            ("1 pod".into(), "0 pods".into())
-        );
     }
 }

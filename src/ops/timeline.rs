@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::{
-    ops::status::{counted, seconds},
+    ops::status::seconds,
     record::{Span, Stage, Step, Story},
+    words::counted,
 };
 
 /// Columns of the bars.

@@ -1,13 +1,11 @@
 //! Leases in kube-system, as they are asked for and written here. No effect on anything of others, and so behind no gate.
 
-use std::{future::Future, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::Method;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
-use crate::api::{ApiError, Lane, MetadataClient};
+use crate::api::{ApiError, Lane, MetadataClient, escape, in_time, read};
 
 /// A request that takes longer counts as failed: half of the deadline, so that another one can still come in time.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,8 +35,8 @@ impl Leases<'_> {
             Exact::Now => format!("{PATH}/{name}"),
             Exact::Cached => format!("{PATH}/{name}?resourceVersion=0"),
         };
-        match in_time("GET", &path, self.0.document(&path, JSON, None)).await {
-            Ok(document) => read("GET", &path, &document.map(|it| it.body).unwrap_or_default()).map(Some),
+        match in_time(PATIENCE, "GET", &path, self.0.json(&path, JSON)).await {
+            Ok(lease) => Ok(Some(lease)),
             Err(error) if is_absence(&error, name) => Ok(None),
             Err(error) => Err(error),
         }
@@ -46,19 +44,19 @@ impl Leases<'_> {
 
     /// Makes one; returns its metadata.
     pub async fn create(&self, lease: &Value) -> Result<Value, ApiError> {
-        self.send(Method::POST, "POST", PATH, lease).await
+        self.send("POST", PATH, lease).await
     }
 
     /// Replaces the version that it names; returns its metadata.
     pub async fn replace(&self, name: &str, lease: &Value) -> Result<Value, ApiError> {
-        self.send(Method::PUT, "PUT", &format!("{PATH}/{name}"), lease).await
+        self.send("PUT", &format!("{PATH}/{name}"), lease).await
     }
 
     /// Deletes the one with this UID; `false` if it is gone already.
     pub async fn delete(&self, name: &str, uid: &str) -> Result<bool, ApiError> {
         let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": { "uid": uid } });
         let path = format!("{PATH}/{name}");
-        match self.send(Method::DELETE, "DELETE", &path, &options).await {
+        match self.send("DELETE", &path, &options).await {
             Ok(_) => Ok(true),
             Err(error) if is_absence(&error, name) || error.code() == Some(409) => Ok(false),
             Err(error) => Err(error),
@@ -67,45 +65,21 @@ impl Leases<'_> {
 
     /// Metadata of those with this label.
     pub async fn labelled(&self, key: &str, value: &str) -> Result<Vec<Value>, ApiError> {
-        let path = format!("{PATH}?labelSelector={}%3D{value}", key.replace('/', "%2F"));
-        let document = in_time("LIST", &path, self.0.document(&path, ONLY_METADATA, None)).await?;
-        let mut list: Value = read("LIST", &path, &document.map(|it| it.body).unwrap_or_default())?;
+        let path = format!("{PATH}?labelSelector={}", escape(&format!("{key}={value}")));
+        let mut list = in_time(PATIENCE, "LIST", &path, self.0.json(&path, ONLY_METADATA)).await?;
         match list["items"].take() {
             Value::Array(items) => Ok(items),
             _ => Ok(Vec::new()),
         }
     }
 
-    async fn send(&self, method: Method, verb: &'static str, path: &str, body: &Value) -> Result<Value, ApiError> {
+    async fn send(&self, verb: &'static str, path: &str, body: &Value) -> Result<Value, ApiError> {
         let body = Bytes::from(body.to_string());
-        let sent = self.0.question(Lane::Question, method, verb, path, JSON, body);
-        read(verb, path, &in_time(verb, path, sent).await?)
+        let sent = self.0.question(Lane::Question, verb, path, JSON, body);
+        read(verb, path, &in_time(PATIENCE, verb, path, sent).await?)
     }
 }
 
 fn is_absence(error: &ApiError, name: &str) -> bool {
     error.is_absence_of("coordination.k8s.io", "leases", name)
-}
-
-fn read(verb: &'static str, path: &str, body: &[u8]) -> Result<Value, ApiError> {
-    serde_json::from_slice(body).map_err(|error| ApiError::Unreadable {
-        verb,
-        path: path.to_owned(),
-        cause: error.to_string(),
-    })
-}
-
-async fn in_time<T>(
-    verb: &'static str,
-    path: &str,
-    answer: impl Future<Output = Result<T, ApiError>>,
-) -> Result<T, ApiError> {
-    // Boxed, since a request takes kilobytes while it goes on.
-    timeout(PATIENCE, Box::pin(answer)).await.unwrap_or_else(|_| {
-        Err(ApiError::Timeout {
-            verb,
-            path: path.to_owned(),
-            after: PATIENCE,
-        })
-    })
 }

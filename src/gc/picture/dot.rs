@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    Look, Picture, Pictured,
+    Look, Picture,
     text::{LOOKS, More},
 };
 
@@ -17,7 +17,8 @@ pub fn dot(picture: &Picture) -> String {
         let mut lines = vec![object.headline()];
         lines.extend(object.lines());
         let node = format!("n{place}");
-        box_of(&mut out, "  ", &node, &lines, object.look, &tooltip(object));
+        let tooltip = format!(", tooltip={}", quoted(&object.tooltip()));
+        box_of(&mut out, "  ", &node, &lines, object.look, &tooltip);
         further(&mut out, &node, "owners", object.further_owners().as_ref());
         further(&mut out, &node, "dependents", object.further_dependents().as_ref());
     }
@@ -42,13 +43,6 @@ fn box_of(out: &mut String, indent: &str, node: &str, lines: &[String], look: Lo
         "{indent}{node} [label={}, style=\"{style}\", fillcolor=\"{inside}\", color=\"{line}\"{tooltip}];",
         quoted(&lines.join("\n"))
     );
-}
-
-fn tooltip(object: &Pictured) -> String {
-    format!(
-        ", tooltip={}",
-        quoted(&format!("UID {}", super::text::visible(&object.uid)))
-    )
 }
 
 fn further(out: &mut String, node: &str, what: &str, more: Option<&More>) {

@@ -9,7 +9,7 @@ use dagre::Point;
 use self::layout::{Area, Arrow, Layout};
 use super::{
     Drawn, Look, Picture, Pictured,
-    text::{LOOKS, More, visible},
+    text::{LOOKS, More},
 };
 
 /// Width of a letter of the font, which has the same for all.
@@ -88,7 +88,7 @@ fn parts(picture: &Picture) -> (Vec<Block>, Vec<Arrow>) {
         headline: Some(object.headline()),
         lines: object.lines(),
         look: Some(object.look),
-        tooltip: format!("UID {}", visible(&object.uid)),
+        tooltip: object.tooltip(),
     };
     let mut blocks: Vec<Block> = picture.objects.iter().map(object).collect();
     let reference = |drawn: &Drawn| Arrow {

@@ -1,7 +1,10 @@
 //! What is written into a picture, in DOT and in SVG alike.
 
 use super::{Look, Picture, Pictured, Presence};
-use crate::ops::status::counted;
+use crate::{
+    gc::names::{kind, place, visible},
+    words::{counted, plural},
+};
 
 /// Letters in a line of a box.
 pub const WIDTH: usize = 42;
@@ -28,31 +31,6 @@ pub struct More {
     pub holds_up: bool,
 }
 
-/// No name, namespace or UID of an object that is there is longer. References may hold any text.
-const LONGEST: usize = 253;
-
-/// As much of it as may be told.
-pub fn clipped(text: &str) -> String {
-    text.chars().take(LONGEST).collect()
-}
-
-/// A kind as `kubectl` takes it.
-pub fn kind(group: &str, kind: &str) -> String {
-    match (group, kind) {
-        (_, "") => "a kind beyond number".to_owned(),
-        ("", kind) => kind.to_owned(),
-        (group, kind) => format!("{kind}.{group}"),
-    }
-}
-
-/// Where an object is, among those of its kind.
-pub fn place(namespace: &str, name: &str) -> String {
-    match namespace {
-        "" => name.to_owned(),
-        namespace => format!("{namespace}/{name}"),
-    }
-}
-
 /// With commas between thousands.
 pub fn number(value: u64) -> String {
     let digits = value.to_string();
@@ -64,18 +42,6 @@ pub fn number(value: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-/// Only what has a shape and stays in its line: a name that somebody writes into a reference may hold anything.
-pub fn visible(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '"' | '\'' | '\\' => out.push(letter),
-            letter => out.extend(letter.escape_debug()),
-        }
-    }
-    out
 }
 
 /// Its middle left out where it is too long: names tell most at their ends.
@@ -169,6 +135,11 @@ impl Pictured {
         shortened(&kind(&self.group, &self.kind))
     }
 
+    /// Its UID.
+    pub fn tooltip(&self) -> String {
+        format!("UID {}", visible(&self.uid))
+    }
+
     /// Where it is, its state, and what is decided on it, in lines.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![shortened(&place(&self.namespace, &self.name))];
@@ -216,9 +187,5 @@ impl Pictured {
 }
 
 fn counted_more(count: u64, thing: &str) -> String {
-    format!(
-        "… and {} more {thing}{}",
-        number(count),
-        if count == 1 { "" } else { "s" }
-    )
+    format!("… and {} more {}", number(count), plural(count, thing))
 }

@@ -1,15 +1,13 @@
 //! What the collector decides on an object, in words.
 
-use super::{
-    Look,
-    text::{clipped, kind, number, place},
-};
+use super::{Look, text::number};
 use crate::{
     gc::{
         decide::{Policy, Step, decide},
         graph::{Graph, NodeId, State},
+        names::{called, clipped, kind_of},
     },
-    ops::status::counted,
+    words::{counted, plural},
 };
 
 /// More of them say no more.
@@ -34,9 +32,9 @@ pub fn verdict(graph: &Graph, id: NodeId) -> (Look, Option<String>) {
             )),
         ),
         Step::Release(owners) => {
-            let s = if owners.len() == 1 { "" } else { "s" };
+            let references = plural(owners.len() as u64, "reference");
             let owners = named(graph, &owners);
-            (Look::Plain, Some(format!("loses the reference{s} to {owners}")))
+            (Look::Plain, Some(format!("loses the {references} to {owners}")))
         }
         Step::Delete {
             policy,
@@ -110,8 +108,11 @@ fn orphaning(dependents: u64) -> String {
 fn waiting(graph: &Graph, id: NodeId) -> String {
     let on_itself = graph.owners(id).filter(|link| link.node == id && link.blocking).count();
     let blocking = u64::from(graph.node(id).blocking).saturating_sub(on_itself as u64);
-    let s = if blocking == 1 { "" } else { "s" };
-    format!("waits for {} blocking dependent{s}", number(blocking))
+    format!(
+        "waits for {} blocking {}",
+        number(blocking),
+        plural(blocking, "dependent")
+    )
 }
 
 fn are(graph: &Graph, owners: &[NodeId]) -> String {
@@ -120,13 +121,9 @@ fn are(graph: &Graph, owners: &[NodeId]) -> String {
 }
 
 /// What some objects are called.
-pub fn named(graph: &Graph, nodes: &[NodeId]) -> String {
-    let name = |&id: &NodeId| {
-        let node = graph.node(id);
-        let place = place(graph.namespace(node.namespace), &node.name);
-        clipped(&format!("{} {place}", kind_of(graph, id)))
-    };
-    let names: Vec<String> = nodes.iter().take(NAMED).map(name).collect();
+fn named(graph: &Graph, nodes: &[NodeId]) -> String {
+    let names = nodes.iter().take(NAMED).map(|&id| clipped(&called(graph, id)));
+    let names: Vec<String> = names.collect();
     listed(&names, nodes.len() - names.len())
 }
 
@@ -136,9 +133,4 @@ fn listed(names: &[String], rest: usize) -> String {
         0 => names,
         rest => format!("{names} and {}", counted(rest as u64, "other")),
     }
-}
-
-fn kind_of(graph: &Graph, id: NodeId) -> String {
-    let id = graph.node(id).kind;
-    kind(graph.kinds.group(id), graph.kinds.kind(id))
 }

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use crate::gc::{
     graph::{Graph, NodeId, State},
-    picture::text::{clipped, kind, visible},
+    names::{clipped, kind, kind_of, visible},
 };
 
 /// As many are named where a name fits several.
@@ -101,14 +101,13 @@ impl ObjectName {
 fn ambiguous(graph: &Graph, several: &[NodeId]) -> String {
     let one = |&id: &NodeId| {
         let node = graph.node(id);
-        let (group, name) = (graph.kinds.group(node.kind), graph.kinds.kind(node.kind));
         let namespace = match graph.namespace(node.namespace) {
             "" => "no namespace".to_owned(),
             namespace => format!("namespace {namespace}"),
         };
         visible(&clipped(&format!(
             "{} in {namespace} (uid {})",
-            kind(group, name),
+            kind_of(graph, id),
             graph.uid(id)
         )))
     };

@@ -7,10 +7,8 @@ use crate::gc::{
     core::Core,
     decide::{Step, decide},
     graph::{Graph, Hint, NodeId, State},
-    picture::{
-        text::visible,
-        words::{named, verdict},
-    },
+    names::{called, clipped, dotted, visible},
+    picture::words::verdict,
     queue::Waiting,
 };
 
@@ -32,7 +30,7 @@ impl Words<'_> {
 
     /// What an object is called.
     pub fn called(&self, id: NodeId) -> String {
-        visible(&named(self.graph(), &[id]))
+        visible(&clipped(&called(self.graph(), id)))
     }
 
     /// All that is known of one.
@@ -152,14 +150,14 @@ impl Words<'_> {
         let node = graph.node(id);
         let (group, kind) = (graph.kinds.group(node.kind), graph.kinds.kind(node.kind));
         let resource = graph.kinds.resource(node.kind).map_or(kind, |it| &it.plural);
-        let dot = if group.is_empty() { "" } else { "." };
         let namespace = match graph.namespace(node.namespace) {
             "" => String::new(),
             namespace => format!(" -n {namespace}"),
         };
         let name = &node.name;
         visible(&format!(
-            "kubectl get {resource}{dot}{group} {name}{namespace} -o jsonpath='{{.metadata.finalizers}}'"
+            "kubectl get {} {name}{namespace} -o jsonpath='{{.metadata.finalizers}}'",
+            dotted(resource, group)
         ))
     }
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 use tokio::{sync::watch, time::Instant};
 
 use super::{error, json_answer};
 use crate::{
+    api::escape,
     gc::{
         core::Core,
         counts::SharedPast,
@@ -27,7 +28,6 @@ use crate::{
 pub const GRAPH: &str = "/v1/gc/graph";
 /// Where it is asked how the collector stands.
 pub const STATUS: &str = "/v1/gc/status";
-
 /// Where it is asked why an object is still there, with `?of=` and its UID or name.
 pub const WHY: &str = "/v1/gc/why";
 
@@ -46,29 +46,31 @@ pub struct GcAnswers {
 impl GcAnswers {
     /// What `status` says of the collector.
     pub(super) fn in_short(&self) -> CollectorReport {
-        let current = self.current.borrow().clone();
-        let unsynced = current.map(|shared| shared.lock().sight.unsynced_because(Instant::now()));
+        let unsynced = self.now(|core, now| core.sight.unsynced_because(now));
         CollectorReport {
             stands_by: self.turns.view().stands_by,
-            not_synced: match unsynced {
-                Some(unsynced) => unsynced,
-                None => Some("it begins".to_owned()),
-            },
+            not_synced: unsynced.unwrap_or_else(|| Some("it begins".to_owned())),
         }
+    }
+
+    /// What is known at this moment, if anything is.
+    pub(in crate::ops) fn now<T>(&self, ask: impl FnOnce(&Core, Instant) -> T) -> Option<T> {
+        let current = self.current.borrow().clone();
+        current.map(|shared| ask(&shared.lock(), Instant::now()))
     }
 }
 
 /// The question for a picture around a UID, which may be any text, or of what is not idle.
 pub fn question(uid: Option<&str>) -> String {
     match uid {
-        Some(uid) => format!("{GRAPH}?uid={}", utf8_percent_encode(uid, NON_ALPHANUMERIC)),
+        Some(uid) => format!("{GRAPH}?uid={}", escape(uid)),
         None => GRAPH.to_owned(),
     }
 }
 
 /// The question why an object is still there.
 pub fn why_question(name: &ObjectName) -> String {
-    format!("{WHY}?of={}", utf8_percent_encode(&name.to_string(), NON_ALPHANUMERIC))
+    format!("{WHY}?of={}", escape(&name.to_string()))
 }
 
 /// The answer of this collector; nothing if the question is for somebody else.
@@ -84,14 +86,15 @@ pub(super) fn answer(gc: Option<&GcAnswers>, path: &str, query: Option<&str>) ->
     };
     Some(match path {
         STATUS => status(gc),
-        WHY => known(gc, |shared| why(&shared.lock(), query)),
-        _ => known(gc, |shared| draw(&shared.lock().graph, query)),
+        WHY => gc.now(|core, now| why(core, query, now)).unwrap_or_else(|| nothing(gc)),
+        _ => gc
+            .now(|core, _| draw(&core.graph, query))
+            .unwrap_or_else(|| nothing(gc)),
     })
 }
 
 fn status(gc: &GcAnswers) -> Response<Full<Bytes>> {
-    let current = gc.current.borrow().clone();
-    let work = current.map(|shared| WorkReport::of(&shared.lock(), Instant::now()));
+    let work = gc.now(WorkReport::of);
     json_answer(&GcReport {
         synced: work.as_ref().is_some_and(|work| work.synced),
         turn: gc.turns.view(),
@@ -99,12 +102,8 @@ fn status(gc: &GcAnswers) -> Response<Full<Bytes>> {
     })
 }
 
-/// Asks what is known, where anything is; else says whom to ask.
-fn known(gc: &GcAnswers, ask: impl FnOnce(&Shared) -> Response<Full<Bytes>>) -> Response<Full<Bytes>> {
-    let current = gc.current.borrow().clone();
-    if let Some(shared) = current {
-        return ask(&shared);
-    }
+/// Nothing is known here; whom to ask instead.
+fn nothing(gc: &GcAnswers) -> Response<Full<Bytes>> {
     let view = gc.turns.view();
     let why = view.stands_by.unwrap_or_else(|| "it begins".to_owned());
     let holder = view.lease.filter(|lease| !lease.is_own).and_then(|lease| lease.holder);
@@ -118,11 +117,11 @@ fn known(gc: &GcAnswers, ask: impl FnOnce(&Shared) -> Response<Full<Bytes>>) -> 
     )
 }
 
-fn why(core: &Core, query: Option<&str>) -> Response<Full<Bytes>> {
+fn why(core: &Core, query: Option<&str>, now: Instant) -> Response<Full<Bytes>> {
     let name = query.and_then(|query| query.strip_prefix("of=")).unwrap_or_default();
     let name = percent_decode_str(name).decode_utf8_lossy().parse::<ObjectName>();
     let asked = match &name {
-        Ok(name) => Why::asked(core, name, Instant::now()),
+        Ok(name) => Why::asked(core, name, now),
         Err(how) => return error(StatusCode::BAD_REQUEST, &format!("the object {how}")),
     };
     match asked {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures::{StreamExt as _, stream};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     row::{Row, Verdict},
@@ -11,11 +11,13 @@ use super::{
 };
 use crate::{
     api::{ApiError, MetadataClient},
-    gc::discovery::{Discovery, Found},
+    gc::{
+        discovery::{Discovery, Found},
+        names::dotted,
+    },
 };
 
 const WHAT: &str = "collector's rights";
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const REMEDY: &str = "apply deploy/gc-rbac.yaml, and give that account's kubeconfig as --gc-kubeconfig";
 /// What is done to objects of every kind that is collected.
 const VERBS: [&str; 5] = ["get", "list", "watch", "delete", "patch"];
@@ -47,9 +49,9 @@ impl Right {
 
     /// As `kubectl auth can-i` takes it.
     fn resource(&self) -> String {
-        let dot = if self.group.is_empty() { "" } else { "." };
+        let resource = dotted(&self.resource, &self.group);
         let place = if self.namespace.is_empty() { "" } else { " in " };
-        format!("{}{dot}{}{place}{}", self.resource, self.group, self.namespace)
+        format!("{resource}{place}{}", self.namespace)
     }
 
     async fn granted(&self, client: &MetadataClient) -> Result<bool, ApiError> {
@@ -57,13 +59,7 @@ impl Right {
         if !self.namespace.is_empty() {
             wish["namespace"] = self.namespace.into();
         }
-        let review: Value = json!({
-            "kind": "SelfSubjectAccessReview",
-            "apiVersion": "authorization.k8s.io/v1",
-            "spec": { "resourceAttributes": wish },
-        });
-        let review = answer(client.ask(REVIEWS, &review)).await?;
-        Ok(review["status"]["allowed"].as_bool().unwrap_or(false))
+        answer(client.may(&wish)).await
     }
 }
 
@@ -124,6 +120,10 @@ pub(super) fn unasked(what: &str, error: &ApiError) -> Row {
         ApiError::Unproven { code: Some(401), .. } | ApiError::Refused { code: 401, .. } => (
             Verdict::Failed,
             "the server does not know the credentials in --gc-kubeconfig: renew them",
+        ),
+        ApiError::Unreachable { cause, .. } if cause.contains("invalid peer certificate") => (
+            Verdict::Configuration,
+            "check certificate-authority-data and the server's name in --gc-kubeconfig, and this machine's clock",
         ),
         ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. } => (
             Verdict::Unreachable,

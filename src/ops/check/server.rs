@@ -4,7 +4,6 @@ use http::Uri;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
-use tokio::time::timeout;
 use x509_parser::pem::Pem;
 
 use super::{
@@ -13,7 +12,7 @@ use super::{
     token,
 };
 use crate::{
-    api::{ApiClient, ApiError},
+    api::{ApiClient, ApiError, in_time},
     node::identity::Identity,
 };
 
@@ -225,13 +224,7 @@ fn certificate_end(pem: &[u8]) -> Result<Timestamp, String> {
 }
 
 pub(super) async fn answer<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    timeout(PATIENCE, request).await.unwrap_or_else(|_| {
-        Err(ApiError::Timeout {
-            verb: "GET",
-            path: "/".to_owned(),
-            after: PATIENCE,
-        })
-    })
+    in_time(PATIENCE, "GET", "/", request).await
 }
 
 #[cfg(test)]

@@ -2,8 +2,6 @@
 
 use std::{fmt, time::Duration};
 
-use tokio::time::Instant;
-
 use super::page::Page;
 use crate::{
     gc::{
@@ -32,12 +30,11 @@ pub struct Collecting {
 impl Collecting {
     pub(super) fn of(answers: &GcAnswers) -> Self {
         let view = answers.turns.view();
-        let current = answers.current.borrow().clone();
         Self {
             works: view.stands_by.is_none(),
             holds_lease: view.lease.is_some_and(|lease| lease.is_own),
             past: answers.past.lock().clone(),
-            figures: current.map(|shared| Figures::of(&shared.lock(), Instant::now())),
+            figures: answers.now(Figures::of),
         }
     }
 

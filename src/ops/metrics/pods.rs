@@ -6,7 +6,7 @@ use super::page::Page;
 use crate::{
     counters::Counts,
     ops::status::StatusReport,
-    record::{Stage, Step, Story},
+    record::{Stage, Step},
     watch::SourceState,
 };
 
@@ -70,7 +70,7 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         "Pods that are being taken down, by how far they are.",
         stages.map(|(stage, name)| ([("stage", name)], at(stage))),
     )?;
-    let failing = |step: Step| stories.iter().filter(|story| fails_at(story, step)).count() as u64;
+    let failing = |step| stories.iter().filter(|story| story.failed_at() == Some(step)).count() as u64;
     page.gauges(
         "pods_failing",
         "Pods whose last attempt failed and is repeated, by the step that failed first.",
@@ -92,15 +92,6 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         "For how long the pod that has taken longest is being taken down; 0 if there is none.",
         Some(Duration::from_millis(longest)),
     )
-}
-
-/// Failures are told as `STEP WHAT: WHY`.
-fn fails_at(story: &Story, step: Step) -> bool {
-    let first = story
-        .failures
-        .first()
-        .and_then(|failure| failure.split([' ', ':']).next());
-    first == Some(step.to_string().as_str())
 }
 
 fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {

@@ -18,9 +18,9 @@ const SHORT: Duration = Duration::from_millis(100);
 /// Whoever gets no place for so long is told so.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whose turn it is; all clones are the same. By default for the work on pods.
+/// Where it is done; all clones are the same. By default for the work on pods.
 #[derive(Clone)]
-pub struct Turns {
+pub struct Threads {
     places: Arc<Semaphore>,
     turns: Arc<Semaphore>,
 }
@@ -36,10 +36,10 @@ pub enum NotDone {
     CutShort,
 }
 
-// === impl Turns ===
+// === impl Threads ===
 
-impl Turns {
-    /// Turns for work of which so many pieces may hang.
+impl Threads {
+    /// For work of which so many pieces may hang.
     pub fn of(places: usize) -> Self {
         Self {
             places: Arc::new(Semaphore::new(places)),
@@ -69,7 +69,7 @@ impl Turns {
     }
 }
 
-impl Default for Turns {
+impl Default for Threads {
     fn default() -> Self {
         Self::of(PLACES)
     }
@@ -86,16 +86,16 @@ mod tests {
     type Hanging = Vec<JoinHandle<Result<bool, NotDone>>>;
 
     /// Starts work that hangs until the sender is dropped.
-    async fn hanging(turns: &Turns, pieces: usize) -> (mpsc::Sender<()>, Hanging) {
+    async fn hanging(threads: &Threads, pieces: usize) -> (mpsc::Sender<()>, Hanging) {
         let (release, hang) = mpsc::channel::<()>();
         let hang = Arc::new(Mutex::new(hang));
         let started = (0..pieces).map(|_| {
-            let (turns, hang) = (turns.clone(), Arc::clone(&hang));
-            tokio::spawn(async move { turns.work(move || hang.lock().unwrap().recv().is_err()).await })
+            let (threads, hang) = (threads.clone(), Arc::clone(&hang));
+            tokio::spawn(async move { threads.work(move || hang.lock().unwrap().recv().is_err()).await })
         });
         let started = started.collect();
         // Until each has its thread and has given its turn away.
-        while turns.places.available_permits() > PLACES - pieces || turns.turns.available_permits() < AT_ONCE {
+        while threads.places.available_permits() > PLACES - pieces || threads.turns.available_permits() < AT_ONCE {
             yield_now().await;
         }
         (release, started)
@@ -103,9 +103,9 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_hangs_holds_up_no_other_for_long() {
-        let turns = Turns::default();
-        let (release, hanging) = hanging(&turns, 3 * AT_ONCE).await;
-        assert_eq!(turns.work(|| 1).await.unwrap(), 1);
+        let threads = Threads::default();
+        let (release, hanging) = hanging(&threads, 3 * AT_ONCE).await;
+        assert_eq!(threads.work(|| 1).await.unwrap(), 1);
         drop(release);
         for done in hanging {
             assert!(done.await.unwrap().unwrap());
@@ -120,12 +120,12 @@ mod tests {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let turns = Turns::default();
-            let (release, hanging) = hanging(&turns, PLACES).await;
+            let threads = Threads::default();
+            let (release, hanging) = hanging(&threads, PLACES).await;
             tokio::time::pause();
             // Time does not pass by itself while threads are at work.
             let waited = tokio::time::advance(PATIENCE + SHORT);
-            let (answer, ()) = tokio::join!(turns.work(|| 1), waited);
+            let (answer, ()) = tokio::join!(threads.work(|| 1), waited);
             assert_eq!(answer, Err(NotDone::OthersHang));
             tokio::time::resume();
             let others = (0..THREADS - PLACES).map(|n| spawn_blocking(move || n));
@@ -141,9 +141,9 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_panics_gives_its_place_back() {
-        let turns = Turns::default();
+        let threads = Threads::default();
         for _ in 0..=PLACES {
-            assert!(turns.work(|| panic!("as it should")).await.is_err());
+            assert!(threads.work(|| panic!("as it should")).await.is_err());
         }
     }
 }

@@ -1,0 +1,56 @@
+//! What objects and kinds are called for people. References may hold any text, of any length.
+
+use super::graph::{Graph, NodeId};
+
+/// No name, namespace or UID of an object that is there is longer.
+const LONGEST: usize = 253;
+
+/// As much of it as may be told.
+pub fn clipped(text: &str) -> String {
+    text.chars().take(LONGEST).collect()
+}
+
+/// Only what has a shape and stays in its line.
+pub fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '"' | '\'' | '\\' => out.push(letter),
+            letter => out.extend(letter.escape_debug()),
+        }
+    }
+    out
+}
+
+/// A kind or its plural, as `kubectl` takes it.
+pub fn dotted(name: &str, group: &str) -> String {
+    let dot = if group.is_empty() { "" } else { "." };
+    format!("{name}{dot}{group}")
+}
+
+/// A kind as `kubectl` takes it.
+pub fn kind(group: &str, kind: &str) -> String {
+    match kind {
+        "" => "a kind beyond number".to_owned(),
+        kind => dotted(kind, group),
+    }
+}
+
+/// Where an object is, among those of its kind.
+pub fn place(namespace: &str, name: &str) -> String {
+    let slash = if namespace.is_empty() { "" } else { "/" };
+    format!("{namespace}{slash}{name}")
+}
+
+/// What an object is called: `KIND.GROUP NAMESPACE/NAME`.
+pub fn called(graph: &Graph, id: NodeId) -> String {
+    let node = graph.node(id);
+    let place = place(graph.namespace(node.namespace), &node.name);
+    format!("{} {place}", kind_of(graph, id))
+}
+
+/// Its kind.
+pub fn kind_of(graph: &Graph, id: NodeId) -> String {
+    let id = graph.node(id).kind;
+    kind(graph.kinds.group(id), graph.kinds.kind(id))
+}
