@@ -6,6 +6,7 @@ mod cluster;
 mod connection;
 mod credentials;
 mod error;
+mod identity;
 mod lanes;
 mod metadata;
 mod proven;

@@ -20,12 +20,13 @@ use hyper_util::{
 use kube::client::ConfigExt as _;
 use serde::Deserialize;
 use tokio::time::timeout;
-use tower::{BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
+use tower::{BoxError, Service as _, ServiceExt as _};
 
 use super::{
     ApiError,
     cluster::Cluster,
     error::chain,
+    identity::Identity,
     proven::{OPENING, retry_after, tcp},
 };
 
@@ -42,25 +43,18 @@ const LARGEST: usize = 1 << 20;
 const VERB: &str = "GET";
 
 type Sender = http2::SendRequest<Full<Bytes>>;
-type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
-type Lane = tokio::sync::Mutex<Option<Open>>;
+type Lane = tokio::sync::Mutex<Option<Sender>>;
 
 /// Connections by number. Whoever shares one waits for its turn when the server allows no more requests over it.
 pub(super) struct Lanes {
     server: Uri,
+    /// What comes before the path of each request.
+    base: String,
     connector: HttpsConnector<HttpConnector>,
     /// Whose connections they are.
-    config: kube::Config,
+    identity: Identity,
     cluster: Arc<Cluster>,
     open: Mutex<Vec<Arc<Lane>>>,
-}
-
-/// An open connection.
-#[derive(Clone)]
-struct Open {
-    sender: Sender,
-    /// Says who asks, and sends.
-    stack: Stack,
 }
 
 #[derive(Deserialize)]
@@ -101,9 +95,10 @@ impl Lanes {
             builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
         }
         Ok(Self {
+            base: base(&config.cluster_url),
             server: config.cluster_url.clone(),
             connector: builder.enable_http2().wrap_connector(tcp()),
-            config: config.clone(),
+            identity: Identity::new(config)?,
             cluster,
             open: Mutex::default(),
         })
@@ -118,31 +113,26 @@ impl Lanes {
         request: http::request::Builder,
         body: Bytes,
     ) -> Result<Response<Incoming>, ApiError> {
-        let open = self.open(lane).await.map_err(|error| error.of(verb, path))?;
-        let sent = self.send_over(open, path, request, body).await;
+        let sender = self.open(lane).await.map_err(|error| error.of(verb, path))?;
+        let sent = self.send_over(sender, path, request, body).await;
         sent.map_err(|error| ApiError::unreachable(verb, path, &*error))
     }
 
     async fn send_over(
         &self,
-        mut open: Open,
+        mut sender: Sender,
         path: &str,
         request: http::request::Builder,
         body: Bytes,
     ) -> Result<Response<Incoming>, BoxError> {
-        let request = request.uri(self.uri(path)).body(Full::new(body))?;
-        open.stack.ready().await?.call(request).await
-    }
-
-    fn uri(&self, path: &str) -> String {
-        let scheme = self.server.scheme_str().unwrap_or("https");
-        let authority = self.server.authority().map_or("", |authority| authority.as_str());
-        let prefix = self.server.path().trim_end_matches('/');
-        format!("{scheme}://{authority}{prefix}{path}")
+        let uri = format!("{}{path}", self.base);
+        let mut request = request.uri(uri).body(Full::new(body))?;
+        request.headers_mut().extend(self.identity.headers().await?);
+        Ok(sender.send_request(request).await?)
     }
 
     /// An open connection. Others that want the same one wait while it is opened.
-    async fn open(&self, number: usize) -> Result<Open, NotOpened> {
+    async fn open(&self, number: usize) -> Result<Sender, NotOpened> {
         let lane = {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             while open.len() <= number {
@@ -151,19 +141,25 @@ impl Lanes {
             Arc::clone(&open[number])
         };
         let mut lane = lane.lock().await;
-        if let Some(open) = lane.as_ref().filter(|open| !open.sender.is_closed()) {
-            return Ok(open.clone());
+        if let Some(sender) = lane.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
         }
         *lane = None;
-        let opened = timeout(OPENING, self.opened()).await;
-        let open = opened.unwrap_or_else(|_| Err(format!("no connection within {OPENING:?}").into()));
-        let open = open.map_err(|error| NotOpened::Connection(chain(&*error)))?;
-        let proof = timeout(PROOF, self.prove(open.clone())).await;
-        proof.unwrap_or_else(|_| Err(NotOpened::Connection(format!("no proof within {PROOF:?}"))))?;
-        Ok(lane.insert(open).clone())
+        // Boxed, since it is rare, and every request would have to hold the place for it.
+        let sender = Box::pin(self.opened_and_proven()).await?;
+        Ok(lane.insert(sender).clone())
     }
 
-    async fn opened(&self) -> Result<Open, BoxError> {
+    async fn opened_and_proven(&self) -> Result<Sender, NotOpened> {
+        let opened = timeout(OPENING, self.opened()).await;
+        let sender = opened.unwrap_or_else(|_| Err(format!("no connection within {OPENING:?}").into()));
+        let sender = sender.map_err(|error| NotOpened::Connection(chain(&*error)))?;
+        let proof = timeout(PROOF, self.prove(sender.clone())).await;
+        proof.unwrap_or_else(|_| Err(NotOpened::Connection(format!("no proof within {PROOF:?}"))))?;
+        Ok(sender)
+    }
+
+    async fn opened(&self) -> Result<Sender, BoxError> {
         let mut connector = self.connector.clone();
         let connection = connector.ready().await?.call(self.server.clone()).await?;
         if self.server.scheme_str() == Some("https") && !connection.connected().is_negotiated_h2() {
@@ -183,27 +179,17 @@ impl Lanes {
                 tracing::debug!(%error, "Connection to the API server ended");
             }
         }));
-        let over = sender.clone();
-        let send = service_fn(move |request: Request<Full<Bytes>>| {
-            let mut over = over.clone();
-            async move { Ok::<_, BoxError>(over.send_request(request).await?) }
-        });
-        let stack = ServiceBuilder::new()
-            .option_layer(self.config.auth_layer()?)
-            .layer(self.config.extra_headers_layer()?)
-            .map_err(BoxError::from)
-            .service(send);
-        Ok(Open {
-            sender,
-            stack: BoxCloneSyncService::new(stack),
-        })
+        Ok(sender)
     }
 
-    async fn prove(&self, open: Open) -> Result<(), NotOpened> {
+    async fn prove(&self, sender: Sender) -> Result<(), NotOpened> {
         let request = Request::get("/").header(header::ACCEPT, "application/json");
         let before = self.cluster.store_was_at();
         let lost = |error: BoxError| NotOpened::Connection(chain(&*error));
-        let response = self.send_over(open, PATH, request, Bytes::new()).await.map_err(lost)?;
+        let response = self
+            .send_over(sender, PATH, request, Bytes::new())
+            .await
+            .map_err(lost)?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, LARGEST).collect().await.map_err(lost)?.to_bytes();
         if !head.status.is_success() {
@@ -222,6 +208,13 @@ impl Lanes {
         let judged = judged.and_then(|()| self.cluster.store_is_at(version, before));
         judged.map_err(NotOpened::WrongWorld)
     }
+}
+
+/// A server's address without a slash at its end.
+fn base(server: &Uri) -> String {
+    let scheme = server.scheme_str().unwrap_or("https");
+    let authority = server.authority().map_or("", |authority| authority.as_str());
+    format!("{scheme}://{authority}{}", server.path().trim_end_matches('/'))
 }
 
 /// Why there is no connection.

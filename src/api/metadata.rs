@@ -250,7 +250,7 @@ impl MetadataClient {
             let response = self.begun(lane, verb, path, request, body).await?;
             whole(verb, path, response).await
         });
-        in_time(REQUEST_TIMEOUT, verb, path, answer).await
+            in_time(REQUEST_TIMEOUT, verb, path, answer).await
     }
 
     async fn begun(
@@ -263,17 +263,24 @@ impl MetadataClient {
     ) -> Result<Response<Incoming>, ApiError> {
         let lanes = self.credentials.sender();
         let response = lanes.send(lane.number(), verb, path, request, body).await;
-        let response = match response {
+            match response {
             Ok(response) if response.status().is_success() || response.status() == StatusCode::NOT_MODIFIED => {
-                return Ok(response);
+                Ok(response)
             }
+            // Boxed, since it is rare, and every request would have to hold the place for it.
+            failed => Err(Box::pin(self.failed(verb, path, failed)).await),
+        }
+    }
+
+    async fn failed(&self, verb: &'static str, path: &str, response: Result<Response<Incoming>, ApiError>) -> ApiError {
+        let response = match response {
             Ok(response) => response,
             Err(error) => {
                 match &error {
                     ApiError::Unproven { code: Some(401), .. } => self.credentials.renew().await,
                     _ => self.credentials.follow_files().await,
                 }
-                return Err(error);
+                return error;
             }
         };
         let (code, retry_after) = (response.status().as_u16(), retry_after(response.headers()));
@@ -281,7 +288,7 @@ impl MetadataClient {
             self.credentials.renew().await;
         }
         let body = whole(verb, path, response).await.unwrap_or_default();
-        Err(ApiError::refused(verb, path, code, retry_after, &body))
+        ApiError::refused(verb, path, code, retry_after, &body)
     }
 }
 
