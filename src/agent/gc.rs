@@ -24,8 +24,8 @@ use crate::{
 /// After all that was known had to be forgotten.
 const ANEW: Duration = Duration::from_secs(1);
 
-/// While the server has more to do than it can; it takes a hundred times as long for what is under way then.
-const NAP: Duration = Duration::from_millis(3);
+/// While the server has more to do than it can; it takes several times as long for what is under way then.
+const NAP: Duration = Duration::from_millis(8);
 
 /// Ready to be run.
 pub(super) struct Gc {

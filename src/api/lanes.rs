@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
@@ -55,6 +55,22 @@ pub(super) struct Lanes {
     identity: Identity,
     cluster: Arc<Cluster>,
     open: Mutex<Vec<Arc<Lane>>>,
+}
+
+/// What is to be sent.
+pub(super) struct Ask<'a> {
+    /// What the API server calls it: lists and watches have their own names.
+    pub verb: &'static str,
+    /// Where, with the question after it.
+    pub path: &'a str,
+    /// What the answer may look like.
+    pub accept: &'static str,
+    /// The answer that is known already.
+    pub etag: Option<&'a str>,
+    /// Type of the body.
+    pub content_type: Option<&'static str>,
+    /// What goes with it.
+    pub body: Bytes,
 }
 
 #[derive(Deserialize)]
@@ -105,30 +121,15 @@ impl Lanes {
     }
 
     /// Sends over a connection, and returns the answer when it begins.
-    pub async fn send(
-        &self,
-        lane: usize,
-        verb: &'static str,
-        path: &str,
-        request: http::request::Builder,
-        body: Bytes,
-    ) -> Result<Response<Incoming>, ApiError> {
-        let sender = self.open(lane).await.map_err(|error| error.of(verb, path))?;
-        let sent = self.send_over(sender, path, request, body).await;
-        sent.map_err(|error| ApiError::unreachable(verb, path, &*error))
+    pub async fn send(&self, lane: usize, ask: &Ask<'_>) -> Result<Response<Incoming>, ApiError> {
+        let sender = self.open(lane).await.map_err(|error| error.of(ask.verb, ask.path))?;
+        let sent = self.send_over(sender, ask).await;
+        sent.map_err(|error| ApiError::unreachable(ask.verb, ask.path, &*error))
     }
 
-    async fn send_over(
-        &self,
-        mut sender: Sender,
-        path: &str,
-        request: http::request::Builder,
-        body: Bytes,
-    ) -> Result<Response<Incoming>, BoxError> {
-        let uri = format!("{}{path}", self.base);
-        let mut request = request.uri(uri).body(Full::new(body))?;
-        request.headers_mut().extend(self.identity.headers().await?);
-        Ok(sender.send_request(request).await?)
+    async fn send_over(&self, mut sender: Sender, ask: &Ask<'_>) -> Result<Response<Incoming>, BoxError> {
+        let identity = self.identity.headers().await?;
+        Ok(sender.send_request(ask.request(&self.base, identity)?).await?)
     }
 
     /// An open connection. Others that want the same one wait while it is opened.
@@ -183,13 +184,10 @@ impl Lanes {
     }
 
     async fn prove(&self, sender: Sender) -> Result<(), NotOpened> {
-        let request = Request::get("/").header(header::ACCEPT, "application/json");
+        let ask = Ask::get(VERB, PATH, "application/json");
         let before = self.cluster.store_was_at();
         let lost = |error: BoxError| NotOpened::Connection(chain(&*error));
-        let response = self
-            .send_over(sender, PATH, request, Bytes::new())
-            .await
-            .map_err(lost)?;
+        let response = self.send_over(sender, &ask).await.map_err(lost)?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, LARGEST).collect().await.map_err(lost)?.to_bytes();
         if !head.status.is_success() {
@@ -207,6 +205,40 @@ impl Lanes {
         let judged = self.cluster.judge(&namespace.metadata.uid);
         let judged = judged.and_then(|()| self.cluster.store_is_at(version, before));
         judged.map_err(NotOpened::WrongWorld)
+    }
+}
+
+// === impl Ask ===
+
+impl<'a> Ask<'a> {
+    /// Without a body.
+    pub fn get(verb: &'static str, path: &'a str, accept: &'static str) -> Self {
+        Self {
+            verb,
+            path,
+            accept,
+            etag: None,
+            content_type: None,
+            body: Bytes::new(),
+        }
+    }
+
+    fn request(&self, base: &str, mut headers: HeaderMap) -> Result<Request<Full<Bytes>>, http::Error> {
+        headers.insert(header::ACCEPT, HeaderValue::from_static(self.accept));
+        if let Some(content_type) = self.content_type {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        if let Some(etag) = self.etag {
+            headers.insert(header::IF_NONE_MATCH, etag.try_into()?);
+        }
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = match self.verb {
+            "LIST" | "WATCH" => Method::GET,
+            verb => verb.try_into()?,
+        };
+        *request.uri_mut() = format!("{base}{}", self.path).try_into()?;
+        *request.headers_mut() = headers;
+        Ok(request)
     }
 }
 

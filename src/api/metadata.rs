@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header};
+use http::{Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use super::{
     cluster::{Cluster, StoreFollowed},
     connection::REQUEST_TIMEOUT,
     credentials::Credentials,
-    lanes::Lanes,
+    lanes::{Ask, Lanes},
     proven::retry_after,
     review,
 };
@@ -135,12 +135,12 @@ impl MetadataClient {
         accept: &'static str,
         etag: Option<&str>,
     ) -> Result<Option<Document>, ApiError> {
-        let mut request = Request::get("/").header(header::ACCEPT, accept);
-        if let Some(etag) = etag {
-            request = request.header(header::IF_NONE_MATCH, etag);
-        }
+        let ask = Ask {
+            etag,
+            ..Ask::get("GET", path, accept)
+        };
         in_time(REQUEST_TIMEOUT, "GET", path, async {
-            let response = self.begun(Lane::Question, "GET", path, request, Bytes::new()).await?;
+            let response = self.begun(Lane::Question, &ask).await?;
             if response.status() == StatusCode::NOT_MODIFIED {
                 return Ok(None);
             }
@@ -163,9 +163,8 @@ impl MetadataClient {
         path: &str,
         accept: &'static str,
     ) -> Result<Pieces, ApiError> {
-        let request = Request::get("/").header(header::ACCEPT, accept);
-        let begun = self.begun(lane, verb, path, request, Bytes::new());
-        let response = in_time(REQUEST_TIMEOUT, verb, path, begun).await?;
+        let ask = Ask::get(verb, path, accept);
+        let response = in_time(REQUEST_TIMEOUT, verb, path, self.begun(lane, &ask)).await?;
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
         Ok(Pieces {
@@ -183,9 +182,8 @@ impl MetadataClient {
 
     /// What is there in JSON, as `accept` names it.
     pub async fn json(&self, path: &str, accept: &'static str) -> Result<Value, ApiError> {
-        let request = Request::get("/").header(header::ACCEPT, accept);
-        let body = self.collected(Lane::Question, "GET", path, request, Bytes::new());
-        read("GET", path, &body.await?)
+        let body = self.collected(Lane::Question, Ask::get("GET", path, accept)).await?;
+        read("GET", path, &body)
     }
 
     /// Changes something, if effects may happen.
@@ -221,54 +219,43 @@ impl MetadataClient {
         content_type: &'static str,
         body: Bytes,
     ) -> Result<Bytes, ApiError> {
-        let request = Request::builder()
-            .method(verb)
-            .header(header::ACCEPT, OBJECT)
-            .header(header::CONTENT_TYPE, content_type);
-        self.collected(lane, verb, path, request, body).await
+        let ask = Ask {
+            content_type: Some(content_type),
+            body,
+            ..Ask::get(verb, path, OBJECT)
+        };
+        self.collected(lane, ask).await
     }
 
     /// Asks whether this identity may do something.
     pub async fn may(&self, attributes: &Value) -> Result<bool, ApiError> {
-        let request = Request::post("/")
-            .header(header::ACCEPT, JSON)
-            .header(header::CONTENT_TYPE, JSON);
-        let answer = self.collected(Lane::Question, "POST", review::PATH, request, review::of(attributes));
-        read("POST", review::PATH, &answer.await?).map(|review| review::is_granted(&review))
+        let ask = Ask {
+            content_type: Some(JSON),
+            body: review::of(attributes),
+            ..Ask::get("POST", review::PATH, JSON)
+        };
+        let answer = self.collected(Lane::Question, ask).await?;
+        read("POST", review::PATH, &answer).map(|review| review::is_granted(&review))
     }
 
-    async fn collected(
-        &self,
-        lane: Lane,
-        verb: &'static str,
-        path: &str,
-        request: http::request::Builder,
-        body: Bytes,
-    ) -> Result<Bytes, ApiError> {
-        // Boxed, since a request takes kilobytes while it goes on.
-        let answer = Box::pin(async {
-            let response = self.begun(lane, verb, path, request, body).await?;
+    async fn collected(&self, lane: Lane, ask: Ask<'_>) -> Result<Bytes, ApiError> {
+        let (verb, path) = (ask.verb, ask.path);
+        // Boxed, since a request takes a kilobyte while it goes on.
+        let answer = Box::pin(async move {
+            let response = self.begun(lane, &ask).await?;
             whole(verb, path, response).await
         });
-            in_time(REQUEST_TIMEOUT, verb, path, answer).await
+        in_time(REQUEST_TIMEOUT, verb, path, answer).await
     }
 
-    async fn begun(
-        &self,
-        lane: Lane,
-        verb: &'static str,
-        path: &str,
-        request: http::request::Builder,
-        body: Bytes,
-    ) -> Result<Response<Incoming>, ApiError> {
+    async fn begun(&self, lane: Lane, ask: &Ask<'_>) -> Result<Response<Incoming>, ApiError> {
         let lanes = self.credentials.sender();
-        let response = lanes.send(lane.number(), verb, path, request, body).await;
-            match response {
+        match lanes.send(lane.number(), ask).await {
             Ok(response) if response.status().is_success() || response.status() == StatusCode::NOT_MODIFIED => {
                 Ok(response)
             }
             // Boxed, since it is rare, and every request would have to hold the place for it.
-            failed => Err(Box::pin(self.failed(verb, path, failed)).await),
+            failed => Err(Box::pin(self.failed(ask.verb, ask.path, failed)).await),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
@@ -46,7 +46,7 @@ impl Engine {
     /// Works for ever.
     pub async fn run(self) {
         let mut limit = Limit::default();
-        let mut flight: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
+        let mut flight = FuturesUnordered::new();
         let mut number = 0;
         loop {
             let mut woken = pin!(self.shared.wake.notified());
@@ -63,7 +63,7 @@ impl Engine {
                 more = !all;
                 let Some(work) = work else { break };
                 number += 1;
-                flight.push(Box::pin(do_it(self.client.clone(), number, work)));
+                flight.push(do_it(self.client.clone(), number, work));
             }
             if more {
                 // Others may know something new by now.
