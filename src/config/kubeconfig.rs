@@ -8,22 +8,21 @@ use super::{Problem, first_line};
 
 /// Reads a kubeconfig and everything that it points to.
 pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
-    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| first_line(&error))?;
-    let mut clusters = kubeconfig.clusters.iter().filter_map(|it| it.cluster.as_ref());
-    // One that the environment names is for others: a node reaches its API server directly.
-    if clusters.any(|cluster| cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty())) {
-        return Err("it names a proxy-url, and only direct connections are made".to_owned());
+    let mut kubeconfig = Kubeconfig::read_from(path).map_err(|error| first_line(&error))?;
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|it| it.cluster.as_mut()) {
+        if cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()) {
+            return Err("it names a proxy-url, and only direct connections are made".to_owned());
+        }
+        // One that the environment names is for others: a node reaches its API server directly. Where the file names one,
+        // the environment is not read; it is taken out again below.
+        cluster.proxy_url.clone_from(&cluster.server);
     }
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    let config = config.map_err(|error| error.to_string())?;
+    let mut config = config.map_err(|error| error.to_string())?;
+    config.proxy_url = None;
     let server = &config.cluster_url;
     if !matches!(server.scheme_str(), Some("https" | "http")) || server.host().unwrap_or_default().is_empty() {
         return Err(format!("server {server} must be https://host:port"));
-    }
-    if let Some(proxy) = &config.proxy_url {
-        return Err(format!(
-            "it asks for the proxy {proxy}, and only direct connections are made"
-        ));
     }
     Ok(config)
 }

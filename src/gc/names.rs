@@ -42,11 +42,11 @@ pub fn place(namespace: &str, name: &str) -> String {
     format!("{namespace}{slash}{name}")
 }
 
-/// What an object is called: `KIND.GROUP NAMESPACE/NAME`.
+/// What an object is called: `KIND.GROUP NAMESPACE/NAME`, as much of it as may be told.
 pub fn called(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
     let place = place(graph.namespace(node.namespace), &node.name);
-    format!("{} {place}", kind_of(graph, id))
+    clipped(&format!("{} {place}", kind_of(graph, id)))
 }
 
 /// Its kind.

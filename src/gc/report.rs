@@ -10,7 +10,7 @@ use super::{
     counts::Counts,
     graph::{Graph, Hint, NodeId, State},
     kinds::KindId,
-    names::called,
+    names::{called, clipped},
     queue::Depth,
     sight::Watched,
 };
@@ -249,7 +249,7 @@ fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
         Some(WaitingReport {
             what: what.to_owned(),
             object: called(&core.graph, id),
-            uid: core.graph.uid(id),
+            uid: clipped(&core.graph.uid(id)),
             seconds: seconds(now, since),
             tries: it.tries,
             why: it.trouble,
@@ -271,7 +271,7 @@ fn deletions(graph: &Graph) -> Vec<DeletionReport> {
             .filter(|link| link.node != id && (orphans || link.blocking));
         DeletionReport {
             object: called(graph, id),
-            uid: graph.uid(id),
+            uid: clipped(&graph.uid(id)),
             finalizer: if orphans { "orphan" } else { "foregroundDeletion" }.to_owned(),
             dependents: if orphans { node.dependents } else { node.blocking }.into(),
             example: dependents.next().map(|link| called(graph, link.node)),
@@ -287,7 +287,7 @@ fn kept(graph: &Graph) -> Vec<KeptReport> {
     };
     let report = |id: NodeId| KeptReport {
         owner: called(graph, id),
-        uid: graph.uid(id),
+        uid: clipped(&graph.uid(id)),
         dependents: graph.node(id).dependents.into(),
         why: "its kind is not served".to_owned(),
     };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cli::GcFlag,
-    gc::report::WorkReport,
+    gc::{names::visible, report::WorkReport},
     standby::{CanaryView, LeaseView, ManagerView, View},
 };
 
@@ -29,7 +29,8 @@ pub fn text(report: &GcReport, now: Timestamp) -> String {
     if let Some(work) = &report.work {
         out.push_str(&work.text());
     }
-    out
+    // Whoever may write an owner reference has a say in some of these lines.
+    out.lines().map(|line| visible(line) + "\n").collect()
 }
 
 fn turn(turn: &View, now: Timestamp) -> String {

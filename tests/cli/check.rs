@@ -7,7 +7,7 @@ use testbed::{
 };
 use tokio::task::spawn_blocking;
 
-use crate::command::{Flags, NODE, Told};
+use crate::command::{Flags, NODE, Told, tell};
 
 async fn api() -> MemApiServer {
     let nodes = vec![NODE.to_owned()];
@@ -50,6 +50,19 @@ async fn all_is_well_where_server_and_runtime_answer() {
         !matches!(&*request.asked.verb, "get" | "list" | "watch") && !request.asked.path.contains("accessreviews")
     });
     assert_eq!(writes.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_the_environment_names_is_for_others() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    for proxy in ["http://127.0.0.1:1", "no proxy at all"] {
+        let flags = Flags::at(&api).with("cri-endpoint", cri.endpoint());
+        let mut command = flags.command("check");
+        command.env("HTTPS_PROXY", proxy).env("https_proxy", proxy);
+        let told = spawn_blocking(move || tell(&mut command)).await.unwrap();
+        assert_eq!((told.code, failed(&told)), (Some(0), vec![]), "{told:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

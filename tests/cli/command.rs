@@ -39,7 +39,8 @@ fn command() -> Command {
     command
 }
 
-fn tell(command: &mut Command) -> Told {
+/// Runs a command, and takes down what it says.
+pub fn tell(command: &mut Command) -> Told {
     let output = command.output().unwrap();
     Told {
         code: output.status.code(),

@@ -5,7 +5,7 @@ use crate::{
     gc::{
         decide::{Policy, Step, decide},
         graph::{Graph, NodeId, State},
-        names::{called, clipped, kind_of},
+        names::{called, kind_of},
     },
     words::{counted, plural},
 };
@@ -122,7 +122,7 @@ fn are(graph: &Graph, owners: &[NodeId]) -> String {
 
 /// What some objects are called.
 fn named(graph: &Graph, nodes: &[NodeId]) -> String {
-    let names = nodes.iter().take(NAMED).map(|&id| clipped(&called(graph, id)));
+    let names = nodes.iter().take(NAMED).map(|&id| called(graph, id));
     let names: Vec<String> = names.collect();
     listed(&names, nodes.len() - names.len())
 }

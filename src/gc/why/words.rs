@@ -7,7 +7,7 @@ use crate::gc::{
     core::Core,
     decide::{Step, decide},
     graph::{Graph, Hint, NodeId, State},
-    names::{called, clipped, dotted, visible},
+    names::{called, dotted, visible},
     picture::words::verdict,
     queue::Waiting,
 };
@@ -30,7 +30,7 @@ impl Words<'_> {
 
     /// What an object is called.
     pub fn called(&self, id: NodeId) -> String {
-        visible(&clipped(&called(self.graph(), id)))
+        visible(&called(self.graph(), id))
     }
 
     /// All that is known of one.
