@@ -14,6 +14,7 @@ use crate::{
     api::MetadataClient,
     cli::UnsyncedFlag,
     config::{GcSettings, Problem},
+    counters::Counters,
     events::{self, Events},
     gc::{collect::collect, counts::SharedPast, shared::Shared},
     node::effects::Effects,
@@ -37,6 +38,8 @@ pub(super) struct Gc {
     current: watch::Sender<Option<Arc<Shared>>>,
     /// What was done in earlier turns.
     past: SharedPast,
+    /// Of its events.
+    counters: Arc<Counters>,
 }
 
 // === impl Gc ===
@@ -61,6 +64,7 @@ impl Gc {
             unsynced: settings.unsynced,
             current: watch::Sender::new(None),
             past: SharedPast::default(),
+            counters: Arc::default(),
         })
     }
 
@@ -70,6 +74,7 @@ impl Gc {
             turns: self.turns.clone(),
             current: self.current.subscribe(),
             past: self.past.clone(),
+            counters: Arc::clone(&self.counters),
         }
     }
 
@@ -124,7 +129,11 @@ impl Gc {
 
     async fn collect(&self) {
         let mut turn = self.turns.watch();
-        let events = Events::start(create_events(self.client.clone()), &self.node_name, Arc::default());
+        let events = Events::start(
+            create_events(self.client.clone()),
+            &self.node_name,
+            Arc::clone(&self.counters),
+        );
         loop {
             let works = matches!(*turn.borrow_and_update(), Turn::Works { .. });
             if !works {

@@ -14,6 +14,7 @@ use super::{
     queue::Depth,
     sight::Watched,
 };
+use crate::words::counted;
 
 /// So many of those that wait are told of, the oldest first.
 const OLDEST: usize = 10;
@@ -173,15 +174,22 @@ impl WorkReport {
                 .as_ref()
                 .map_or_else(String::new, |example| format!(", such as {example}"));
             format!(
-                "{} ({}): {} dependents{example}; uid {}",
-                it.object, it.finalizer, it.dependents, it.uid
+                "{} ({}): {}{example}; uid {}",
+                it.object,
+                it.finalizer,
+                counted(it.dependents, "dependent"),
+                it.uid
             )
         });
         section(&mut out, "Waits longest", &self.oldest, |it| {
             let why = it.why.as_deref().unwrap_or("its turn has not come");
             format!(
-                "{} {}: {} s, {} tries: {why}; uid {}",
-                it.what, it.object, it.seconds, it.tries, it.uid
+                "{} {}: {} s, {}: {why}; uid {}",
+                it.what,
+                it.object,
+                it.seconds,
+                counted(it.tries.into(), "attempt"),
+                it.uid
             )
         });
         section(
@@ -190,8 +198,11 @@ impl WorkReport {
             &self.kept,
             |it| {
                 format!(
-                    "{} dependents of {}: {}; uid {}",
-                    it.dependents, it.owner, it.why, it.uid
+                    "{} of {}: {}; uid {}",
+                    counted(it.dependents, "dependent"),
+                    it.owner,
+                    it.why,
+                    it.uid
                 )
             },
         );

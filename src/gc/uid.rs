@@ -46,6 +46,20 @@ impl Uid {
         Self(u128::from(place).to_be_bytes())
     }
 
+    /// Letters of the UUID; by hand, since every request names several.
+    fn text(self) -> [u8; LENGTH] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let value = u128::from_be_bytes(self.0);
+        let (mut text, mut left) = ([b'-'; LENGTH], 32);
+        for (place, letter) in text.iter_mut().enumerate() {
+            if !HYPHENS.contains(&place) {
+                left -= 1;
+                *letter = DIGITS[(value >> (4 * left)) as usize & 0xf];
+            }
+        }
+        text
+    }
+
     fn is_uuid(self) -> bool {
         matches!(self.0[6] >> 4, 1..=8)
     }
@@ -53,13 +67,7 @@ impl Uid {
 
 impl fmt::Debug for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, byte) in self.0.iter().enumerate() {
-            if matches!(place, 4 | 6 | 8 | 10) {
-                f.write_str("-")?;
-            }
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
+        f.write_str(std::str::from_utf8(&self.text()).unwrap_or_default())
     }
 }
 

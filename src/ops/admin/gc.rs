@@ -11,6 +11,7 @@ use tokio::{sync::watch, time::Instant};
 use super::{error, json_answer};
 use crate::{
     api::escape,
+    counters::Counters,
     gc::{
         core::Core,
         counts::SharedPast,
@@ -39,6 +40,8 @@ pub struct GcAnswers {
     pub current: watch::Receiver<Option<Arc<Shared>>>,
     /// What was done in earlier turns.
     pub past: SharedPast,
+    /// Of its events.
+    pub counters: Arc<Counters>,
 }
 
 // === impl GcAnswers ===

@@ -21,6 +21,8 @@ pub struct Collecting {
     pub holds_lease: bool,
     /// What was done before the present turn.
     pub past: Past,
+    /// Events that nobody will read.
+    pub events_dropped: u64,
     /// What it knows and has to do; nothing while it stands by.
     pub figures: Option<Figures>,
 }
@@ -34,6 +36,7 @@ impl Collecting {
             works: view.stands_by.is_none(),
             holds_lease: view.lease.is_some_and(|lease| lease.is_own),
             past: answers.past.lock().clone(),
+            events_dropped: answers.counters.counts().events_dropped,
             figures: answers.now(Figures::of),
         }
     }
@@ -54,6 +57,11 @@ impl Collecting {
             "gc_forgets",
             "How often the collector forgot all that it knew, since the store was put back.",
             self.past.forgets,
+        )?;
+        page.counter(
+            "gc_events_dropped",
+            "Events about owner references that nobody will read.",
+            self.events_dropped,
         )?;
         let mut counts = self.past.counts.clone();
         if let Some(figures) = &self.figures {
