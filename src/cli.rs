@@ -8,7 +8,7 @@ use clap::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::gc::why::ObjectName;
+use crate::object_name::ObjectName;
 
 /// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime, and collects garbage.
 ///

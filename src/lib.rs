@@ -32,6 +32,7 @@ pub mod events;
 pub mod journal;
 pub mod memory;
 pub mod node;
+pub mod object_name;
 pub mod pod;
 pub mod quiet;
 pub mod record;

@@ -2,7 +2,7 @@
 //! waits for. Nothing here asks; it tells what is known at one moment.
 
 mod chain;
-mod name;
+mod find;
 mod words;
 
 #[cfg(test)]
@@ -18,9 +18,9 @@ use super::{
     graph::NodeId,
     names::{clipped, visible},
 };
+use crate::object_name::ObjectName;
 
-pub use self::name::ObjectName;
-use self::{chain::Chain, words::Words};
+use self::{chain::Chain, find::find, words::Words};
 
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub struct Told {
 impl Why {
     /// Of an object that somebody names; an error if the graph has none like it.
     pub fn asked(core: &Core, name: &ObjectName, now: Instant) -> Result<Self, String> {
-        name.find(&core.graph).map(|id| Self::of(core, id, now))
+        find(name, &core.graph).map(|id| Self::of(core, id, now))
     }
 
     fn of(core: &Core, id: NodeId, now: Instant) -> Self {

@@ -265,19 +265,3 @@ fn of_a_million_dependents_only_some_are_looked_at() {
         "{text}"
     );
 }
-
-#[test]
-fn a_name_is_a_uid_or_a_kind_and_a_name() {
-    for name in [
-        "a",
-        "Pod/web",
-        "Pod/shop/web",
-        "deployments.apps/shop/web",
-        "Thing.a.example/x",
-    ] {
-        assert_eq!(name.parse::<ObjectName>().unwrap().to_string(), name);
-    }
-    for name in ["", "/", "Pod/", "/web", "a/b/c/d", ".apps/web", "Pod./web", "Pod//web"] {
-        assert!(name.parse::<ObjectName>().is_err(), "{name}");
-    }
-}

@@ -13,14 +13,9 @@ use crate::{
     api::escape,
     counters::Counters,
     gc::{
-        core::Core,
-        counts::SharedPast,
-        graph::Graph,
-        picture::Picture,
-        report::WorkReport,
-        shared::Shared,
-        why::{ObjectName, Why},
+        core::Core, counts::SharedPast, graph::Graph, picture::Picture, report::WorkReport, shared::Shared, why::Why,
     },
+    object_name::ObjectName,
     ops::{gc_status::GcReport, status::CollectorReport},
     standby::Turns,
 };

@@ -1,0 +1,98 @@
+//! Objects as people name them.
+
+use std::{fmt, str::FromStr};
+
+const HOW: &str =
+    "must be a UID, or KIND[.GROUP]/[NAMESPACE/]NAME such as ReplicaSet.apps/default/web or Namespace/old";
+
+/// Names an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ObjectName {
+    /// By its UID.
+    Uid(String),
+    /// By where it is.
+    Place {
+        /// Its kind, or the plural of its resource, in any case.
+        kind: String,
+        /// Its group; any group without.
+        group: Option<String>,
+        /// Its namespace; any, or none, without.
+        namespace: Option<String>,
+        /// Its name.
+        name: String,
+    },
+}
+
+// === impl ObjectName ===
+
+impl FromStr for ObjectName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts: Vec<&str> = text.split('/').collect();
+        if parts.iter().any(|part| part.is_empty()) {
+            return Err(HOW);
+        }
+        let (kind, namespace, name) = match parts.as_slice() {
+            [uid] => return Ok(Self::Uid((*uid).to_owned())),
+            [kind, name] => (*kind, None, *name),
+            [kind, namespace, name] => (*kind, Some((*namespace).to_owned()), *name),
+            _ => return Err(HOW),
+        };
+        let (kind, group) = match kind.split_once('.') {
+            Some((kind, group)) if !kind.is_empty() && !group.is_empty() => (kind, Some(group.to_owned())),
+            Some(_) => return Err(HOW),
+            None => (kind, None),
+        };
+        Ok(Self::Place {
+            kind: kind.to_owned(),
+            group,
+            namespace,
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uid(uid) => f.write_str(uid),
+            Self::Place {
+                kind,
+                group,
+                namespace,
+                name,
+            } => {
+                f.write_str(kind)?;
+                if let Some(group) = group {
+                    write!(f, ".{group}")?;
+                }
+                if let Some(namespace) = namespace {
+                    write!(f, "/{namespace}")?;
+                }
+                write!(f, "/{name}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_uid_or_a_kind_and_a_name() {
+        for name in [
+            "a",
+            "Pod/web",
+            "Pod/shop/web",
+            "deployments.apps/shop/web",
+            "Thing.a.example/x",
+        ] {
+            assert_eq!(name.parse::<ObjectName>().unwrap().to_string(), name);
+        }
+        for name in ["", "/", "Pod/", "/web", "a/b/c/d", ".apps/web", "Pod./web", "Pod//web"] {
+            assert!(name.parse::<ObjectName>().is_err(), "{name}");
+        }
+    }
+}
