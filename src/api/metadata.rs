@@ -34,6 +34,8 @@ const FOR_WRITES: usize = 2;
 pub enum Lane {
     /// For questions about single objects.
     Question,
+    /// For whose turn it is, which must not wait behind anything.
+    Turn,
     /// For one of many writes.
     Write(usize),
     /// For lists and the watch of the kind with this number.
@@ -84,8 +86,9 @@ impl Lane {
     fn number(self) -> usize {
         match self {
             Self::Question => 0,
-            Self::Write(number) => 1 + number % FOR_WRITES,
-            Self::Kind(number) => 1 + FOR_WRITES + number / WATCHES_ON_ONE,
+            Self::Turn => 1,
+            Self::Write(number) => 2 + number % FOR_WRITES,
+            Self::Kind(number) => 2 + FOR_WRITES + number / WATCHES_ON_ONE,
         }
     }
 }
@@ -177,12 +180,12 @@ impl MetadataClient {
 
     /// One object; its metadata at least.
     pub async fn object(&self, path: &str) -> Result<Value, ApiError> {
-        self.json(path, OBJECT).await
+        self.json(Lane::Question, path, OBJECT).await
     }
 
     /// What is there in JSON, as `accept` names it.
-    pub async fn json(&self, path: &str, accept: &'static str) -> Result<Value, ApiError> {
-        let body = self.collected(Lane::Question, Ask::get("GET", path, accept)).await?;
+    pub async fn json(&self, lane: Lane, path: &str, accept: &'static str) -> Result<Value, ApiError> {
+        let body = self.collected(lane, Ask::get("GET", path, accept)).await?;
         read("GET", path, &body)
     }
 

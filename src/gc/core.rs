@@ -263,13 +263,9 @@ impl Core {
             return None;
         }
         // Whoever is still being listed for the first time is not asked for one by one.
-        let kind = self.graph.node(id).kind;
-        if self
-            .sight
-            .watched
-            .get(&kind)
-            .is_some_and(|it| !it.synced && it.trouble.is_none())
-        {
+        // Whether one still waits that was seen already, the list does not tell as surely.
+        let watched = self.sight.watched.get(&self.graph.node(id).kind);
+        if self.graph.is_in_question(id) && watched.is_some_and(|it| !it.synced && it.trouble.is_none()) {
             return None;
         }
         Some(Work::Ask(self.target(id)?))
@@ -277,6 +273,9 @@ impl Core {
 
     /// Where a request about a node has to go; `None` where its kind is not served, or not there.
     pub fn target(&self, id: NodeId) -> Option<Target> {
+        if !self.graph.can_be_asked_for(id) {
+            return None;
+        }
         let node = self.graph.node(id);
         let resource = self.graph.kinds.resource(node.kind)?;
         let namespace = self.graph.namespace(node.namespace);
@@ -294,6 +293,7 @@ impl Core {
             id,
             kind: node.kind,
             namespace: node.namespace,
+            space: namespace.to_owned(),
             path,
             group: group.to_owned(),
             plural: plural.clone(),
@@ -312,6 +312,12 @@ impl Core {
             name: node.name.to_string(),
             uid: self.graph.uid(id),
         }
+    }
+
+    /// The store may have been put back to an older state, and its versions raised: what was proven is asked for again.
+    pub fn doubt(&mut self) {
+        self.confirmed.clear();
+        self.graph.doubt();
     }
 
     /// A deletion that was begun because these owners wait has its answer.

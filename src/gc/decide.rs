@@ -23,7 +23,8 @@ pub enum Step {
     Nothing,
     /// Ask whether these owners are there, and decide again.
     Ask(Vec<NodeId>),
-    /// Nothing, because these owners are of kinds that are nowhere served: nobody can tell whether they are there.
+    /// Nothing, because these owners are of kinds that are nowhere served, or have names that nothing can have: nobody can tell
+    /// whether they are there.
     Unserved(Vec<NodeId>),
     /// Nothing, because a cluster-scoped object cannot have these namespaced owners.
     Impossible(Vec<NodeId>),
@@ -155,7 +156,7 @@ impl Owners {
                 &mut owners.impossible
             } else if node.state.has(State::ABSENT) {
                 &mut owners.absent
-            } else if resource.is_none() {
+            } else if !graph.can_be_asked_for(owner) {
                 &mut owners.unserved
             } else {
                 &mut owners.unknown

@@ -200,6 +200,14 @@ impl Graph {
         lone.is_some_and(|lone| lone.has(&self.hasher, uid)) || self.links.same_uid(uid).any(is_there)
     }
 
+    /// Whether the API server can be asked for what it stands for: its kind is served, and its name can be one. The server
+    /// does not look at the names in references; one with a slash would lead to another resource, or through a proxy of the
+    /// server's to whatever answers there.
+    pub fn can_be_asked_for(&self, id: NodeId) -> bool {
+        let node = self.links.node(id);
+        self.kinds.resource(node.kind).is_some() && is_segment(&node.name)
+    }
+
     /// Whether it is not known if it is there.
     pub fn is_in_question(&self, id: NodeId) -> bool {
         self.links.node(id).state.is_in_question()
@@ -330,6 +338,11 @@ impl Graph {
         let others: Vec<NodeId> = self.links.with_uid(uid).into_iter().filter(virtual_ones).collect();
         self.hints.extend(others.into_iter().map(Hint::Ask));
     }
+}
+
+/// As Kubernetes' clients see names: what is none of a path is refused before it is sent.
+fn is_segment(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '%'])
 }
 
 // === impl Observed ===

@@ -40,6 +40,9 @@ struct Row {
     resource: Option<Resource>,
 }
 
+/// So many kinds may only be named: whoever makes them up leaves numbers for those that are served.
+const NAMED: usize = 60_000;
+
 // === impl KindId ===
 
 impl KindId {
@@ -79,6 +82,10 @@ impl Kinds {
     /// The number of a kind as an owner reference names it.
     pub fn referenced(&mut self, api_version: &str, kind: &str) -> KindId {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let known = self.known(group, kind);
+        if known.is_none() && self.rows.len() >= NAMED {
+            return KindId::UNKNOWN;
+        }
         self.id(group, kind).unwrap_or(KindId::UNKNOWN)
     }
 

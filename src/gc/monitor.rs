@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
 
 use super::{
     discovery::path_of,
@@ -24,6 +27,8 @@ const LIFETIME: Duration = Duration::from_secs(600);
 const SILENCE: Duration = Duration::from_secs(180);
 /// Between the pieces of a page.
 const PIECE: Duration = Duration::from_secs(60);
+/// A watch that ended sooner came to nothing.
+const SHORT: Duration = Duration::from_secs(1);
 /// After the first failure, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
@@ -63,15 +68,25 @@ impl Monitor {
     pub async fn run(self) {
         let (first, most) = BACKOFF;
         let (mut from, mut pause): (Option<String>, Duration) = (None, first);
+        let mut early = false;
         loop {
+            let begun = Instant::now();
             let step = match &from {
                 None => self.list().await.map(Some),
-                Some(version) => self.watch(version).await.map(Some),
+                Some(version) => self.watch(version, early).await.map(Some),
             };
+            let is_short = from.is_some() && begun.elapsed() < SHORT;
+            early = from.is_some() && begun.elapsed() < LIFETIME / 2;
             match step {
                 Ok(version) => {
                     from = version;
-                    pause = first;
+                    if is_short {
+                        // Else a server, or a proxy before it, that ends each watch at once would be asked without a pause.
+                        sleep(self.jitter(pause)).await;
+                        pause = (pause * 2).min(most);
+                    } else {
+                        pause = first;
+                    }
                 }
                 Err(Ended::Expired(why)) => {
                     tracing::info!(path = self.path, why, "Watch cannot go on; listing anew");
@@ -114,7 +129,7 @@ impl Monitor {
     }
 
     /// Watches from a version on until the server ends it; returns how far it came.
-    async fn watch(&self, from: &str) -> Result<String, Ended> {
+    async fn watch(&self, from: &str, early: bool) -> Result<String, Ended> {
         let lifetime = self.jitter(LIFETIME).as_secs();
         let path = format!(
             "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={lifetime}",
@@ -122,7 +137,7 @@ impl Monitor {
             escape(from),
         );
         let mut pieces = self.pieces("WATCH", &path, wire::WATCH).await?;
-        self.shared.watching(self.kind);
+        self.shared.watching(self.kind, early);
         let mut watch = WatchReader::new(pieces.is_protobuf);
         while let Some(piece) = pieces.next(SILENCE).await? {
             let events = watch.read(&piece).map_err(|error| pieces.unreadable(error))?;

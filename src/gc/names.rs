@@ -49,6 +49,18 @@ pub fn called(graph: &Graph, id: NodeId) -> String {
     clipped(&format!("{} {place}", kind_of(graph, id)))
 }
 
+/// Why nobody can tell of some.
+pub const SERVED_NOWHERE: &str = "its kind is not served";
+
+/// Why nobody can tell whether something is there that is only named.
+pub fn untold(graph: &Graph, id: NodeId) -> &'static str {
+    if graph.kinds.resource(graph.node(id).kind).is_some() {
+        "nothing can have its name"
+    } else {
+        SERVED_NOWHERE
+    }
+}
+
 /// Its kind.
 pub fn kind_of(graph: &Graph, id: NodeId) -> String {
     let id = graph.node(id).kind;

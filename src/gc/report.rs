@@ -10,7 +10,7 @@ use super::{
     counts::Counts,
     graph::{Graph, Hint, NodeId, State},
     kinds::KindId,
-    names::{called, clipped},
+    names::{called, clipped, untold},
     queue::Depth,
     sight::Watched,
 };
@@ -292,17 +292,17 @@ fn deletions(graph: &Graph) -> Vec<DeletionReport> {
 }
 
 fn kept(graph: &Graph) -> Vec<KeptReport> {
-    let untold = |id: &NodeId| {
+    let is_kept = |id: &NodeId| {
         let node = graph.node(*id);
-        graph.is_in_question(*id) && node.dependents > 0 && graph.kinds.resource(node.kind).is_none()
+        graph.is_in_question(*id) && node.dependents > 0 && !graph.can_be_asked_for(*id)
     };
     let report = |id: NodeId| KeptReport {
         owner: called(graph, id),
         uid: clipped(&graph.uid(id)),
         dependents: graph.node(id).dependents.into(),
-        why: "its kind is not served".to_owned(),
+        why: untold(graph, id).to_owned(),
     };
-    graph.nodes().filter(untold).take(OLDEST).map(report).collect()
+    graph.nodes().filter(is_kept).take(OLDEST).map(report).collect()
 }
 
 fn seconds(now: Instant, since: Instant) -> u64 {

@@ -110,7 +110,12 @@ impl Shared {
 
     /// A list of a kind begins.
     pub fn begin_list(&self, kind: KindId) {
-        self.with(|core| core.graph.begin_list(kind));
+        self.with(|core| {
+            if core.sight.watched.get(&kind).is_some_and(|it| it.synced) {
+                core.doubt();
+            }
+            core.graph.begin_list(kind);
+        });
     }
 
     /// Takes the objects that `read` tells of a list.
@@ -203,13 +208,21 @@ impl Shared {
         self.lost.send_replace(Some(why));
     }
 
-    /// The watch of a kind goes on.
-    pub fn watching(&self, kind: KindId) {
-        if let Some(watched) = self.lock().sight.watched.get_mut(&kind)
-            && watched.trouble.take().is_some()
-        {
-            tracing::info!(resource = watched.name(), "A kind is watched again");
-        }
+    /// The watch of a kind goes on; `anew` if the one before it ended before its time.
+    pub fn watching(&self, kind: KindId, anew: bool) {
+        self.with(|core| {
+            let watched = core.sight.watched.get_mut(&kind);
+            let trouble = watched.and_then(|watched| {
+                watched.trouble.take()?;
+                Some(watched.name())
+            });
+            if let Some(resource) = &trouble {
+                tracing::info!(resource, "A kind is watched again");
+            }
+            if anew || trouble.is_some() {
+                core.doubt();
+            }
+        });
     }
 
     /// The list or watch of a kind failed.

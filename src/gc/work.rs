@@ -25,6 +25,8 @@ pub struct Target {
     pub kind: KindId,
     /// Its namespace.
     pub namespace: SpaceId,
+    /// The name of that.
+    pub space: String,
     /// Where it is.
     pub path: String,
     /// API group.
@@ -153,8 +155,15 @@ async fn look(client: &MetadataClient, target: &Target) -> Result<Observed, ApiE
     read(target, &object)
 }
 
+/// What an answer shows of an object. One that shows another object than was asked for proves nothing of either.
 fn read(target: &Target, object: &Value) -> Result<Observed, ApiError> {
-    wire::object(object).map_err(|error| ApiError::unreadable("GET", &target.path, error))
+    let unreadable = |why: &dyn std::fmt::Display| ApiError::unreadable("GET", &target.path, why);
+    let seen = wire::object(object).map_err(|error| unreadable(&error))?;
+    if seen.name == target.name && seen.namespace == target.space {
+        Ok(seen)
+    } else {
+        Err(unreadable(&"it shows an object of another name or namespace"))
+    }
 }
 
 struct Writes<'a> {

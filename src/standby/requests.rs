@@ -35,7 +35,7 @@ impl Leases<'_> {
             Exact::Now => format!("{PATH}/{name}"),
             Exact::Cached => format!("{PATH}/{name}?resourceVersion=0"),
         };
-        match in_time(PATIENCE, "GET", &path, self.0.json(&path, JSON)).await {
+        match in_time(PATIENCE, "GET", &path, self.0.json(Lane::Turn, &path, JSON)).await {
             Ok(lease) => Ok(Some(lease)),
             Err(error) if is_absence(&error, name) => Ok(None),
             Err(error) => Err(error),
@@ -66,7 +66,7 @@ impl Leases<'_> {
     /// Metadata of those with this label.
     pub async fn labelled(&self, key: &str, value: &str) -> Result<Vec<Value>, ApiError> {
         let path = format!("{PATH}?labelSelector={}", escape(&format!("{key}={value}")));
-        let mut list = in_time(PATIENCE, "LIST", &path, self.0.json(&path, ONLY_METADATA)).await?;
+        let mut list = in_time(PATIENCE, "LIST", &path, self.0.json(Lane::Turn, &path, ONLY_METADATA)).await?;
         match list["items"].take() {
             Value::Array(items) => Ok(items),
             _ => Ok(Vec::new()),
@@ -75,7 +75,7 @@ impl Leases<'_> {
 
     async fn send(&self, verb: &'static str, path: &str, body: &Value) -> Result<Value, ApiError> {
         let body = Bytes::from(body.to_string());
-        let sent = self.0.question(Lane::Question, verb, path, JSON, body);
+        let sent = self.0.question(Lane::Turn, verb, path, JSON, body);
         read(verb, path, &in_time(PATIENCE, verb, path, sent).await?)
     }
 }

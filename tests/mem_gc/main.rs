@@ -4,6 +4,7 @@
 
 mod cascades;
 mod defects;
+mod liar;
 mod pages;
 mod random;
 mod safety;

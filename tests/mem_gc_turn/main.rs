@@ -6,6 +6,7 @@
 mod cluster;
 
 mod chaos;
+mod hanging;
 mod others;
 mod passing_on;
 mod rights;

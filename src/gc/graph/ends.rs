@@ -44,6 +44,16 @@ impl Graph {
         self.tidy(id);
     }
 
+    /// What was proven to be absent and is still named has to be asked for again. That it orphaned is not forgotten.
+    pub fn doubt(&mut self) {
+        let is_absent = |id: &NodeId| self.links.node(*id).state.has(State::ABSENT);
+        let absent: Vec<NodeId> = self.links.all().filter(is_absent).collect();
+        for id in absent {
+            self.links.node_mut(id).state.set(State::ABSENT, false);
+            self.hints.push(Hint::Ask(id));
+        }
+    }
+
     /// It went, and was orphaning when it was last seen. Nodes keep that for themselves: however many other owners go
     /// after it, their dependents are released.
     pub(super) fn remember(&mut self, uid: Uid, version: u64) {

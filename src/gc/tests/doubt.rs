@@ -216,6 +216,30 @@ fn a_list_that_is_older_than_an_answer_proves_no_end_to_those_who_name_it_as_ano
 }
 
 #[test]
+fn what_was_proven_is_asked_for_again_where_the_store_may_have_been_put_back() {
+    let (mut graph, apples) = orchard();
+    graph.observe(apples, &fruit(1, 1, &[]));
+    graph.observe(apples, &fruit(2, 2, &[1]));
+    graph.vanished(apples, &uid(1));
+    graph.hints();
+    graph.doubt();
+    let one = node(&graph, 1);
+    assert_eq!(graph.hints(), [Hint::Ask(one)]);
+    assert_eq!(decide(&graph, node(&graph, 2)), Step::Ask(vec![one]));
+}
+
+#[test]
+fn nobody_is_asked_for_what_is_named_by_no_name() {
+    for name in ["evil:http/proxy/x", "a%2fb", ".", "..", ""] {
+        let (mut graph, apples) = orchard();
+        let mut child = fruit(2, 2, &[1]);
+        child.owners[0].name = name.into();
+        graph.observe(apples, &child);
+        assert!(matches!(decide(&graph, node(&graph, 2)), Step::Unserved(_)), "{name:?}");
+    }
+}
+
+#[test]
 fn the_end_of_one_kind_is_not_that_of_another_kind_shown_with_the_same_uid() {
     let (mut graph, apples) = orchard();
     let birches = graph.kinds.id("", BIRCH).unwrap();

@@ -68,9 +68,10 @@ fn nothing(name: &ObjectName, graph: &Graph) -> String {
             ),
         },
         ObjectName::Place { .. } => format!(
-            "the collector knows {name} neither as an owner nor as a dependent, and does not see it being deleted; of \
+            "the collector knows {} neither as an owner nor as a dependent, and does not see it being deleted; of \
                  what is none of these it keeps no names. If it is there, nothing of the collector's holds it: see its \
-                 finalizers with kubectl, or ask with its UID"
+                 finalizers with kubectl, or ask with its UID",
+            visible(&clipped(&name.to_string()))
         ),
     }
 }

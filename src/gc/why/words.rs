@@ -7,7 +7,7 @@ use crate::gc::{
     core::Core,
     decide::{Step, decide},
     graph::{Graph, Hint, NodeId, State},
-    names::{called, dotted, visible},
+    names::{SERVED_NOWHERE, called, dotted, untold, visible},
     picture::words::verdict,
     queue::Waiting,
 };
@@ -60,8 +60,8 @@ impl Words<'_> {
     fn owner(&self, id: NodeId) -> String {
         let graph = self.graph();
         let node = graph.node(id);
-        let state = if !node.state.is_there() && graph.kinds.resource(node.kind).is_none() {
-            "of a kind that is not served, so nobody can tell whether it is there"
+        let state = if !node.state.is_there() && !graph.can_be_asked_for(id) {
+            &format!("{}, so nobody can tell whether it is there", untold(graph, id))
         } else {
             stands(node.state)
         };
@@ -128,10 +128,14 @@ impl Words<'_> {
             }
             Step::Nothing => "nothing is to be done about it: one of its owners is there, or it names none".to_owned(),
             Step::Ask(_) => "whether its owners are there has to be known first".to_owned(),
-            Step::Unserved(_) => {
-                "it is kept, and stays until the kind of its owner is served again, or the reference is \
-                taken out of it"
-                    .to_owned()
+            Step::Unserved(owners) => {
+                let whys: Vec<&str> = owners.iter().map(|&owner| untold(graph, owner)).collect();
+                if whys.contains(&SERVED_NOWHERE) {
+                    "it is kept, and stays until the kind of its owner is served again, or the reference is taken out of it"
+                        .to_owned()
+                } else {
+                    "it is kept until the reference is taken out of it: nothing can have its owner's name".to_owned()
+                }
             }
             Step::Impossible(_) => "it is kept until the reference is taken out of it: an object without a namespace \
                 cannot be owned by one in a namespace"
@@ -154,11 +158,20 @@ impl Words<'_> {
             "" => String::new(),
             namespace => format!(" -n {namespace}"),
         };
-        let name = &node.name;
+        let name = quoted(&node.name);
         visible(&format!(
             "kubectl get {} {name}{namespace} -o jsonpath='{{.metadata.finalizers}}'",
             dotted(resource, group)
         ))
+    }
+}
+
+/// For a shell: names of roles may hold anything but slashes.
+fn quoted(name: &str) -> String {
+    if name.chars().all(|it| it.is_ascii_alphanumeric() || "-._:".contains(it)) {
+        name.to_owned()
+    } else {
+        format!("'{}'", name.replace('\'', r"'\''"))
     }
 }
 

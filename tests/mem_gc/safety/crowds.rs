@@ -1,0 +1,81 @@
+//! What lists take their time for, and what others fill the tables with.
+
+use serde_json::{Value, json};
+use testbed::apiserver::faults::{Action, Fault};
+use tokio::time::sleep;
+
+use crate::{
+    things::Things,
+    world::{Cluster, Like, map_path, never, owned, secs, to, until},
+};
+
+/// The owner is on the first page of a list that takes a while, and its dependents are known before the list is complete.
+#[tokio::test(start_paused = true)]
+async fn a_foreground_deletion_that_is_first_seen_in_a_list_of_several_pages_ends() {
+    let mut cluster = Cluster::new().await;
+    let owner = cluster.map("a-owner", Like::default()).await;
+    cluster.secret("child", owned([to(&owner, true)])).await;
+    for number in 0..600 {
+        let metadata = json!({ "name": format!("filler-{number}"), "namespace": "default" });
+        let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata });
+        cluster.api.insert_raw(object).unwrap();
+    }
+    cluster.delete(&map_path("a-owner"), "Foreground").await;
+    cluster.trouble(Fault::delay(secs(1)).verb("list").resource("configmaps"));
+    cluster.start_synced().await;
+    // Not only late: never.
+    sleep(secs(7200)).await;
+    cluster.gone("a-owner").await;
+}
+
+/// The same, where the monitor begins anew because its kind is served in another version.
+#[tokio::test(start_paused = true)]
+async fn a_foreground_deletion_while_the_preferred_version_changes_ends() {
+    let mut cluster = Cluster::new().await;
+    let things = Things::define(&cluster, "a.test", true, &["v1", "v1beta1"]).await;
+    let owner = things.create(&cluster, "a-owner", Like::default()).await;
+    cluster.secret("child", owned([to(&owner, true)])).await;
+    for number in 0..600 {
+        let metadata = json!({ "name": format!("filler-{number}"), "namespace": "default" });
+        let object = json!({ "apiVersion": "a.test/v1", "kind": "Thing", "metadata": metadata });
+        cluster.api.insert_raw(object).unwrap();
+    }
+    cluster.start_synced().await;
+    cluster.trouble(Fault::delay(secs(2)).verb("list").resource("things"));
+    // From now on only the other version is served.
+    things.serve(&cluster, 0, false).await;
+    let other = "/apis/a.test/v1beta1/namespaces/default/things/a-owner";
+    // The list of that version has begun when this is done.
+    cluster.trouble(Fault::new(Action::StallWatch).resource("things").times(1));
+    sleep(secs(1)).await;
+    cluster.delete(other, "Foreground").await;
+    until("the owner is gone", async || cluster.get(other).await.is_none()).await;
+}
+
+/// Somebody names 66,000 kinds; then a definition comes.
+#[tokio::test(start_paused = true)]
+async fn whoever_makes_up_kinds_keeps_no_definition_from_being_collected() {
+    let mut cluster = Cluster::new().await;
+    cluster.start_synced().await;
+    for object in 0..66 {
+        let made_up = |number: u64| never("made-up.test/v1", &format!("K{object}x{number}"), number);
+        let owners: Vec<Value> = (0..1000).map(made_up).collect();
+        cluster.insert_secret("default", &format!("evil-{object}"), &owners);
+    }
+    sleep(secs(60)).await;
+    let things = Things::define(&cluster, "a.test", true, &["v1"]).await;
+    let owner = cluster.map("owner", Like::default()).await;
+    things.create(&cluster, "child", owned([to(&owner, true)])).await;
+    sleep(secs(60)).await;
+    let unsynced = cluster.unsynced();
+    cluster.delete(&map_path("owner"), "Foreground").await;
+    sleep(secs(120)).await;
+    let (owner, child) = (
+        cluster.is_there("owner").await,
+        things.is_there(&cluster, "child").await,
+    );
+    assert!(
+        !child,
+        "never collected; the owner is there: {owner}; told of as not seen: {unsynced:?}"
+    );
+}

@@ -1,0 +1,68 @@
+//! Requests of the collector that hang.
+
+use std::sync::Arc;
+
+use pod_teardown::{
+    api::MetadataClient,
+    cli::{GcFlag, UnsyncedFlag},
+    gc::{collect::collect, shared::Shared},
+    node::effects::Effects,
+    standby::{Turn, Turns},
+};
+use serde_json::json;
+use testbed::{
+    apiserver::faults::Fault,
+    things::{DEFINITIONS, definition},
+};
+use tokio::time::sleep;
+
+use crate::cluster::{Cluster, secs, within};
+
+/// A kind whose GETs take a minute each (a conversion webhook, an aggregated server that is away), named by 300 objects.
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_answers_slowly_does_not_end_the_turn() {
+    let cluster = Cluster::new().await;
+    let (config, path) = cluster.credentials("one").await;
+    let turns = Turns::new("one".to_owned(), GcFlag::Always, false);
+    let client = MetadataClient::new(&config, path, Effects::new(false, turns.gate())).unwrap();
+    let (kept, same) = (turns.clone(), client.clone());
+    tokio::spawn(async move { kept.keep(&same, std::future::pending()).await });
+    within(secs(30), || turns.may_write().is_ok()).await;
+    let things = definition("a.test", true, &["v1"]);
+    cluster.admin.create(DEFINITIONS, &things).await.unwrap().ok().unwrap();
+    let shared = Arc::new(Shared::new(UnsyncedFlag::Hold));
+    tokio::spawn(collect(client, Arc::clone(&shared)));
+    sleep(secs(40)).await;
+    let insert = |name: String, version: &str, kind: &str, number: u64| {
+        let owner = json!({ "apiVersion": version, "kind": kind, "name": "never",
+            "uid": format!("00000000-0000-4000-8000-{number:012}") });
+        let metadata = json!({ "name": name, "namespace": "default", "ownerReferences": [owner] });
+        let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata });
+        cluster.api.insert_raw(object).unwrap();
+    };
+    for millis in [17, 23, 31, 13, 29, 19].repeat(500) {
+        let late = Fault::delay(std::time::Duration::from_millis(millis))
+            .verb("delete")
+            .resource("secrets");
+        cluster.api.faults().inject(late.once());
+    }
+    // The collector finds out that the server bears much.
+    for number in 0..3000 {
+        insert(format!("a-{number}"), "v1", "ConfigMap", 1);
+    }
+    sleep(secs(30)).await;
+
+    cluster
+        .api
+        .faults()
+        .inject(Fault::delay(secs(60)).verb("get").resource("things"));
+    for number in 0..300 {
+        insert(format!("b-{number}"), "a.test/v1", "Thing", 1000 + number);
+    }
+    let mut turn = turns.watch();
+    for _ in 0..120 {
+        sleep(secs(1)).await;
+        let now = turn.borrow_and_update().clone();
+        assert!(matches!(now, Turn::Works { .. }), "{now:?}");
+    }
+}
