@@ -12,6 +12,10 @@ mod metadata;
 mod proven;
 mod review;
 
+/// How this program calls itself in requests.
+const USER_AGENT: http::HeaderValue =
+    http::HeaderValue::from_static(concat!("pod-teardown/", env!("CARGO_PKG_VERSION")));
+
 pub use self::{
     answer::{in_time, read},
     client::{ApiClient, DeleteAnswer, PodPage, WatchLine, WatchStream, escape},

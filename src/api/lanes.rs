@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tower::{BoxError, Service as _, ServiceExt as _};
 
 use super::{
-    ApiError,
+    ApiError, USER_AGENT,
     cluster::Cluster,
     error::chain,
     identity::Identity,
@@ -224,6 +224,7 @@ impl<'a> Ask<'a> {
     }
 
     fn request(&self, base: &str, mut headers: HeaderMap) -> Result<Request<Full<Bytes>>, http::Error> {
+        headers.insert(header::USER_AGENT, USER_AGENT);
         headers.insert(header::ACCEPT, HeaderValue::from_static(self.accept));
         if let Some(content_type) = self.content_type {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

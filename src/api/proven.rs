@@ -25,7 +25,7 @@ use kube::client::{Body, ConfigExt as _};
 use tokio::time::timeout;
 use tower::{BoxError, Service, ServiceBuilder};
 
-use super::{ApiError, answer::read};
+use super::{ApiError, USER_AGENT, answer::read};
 
 /// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
 pub(super) const OPENING: Duration = Duration::from_secs(10);
@@ -70,7 +70,8 @@ pub(super) fn client(config: &kube::Config, path: &str, proof: Option<Proof>) ->
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .map_request(move |request: Request<Body>| {
+        .map_request(move |mut request: Request<Body>| {
+            request.headers_mut().insert(header::USER_AGENT, USER_AGENT);
             if let Some(question) = &question {
                 question.remember(request.headers());
             }

@@ -15,6 +15,7 @@ use super::{
     kinds::{KindId, Scope},
     limit::Pace,
     misplaced::Misplaced,
+    names::{called, clipped, visible},
     queue::Queue,
     sight::Sight,
     work::{Owner, Target, Work},
@@ -87,9 +88,37 @@ impl Core {
                 Hint::Dependents(id) if self.graph.lives(id) => self.graph.node(id).dependents,
                 Hint::Dependents(_) | Hint::Decide(_) | Hint::Ask(_) => 0,
             };
+            if dependents > 0 {
+                self.tell(hint, dependents);
+            }
             self.queue.push(hint, dependents, now);
         }
         !hints.is_empty()
+    }
+
+    /// Whoever looks for what was deleted, and why, begins with the owner.
+    fn tell(&self, hint: Hint, dependents: u32) {
+        let (Hint::Dependents(id) | Hint::Decide(id) | Hint::Ask(id)) = hint;
+        let (state, uid) = (self.graph.node(id).state, self.graph.uid(id));
+        let why = if state.has(State::ABSENT) {
+            "it is not there"
+        } else if state.waits() {
+            "it waits for them to go"
+        } else if state.releases() {
+            "it leaves them behind"
+        } else {
+            return;
+        };
+        if !self.canary.as_ref().is_some_and(|canary| canary.is_canary(&uid)) {
+            let owner = visible(&called(&self.graph, id));
+            tracing::info!(
+                owner,
+                uid = visible(&clipped(&uid)),
+                dependents,
+                why,
+                "Dependents of an owner are decided on"
+            );
+        }
     }
 
     /// The next thing that takes a request; `None` if there is nothing to do now. `false` beside it: there may be more.

@@ -77,8 +77,8 @@ impl Counts {
         }
     }
 
-    /// Counts a failure.
-    pub fn failed(&mut self, step: &'static str, error: &ApiError) {
+    /// Counts a failure; `true` if it is the first of its kind.
+    pub fn failed(&mut self, step: &'static str, error: &ApiError) -> bool {
         let reason = match error {
             ApiError::Refused { code, .. } => code.to_string(),
             ApiError::Unreachable { .. } => "unreachable".to_owned(),
@@ -87,6 +87,8 @@ impl Counts {
             ApiError::Unreadable { .. } => "unreadable".to_owned(),
             ApiError::Held { .. } => "held".to_owned(),
         };
-        *self.failures.entry(format!("{step}: {reason}")).or_default() += 1;
+        let times = self.failures.entry(format!("{step}: {reason}")).or_default();
+        *times += 1;
+        *times == 1
     }
 }

@@ -193,7 +193,10 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
         }
         Outcome::Withheld => core.queue.done(hint, now),
         Outcome::Failed(error) => {
-            core.counts.failed(work.name(), &error);
+            if core.counts.failed(work.name(), &error) {
+                let uid = &target.uid;
+                tracing::warn!(%error, uid, "A request failed, and is repeated; further ones of this kind are counted, see gc status");
+            }
             match &error {
                 // It was not sent.
                 ApiError::Unproven { .. } | ApiError::Held { .. } => core.queue.put_back(hint),
