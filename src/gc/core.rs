@@ -85,21 +85,21 @@ impl Core {
         let now = Instant::now();
         for &hint in &hints {
             let dependents = match hint {
-                Hint::Dependents(id) if self.graph.lives(id) => self.graph.node(id).dependents,
+                Hint::Dependents(id) if self.graph.lives(id) => {
+                    self.tell(id);
+                    self.graph.node(id).dependents
+                }
                 Hint::Dependents(_) | Hint::Decide(_) | Hint::Ask(_) => 0,
             };
-            if dependents > 0 {
-                self.tell(hint, dependents);
-            }
             self.queue.push(hint, dependents, now);
         }
         !hints.is_empty()
     }
 
     /// Whoever looks for what was deleted, and why, begins with the owner.
-    fn tell(&self, hint: Hint, dependents: u32) {
-        let (Hint::Dependents(id) | Hint::Decide(id) | Hint::Ask(id)) = hint;
-        let (state, uid) = (self.graph.node(id).state, self.graph.uid(id));
+    fn tell(&self, owner: NodeId) {
+        let node = self.graph.node(owner);
+        let (state, dependents, uid) = (node.state, node.dependents, self.graph.uid(owner));
         let why = if state.has(State::ABSENT) {
             "it is not there"
         } else if state.waits() {
@@ -109,10 +109,9 @@ impl Core {
         } else {
             return;
         };
-        if !self.canary.as_ref().is_some_and(|canary| canary.is_canary(&uid)) {
-            let owner = visible(&called(&self.graph, id));
+        if dependents > 0 && !self.canary.as_ref().is_some_and(|canary| canary.is_canary(&uid)) {
             tracing::info!(
-                owner,
+                owner = visible(&called(&self.graph, owner)),
                 uid = visible(&clipped(&uid)),
                 dependents,
                 why,
