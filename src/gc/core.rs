@@ -50,6 +50,8 @@ pub struct Core {
     leaning: HashMap<NodeId, u32>,
     /// Kinds that refuse strategic merge patches.
     pub plain: HashSet<KindId>,
+    /// Kinds for which the server, or a webhook, has too much to do, and until when they are to be left alone.
+    busy: HashMap<KindId, Instant>,
     /// References to owners of other namespaces.
     pub misplaced: Misplaced,
     canary: Option<Canary>,
@@ -69,6 +71,7 @@ impl Core {
             confirmed: HashMap::new(),
             leaning: HashMap::new(),
             plain: HashSet::new(),
+            busy: HashMap::new(),
             misplaced: Misplaced::default(),
             canary: None,
         }
@@ -84,16 +87,21 @@ impl Core {
         let hints = self.graph.hints();
         let now = Instant::now();
         for &hint in &hints {
-            let dependents = match hint {
+            match hint {
                 Hint::Dependents(id) if self.graph.lives(id) => {
                     self.tell(id);
-                    self.graph.node(id).dependents
+                    let node = self.graph.node(id);
+                    self.queue.push_dependents(id, node.kind, node.dependents);
                 }
-                Hint::Dependents(_) | Hint::Decide(_) | Hint::Ask(_) => 0,
-            };
-            self.queue.push(hint, dependents, now);
+                Hint::Dependents(_) => {}
+                Hint::Decide(id) | Hint::Ask(id) => self.push(hint, id, now),
+            }
         }
         !hints.is_empty()
+    }
+
+    fn push(&mut self, hint: Hint, of: NodeId, now: Instant) {
+        self.queue.push(hint, self.graph.node(of).kind, now);
     }
 
     /// Whoever looks for what was deleted, and why, begins with the owner.
@@ -128,7 +136,7 @@ impl Core {
             };
             let work = match hint {
                 Hint::Dependents(owner) => self.next_dependent(owner, now),
-                Hint::Ask(id) => self.ask(id),
+                Hint::Ask(id) => self.ask(id, now),
                 Hint::Decide(id) => self.decide(id, now),
             };
             self.note();
@@ -150,12 +158,12 @@ impl Core {
         if self.is_unconfirmed(owner) {
             // The answer brings them back.
             self.queue.stop(owner);
-            self.queue.push(Hint::Ask(owner), 0, now);
+            self.push(Hint::Ask(owner), owner, now);
             return None;
         }
         let dependent = self.graph.next_dependent(owner)?;
         let hint = Hint::Decide(dependent);
-        if !self.queue.begin(hint, now) {
+        if !self.queue.begin(hint, self.graph.node(dependent).kind, now) {
             return None;
         }
         let work = self.decide(dependent, now);
@@ -177,6 +185,9 @@ impl Core {
         }
         let step = decide(&self.graph, id);
         let hint = Hint::Decide(id);
+        if step.is_write() && self.is_left_alone(hint, id, now) {
+            return None;
+        }
         match step {
             Step::Nothing | Step::Wait | Step::Unserved(_) => None,
             Step::Impossible(owners) => {
@@ -259,9 +270,29 @@ impl Core {
         })
     }
 
+    /// Nothing of this kind is to be asked or written for a while.
+    pub fn leave_alone(&mut self, kind: KindId, until: Instant) {
+        let known = self.busy.entry(kind).or_insert(until);
+        *known = until.max(*known);
+    }
+
+    fn is_left_alone(&mut self, hint: Hint, id: NodeId, now: Instant) -> bool {
+        let kind = self.graph.node(id).kind;
+        let Some(&until) = self.busy.get(&kind) else {
+            return false;
+        };
+        if until <= now {
+            self.busy.remove(&kind);
+            return false;
+        }
+        let why = "the server has too much to do with this kind";
+        self.queue.retry(hint, why, Some(until - now), now);
+        true
+    }
+
     fn ask_for(&mut self, owners: Vec<NodeId>, now: Instant) {
         for owner in owners {
-            self.queue.push(Hint::Ask(owner), 0, now);
+            self.push(Hint::Ask(owner), owner, now);
         }
     }
 
@@ -286,7 +317,7 @@ impl Core {
         uids.len() < all
     }
 
-    fn ask(&mut self, id: NodeId) -> Option<Work> {
+    fn ask(&mut self, id: NodeId, now: Instant) -> Option<Work> {
         if !self.graph.lives(id) || !(self.graph.is_in_question(id) || self.is_unconfirmed(id)) {
             return None;
         }
@@ -294,6 +325,9 @@ impl Core {
         // Whether one still waits that was seen already, the list does not tell as surely.
         let watched = self.sight.watched.get(&self.graph.node(id).kind);
         if self.graph.is_in_question(id) && watched.is_some_and(|it| !it.synced && it.trouble.is_none()) {
+            return None;
+        }
+        if self.is_left_alone(Hint::Ask(id), id, now) {
             return None;
         }
         Some(Work::Ask(self.target(id)?))
@@ -357,7 +391,7 @@ impl Core {
             *left -= 1;
             if *left == 0 {
                 self.leaning.remove(&owner);
-                self.queue.push(Hint::Decide(owner), 0, now);
+                self.push(Hint::Decide(owner), owner, now);
             }
         }
     }

@@ -48,6 +48,18 @@ pub enum Step {
     Wait,
 }
 
+// === impl Step ===
+
+impl Step {
+    /// Whether something is to be written.
+    pub fn is_write(&self) -> bool {
+        match self {
+            Self::Release(_) | Self::Delete { .. } | Self::FinishForeground | Self::FinishOrphan => true,
+            Self::Nothing | Self::Ask(_) | Self::Unserved(_) | Self::Impossible(_) | Self::Wait => false,
+        }
+    }
+}
+
 /// Decides on a node.
 pub fn decide(graph: &Graph, id: NodeId) -> Step {
     let node = graph.node(id);

@@ -23,6 +23,14 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// An owner that is there, but of a kind that cannot be watched, is asked for again: first, and at most.
 const UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 
+/// What had changed meanwhile is decided on again after: first, and at most.
+const CHANGED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+
+/// A refusal for one kind, as by a webhook, holds up all others at most so long, whatever it asks for.
+const OTHERS: Duration = Duration::from_secs(5);
+/// Where a server is busy and does not say for how long.
+const BUSY: Duration = Duration::from_secs(1);
+
 /// So many requests under way are many.
 const MANY: usize = 24;
 
@@ -122,13 +130,8 @@ async fn do_it(client: MetadataClient, number: usize, work: Work) -> Done {
 fn pace(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
     match &done.outcome {
         Outcome::Failed(error) => match error {
-            ApiError::Refused { code: 429, .. } | ApiError::Unproven { code: Some(429), .. } => {
-                limit.refused(error.retry_after(), now);
-            }
-            ApiError::Refused {
-                retry_after: Some(after),
-                ..
-            } => limit.refused(Some(*after), now),
+            ApiError::Unproven { code: Some(429), .. } => limit.refused(error.retry_after().unwrap_or(BUSY), now),
+            ApiError::Refused { .. } if let Some(pause) = too_busy(error) => limit.refused(pause.min(OTHERS), now),
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
                 limit.answered(done.took, busy);
             }
@@ -141,6 +144,17 @@ fn pace(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
         | Outcome::Found(_)
         | Outcome::Changed(_)
         | Outcome::NotStrategic => limit.answered(done.took, busy),
+    }
+}
+
+/// How long a server that has too much to do wants to be left alone.
+fn too_busy(error: &ApiError) -> Option<Duration> {
+    match error {
+        ApiError::Refused {
+            code: 429, retry_after, ..
+        } => Some(retry_after.unwrap_or(BUSY)),
+        ApiError::Refused { retry_after, .. } => *retry_after,
+        _ => None,
     }
 }
 
@@ -185,7 +199,8 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
         Outcome::Changed(object) => {
             core.counts.conflicts += 1;
             core.answered(target, &object);
-            core.queue.retry(hint, "it had changed meanwhile", None, now);
+            let pause = longer(CHANGED, core.queue.tries(hint));
+            core.queue.retry(hint, "it had changed meanwhile", Some(pause), now);
         }
         Outcome::NotStrategic => {
             core.plain.insert(target.kind);
@@ -196,6 +211,9 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
             if core.counts.failed(work.name(), &error) {
                 let uid = &target.uid;
                 tracing::warn!(%error, uid, "A request failed, and is repeated; further ones of this kind are counted, see gc status");
+            }
+            if let Some(pause) = too_busy(&error) {
+                core.leave_alone(target.kind, now + pause);
             }
             match &error {
                 // It was not sent.

@@ -95,6 +95,15 @@ pub enum Answer {
     AskAgain,
 }
 
+/// What became of what was told of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    /// It is known now.
+    Taken,
+    /// A later state was known already.
+    Old,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Graph {
@@ -105,6 +114,8 @@ pub struct Graph {
     links: Links,
     lone: Vec<Lone>,
     rounds: Vec<Round>,
+    /// What lists that are under way show of objects that were known in a later state.
+    doubtful: Vec<(KindId, Observed)>,
     orphaned: Orphaned,
     hints: Vec<Hint>,
     hasher: DefaultHashBuilder,
@@ -248,8 +259,10 @@ impl Graph {
 
     /// An object of this kind is there, as an event or a list shows it.
     pub fn observe(&mut self, kind: KindId, object: &Observed) {
-        let round = self.round(kind).mark;
-        self.take_in(kind, object, round);
+        let Round { mark, is_open } = self.round(kind);
+        if self.take_in(kind, object, mark) == News::Old && is_open {
+            self.doubtful.push((kind, object.clone()));
+        }
     }
 
     /// It is there, as the answer to a GET shows it. `progress` is the highest version up to which the monitor of its kind
@@ -277,7 +290,7 @@ impl Graph {
         Answer::Taken
     }
 
-    fn take_in(&mut self, kind: KindId, object: &Observed, round: bool) {
+    fn take_in(&mut self, kind: KindId, object: &Observed, round: bool) -> News {
         let uid = self.odd.uid(&object.uid);
         let at = Coordinates {
             kind,
@@ -290,7 +303,7 @@ impl Graph {
             if self.lone[kind.place()].insert(&self.hasher, uid, at, round) {
                 self.ask_elsewhere(uid, None);
             }
-            return;
+            return News::Taken;
         }
         let was_lone = self.lone[kind.place()].remove(&self.hasher, uid);
         let version = object.number();
@@ -306,7 +319,7 @@ impl Graph {
             self.hints.push(Hint::Dependents(id));
         }
         if before.has(State::OBSERVED) && version < node.version {
-            return;
+            return News::Old;
         }
         node.version = version;
         self.links.set_observed(id, true);
@@ -330,6 +343,7 @@ impl Graph {
             self.hints.push(Hint::Decide(id));
         }
         self.tidy(id);
+        News::Taken
     }
 
     /// Other nodes with this UID cannot be where they are said to be; they are asked for at once.

@@ -20,8 +20,6 @@ const WEIGHT: f64 = 0.05;
 const WINDOW: u32 = 32;
 /// After the first request that reached nobody, and at most.
 const AWAY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// Where a server is busy and does not say for how long.
-const BUSY: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -110,7 +108,7 @@ impl Limit {
     }
 
     /// The server is too busy, and wants to be left alone for so long.
-    pub fn refused(&mut self, retry_after: Option<Duration>, now: Instant) {
+    pub fn refused(&mut self, pause: Duration, now: Instant) {
         self.lost = 0;
         // All that were under way together are refused together.
         if self
@@ -120,7 +118,7 @@ impl Limit {
             self.limit = (self.limit / 2.0).max(LEAST);
             self.halved = Some(now);
         }
-        self.pause_until(now + retry_after.unwrap_or(BUSY));
+        self.pause_until(now + pause);
     }
 
     /// A request reached nobody, or nothing may be written.
@@ -177,7 +175,7 @@ mod tests {
     fn a_busy_server_is_left_alone_as_long_as_it_asks_and_refusals_at_once_count_as_one() {
         let (mut limit, now) = (Limit::default(), Instant::now());
         for _ in 0..10 {
-            limit.refused(Some(Duration::from_secs(3)), now);
+            limit.refused(Duration::from_secs(3), now);
         }
         assert_eq!(limit.at_once(now + Duration::from_secs(2)), 0);
         assert_eq!(limit.at_once(now + Duration::from_secs(3)), 8);

@@ -8,7 +8,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::graph::{Hint, NodeId};
+use super::{
+    graph::{Hint, NodeId},
+    kinds::KindId,
+};
 
 /// Waiting time after the first failure; it doubles with each further one.
 const FIRST: Duration = Duration::from_millis(100);
@@ -16,11 +19,13 @@ const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(300);
 /// What waits after a failure is tried this soon when something happens to it.
 const SOON: Duration = Duration::from_secs(1);
+/// Places that a kind keeps for its next hints.
+const KEPT: usize = 16;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Queue {
-    ready: VecDeque<Hint>,
+    ready: Ready,
     /// All single ones that are ready, under way or put off.
     marks: HashMap<Hint, Mark>,
     /// Of each owner all of whose dependents are to be decided on, how many are left.
@@ -28,8 +33,17 @@ pub struct Queue {
     put_off: BTreeSet<(Instant, Hint)>,
 }
 
+/// What may be begun. Kinds take turns: one whose writes take long holds up no other.
+#[derive(Debug, Default)]
+struct Ready {
+    of_kind: HashMap<KindId, VecDeque<Hint>>,
+    turns: VecDeque<KindId>,
+    len: usize,
+}
+
 #[derive(Debug)]
 struct Mark {
+    kind: KindId,
     stage: Stage,
     since: Instant,
     tries: u32,
@@ -73,23 +87,11 @@ pub struct Depth {
 
 impl Queue {
     /// Adds something to look at, unless it is there already.
-    pub fn push(&mut self, hint: Hint, dependents: u32, now: Instant) {
-        if let Hint::Dependents(id) = hint {
-            // Round and round: whoever is in the middle of them goes on until he has seen as many as there are now.
-            if dependents > 0 && self.batches.insert(id, dependents).is_none() {
-                self.ready.push_back(hint);
-            }
-            return;
-        }
+    /// `kind` is that of the object that it speaks of.
+    pub fn push(&mut self, hint: Hint, kind: KindId, now: Instant) {
         let Some(mark) = self.marks.get_mut(&hint) else {
-            let mark = Mark {
-                stage: Stage::Ready,
-                since: now,
-                tries: 0,
-                trouble: None,
-            };
-            self.marks.insert(hint, mark);
-            self.ready.push_back(hint);
+            self.marks.insert(hint, Mark::new(kind, Stage::Ready, now));
+            self.ready.push_back(kind, hint);
             return;
         };
         match &mut mark.stage {
@@ -104,6 +106,14 @@ impl Queue {
         }
     }
 
+    /// Adds an owner all of whose dependents, as many as these, are to be looked at one after the other.
+    pub fn push_dependents(&mut self, owner: NodeId, kind: KindId, dependents: u32) {
+        // Round and round: whoever is in the middle of them goes on until he has seen as many as there are now.
+        if dependents > 0 && self.batches.insert(owner, dependents).is_none() {
+            self.ready.push_back(kind, Hint::Dependents(owner));
+        }
+    }
+
     /// The next thing to look at: a single one, which is under way then, or an owner one of whose dependents is next.
     pub fn pop(&mut self, now: Instant) -> Option<Hint> {
         while let Some(&(due, hint)) = self.put_off.first() {
@@ -113,17 +123,17 @@ impl Queue {
             self.put_off.pop_first();
             if let Some(mark) = self.marks.get_mut(&hint) {
                 mark.stage = Stage::Ready;
-                self.ready.push_back(hint);
+                self.ready.push_back(mark.kind, hint);
             }
         }
         loop {
-            let hint = self.ready.pop_front()?;
+            let (kind, hint) = self.ready.pop_front()?;
             if let Hint::Dependents(id) = hint {
                 // Others have their turn before the next one of these.
                 match self.batches.get_mut(&id) {
                     Some(left) if *left > 1 => {
                         *left -= 1;
-                        self.ready.push_back(hint);
+                        self.ready.push_back(kind, hint);
                     }
                     Some(_) => drop(self.batches.remove(&id)),
                     // It was stopped.
@@ -137,22 +147,17 @@ impl Queue {
     }
 
     /// Begins something that was not queued, as a dependent in its turn; `false` if it is under way or put off already.
-    pub fn begin(&mut self, hint: Hint, now: Instant) -> bool {
+    pub fn begin(&mut self, hint: Hint, kind: KindId, now: Instant) -> bool {
         match self.marks.get_mut(&hint).map(|mark| &mut mark.stage) {
             None => {
-                let mark = Mark {
-                    stage: Stage::Busy { again: false },
-                    since: now,
-                    tries: 0,
-                    trouble: None,
-                };
-                self.marks.insert(hint, mark);
+                let stage = Stage::Busy { again: false };
+                self.marks.insert(hint, Mark::new(kind, stage, now));
                 true
             }
             // It has its own turn.
             Some(Stage::Ready) => false,
             Some(_) => {
-                self.push(hint, 0, now);
+                self.push(hint, kind, now);
                 false
             }
         }
@@ -173,7 +178,7 @@ impl Queue {
             Stage::Busy { again: true } => {
                 mark.stage = Stage::Ready;
                 (mark.tries, mark.since, mark.trouble) = (0, now, None);
-                self.ready.push_back(hint);
+                self.ready.push_back(mark.kind, hint);
             }
             Stage::Busy { again: false } => drop(self.marks.remove(&hint)),
             // It has its turn again later.
@@ -202,7 +207,7 @@ impl Queue {
     pub fn put_back(&mut self, hint: Hint) {
         if let Some(mark) = self.marks.get_mut(&hint) {
             mark.stage = Stage::Ready;
-            self.ready.push_front(hint);
+            self.ready.push_front(mark.kind, hint);
         }
     }
 
@@ -224,7 +229,7 @@ impl Queue {
 
     /// How much there is to do.
     pub fn depth(&self) -> Depth {
-        let single = self.ready.len().saturating_sub(self.batches.len()) as u64;
+        let single = self.ready.len.saturating_sub(self.batches.len()) as u64;
         let put_off = self.put_off.len() as u64;
         Depth {
             ready: single + self.batches.values().map(|&left| u64::from(left)).sum::<u64>(),
@@ -251,5 +256,53 @@ impl Queue {
     /// All that wait one by one, and since when.
     pub fn waiting(&self) -> impl Iterator<Item = (Instant, Hint)> {
         self.marks.iter().map(|(&hint, mark)| (mark.since, hint))
+    }
+}
+
+// === impl Ready ===
+
+impl Ready {
+    fn push_back(&mut self, kind: KindId, hint: Hint) {
+        self.of_kind(kind).push_back(hint);
+    }
+
+    fn push_front(&mut self, kind: KindId, hint: Hint) {
+        self.of_kind(kind).push_front(hint);
+    }
+
+    fn of_kind(&mut self, kind: KindId) -> &mut VecDeque<Hint> {
+        self.len += 1;
+        let hints = self.of_kind.entry(kind).or_default();
+        if hints.is_empty() {
+            self.turns.push_back(kind);
+        }
+        hints
+    }
+
+    fn pop_front(&mut self) -> Option<(KindId, Hint)> {
+        let kind = self.turns.pop_front()?;
+        let hints = self.of_kind.get_mut(&kind)?;
+        let hint = hints.pop_front()?;
+        self.len -= 1;
+        if hints.is_empty() {
+            hints.shrink_to(KEPT);
+        } else {
+            self.turns.push_back(kind);
+        }
+        Some((kind, hint))
+    }
+}
+
+// === impl Mark ===
+
+impl Mark {
+    fn new(kind: KindId, stage: Stage, since: Instant) -> Self {
+        Self {
+            kind,
+            stage,
+            since,
+            tries: 0,
+            trouble: None,
+        }
     }
 }

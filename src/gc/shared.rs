@@ -139,7 +139,7 @@ impl Shared {
             watched.progress = number;
             watched.told = Some(Instant::now());
             watched.trouble = None;
-            core.graph.end_list(kind);
+            core.graph.end_list(kind, number);
             if !watched.synced {
                 watched.synced = true;
                 core.graph.ask_all(kind);

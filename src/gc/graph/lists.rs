@@ -1,6 +1,6 @@
 //! What a list of all objects of a kind proves: that those it does not show are gone.
 
-use super::{Graph, Hint, Lone, NodeId, State};
+use super::{Graph, Hint, Lone, NodeId, Observed, State};
 use crate::gc::kinds::KindId;
 
 /// Of a kind, which mark those bear that were seen last.
@@ -20,6 +20,7 @@ impl Graph {
     /// up, what that one showed does not count.
     pub fn begin_list(&mut self, kind: KindId) {
         let Round { mark, is_open } = self.round(kind);
+        self.doubtful.retain(|(of, _)| *of != kind);
         if is_open {
             for id in self.of_kind(kind) {
                 self.links.node_mut(id).state.set(State::ROUND, !mark);
@@ -33,8 +34,9 @@ impl Graph {
         }
     }
 
-    /// The list was complete: what it did not show is gone, or has to be asked for where somebody depends on it.
-    pub fn end_list(&mut self, kind: KindId) {
+    /// The list was complete, and shows the store at this version: what it did not show is gone, or has to be asked for where
+    /// somebody depends on it.
+    pub fn end_list(&mut self, kind: KindId, version: u64) {
         let Round { mark, .. } = self.round(kind);
         self.rounds[kind.place()].is_open = false;
         let mut unseen = self.of_kind(kind);
@@ -58,6 +60,28 @@ impl Graph {
         }
         // Nodes that name their UIDs elsewhere learn nothing by it: an answer may have shown them that is younger than the list.
         self.lone[kind.place()].sweep(mark);
+        self.go_back(kind, version);
+    }
+
+    /// A state that is later than the one which a list shows, but not later than the list itself, is none that the store
+    /// knows: it was put back, and its versions raised.
+    fn go_back(&mut self, kind: KindId, version: u64) {
+        let (of_it, others) = self.doubtful.drain(..).partition(|(of, _)| *of == kind);
+        self.doubtful = others;
+        let of_it: Vec<(KindId, Observed)> = of_it;
+        let mark = self.round(kind).mark;
+        for (_, object) in of_it {
+            let uid = self.odd.uid(&object.uid);
+            let knows_later = |id: &NodeId| {
+                let node = self.links.node(*id);
+                let is_there = node.kind == kind && node.state.has(State::OBSERVED);
+                is_there && object.number() < node.version && node.version <= version
+            };
+            if let Some(id) = self.links.with_uid(uid).into_iter().find(knows_later) {
+                self.links.node_mut(id).version = 0;
+                self.take_in(kind, &object, mark);
+            }
+        }
     }
 
     /// The round of lists of a kind; from then on there is a place for it in the tables of kinds.

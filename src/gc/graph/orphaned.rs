@@ -13,7 +13,7 @@ pub struct Orphaned {
 }
 
 /// As many as are remembered. What is told too late is so by seconds, not by thousands of owners.
-const MOST: usize = 4096;
+const MOST: usize = 65_536;
 
 // === impl Orphaned ===
 

@@ -170,7 +170,7 @@ fn what_a_list_no_longer_shows_is_in_question() {
     let apples = graph.kinds.id("example.com", "Apple").unwrap();
     graph.begin_list(apples);
     graph.observe(apples, &apple("dependent", &["owner"]));
-    graph.end_list(apples);
+    graph.end_list(apples, 100);
     let picture = Picture::of_all(&graph);
     assert_eq!(named(&picture, "owner").state, Presence::InQuestion);
     assert_eq!(named(&picture, "dependent").look, Look::Blocked);

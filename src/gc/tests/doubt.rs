@@ -51,7 +51,7 @@ fn a_list_that_shows_an_older_state_still_shows_that_it_is_there() {
     graph.observe(apples, &fruit(1, 9, &[7]));
     graph.begin_list(apples);
     graph.observe(apples, &fruit(1, 5, &[]));
-    graph.end_list(apples);
+    graph.end_list(apples, 8);
     let one = node(&graph, 1);
     assert!(graph.node(one).state.is_there());
     assert_eq!(graph.owners(one).count(), 1, "of two states the younger one counts");
@@ -65,7 +65,7 @@ fn what_was_missing_is_there_again_when_an_older_state_of_it_is_shown() {
     graph.observe(apples, &fruit(1, 9, &[7]));
     graph.begin_list(apples);
     graph.observe(apples, &fruit(2, 9, &[1]));
-    graph.end_list(apples);
+    graph.end_list(apples, 100);
     let one = node(&graph, 1);
     assert!(graph.is_in_question(one));
     graph.observe(apples, &fruit(1, 5, &[7]));
@@ -81,12 +81,12 @@ fn what_vanished_after_a_list_that_was_given_up_is_missing_in_the_next() {
             graph.begin_list(apples);
             shown.iter().for_each(|object| graph.observe(apples, object));
             if attempt == 0 {
-                graph.end_list(apples);
+                graph.end_list(apples, 100);
             }
         }
         graph.begin_list(apples);
         graph.observe(apples, &shown[0]);
-        graph.end_list(apples);
+        graph.end_list(apples, 100);
         assert_eq!(graph.len(), (0, 1), "after {before} lists");
     }
 }
@@ -98,7 +98,7 @@ fn what_a_list_that_was_given_up_did_not_show_is_not_seen_in_the_next() {
     graph.observe(apples, &fruit(2, 2, &[3]));
     graph.begin_list(apples);
     graph.begin_list(apples);
-    graph.end_list(apples);
+    graph.end_list(apples, 100);
     assert_eq!(graph.len(), (0, 0));
 }
 
@@ -111,7 +111,7 @@ fn what_is_missing_in_one_list_is_so_in_the_next() {
         graph.hints();
         graph.begin_list(apples);
         graph.observe(apples, &fruit(2, 2, &[1]));
-        graph.end_list(apples);
+        graph.end_list(apples, 100);
         assert_eq!(graph.hints(), [Hint::Ask(node(&graph, 1))]);
     }
 }
@@ -123,13 +123,13 @@ fn who_gets_a_dependent_in_the_middle_of_a_list_was_seen_in_it_or_not() {
         let dependent = fruit(2, 2, &[1]);
         graph.begin_list(apples);
         graph.observe(apples, &fruit(1, 1, &[]));
-        graph.end_list(apples);
+        graph.end_list(apples, 100);
         graph.begin_list(apples);
         if is_shown {
             graph.observe(apples, &fruit(1, 1, &[]));
         }
         graph.observe(apples, &dependent);
-        graph.end_list(apples);
+        graph.end_list(apples, 100);
         assert_eq!(graph.is_in_question(node(&graph, 1)), !is_shown);
     }
 }
@@ -145,7 +145,7 @@ fn who_loses_its_dependent_in_the_middle_of_a_list_was_seen_in_it_or_not() {
             graph.observe(apples, &fruit(1, 1, &[]));
         }
         graph.observe(apples, &fruit(2, 3, &[]));
-        graph.end_list(apples);
+        graph.end_list(apples, 100);
         assert_eq!(graph.len(), (0, 1 + usize::from(is_shown)));
     }
 }
@@ -174,7 +174,7 @@ fn an_answer_does_not_outdo_a_complete_list() {
     graph.observe(apples, &fruit(2, 2, &[1]));
     graph.begin_list(apples);
     graph.observe(apples, &fruit(2, 2, &[1]));
-    graph.end_list(apples);
+    graph.end_list(apples, 100);
     let one = node(&graph, 1);
     assert_eq!(graph.answered(one, &fruit(1, 1, &[3]), 4), Answer::AskAgain);
     assert!(graph.is_in_question(one));
@@ -195,7 +195,7 @@ fn what_only_an_answer_shows_has_to_be_shown_by_the_list_that_is_under_way() {
         graph.observe(apples, &fruit(2, 2, &[1]));
         let one = node(&graph, 1);
         assert_eq!(graph.answered(one, &fruit(1, 3, &[]), 0), Answer::Taken);
-        graph.end_list(apples);
+        graph.end_list(apples, 100);
         assert!(graph.is_in_question(one));
     }
 }
@@ -211,7 +211,7 @@ fn a_list_that_is_older_than_an_answer_proves_no_end_to_those_who_name_it_as_ano
     let mut renamed = fruit(2, 6, &[1]);
     renamed.owners[0].kind = UNSERVED.into();
     graph.observe(birches, &renamed);
-    graph.end_list(apples);
+    graph.end_list(apples, 100);
     assert!(matches!(decide(&graph, node(&graph, 2)), Step::Unserved(_)));
 }
 
@@ -258,14 +258,14 @@ fn what_only_an_answer_shows_has_to_be_shown_by_the_next_list() {
         let (mut graph, apples) = orchard();
         for _ in 0..lists {
             graph.begin_list(apples);
-            graph.end_list(apples);
+            graph.end_list(apples, 100);
         }
         graph.observe(apples, &fruit(2, 2, &[1]));
         let one = node(&graph, 1);
         graph.answered(one, &fruit(1, 3, &[]), 0);
         graph.begin_list(apples);
         graph.observe(apples, &fruit(2, 2, &[1]));
-        graph.end_list(apples);
+        graph.end_list(apples, 100);
         assert!(graph.is_in_question(one));
     }
 }
@@ -335,6 +335,34 @@ fn whoever_has_no_namespace_is_decided_on_if_its_owner_should_have_one_so_that_i
         assert!(graph.hints().contains(&Hint::Decide(birch)));
         assert!(matches!(decide(&graph, birch), Step::Impossible(_)));
     }
+}
+
+/// A store that was put back goes on with versions that are much higher, as its documentation recommends.
+#[test]
+fn a_state_that_a_later_list_does_not_know_is_forgotten_and_one_that_is_later_than_the_list_is_not() {
+    for (version, known) in [(1_000, 11), (14, 15)] {
+        let (mut graph, apples) = orchard();
+        graph.observe(apples, &fruit(1, 5, &[]));
+        graph.observe(apples, &fruit(2, 15, &[1, 3]));
+        graph.begin_list(apples);
+        graph.observe(apples, &fruit(1, 5, &[]));
+        graph.observe(apples, &fruit(2, 11, &[1]));
+        graph.end_list(apples, version);
+        let two = node(&graph, 2);
+        assert_eq!(graph.node(two).version, known, "listed at {version}");
+        assert_eq!(graph.owners(two).count(), if known == 11 { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn what_went_while_it_was_listed_is_not_brought_back_by_the_state_that_was_listed() {
+    let (mut graph, apples) = orchard();
+    graph.observe(apples, &fruit(2, 15, &[1]));
+    graph.begin_list(apples);
+    graph.observe(apples, &fruit(2, 11, &[1]));
+    graph.vanished(apples, &fruit(2, 15, &[]).uid);
+    graph.end_list(apples, 1_000);
+    assert!(graph.with_uid(&fruit(2, 15, &[]).uid).is_empty());
 }
 
 /// An apple `a` that a birch owns.

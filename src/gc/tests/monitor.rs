@@ -60,10 +60,11 @@ impl Collector {
                 if let Some(object) = rest.pop() {
                     self.graph.observe(kind.id, &object);
                 } else {
-                    kind.progress = kind.progress.max(*version);
+                    let version = *version;
+                    kind.progress = kind.progress.max(version);
                     kind.is_synced = true;
                     kind.monitor = Monitor::Watching;
-                    self.graph.end_list(kind.id);
+                    self.graph.end_list(kind.id, version);
                 }
             }
             Monitor::Watching => match events.pop_front() {

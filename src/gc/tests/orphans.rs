@@ -155,7 +155,7 @@ fn however_its_end_is_found_an_owner_that_orphaned_is_remembered() {
         |graph, _| graph.absent(node(graph, 1)),
         |graph, apples| {
             graph.begin_list(apples);
-            graph.end_list(apples);
+            graph.end_list(apples, 100);
         },
         |graph, apples| graph.unserved(apples),
     ];
@@ -180,7 +180,7 @@ fn who_is_missing_and_loses_its_last_dependent_is_remembered_too() {
     graph.observe(apples, &fruit(2, 2, &[1]));
     graph.begin_list(apples);
     graph.observe(apples, &fruit(2, 3, &[1]));
-    graph.end_list(apples);
+    graph.end_list(apples, 100);
     graph.observe(apples, &fruit(2, 4, &[]));
     assert_eq!(graph.len(), (0, 1));
     graph.observe(apples, &fruit(3, 5, &[1]));
@@ -216,16 +216,16 @@ fn who_names_an_owner_where_it_was_not_is_released_as_well_when_it_orphaned() {
 #[test]
 fn of_thousands_that_orphaned_the_last_are_remembered_and_all_that_are_still_named() {
     let (mut graph, apples) = orchard();
-    graph.observe(apples, &fruit(9001, 9001, &[1]));
-    for number in 1..=4098 {
+    graph.observe(apples, &fruit(90_001, 90_001, &[1]));
+    for number in 1..=65_538 {
         end(&mut graph, apples, number);
     }
-    assert!(is_released(&graph, 9001, 1), "still named");
-    graph.observe(apples, &fruit(9002, 9002, &[2]));
+    assert!(is_released(&graph, 90_001, 1), "still named");
+    graph.observe(apples, &fruit(90_002, 90_002, &[2]));
     graph.absent(node(&graph, 2));
-    assert!(matches!(decide(&graph, node(&graph, 9002)), Step::Delete { .. }));
-    graph.observe(apples, &fruit(9003, 9003, &[3]));
-    assert!(is_released(&graph, 9003, 3));
+    assert!(matches!(decide(&graph, node(&graph, 90_002)), Step::Delete { .. }));
+    graph.observe(apples, &fruit(90_003, 90_003, &[3]));
+    assert!(is_released(&graph, 90_003, 3));
 }
 
 #[test]

@@ -210,7 +210,7 @@ fn the_last_failure_is_told_with_the_tries_and_among_many_it_is_one_that_fails()
     world.shared.with(|core| {
         let id = core.graph.with_uid(&uid("web-1-c"))[0];
         let (hint, now) = (Hint::Decide(id), Instant::now());
-        core.queue.push(hint, 0, now);
+        core.queue.push(hint, core.graph.node(id).kind, now);
         core.queue
             .retry(hint, "DELETE /api/v1: 403 Forbidden", Some(Duration::from_secs(9)), now);
     });
