@@ -1,6 +1,6 @@
 //! Kinds by number: what an owner reference names is a kind of a group, in whatever version it is written.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 /// A kind of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,23 +30,25 @@ pub struct Resource {
 #[derive(Debug, Default)]
 pub struct Kinds {
     rows: Vec<Row>,
-    ids: HashMap<String, HashMap<String, KindId>>,
+    ids: HashMap<Arc<str>, HashMap<Arc<str>, KindId>>,
 }
 
 #[derive(Debug)]
 struct Row {
-    group: String,
-    kind: String,
+    group: Arc<str>,
+    kind: Arc<str>,
     resource: Option<Resource>,
 }
 
 /// So many kinds may only be named: whoever makes them up leaves numbers for those that are served.
 const NAMED: usize = 60_000;
+/// No group or kind that the API server takes a definition of has a longer name. What is named is remembered for ever.
+const LONGEST: (usize, usize) = (253, 63);
 
 // === impl KindId ===
 
 impl KindId {
-    /// One too many to have a number. It is nowhere served, and so nothing is concluded of it.
+    /// One too many to have a number, or one that cannot be. It is nowhere served, and so nothing is concluded of it.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
     /// Its place in tables of kinds.
@@ -64,13 +66,18 @@ impl Kinds {
             return Some(id);
         }
         let id = KindId(u16::try_from(self.rows.len()).ok().filter(|&place| place != u16::MAX)?);
+        let group = match self.ids.get_key_value(group) {
+            Some((group, _)) => Arc::clone(group),
+            None => group.into(),
+        };
+        let kind: Arc<str> = kind.into();
+        let kinds = self.ids.entry(Arc::clone(&group)).or_default();
+        kinds.insert(Arc::clone(&kind), id);
         self.rows.push(Row {
-            group: group.to_owned(),
-            kind: kind.to_owned(),
+            group,
+            kind,
             resource: None,
         });
-        let kinds = self.ids.entry(group.to_owned()).or_default();
-        kinds.insert(kind.to_owned(), id);
         Some(id)
     }
 
@@ -82,8 +89,10 @@ impl Kinds {
     /// The number of a kind as an owner reference names it.
     pub fn referenced(&mut self, api_version: &str, kind: &str) -> KindId {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        let known = self.known(group, kind);
-        if known.is_none() && self.rows.len() >= NAMED {
+        if let Some(known) = self.known(group, kind) {
+            return known;
+        }
+        if self.rows.len() >= NAMED || group.len() > LONGEST.0 || kind.len() > LONGEST.1 {
             return KindId::UNKNOWN;
         }
         self.id(group, kind).unwrap_or(KindId::UNKNOWN)
@@ -134,6 +143,17 @@ mod tests {
         assert_ne!(kinds.referenced("example.org/v1", "Thing"), one);
         assert_ne!(kinds.referenced("v1", "Thing"), one);
         assert_eq!(Some(kinds.referenced("v1", "Thing")), kinds.id("", "Thing"));
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_kind_or_a_group_gets_no_number() {
+        let mut kinds = Kinds::default();
+        let (kind, group) = ("K".repeat(63), "g".repeat(253));
+        assert_ne!(kinds.referenced(&format!("{group}/v1"), &kind), KindId::UNKNOWN);
+        let before = kinds.rows.len();
+        assert_eq!(kinds.referenced("v1", &format!("{kind}K")), KindId::UNKNOWN);
+        assert_eq!(kinds.referenced(&format!("{group}g/v1"), "Thing"), KindId::UNKNOWN);
+        assert_eq!(kinds.rows.len(), before);
     }
 
     #[test]
