@@ -31,6 +31,8 @@ pub struct Resource {
 pub struct Kinds {
     rows: Vec<Row>,
     ids: HashMap<Arc<str>, HashMap<Arc<str>, KindId>>,
+    /// Those that are served by their names in lower case; nothing where one of these is that of several.
+    in_lower_case: HashMap<Arc<str>, HashMap<String, Option<KindId>>>,
 }
 
 #[derive(Debug)]
@@ -89,13 +91,25 @@ impl Kinds {
     /// The number of a kind as an owner reference names it.
     pub fn referenced(&mut self, api_version: &str, kind: &str) -> KindId {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        if let Some(known) = self.known(group, kind) {
-            return known;
+        match self.known(group, kind) {
+            Some(known) => self.meant(known),
+            None if self.rows.len() >= NAMED || group.len() > LONGEST.0 || kind.len() > LONGEST.1 => KindId::UNKNOWN,
+            None => self.id(group, kind).map_or(KindId::UNKNOWN, |id| self.meant(id)),
         }
-        if self.rows.len() >= NAMED || group.len() > LONGEST.0 || kind.len() > LONGEST.1 {
-            return KindId::UNKNOWN;
-        }
-        self.id(group, kind).unwrap_or(KindId::UNKNOWN)
+    }
+
+    /// Whom references to a kind mean: a kind of which nothing is served may be another one's name in lower case, by which
+    /// kube-controller-manager knows it, too.
+    pub fn meant(&self, id: KindId) -> KindId {
+        let is_served = self.resource(id).is_some();
+        let other = || *self.in_lower_case.get(self.group(id))?.get(self.kind(id))?;
+        if is_served { id } else { other().unwrap_or(id) }
+    }
+
+    /// The kind that a kind is in lower case, if that was named.
+    pub fn lower(&self, id: KindId) -> Option<KindId> {
+        let lower = self.known(self.group(id), &self.kind(id).to_ascii_lowercase())?;
+        (lower != id && self.meant(lower) == id).then_some(lower)
     }
 
     /// Where it is served; `None` if it is not known to be.
@@ -105,8 +119,22 @@ impl Kinds {
 
     /// Learns where a kind is served, or that it is not.
     pub fn set_resource(&mut self, id: KindId, resource: Option<Resource>) {
-        if let Some(row) = self.rows.get_mut(id.place()) {
-            row.resource = resource;
+        let Some(row) = self.rows.get_mut(id.place()) else {
+            return;
+        };
+        let was_served = std::mem::replace(&mut row.resource, resource).is_some();
+        if was_served != self.resource(id).is_some() {
+            self.learn_lower_case();
+        }
+    }
+
+    fn learn_lower_case(&mut self) {
+        self.in_lower_case.clear();
+        for (place, row) in self.rows.iter().enumerate().filter(|(_, row)| row.resource.is_some()) {
+            let group = self.in_lower_case.entry(Arc::clone(&row.group)).or_default();
+            let id = u16::try_from(place).ok().map(KindId);
+            let name = row.kind.to_ascii_lowercase();
+            group.entry(name).and_modify(|other| *other = None).or_insert(id);
         }
     }
 
@@ -143,6 +171,39 @@ mod tests {
         assert_ne!(kinds.referenced("example.org/v1", "Thing"), one);
         assert_ne!(kinds.referenced("v1", "Thing"), one);
         assert_eq!(Some(kinds.referenced("v1", "Thing")), kinds.id("", "Thing"));
+    }
+
+    #[test]
+    fn a_name_in_lower_case_means_the_one_kind_that_is_served_and_has_no_other_name() {
+        let mut kinds = Kinds::default();
+        let served = || {
+            Some(Resource {
+                version: "v1".into(),
+                plural: "things".into(),
+                scope: Scope::Cluster,
+            })
+        };
+        let small = kinds.referenced("v1", "thing");
+        let thing = kinds.id("", "Thing").unwrap();
+        assert_ne!(small, thing);
+        kinds.set_resource(thing, served());
+        assert_eq!(
+            (kinds.referenced("v1", "thing"), kinds.lower(thing)),
+            (thing, Some(small))
+        );
+        for (version, kind) in [("a.test/v1", "thing"), ("v1", "tHing"), ("v1", "THING")] {
+            assert_ne!(kinds.referenced(version, kind), thing, "{version} {kind}");
+        }
+        let loud = kinds.id("", "THING").unwrap();
+        kinds.set_resource(loud, served());
+        assert_eq!((kinds.referenced("v1", "thing"), kinds.lower(thing)), (small, None));
+        kinds.set_resource(loud, None);
+        assert_eq!(kinds.referenced("v1", "thing"), thing);
+        kinds.set_resource(small, served());
+        assert_eq!((kinds.referenced("v1", "thing"), kinds.lower(thing)), (small, None));
+        kinds.set_resource(small, None);
+        kinds.set_resource(thing, None);
+        assert_eq!((kinds.referenced("v1", "thing"), kinds.lower(thing)), (small, None));
     }
 
     #[test]

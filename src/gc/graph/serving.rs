@@ -9,8 +9,12 @@ impl Graph {
     /// A kind has come to be served, or its scope is another: references to it may lead elsewhere than was thought, and
     /// what could not be asked for can be.
     pub fn served(&mut self, kind: KindId) {
+        let mut owners = self.of_kind(kind);
+        if let Some(lower) = self.kinds.lower(kind) {
+            owners.extend(self.of_kind(lower));
+        }
         let mut dependents = Vec::new();
-        for owner in self.of_kind(kind) {
+        for owner in owners {
             if self.is_in_question(owner) {
                 self.hints.push(Hint::Ask(owner));
             }
@@ -64,7 +68,7 @@ impl Graph {
 
     fn moved(&mut self, dependent: NodeId, link: Link) -> Link {
         let owner = self.links.node(link.node);
-        let (uid, kind, name) = (owner.uid, owner.kind, owner.name.clone());
+        let (uid, kind, name) = (owner.uid, self.kinds.meant(owner.kind), owner.name.clone());
         let node = self.owner_of(dependent, kind, uid, &name);
         Link { node, ..link }
     }
