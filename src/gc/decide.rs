@@ -2,7 +2,7 @@
 
 use super::{
     graph::{Graph, NodeId, SpaceId, State},
-    kinds::Scope,
+    kinds::{KindId, Scope},
 };
 
 /// How dependents of what is deleted fare.
@@ -48,17 +48,9 @@ pub enum Step {
     Wait,
 }
 
-// === impl Step ===
-
-impl Step {
-    /// Whether something is to be written.
-    pub fn is_write(&self) -> bool {
-        match self {
-            Self::Release(_) | Self::Delete { .. } | Self::FinishForeground | Self::FinishOrphan => true,
-            Self::Nothing | Self::Ask(_) | Self::Unserved(_) | Self::Impossible(_) | Self::Wait => false,
-        }
-    }
-}
+/// Of the owners of one node so many are asked for at a time. Each answer leads to another decision: were all of them gone
+/// through each time, whoever names ten thousand would cost as much as a hundred million.
+const AT_ONCE: usize = 64;
 
 /// Decides on a node.
 pub fn decide(graph: &Graph, id: NodeId) -> Step {
@@ -72,7 +64,10 @@ pub fn decide(graph: &Graph, id: NodeId) -> Step {
         return Step::Nothing;
     }
     // Before all else: these owners wait for it, whatever its other owners are and whether it goes itself.
-    let releases = |owner: &NodeId| *owner != id && graph.node(*owner).state.releases();
+    let releases = |owner: &NodeId| {
+        let node = graph.node(*owner);
+        *owner != id && node.kind != KindId::UNKNOWN && node.state.releases()
+    };
     let released: Vec<NodeId> = graph.owners(id).map(|link| link.node).filter(releases).collect();
     if !released.is_empty() {
         return Step::Release(released);
@@ -149,11 +144,25 @@ fn by_owners(graph: &Graph, id: NodeId) -> Step {
     }
 }
 
+// === impl Step ===
+
+impl Step {
+    /// Whether something is to be written.
+    pub fn is_write(&self) -> bool {
+        match self {
+            Self::Release(_) | Self::Delete { .. } | Self::FinishForeground | Self::FinishOrphan => true,
+            Self::Nothing | Self::Ask(_) | Self::Unserved(_) | Self::Impossible(_) | Self::Wait => false,
+        }
+    }
+}
+
 // === impl Owners ===
 
 impl Owners {
     fn of(graph: &Graph, id: NodeId) -> Self {
         let mut owners = Self::default();
+        // Its owners can be impossible.
+        let is_cluster_scoped = graph.node(id).namespace == SpaceId::NONE;
         for owner in graph.owners(id).map(|link| link.node) {
             let node = graph.node(owner);
             let resource = graph.kinds.resource(node.kind);
@@ -171,6 +180,12 @@ impl Owners {
             } else if !graph.can_be_asked_for(owner) {
                 &mut owners.unserved
             } else {
+                if owners.unknown.len() == AT_ONCE {
+                    if is_cluster_scoped {
+                        continue;
+                    }
+                    break;
+                }
                 &mut owners.unknown
             };
             group.push(owner);

@@ -13,13 +13,14 @@ mod references;
 mod serving;
 mod spaces;
 mod state;
+mod uids;
 
 use hashbrown::DefaultHashBuilder;
 
 use self::{links::Links, lists::Round, lone::Lone, orphaned::Orphaned, spaces::Spaces};
 use super::{
     kinds::{KindId, Kinds, Resource},
-    uid::{OddUids, Uid},
+    uid::{OddUids, Uid, is_damaged},
 };
 
 pub use self::{
@@ -200,7 +201,7 @@ impl Graph {
     }
 
     /// Whether what it stands for is known to be there, of the same kind, but elsewhere: whoever named it is mistaken in
-    /// the name or the namespace.
+    /// the name or the namespace. Where somebody names its UID at very many places, only some are looked at.
     pub fn is_elsewhere(&self, id: NodeId) -> bool {
         let Node { uid, kind, .. } = *self.links.node(id);
         let is_there = |other: NodeId| {
@@ -208,7 +209,7 @@ impl Graph {
             other != id && node.kind == kind && node.state.is_there()
         };
         let lone = self.lone.get(kind.place());
-        lone.is_some_and(|lone| lone.has(&self.hasher, uid)) || self.links.same_uid(uid).any(is_there)
+        lone.is_some_and(|lone| lone.has(&self.hasher, uid)) || self.links.same_uid(uid).take(ELSEWHERE).any(is_there)
     }
 
     /// Whether the API server can be asked for what it stands for: its kind is served, and its name can be one. The server
@@ -291,7 +292,11 @@ impl Graph {
     }
 
     fn take_in(&mut self, kind: KindId, object: &Observed, round: bool) -> News {
-        let uid = self.odd.uid(&object.uid);
+        let is_readable = !is_damaged(&object.namespace) && !is_damaged(&object.name);
+        let Some(uid) = self.odd.observed(&object.uid).filter(|_| is_readable) else {
+            // Nothing can be asked of it or done to it, and no reference leads to it.
+            return News::Taken;
+        };
         let at = Coordinates {
             kind,
             namespace: self.spaces.id(&object.namespace),
@@ -354,9 +359,25 @@ impl Graph {
     }
 }
 
+/// Places at which a UID is looked for.
+const ELSEWHERE: usize = 256;
+
+/// Nearly all names are of 253 letters at most; of some kinds, such as roles, only the server's patience limits them.
+const LONGEST: usize = 1024;
+
 /// As Kubernetes' clients see names: what is none of a path is refused before it is sent.
 fn is_segment(name: &str) -> bool {
-    !matches!(name, "" | "." | "..") && !name.contains(['/', '%'])
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '%']) && name.len() <= LONGEST
+}
+
+// === impl Reference ===
+
+impl Reference {
+    /// Whether all of it was text.
+    fn is_readable(&self) -> bool {
+        let texts = [&self.api_version, &self.kind, &self.name, &self.uid];
+        !texts.into_iter().any(|text| is_damaged(text))
+    }
 }
 
 // === impl Observed ===

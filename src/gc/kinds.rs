@@ -1,6 +1,6 @@
 //! Kinds by number: what an owner reference names is a kind of a group, in whatever version it is written.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 /// A kind of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,23 +30,27 @@ pub struct Resource {
 #[derive(Debug, Default)]
 pub struct Kinds {
     rows: Vec<Row>,
-    ids: HashMap<String, HashMap<String, KindId>>,
+    ids: HashMap<Arc<str>, HashMap<Arc<str>, KindId>>,
+    /// Those that are served by their names in lower case; nothing where one of these is that of several.
+    in_lower_case: HashMap<Arc<str>, HashMap<String, Option<KindId>>>,
 }
 
 #[derive(Debug)]
 struct Row {
-    group: String,
-    kind: String,
+    group: Arc<str>,
+    kind: Arc<str>,
     resource: Option<Resource>,
 }
 
 /// So many kinds may only be named: whoever makes them up leaves numbers for those that are served.
 const NAMED: usize = 60_000;
+/// No group or kind that the API server takes a definition of has a longer name. What is named is remembered for ever.
+const LONGEST: (usize, usize) = (253, 63);
 
 // === impl KindId ===
 
 impl KindId {
-    /// One too many to have a number. It is nowhere served, and so nothing is concluded of it.
+    /// One too many to have a number, or one that cannot be. It is nowhere served, and so nothing is concluded of it.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
     /// Its place in tables of kinds.
@@ -64,13 +68,18 @@ impl Kinds {
             return Some(id);
         }
         let id = KindId(u16::try_from(self.rows.len()).ok().filter(|&place| place != u16::MAX)?);
+        let group = match self.ids.get_key_value(group) {
+            Some((group, _)) => Arc::clone(group),
+            None => group.into(),
+        };
+        let kind: Arc<str> = kind.into();
+        let kinds = self.ids.entry(Arc::clone(&group)).or_default();
+        kinds.insert(Arc::clone(&kind), id);
         self.rows.push(Row {
-            group: group.to_owned(),
-            kind: kind.to_owned(),
+            group,
+            kind,
             resource: None,
         });
-        let kinds = self.ids.entry(group.to_owned()).or_default();
-        kinds.insert(kind.to_owned(), id);
         Some(id)
     }
 
@@ -82,11 +91,25 @@ impl Kinds {
     /// The number of a kind as an owner reference names it.
     pub fn referenced(&mut self, api_version: &str, kind: &str) -> KindId {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        let known = self.known(group, kind);
-        if known.is_none() && self.rows.len() >= NAMED {
-            return KindId::UNKNOWN;
+        match self.known(group, kind) {
+            Some(known) => self.meant(known),
+            None if self.rows.len() >= NAMED || group.len() > LONGEST.0 || kind.len() > LONGEST.1 => KindId::UNKNOWN,
+            None => self.id(group, kind).map_or(KindId::UNKNOWN, |id| self.meant(id)),
         }
-        self.id(group, kind).unwrap_or(KindId::UNKNOWN)
+    }
+
+    /// Whom references to a kind mean: a kind of which nothing is served may be another one's name in lower case, by which
+    /// kube-controller-manager knows it, too.
+    pub fn meant(&self, id: KindId) -> KindId {
+        let is_served = self.resource(id).is_some();
+        let other = || *self.in_lower_case.get(self.group(id))?.get(self.kind(id))?;
+        if is_served { id } else { other().unwrap_or(id) }
+    }
+
+    /// The kind that a kind is in lower case, if that was named.
+    pub fn lower(&self, id: KindId) -> Option<KindId> {
+        let lower = self.known(self.group(id), &self.kind(id).to_ascii_lowercase())?;
+        (lower != id && self.meant(lower) == id).then_some(lower)
     }
 
     /// Where it is served; `None` if it is not known to be.
@@ -96,8 +119,22 @@ impl Kinds {
 
     /// Learns where a kind is served, or that it is not.
     pub fn set_resource(&mut self, id: KindId, resource: Option<Resource>) {
-        if let Some(row) = self.rows.get_mut(id.place()) {
-            row.resource = resource;
+        let Some(row) = self.rows.get_mut(id.place()) else {
+            return;
+        };
+        let was_served = std::mem::replace(&mut row.resource, resource).is_some();
+        if was_served != self.resource(id).is_some() {
+            self.learn_lower_case();
+        }
+    }
+
+    fn learn_lower_case(&mut self) {
+        self.in_lower_case.clear();
+        for (place, row) in self.rows.iter().enumerate().filter(|(_, row)| row.resource.is_some()) {
+            let group = self.in_lower_case.entry(Arc::clone(&row.group)).or_default();
+            let id = u16::try_from(place).ok().map(KindId);
+            let name = row.kind.to_ascii_lowercase();
+            group.entry(name).and_modify(|other| *other = None).or_insert(id);
         }
     }
 
@@ -134,6 +171,50 @@ mod tests {
         assert_ne!(kinds.referenced("example.org/v1", "Thing"), one);
         assert_ne!(kinds.referenced("v1", "Thing"), one);
         assert_eq!(Some(kinds.referenced("v1", "Thing")), kinds.id("", "Thing"));
+    }
+
+    #[test]
+    fn a_name_in_lower_case_means_the_one_kind_that_is_served_and_has_no_other_name() {
+        let mut kinds = Kinds::default();
+        let served = || {
+            Some(Resource {
+                version: "v1".into(),
+                plural: "things".into(),
+                scope: Scope::Cluster,
+            })
+        };
+        let small = kinds.referenced("v1", "thing");
+        let thing = kinds.id("", "Thing").unwrap();
+        assert_ne!(small, thing);
+        kinds.set_resource(thing, served());
+        assert_eq!(
+            (kinds.referenced("v1", "thing"), kinds.lower(thing)),
+            (thing, Some(small))
+        );
+        for (version, kind) in [("a.test/v1", "thing"), ("v1", "tHing"), ("v1", "THING")] {
+            assert_ne!(kinds.referenced(version, kind), thing, "{version} {kind}");
+        }
+        let loud = kinds.id("", "THING").unwrap();
+        kinds.set_resource(loud, served());
+        assert_eq!((kinds.referenced("v1", "thing"), kinds.lower(thing)), (small, None));
+        kinds.set_resource(loud, None);
+        assert_eq!(kinds.referenced("v1", "thing"), thing);
+        kinds.set_resource(small, served());
+        assert_eq!((kinds.referenced("v1", "thing"), kinds.lower(thing)), (small, None));
+        kinds.set_resource(small, None);
+        kinds.set_resource(thing, None);
+        assert_eq!((kinds.referenced("v1", "thing"), kinds.lower(thing)), (small, None));
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_kind_or_a_group_gets_no_number() {
+        let mut kinds = Kinds::default();
+        let (kind, group) = ("K".repeat(63), "g".repeat(253));
+        assert_ne!(kinds.referenced(&format!("{group}/v1"), &kind), KindId::UNKNOWN);
+        let before = kinds.rows.len();
+        assert_eq!(kinds.referenced("v1", &format!("{kind}K")), KindId::UNKNOWN);
+        assert_eq!(kinds.referenced(&format!("{group}g/v1"), "Thing"), KindId::UNKNOWN);
+        assert_eq!(kinds.rows.len(), before);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What objects and kinds are called for people. References may hold any text, of any length.
 
-use super::graph::{Graph, NodeId};
+use super::{
+    graph::{Graph, NodeId},
+    kinds::KindId,
+};
 
 /// No name, namespace or UID of an object that is there is longer.
 const LONGEST: usize = 253;
@@ -31,7 +34,7 @@ pub fn dotted(name: &str, group: &str) -> String {
 /// A kind as `kubectl` takes it.
 pub fn kind(group: &str, kind: &str) -> String {
     match kind {
-        "" => "a kind beyond number".to_owned(),
+        "" => "something unknown".to_owned(),
         kind => dotted(kind, group),
     }
 }
@@ -46,7 +49,7 @@ pub fn place(namespace: &str, name: &str) -> String {
 pub fn called(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
     let place = place(graph.namespace(node.namespace), &node.name);
-    clipped(&format!("{} {place}", kind_of(graph, id)))
+    clipped(format!("{} {place}", kind_of(graph, id)).trim_end())
 }
 
 /// Why nobody can tell of some.
@@ -54,7 +57,10 @@ pub const SERVED_NOWHERE: &str = "its kind is not served";
 
 /// Why nobody can tell whether something is there that is only named.
 pub fn untold(graph: &Graph, id: NodeId) -> &'static str {
-    if graph.kinds.resource(graph.node(id).kind).is_some() {
+    let kind = graph.node(id).kind;
+    if kind == KindId::UNKNOWN {
+        "the reference to it cannot be followed"
+    } else if graph.kinds.resource(kind).is_some() {
         "nothing can have its name"
     } else {
         SERVED_NOWHERE

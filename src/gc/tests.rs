@@ -8,4 +8,5 @@ mod monitor;
 mod orphans;
 mod random;
 mod steps;
+mod texts;
 mod world;

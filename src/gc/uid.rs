@@ -1,26 +1,40 @@
 //! UIDs in 16 bytes: a million of them are held at once.
 
-use std::{collections::HashMap, fmt};
+use std::{fmt, hash::BuildHasher as _};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 /// A UID, or the place of one that is no UUID in a [`OddUids`]. Which of the two, the digit of the UUID's version tells:
 /// UUIDs of version 1 to 8 stand for themselves, and no other text does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uid([u8; 16]);
 
-/// UIDs that are no UUIDs, as an owner reference may name: the API server takes any text there.
+/// UIDs that are no UUIDs, as an owner reference may name: the API server takes any text there. They are remembered for ever,
+/// so not all texts are taken for UIDs.
 #[derive(Debug, Default)]
 pub struct OddUids {
     texts: Vec<Box<str>>,
-    places: HashMap<Box<str>, u64>,
+    places: HashTable<u32>,
+    hasher: DefaultHashBuilder,
 }
 
 /// Where the hyphens stand.
 const HYPHENS: [usize; 4] = [8, 13, 18, 23];
 const LENGTH: usize = 36;
 
+/// Servers that give UIDs of their own making give no longer ones.
+const LONGEST: usize = 128;
+/// So many odd ones may only be named: whoever makes them up leaves room for those of objects that are there.
+const NAMED: usize = 100_000;
+/// So many there may be.
+const MOST: usize = 1_000_000;
+
 // === impl Uid ===
 
 impl Uid {
+    /// Of what is named by no UID that can be one. No object has it.
+    pub const NONE: Self = Self([u8::MAX; 16]);
+
     /// A UUID in the one spelling that Kubernetes gives; `None` for every other text.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
@@ -42,7 +56,7 @@ impl Uid {
         uid.is_uuid().then_some(uid)
     }
 
-    fn odd(place: u64) -> Self {
+    fn odd(place: u32) -> Self {
         Self(u128::from(place).to_be_bytes())
     }
 
@@ -71,26 +85,42 @@ impl fmt::Debug for Uid {
     }
 }
 
+/// Whether something in a text was no text: whatever it is compared with, it may have been something else.
+pub fn is_damaged(text: &str) -> bool {
+    !text.is_ascii() && text.contains(char::REPLACEMENT_CHARACTER)
+}
+
 // === impl OddUids ===
 
 impl OddUids {
-    /// The UID with this text.
-    pub fn uid(&mut self, text: &str) -> Uid {
-        if let Some(uid) = Uid::parse(text) {
-            return uid;
+    /// The UID of an object that is there; `None` if no object can have it, or if there are too many.
+    pub fn observed(&mut self, text: &str) -> Option<Uid> {
+        self.uid(text, MOST)
+    }
+
+    /// The UID in a reference; `None` if no object can have it, or if there are too many that are only named.
+    pub fn referenced(&mut self, text: &str) -> Option<Uid> {
+        self.uid(text, NAMED)
+    }
+
+    fn uid(&mut self, text: &str, most: usize) -> Option<Uid> {
+        let known = self.known(text);
+        if known.is_some() || self.texts.len() >= most || text.len() > LONGEST || is_damaged(text) {
+            return known;
         }
-        if let Some(&place) = self.places.get(text) {
-            return Uid::odd(place);
-        }
-        let place = self.texts.len() as u64;
+        let place = u32::try_from(self.texts.len()).ok()?;
         self.texts.push(text.into());
-        self.places.insert(text.into(), place);
-        Uid::odd(place)
+        let (texts, hasher) = (&self.texts, &self.hasher);
+        let hash = |place: &u32| hasher.hash_one(&*texts[*place as usize]);
+        self.places.insert_unique(hasher.hash_one(text), place, hash);
+        Some(Uid::odd(place))
     }
 
     /// The UID with this text, if there is one.
     pub fn known(&self, text: &str) -> Option<Uid> {
-        Uid::parse(text).or_else(|| self.places.get(text).map(|&place| Uid::odd(place)))
+        let is_it = |place: &u32| *self.texts[*place as usize] == *text;
+        let odd = || self.places.find(self.hasher.hash_one(text), is_it);
+        Uid::parse(text).or_else(|| odd().map(|&place| Uid::odd(place)))
     }
 
     /// Its text.
@@ -128,13 +158,39 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_cannot_be_a_uid_is_none_and_is_not_remembered() {
+        let mut odd = OddUids::default();
+        let longest = "x".repeat(LONGEST);
+        assert!(odd.referenced(&longest).is_some());
+        for text in [format!("{longest}x"), "uid\u{fffd}".to_owned()] {
+            assert_eq!((odd.referenced(&text), odd.observed(&text)), (None, None));
+        }
+        assert_eq!(odd.texts.len(), 1);
+        assert_eq!((odd.text(Uid::NONE), Uid::NONE.is_uuid()), (String::new(), false));
+    }
+
+    #[test]
+    fn whoever_makes_up_uids_leaves_room_for_those_of_objects() {
+        let mut odd = OddUids::default();
+        let known = odd.referenced("known");
+        for number in 0..2 * NAMED {
+            odd.referenced(&number.to_string());
+        }
+        assert_eq!(odd.texts.len(), NAMED);
+        assert_eq!((odd.referenced("late"), odd.referenced("known")), (None, known));
+        let late = odd.observed("late");
+        assert!(late.is_some());
+        assert_eq!(odd.referenced("late"), late);
+    }
+
     proptest! {
         #[test]
         fn every_text_comes_back_and_no_two_are_the_same(
             texts in proptest::collection::vec("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[ -~]{0,8}", 1..30),
         ) {
             let mut odd = OddUids::default();
-            let uids: Vec<Uid> = texts.iter().map(|text| odd.uid(text)).collect();
+            let uids: Vec<Uid> = texts.iter().map(|text| odd.referenced(text).unwrap()).collect();
             for (one, uid) in texts.iter().zip(&uids) {
                 prop_assert_eq!(one, &odd.text(*uid));
                 for (other, other_uid) in texts.iter().zip(&uids) {

@@ -299,12 +299,13 @@ fn references(object: &Value) -> Vec<Value> {
         .unwrap_or_default()
 }
 
-/// Whether a reference leads to this owner, in whatever version of its kind.
+/// Whether a reference leads to this owner, in whatever version of its kind, and with its kind in lower case, too.
 fn names(reference: &Value, owner: &Owner) -> bool {
     let is = |field: &str, value: &str| reference[field].as_str() == Some(value);
     let version = reference["apiVersion"].as_str().unwrap_or_default();
     let group = version.rsplit_once('/').map_or("", |(group, _)| group);
-    is("uid", &owner.uid) && is("name", &owner.name) && is("kind", &owner.kind) && group == owner.group
+    let is_kind = is("kind", &owner.kind) || is("kind", &owner.kind.to_ascii_lowercase());
+    is("uid", &owner.uid) && is("name", &owner.name) && is_kind && group == owner.group
 }
 
 /// An empty list stays as an empty list; null takes it out.

@@ -8,8 +8,10 @@ use crate::gc::{kinds::KindId, uid::Uid};
 impl Graph {
     /// The object of this kind with this UID has been deleted.
     pub fn vanished(&mut self, kind: KindId, uid: &str) {
-        let uid = self.odd.uid(uid);
         self.round(kind);
+        let Some(uid) = self.odd.known(uid) else {
+            return;
+        };
         self.lone[kind.place()].remove(&self.hasher, uid);
         // It is nowhere then: a UID is never given twice. Of what is said to be of another kind only that one's monitor tells;
         // there are servers that show one object as two kinds, and one of them only to some.

@@ -1,11 +1,9 @@
 //! Nodes and the references between them, in two slabs. Linking, unlinking and going on to the next dependent take the same
 //! time however large they are.
 
-use std::hash::BuildHasher as _;
+use std::collections::HashMap;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
-
-use super::{Coordinates, SpaceId, State};
+use super::{Coordinates, SpaceId, State, uids::Uids};
 use crate::gc::{kinds::KindId, uid::Uid};
 
 /// A node's place. It may be given to another one when the node is gone.
@@ -57,10 +55,9 @@ pub struct Links {
     free_nodes: Vec<u32>,
     edges: Vec<Edge>,
     free_edges: Vec<u32>,
-    by_uid: HashTable<u32>,
+    uids: Uids,
     /// How many nodes of each kind were observed, by the kinds' places: to be told without going through all of them.
     observed: Vec<u64>,
-    hasher: DefaultHashBuilder,
 }
 
 /// A reference, seen from either end.
@@ -123,7 +120,7 @@ impl Links {
 
     /// How many nodes there are.
     pub fn len(&self) -> usize {
-        self.by_uid.len()
+        self.uids.len()
     }
 
     /// All nodes, in an order that is the same each time.
@@ -142,15 +139,12 @@ impl Links {
 
     /// The node with this UID at these coordinates.
     pub fn find(&self, uid: Uid, at: Coordinates<'_>) -> Option<NodeId> {
-        self.same_uid(uid).find(|&id| self.node(id).coordinates() == at)
+        self.uids.find(&self.nodes, uid, at).map(NodeId)
     }
 
     /// The same, without a copy, in any order.
     pub fn same_uid(&self, uid: Uid) -> impl Iterator<Item = NodeId> {
-        let same = self.by_uid.iter_hash(self.hasher.hash_one(uid));
-        same.copied()
-            .filter(move |&id| self.nodes[place(id)].uid == uid)
-            .map(NodeId)
+        self.uids.same(&self.nodes, uid).map(NodeId)
     }
 
     /// A new node.
@@ -177,24 +171,20 @@ impl Links {
             self.nodes.push(node);
             number(self.nodes.len() - 1)
         };
-        let (nodes, hasher) = (&self.nodes, &self.hasher);
-        let hash = |id: &u32| hasher.hash_one(nodes[place(*id)].uid);
-        self.by_uid.insert_unique(hasher.hash_one(uid), id, hash);
+        self.uids.insert(&self.nodes, id);
         NodeId(id)
     }
 
     /// Takes a node away that has neither owners nor dependents.
     pub fn remove(&mut self, NodeId(id): NodeId) {
         self.set_observed(NodeId(id), false);
+        if self.uids.remove(&self.nodes, id) {
+            self.free_nodes.push(id);
+        }
         let node = &mut self.nodes[place(id)];
         debug_assert!(node.owners == NONE && node.dependents == 0, "{node:?}");
         node.name = Box::default();
         node.state = State::FREE;
-        let hash = self.hasher.hash_one(node.uid);
-        if let Ok(entry) = self.by_uid.find_entry(hash, |&other| other == id) {
-            entry.remove();
-            self.free_nodes.push(id);
-        }
     }
 
     /// Whose references it holds.
@@ -237,31 +227,33 @@ impl Links {
         Some(NodeId(edge.dependent))
     }
 
-    /// Makes the owners of `dependent` the given ones, and returns those that it is no longer linked to or no longer
-    /// blocks, and those that are new.
+    /// Makes the owners of `dependent` the given ones, which are [`distinct`], and returns those that it is no longer linked
+    /// to or no longer blocks, and those that are new.
     pub fn set_owners(&mut self, dependent: NodeId, wanted: &[Link]) -> Changed {
         let mut changed = Changed::default();
-        let mut edge = self.nodes[place(dependent.0)].owners;
-        let mut kept = Vec::with_capacity(wanted.len());
+        let mut places = Places::default();
+        let mut kept = vec![false; wanted.len()];
+        let (mut before, mut edge) = (NONE, self.nodes[place(dependent.0)].owners);
         while edge != NONE {
             let (owner, next) = (self.edges[place(edge)].owner, self.edges[place(edge)].next_owner);
-            match wanted.iter().find(|link| link.node.0 == owner) {
-                Some(link) => {
-                    if self.set_blocking(edge, link.blocking) && !link.blocking {
+            match places.find(wanted, NodeId(owner)) {
+                Some(at) => {
+                    let blocking = wanted[at].blocking;
+                    if self.set_blocking(edge, blocking) && !blocking {
                         changed.released.push(NodeId(owner));
                     }
-                    kept.push(owner);
+                    kept[at] = true;
+                    before = edge;
                 }
                 None => {
-                    self.unlink(edge);
+                    self.unlink(edge, before);
                     changed.released.push(NodeId(owner));
                 }
             }
             edge = next;
         }
-        for link in wanted {
-            if !kept.contains(&link.node.0) {
-                kept.push(link.node.0);
+        for (link, kept) in wanted.iter().zip(kept) {
+            if !kept {
                 self.link(dependent.0, *link);
                 changed.added.push(link.node);
             }
@@ -304,7 +296,8 @@ impl Links {
         self.edges[place(next)].previous = id;
     }
 
-    fn unlink(&mut self, id: u32) {
+    /// `before` is the one before it in the chain of the dependent's owners.
+    fn unlink(&mut self, id: u32, before: u32) {
         let Edge {
             owner,
             dependent,
@@ -321,15 +314,9 @@ impl Links {
         }
         self.edges[place(previous)].next = next;
         self.edges[place(next)].previous = previous;
-        // An object has few owners.
-        let mut at = self.nodes[place(dependent)].owners;
-        if at == id {
-            self.nodes[place(dependent)].owners = next_owner;
-        } else {
-            while self.edges[place(at)].next_owner != id {
-                at = self.edges[place(at)].next_owner;
-            }
-            self.edges[place(at)].next_owner = next_owner;
+        match before {
+            NONE => self.nodes[place(dependent)].owners = next_owner,
+            before => self.edges[place(before)].next_owner = next_owner,
         }
         self.free_edges.push(id);
     }
@@ -353,6 +340,47 @@ pub struct Changed {
     pub added: Vec<NodeId>,
     /// It no longer names them, or no longer blocks them.
     pub released: Vec<NodeId>,
+}
+
+/// Of several links to one node one that blocks if any of them does: the same owner in two versions of its kind is one owner.
+pub fn distinct(mut links: Vec<Link>) -> Vec<Link> {
+    let (mut places, mut kept) = (Places::default(), 0);
+    for at in 0..links.len() {
+        let link = links[at];
+        match places.find(&links[..kept], link.node) {
+            Some(first) => links[first].blocking |= link.blocking,
+            None => {
+                links[kept] = link;
+                kept += 1;
+            }
+        }
+    }
+    links.truncate(kept);
+    links
+}
+
+/// Where nodes stand in a slice of links, to which more may be added.
+#[derive(Default)]
+struct Places {
+    table: HashMap<NodeId, usize>,
+}
+
+/// An object has few owners, and so many are looked through faster than a table is made. Whoever wants to can name some ten
+/// thousand.
+const FEW: usize = 16;
+
+// === impl Places ===
+
+impl Places {
+    fn find(&mut self, links: &[Link], node: NodeId) -> Option<usize> {
+        if links.len() <= FEW {
+            return links.iter().position(|link| link.node == node);
+        }
+        for (at, link) in links.iter().enumerate().skip(self.table.len()) {
+            self.table.insert(link.node, at);
+        }
+        self.table.get(&node).copied()
+    }
 }
 
 // === impl Node ===

@@ -71,7 +71,9 @@ impl Graph {
         let of_it: Vec<(KindId, Observed)> = of_it;
         let mark = self.round(kind).mark;
         for (_, object) in of_it {
-            let uid = self.odd.uid(&object.uid);
+            let Some(uid) = self.odd.known(&object.uid) else {
+                continue;
+            };
             let knows_later = |id: &NodeId| {
                 let node = self.links.node(*id);
                 let is_there = node.kind == kind && node.state.has(State::OBSERVED);

@@ -1,6 +1,6 @@
 //! Whom a node names, and what follows when that changes.
 
-use super::{Coordinates, Graph, Hint, Link, NodeId, Observed, SpaceId, State};
+use super::{Coordinates, Graph, Hint, Link, NodeId, Observed, Reference, SpaceId, State, links::distinct};
 use crate::gc::{
     kinds::{KindId, Scope},
     uid::Uid,
@@ -10,20 +10,11 @@ use crate::gc::{
 
 impl Graph {
     pub(super) fn follow_owners(&mut self, id: NodeId, object: &Observed) {
-        let mut links: Vec<Link> = Vec::with_capacity(object.owners.len());
-        for reference in &object.owners {
-            let kind = self.kinds.referenced(&reference.api_version, &reference.kind);
-            let uid = self.odd.uid(&reference.uid);
-            let node = self.owner_of(id, kind, uid, &reference.name);
-            // The same owner in two versions of its kind is one owner.
-            match links.iter_mut().find(|link| link.node == node) {
-                Some(link) => link.blocking |= reference.blocking,
-                None => links.push(Link {
-                    node,
-                    blocking: reference.blocking,
-                }),
-            }
-        }
+        let links = object.owners.iter().map(|reference| Link {
+            node: self.referenced(id, reference),
+            blocking: reference.blocking,
+        });
+        let links = distinct(links.collect());
         self.set_owners(id, &links);
     }
 
@@ -65,10 +56,24 @@ impl Graph {
         node.namespace == SpaceId::NONE && scope == Some(Scope::Namespaced)
     }
 
+    /// The node that a reference leads to. All that cannot be followed lead to one, or to one for each UID: it is nowhere
+    /// served, and so nothing is concluded of it.
+    fn referenced(&mut self, dependent: NodeId, reference: &Reference) -> NodeId {
+        let uid = self.odd.referenced(&reference.uid);
+        let kind = if uid.is_some() && reference.is_readable() {
+            self.kinds.referenced(&reference.api_version, &reference.kind)
+        } else {
+            KindId::UNKNOWN
+        };
+        let name = if kind == KindId::UNKNOWN { "" } else { &reference.name };
+        self.owner_of(dependent, kind, uid.unwrap_or(Uid::NONE), name)
+    }
+
     /// The node that a reference leads to: where it says, in the namespace of whoever holds it.
     pub(super) fn owner_of(&mut self, dependent: NodeId, kind: KindId, uid: Uid, name: &str) -> NodeId {
         let namespace = match self.kinds.resource(kind).map(|resource| resource.scope) {
             Some(Scope::Cluster) => SpaceId::NONE,
+            None if kind == KindId::UNKNOWN => SpaceId::NONE,
             Some(Scope::Namespaced) | None => self.links.node(dependent).namespace,
         };
         let at = Coordinates { kind, namespace, name };

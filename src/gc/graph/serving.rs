@@ -1,6 +1,6 @@
 //! Kinds that come to be served and cease to be.
 
-use super::{Graph, Hint, Link, Lone, Node, NodeId, State};
+use super::{Graph, Hint, Link, Lone, Node, NodeId, State, links::distinct};
 use crate::gc::kinds::KindId;
 
 // === impl Graph ===
@@ -9,18 +9,26 @@ impl Graph {
     /// A kind has come to be served, or its scope is another: references to it may lead elsewhere than was thought, and
     /// what could not be asked for can be.
     pub fn served(&mut self, kind: KindId) {
-        for owner in self.of_kind(kind) {
+        let mut owners = self.of_kind(kind);
+        if let Some(lower) = self.kinds.lower(kind) {
+            owners.extend(self.of_kind(lower));
+        }
+        let mut dependents = Vec::new();
+        for owner in owners {
             if self.is_in_question(owner) {
                 self.hints.push(Hint::Ask(owner));
             }
             // Nobody decides again on what was left alone because of this kind, unless told.
             self.hints.push(Hint::Dependents(owner));
-            let dependents: Vec<NodeId> = self.links.dependents(owner).map(|link| link.node).collect();
-            for dependent in dependents {
-                let links: Vec<Link> = self.links.owners(dependent).collect();
-                let moved: Vec<Link> = links.into_iter().map(|link| self.moved(dependent, link)).collect();
-                self.set_owners(dependent, &moved);
-            }
+            dependents.extend(self.links.dependents(owner).map(|link| link.node));
+        }
+        // Each once, however many of its owners are of this kind.
+        dependents.sort_unstable();
+        dependents.dedup();
+        for dependent in dependents {
+            let links: Vec<Link> = self.links.owners(dependent).collect();
+            let moved = links.into_iter().map(|link| self.moved(dependent, link)).collect();
+            self.set_owners(dependent, &distinct(moved));
         }
     }
 
@@ -60,7 +68,7 @@ impl Graph {
 
     fn moved(&mut self, dependent: NodeId, link: Link) -> Link {
         let owner = self.links.node(link.node);
-        let (uid, kind, name) = (owner.uid, owner.kind, owner.name.clone());
+        let (uid, kind, name) = (owner.uid, self.kinds.meant(owner.kind), owner.name.clone());
         let node = self.owner_of(dependent, kind, uid, &name);
         Link { node, ..link }
     }

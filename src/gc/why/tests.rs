@@ -202,6 +202,21 @@ fn what_is_kept_names_the_kind_that_is_not_served_and_what_orphans_the_reference
 }
 
 #[test]
+fn what_is_kept_for_a_reference_that_cannot_be_followed_says_so() {
+    let mut world = World::new();
+    let damaged = Reference {
+        name: "we\u{fffd}b".to_owned(),
+        uid: "\u{fffd}".to_owned(),
+        ..to("ReplicaSet", "web")
+    };
+    world.is("Pod", "kept", "there", vec![to("Widget", "w"), damaged]);
+    let (_, end, text) = world.why("Pod/kept");
+    let owner = "owner something unknown: the reference to it cannot be followed";
+    assert!(text.contains(owner), "{text}");
+    assert!(end.contains("until the reference to that owner is taken out"), "{end}");
+}
+
+#[test]
 fn the_last_failure_is_told_with_the_tries_and_among_many_it_is_one_that_fails() {
     let mut world = hanging();
     for name in ["web-1-b", "web-1-c", "web-1-d"] {

@@ -129,12 +129,11 @@ impl Words<'_> {
             Step::Nothing => "nothing is to be done about it: one of its owners is there, or it names none".to_owned(),
             Step::Ask(_) => "whether its owners are there has to be known first".to_owned(),
             Step::Unserved(owners) => {
-                let whys: Vec<&str> = owners.iter().map(|&owner| untold(graph, owner)).collect();
-                if whys.contains(&SERVED_NOWHERE) {
-                    "it is kept, and stays until the kind of its owner is served again, or the reference is taken out of it"
-                        .to_owned()
-                } else {
-                    "it is kept until the reference is taken out of it: nothing can have its owner's name".to_owned()
+                let mut whys = owners.iter().map(|&owner| untold(graph, owner));
+                match whys.find(|why| *why != SERVED_NOWHERE) {
+                    Some(why) => format!("it is kept until the reference to that owner is taken out of it: {why}"),
+                    None => "it is kept, and stays until the kind of its owner is served again, or the reference is taken out of it"
+                        .to_owned(),
                 }
             }
             Step::Impossible(_) => "it is kept until the reference is taken out of it: an object without a namespace \

@@ -230,7 +230,7 @@ fn event(frame: Bytes) -> Result<WatchEvent, WireError> {
             .code
             .and_then(|code| u16::try_from(code).ok())
             .unwrap_or_default();
-        return Ok(WatchEvent::Error(code, status.message.unwrap_or_default()));
+        return Ok(WatchEvent::Error(code, text(status.message)));
     }
     expect(&kind, OBJECT)?;
     let object = meta::PartialObjectMetadata::decode(raw)?;
@@ -240,7 +240,7 @@ fn event(frame: Bytes) -> Result<WatchEvent, WireError> {
         "BOOKMARK" => {
             let metadata = object.metadata.unwrap_or_default();
             WatchEvent::Bookmark {
-                version: metadata.resource_version.unwrap_or_default(),
+                version: text(metadata.resource_version),
             }
         }
         other => return Err(WireError::Kind(other.to_owned())),
@@ -261,20 +261,29 @@ fn observed(object: meta::PartialObjectMetadata) -> Observed {
     let finalizer = |wanted: &str| metadata.finalizers.iter().any(|finalizer| finalizer == wanted);
     let (orphan, foreground) = (finalizer("orphan"), finalizer("foregroundDeletion"));
     let owners = metadata.owner_references.into_iter().map(|owner| Reference {
-        api_version: owner.api_version.unwrap_or_default(),
-        kind: owner.kind.unwrap_or_default(),
-        name: owner.name.unwrap_or_default(),
-        uid: owner.uid.unwrap_or_default(),
+        api_version: text(owner.api_version),
+        kind: text(owner.kind),
+        name: text(owner.name),
+        uid: text(owner.uid),
         blocking: owner.block_owner_deletion.unwrap_or_default(),
     });
     Observed {
-        uid: metadata.uid.unwrap_or_default(),
-        namespace: metadata.namespace.unwrap_or_default(),
-        name: metadata.name.unwrap_or_default(),
-        version: metadata.resource_version.unwrap_or_default(),
+        uid: text(metadata.uid),
+        namespace: text(metadata.namespace),
+        name: text(metadata.name),
+        version: text(metadata.resource_version),
         deleting: metadata.deletion_timestamp.is_some(),
         orphan,
         foreground,
         owners: owners.collect(),
+    }
+}
+
+/// What is no UTF-8 in it is replaced, as the server does in JSON.
+fn text(bytes: Option<Bytes>) -> String {
+    let bytes = bytes.unwrap_or_default();
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
     }
 }

@@ -199,3 +199,45 @@ async fn in_whatever_order_good_and_bad_references_are_seen_only_the_bad_ones_go
         assert!(is_there("parent").await, "{order}");
     }
 }
+
+/// kube-controller-manager's mapper knows each kind by its name in lower case, too.
+#[tokio::test(start_paused = true)]
+async fn an_owner_may_be_named_with_its_kind_in_lower_case() {
+    let mut cluster = Cluster::new().await;
+    let things = Things::define(&cluster, "a.test", true, &["v1"]).await;
+    let owner = cluster.map("owner", Like::default()).await;
+    let other = cluster.map("other", Like::default()).await;
+    let small = |owner: &Value| with(to(owner, true), "kind", "configmap");
+    cluster.secret("child", owned([small(&owner)])).await;
+    cluster.secret("twice", owned([small(&owner), to(&owner, true)])).await;
+    things
+        .create(&cluster, "thing", owned([small(&owner), to(&other, false)]))
+        .await;
+    cluster
+        .secret("odd", owned([with(small(&owner), "kind", "configMap")]))
+        .await;
+    cluster.start_synced().await;
+    sleep(secs(60)).await;
+    let there = async |name: &str| cluster.get(&secret_path(name)).await.is_some();
+    assert!(there("child").await && there("twice").await);
+    cluster.delete(&map_path("owner"), "Foreground").await;
+    cluster.gone("owner").await;
+    assert!(!there("child").await && !there("twice").await);
+    assert_eq!(cluster.owners(&things.path("thing")).await, ["other"]);
+    sleep(secs(60)).await;
+    assert!(there("odd").await, "there is no such kind");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_in_lower_case_may_be_named_before_it_is_defined() {
+    let mut cluster = Cluster::new().await;
+    cluster.start_synced().await;
+    let owner = cluster.map("owner", Like::default()).await;
+    let small = with(with(to(&owner, true), "apiVersion", "a.test/v1"), "kind", "thing");
+    cluster.map("child", owned([small])).await;
+    sleep(secs(60)).await;
+    assert!(cluster.is_there("child").await);
+    Things::define(&cluster, "a.test", true, &["v1"]).await;
+    cluster.gone("child").await;
+    assert!(cluster.is_there("owner").await);
+}

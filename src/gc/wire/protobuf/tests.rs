@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn text(words: &str) -> Option<String> {
-    Some(words.to_owned())
+fn text<T: From<String>>(words: &str) -> Option<T> {
+    Some(words.to_owned().into())
 }
 
 fn some(number: usize) -> meta::PartialObjectMetadata {
@@ -18,13 +18,13 @@ fn some(number: usize) -> meta::PartialObjectMetadata {
     };
     meta::PartialObjectMetadata {
         metadata: Some(meta::ObjectMeta {
-            name: Some(format!("object-{number}")),
+            name: text(&format!("object-{number}")),
             namespace: text("default"),
-            uid: Some(format!("uid-{number}")),
-            resource_version: Some(number.to_string()),
+            uid: text(&format!("uid-{number}")),
+            resource_version: text(&number.to_string()),
             deletion_timestamp: number.is_multiple_of(3).then(|| Bytes::from_static(&[8, 1])),
             owner_references: vec![owner("a", None), owner("b", Some(true))],
-            finalizers: vec!["foregroundDeletion".to_owned(), "example.com/other".to_owned()],
+            finalizers: vec!["foregroundDeletion".into(), "example.com/other".into()],
         }),
     }
 }
@@ -120,6 +120,37 @@ fn what_was_not_asked_for_is_an_error() {
     assert!(matches!(read(&huge, &[]), Err(WireError::TooLarge(_))));
 }
 
+/// An object of whose texts each is these bytes.
+fn spoiled(bytes: &[u8]) -> Vec<u8> {
+    let owner: Vec<u8> = [1, 3, 4, 5].iter().flat_map(|&number| tagged(number, bytes)).collect();
+    let own = [1, 3, 5, 14].iter().flat_map(|&number| tagged(number, bytes));
+    tagged(
+        1,
+        &own.chain(tagged(6, b"7"))
+            .chain(tagged(13, &owner))
+            .collect::<Vec<u8>>(),
+    )
+}
+
+#[test]
+fn an_object_whose_texts_are_no_utf_8_is_told_like_others_and_its_texts_as_damaged() {
+    let bytes = b"a\xff\xc3(";
+    let list = [tagged(2, &sent(1)), tagged(2, &spoiled(bytes)), tagged(2, &sent(2))].concat();
+    let (found, _) = read(&envelope(LIST, &list), &[]).unwrap();
+    assert_eq!(found.len(), 3);
+    let (object, damaged) = (&found[1], "a\u{fffd}\u{fffd}(");
+    assert_eq!(
+        (&*object.uid, &*object.name, &*object.namespace),
+        (damaged, damaged, damaged)
+    );
+    assert_eq!((object.orphan, object.foreground), (false, false));
+    let owner = &object.owners[0];
+    assert_eq!((&*owner.uid, &*owner.name, &*owner.kind), (damaged, damaged, damaged));
+    assert_eq!(owner.api_version, damaged);
+    let events = WatchReader::default().read(&frame("ADDED", &envelope(OBJECT, &spoiled(bytes))));
+    assert_eq!(events.unwrap(), [WatchEvent::Seen(object.clone())]);
+}
+
 fn frame(kind: &str, object: &[u8]) -> Vec<u8> {
     let event = meta::WatchEvent {
         r#type: text(kind),
@@ -136,7 +167,6 @@ fn events_are_told_apart() {
     let object = envelope(OBJECT, &sent(1));
     let status = meta::Status {
         message: text("too old"),
-        reason: text("Expired"),
         code: Some(410),
     };
     let stream = [
