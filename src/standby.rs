@@ -92,7 +92,13 @@ impl Turns {
             identity,
             mode,
             dry_run,
-            ground: watch::Sender::new(Ground { lease, alone }),
+            ground: watch::Sender::new(Ground {
+                // Nobody reads a Lease of it.
+                firm: dry_run,
+                lease,
+                alone,
+                rests: Instant::now(),
+            }),
             turn: watch::Sender::new(Turn::Waits {
                 why: "not begun".to_owned(),
             }),
@@ -155,7 +161,7 @@ impl Turns {
             return stop.await;
         }
         let leases = Leases(client);
-        let mut election = Election::new(leases, &inner.identity, &inner.ground, &inner.notes);
+        let mut election = Election::new(leases, &inner.identity, inner.mode, &inner.ground, &inner.notes);
         tokio::select! {
             () = stop => {}
             // These go on for ever. Boxed, since they are large.
@@ -188,7 +194,8 @@ impl Turns {
             }
             inner.notes.not_asked();
             inner.ground.send_modify(|ground| {
-                ground.alone = Err("other collectors were not asked for yet".to_owned());
+                let not_asked = "other collectors were not asked for yet".to_owned();
+                ground.set_alone(Err(not_asked), Instant::now());
             });
         }
     }

@@ -48,7 +48,13 @@ fn turn(turn: &View, now: Timestamp) -> String {
     };
     // Writing to a String cannot fail.
     let _ = writeln!(out, "collector  {stands} ({}, --gc {mode}{dry_run})", turn.identity);
-    if let Some(LeaseView { holder, is_own, since }) = &turn.lease {
+    if let Some(LeaseView {
+        holder,
+        is_own,
+        stands_by,
+        since,
+    }) = &turn.lease
+    {
         let whose = match holder {
             None => "nobody's".to_owned(),
             Some(_) if *is_own => "this agent's".to_owned(),
@@ -57,7 +63,12 @@ fn turn(turn: &View, now: Timestamp) -> String {
         let since = since.map_or_else(String::new, |since| {
             format!(", since {} ago by its clock", ago(since, now))
         });
-        let _ = writeln!(out, "Lease      {whose}{since}");
+        let yields = if *stands_by {
+            "; its holder stands by, and leaves it to an agent with --gc always"
+        } else {
+            ""
+        };
+        let _ = writeln!(out, "Lease      {whose}{since}{yields}");
     }
     if let Some(error) = &turn.lease_error {
         let _ = writeln!(out, "           {error}");

@@ -40,6 +40,9 @@ pub struct LeaseView {
     pub holder: Option<String>,
     /// It is this agent.
     pub is_own: bool,
+    /// The holder stands by: an agent with `--gc always` takes it over.
+    #[serde(default)]
+    pub stands_by: bool,
     /// Since when, by the holder's clock.
     pub since: Option<Timestamp>,
 }
@@ -104,6 +107,7 @@ impl Notes {
             Sight::Present(record) => LeaseView {
                 holder: named(&record.holder),
                 is_own: record.holder == identity,
+                stands_by: record.stands_by,
                 since: record.acquired.parse().ok(),
             },
         };
