@@ -7,6 +7,7 @@ pub mod discovery;
 mod monitor;
 pub mod wire;
 
+pub mod census;
 pub mod core;
 pub mod counts;
 pub mod figures;
@@ -15,6 +16,7 @@ mod kinds;
 mod misplaced;
 pub mod names;
 pub mod picture;
+mod refusals;
 pub mod shared;
 mod sight;
 mod uid;
@@ -27,6 +29,7 @@ mod work;
 
 pub mod report;
 mod summary;
+mod watches;
 pub mod why;
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ mod serving;
 mod spaces;
 mod state;
 
+use std::ops::Range;
+
 use hashbrown::DefaultHashBuilder;
 
 use self::{links::Links, lists::Round, lone::Lone, orphaned::Orphaned, spaces::Spaces};
@@ -126,6 +128,16 @@ impl Graph {
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
         self.links.all()
+    }
+
+    /// The nodes at these places, of all [`Graph::places`].
+    pub fn nodes_at(&self, places: Range<usize>) -> impl Iterator<Item = NodeId> {
+        self.links.at(places)
+    }
+
+    /// How many places for nodes there are.
+    pub fn places(&self) -> usize {
+        self.links.places()
     }
 
     /// How many objects are known to be there: with references, and without any.
