@@ -173,7 +173,9 @@ pub const DEFAULT_SOCKET: &str = "/run/pod-teardown/pod-teardown.sock";
 /// Flags of `run` and `check`.
 #[derive(Debug, Clone, Args)]
 pub struct NodeFlags {
-    /// Credentials for the API server, such as the kubelet's own /etc/kubernetes/kubelet.conf. Must be given.
+    /// Credentials for the API server, to watch this node's pods, report on them and delete them: the kubelet's own, such as
+    /// /etc/kubernetes/kubelet.conf, or others of user system:node:NAME in group system:nodes. Read again when the file, or
+    /// one that it names, has changed. Must be given, unless --pods never.
     #[arg(long, env = "POD_TEARDOWN_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Name of this machine's Node object [default: the host name in lower case].

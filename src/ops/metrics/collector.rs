@@ -20,7 +20,7 @@ pub struct Collecting {
     pub works: bool,
     /// It decides, and does nothing.
     pub dry_run: bool,
-    /// The Lease was this agent's when it was last seen.
+    /// The Lease is this agent's, for certain.
     pub holds_lease: bool,
     /// What was done before the present turn.
     pub past: Past,
@@ -35,13 +35,18 @@ pub struct Collecting {
 impl Collecting {
     pub(super) fn of(answers: &GcAnswers) -> Self {
         let view = answers.turns.view();
+        let (past, figures) = {
+            // Both at one moment: at the end of a turn its counts go over to the past.
+            let past = answers.past.lock();
+            (past.clone(), answers.now(Figures::of))
+        };
         Self {
             works: view.stands_by.is_none() && !view.dry_run,
             dry_run: view.dry_run,
-            holds_lease: view.lease.is_some_and(|lease| lease.is_own),
-            past: answers.past.lock().clone(),
+            holds_lease: view.holds_lease,
             events_dropped: answers.counters.counts().events_dropped,
-            figures: answers.now(Figures::of),
+            past,
+            figures,
         }
     }
 
@@ -58,7 +63,7 @@ impl Collecting {
         )?;
         page.is(
             "gc_lease_held",
-            "1 if the collector's Lease was this agent's when it was last seen.",
+            "1 while the collector's Lease is this agent's, for certain.",
             self.holds_lease,
         )?;
         page.counter("gc_turns", "Turns that this agent's collector began.", self.past.turns)?;
