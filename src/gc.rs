@@ -12,13 +12,13 @@ pub mod core;
 pub mod counts;
 pub mod figures;
 pub mod graph;
-mod kinds;
+pub mod kinds;
 mod misplaced;
 pub mod names;
 pub mod picture;
-mod refusals;
+pub mod refusals;
 pub mod shared;
-mod sight;
+pub mod sight;
 mod uid;
 
 mod decide;

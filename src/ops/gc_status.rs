@@ -138,7 +138,24 @@ fn ago(since: Timestamp, now: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::{
+        api::ApiError,
+        cli::UnsyncedFlag,
+        gc::{
+            core::Core,
+            graph::{Observed, Reference},
+            kinds::{Resource, Scope},
+            picture::Picture,
+            sight::Watched,
+            why::Why,
+        },
+    };
 
     fn view(is_own: bool, holds_lease: bool, error: bool) -> View {
         let now = Timestamp::UNIX_EPOCH;
@@ -179,5 +196,89 @@ mod tests {
         ] {
             assert_eq!(said(view), expected);
         }
+    }
+
+    /// Names of all fields in it.
+    fn fields(value: &Value, all: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    all.insert(name.clone());
+                    fields(value, all);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| fields(item, all)),
+            _ => {}
+        }
+    }
+
+    /// Of everything that is told, one.
+    fn one_of_each() -> (Core, Value) {
+        let mut core = Core::new(UnsyncedFlag::Hold);
+        let now = Instant::now();
+        let owner = |kind: &str, uid: &str| Reference {
+            api_version: "v1".to_owned(),
+            kind: kind.to_owned(),
+            name: uid.to_owned(),
+            uid: uid.to_owned(),
+            blocking: true,
+        };
+        let object = |uid: &str, owners: Vec<Reference>| Observed {
+            uid: uid.to_owned(),
+            name: uid.to_owned(),
+            deleting: true,
+            foreground: true,
+            owners,
+            ..Observed::default()
+        };
+        let pods = core.graph.kinds.id("", "Pod").unwrap();
+        core.graph.observe(pods, &object("a", vec![owner("Nowhere", "x")]));
+        core.graph.observe(pods, &object("b", vec![owner("Pod", "a")]));
+        core.note();
+        let watched = Watched {
+            group: String::new(),
+            resource: Resource {
+                version: "v1".to_owned(),
+                plural: "pods".to_owned(),
+                scope: Scope::Namespaced,
+            },
+            begun: now,
+            synced: true,
+            progress: 1,
+            told: None,
+            trouble: None,
+        };
+        core.sight.watched.insert(pods, watched);
+        let error = ApiError::refused("DELETE", "/x", 403, None, b"no");
+        core.refusals.note("delete", "pods".to_owned(), &error, now);
+        let mut turn = view(true, true, true);
+        turn.controller_manager = Some(ManagerView::default());
+        turn.canary = Some(CanaryView::default());
+        let report = GcReport {
+            synced: true,
+            turn,
+            work: Some(WorkReport::of(&core, now)),
+        };
+        let value = serde_json::to_value(report).unwrap();
+        for list in ["refused", "kinds", "oldest", "deletions", "kept"] {
+            assert_ne!(value["work"][list], Value::Array(Vec::new()), "{list}");
+        }
+        (core, value)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_that_is_told_in_json_is_documented() {
+        let docs = include_str!("../../docs/garbage-collector.md");
+        let (core, status) = one_of_each();
+        let picture = serde_json::to_value(Picture::around(&core.graph, "a")).unwrap();
+        let name = "b".parse().unwrap();
+        let why = serde_json::to_value(Why::asked(&core, &name, Instant::now()).unwrap()).unwrap();
+        let mut all = BTreeSet::new();
+        for value in [&status, &picture, &why] {
+            fields(value, &mut all);
+        }
+        assert!(all.contains("holdsUp") && all.contains("says"), "{all:?}");
+        all.retain(|name| !docs.contains(&format!("`{name}`")));
+        assert_eq!(all, BTreeSet::new());
     }
 }
