@@ -71,7 +71,7 @@ pub enum Verb {
     /// included. It tells what is known of objects and owners; how this node takes a pod down is told by status and timeline.
     #[command(
         after_help = "Examples:\n  pod-teardown why Deployment.apps/default/web\n  pod-teardown why Namespace/old\n  \
-        pod-teardown why 0b9a8230-aace-4480-91d0-db24e46eb609\n\nKIND may be the plural too, in any case; without .GROUP any \
+        pod-teardown why 0b9a8230-aace-4480-91d0-db24e46eb609\n\nKIND may be the plural or a short name too, as deploy, in any case; without .GROUP any \
         group fits. Only the agent that collects has an answer; any other says whom to ask. Exit code: 0; 64 the command \
         line is wrong; 1 anything else, also that the collector does not know such an object."
     )]

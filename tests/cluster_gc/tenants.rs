@@ -69,10 +69,10 @@ impl Server {
             let mut refused = false;
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut request = [0; 4096];
-                // Whoever says nothing is answered, too.
-                stream.read(&mut request).await.ok();
+                // The first piece of it holds the verb; whoever says nothing is answered, too.
+                let length = stream.read(&mut request).await.unwrap_or_default();
                 heard.fetch_add(1, Ordering::Relaxed);
-                let (code, body) = if request.starts_with(b"DELETE") {
+                let (code, body) = if request[..length].starts_with(b"DELETE") {
                     refused = true;
                     ("409 Conflict", &conflict)
                 } else if refused {
