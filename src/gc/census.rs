@@ -9,7 +9,7 @@ use super::{
     uid::Uid,
 };
 
-/// So many places are looked at in one go: well below a millisecond.
+/// So many places are looked at in one go, once a second: others wait for it only a moment.
 const AT_ONCE: usize = 20_000;
 /// Of so many deletions it is remembered since when they wait; those that were seen first, and so are the oldest.
 const REMEMBERED: usize = 10_000;
