@@ -71,7 +71,7 @@ pub enum Verb {
     /// included. It tells what is known of objects and owners; how this node takes a pod down is told by status and timeline.
     #[command(
         after_help = "Examples:\n  pod-teardown why Deployment.apps/default/web\n  pod-teardown why Namespace/old\n  \
-        pod-teardown why 0b9a8230-aace-4480-91d0-db24e46eb609\n\nKIND may be the plural too, in any case; without .GROUP any \
+        pod-teardown why 0b9a8230-aace-4480-91d0-db24e46eb609\n\nKIND may be the plural or a short name too, as deploy, in any case; without .GROUP any \
         group fits. Only the agent that collects has an answer; any other says whom to ask. Exit code: 0; 64 the command \
         line is wrong; 1 anything else, also that the collector does not know such an object."
     )]
@@ -173,7 +173,9 @@ pub const DEFAULT_SOCKET: &str = "/run/pod-teardown/pod-teardown.sock";
 /// Flags of `run` and `check`.
 #[derive(Debug, Clone, Args)]
 pub struct NodeFlags {
-    /// Credentials for the API server, such as the kubelet's own /etc/kubernetes/kubelet.conf. Must be given.
+    /// Credentials for the API server, to watch this node's pods, report on them and delete them: the kubelet's own, such as
+    /// /etc/kubernetes/kubelet.conf, or others of user system:node:NAME in group system:nodes. Read again when the file, or
+    /// one that it names, has changed. Must be given, unless --pods never.
     #[arg(long, env = "POD_TEARDOWN_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Name of this machine's Node object [default: the host name in lower case].

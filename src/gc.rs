@@ -7,16 +7,18 @@ pub mod discovery;
 mod monitor;
 pub mod wire;
 
+pub mod census;
 pub mod core;
 pub mod counts;
 pub mod figures;
 pub mod graph;
-mod kinds;
+pub mod kinds;
 mod misplaced;
 pub mod names;
 pub mod picture;
+pub mod refusals;
 pub mod shared;
-mod sight;
+pub mod sight;
 mod uid;
 
 mod decide;
@@ -27,6 +29,7 @@ mod work;
 
 pub mod report;
 mod summary;
+mod watches;
 pub mod why;
 
 #[cfg(test)]

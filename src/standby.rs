@@ -38,6 +38,9 @@ use self::{
     view::Notes,
 };
 
+/// The Lease of the one whose turn it is.
+pub const LEASE: &str = "kube-system/pod-teardown-gc";
+
 /// Whether this agent's collector works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turn {
@@ -92,7 +95,13 @@ impl Turns {
             identity,
             mode,
             dry_run,
-            ground: watch::Sender::new(Ground { lease, alone }),
+            ground: watch::Sender::new(Ground {
+                // Nobody reads a Lease of it.
+                firm: dry_run,
+                lease,
+                alone,
+                rests: Instant::now(),
+            }),
             turn: watch::Sender::new(Turn::Waits {
                 why: "not begun".to_owned(),
             }),
@@ -101,6 +110,17 @@ impl Turns {
         }));
         turns.tell();
         turns
+    }
+
+    /// Tells the log who takes part, and how.
+    pub fn introduce(&self) {
+        let Inner {
+            identity,
+            mode,
+            dry_run,
+            ..
+        } = &*self.0;
+        tracing::info!(identity, ?mode, dry_run, lease = LEASE, "The collector begins");
     }
 
     /// Whether the collector may write at this moment.
@@ -132,7 +152,10 @@ impl Turns {
     /// For people.
     pub fn view(&self) -> View {
         let noted = self.0.notes.all();
-        let stands_by = self.0.ground.borrow().judge(Instant::now()).err().map(str::to_owned);
+        let now = Instant::now();
+        let ground = self.0.ground.borrow().clone();
+        let stands_by = ground.judge(now).err().map(str::to_owned);
+        let holds_lease = noted.lease.is_some() && ground.lease.is_ok_and(|leave| leave.holds(now));
         View {
             identity: self.0.identity.clone(),
             mode: self.0.mode,
@@ -140,6 +163,7 @@ impl Turns {
             works_since: noted.works_since.filter(|_| stands_by.is_none()),
             stands_by,
             lease: noted.lease,
+            holds_lease,
             lease_error: noted.lease_error,
             controller_manager: noted.manager,
             canary: noted.canary,
@@ -155,7 +179,7 @@ impl Turns {
             return stop.await;
         }
         let leases = Leases(client);
-        let mut election = Election::new(leases, &inner.identity, &inner.ground, &inner.notes);
+        let mut election = Election::new(leases, &inner.identity, inner.mode, &inner.ground, &inner.notes);
         tokio::select! {
             () = stop => {}
             // These go on for ever. Boxed, since they are large.
@@ -188,7 +212,8 @@ impl Turns {
             }
             inner.notes.not_asked();
             inner.ground.send_modify(|ground| {
-                ground.alone = Err("other collectors were not asked for yet".to_owned());
+                let not_asked = "other collectors were not asked for yet".to_owned();
+                ground.set_alone(Err(not_asked), Instant::now());
             });
         }
     }
@@ -241,7 +266,19 @@ impl Turns {
             }
             match &turn {
                 Turn::Works { .. } => {
-                    tracing::info!(dry_run = self.0.dry_run, "The collector works from now on");
+                    let Inner {
+                        identity,
+                        mode,
+                        dry_run,
+                        ..
+                    } = &*self.0;
+                    tracing::info!(
+                        identity,
+                        ?mode,
+                        dry_run,
+                        lease = LEASE,
+                        "The collector works from now on"
+                    );
                     self.0.notes.works(Some(Timestamp::now()));
                 }
                 Turn::Waits { why } => {

@@ -105,6 +105,7 @@ impl Gc {
 
     /// Collects whenever it is this agent's turn, until told to stop.
     async fn run(self, stop: CancellationToken) {
+        self.turns.introduce();
         let ended = Notify::new();
         let collecting = async {
             tokio::select! {
@@ -121,9 +122,11 @@ impl Gc {
 
     /// What this turn knew is of no use any more; what it did stays counted.
     fn ended(&self) {
+        // Whoever adds up both sees neither without the other.
+        let mut past = self.past.lock();
         let ended = self.current.send_replace(None);
         if let Some(shared) = ended {
-            self.past.lock().counts.add(&shared.lock().counts);
+            past.counts.add(&shared.lock().counts);
         }
     }
 

@@ -96,7 +96,7 @@ pub struct About {
 }
 
 impl ApiError {
-    pub(super) fn refused(
+    pub(crate) fn refused(
         verb: &'static str,
         path: &str,
         code: u16,

@@ -150,6 +150,7 @@ impl Round {
         let is_uncertain = found.failed.contains_key(&served.group);
         let id = self.shared.with(|core| {
             let id = core.graph.kinds.id(&served.group, &served.kind)?;
+            core.graph.kinds.set_short_names(id, &served.short_names);
             let known = core.graph.kinds.resource(id).cloned();
             // A version that does not answer may be the one that is preferred: what works is left alone.
             if known.as_ref() == Some(&served.resource) || (known.is_some() && is_uncertain) {

@@ -8,6 +8,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
+    census::Tally,
     counts::Counts,
     decide::{Policy, Step, decide},
     discovery::path_of,
@@ -17,6 +18,7 @@ use super::{
     misplaced::Misplaced,
     names::{called, clipped, visible},
     queue::Queue,
+    refusals::Refusals,
     sight::Sight,
     work::{Owner, Target, Work},
 };
@@ -42,6 +44,10 @@ pub struct Core {
     pub sight: Sight,
     /// What was done.
     pub counts: Counts,
+    /// What the server refuses.
+    pub refusals: Refusals,
+    /// What hangs or is kept, as it was last counted.
+    pub tally: Tally,
     /// How fast writes may go, once any was answered.
     pub pace: Option<Pace>,
     /// Owners of which a live answer has shown at this version that they wait for their dependents.
@@ -67,6 +73,8 @@ impl Core {
             queue: Queue::default(),
             sight: Sight::new(unsynced),
             counts: Counts::default(),
+            refusals: Refusals::default(),
+            tally: Tally::default(),
             pace: None,
             confirmed: HashMap::new(),
             leaning: HashMap::new(),

@@ -25,6 +25,8 @@ pub struct Served {
     pub kind: String,
     /// Where.
     pub resource: Resource,
+    /// What people call it for short.
+    pub short_names: Vec<String>,
     /// It can be listed, watched and deleted: the collector looks after it.
     pub collected: bool,
 }
@@ -72,6 +74,7 @@ struct OneResource {
     kind: String,
     scope: Scope,
     verbs: Vec<String>,
+    short_names: Vec<String>,
 }
 
 // === impl Discovery ===
@@ -168,6 +171,7 @@ fn found(groups: &[Group]) -> Found {
                         plural: resource.plural.clone(),
                         scope: resource.scope,
                     },
+                    short_names: resource.short_names.clone(),
                     collected: can("delete") && can("list") && can("watch") && !ignored,
                 });
             }
@@ -228,6 +232,8 @@ mod wire {
         scope: String,
         #[serde(default)]
         verbs: Vec<String>,
+        #[serde(default)]
+        short_names: Vec<String>,
     }
 
     #[derive(Default, Deserialize)]
@@ -267,12 +273,15 @@ mod wire {
     }
 
     #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
     struct PlainResource {
         name: String,
         kind: String,
         namespaced: bool,
         #[serde(default)]
         verbs: Vec<String>,
+        #[serde(default)]
+        short_names: Vec<String>,
     }
 
     impl All {
@@ -309,6 +318,7 @@ mod wire {
                     Scope::Cluster
                 },
                 verbs: it.verbs,
+                short_names: it.short_names,
             });
             OneVersion {
                 name: self.version,
@@ -343,8 +353,43 @@ mod wire {
                         Scope::Cluster
                     },
                     verbs: it.verbs,
+                    short_names: it.short_names,
                 })
                 .collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn short_names_are_read_from_both_kinds_of_documents() {
+        let verbs = ["get", "list", "watch", "delete"];
+        let all = json!({ "items": [{ "metadata": { "name": "apps" }, "versions": [{ "version": "v1", "resources": [{
+            "resource": "deployments", "responseKind": { "kind": "Deployment" }, "scope": "Namespaced",
+            "shortNames": ["deploy"], "verbs": verbs,
+        }] }] }] });
+        let plain = json!({ "resources": [{
+            "name": "deployments", "kind": "Deployment", "namespaced": true, "shortNames": ["deploy"], "verbs": verbs,
+        }] });
+        let all: wire::All = serde_json::from_value(all).unwrap();
+        let plain: wire::Resources = serde_json::from_value(plain).unwrap();
+        let version = Version {
+            name: "v1".to_owned(),
+            resources: plain.resources(),
+        };
+        let group = Group {
+            name: "apps".to_owned(),
+            versions: vec![version],
+            failed: None,
+        };
+        for groups in [all.groups(), vec![group]] {
+            let found = found(&groups);
+            assert_eq!(found.served[0].short_names, ["deploy"]);
         }
     }
 }

@@ -7,8 +7,10 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     core::{Core, Shown},
+    decide::Policy,
     graph::Hint,
     limit::Limit,
+    names::{clipped, dotted, place, visible},
     shared::Shared,
     work::{Outcome, Work, perform},
 };
@@ -206,8 +208,13 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
             core.plain.insert(target.kind);
             core.queue.put_back(hint);
         }
-        Outcome::Withheld => core.queue.done(hint, now),
+        Outcome::Withheld => {
+            withheld(work);
+            core.queue.done(hint, now);
+        }
         Outcome::Failed(error) => {
+            let resource = dotted(&target.plural, &target.group);
+            core.refusals.note(work.name(), resource, &error, now);
             if core.counts.failed(work.name(), &error) {
                 let uid = &target.uid;
                 tracing::warn!(%error, uid, "A request failed, and is repeated; further ones of this kind are counted, see gc status");
@@ -240,17 +247,7 @@ fn count(core: &mut Core, work: &Work) {
     let counter = match work {
         Work::Ask(_) => &mut core.counts.asked,
         Work::Release { .. } => &mut core.counts.released,
-        Work::Delete {
-            target,
-            policy,
-            because,
-            ..
-        } => {
-            let why = if because.is_empty() {
-                "none of its owners is there"
-            } else {
-                "an owner waits for its end"
-            };
+        Work::Delete { target, policy, .. } => {
             tracing::debug!(
                 group = target.group,
                 resource = target.plural,
@@ -258,7 +255,7 @@ fn count(core: &mut Core, work: &Work) {
                 name = target.name,
                 uid = target.uid,
                 policy = policy.name(),
-                why,
+                why = work.why(),
                 "Deleted"
             );
             &mut core.counts.deleted
@@ -266,4 +263,22 @@ fn count(core: &mut Core, work: &Work) {
         Work::Finish { .. } => &mut core.counts.finished,
     };
     *counter += 1;
+}
+
+/// What a dry run would have done.
+fn withheld(work: &Work) {
+    let target = work.target();
+    let (resource, object) = (
+        dotted(&target.plural, &target.group),
+        place(&target.space, &target.name),
+    );
+    tracing::info!(
+        step = work.name(),
+        resource,
+        object = visible(&clipped(&object)),
+        uid = visible(&clipped(&target.uid)),
+        policy = work.policy().map(Policy::name),
+        why = work.why(),
+        "Dry run: not done"
+    );
 }

@@ -1,11 +1,11 @@
 //! What the collector shows in numbers. Told in a time that does not grow with the objects, but for what is queued one by
 //! one: whoever asks every few seconds keeps nobody from working.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{core::Core, counts::Counts, kinds::KindId, limit::Pace, queue::Depth, sight::Watched};
+use super::{census::Tally, core::Core, counts::Counts, kinds::KindId, limit::Pace, queue::Depth, sight::Watched};
 
 /// See the module's documentation.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,6 +24,10 @@ pub struct Figures {
     pub oldest: Duration,
     /// How fast writes may go, once any was answered.
     pub pace: Option<Pace>,
+    /// What hangs or is kept.
+    pub tally: Tally,
+    /// For how long requests of a step have been refused with an HTTP status, as long as they are.
+    pub refused: BTreeMap<(&'static str, u16), Duration>,
     /// What was done since this collector began.
     pub counts: Counts,
 }
@@ -57,6 +61,11 @@ impl Figures {
             objects: objects.get(id.place()).copied().unwrap_or_default(),
             silent: watched.told.map(|told| now.saturating_duration_since(told)),
         };
+        let mut refused: BTreeMap<_, Duration> = BTreeMap::new();
+        for (key, it) in core.refusals.all(now) {
+            let longest = refused.entry((key.step, key.code)).or_default();
+            *longest = now.saturating_duration_since(it.since).max(*longest);
+        }
         let oldest = core.queue.oldest();
         Self {
             synced: core.sight.unsynced_because(now).is_none(),
@@ -66,6 +75,8 @@ impl Figures {
             queue: core.queue.depth(),
             oldest: oldest.map_or(Duration::ZERO, |since| now.saturating_duration_since(since)),
             pace: core.pace,
+            tally: core.tally,
+            refused,
             counts: core.counts.clone(),
         }
     }

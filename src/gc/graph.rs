@@ -15,6 +15,8 @@ mod spaces;
 mod state;
 mod uids;
 
+use std::ops::Range;
+
 use hashbrown::DefaultHashBuilder;
 
 use self::{links::Links, lists::Round, lone::Lone, orphaned::Orphaned, spaces::Spaces};
@@ -138,6 +140,16 @@ impl Graph {
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
         self.links.all()
+    }
+
+    /// The nodes at these places, of all [`Graph::places`].
+    pub fn nodes_at(&self, places: Range<usize>) -> impl Iterator<Item = NodeId> {
+        self.links.at(places)
+    }
+
+    /// How many places for nodes there are.
+    pub fn places(&self) -> usize {
+        self.links.places()
     }
 
     /// How many objects are known to be there: with references, and without any.

@@ -40,6 +40,7 @@ struct Row {
     group: Arc<str>,
     kind: Arc<str>,
     resource: Option<Resource>,
+    short_names: Vec<String>,
 }
 
 /// So many kinds may only be named: whoever makes them up leaves numbers for those that are served.
@@ -79,6 +80,7 @@ impl Kinds {
             group,
             kind,
             resource: None,
+            short_names: Vec::new(),
         });
         Some(id)
     }
@@ -136,6 +138,30 @@ impl Kinds {
             let name = row.kind.to_ascii_lowercase();
             group.entry(name).and_modify(|other| *other = None).or_insert(id);
         }
+    }
+
+    /// Learns what people call it for short.
+    pub fn set_short_names(&mut self, id: KindId, names: &[String]) {
+        if let Some(row) = self.rows.get_mut(id.place())
+            && row.short_names != names
+        {
+            row.short_names = names.to_vec();
+        }
+    }
+
+    /// Whether people mean it by this word: its name, its plural or a short name, in any case.
+    pub fn is_called(&self, id: KindId, word: &str) -> bool {
+        let is = |name: &str| name.eq_ignore_ascii_case(word);
+        self.row(id).is_some_and(|row| {
+            is(&row.kind)
+                || row.resource.as_ref().is_some_and(|resource| is(&resource.plural))
+                || row.short_names.iter().any(|name| is(name))
+        })
+    }
+
+    /// All that were ever named.
+    pub fn all(&self) -> impl Iterator<Item = KindId> {
+        (0..self.rows.len()).filter_map(|place| u16::try_from(place).ok().map(KindId))
     }
 
     /// All that are served, and where.

@@ -52,8 +52,8 @@ pub struct Pictured {
     pub state: Presence,
     /// It has a `deletionTimestamp`.
     pub deleting: bool,
-    /// Those of its finalizers that are the collector's.
-    pub finalizers: Vec<String>,
+    /// `foregroundDeletion` and `orphan`, where it has them. Others' finalizers are not known here.
+    pub gc_finalizers: Vec<String>,
     /// What stands out.
     pub look: Look,
     /// What the collector does about it, and why; nothing where there is nothing to do.
@@ -182,7 +182,7 @@ impl Pictured {
             uid: clipped(&graph.uid(id)),
             state: Presence::of(node.state),
             deleting: has(State::DELETING),
-            finalizers: finalizers
+            gc_finalizers: finalizers
                 .into_iter()
                 .filter(|(fact, _)| has(*fact))
                 .map(|(_, name)| name.to_owned())

@@ -12,6 +12,7 @@ use super::{
     kinds::KindId,
     names::{called, clipped, untold},
     queue::Depth,
+    refusals::{Key, Refusal},
     sight::Watched,
 };
 use crate::words::counted;
@@ -27,6 +28,9 @@ pub struct WorkReport {
     pub synced: bool,
     /// Why not.
     pub unsynced: Option<String>,
+    /// What the server goes on refusing.
+    #[serde(default)]
+    pub refused: Vec<RefusedReport>,
     /// The kinds that are watched.
     pub kinds: Vec<KindReport>,
     /// Objects with owners or dependents, and what somebody names as one.
@@ -43,6 +47,26 @@ pub struct WorkReport {
     pub kept: Vec<KeptReport>,
     /// What was done since this collector began.
     pub counts: Counts,
+}
+
+/// Requests that the server goes on refusing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedReport {
+    /// `ask`, `release`, `delete` or `finish`.
+    pub step: String,
+    /// The resource, such as `deployments.apps`.
+    pub resource: String,
+    /// HTTP status.
+    pub code: u16,
+    /// How often.
+    pub times: u64,
+    /// The first time was so long ago.
+    pub since_seconds: u64,
+    /// The last time was so long ago.
+    pub last_seconds: u64,
+    /// What was said the last time.
+    pub error: String,
 }
 
 /// A kind that is watched.
@@ -122,6 +146,7 @@ impl WorkReport {
         Self {
             synced: unsynced.is_none(),
             unsynced,
+            refused: refused(core, now),
             kinds: kinds(core, now),
             linked: linked as u64,
             lone: lone as u64,
@@ -141,6 +166,25 @@ impl WorkReport {
             None => writeln!(out, "synced     {} kinds", self.kinds.len()),
             Some(why) => writeln!(out, "NOT SYNCED {why}"),
         };
+        for it in self.refused.iter().take(OLDEST) {
+            let _ = writeln!(
+                out,
+                "REFUSED    {} of {}: {}, {}, for {} s, last {} s ago: {}",
+                it.step,
+                it.resource,
+                it.code,
+                counted(it.times, "time"),
+                it.since_seconds,
+                it.last_seconds,
+                it.error
+            );
+        }
+        if let more @ 1.. = self.refused.len().saturating_sub(OLDEST) {
+            let _ = writeln!(
+                out,
+                "REFUSED    and {more} more of other resources or with other statuses"
+            );
+        }
         let _ = writeln!(
             out,
             "objects    {} with owners or dependents, {} without",
@@ -232,6 +276,22 @@ fn section<T>(out: &mut String, title: &str, rows: &[T], row: impl Fn(&T) -> Str
     }
 }
 
+/// Those that go on for longest first.
+fn refused(core: &Core, now: Instant) -> Vec<RefusedReport> {
+    let mut all: Vec<_> = core.refusals.all(now).collect();
+    all.sort_by_key(|(_, it)| it.since);
+    let report = |(key, it): (&Key, &Refusal)| RefusedReport {
+        step: key.step.to_owned(),
+        resource: key.resource.clone(),
+        code: key.code,
+        times: it.times,
+        since_seconds: seconds(now, it.since),
+        last_seconds: seconds(now, it.last),
+        error: it.error.clone(),
+    };
+    all.into_iter().map(report).collect()
+}
+
 fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
     let counts = core.graph.counts();
     let report = |(&id, watched): (&KindId, &Watched)| KindReport {
@@ -240,7 +300,7 @@ fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
         objects: counts.get(id.place()).copied().unwrap_or_default(),
         silent_seconds: watched.told.map(|told| seconds(now, told)),
         version: watched.progress,
-        trouble: watched.trouble.as_ref().map(|(trouble, _)| trouble.clone()),
+        trouble: watched.trouble.as_ref().map(|trouble| trouble.text.clone()),
     };
     let mut kinds: Vec<KindReport> = core.sight.watched.iter().map(report).collect();
     kinds.sort_by(|one, other| one.resource.cmp(&other.resource));

@@ -10,7 +10,15 @@ use tokio::{
     time::Instant,
 };
 
-use super::{core::Core, graph::Observed, kinds::KindId, sight::Watched, wire::WatchEvent, work::Work};
+use super::{
+    core::Core,
+    counts::reason,
+    graph::Observed,
+    kinds::KindId,
+    sight::{Trouble, Watched},
+    wire::WatchEvent,
+    work::Work,
+};
 use crate::{
     api::ApiError,
     cli::UnsyncedFlag,
@@ -217,7 +225,8 @@ impl Shared {
                 Some(watched.name())
             });
             if let Some(resource) = &trouble {
-                tracing::info!(resource, "A kind is watched again");
+                // The log is told of all of them together.
+                tracing::debug!(resource, "A kind is watched again");
             }
             if anew || trouble.is_some() {
                 core.doubt();
@@ -233,10 +242,14 @@ impl Shared {
                 return;
             };
             let is_new = watched.trouble.is_none();
-            let since = watched.trouble.take().map_or_else(Instant::now, |(_, since)| since);
-            watched.trouble = Some((error.to_string(), since));
+            let since = watched.trouble.take().map_or_else(Instant::now, |before| before.since);
+            watched.trouble = Some(Trouble {
+                text: error.to_string(),
+                reason: reason(error),
+                since,
+            });
             if is_new {
-                tracing::warn!(resource = watched.name(), %error, "A kind cannot be watched");
+                tracing::debug!(resource = watched.name(), %error, "A kind cannot be watched");
                 // Its owners were waited for; now they are asked for one by one.
                 core.graph.ask_all(kind);
             }

@@ -7,8 +7,9 @@ use tokio::time::Instant;
 use super::{
     kinds::{KindId, Resource},
     names::dotted,
+    watches::some_of,
 };
-use crate::cli::UnsyncedFlag;
+use crate::{cli::UnsyncedFlag, words::counted};
 
 /// A kind whose watch is broken for so long may hold objects that nobody has heard of.
 const STALE: Duration = Duration::from_secs(30);
@@ -40,8 +41,19 @@ pub struct Watched {
     pub progress: u64,
     /// When it last told anything.
     pub told: Option<Instant>,
-    /// What it fails by, and since when.
-    pub trouble: Option<(String, Instant)>,
+    /// What it fails by.
+    pub trouble: Option<Trouble>,
+}
+
+/// What a watch fails by.
+#[derive(Debug)]
+pub struct Trouble {
+    /// The last error.
+    pub text: String,
+    /// The same of all kinds that fail alike.
+    pub reason: String,
+    /// Since when.
+    pub since: Instant,
 }
 
 // === impl Sight ===
@@ -83,14 +95,17 @@ impl Sight {
         let unseen = self.watched.values().filter(|it| it.unseen_since(now).is_some());
         let names: Vec<String> = unseen
             .map(|it| match &it.trouble {
-                Some((trouble, _)) => format!("{} ({trouble})", it.name()),
+                Some(trouble) => format!("{} ({})", it.name(), trouble.text),
                 None => it.name(),
             })
             .collect();
         match (&self.undiscovered, names.is_empty()) {
             (None, true) => None,
             (Some((why, _)), true) => Some(why.clone()),
-            (_, false) => Some(format!("not every kind can be seen: {}", names.join(", "))),
+            (_, false) => {
+                let many = counted(names.len() as u64, "kind");
+                Some(format!("not every kind can be seen, {many} cannot: {}", some_of(names)))
+            }
         }
     }
 }
@@ -108,7 +123,7 @@ impl Watched {
         if !self.synced {
             return Some(self.begun);
         }
-        let (_, since) = self.trouble.as_ref()?;
-        (now >= *since + STALE).then_some(*since)
+        let since = self.trouble.as_ref()?.since;
+        (now >= since + STALE).then_some(since)
     }
 }

@@ -1,10 +1,11 @@
-//! What the log tells of the collector's work: that it has seen everything, and each larger cascade in one line.
+//! What the log tells of the collector's work: that it has seen everything, what it cannot see, and each larger cascade in
+//! one line.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{counts::Counts, shared::Shared};
+use super::{census::Census, counts::Counts, shared::Shared, watches::Watches};
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -90,16 +91,25 @@ impl Done {
 pub async fn tell(shared: Arc<Shared>) {
     let begun = Instant::now();
     let mut cascade = Cascade::new(begun);
+    let mut watches = Watches::default();
+    let mut census = Census::default();
     let mut synced = false;
     loop {
         sleep(LOOK_EVERY).await;
         let now = Instant::now();
-        let core = shared.lock();
+        let mut core = shared.lock();
+        if let Some(tally) = census.look(&core.graph, now) {
+            core.tally = tally;
+        }
         let depth = core.queue.depth();
         let done = Done::of(&core.counts);
         let sees_all = !synced && core.sight.unsynced_because(now).is_none();
         let (kinds, (linked, lone)) = (core.sight.watched.len(), core.graph.len());
+        let news = watches.look(&core.sight, now);
         drop(core);
+        for news in news {
+            news.tell();
+        }
         if sees_all {
             synced = true;
             let seconds = now.saturating_duration_since(begun).as_secs();

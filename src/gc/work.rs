@@ -362,6 +362,28 @@ impl Work {
             Self::Finish { .. } => "finish",
         }
     }
+
+    /// Why it is done, for people.
+    pub fn why(&self) -> &'static str {
+        match self {
+            Self::Ask(_) => "nobody knows whether it is there",
+            Self::Release { .. } => "owners that it names are gone, or go; others are there, or it is left behind",
+            Self::Delete { because, .. } if because.is_empty() => "none of its owners is there",
+            Self::Delete { .. } => "an owner waits for its end",
+            Self::Finish {
+                finalizer: "orphan", ..
+            } => "no dependent names it any more",
+            Self::Finish { .. } => "no dependent that blocks its end is left",
+        }
+    }
+
+    /// How its own dependents fare, if it is to be deleted.
+    pub fn policy(&self) -> Option<Policy> {
+        match self {
+            Self::Delete { policy, .. } => Some(*policy),
+            Self::Ask(_) | Self::Release { .. } | Self::Finish { .. } => None,
+        }
+    }
 }
 
 // === impl Policy ===

@@ -48,16 +48,8 @@ fn turn(turn: &View, now: Timestamp) -> String {
     };
     // Writing to a String cannot fail.
     let _ = writeln!(out, "collector  {stands} ({}, --gc {mode}{dry_run})", turn.identity);
-    if let Some(LeaseView { holder, is_own, since }) = &turn.lease {
-        let whose = match holder {
-            None => "nobody's".to_owned(),
-            Some(_) if *is_own => "this agent's".to_owned(),
-            Some(holder) => format!("{holder}'s"),
-        };
-        let since = since.map_or_else(String::new, |since| {
-            format!(", since {} ago by its clock", ago(since, now))
-        });
-        let _ = writeln!(out, "Lease      {whose}{since}");
+    if let Some(lease) = &turn.lease {
+        let _ = writeln!(out, "Lease      {}", whose(turn, lease, now));
     }
     if let Some(error) = &turn.lease_error {
         let _ = writeln!(out, "           {error}");
@@ -109,7 +101,184 @@ fn turn(turn: &View, now: Timestamp) -> String {
     out
 }
 
+/// What was seen last is told as such where it may be otherwise by now.
+fn whose(turn: &View, lease: &LeaseView, now: Timestamp) -> String {
+    let LeaseView {
+        holder,
+        is_own,
+        seen,
+        stands_by,
+        since,
+    } = lease;
+    let is_known = turn.holds_lease || (turn.lease_error.is_none() && !is_own);
+    let whose = match holder {
+        None => "nobody's".to_owned(),
+        Some(_) if *is_own => "this agent's".to_owned(),
+        Some(holder) => format!("{holder}'s"),
+    };
+    if !is_known {
+        let seen = seen.map_or_else(String::new, |seen| format!(", {} ago", ago(seen, now)));
+        return format!("unknown whose it is now; {whose} when it was last seen{seen}");
+    }
+    let since = since.map_or_else(String::new, |since| {
+        format!(", since {} ago by its clock", ago(since, now))
+    });
+    let yields = if *stands_by {
+        "; its holder stands by, and leaves it to an agent with --gc always"
+    } else {
+        ""
+    };
+    format!("{whose}{since}{yields}")
+}
+
 fn ago(since: Timestamp, now: Timestamp) -> String {
     let seconds = u64::try_from(now.as_second() - since.as_second()).unwrap_or(0);
     humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{
+        api::ApiError,
+        cli::UnsyncedFlag,
+        gc::{
+            core::Core,
+            graph::{Observed, Reference},
+            kinds::{Resource, Scope},
+            picture::Picture,
+            sight::Watched,
+            why::Why,
+        },
+    };
+
+    fn view(is_own: bool, holds_lease: bool, error: bool) -> View {
+        let now = Timestamp::UNIX_EPOCH;
+        View {
+            identity: "one".to_owned(),
+            mode: GcFlag::Always,
+            dry_run: false,
+            works_since: None,
+            stands_by: None,
+            lease: Some(LeaseView {
+                holder: Some(if is_own { "one" } else { "other" }.to_owned()),
+                is_own,
+                seen: Some(now),
+                stands_by: false,
+                since: Some(now),
+            }),
+            holds_lease,
+            lease_error: error.then(|| "GET /leases: connection refused".to_owned()),
+            controller_manager: None,
+            canary: None,
+        }
+    }
+
+    #[test]
+    fn whose_the_lease_is_is_told_only_as_long_as_it_is_known() {
+        let now = Timestamp::from_second(40).unwrap();
+        let said = |view: View| turn(&view, now).lines().nth(1).unwrap().to_owned();
+        let known = |whose: &str| format!("Lease      {whose}, since 40s ago by its clock");
+        let unknown =
+            |whose: &str| format!("Lease      unknown whose it is now; {whose} when it was last seen, 40s ago");
+        for (view, expected) in [
+            (view(true, true, false), known("this agent's")),
+            // Nobody takes it before this agent has stopped by itself.
+            (view(true, true, true), known("this agent's")),
+            (view(true, false, true), unknown("this agent's")),
+            (view(false, false, false), known("other's")),
+            (view(false, false, true), unknown("other's")),
+        ] {
+            assert_eq!(said(view), expected);
+        }
+    }
+
+    /// Names of all fields in it.
+    fn fields(value: &Value, all: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    all.insert(name.clone());
+                    fields(value, all);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| fields(item, all)),
+            _ => {}
+        }
+    }
+
+    /// Of everything that is told, one.
+    fn one_of_each() -> (Core, Value) {
+        let mut core = Core::new(UnsyncedFlag::Hold);
+        let now = Instant::now();
+        let owner = |kind: &str, uid: &str| Reference {
+            api_version: "v1".to_owned(),
+            kind: kind.to_owned(),
+            name: uid.to_owned(),
+            uid: uid.to_owned(),
+            blocking: true,
+        };
+        let object = |uid: &str, owners: Vec<Reference>| Observed {
+            uid: uid.to_owned(),
+            name: uid.to_owned(),
+            deleting: true,
+            foreground: true,
+            owners,
+            ..Observed::default()
+        };
+        let pods = core.graph.kinds.id("", "Pod").unwrap();
+        core.graph.observe(pods, &object("a", vec![owner("Nowhere", "x")]));
+        core.graph.observe(pods, &object("b", vec![owner("Pod", "a")]));
+        core.note();
+        let watched = Watched {
+            group: String::new(),
+            resource: Resource {
+                version: "v1".to_owned(),
+                plural: "pods".to_owned(),
+                scope: Scope::Namespaced,
+            },
+            begun: now,
+            synced: true,
+            progress: 1,
+            told: None,
+            trouble: None,
+        };
+        core.sight.watched.insert(pods, watched);
+        let error = ApiError::refused("DELETE", "/x", 403, None, b"no");
+        core.refusals.note("delete", "pods".to_owned(), &error, now);
+        let mut turn = view(true, true, true);
+        turn.controller_manager = Some(ManagerView::default());
+        turn.canary = Some(CanaryView::default());
+        let report = GcReport {
+            synced: true,
+            turn,
+            work: Some(WorkReport::of(&core, now)),
+        };
+        let value = serde_json::to_value(report).unwrap();
+        for list in ["refused", "kinds", "oldest", "deletions", "kept"] {
+            assert_ne!(value["work"][list], Value::Array(Vec::new()), "{list}");
+        }
+        (core, value)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_that_is_told_in_json_is_documented() {
+        let docs = include_str!("../../docs/garbage-collector.md");
+        let (core, status) = one_of_each();
+        let picture = serde_json::to_value(Picture::around(&core.graph, "a")).unwrap();
+        let name = "b".parse().unwrap();
+        let why = serde_json::to_value(Why::asked(&core, &name, Instant::now()).unwrap()).unwrap();
+        let mut all = BTreeSet::new();
+        for value in [&status, &picture, &why] {
+            fields(value, &mut all);
+        }
+        assert!(all.contains("holdsUp") && all.contains("says"), "{all:?}");
+        all.retain(|name| !docs.contains(&format!("`{name}`")));
+        assert_eq!(all, BTreeSet::new());
+    }
 }

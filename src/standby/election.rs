@@ -17,7 +17,7 @@ use super::{
     requests::{Exact, Leases},
     view::Notes,
 };
-use crate::api::ApiError;
+use crate::{api::ApiError, cli::GcFlag};
 
 /// How often those look who only wait: there may be one on every node.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -29,6 +29,7 @@ const GIVE_BACK: Duration = Duration::from_secs(5);
 pub(super) struct Election<'a> {
     leases: Leases<'a>,
     identity: &'a str,
+    always: bool,
     ground: &'a watch::Sender<Ground>,
     notes: &'a Notes,
     seen: Option<Seen>,
@@ -42,10 +43,17 @@ pub(super) struct Election<'a> {
 // === impl Election ===
 
 impl<'a> Election<'a> {
-    pub fn new(leases: Leases<'a>, identity: &'a str, ground: &'a watch::Sender<Ground>, notes: &'a Notes) -> Self {
+    pub fn new(
+        leases: Leases<'a>,
+        identity: &'a str,
+        mode: GcFlag,
+        ground: &'a watch::Sender<Ground>,
+        notes: &'a Notes,
+    ) -> Self {
         Self {
             leases,
             identity,
+            always: mode == GcFlag::Always,
             ground,
             notes,
             seen: None,
@@ -127,6 +135,7 @@ impl<'a> Election<'a> {
                 identity: self.identity,
                 holds: self.holds(),
                 doubted: self.doubted,
+                always: self.always,
             };
             match next(seen, candidate, Instant::now()) {
                 Next::Wait(left) => {
@@ -165,7 +174,8 @@ impl<'a> Election<'a> {
 
     async fn write(&mut self) -> Result<(), ApiError> {
         let Some(seen) = &self.seen else { return Ok(()) };
-        let record = Record::of(self.identity, &seen.sight, Timestamp::now());
+        let stands_by = self.stands_by();
+        let record = Record::of(self.identity, &seen.sight, Timestamp::now()).standing_by(stands_by);
         // Whatever becomes of it, it replaces only what was seen: if the Lease bears this name afterwards, rightly so.
         self.doubted = false;
         let sent = Instant::now();
@@ -180,12 +190,27 @@ impl<'a> Election<'a> {
         let now = Instant::now();
         let sight = Sight::Present(stored);
         self.notes.lease_seen(&sight, self.identity);
-        self.seen = Some(Seen { sight, since: now });
+        self.seen = Some(Seen {
+            sight,
+            since: now,
+            yields: false,
+        });
         self.own = true;
         self.ground.send_modify(|ground| {
+            ground.firm = !stands_by;
             ground.lease = Ok(extended(&ground.lease, Some(sent + DEADLINE), now));
         });
         Ok(())
+    }
+
+    /// Whether the Lease is to say that its holder stands by. From here on this agent does not work then, whatever becomes
+    /// of what is written: somebody who always works may take the Lease at once.
+    fn stands_by(&self) -> bool {
+        let stands_by = self.ground.borrow().stands_by(Instant::now());
+        if stands_by {
+            self.ground.send_if_modified(|ground| std::mem::take(&mut ground.firm));
+        }
+        stands_by
     }
 
     fn holds(&self) -> bool {

@@ -2,6 +2,8 @@
 
 use tokio::time::Instant;
 
+use super::lease::{DEADLINE, DURATION};
+
 /// A yes that ends by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Leave {
@@ -15,8 +17,12 @@ pub(super) struct Leave {
 pub(super) struct Ground {
     /// The Lease is this agent's.
     pub lease: Result<Leave, String>,
+    /// The Lease does not say that its holder stands by: for certain, and so nobody may take it at once.
+    pub firm: bool,
     /// No other collector works.
     pub alone: Result<Leave, String>,
+    /// When that was last so, if it is not.
+    pub rests: Instant,
 }
 
 // === impl Leave ===
@@ -40,6 +46,11 @@ impl Ground {
         if !lease.holds(now) {
             return Err("its Lease could not be renewed in time");
         }
+        if !self.firm {
+            // Why it stands by, if it still does.
+            self.alone.as_ref().map_err(String::as_str)?;
+            return Err("its Lease says yet that it stands by");
+        }
         let alone = self.alone.as_ref().map_err(String::as_str)?;
         if !alone.holds(now) {
             return Err("what was known of other collectors is too old");
@@ -48,6 +59,25 @@ impl Ground {
             since: lease.since.max(alone.since),
             until: [lease.until, alone.until].into_iter().flatten().min(),
         })
+    }
+
+    /// What is known of other collectors now.
+    pub fn set_alone(&mut self, alone: Result<Leave, String>, now: Instant) {
+        if let Ok(before) = &self.alone {
+            self.rests = before.until.map_or(now, |until| until.min(now));
+        }
+        self.alone = alone;
+    }
+
+    /// Whether the Lease is to say that its holder stands by. Not before what was sent in a turn has had the time to
+    /// arrive that it has after any other turn, too.
+    pub fn stands_by(&self, now: Instant) -> bool {
+        let since = match &self.alone {
+            Ok(leave) if leave.holds(now) => return false,
+            Ok(leave) => leave.until.unwrap_or(now),
+            Err(_) => self.rests,
+        };
+        !self.firm || now >= since + (DURATION - DEADLINE)
     }
 }
 
@@ -98,10 +128,49 @@ mod tests {
             (no("another's"), no("not asked"), 7, Err("another's")),
             (leave(1, 10), no("not asked"), 7, Err("not asked")),
         ] {
-            let ground = Ground { lease, alone };
+            let ground = Ground {
+                lease,
+                firm: true,
+                alone,
+                rests: start,
+            };
             let judged = ground.judge(at(now)).map(|leave| (leave.since, leave.until));
             assert_eq!(judged, expected, "{ground:?} at {now}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn its_lease_says_that_it_stands_by_only_when_what_it_sent_has_arrived_and_it_works_only_when_it_says_so_no_more()
+     {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let leave = |until| {
+            Ok(Leave {
+                since: start,
+                until: Some(at(until)),
+            })
+        };
+        let mut ground = Ground {
+            lease: leave(900),
+            firm: false,
+            alone: Err("not asked".to_owned()),
+            rests: start,
+        };
+        assert!(ground.stands_by(start));
+        ground.set_alone(leave(20), at(1));
+        assert!(!ground.stands_by(at(1)) && ground.judge(at(1)).is_err());
+        ground.firm = true;
+        assert!(
+            !ground.stands_by(at(24)) && ground.stands_by(at(25)),
+            "by the clock alone"
+        );
+        assert!(ground.judge(at(1)).is_ok());
+        ground.set_alone(Err("another works".to_owned()), at(10));
+        assert!(!ground.stands_by(at(14)) && ground.stands_by(at(15)));
+        ground.set_alone(Err("another works".to_owned()), at(14));
+        assert!(ground.stands_by(at(15)));
+        ground.firm = false;
+        assert_eq!(ground.judge(at(15)), Err("another works"));
     }
 
     #[tokio::test(start_paused = true)]

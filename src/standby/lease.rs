@@ -12,6 +12,8 @@ pub const NAME: &str = "pod-teardown-gc";
 pub const DURATION: Duration = Duration::from_secs(15);
 /// How often the holder renews it.
 pub const RENEW_EVERY: Duration = Duration::from_secs(2);
+/// By it a holder says that it stands by. It bears the holder's name: whoever does not know it writes it back as it was.
+const STANDS_BY: &str = "pod-teardown/stands-by";
 /// The holder stops by itself when it was not renewed for so long: what it has sent by then has [`DURATION`] to arrive.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -28,6 +30,8 @@ pub struct Record {
     pub renewed: String,
     /// How often it went over to somebody else.
     pub transitions: i64,
+    /// The holder says that its collector stands by, and that it does not work before it has said otherwise.
+    pub stands_by: bool,
     /// All else that is written back as it was, with the resourceVersion.
     metadata: Value,
 }
@@ -48,6 +52,8 @@ pub struct Seen {
     pub sight: Sight,
     /// When it was first seen like that.
     pub since: Instant,
+    /// Its holder said that it stands by, and again at a later look: it lives, and this is no state of old.
+    pub yields: bool,
 }
 
 /// Who asks.
@@ -60,6 +66,8 @@ pub struct Candidate<'a> {
     /// Somebody else held the Lease after this one's last write. If it bears this one's name again all the same, the
     /// store was set back, and the other may not know yet.
     pub doubted: bool,
+    /// It works whatever other collectors do, and so goes before one that stands by for them.
+    pub always: bool,
 }
 
 /// What to do.
@@ -83,6 +91,8 @@ impl Record {
         // The server keeps them; they are many.
         metadata.as_object_mut()?.remove("managedFields");
         let spec = &lease["spec"];
+        let stands_by = &lease["metadata"]["annotations"][STANDS_BY];
+        let stands_by = stands_by.is_string() && *stands_by == spec["holderIdentity"];
         let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
         Some(Self {
             holder: text("holderIdentity"),
@@ -92,6 +102,7 @@ impl Record {
             acquired: text("acquireTime"),
             renewed: text("renewTime"),
             transitions: spec["leaseTransitions"].as_i64().unwrap_or(0),
+            stands_by,
             metadata,
         })
     }
@@ -106,6 +117,7 @@ impl Record {
                 acquired: now.clone(),
                 renewed: now,
                 transitions: 0,
+                stands_by: false,
                 metadata: json!({ "name": NAME }),
             },
             Sight::Present(before) => {
@@ -120,10 +132,16 @@ impl Record {
                     },
                     renewed: now,
                     transitions: before.transitions.saturating_add(goes_over.into()),
+                    stands_by: false,
                     metadata: before.metadata.clone(),
                 }
             }
         }
+    }
+
+    /// The same of a holder that stands by, if it does.
+    pub fn standing_by(self, stands_by: bool) -> Self {
+        Self { stands_by, ..self }
     }
 
     /// The same, given back, so that the next one need not wait.
@@ -131,6 +149,7 @@ impl Record {
         Self {
             holder: String::new(),
             duration: Duration::from_secs(1),
+            stands_by: false,
             ..self
         }
     }
@@ -146,10 +165,16 @@ impl Record {
         if !self.acquired.is_empty() {
             spec["acquireTime"] = self.acquired.as_str().into();
         }
+        let mut metadata = self.metadata.clone();
+        if self.stands_by {
+            metadata["annotations"][STANDS_BY] = self.holder.as_str().into();
+        } else if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
+            annotations.remove(STANDS_BY);
+        }
         json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": self.metadata,
+            "metadata": metadata,
             "spec": spec,
         })
     }
@@ -167,10 +192,23 @@ impl Record {
 impl Seen {
     /// What is seen now, after `before`. A record that bears the same resourceVersion was not changed in between either.
     pub fn after(before: Option<Self>, sight: Sight, now: Instant) -> Self {
-        let since = before
-            .filter(|before| before.sight == sight)
-            .map_or(now, |before| before.since);
-        Self { sight, since }
+        match before {
+            Some(before) if before.sight == sight => before,
+            before => Self {
+                yields: before.is_some_and(|before| before.sight.stands_by() && sight.stands_by()),
+                sight,
+                since: now,
+            },
+        }
+    }
+}
+
+// === impl Sight ===
+
+impl Sight {
+    /// Its holder says that it stands by.
+    pub fn stands_by(&self) -> bool {
+        matches!(self, Self::Present(record) if record.stands_by)
     }
 }
 
@@ -186,6 +224,7 @@ pub fn next(seen: &Seen, candidate: Candidate<'_>, now: Instant) -> Next {
         Sight::Absent => after(DURATION),
         Sight::Present(record) if record.holder.is_empty() => Next::Take,
         Sight::Present(record) if record.holder == candidate.identity && !candidate.doubted => Next::Renew,
+        Sight::Present(_) if seen.yields && candidate.always => Next::Take,
         Sight::Present(record) => after(record.duration),
     }
 }
@@ -198,6 +237,7 @@ mod tests {
         identity: "me",
         holds: false,
         doubted: false,
+        always: false,
     };
 
     fn secs(seconds: u64) -> Duration {
@@ -235,7 +275,11 @@ mod tests {
             (Sight::Absent, 15, ME, Next::Take),
             (Sight::Absent, 0, holds, Next::Take),
         ] {
-            let seen = Seen { sight, since: start };
+            let seen = Seen {
+                sight,
+                since: start,
+                yields: false,
+            };
             assert_eq!(
                 next(&seen, candidate, start + secs(unchanged)),
                 expected,
@@ -254,6 +298,46 @@ mod tests {
             let seen = Seen::after(Some(seen.clone()), changed, start + secs(9));
             assert_eq!(seen.since, start + secs(9));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_that_stands_by_yields_to_one_that_always_works_once_it_was_seen_to_live() {
+        let now = Instant::now();
+        let always = Candidate { always: true, ..ME };
+        let idle = |holder: &str, says: &str, version: &str| {
+            let metadata = json!({ "resourceVersion": version, "annotations": { STANDS_BY: says } });
+            let lease = json!({ "metadata": metadata, "spec": { "holderIdentity": holder } });
+            Sight::Present(Record::read(&lease).unwrap())
+        };
+        let seen =
+            |first: &Sight, then: &Sight| Seen::after(Some(Seen::after(None, first.clone(), now)), then.clone(), now);
+        let waits = Next::Wait(DURATION);
+        let (one, two) = (idle("other", "other", "1"), idle("other", "other", "2"));
+        assert_eq!(next(&seen(&one, &two), always, now), Next::Take);
+        assert_eq!(next(&seen(&one, &two), ME, now), waits);
+        // It may be a state of old that was put back.
+        assert_eq!(next(&seen(&one, &one), always, now), waits);
+        assert_eq!(next(&seen(&one, &record("other", 15, "2")), always, now), waits);
+        // Left behind by one before, and written back by somebody who does not know it.
+        let left = (idle("other", "before", "1"), idle("other", "before", "2"));
+        assert_eq!(next(&seen(&left.0, &left.1), always, now), waits);
+    }
+
+    #[test]
+    fn that_it_stands_by_is_said_and_taken_back_beside_what_others_say() {
+        let metadata = json!({ "resourceVersion": "1", "annotations": { "team": "a" } });
+        let lease = json!({ "metadata": metadata, "spec": { "holderIdentity": "me" } });
+        let record = Record::read(&lease).unwrap();
+        let says = record.standing_by(true);
+        let object = says.object();
+        assert_eq!(
+            object["metadata"]["annotations"],
+            json!({ "team": "a", STANDS_BY: "me" })
+        );
+        let read = Record::read(&object).unwrap();
+        assert!(read.stands_by);
+        let works = Record::of("me", &Sight::Present(read), Timestamp::now()).object();
+        assert_eq!(works["metadata"]["annotations"], json!({ "team": "a" }));
     }
 
     #[test]

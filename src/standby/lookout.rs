@@ -93,10 +93,11 @@ impl<'a> Lookout<'a> {
         let now = Instant::now();
         let opinion = opinion(&self.facts, now);
         self.ground.send_modify(|ground| {
-            ground.alone = match opinion.free {
+            let alone = match opinion.free {
                 Ok(until) => Ok(extended(&ground.alone, Some(until), now)),
                 Err(why) => Err(why.text().to_owned()),
             };
+            ground.set_alone(alone, now);
         });
         if opinion.free.is_ok() {
             self.notes.canary(|view| view.survived = Some(Timestamp::now()));

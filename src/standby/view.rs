@@ -24,6 +24,9 @@ pub struct View {
     pub stands_by: Option<String>,
     /// The Lease of the agents' collectors.
     pub lease: Option<LeaseView>,
+    /// It is this agent's at this moment, for certain.
+    #[serde(default)]
+    pub holds_lease: bool,
     /// Why the last request about it failed, if it did.
     pub lease_error: Option<String>,
     /// kube-controller-manager, asked only by the agent that holds the Lease, with `--gc auto`.
@@ -38,8 +41,14 @@ pub struct View {
 pub struct LeaseView {
     /// Who holds it; nothing if nobody does.
     pub holder: Option<String>,
-    /// It is this agent.
+    /// It was this agent.
     pub is_own: bool,
+    /// When it was last seen, or written.
+    #[serde(default)]
+    pub seen: Option<Timestamp>,
+    /// The holder stands by: an agent with `--gc always` takes it over.
+    #[serde(default)]
+    pub stands_by: bool,
     /// Since when, by the holder's clock.
     pub since: Option<Timestamp>,
 }
@@ -104,11 +113,16 @@ impl Notes {
             Sight::Present(record) => LeaseView {
                 holder: named(&record.holder),
                 is_own: record.holder == identity,
+                stands_by: record.stands_by,
                 since: record.acquired.parse().ok(),
+                seen: None,
             },
         };
         let mut noted = self.noted();
-        noted.lease = Some(view);
+        noted.lease = Some(LeaseView {
+            seen: Some(Timestamp::now()),
+            ..view
+        });
         noted.lease_error = None;
     }
 

@@ -171,3 +171,38 @@ async fn an_address_for_metrics_that_is_taken_is_a_mistake_and_check_tells_of_it
     let told = flags.with("metrics-addr", "192.0.2.1:9464").tell("check");
     assert_eq!(told.code, Some(78), "{told:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_tells_what_it_would_delete_and_why_and_deletes_nothing() {
+    let api = MemApiServer::start(Config::default()).await.unwrap();
+    let admin = api.admin().unwrap();
+    let owner = map(&admin, "owner", &[], None).await;
+    map(&admin, "child", &[], Some(&owner)).await;
+    admin
+        .delete(&format!("{MAPS}/owner"), None)
+        .await
+        .unwrap()
+        .ok()
+        .unwrap();
+    let (flags, addr) = collecting(&api);
+    let mut agent = Agent::start(flags.by_variable("POD_TEARDOWN_DRY_RUN", "true"));
+    agent.says("Dry run: not done").await;
+    let log = agent.log();
+    let line = log.lines().find(|line| line.contains("Dry run: not done")).unwrap();
+    for words in [
+        "delete",
+        "configmaps",
+        "default/child",
+        "Background",
+        "none of its owners is there",
+    ] {
+        assert!(line.contains(words), "{words} is not in {line}");
+    }
+    assert!(!line.contains("\\\""), "quoted twice: {line}");
+    let answer = http(&addr, "GET /metrics");
+    assert!(answer.contains("pod_teardown_gc_works 0"), "{answer}");
+    assert!(answer.contains("pod_teardown_gc_dry_run 1"), "{answer}");
+    assert_eq!(agent.terminate().await, Some(0));
+    let child = admin.get(&format!("{MAPS}/child")).await.unwrap();
+    assert_eq!(child.code(), 200);
+}

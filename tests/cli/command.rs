@@ -120,6 +120,12 @@ impl Flags {
         self
     }
 
+    /// An environment variable.
+    pub fn by_variable(mut self, variable: &'static str, value: &str) -> Self {
+        self.env.insert(variable, value.to_owned());
+        self
+    }
+
     /// The command that these flags make with a verb.
     pub fn command(&self, verb: &str) -> Command {
         let mut command = command();

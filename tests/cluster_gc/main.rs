@@ -13,6 +13,7 @@ mod house;
 mod rules;
 mod runner;
 mod scene;
+mod tenants;
 mod turns;
 mod unlisted;
 
@@ -62,6 +63,9 @@ claims! {
     ],
     Own unlisted: [
         a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_and_is_named,
+    ],
+    Shared tenants: [
+        an_owner_whose_name_leads_to_a_tenants_server_costs_no_object_of_another_namespace,
     ],
     Shared definitions: [
         a_dependent_that_names_a_version_no_longer_served_stays_while_its_owner_lives,

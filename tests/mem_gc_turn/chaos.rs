@@ -1,5 +1,6 @@
 //! Everything at any time: what a failure prints as its seed repeats it.
 
+use jiff::Span;
 use pod_teardown::cli::GcFlag;
 use testbed::{
     apiserver::faults::{Action, Fault},
@@ -63,5 +64,38 @@ async fn whatever_happens_no_two_work_at_one_time_and_one_does_in_the_end() {
         }
         within(secs(120), || agents.iter().any(Agent::works)).await;
         held(&mut watcher);
+    }
+}
+
+/// Some stand by for kube-controller-manager, which comes and goes, and leave the Lease to others that do not.
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_two_work_at_one_time_where_some_yield_to_others() {
+    for seed in 0..16 {
+        let mut dice = dice(seed);
+        let cluster = Cluster::new().await;
+        let mut agents = Vec::new();
+        for number in 0..5 {
+            let mode = if number < 3 { GcFlag::Auto } else { GcFlag::Always };
+            agents.push(cluster.agent(&format!("agent-{seed}-{number}"), mode).await);
+        }
+        let mut watcher = never_two(&agents.iter().collect::<Vec<_>>());
+        let (mut automatic, mut always) = (0, 0);
+        for _ in 0..60 {
+            sleep(dice.millis(25_000)).await;
+            if dice.one_in(8) {
+                // A fault may meet it.
+                cluster
+                    .renewed("kube-controller-manager", "master", Span::new())
+                    .await
+                    .ok();
+            }
+            if dice.one_in(3) {
+                something_happens(&cluster, &mut agents[1..], &mut dice).await;
+            }
+            automatic += usize::from(agents[..3].iter().any(Agent::works));
+            always += usize::from(agents[3..].iter().any(Agent::works));
+        }
+        held(&mut watcher);
+        println!("{automatic} and {always} of 60 times one of them worked");
     }
 }

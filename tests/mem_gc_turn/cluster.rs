@@ -177,17 +177,22 @@ impl Cluster {
 
     /// Writes a Lease as its holder does, by a clock that is off.
     pub async fn renew(&self, name: &str, holder: &str, off: jiff::Span) {
+        self.renewed(name, holder, off).await.unwrap();
+    }
+
+    /// The same, where it may fail.
+    pub async fn renewed(&self, name: &str, holder: &str, off: jiff::Span) -> anyhow::Result<()> {
         let now = jiff::Timestamp::now().checked_add(off).unwrap();
         let now = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
-        let before = self.lease(name).await;
+        let before = self.admin.get(&format!("{LEASES}/{name}")).await?.body;
         let mut metadata = json!({ "name": name });
         if before["kind"] == "Lease" {
             metadata["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
         }
         let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": now });
         let lease = json!({ "metadata": metadata, "spec": spec });
-        let answer = self.admin.update(&format!("{LEASES}/{name}"), &lease).await.unwrap();
-        answer.ok().unwrap();
+        self.admin.update(&format!("{LEASES}/{name}"), &lease).await?.ok()?;
+        Ok(())
     }
 
     pub async fn canaries(&self) -> Vec<Value> {

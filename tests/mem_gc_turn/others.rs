@@ -197,3 +197,46 @@ async fn always_needs_the_lease_and_asks_nobody_else() {
     let view = one.turns.view();
     assert!(view.controller_manager.is_none() && view.lease.unwrap().is_own);
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_stands_by_for_another_collector_leaves_the_lease_to_one_that_always_works() {
+    for seed in 0..4 {
+        let mut dice = dice(seed);
+        let cluster = Cluster::new().await;
+        let one = cluster.agent("one", GcFlag::Auto).await;
+        sleep(secs(20)).await;
+        let waits = cluster.agent("waits", GcFlag::Auto).await;
+        for _ in 0..20 {
+            cluster.renew(MANAGER, "master", Span::new()).await;
+            sleep(secs(2)).await;
+        }
+        let view = one.turns.view().lease.unwrap();
+        assert!(view.is_own && view.stands_by);
+        assert!(
+            waits.turns.view().lease.unwrap().stands_by,
+            "one that waits is told, too"
+        );
+        sleep(dice.millis(5_000)).await;
+        let always = cluster.agent("always", GcFlag::Always).await;
+        let mut watcher = never_two(&[&one, &waits, &always]);
+        within(secs(8), || always.works()).await;
+        // The manager rests, and all the same they are in no doubt whose turn it is.
+        sleep(secs(200)).await;
+        assert!(always.works());
+        assert_eq!(one.why(), "always holds the Lease kube-system/pod-teardown-gc");
+        let lease = cluster.lease("pod-teardown-gc").await;
+        assert_eq!(lease["spec"]["leaseTransitions"], 1);
+        held(&mut watcher);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_works_keeps_the_lease_from_one_that_always_works() {
+    let cluster = Cluster::new().await;
+    let one = cluster.working("one", GcFlag::Auto, 60).await;
+    let always = cluster.agent("always", GcFlag::Always).await;
+    let first = one.turns.watch().borrow().clone();
+    sleep(secs(200)).await;
+    assert_eq!(*one.turns.watch().borrow(), first);
+    assert!(!always.works() && !always.turns.view().lease.unwrap().stands_by);
+}

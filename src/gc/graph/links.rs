@@ -1,7 +1,7 @@
 //! Nodes and the references between them, in two slabs. Linking, unlinking and going on to the next dependent take the same
 //! time however large they are.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 use super::{Coordinates, SpaceId, State, uids::Uids};
 use crate::gc::{kinds::KindId, uid::Uid};
@@ -125,9 +125,19 @@ impl Links {
 
     /// All nodes, in an order that is the same each time.
     pub fn all(&self) -> impl Iterator<Item = NodeId> {
-        let lives = |(_, node): &(usize, &Node)| !node.state.has(State::FREE);
-        let nodes = self.nodes.iter().enumerate().filter(lives);
-        nodes.map(|(place, _)| NodeId(number(place)))
+        self.at(0..self.places())
+    }
+
+    /// Those at these places.
+    pub fn at(&self, places: Range<usize>) -> impl Iterator<Item = NodeId> {
+        let last = places.end.min(self.nodes.len());
+        let lives = |&place: &usize| !self.nodes[place].state.has(State::FREE);
+        (places.start..last).filter(lives).map(|place| NodeId(number(place)))
+    }
+
+    /// How many places there are.
+    pub fn places(&self) -> usize {
+        self.nodes.len()
     }
 
     /// All nodes with this UID, at whatever coordinates, in an order that is the same each time.

@@ -157,7 +157,7 @@ impl Pictured {
             Presence::InQuestion => Some("in question: the last list lacks it"),
         });
         words.extend(self.deleting.then_some("being deleted"));
-        words.extend(self.finalizers.iter().map(String::as_str));
+        words.extend(self.gc_finalizers.iter().map(String::as_str));
         (!words.is_empty()).then(|| words.join(", "))
     }
 
@@ -181,7 +181,7 @@ impl Pictured {
                 some => format!("{text}, {} blocking", number(some)),
             },
             blocking,
-            holds_up: blocking && self.deleting && self.finalizers.iter().any(|name| name == "foregroundDeletion"),
+            holds_up: blocking && self.deleting && self.gc_finalizers.iter().any(|name| name == "foregroundDeletion"),
         })
     }
 }

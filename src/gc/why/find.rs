@@ -1,15 +1,19 @@
 //! The object that a name means.
 
+use std::cmp::Reverse;
+
 use crate::{
     gc::{
         graph::{Graph, NodeId, State},
-        names::{clipped, kind, kind_of, visible},
+        names::{clipped, dotted, kind, kind_of, visible},
     },
     object_name::ObjectName,
 };
 
 /// As many are named where a name fits several.
 const NAMED: usize = 5;
+/// Names that have so many letters in common at their beginning may be mistaken for each other.
+const ALIKE: usize = 3;
 
 /// The one that it names; what to do if there is none, or more than one.
 pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
@@ -44,9 +48,7 @@ fn fits(name: &ObjectName, graph: &Graph, id: NodeId) -> bool {
         return false;
     }
     let kinds = &graph.kinds;
-    let plural = kinds.resource(node.kind).map(|resource| &*resource.plural);
-    let is_kind = kinds.kind(node.kind).eq_ignore_ascii_case(kind) || plural == Some(&kind.to_ascii_lowercase());
-    is_kind
+    kinds.is_called(node.kind, kind)
         && group.as_deref().is_none_or(|group| group == kinds.group(node.kind))
         && namespace
             .as_deref()
@@ -67,12 +69,54 @@ fn nothing(name: &ObjectName, graph: &Graph) -> String {
                 clipped(uid)
             ),
         },
+        ObjectName::Place { kind, group, .. } if !is_kind(graph, kind, group.as_deref()) => {
+            let word = match group {
+                Some(group) => dotted(kind, group),
+                None => kind.clone(),
+            };
+            format!(
+                "no kind is called {} here: neither is one served, nor does an owner reference name one{}",
+                visible(&clipped(&word)),
+                alike(graph, kind)
+            )
+        }
         ObjectName::Place { .. } => format!(
             "the collector knows {} neither as an owner nor as a dependent, and does not see it being deleted; of \
                  what is none of these it keeps no names. If it is there, nothing of the collector's holds it: see its \
                  finalizers with kubectl, or ask with its UID",
             visible(&clipped(&name.to_string()))
         ),
+    }
+}
+
+fn is_kind(graph: &Graph, word: &str, group: Option<&str>) -> bool {
+    let kinds = &graph.kinds;
+    let mut all = kinds.all();
+    all.any(|id| kinds.is_called(id, word) && group.is_none_or(|group| group == kinds.group(id)))
+}
+
+/// Kinds that somebody may have meant: such as are called so in another group, or begin alike.
+fn alike(graph: &Graph, word: &str) -> String {
+    let kinds = &graph.kinds;
+    let word = word.to_ascii_lowercase();
+    let likeness = |name: &str| {
+        let pairs = name.bytes().zip(word.bytes());
+        pairs.take_while(|(one, other)| one.eq_ignore_ascii_case(other)).count()
+    };
+    let served = kinds.served().map(|(id, resource)| {
+        let like = if kinds.is_called(id, &word) {
+            usize::MAX
+        } else {
+            likeness(&resource.plural)
+        };
+        (Reverse(like), dotted(&resource.plural, kinds.group(id)))
+    });
+    let mut like: Vec<_> = served.filter(|(Reverse(like), _)| *like >= ALIKE).collect();
+    like.sort();
+    let like: Vec<String> = like.into_iter().take(NAMED).map(|(_, name)| name).collect();
+    match like.as_slice() {
+        [] => String::new(),
+        like => format!("; there are {}", like.join(", ")),
     }
 }
 

@@ -57,6 +57,8 @@ impl World {
                     scope: Scope::Namespaced,
                 };
                 core.graph.kinds.set_resource(id, Some(resource));
+                let short = plural.chars().take(6).collect();
+                core.graph.kinds.set_short_names(id, &[short]);
             }
         });
         Self { shared, version: 0 }
@@ -144,7 +146,7 @@ fn an_object_is_found_by_uid_kind_or_plural_and_what_fits_several_is_asked_for_b
     }
     for (name, words) in [
         ("Pod/shop/other", "neither as an owner nor as a dependent"),
-        ("Deployment.batch/shop/web", "neither as an owner"),
+        ("Deployment.batch/shop/web", "no kind is called Deployment.batch"),
         ("11111111-1111-4111-8111-111111111111", "no object with UID"),
     ] {
         let said = world.ask(name).unwrap_err();
@@ -279,4 +281,29 @@ fn of_a_million_dependents_only_some_are_looked_at() {
         end.contains("More objects than were looked at") && text.lines().count() < 20,
         "{text}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_may_have_its_short_name_and_one_that_is_unknown_is_told_with_those_that_begin_alike() {
+    let mut world = World::new();
+    world.is("Deployment", "web", "foreground", Vec::new());
+    for name in [
+        "deploy/web",
+        "DEPLOY.apps/shop/web",
+        "deployments/web",
+        "Deployment/shop/web",
+    ] {
+        assert!(world.ask(name).is_ok(), "{name}");
+    }
+    let asked = |name: &str| world.ask(name).unwrap_err();
+    let unknown = asked("replicaste/web");
+    assert!(unknown.starts_with("no kind is called replicaste here"), "{unknown}");
+    assert!(unknown.ends_with("; there are replicasets.apps"), "{unknown}");
+    let elsewhere = asked("deploy.extensions/web");
+    assert!(
+        elsewhere.contains("deploy.extensions") && elsewhere.ends_with("there are deployments.apps"),
+        "{elsewhere}"
+    );
+    assert!(asked("xyz/web").ends_with("name one"), "{}", asked("xyz/web"));
+    assert!(asked("pods/web").contains("ask with its UID"), "{}", asked("pods/web"));
 }

@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use super::page::Page;
 use crate::{
     gc::{
+        census::Tally,
         counts::{Counts, Past},
         figures::{Figures, KindFigures},
         queue::Depth,
@@ -15,9 +16,11 @@ use crate::{
 /// How the collector of this agent stands.
 #[derive(Debug, Clone, Default)]
 pub struct Collecting {
-    /// It has the turn.
+    /// It has the turn, and does what it decides.
     pub works: bool,
-    /// The Lease was this agent's when it was last seen.
+    /// It decides, and does nothing.
+    pub dry_run: bool,
+    /// The Lease is this agent's, for certain.
     pub holds_lease: bool,
     /// What was done before the present turn.
     pub past: Past,
@@ -32,24 +35,35 @@ pub struct Collecting {
 impl Collecting {
     pub(super) fn of(answers: &GcAnswers) -> Self {
         let view = answers.turns.view();
+        let (past, figures) = {
+            // Both at one moment: at the end of a turn its counts go over to the past.
+            let past = answers.past.lock();
+            (past.clone(), answers.now(Figures::of))
+        };
         Self {
-            works: view.stands_by.is_none(),
-            holds_lease: view.lease.is_some_and(|lease| lease.is_own),
-            past: answers.past.lock().clone(),
+            works: view.stands_by.is_none() && !view.dry_run,
+            dry_run: view.dry_run,
+            holds_lease: view.holds_lease,
             events_dropped: answers.counters.counts().events_dropped,
-            figures: answers.now(Figures::of),
+            past,
+            figures,
         }
     }
 
     pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
         page.is(
             "gc_works",
-            "1 while it is this agent's turn to collect, 0 while it stands by.",
+            "1 while it is this agent's turn to collect, 0 while it stands by, and in a dry run.",
             self.works,
         )?;
         page.is(
+            "gc_dry_run",
+            "1 if this agent's collector only tells what it would do.",
+            self.dry_run,
+        )?;
+        page.is(
             "gc_lease_held",
-            "1 if the collector's Lease was this agent's when it was last seen.",
+            "1 while the collector's Lease is this agent's, for certain.",
             self.holds_lease,
         )?;
         page.counter("gc_turns", "Turns that this agent's collector began.", self.past.turns)?;
@@ -69,6 +83,7 @@ impl Collecting {
         }
         done(page, &counts)?;
         let figures = self.figures.clone().unwrap_or_default();
+        refused(page, &figures)?;
         knows(page, &figures)?;
         waits(page, &figures)
     }
@@ -121,6 +136,19 @@ fn done(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     )
 }
 
+fn refused(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
+    let codes = figures
+        .refused
+        .iter()
+        .map(|(&(step, code), &since)| (step, code.to_string(), since));
+    let codes: Vec<_> = codes.collect();
+    page.all_seconds(
+        "gc_refused",
+        "For how long the API server has been refusing requests of a step, as long as it goes on; absent if it does not.",
+        codes.iter().map(|(step, code, since)| ([("step", *step), ("reason", code.as_str())], *since)),
+    )
+}
+
 fn knows(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     page.is(
         "gc_synced",
@@ -170,6 +198,28 @@ fn waits(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
         "gc_oldest_waiting",
         "For how long something has been waiting in the queue, at most.",
         Some(figures.oldest),
+    )?;
+    let Tally {
+        foreground,
+        orphan,
+        longest,
+        untold,
+    } = figures.tally;
+    page.gauges(
+        "gc_deletions_waiting",
+        "Objects that are being deleted and wait for their dependents, by the finalizer that holds them.",
+        [("foregroundDeletion", foreground), ("orphan", orphan)]
+            .map(|(finalizer, count)| ([("finalizer", finalizer)], count)),
+    )?;
+    page.seconds(
+        "gc_longest_deletion",
+        "For how long the collector has seen one of these wait, at most; 0 if there is none.",
+        Some(longest),
+    )?;
+    page.gauge(
+        "gc_references_untold",
+        "Owner references that nobody can follow, since the owner's kind is not served or nothing can have its name.",
+        untold,
     )?;
     page.gauge(
         "gc_writes_at_once",

@@ -40,6 +40,7 @@ fn full() -> Scrape {
             at_once: 16,
             latency: Some(0.25),
         }),
+        refused: BTreeMap::from([(("delete", 403), Duration::from_secs(90))]),
         counts: Counts {
             deleted: 40,
             failures,
@@ -116,6 +117,7 @@ fn values_have_their_labels_and_what_was_done_in_earlier_turns_still_counts() {
         r#"pod_teardown_gc_kind_watch_silence_seconds{group="",resource="pods"} 1.5"#,
         r#"pod_teardown_gc_queue_depth{state="put_off"} 3"#,
         r#"pod_teardown_gc_failures_total{step="delete",reason="500"} 3"#,
+        r#"pod_teardown_gc_refused_seconds{step="delete",reason="403"} 90.0"#,
         "pod_teardown_gc_write_latency_seconds 0.25",
         r#"pod_teardown_pods_failing{step="volumes"} 0"#,
     ] {

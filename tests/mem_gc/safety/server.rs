@@ -199,3 +199,38 @@ async fn a_conflict_for_another_reason_is_tried_again_and_again() {
     cluster.gone("child").await;
     assert_eq!(cluster.asked("delete", "configmaps"), 6);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_refuses_is_told_near_the_top_as_long_as_it_goes_on() {
+    let mut cluster = Cluster::new().await;
+    let owner = cluster.map("owner", Like::default()).await;
+    cluster.map("child", owned([to(&owner, false)])).await;
+    cluster.start_synced().await;
+    cluster.trouble(Fault::status(403).verb("delete").resource("configmaps"));
+    cluster.delete(&map_path("owner"), "Background").await;
+    sleep(secs(600)).await;
+    let report = cluster.report();
+    let [refused] = report.refused.as_slice() else {
+        panic!("{:?}", report.refused)
+    };
+    assert_eq!(
+        (&*refused.step, &*refused.resource, refused.code),
+        ("delete", "configmaps", 403)
+    );
+    assert!(
+        refused.since_seconds >= 590 && refused.last_seconds <= 300 && refused.times > 5,
+        "{refused:?}"
+    );
+    let text = report.text();
+    assert!(
+        text.lines()
+            .nth(1)
+            .unwrap()
+            .starts_with("REFUSED    delete of configmaps: 403"),
+        "{text}"
+    );
+    cluster.api.faults().clear();
+    cluster.gone("child").await;
+    sleep(secs(330)).await;
+    assert_eq!(cluster.report().refused, []);
+}

@@ -1,0 +1,100 @@
+//! Requests that the API server refuses, as long as it goes on refusing them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::api::ApiError;
+
+/// What was refused is tried again every five minutes at the latest. One that is not refused again by then is told of no
+/// more.
+const TOLD_FOR: Duration = Duration::from_secs(330);
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Refusals(BTreeMap<Key, Refusal>);
+
+/// What is refused: few, however many requests are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// `ask`, `release`, `delete` or `finish`.
+    pub step: &'static str,
+    /// The resource, as `kubectl` takes it.
+    pub resource: String,
+    /// HTTP status.
+    pub code: u16,
+}
+
+/// How it is refused.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    /// The first time.
+    pub since: Instant,
+    /// The last time.
+    pub last: Instant,
+    /// How often.
+    pub times: u64,
+    /// What was said the last time.
+    pub error: String,
+}
+
+// === impl Refusals ===
+
+impl Refusals {
+    /// A request failed. Where the server has no time, or cannot be reached, nothing was refused.
+    pub fn note(&mut self, step: &'static str, resource: String, error: &ApiError, now: Instant) {
+        let &ApiError::Refused { code, .. } = error else { return };
+        if code == 429 {
+            return;
+        }
+        self.0.retain(|_, refusal| refusal.goes_on(now));
+        let key = Key { step, resource, code };
+        let refusal = self.0.entry(key).or_insert_with(|| Refusal {
+            since: now,
+            last: now,
+            times: 0,
+            error: String::new(),
+        });
+        refusal.last = now;
+        refusal.times += 1;
+        refusal.error = error.to_string();
+    }
+
+    /// Those that go on.
+    pub fn all(&self, now: Instant) -> impl Iterator<Item = (&Key, &Refusal)> {
+        self.0.iter().filter(move |(_, refusal)| refusal.goes_on(now))
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    fn goes_on(&self, now: Instant) -> bool {
+        now < self.last + TOLD_FOR
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_is_told_from_the_first_time_until_it_is_not_repeated() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let refused = |code| ApiError::refused("DELETE", "/x", code, None, b"no");
+        let mut refusals = Refusals::default();
+        let mut note = |code, seconds| refusals.note("delete", "pods".to_owned(), &refused(code), at(seconds));
+        note(403, 0);
+        note(429, 5);
+        note(403, 300);
+        note(500, 301);
+        let told = |now: Instant| -> Vec<_> {
+            let all = refusals.all(now);
+            all.map(|(key, it)| (key.code, it.since, it.last, it.times)).collect()
+        };
+        assert_eq!(told(at(302)), [(403, start, at(300), 2), (500, at(301), at(301), 1)]);
+        assert_eq!(told(at(630)), [(500, at(301), at(301), 1)]);
+        assert_eq!(told(at(631)), []);
+    }
+}
