@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    graph::{Graph, NodeId, State},
+    graph::{Graph, NodeId},
     uid::Uid,
 };
 
@@ -72,7 +72,8 @@ impl Census {
         if graph.is_in_question(id) && node.dependents > 0 && !graph.can_be_asked_for(id) {
             self.tally.untold += u64::from(node.dependents);
         }
-        if !node.state.has(State::OBSERVED) {
+        // Of a kind that is no longer served nobody can tell.
+        if !node.state.is_there() {
             return;
         }
         if node.state.orphans() {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     census::Tally,
     counts::Counts,
-    decide::{Policy, Step, decide},
+    decide::{AT_ONCE, Policy, Step, decide},
     discovery::path_of,
     graph::{Answer, Graph, Hint, NodeId, Observed, State},
     kinds::{KindId, Scope},
@@ -56,8 +56,6 @@ pub struct Core {
     leaning: HashMap<NodeId, u32>,
     /// Kinds that refuse strategic merge patches.
     pub plain: HashSet<KindId>,
-    /// Kinds for which the server, or a webhook, has too much to do, and until when they are to be left alone.
-    busy: HashMap<KindId, Instant>,
     /// References to owners of other namespaces.
     pub misplaced: Misplaced,
     canary: Option<Canary>,
@@ -79,7 +77,6 @@ impl Core {
             confirmed: HashMap::new(),
             leaning: HashMap::new(),
             plain: HashSet::new(),
-            busy: HashMap::new(),
             misplaced: Misplaced::default(),
             canary: None,
         }
@@ -92,14 +89,17 @@ impl Core {
 
     /// Takes the graph's hints over; `true` if there are any.
     pub fn note(&mut self) -> bool {
+        self.sight.unkept.extend(self.graph.unkept());
         let hints = self.graph.hints();
         let now = Instant::now();
         for &hint in &hints {
             match hint {
                 Hint::Dependents(id) if self.graph.lives(id) => {
                     self.tell(id);
-                    let node = self.graph.node(id);
-                    self.queue.push_dependents(id, node.kind, node.dependents);
+                    if let Some(next) = self.graph.peek_dependent(id) {
+                        let kind = self.graph.node(next).kind;
+                        self.queue.push_dependents(id, kind, self.graph.node(id).dependents);
+                    }
                 }
                 Hint::Dependents(_) => {}
                 Hint::Decide(id) | Hint::Ask(id) => self.push(hint, id, now),
@@ -139,17 +139,19 @@ impl Core {
     /// The next thing that takes a request; `None` if there is nothing to do now. `false` beside it: there may be more.
     pub fn next(&mut self, now: Instant) -> (Option<Work>, bool) {
         for _ in 0..IN_A_ROW {
-            let Some(hint) = self.queue.pop(now) else {
+            let at_once = self.pace.map_or(1, |pace| pace.at_once);
+            let Some(hint) = self.queue.pop(now, at_once.div_ceil(2)) else {
                 return (None, true);
             };
             let work = match hint {
                 Hint::Dependents(owner) => self.next_dependent(owner, now),
-                Hint::Ask(id) => self.ask(id, now),
+                Hint::Ask(id) => self.ask(id),
                 Hint::Decide(id) => self.decide(id, now),
             };
             self.note();
-            if work.is_some() {
-                return (work, true);
+            if let Some(work) = work {
+                self.queue.began(work.lane());
+                return (Some(work), true);
             }
             if !matches!(hint, Hint::Dependents(_)) {
                 self.queue.done(hint, now);
@@ -169,9 +171,29 @@ impl Core {
             self.push(Hint::Ask(owner), owner, now);
             return None;
         }
-        let dependent = self.graph.next_dependent(owner)?;
+        let Some(dependent) = self.graph.peek_dependent(owner) else {
+            self.queue.stop(owner);
+            return None;
+        };
+        let kind = self.graph.node(dependent).kind;
+        let rests = self.queue.rests(kind, now);
+        if rests && self.queue.is_long() {
+            // The whole rest of them waits, rather than each.
+            self.queue.go_on(owner, kind);
+            return None;
+        }
+        self.graph.next_dependent(owner);
+        if self.queue.count_dependent(owner)
+            && let Some(next) = self.graph.peek_dependent(owner)
+        {
+            self.queue.go_on(owner, self.graph.node(next).kind);
+        }
         let hint = Hint::Decide(dependent);
-        if !self.queue.begin(hint, self.graph.node(dependent).kind, now) {
+        if rests {
+            self.queue.push(hint, kind, now);
+            return None;
+        }
+        if !self.queue.begin(hint, kind, now) {
             return None;
         }
         let work = self.decide(dependent, now);
@@ -193,9 +215,6 @@ impl Core {
         }
         let step = decide(&self.graph, id);
         let hint = Hint::Decide(id);
-        if step.is_write() && self.is_left_alone(hint, id, now) {
-            return None;
-        }
         match step {
             Step::Nothing | Step::Wait | Step::Unserved(_) => None,
             Step::Impossible(owners) => {
@@ -203,6 +222,10 @@ impl Core {
                 None
             }
             Step::Ask(owners) => {
+                if owners.len() == AT_ONCE {
+                    // Each answer would have all of them gone through again.
+                    self.queue.put_off(hint, AGAIN, now);
+                }
                 self.ask_for(owners, now);
                 None
             }
@@ -278,26 +301,6 @@ impl Core {
         })
     }
 
-    /// Nothing of this kind is to be asked or written for a while.
-    pub fn leave_alone(&mut self, kind: KindId, until: Instant) {
-        let known = self.busy.entry(kind).or_insert(until);
-        *known = until.max(*known);
-    }
-
-    fn is_left_alone(&mut self, hint: Hint, id: NodeId, now: Instant) -> bool {
-        let kind = self.graph.node(id).kind;
-        let Some(&until) = self.busy.get(&kind) else {
-            return false;
-        };
-        if until <= now {
-            self.busy.remove(&kind);
-            return false;
-        }
-        let why = "the server has too much to do with this kind";
-        self.queue.retry(hint, why, Some(until - now), now);
-        true
-    }
-
     fn ask_for(&mut self, owners: Vec<NodeId>, now: Instant) {
         for owner in owners {
             self.push(Hint::Ask(owner), owner, now);
@@ -325,7 +328,7 @@ impl Core {
         uids.len() < all
     }
 
-    fn ask(&mut self, id: NodeId, now: Instant) -> Option<Work> {
+    fn ask(&mut self, id: NodeId) -> Option<Work> {
         if !self.graph.lives(id) || !(self.graph.is_in_question(id) || self.is_unconfirmed(id)) {
             return None;
         }
@@ -333,9 +336,6 @@ impl Core {
         // Whether one still waits that was seen already, the list does not tell as surely.
         let watched = self.sight.watched.get(&self.graph.node(id).kind);
         if self.graph.is_in_question(id) && watched.is_some_and(|it| !it.synced && it.trouble.is_none()) {
-            return None;
-        }
-        if self.is_left_alone(Hint::Ask(id), id, now) {
             return None;
         }
         Some(Work::Ask(self.target(id)?))

@@ -50,7 +50,7 @@ pub enum Step {
 
 /// Of the owners of one node so many are asked for at a time. Each answer leads to another decision: were all of them gone
 /// through each time, whoever names ten thousand would cost as much as a hundred million.
-const AT_ONCE: usize = 64;
+pub const AT_ONCE: usize = 64;
 
 /// Decides on a node.
 pub fn decide(graph: &Graph, id: NodeId) -> Step {
@@ -141,18 +141,6 @@ fn by_owners(graph: &Graph, id: NodeId) -> Step {
         policy,
         unblock,
         because: owners.waiting,
-    }
-}
-
-// === impl Step ===
-
-impl Step {
-    /// Whether something is to be written.
-    pub fn is_write(&self) -> bool {
-        match self {
-            Self::Release(_) | Self::Delete { .. } | Self::FinishForeground | Self::FinishOrphan => true,
-            Self::Nothing | Self::Ask(_) | Self::Unserved(_) | Self::Impossible(_) | Self::Wait => false,
-        }
     }
 }
 

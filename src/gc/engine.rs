@@ -28,10 +28,14 @@ const UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from
 /// What had changed meanwhile is decided on again after: first, and at most.
 const CHANGED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
-/// A refusal for one kind, as by a webhook, holds up all others at most so long, whatever it asks for.
-const OTHERS: Duration = Duration::from_secs(5);
+/// Where two kinds are refused it is the server that is busy. It is left alone at most so long, whatever it asks for: it may
+/// be the webhooks of both.
+const ALL: Duration = Duration::from_secs(5);
 /// Where a server is busy and does not say for how long.
 const BUSY: Duration = Duration::from_secs(1);
+
+/// One that was refused is sent again after so long, whatever the server asks for.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// So many requests under way are many.
 const MANY: usize = 24;
@@ -132,8 +136,10 @@ async fn do_it(client: MetadataClient, number: usize, work: Work) -> Done {
 fn pace(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
     match &done.outcome {
         Outcome::Failed(error) => match error {
-            ApiError::Unproven { code: Some(429), .. } => limit.refused(error.retry_after().unwrap_or(BUSY), now),
-            ApiError::Refused { .. } if let Some(pause) = too_busy(error) => limit.refused(pause.min(OTHERS), now),
+            ApiError::Unproven { code: Some(429), .. } => limit.refused(None, error.retry_after().unwrap_or(BUSY), now),
+            ApiError::Refused { .. } if let Some(pause) = too_busy(error) => {
+                limit.refused(Some(done.work.lane()), pause.min(ALL), now);
+            }
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
                 limit.answered(done.took, busy);
             }
@@ -170,6 +176,11 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
     if let Work::Delete { because, .. } = work {
         core.leans_no_more(because, now);
     }
+    let busy = match &outcome {
+        Outcome::Failed(error) => too_busy(error),
+        _ => None,
+    };
+    core.queue.ended(work.lane(), busy.map(|pause| now + pause), now);
     match outcome {
         Outcome::Done => {
             count(core, work);
@@ -219,14 +230,12 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
                 let uid = &target.uid;
                 tracing::warn!(%error, uid, "A request failed, and is repeated; further ones of this kind are counted, see gc status");
             }
-            if let Some(pause) = too_busy(&error) {
-                core.leave_alone(target.kind, now + pause);
-            }
             match &error {
                 // It was not sent.
                 ApiError::Unproven { .. } | ApiError::Held { .. } => core.queue.put_back(hint),
                 ApiError::Unreachable { .. } | ApiError::Refused { code: 429, .. } => {
                     let pause = longer(AGAIN, core.queue.tries(hint));
+                    let pause = busy.unwrap_or_default().clamp(pause, LONGEST.max(pause));
                     core.queue.retry(hint, &error.to_string(), Some(pause), now);
                 }
                 ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {

@@ -120,6 +120,8 @@ pub struct Graph {
     /// What lists that are under way show of objects that were known in a later state.
     doubtful: Vec<(KindId, Observed)>,
     orphaned: Orphaned,
+    /// Kinds of objects that are there and were not taken in.
+    unkept: Vec<KindId>,
     hints: Vec<Hint>,
     hasher: DefaultHashBuilder,
 }
@@ -130,6 +132,11 @@ impl Graph {
     /// Takes the hints that have come together.
     pub fn hints(&mut self) -> Vec<Hint> {
         std::mem::take(&mut self.hints)
+    }
+
+    /// Takes the kinds of objects that are there and were not taken in, since their UIDs or names are none that can be kept.
+    pub fn unkept(&mut self) -> Vec<KindId> {
+        std::mem::take(&mut self.unkept)
     }
 
     /// The node.
@@ -229,7 +236,8 @@ impl Graph {
     /// server's to whatever answers there.
     pub fn can_be_asked_for(&self, id: NodeId) -> bool {
         let node = self.links.node(id);
-        self.kinds.resource(node.kind).is_some() && is_segment(&node.name)
+        let is_short = node.name.len() <= LONGEST || node.state.has(State::OBSERVED);
+        self.kinds.resource(node.kind).is_some() && is_segment(&node.name) && is_short
     }
 
     /// Whether it is not known if it is there.
@@ -240,6 +248,11 @@ impl Graph {
     /// The next dependent, round and round.
     pub fn next_dependent(&mut self, id: NodeId) -> Option<NodeId> {
         self.links.next_dependent(id)
+    }
+
+    /// The same, which stays the next.
+    pub fn peek_dependent(&self, id: NodeId) -> Option<NodeId> {
+        self.links.dependents(id).next().map(|link| link.node)
     }
 
     /// All nodes with this UID.
@@ -307,6 +320,7 @@ impl Graph {
         let is_readable = !is_damaged(&object.namespace) && !is_damaged(&object.name);
         let Some(uid) = self.odd.observed(&object.uid).filter(|_| is_readable) else {
             // Nothing can be asked of it or done to it, and no reference leads to it.
+            self.unkept.push(kind);
             return News::Taken;
         };
         let at = Coordinates {
@@ -379,7 +393,7 @@ const LONGEST: usize = 1024;
 
 /// As Kubernetes' clients see names: what is none of a path is refused before it is sent.
 fn is_segment(name: &str) -> bool {
-    !matches!(name, "" | "." | "..") && !name.contains(['/', '%']) && name.len() <= LONGEST
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '%'])
 }
 
 // === impl Reference ===

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::queue::Lane;
+
 const LEAST: f64 = 4.0;
 const MOST: f64 = 128.0;
 const FIRST: f64 = 16.0;
@@ -34,6 +36,8 @@ pub struct Limit {
     /// Requests in a row that reached nobody.
     lost: u32,
     halved: Option<Instant>,
+    /// Whose request was refused last, and until when they are to be left alone.
+    refused: Option<(Lane, Instant)>,
 }
 
 /// How fast it goes, for people.
@@ -57,6 +61,7 @@ impl Default for Limit {
             pause: None,
             lost: 0,
             halved: None,
+            refused: None,
         }
     }
 }
@@ -107,9 +112,13 @@ impl Limit {
         }
     }
 
-    /// The server is too busy, and wants to be left alone for so long.
-    pub fn refused(&mut self, pause: Duration, now: Instant) {
+    /// The server has too much to do with requests of this lane, and wants to be left alone with them for so long. That is
+    /// their own affair unless others are refused, too; without a lane, all are.
+    pub fn refused(&mut self, lane: Option<Lane>, pause: Duration, now: Instant) {
         self.lost = 0;
+        let is_other = |(before, until): &(Lane, Instant)| now < *until && Some(*before) != lane;
+        let are_all = lane.is_none() || self.refused.as_ref().is_some_and(is_other);
+        self.refused = lane.map(|lane| (lane, now + pause));
         // All that were under way together are refused together.
         if self
             .halved
@@ -118,7 +127,9 @@ impl Limit {
             self.limit = (self.limit / 2.0).max(LEAST);
             self.halved = Some(now);
         }
-        self.pause_until(now + pause);
+        if are_all {
+            self.pause_until(now + pause);
+        }
     }
 
     /// A request reached nobody, or nothing may be written.
@@ -175,7 +186,7 @@ mod tests {
     fn a_busy_server_is_left_alone_as_long_as_it_asks_and_refusals_at_once_count_as_one() {
         let (mut limit, now) = (Limit::default(), Instant::now());
         for _ in 0..10 {
-            limit.refused(Duration::from_secs(3), now);
+            limit.refused(None, Duration::from_secs(3), now);
         }
         assert_eq!(limit.at_once(now + Duration::from_secs(2)), 0);
         assert_eq!(limit.at_once(now + Duration::from_secs(3)), 8);

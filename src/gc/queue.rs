@@ -1,13 +1,17 @@
 //! What is to be looked at, each once, and the next try of what failed.
 
+mod lanes;
+
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+pub use self::lanes::Lane;
+use self::lanes::Lanes;
 use super::{
     graph::{Hint, NodeId},
     kinds::KindId,
@@ -19,13 +23,13 @@ const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(300);
 /// What waits after a failure is tried this soon when something happens to it.
 const SOON: Duration = Duration::from_secs(1);
-/// Places that a kind keeps for its next hints.
-const KEPT: usize = 16;
+/// So many single ones are many.
+const MANY: usize = 10_000;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Queue {
-    ready: Ready,
+    ready: Lanes,
     /// All single ones that are ready, under way or put off.
     marks: HashMap<Hint, Mark>,
     /// Of each owner all of whose dependents are to be decided on, how many are left.
@@ -33,17 +37,9 @@ pub struct Queue {
     put_off: BTreeSet<(Instant, Hint)>,
 }
 
-/// What may be begun. Kinds take turns: one whose writes take long holds up no other.
-#[derive(Debug, Default)]
-struct Ready {
-    of_kind: HashMap<KindId, VecDeque<Hint>>,
-    turns: VecDeque<KindId>,
-    len: usize,
-}
-
 #[derive(Debug)]
 struct Mark {
-    kind: KindId,
+    lane: Lane,
     stage: Stage,
     since: Instant,
     tries: u32,
@@ -83,15 +79,22 @@ pub struct Depth {
     pub put_off: u64,
 }
 
+fn lane(hint: Hint, kind: KindId) -> Lane {
+    Lane {
+        kind,
+        asks: matches!(hint, Hint::Ask(_)),
+    }
+}
+
 // === impl Queue ===
 
 impl Queue {
-    /// Adds something to look at, unless it is there already.
-    /// `kind` is that of the object that it speaks of.
+    /// Adds something to look at, unless it is there already. `kind` is that of the object that it speaks of.
     pub fn push(&mut self, hint: Hint, kind: KindId, now: Instant) {
         let Some(mark) = self.marks.get_mut(&hint) else {
-            self.marks.insert(hint, Mark::new(kind, Stage::Ready, now));
-            self.ready.push_back(kind, hint);
+            let lane = lane(hint, kind);
+            self.marks.insert(hint, Mark::new(lane, Stage::Ready, now));
+            self.ready.push_back(lane, hint);
             return;
         };
         match &mut mark.stage {
@@ -106,16 +109,18 @@ impl Queue {
         }
     }
 
-    /// Adds an owner all of whose dependents, as many as these, are to be looked at one after the other.
+    /// Adds an owner all of whose dependents, as many as these, are to be looked at one after the other. `kind` is that of
+    /// the next one of them.
     pub fn push_dependents(&mut self, owner: NodeId, kind: KindId, dependents: u32) {
         // Round and round: whoever is in the middle of them goes on until he has seen as many as there are now.
         if dependents > 0 && self.batches.insert(owner, dependents).is_none() {
-            self.ready.push_back(kind, Hint::Dependents(owner));
+            self.go_on(owner, kind);
         }
     }
 
-    /// The next thing to look at: a single one, which is under way then, or an owner one of whose dependents is next.
-    pub fn pop(&mut self, now: Instant) -> Option<Hint> {
+    /// The next thing to look at: a single one, which is under way then; or an owner one of whose dependents is next, which
+    /// goes on or stops. Lanes of which so many requests are under way come after all others.
+    pub fn pop(&mut self, now: Instant, many: usize) -> Option<Hint> {
         while let Some(&(due, hint)) = self.put_off.first() {
             if due > now {
                 break;
@@ -123,27 +128,63 @@ impl Queue {
             self.put_off.pop_first();
             if let Some(mark) = self.marks.get_mut(&hint) {
                 mark.stage = Stage::Ready;
-                self.ready.push_back(mark.kind, hint);
+                self.ready.push_back(mark.lane, hint);
             }
         }
         loop {
-            let (kind, hint) = self.ready.pop_front()?;
-            if let Hint::Dependents(id) = hint {
-                // Others have their turn before the next one of these.
-                match self.batches.get_mut(&id) {
-                    Some(left) if *left > 1 => {
-                        *left -= 1;
-                        self.ready.push_back(kind, hint);
+            let hint = self.ready.pop_front(now, many)?;
+            match hint {
+                // It was stopped.
+                Hint::Dependents(owner) if !self.batches.contains_key(&owner) => continue,
+                Hint::Dependents(_) => {}
+                Hint::Decide(_) | Hint::Ask(_) => {
+                    if let Some(mark) = self.marks.get_mut(&hint) {
+                        mark.stage = Stage::Busy { again: false };
                     }
-                    Some(_) => drop(self.batches.remove(&id)),
-                    // It was stopped.
-                    None => continue,
                 }
-            } else if let Some(mark) = self.marks.get_mut(&hint) {
-                mark.stage = Stage::Busy { again: false };
             }
             return Some(hint);
         }
+    }
+
+    /// One of an owner's dependents has had its turn; `true` if there are more.
+    pub fn count_dependent(&mut self, owner: NodeId) -> bool {
+        match self.batches.get_mut(&owner) {
+            Some(left) if *left > 1 => {
+                *left -= 1;
+                true
+            }
+            _ => {
+                self.batches.remove(&owner);
+                false
+            }
+        }
+    }
+
+    /// The next one of an owner's dependents, of this kind, has its turn after others.
+    pub fn go_on(&mut self, owner: NodeId, kind: KindId) {
+        let hint = Hint::Dependents(owner);
+        self.ready.push_back(lane(hint, kind), hint);
+    }
+
+    /// Whether the server wants to be left alone with writes to this kind.
+    pub fn rests(&self, kind: KindId, now: Instant) -> bool {
+        self.ready.rests(Lane { kind, asks: false }, now)
+    }
+
+    /// Whether many wait one by one already.
+    pub fn is_long(&self) -> bool {
+        self.marks.len() >= MANY
+    }
+
+    /// A request is sent.
+    pub fn began(&mut self, lane: Lane) {
+        self.ready.began(lane);
+    }
+
+    /// A request has come to its end; `refused` if the server has too much to do with its like, and until when.
+    pub fn ended(&mut self, lane: Lane, refused: Option<Instant>, now: Instant) {
+        self.ready.ended(lane, refused, now);
     }
 
     /// Begins something that was not queued, as a dependent in its turn; `false` if it is under way or put off already.
@@ -151,7 +192,7 @@ impl Queue {
         match self.marks.get_mut(&hint).map(|mark| &mut mark.stage) {
             None => {
                 let stage = Stage::Busy { again: false };
-                self.marks.insert(hint, Mark::new(kind, stage, now));
+                self.marks.insert(hint, Mark::new(lane(hint, kind), stage, now));
                 true
             }
             // It has its own turn.
@@ -178,7 +219,7 @@ impl Queue {
             Stage::Busy { again: true } => {
                 mark.stage = Stage::Ready;
                 (mark.tries, mark.since, mark.trouble) = (0, now, None);
-                self.ready.push_back(mark.kind, hint);
+                self.ready.push_back(mark.lane, hint);
             }
             Stage::Busy { again: false } => drop(self.marks.remove(&hint)),
             // It has its turn again later.
@@ -203,11 +244,19 @@ impl Queue {
         self.put_off.insert((now + pause, hint));
     }
 
+    /// It has its turn again later, though nothing failed.
+    pub fn put_off(&mut self, hint: Hint, pause: Duration, now: Instant) {
+        if let Some(mark) = self.marks.get_mut(&hint) {
+            mark.stage = Stage::PutOff(now + pause);
+            self.put_off.insert((now + pause, hint));
+        }
+    }
+
     /// It was not begun after all, and is the next again.
     pub fn put_back(&mut self, hint: Hint) {
         if let Some(mark) = self.marks.get_mut(&hint) {
             mark.stage = Stage::Ready;
-            self.ready.push_front(mark.kind, hint);
+            self.ready.push_front(mark.lane, hint);
         }
     }
 
@@ -224,12 +273,13 @@ impl Queue {
 
     /// When something that was put off is to be looked at next.
     pub fn next_due(&self) -> Option<Instant> {
-        self.put_off.first().map(|(due, _)| *due)
+        let first = self.put_off.first().map(|(due, _)| *due);
+        [first, self.ready.next_due()].into_iter().flatten().min()
     }
 
     /// How much there is to do.
     pub fn depth(&self) -> Depth {
-        let single = self.ready.len.saturating_sub(self.batches.len()) as u64;
+        let single = self.ready.len().saturating_sub(self.batches.len()) as u64;
         let put_off = self.put_off.len() as u64;
         Depth {
             ready: single + self.batches.values().map(|&left| u64::from(left)).sum::<u64>(),
@@ -259,46 +309,12 @@ impl Queue {
     }
 }
 
-// === impl Ready ===
-
-impl Ready {
-    fn push_back(&mut self, kind: KindId, hint: Hint) {
-        self.of_kind(kind).push_back(hint);
-    }
-
-    fn push_front(&mut self, kind: KindId, hint: Hint) {
-        self.of_kind(kind).push_front(hint);
-    }
-
-    fn of_kind(&mut self, kind: KindId) -> &mut VecDeque<Hint> {
-        self.len += 1;
-        let hints = self.of_kind.entry(kind).or_default();
-        if hints.is_empty() {
-            self.turns.push_back(kind);
-        }
-        hints
-    }
-
-    fn pop_front(&mut self) -> Option<(KindId, Hint)> {
-        let kind = self.turns.pop_front()?;
-        let hints = self.of_kind.get_mut(&kind)?;
-        let hint = hints.pop_front()?;
-        self.len -= 1;
-        if hints.is_empty() {
-            hints.shrink_to(KEPT);
-        } else {
-            self.turns.push_back(kind);
-        }
-        Some((kind, hint))
-    }
-}
-
 // === impl Mark ===
 
 impl Mark {
-    fn new(kind: KindId, stage: Stage, since: Instant) -> Self {
+    fn new(lane: Lane, stage: Stage, since: Instant) -> Self {
         Self {
-            kind,
+            lane,
             stage,
             since,
             tries: 0,

@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 use crate::api::ApiError;
 
-/// What was refused is tried again every five minutes at the latest. One that is not refused again by then is told of no
-/// more.
-const TOLD_FOR: Duration = Duration::from_secs(330);
+/// What was refused is tried again every five minutes at the latest, but for those that wait in line. One that is not refused
+/// again by then is told of no more.
+const TOLD_FOR: Duration = Duration::from_secs(700);
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -41,12 +41,9 @@ pub struct Refusal {
 // === impl Refusals ===
 
 impl Refusals {
-    /// A request failed. Where the server has no time, or cannot be reached, nothing was refused.
+    /// A request failed. Where the server cannot be reached, nothing was refused.
     pub fn note(&mut self, step: &'static str, resource: String, error: &ApiError, now: Instant) {
         let &ApiError::Refused { code, .. } = error else { return };
-        if code == 429 {
-            return;
-        }
         self.0.retain(|_, refusal| refusal.goes_on(now));
         let key = Key { step, resource, code };
         let refusal = self.0.entry(key).or_insert_with(|| Refusal {
@@ -86,15 +83,14 @@ mod tests {
         let mut refusals = Refusals::default();
         let mut note = |code, seconds| refusals.note("delete", "pods".to_owned(), &refused(code), at(seconds));
         note(403, 0);
-        note(429, 5);
         note(403, 300);
-        note(500, 301);
+        note(429, 301);
         let told = |now: Instant| -> Vec<_> {
             let all = refusals.all(now);
             all.map(|(key, it)| (key.code, it.since, it.last, it.times)).collect()
         };
-        assert_eq!(told(at(302)), [(403, start, at(300), 2), (500, at(301), at(301), 1)]);
-        assert_eq!(told(at(630)), [(500, at(301), at(301), 1)]);
-        assert_eq!(told(at(631)), []);
+        assert_eq!(told(at(302)), [(403, start, at(300), 2), (429, at(301), at(301), 1)]);
+        assert_eq!(told(at(1000)), [(429, at(301), at(301), 1)]);
+        assert_eq!(told(at(1001)), []);
     }
 }

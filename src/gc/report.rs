@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     core::Core,
     counts::Counts,
-    graph::{Graph, Hint, NodeId, State},
+    graph::{Graph, Hint, NodeId},
     kinds::KindId,
     names::{called, clipped, untold},
     queue::Depth,
@@ -332,7 +332,7 @@ fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
 fn deletions(graph: &Graph) -> Vec<DeletionReport> {
     let waits = |id: &NodeId| {
         let state = graph.node(*id).state;
-        state.has(State::OBSERVED) && (state.waits() || state.orphans())
+        state.is_there() && (state.waits() || state.orphans())
     };
     let report = |id: NodeId| {
         let node = graph.node(id);

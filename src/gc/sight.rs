@@ -1,6 +1,9 @@
 //! Which kinds can be seen, and what rests on all of them as long as one cannot.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -16,6 +19,9 @@ const STALE: Duration = Duration::from_secs(30);
 /// For so long nothing that rests on all kinds is done while one of them cannot be seen; then the operator's word counts.
 const UNSYNCED: Duration = Duration::from_secs(300);
 
+/// What is told of a kind with objects that are not in the graph.
+const UNKEPT: &str = "of an object of it the UID, the name or the namespace cannot be kept";
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Sight {
@@ -23,6 +29,8 @@ pub struct Sight {
     pub watched: BTreeMap<KindId, Watched>,
     /// Why there may be kinds that nobody knows of, and since when; nothing if discovery told all.
     undiscovered: Option<(String, Instant)>,
+    /// Kinds with objects that are there and are not in the graph: their UIDs or names are none that it takes.
+    pub unkept: BTreeSet<KindId>,
     unsynced: UnsyncedFlag,
 }
 
@@ -64,6 +72,7 @@ impl Sight {
         Self {
             watched: BTreeMap::new(),
             undiscovered: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
+            unkept: BTreeSet::new(),
             unsynced,
         }
     }
@@ -71,7 +80,7 @@ impl Sight {
     /// Why what rests on all kinds cannot be done now.
     pub fn held(&self, now: Instant) -> Option<String> {
         let why = self.unsynced_because(now)?;
-        let unseen = self.watched.values().filter_map(|it| it.unseen_since(now));
+        let unseen = self.unseen(now).map(|(.., since)| since);
         let undiscovered = self.undiscovered.as_ref().map(|(_, since)| *since);
         // Of each kind it is waited for: the last one counts.
         let last = unseen.chain(undiscovered).max();
@@ -90,12 +99,21 @@ impl Sight {
         self.undiscovered.is_some()
     }
 
+    /// The kinds that may hold objects that nobody has heard of, and since when.
+    fn unseen(&self, now: Instant) -> impl Iterator<Item = (KindId, &Watched, Instant)> {
+        self.watched.iter().filter_map(move |(id, it)| {
+            let unkept = self.unkept.contains(id).then_some(it.begun);
+            Some((*id, it, it.unseen_since(now).or(unkept)?))
+        })
+    }
+
     /// Which kinds may hold objects that nobody has heard of.
     pub fn unsynced_because(&self, now: Instant) -> Option<String> {
-        let unseen = self.watched.values().filter(|it| it.unseen_since(now).is_some());
-        let names: Vec<String> = unseen
-            .map(|it| match &it.trouble {
+        let names: Vec<String> = self
+            .unseen(now)
+            .map(|(id, it, _)| match &it.trouble {
                 Some(trouble) => format!("{} ({})", it.name(), trouble.text),
+                None if self.unkept.contains(&id) => format!("{} ({UNKEPT})", it.name()),
                 None => it.name(),
             })
             .collect();

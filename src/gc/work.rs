@@ -7,6 +7,7 @@ use super::{
     decide::Policy,
     graph::{Coordinates, NodeId, Observed, SpaceId},
     kinds::KindId,
+    queue::Lane,
     uid::Uid,
     wire,
 };
@@ -350,6 +351,14 @@ impl Work {
             | Self::Release { target, .. }
             | Self::Delete { target, .. }
             | Self::Finish { target, .. } => target,
+        }
+    }
+
+    /// Whose turn it takes.
+    pub fn lane(&self) -> Lane {
+        Lane {
+            kind: self.target().kind,
+            asks: matches!(self, Self::Ask(_)),
         }
     }
 

@@ -84,6 +84,11 @@ pub enum Next {
 // === impl Record ===
 
 impl Record {
+    /// What the store gave this state, if that can be compared.
+    fn version(&self) -> Option<u64> {
+        self.metadata["resourceVersion"].as_str()?.parse().ok()
+    }
+
     /// Reads a Lease; nothing if it is none.
     pub fn read(lease: &Value) -> Option<Self> {
         let mut metadata = lease["metadata"].clone();
@@ -195,7 +200,7 @@ impl Seen {
         match before {
             Some(before) if before.sight == sight => before,
             before => Self {
-                yields: before.is_some_and(|before| before.sight.stands_by() && sight.stands_by()),
+                yields: before.is_some_and(|before| sight.still_stands_by(&before.sight)),
                 sight,
                 since: now,
             },
@@ -206,9 +211,12 @@ impl Seen {
 // === impl Sight ===
 
 impl Sight {
-    /// Its holder says that it stands by.
-    pub fn stands_by(&self) -> bool {
-        matches!(self, Self::Present(record) if record.stands_by)
+    /// Its holder says that it stands by, and said so before: a store that was put back shows older states.
+    fn still_stands_by(&self, before: &Self) -> bool {
+        let (Self::Present(before), Self::Present(now)) = (before, self) else {
+            return false;
+        };
+        before.stands_by && now.stands_by && before.holder == now.holder && before.version() < now.version()
     }
 }
 

@@ -21,23 +21,61 @@ fn absent() -> Value {
     never("v1", "ConfigMap", 1)
 }
 
+/// So many secrets whose owner never was there are deleted while things are not.
+async fn secrets_go(cluster: &Cluster, number: usize) {
+    for number in 0..number {
+        cluster.insert_secret("default", &format!("s-{number}"), &[never("v1", "ConfigMap", 2)]);
+    }
+    let none_left = async || cluster.api.objects("v1", "Secret").is_empty();
+    until("all secrets are gone", none_left).await;
+}
+
+fn things(cluster: &Cluster) -> usize {
+    cluster.api.objects("a.test/v1", "Thing").len()
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_kind_for_which_the_server_asks_for_five_minutes_holds_up_no_other() {
+async fn a_kind_that_the_server_refuses_for_a_while_holds_up_no_other_however_long_it_asks_for() {
+    for seconds in [1, 5, 300] {
+        let mut cluster = Cluster::new().await;
+        doomed(&cluster, 300).await;
+        cluster.trouble(Fault::too_many(seconds).verb("delete").resource("things"));
+        cluster.start_synced().await;
+        sleep(secs(5)).await;
+        secrets_go(&cluster, 2000).await;
+        let tries = cluster.asked("delete", "things");
+        assert!(tries < 500, "{tries} for {seconds} s each");
+        cluster.api.faults().clear();
+        sleep(secs(900)).await;
+        assert_eq!(things(&cluster), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_object_that_is_refused_for_a_while_holds_up_none_of_its_kind() {
     let mut cluster = Cluster::new().await;
-    doomed(&cluster, 4).await;
+    doomed(&cluster, 1000).await;
+    cluster.trouble(Fault::too_many(300).verb("delete").name("t-0"));
+    cluster.start_synced().await;
+    until("all others are gone", async || things(&cluster) == 1).await;
+    cluster.api.faults().clear();
+    sleep(secs(600)).await;
+    assert_eq!(things(&cluster), 0);
+}
+
+/// The webhook refuses deletions, not questions; and secrets rest on what these tell.
+#[tokio::test(start_paused = true)]
+async fn objects_of_a_kind_whose_deletion_is_refused_are_asked_for_all_the_same() {
+    let mut cluster = Cluster::new().await;
+    doomed(&cluster, 10).await;
     cluster.trouble(Fault::too_many(300).verb("delete").resource("things"));
     cluster.start_synced().await;
     sleep(secs(5)).await;
-    for number in 0..200 {
-        cluster.insert_secret("default", &format!("s-{number}"), &[never("v1", "ConfigMap", 2)]);
-    }
-    until("all secrets are gone", async || {
-        cluster.api.objects("v1", "Secret").is_empty()
+    cluster.insert_secret("default", "child", &[never("a.test/v1", "Thing", 7)]);
+    until("the child is gone", async || {
+        cluster.get(&secret_path("child")).await.is_none()
     })
     .await;
-    cluster.api.faults().clear();
-    sleep(secs(600)).await;
-    assert_eq!(cluster.api.objects("a.test/v1", "Thing").len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -47,10 +85,18 @@ async fn a_kind_whose_deletions_take_25_s_each_holds_up_no_other() {
     cluster.trouble(Fault::delay(secs(25)).verb("delete").resource("things"));
     cluster.start_synced().await;
     sleep(secs(60)).await;
-    cluster.secret("child", owned([never("v1", "ConfigMap", 2)])).await;
-    let path = secret_path("child");
-    until("the secret is gone", async || cluster.get(&path).await.is_none()).await;
-    assert!(cluster.api.objects("a.test/v1", "Thing").len() > 500, "they are slow");
+    secrets_go(&cluster, 2000).await;
+    assert!(things(&cluster) > 500, "they are slow");
+}
+
+/// Nothing limits the names of roles.
+#[tokio::test(start_paused = true)]
+async fn an_object_with_a_very_long_name_is_collected() {
+    let mut cluster = Cluster::new().await;
+    let name = "n".repeat(2000);
+    cluster.insert_secret("default", &name, &[absent()]);
+    cluster.start_synced().await;
+    until("it is gone", async || cluster.get(&secret_path(&name)).await.is_none()).await;
 }
 
 /// Most deletions meet a later version. They insist on that which was decided on: somebody may have adopted it.
