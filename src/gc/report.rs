@@ -323,7 +323,9 @@ fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
             uid: clipped(&core.graph.uid(id)),
             seconds: seconds(now, since),
             tries: it.tries,
-            why: it.trouble,
+            why: it
+                .trouble
+                .or_else(|| core.queue.is_busy(hint).then(|| "a request is under way".to_owned())),
         })
     };
     waiting.into_iter().filter_map(report).take(OLDEST).collect()

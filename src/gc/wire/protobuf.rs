@@ -258,7 +258,12 @@ fn expect(found: &meta::TypeMeta, wanted: &str) -> Result<(), WireError> {
 
 fn observed(object: meta::PartialObjectMetadata) -> Observed {
     let metadata = object.metadata.unwrap_or_default();
-    let finalizer = |wanted: &str| metadata.finalizers.iter().any(|finalizer| finalizer == wanted);
+    let finalizer = |wanted: &str| {
+        metadata
+            .finalizers
+            .iter()
+            .any(|finalizer| finalizer == wanted.as_bytes())
+    };
     let (orphan, foreground) = (finalizer("orphan"), finalizer("foregroundDeletion"));
     let owners = metadata.owner_references.into_iter().map(|owner| Reference {
         api_version: text(owner.api_version),
@@ -280,10 +285,7 @@ fn observed(object: meta::PartialObjectMetadata) -> Observed {
 }
 
 /// What is no UTF-8 in it is replaced, as the server does in JSON.
-fn text(bytes: Option<Bytes>) -> String {
+fn text(bytes: Option<Vec<u8>>) -> String {
     let bytes = bytes.unwrap_or_default();
-    match std::str::from_utf8(&bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
-    }
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
