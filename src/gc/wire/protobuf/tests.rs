@@ -22,7 +22,7 @@ fn some(number: usize) -> meta::PartialObjectMetadata {
             namespace: text("default"),
             uid: text(&format!("uid-{number}")),
             resource_version: text(&number.to_string()),
-            deletion_timestamp: number.is_multiple_of(3).then(|| Bytes::from_static(&[8, 1])),
+            deletion_timestamp: number.is_multiple_of(3).then(|| vec![8, 1]),
             owner_references: vec![owner("a", None), owner("b", Some(true))],
             finalizers: vec!["foregroundDeletion".into(), "example.com/other".into()],
         }),
