@@ -7,6 +7,9 @@ SHELL := /bin/bash
 
 CARGO ?= cargo
 NEED := scripts/need.sh
+# How long `soak` goes on.
+SOAK ?= 1h
+
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # What is needed, as PACKAGE=PROOF.
@@ -19,12 +22,14 @@ help: ## List the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'demo, test, test-cluster and bench need root: they start a containerd of their own, beside any other.'
+	@echo 'demo, test, crash-matrix, test-cluster and bench need root: they start a containerd of their own, beside any other.'
 	@echo 'A target that lacks something installs it with apt-get, and names it.'
 
 .PHONY: build
 build: need-build ## Build the agent for use: target/release/pod-teardown
 	$(CARGO) build --release --locked -p pod-teardown
+	@! grep -q POD_TEARDOWN_CHECKPOINTS $(TARGET_DIR)/release/pod-teardown || \
+		{ echo 'make: this binary stops where tests tell it to: build it without the feature checkpoints' >&2; exit 1; }
 
 .PHONY: demo
 demo: need-root need-build need-node ## Six pods are deleted; see how each goes, and that nothing is left
@@ -32,9 +37,10 @@ demo: need-root need-build need-node ## Six pods are deleted; see how each goes,
 	$(TARGET_DIR)/release/demo
 
 .PHONY: bench
-bench: need-root need-build need-node ## Measure the agent against straight CRI calls, with 1, 50 and 110 pods
+bench: need-root need-build need-node ## Measure the agent against straight CRI calls, with 1, 50 and 110 pods, and with 1,000 on a scripted runtime
 	$(CARGO) build --release --locked --workspace --bins
 	$(TARGET_DIR)/release/bench
+	$(CARGO) bench --locked --bench many
 
 .PHONY: bench-gc
 bench-gc: need-build ## Measure the collector against direct deletion and kube-controller-manager (needs the control plane)
@@ -45,12 +51,22 @@ bench-gc: need-build ## Measure the collector against direct deletion and kube-c
 
 .PHONY: test
 test: need-root need-build need-node ## Every test that needs no control plane, real pods on a private containerd included
-	scripts/cargo-test.sh --locked --workspace --features node-tests
+	SIM_RUNS=2000 scripts/cargo-test.sh --locked --workspace --features node-tests
+	scripts/cargo-test.sh --locked --features node-tests,checkpoints --test node_crash -- --nocapture
+
+.PHONY: crash-matrix
+crash-matrix: need-root need-build need-node ## Every step of a teardown with everything that can go wrong at it
+	CRASH_MATRIX=all scripts/cargo-test.sh --locked --features node-tests,checkpoints --test node_crash -- --nocapture
+
+.PHONY: soak
+soak: need-build ## Random worlds until one breaks something, or for SOAK=1h: pods, faults, crashes, all in memory
+	SOAK=$(SOAK) $(CARGO) test --locked --profile sim --test sim whatever_happens -- --nocapture
 
 .PHONY: test-cluster
-test-cluster: need-root need-build need-node ## Teardown, collector and API contract on a real control plane (built once: Go, 6 minutes)
+test-cluster: need-root need-build need-node ## Teardown, collector and API contract on a real control plane, and beside a real kubelet (built once: Go, 7 minutes)
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kube-controller-manager
+	tests/testbed/control-plane/build.sh kubelet
 	scripts/cargo-test.sh --locked --workspace --features node-tests,cluster-tests --test '*cluster*'
 
 .PHONY: lint

@@ -17,10 +17,11 @@ use crate::{
         admin::{self, Admin},
         metrics,
     },
+    outside::Outside,
 };
 
 mod gc;
-mod pods;
+pub mod pods;
 
 use gc::Gc;
 use pods::Pods;
@@ -58,7 +59,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     } = settings;
     tokio::pin!(stop);
     let pods = match pods {
-        Some(settings) => Some(Pods::new(host, settings, &node_name, &state_dir, dry_run).await?),
+        Some(settings) => Some(Pods::new(host, Outside::default(), settings, &node_name, &state_dir, dry_run).await?),
         None => None,
     };
     let gc = gc.map(|settings| Gc::new(settings, &node_name, dry_run)).transpose()?;

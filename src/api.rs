@@ -5,7 +5,10 @@ mod client;
 mod cluster;
 mod connection;
 mod credentials;
+mod dial;
 mod error;
+mod escape;
+mod event;
 mod identity;
 mod lanes;
 mod metadata;
@@ -18,8 +21,11 @@ const USER_AGENT: http::HeaderValue =
 
 pub use self::{
     answer::{in_time, read},
-    client::{ApiClient, DeleteAnswer, PodPage, WatchLine, WatchStream, escape},
+    client::{ApiClient, DeleteAnswer, PodPage, WatchLine, WatchStream},
+    dial::{Dial, Duplex},
     error::{About, ApiError},
+    escape::escape,
+    event::EventWrite,
     metadata::{Document, Lane, MetadataClient, Pieces, Written},
     proven::Proof,
 };

@@ -8,7 +8,7 @@ use clap::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::object_name::ObjectName;
+use crate::{object_name::ObjectName, workers::kill::is_reason};
 
 /// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime, and collects garbage.
 ///
@@ -68,7 +68,8 @@ pub enum Verb {
     /// For objects that are being deleted and wait for their dependents (the finalizers foregroundDeletion and orphan), that
     /// block the deletion of an owner, or that are kept because nobody can tell whether their owner is there. It follows who
     /// waits for whom down to the one that everything waits for, and says what that one waits for, the last failure
-    /// included. It tells what is known of objects and owners; how this node takes a pod down is told by status and timeline.
+    /// included. It tells what is known of objects and owners; how this node takes a pod down is told by status and timeline
+    /// NS/POD.
     #[command(
         after_help = "Examples:\n  pod-teardown why Deployment.apps/default/web\n  pod-teardown why Namespace/old\n  \
         pod-teardown why 0b9a8230-aace-4480-91d0-db24e46eb609\n\nKIND may be the plural or a short name too, as deploy, in any case; without .GROUP any \
@@ -82,6 +83,40 @@ pub enum Verb {
         /// How to ask the agent.
         #[command(flatten)]
         ask: AskFlags,
+    },
+    /// End a pod of this node now, as if its grace period had begun, and leave its object: its status says how it ended.
+    ///
+    /// Its preStop hooks run and its containers are stopped within the grace period. Waits until nothing of it runs and the
+    /// API server shows that, and tells what holds it up and how the pod has ended; interrupted, it leaves the pod to the
+    /// agent, which goes on. Once begun it is not taken back, also if the agent is stopped and started again. A pod that has
+    /// ended already stays as it is. Disruption budgets are not asked, and a controller may start another pod in its place: this is for a node that cannot wait. In the
+    /// ordinary case use kubectl delete or kubectl drain. Mirrors of static pods are refused, and everything while a kubelet
+    /// works here.
+    #[command(
+        after_help = "Example:\n  pod-teardown kill default/web-0 --grace 5s\n\nExit code: 0 it has ended, now or \
+        before; 64 the command line is wrong; 1 it was refused, or no agent answers or stays until the end."
+    )]
+    Kill(EndFlags),
+    /// End a pod of this node as Failed, with a reason and a message that its status then shows.
+    ///
+    /// As kill, but the pod counts as failed whatever its containers' exit codes are, with the condition DisruptionTarget
+    /// (reason TerminationByKubelet), as when a kubelet evicts a pod. Asked for again before its end, the last reason and
+    /// message count; a pod that has ended already keeps its phase and reason. Disruption budgets are not asked: kubectl drain does.
+    #[command(
+        after_help = "Example:\n  pod-teardown evict default/web-0 --reason Evicted --message 'The node runs out of \
+        disk.'\n\nExit code: 0 it has ended, now or before (what is said tells how); 64 the command line is wrong; 1 it was \
+        refused, or no agent answers or stays until the end."
+    )]
+    Evict {
+        /// Which pod, and how.
+        #[command(flatten)]
+        end: EndFlags,
+        /// Reason in its status: one word, such as Evicted.
+        #[arg(long, value_name = "WORD", value_parser = reason)]
+        reason: String,
+        /// Why, for people.
+        #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        message: String,
     },
     /// Look into the garbage collector of owner references.
     Gc {
@@ -154,6 +189,38 @@ pub struct SocketFlag {
     /// Admin socket of the running agent.
     #[arg(long, env = "POD_TEARDOWN_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
+}
+
+/// Which pod is to end, and how.
+#[derive(Debug, Clone, Args)]
+pub struct EndFlags {
+    /// The pod, as NAMESPACE/NAME.
+    #[arg(value_name = "NS/POD")]
+    pub pod: PodName,
+    /// Only if this is its UID.
+    #[arg(long)]
+    pub uid: Option<String>,
+    /// Grace period instead of the pod's own, with a unit, such as 5s. Of a pod that ends already it can only shorten it.
+    #[arg(long, value_name = "DURATION", value_parser = whole_seconds)]
+    pub grace: Option<i64>,
+    /// How to reach the agent.
+    #[command(flatten)]
+    pub socket: SocketFlag,
+}
+
+/// A duration with its unit, rounded up to seconds.
+fn whole_seconds(text: &str) -> std::result::Result<i64, String> {
+    let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; it needs a unit, such as 5s"))?;
+    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    i64::try_from(seconds).map_err(|error| error.to_string())
+}
+
+fn reason(text: &str) -> std::result::Result<String, &'static str> {
+    if is_reason(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("must be one word of letters and digits, such as Evicted")
+    }
 }
 
 /// How the running agent is asked.

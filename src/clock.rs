@@ -20,10 +20,15 @@ pub struct Mark {
     pub wall: Timestamp,
 }
 
+/// Tells the time of day, which is for people and never decides anything.
+#[derive(Clone)]
+pub struct WallClock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
 /// Tells moments of this boot.
 #[derive(Clone)]
 pub struct BootClock {
     boot_id: String,
+    wall: WallClock,
     since_boot: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
@@ -42,8 +47,25 @@ impl BootClock {
     pub fn of(boot_id: &str, since_boot: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self {
             boot_id: boot_id.to_owned(),
+            wall: WallClock::default(),
             since_boot: Arc::new(since_boot),
         }
+    }
+
+    /// The boot whose moments it tells.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// The same, with this time of day.
+    #[must_use]
+    pub fn with_wall(self, wall: WallClock) -> Self {
+        Self { wall, ..self }
+    }
+
+    /// The clock that tells the time of day.
+    pub fn wall(&self) -> &WallClock {
+        &self.wall
     }
 
     /// This moment.
@@ -51,8 +73,34 @@ impl BootClock {
         Mark {
             boot_id: self.boot_id.clone(),
             since_boot: (self.since_boot)(),
-            wall: Timestamp::now(),
+            wall: self.wall.now(),
         }
+    }
+}
+
+// === impl WallClock ===
+
+impl WallClock {
+    /// One that tells what `now` says.
+    pub fn of(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// What it shows.
+    pub fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
+impl Default for WallClock {
+    fn default() -> Self {
+        Self::of(Timestamp::now)
+    }
+}
+
+impl std::fmt::Debug for WallClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("WallClock").field(&self.now()).finish()
     }
 }
 

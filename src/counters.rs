@@ -37,9 +37,15 @@ pub struct Counts {
     pub pods_unreadable: u64,
     /// Workers that panicked and were started again.
     pub workers_panicked: u64,
-    /// Writes of the journal that failed; it counts them itself.
+    /// Writes of the journal that failed; it counts this and what follows itself.
     #[serde(default)]
     pub journal_writes_failed: u64,
+    /// Durable writes of the journal.
+    #[serde(default)]
+    pub journal_commits: u64,
+    /// Microseconds that they took together.
+    #[serde(default)]
+    pub journal_commits_us: u64,
 }
 
 macro_rules! count {
@@ -83,6 +89,8 @@ impl Counters {
             pods_unreadable: read(&self.pods_unreadable),
             workers_panicked: read(&self.workers_panicked),
             journal_writes_failed: 0,
+            journal_commits: 0,
+            journal_commits_us: 0,
         }
     }
 }

@@ -1,38 +1,32 @@
 //! Events in the kubelet's words. They are for people: a full queue or a lost one holds up no teardown. An API that does
 //! not answer is waited for.
 
-pub mod told;
+mod body;
+mod sender;
+mod told;
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
-use futures::future::BoxFuture;
-use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
-};
+use tokio::{sync::mpsc, time::Instant};
 
+pub use self::sender::Bring;
+use self::{
+    body::Event,
+    sender::{Waiting, send_all},
+    told::{About, Next, Told},
+};
 use crate::{
-    api::ApiError,
+    clock::WallClock,
     counters::Counters,
     pod::{PodView, Role},
 };
 
 /// More than a full node's pods with a few containers each can say at once.
 const QUEUE: usize = 1024;
-/// Events that the sender has taken from the queue: one that gets errors of its own does not hold up the others.
-const IN_HAND: usize = 256;
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// The API server keeps events for so long; an older one tells nobody anything.
-const WORTH_TELLING: Duration = Duration::from_secs(3600);
-/// Of any object's name.
-const NAME_LIMIT: usize = 253;
 
 /// Why something happened, in the kubelet's spelling.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// A container is being stopped.
     Killing,
@@ -42,12 +36,17 @@ pub enum Reason {
     FailedKillPod,
     /// Volumes could not be unmounted or removed.
     FailedUnMount,
+    /// A pod's end does not come, for whichever cause.
+    TeardownBlocked,
+    /// Somebody decided on the end of a pod.
+    Evicted,
+    /// The pod lived past its active deadline.
+    DeadlineExceeded,
+    /// A pod that somebody wanted ended takes longer than it should.
+    ExceededGracePeriod,
     /// An owner reference names an object of another namespace.
     OwnerRefInvalidNamespace,
 }
-
-/// Brings an event, in JSON, into a namespace.
-pub type Create = Arc<dyn Fn(Arc<str>, Bytes) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
 
 /// What an event is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,32 +67,10 @@ pub struct Involved {
 #[derive(Debug, Clone)]
 pub struct Events {
     node_name: Arc<str>,
-    queue: mpsc::Sender<Event>,
+    queue: mpsc::Sender<Waiting>,
+    told: Arc<Mutex<Told>>,
     counters: Arc<Counters>,
-}
-
-#[derive(Debug)]
-struct Event {
-    namespace: Arc<str>,
-    /// In JSON: thousands may wait for a server, and a tree of values takes five times as much.
-    body: Bytes,
-    reason: Reason,
-    message: String,
-    made: Instant,
-    tried: bool,
-}
-
-/// What an error means for an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    /// An earlier try has got through, though its answer has not.
-    Done,
-    /// Refused for good: the namespace is gone or ends, or the event is not liked.
-    Drop,
-    /// No event would fare better now.
-    WaitWithAll,
-    /// Another one may.
-    LetOthersFirst,
+    wall: WallClock,
 }
 
 // === impl Reason ===
@@ -105,16 +82,29 @@ impl Reason {
             Self::FailedPreStopHook => "FailedPreStopHook",
             Self::FailedKillPod => "FailedKillPod",
             Self::FailedUnMount => "FailedUnMount",
+            Self::TeardownBlocked => "TeardownBlocked",
+            Self::Evicted => "Evicted",
+            Self::DeadlineExceeded => "DeadlineExceeded",
+            Self::ExceededGracePeriod => "ExceededGracePeriod",
             Self::OwnerRefInvalidNamespace => "OwnerRefInvalidNamespace",
         }
     }
 
+    /// Whether it tells of a state that goes on, which is one event however its cause changes.
+    fn is_of_a_state(self) -> bool {
+        self == Self::TeardownBlocked
+    }
+
     fn kind(self) -> &'static str {
         match self {
-            Self::Killing => "Normal",
-            Self::FailedPreStopHook | Self::FailedKillPod | Self::FailedUnMount | Self::OwnerRefInvalidNamespace => {
-                "Warning"
-            }
+            Self::Killing | Self::DeadlineExceeded => "Normal",
+            Self::FailedPreStopHook
+            | Self::FailedKillPod
+            | Self::FailedUnMount
+            | Self::TeardownBlocked
+            | Self::Evicted
+            | Self::ExceededGracePeriod
+            | Self::OwnerRefInvalidNamespace => "Warning",
         }
     }
 }
@@ -123,14 +113,22 @@ impl Reason {
 
 impl Events {
     /// Starts the sender.
-    pub fn start(create: Create, node_name: &str, counters: Arc<Counters>) -> Self {
+    pub fn start(bring: Bring, node_name: &str, counters: Arc<Counters>) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        tokio::spawn(send_all(create, waiting, Arc::clone(&counters)));
+        tokio::spawn(send_all(bring, waiting, Arc::clone(&counters)));
         Self {
             node_name: node_name.into(),
             queue,
+            told: Arc::default(),
             counters,
+            wall: WallClock::default(),
         }
+    }
+
+    /// The same, by this clock.
+    #[must_use]
+    pub fn by(self, wall: WallClock) -> Self {
+        Self { wall, ..self }
     }
 
     /// About a container of a pod; one that is not in the spec is spoken of as the pod.
@@ -167,7 +165,7 @@ impl Events {
         if !about.namespace.is_empty() {
             involved["namespace"] = namespace.into();
         }
-        self.send(&namespace.into(), &about.name, &involved, reason, message);
+        self.send(&namespace.into(), &about.name, &involved, None, reason, message);
     }
 
     fn put(&self, view: &PodView, field_path: Option<String>, reason: Reason, message: &str) {
@@ -178,186 +176,76 @@ impl Events {
             "name": &*view.pod.name,
             "uid": view.pod.uid.as_str(),
         });
-        if let Some(field_path) = field_path {
-            involved["fieldPath"] = field_path.into();
+        if let Some(field_path) = &field_path {
+            involved["fieldPath"] = field_path.as_str().into();
         }
-        self.send(&view.pod.namespace, &view.pod.name, &involved, reason, message);
+        let about = About {
+            uid: view.pod.uid.as_str().into(),
+            field_path,
+            reason,
+        };
+        self.send(
+            &view.pod.namespace,
+            &view.pod.name,
+            &involved,
+            Some(about),
+            reason,
+            message,
+        );
     }
 
-    fn send(&self, namespace: &Arc<str>, about: &str, involved: &Value, reason: Reason, message: &str) {
-        let body = body(
-            &self.node_name,
+    fn send(
+        &self,
+        namespace: &Arc<str>,
+        name_of: &str,
+        involved: &Value,
+        about: Option<About>,
+        reason: Reason,
+        message: &str,
+    ) {
+        let (now, wall) = (Instant::now(), self.wall.now());
+        let new: Arc<str> = body::name(name_of, wall).into();
+        let next = about.map_or(Next::New, |about| {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            told.next(about, message, &new, wall, now)
+        });
+        let (name, count, first, again) = match next {
+            Next::New => (new, 1, wall, false),
+            Next::Again { name, count, first } => (name, count, first, true),
+            Next::Nothing => return,
+        };
+        let event = Event {
+            host: &self.node_name,
             namespace,
-            about,
+            name: &name,
             involved,
             reason,
             message,
-            Timestamp::now(),
-        );
-        let event = Event {
+            count,
+            first,
+            last: wall,
+        };
+        let waiting = Waiting {
             namespace: Arc::clone(namespace),
-            body: body.to_string().into(),
+            uid: involved["uid"].as_str().unwrap_or_default().to_owned(),
+            whole: event.whole().to_string().into(),
+            again: again.then(|| event.again().to_string().into()),
+            name,
             reason,
             message: message.to_owned(),
-            made: Instant::now(),
+            made: now,
             tried: false,
         };
-        if self.queue.try_send(event).is_err() {
+        if self.queue.try_send(waiting).is_err() {
             self.counters.event_dropped();
             tracing::warn!(
                 uid = involved["uid"].as_str(),
                 namespace = &**namespace,
-                name = about,
+                name = name_of,
                 reason = reason.as_str(),
-                message,
+                event_message = message,
                 "Event is dropped: the queue is full"
             );
         }
-    }
-}
-
-fn body(
-    host: &str,
-    namespace: &str,
-    about: &str,
-    involved: &Value,
-    reason: Reason,
-    message: &str,
-    now: Timestamp,
-) -> Value {
-    let seconds = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    json!({
-        "kind": "Event",
-        "apiVersion": "v1",
-        "metadata": {
-            "namespace": namespace,
-            "name": name(about, now),
-        },
-        "involvedObject": involved,
-        "reason": reason.as_str(),
-        "message": message,
-        "type": reason.kind(),
-        "source": { "component": "pod-teardown", "host": host },
-        "reportingComponent": "pod-teardown",
-        "reportingInstance": host,
-        "firstTimestamp": seconds,
-        "lastTimestamp": seconds,
-        "count": 1,
-    })
-}
-
-/// The pod's name, shortened if need be, and the moment. No part of a name may end with a dash or be empty.
-fn name(pod: &str, now: Timestamp) -> String {
-    let moment = format!("{:x}", now.as_nanosecond());
-    let kept = &pod[..pod.floor_char_boundary(NAME_LIMIT - 1 - moment.len())];
-    format!("{}.{moment}", kept.trim_end_matches(['-', '.']))
-}
-
-async fn send_all(create: Create, mut waiting: mpsc::Receiver<Event>, counters: Arc<Counters>) {
-    let mut in_hand = VecDeque::new();
-    let mut pause = FIRST_PAUSE;
-    loop {
-        while in_hand.len() < IN_HAND
-            && let Ok(event) = waiting.try_recv()
-        {
-            in_hand.push_back(event);
-        }
-        let event = match in_hand.pop_front() {
-            Some(event) => Some(event),
-            None => waiting.recv().await,
-        };
-        let Some(mut event) = event else { return };
-        let Err(error) = create(Arc::clone(&event.namespace), event.body.clone()).await else {
-            pause = FIRST_PAUSE;
-            continue;
-        };
-        let (reason, message) = (event.reason.as_str(), &event.message);
-        let next = next(&error, event.made.elapsed());
-        match next {
-            Next::Done => continue,
-            Next::Drop => {
-                counters.event_dropped();
-                tracing::warn!(%error, reason, message, "Event is dropped");
-                continue;
-            }
-            Next::WaitWithAll | Next::LetOthersFirst if event.tried => {}
-            Next::WaitWithAll | Next::LetOthersFirst => tracing::warn!(%error, reason, message, "Event has to wait"),
-        }
-        event.tried = true;
-        if next == Next::WaitWithAll {
-            in_hand.push_front(event);
-        } else {
-            in_hand.push_back(event);
-        }
-        sleep(error.retry_after().unwrap_or(pause)).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-}
-
-fn next(error: &ApiError, age: Duration) -> Next {
-    match error {
-        ApiError::Refused { code: 409, .. } => Next::Done,
-        _ if age > WORTH_TELLING => Next::Drop,
-        ApiError::Unreachable { .. }
-        | ApiError::Unproven { .. }
-        | ApiError::Timeout { .. }
-        | ApiError::Held { .. }
-        | ApiError::Refused { code: 401 | 429, .. } => Next::WaitWithAll,
-        // Perhaps a webhook that answers for one namespace only.
-        ApiError::Refused { code: 500.., .. } => Next::LetOthersFirst,
-        ApiError::Refused { .. } | ApiError::Unreadable { .. } => Next::Drop,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refused(code: u16) -> ApiError {
-        ApiError::Refused {
-            verb: "POST",
-            path: String::new(),
-            code,
-            reason: String::new(),
-            message: String::new(),
-            retry_after: None,
-            about: None,
-        }
-    }
-
-    #[test]
-    fn an_event_is_given_up_when_it_is_refused_for_good_or_too_old() {
-        let unreachable = ApiError::Unreachable {
-            verb: "POST",
-            path: String::new(),
-            cause: String::new(),
-        };
-        let young = Duration::from_secs(3000);
-        assert_eq!(next(&unreachable, young), Next::WaitWithAll);
-        for (code, expected) in [
-            (401, Next::WaitWithAll),
-            (403, Next::Drop),
-            (404, Next::Drop),
-            (409, Next::Done),
-            (422, Next::Drop),
-            (429, Next::WaitWithAll),
-            (500, Next::LetOthersFirst),
-            (503, Next::LetOthersFirst),
-        ] {
-            assert_eq!(next(&refused(code), young), expected, "{code}");
-        }
-        assert_eq!(next(&unreachable, Duration::from_secs(3601)), Next::Drop);
-    }
-
-    #[test]
-    fn a_long_pod_name_is_shortened_to_what_a_name_may_be() {
-        let now = Timestamp::now();
-        let moment = format!(".{:x}", now.as_nanosecond());
-        assert_eq!(name("web-0", now), format!("web-0{moment}"));
-        let long = name(&"a".repeat(253), now);
-        assert_eq!(long.len(), NAME_LIMIT);
-        assert!(long.ends_with(&moment));
-        let cut_at_dashes = name(&format!("{}{}", "a".repeat(230), "-.".repeat(10)), now);
-        assert_eq!(cut_at_dashes, format!("{}{moment}", "a".repeat(230)));
     }
 }

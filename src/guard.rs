@@ -19,6 +19,7 @@ use crate::{
         identity::Identity,
         kubelet_process::{self, Ours},
         kubelet_root::KubeletRoot,
+        threads::Blocking,
     },
 };
 
@@ -39,13 +40,15 @@ pub struct Guard {
     machine: Arc<Identity>,
     journal: Journal,
     proc: Arc<Path>,
+    blocking: Blocking,
     state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug)]
 struct State {
     world: Result<(), String>,
-    kubelet: Option<String>,
+    /// The kubelet that was seen; an error while it is not known whether there is one.
+    kubelet: Result<Option<String>, String>,
     /// When the last look for a kubelet that has ended was begun.
     looked: Instant,
     store: WatchMemory,
@@ -62,14 +65,21 @@ impl Guard {
             machine: Arc::new(machine),
             journal,
             proc: proc.into(),
+            blocking: Blocking::default(),
             state: Arc::new(Mutex::new(State {
                 world: Err("the Node has not been seen yet".to_owned()),
-                kubelet: Some("not looked for yet".to_owned()),
+                kubelet: Err("not looked for yet".to_owned()),
                 looked: Instant::now(),
                 store,
                 remembered: None,
             })),
         }
+    }
+
+    /// The same, whose looks are done there.
+    #[must_use]
+    pub fn looking(self, blocking: Blocking) -> Self {
+        Self { blocking, ..self }
     }
 
     /// The gate that all effects pass.
@@ -84,10 +94,10 @@ impl Guard {
     /// Why nothing may be touched at the moment.
     pub fn why_held(&self) -> Option<String> {
         let state = self.lock();
-        let kubelet = state
-            .kubelet
-            .as_ref()
-            .map(|kubelet| format!("a kubelet works on this node's pods: {kubelet}"));
+        let kubelet = match &state.kubelet {
+            Ok(None) => None,
+            Ok(Some(kubelet)) | Err(kubelet) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
+        };
         let since = state.looked.elapsed();
         let unknown = (since > STALE).then(|| {
             format!(
@@ -96,6 +106,14 @@ impl Guard {
             )
         });
         state.world.clone().err().or(kubelet).or(unknown)
+    }
+
+    /// Whether nothing may be touched because of a kubelet, and for no other reason: what is seen to happen to pods is this
+    /// node's, and the kubelet's work.
+    pub fn leaves_all_to_a_kubelet(&self) -> bool {
+        let state = self.lock();
+        let sees_one = matches!(state.kubelet, Ok(Some(_))) && state.looked.elapsed() <= STALE;
+        sees_one && state.world.is_ok() && state.store.held.is_none()
     }
 
     /// Looks at the Node anew.
@@ -154,23 +172,41 @@ impl Guard {
         let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
         let matches = self.machine.matches(machine_id, system_uuid);
         matches.map_err(|error| format!("Node {name} is another machine: {error}; is --node-name right?"))?;
+        if let Some(why) = self.journal.unread() {
+            return Err(format!(
+                "which Node this agent has recorded cannot be read: {why}; start the agent again once the disk gives it, or \
+                 move the journal away to begin anew"
+            ));
+        }
         match self.journal.node_uid() {
             Some(recorded) if recorded == uid => Ok(()),
             Some(recorded) => Err(format!(
                 "Node {name} has UID {uid}, but the journal was made for {recorded}: was the node registered anew, or is \
-                 this another cluster? If it is right, stop the agent and move the journal away"
+                 this another cluster? If it is right, stop the agent and move the journal (journal.redb) away"
             )),
-            None => self.journal.set_node_uid(uid).await.map_err(|error| error.to_string()),
+            None => {
+                // A full disk keeps no pod from ending. In this run the Node counts as recorded from now on.
+                if let Err(error) = self.journal.set_node_uid(uid).await {
+                    tracing::error!(%error, uid, "Which Node this is cannot be recorded yet: a restart would not know it");
+                }
+                Ok(())
+            }
         }
     }
 
-    /// A complete list of this version has come. Says why nothing may be concluded from what it lacks, if so.
-    pub fn listed(&self, version: Option<u64>, census: Option<Census>) -> Option<String> {
+    /// The highest resourceVersion seen so far: what a list must reach that is asked for from now on.
+    pub fn highest(&self) -> u64 {
+        self.lock().store.highest
+    }
+
+    /// A complete list of this version has come, which was asked for when `seen_before` was the highest. Says why nothing
+    /// may be concluded from what it lacks, if so.
+    pub fn listed(&self, version: Option<u64>, seen_before: u64, census: Option<Census>) -> Option<String> {
         let Some(version) = version else {
             return Some("the list has no resourceVersion that can be compared".to_owned());
         };
         let mut state = self.lock();
-        let store = absence::after_list(state.store.clone(), version, census);
+        let store = absence::after_list(state.store.clone(), version, seen_before, census);
         if state.store.held != store.held {
             tracing::error!(
                 why = store.held,
@@ -226,17 +262,19 @@ impl Guard {
             kubelet_process::find(&proc, ours)
         };
         let began = Instant::now();
-        let found = tokio::task::spawn_blocking(look).await;
+        let found = self.blocking.run(look).await;
         let kubelet = match found {
-            Ok(Ok(found)) => found.first().map(ToString::to_string),
-            Ok(Err(error)) => Some(format!("not known, because looking for one failed: {error}")),
-            Err(_) => Some("not known, because looking for one panicked".to_owned()),
+            Ok(Ok(found)) => Ok(found.first().map(ToString::to_string)),
+            Ok(Err(error)) => Err(format!("not known, because looking for one failed: {error}")),
+            Err(_) => Err("not known, because looking for one panicked".to_owned()),
         };
         let mut state = self.lock();
         if state.kubelet != kubelet {
             match &kubelet {
-                Some(kubelet) => tracing::warn!(kubelet, "A kubelet works on this node's pods: nothing is touched"),
-                None => tracing::info!("No kubelet works on this node's pods"),
+                Ok(Some(kubelet)) | Err(kubelet) => {
+                    tracing::warn!(kubelet, "A kubelet works on this node's pods: nothing is touched");
+                }
+                Ok(None) => tracing::info!("No kubelet works on this node's pods"),
             }
         }
         state.kubelet = kubelet;

@@ -11,6 +11,7 @@ pub mod config;
 pub mod agent;
 pub mod guard;
 pub mod host;
+pub mod outside;
 
 pub mod watch;
 

@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 use pod_teardown::{
     agent,
-    cli::{AskFlags, Cli, GcVerb, GraphFormat, NodeFlags, SocketFlag, TimelineFormat, Verb},
+    cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, SocketFlag, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind},
     gc::{
         picture::{Picture, dot::dot, svg::svg},
@@ -17,7 +17,8 @@ use pod_teardown::{
     memory,
     node::threads::THREADS,
     ops::{
-        admin, check, client,
+        admin::{self, kill::Ask},
+        check, client, end,
         gc_status::{self, GcReport},
         logging,
         status::{self, StatusReport},
@@ -80,6 +81,12 @@ async fn dispatch(cli: Cli) -> ExitCode {
             object,
             ask: AskFlags { socket, json },
         } => ask(&socket, &admin::gc::why_question(&object), (!json).then_some(Why::text)).await,
+        Verb::Kill(flags) => end(&flags, "kill", None, None).await,
+        Verb::Evict {
+            end: flags,
+            reason,
+            message,
+        } => end(&flags, "evict", Some(reason), Some(message)).await,
         Verb::Gc {
             verb: GcVerb::Status(AskFlags { socket, json }),
         } => {
@@ -109,6 +116,20 @@ async fn ask<T: Serialize + DeserializeOwned>(
         (Ok(answer), Some(text)) => print(&text(&answer), 0),
         (Ok(answer), None) => print(&serde_json::to_string_pretty(&answer).unwrap_or_default(), 0),
         (Err(error), _) => failed(1, &error.to_string()),
+    }
+}
+
+/// Asks for a pod's end and follows it; how it goes is told on standard error, what came of it on standard output.
+async fn end(flags: &EndFlags, verb: &str, reason: Option<String>, message: Option<String>) -> ExitCode {
+    let ask = Ask {
+        uid: flags.uid.clone(),
+        grace_seconds: flags.grace,
+        reason,
+        message,
+    };
+    match end::follow(&flags.socket.socket, &flags.pod, verb, &ask, complain).await {
+        Ok(end) => print(&end::text(&end), 0),
+        Err(error) => failed(1, &error.to_string()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the node offers.
 
 pub mod cgroups;
+pub mod checkpoint;
 pub mod cri;
 pub mod dirs;
 pub mod effects;
@@ -15,3 +16,4 @@ pub mod mounts;
 pub mod pod_dir;
 pub mod runtime;
 pub mod threads;
+pub mod unmounts;

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod check;
 pub mod client;
+pub mod end;
 pub mod gc_status;
 pub mod logging;
 pub mod metrics;

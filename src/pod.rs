@@ -163,27 +163,15 @@ impl fmt::Display for PodRef {
 // === impl PodView ===
 
 impl PodView {
-    /// Projects an API object; `None` if it lacks what identifies a pod.
-    pub fn project(mut pod: Pod) -> Option<Self> {
+    /// Projects an API object; `None` if it lacks what identifies a pod. The object is kept if the pod ends by what it says,
+    /// or by what somebody else has `decided`.
+    pub fn project(mut pod: Pod, decided: bool) -> Option<Self> {
         let mut view = Self::of(&pod)?;
-        if view.ends() {
+        if decided || view.ends() {
             leave_out_what_no_status_needs(&mut pod);
             view.object = Some(Arc::new(pod));
         }
         Some(view)
-    }
-
-    /// This newer view of a pod whose end has begun, with the object as it was last seen to end. Somebody took the
-    /// terminal phase back: it has to be told again, and nobody knows what it is now.
-    pub fn ending_as(&self, former: &Self) -> Self {
-        let mut object = former.object.as_deref().cloned();
-        if let Some(status) = object.as_mut().and_then(|object| object.status.as_mut()) {
-            status.phase = None;
-        }
-        Self {
-            object: object.map(Arc::new),
-            ..self.clone()
-        }
     }
 
     /// A pod of which nothing but its identity is known.
@@ -245,9 +233,35 @@ impl PodView {
         })
     }
 
-    /// Whether this pod is to be taken down.
+    /// Whether this pod is to be taken down by what its object says.
     pub fn ends(&self) -> bool {
         self.deletion.is_some() || self.terminal_phase
+    }
+
+    /// Whether everything is the same that decides how the pod is taken down, and when.
+    pub fn ends_like(&self, other: &Self) -> bool {
+        let Self {
+            pod,
+            deletion,
+            terminal_phase: _,
+            mirror,
+            spec_grace,
+            host_network,
+            ips: _,
+            host_ip: _,
+            attachable_volumes,
+            dynamic_resources,
+            containers,
+            object: _,
+        } = self;
+        *pod == other.pod
+            && *deletion == other.deletion
+            && *mirror == other.mirror
+            && *spec_grace == other.spec_grace
+            && *host_network == other.host_network
+            && *attachable_volumes == other.attachable_volumes
+            && *dynamic_resources == other.dynamic_resources
+            && *containers == other.containers
     }
 
     /// The container of this name.
@@ -415,7 +429,7 @@ mod tests {
             "metadata": { "name": "web", "namespace": "ns", "uid": "u" },
             "spec": { "containers": [], "volumes": [volume] },
         });
-        PodView::project(serde_json::from_value(pod).unwrap()).unwrap()
+        PodView::project(serde_json::from_value(pod).unwrap(), false).unwrap()
     }
 
     #[test]

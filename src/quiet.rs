@@ -1,9 +1,12 @@
 //! Lets work that nobody waits for step back while pods are waiting to be gone.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use tokio::{
-    sync::{Semaphore, SemaphorePermit, watch},
+    sync::{Notify, Semaphore, SemaphorePermit},
     time::{Instant, sleep_until, timeout},
 };
 
@@ -17,11 +20,13 @@ const AT_ONCE: usize = 4;
 /// Counts those who are waited for.
 #[derive(Debug, Clone)]
 pub struct Quiet {
-    busy: Arc<watch::Sender<Busy>>,
+    busy: Arc<Mutex<Busy>>,
+    /// Wakes those who wait in the order in which they came.
+    changed: Arc<Notify>,
     places: Arc<Semaphore>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Busy {
     urgent: usize,
     moved: Instant,
@@ -40,7 +45,8 @@ impl Default for Quiet {
             moved: Instant::now(),
         };
         Self {
-            busy: Arc::new(watch::Sender::new(busy)),
+            busy: Arc::new(Mutex::new(busy)),
+            changed: Arc::default(),
             places: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
@@ -67,25 +73,31 @@ impl Quiet {
     }
 
     async fn lull(&self) {
-        let mut busy = self.busy.subscribe();
         loop {
-            let Busy { urgent, moved } = *busy.borrow_and_update();
+            // Before the look, so that nothing is missed in between.
+            let changed = self.changed.notified();
+            let Busy { urgent, moved } = *self.busy();
             if urgent == 0 {
                 return;
             }
             tokio::select! {
+                biased;
+                () = changed => {}
                 () = sleep_until(moved + LULL) => return,
-                // The sender is ours: it cannot close.
-                _ = busy.changed() => {}
             }
         }
     }
 
     fn change(&self, change: impl FnOnce(&mut Busy)) {
-        self.busy.send_modify(|busy| {
-            change(busy);
-            busy.moved = Instant::now();
-        });
+        let mut busy = self.busy();
+        change(&mut busy);
+        busy.moved = Instant::now();
+        drop(busy);
+        self.changed.notify_waiters();
+    }
+
+    fn busy(&self) -> MutexGuard<'_, Busy> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,9 +7,15 @@ use std::{
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Duration, Instant};
+use tokio::{
+    sync::watch,
+    time::{Duration, Instant},
+};
 
-use crate::pod::PodRef;
+use crate::{
+    pod::{PodRef, PodView},
+    workers::termination::Cause,
+};
 
 /// Steps of a teardown, in the order in which they are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -36,10 +42,11 @@ pub enum Step {
 }
 
 /// Where a pod's end stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// Its containers are being stopped.
+    #[default]
     Terminating,
     /// Nothing of it runs; the node is being cleaned.
     Terminated,
@@ -80,6 +87,8 @@ pub struct Story {
     pub uid: String,
     /// When this agent began.
     pub began: Timestamp,
+    /// Why.
+    pub cause: Cause,
     /// Grace period in force, in seconds.
     pub grace_seconds: u64,
     /// Time left of the grace period, in milliseconds; 0 when it is over.
@@ -93,6 +102,15 @@ pub struct Story {
     /// What failed in the last attempt, while that has not been made good.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
+    /// The phase in which the API shows that it is over; nothing before that, and where the object was gone first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// The reason that the API shows with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// All is done but for a deletion, which may never come.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
     /// The bars.
     pub spans: Vec<Span>,
 }
@@ -100,20 +118,43 @@ pub struct Story {
 /// A pod retried for hours must not grow without bound; the oldest bars say most.
 const MAX_SPANS: usize = 64;
 
+/// However short the grace period is.
+const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+
 /// The story while it is being written.
 #[derive(Debug)]
 pub struct Record {
     pod: PodRef,
     began: Timestamp,
+    cause: Cause,
     start: Instant,
+    standing: watch::Sender<Standing>,
     state: Mutex<State>,
+}
+
+/// How far it is.
+#[derive(Debug, Default)]
+struct Standing {
+    stage: Stage,
+    /// That the pod is over, as the API server shows it.
+    shown: Option<Shown>,
+    /// Until a deletion comes.
+    kept: bool,
+}
+
+/// An end as the API server shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// `Failed` or `Succeeded`.
+    pub phase: String,
+    /// Such as `Evicted`.
+    pub reason: Option<String>,
 }
 
 #[derive(Debug)]
 struct State {
     grace: Duration,
     deadline: Instant,
-    stage: Stage,
     attempts: u32,
     failures: Vec<String>,
     spans: Vec<Span>,
@@ -130,6 +171,15 @@ pub struct OpenSpan<'a> {
 // === impl Story ===
 
 impl Story {
+    /// How the API shows that it is over, to be put behind a word, or nothing.
+    pub fn shown(&self) -> String {
+        match (&self.phase, &self.reason) {
+            (None, _) => String::new(),
+            (Some(phase), None) => format!(" as {phase}"),
+            (Some(phase), Some(reason)) => format!(" as {phase} ({reason})"),
+        }
+    }
+
     /// The step that failed first in the last attempt. Failures are told as `STEP WHAT: WHY`.
     pub fn failed_at(&self) -> Option<Step> {
         let name = self.failures.first()?.split([' ', ':']).next()?;
@@ -174,15 +224,16 @@ impl fmt::Display for Step {
 
 impl Record {
     /// A story that begins now.
-    pub fn new(pod: PodRef, grace: Duration, deadline: Instant) -> Self {
+    pub fn new(pod: PodRef, cause: Cause, grace: Duration, deadline: Instant) -> Self {
         Self {
             pod,
             began: Timestamp::now(),
+            cause,
             start: Instant::now(),
+            standing: watch::Sender::default(),
             state: Mutex::new(State {
                 grace,
                 deadline,
-                stage: Stage::Terminating,
                 attempts: 0,
                 failures: Vec::new(),
                 spans: Vec::new(),
@@ -205,7 +256,10 @@ impl Record {
 
     /// The next attempt begins.
     pub fn attempt(&self) {
-        self.lock().attempts += 1;
+        self.standing.send_modify(|standing| standing.kept = false);
+        let mut state = self.lock();
+        state.attempts += 1;
+        state.finished = None;
     }
 
     /// What failed in the attempt that has just ended; nothing if all went well.
@@ -215,17 +269,60 @@ impl Record {
 
     /// Where the pod stands.
     pub fn stage(&self) -> Stage {
-        self.lock().stage
+        self.standing.borrow().stage
     }
 
     /// The pod has come to this stage.
     pub fn set_stage(&self, stage: Stage) {
-        let mut state = self.lock();
-        state.stage = stage;
         if stage == Stage::Finished {
+            let mut state = self.lock();
             state.finished = Some(Instant::now());
             state.failures.clear();
         }
+        self.standing.send_modify(|standing| standing.stage = stage);
+    }
+
+    /// Nothing is left to do but for a deletion.
+    pub fn is_kept(&self) {
+        self.lock().finished = Some(Instant::now());
+        self.standing.send_modify(|standing| standing.kept = true);
+    }
+
+    /// The API server shows the pod like this.
+    pub fn is_shown(&self, view: &PodView) {
+        let status = view.object.as_ref().and_then(|object| object.status.as_ref());
+        let Some(status) = status.filter(|_| view.terminal_phase) else {
+            return;
+        };
+        let shown = Shown {
+            phase: status.phase.clone().unwrap_or_default(),
+            reason: status.reason.clone(),
+        };
+        self.standing.send_modify(|standing| standing.shown = Some(shown));
+    }
+
+    /// The end that the API server was last seen to show.
+    pub fn shown(&self) -> Option<Shown> {
+        self.standing.borrow().shown.clone()
+    }
+
+    /// Whether nothing runs, and the API server shows that or has no such object any more.
+    pub fn has_ended(&self) -> bool {
+        let standing = self.standing.borrow();
+        // To keep a pod is decided by an answer of the API server, of which the watch may not have heard yet.
+        standing.has_ended() || standing.stage >= Stage::Terminated && standing.kept
+    }
+
+    /// Returns when the pod has ended and it is known how.
+    pub async fn ends(&self) {
+        // The sender is ours: it cannot close.
+        self.standing.subscribe().wait_for(Standing::has_ended).await.ok();
+    }
+
+    /// Whether somebody who asked for this pod's end has waited for longer than a kubelet would.
+    pub fn takes_too_long(&self) -> bool {
+        let patience = (self.lock().grace * 3 / 2).max(LEAST_PATIENCE);
+        self.cause == Cause::Requested && self.stage() == Stage::Terminating && self.elapsed() > patience
     }
 
     /// Begins a bar.
@@ -253,18 +350,24 @@ impl Record {
     /// The story so far.
     pub fn tell(&self) -> Story {
         let now = Instant::now();
+        let shown = self.shown();
+        let kept = self.standing.borrow().kept;
         let state = self.lock();
         Story {
             namespace: self.pod.namespace.to_string(),
             name: self.pod.name.to_string(),
             uid: self.pod.uid.to_string(),
             began: self.began,
+            cause: self.cause,
             grace_seconds: state.grace.as_secs(),
             grace_left_ms: millis(state.deadline.saturating_duration_since(now)),
-            stage: state.stage,
+            stage: self.stage(),
             elapsed_ms: self.ms(state.finished.unwrap_or(now)),
             attempts: state.attempts,
             failures: state.failures.clone(),
+            reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
+            phase: shown.map(|shown| shown.phase),
+            kept,
             spans: state.spans.clone(),
         }
     }
@@ -280,6 +383,14 @@ impl Record {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+// === impl Standing ===
+
+impl Standing {
+    fn has_ended(&self) -> bool {
+        self.stage >= Stage::Deleted || self.stage >= Stage::Terminated && self.shown.is_some()
+    }
 }
 
 // === impl OpenSpan ===
@@ -335,7 +446,7 @@ mod tests {
             name: "pod".into(),
         };
         let grace = Duration::from_secs(30);
-        Record::new(pod, grace, Instant::now() + grace)
+        Record::new(pod, Cause::Deleted, grace, Instant::now() + grace)
     }
 
     #[tokio::test(start_paused = true)]

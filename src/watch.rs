@@ -1,20 +1,51 @@
 //! Pods of this node: list, watch, and what has changed.
 //!
-//! `list → diff → changes ⇄ watch`
+//! `list → diff → changes ⇄ watch`; what the runtime holds besides is compared with it.
 
 mod known;
+mod relist;
 mod source;
 
 use std::sync::Arc;
 
-pub use self::source::{PodSource, SourceState, WatchReport};
+pub use self::{
+    relist::{Relist, RuntimePods, Sighted},
+    source::{PodSource, SourceState, WatchReport},
+};
 use crate::pod::PodView;
 
 /// News about a pod of this node.
 #[derive(Debug, Clone)]
-pub enum Change {
-    /// The pod is there, like this.
-    Seen(Arc<PodView>),
-    /// Its object is proven to be gone; this is how it was last seen.
-    Removed(Arc<PodView>),
+pub struct Change {
+    /// What is new.
+    pub kind: Kind,
+    /// The pod as it is now, or as it was last seen.
+    pub view: Arc<PodView>,
+}
+
+/// What is new of a pod, in the kubelet's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// It was not known before.
+    Add,
+    /// Something of it is different that decides how it is taken down.
+    Update,
+    /// It is being deleted, or with another grace period than before.
+    Delete,
+    /// Anything else is different: its status, its labels.
+    Reconcile,
+    /// Its object is proven to be gone.
+    Remove,
+}
+
+// === impl Change ===
+
+impl Change {
+    /// This pod's object is proven to be gone.
+    fn removed(view: Arc<PodView>) -> Self {
+        Self {
+            kind: Kind::Remove,
+            view,
+        }
+    }
 }

@@ -1,9 +1,15 @@
 //! One worker for each pod that ends: strictly in order for one pod, independent between pods.
 
 pub mod grace;
+pub mod kill;
+pub mod period;
 pub mod termination;
 
+mod ask;
 mod map;
 mod worker;
 
-pub use self::map::{Overview, PodWorkers, Questions, WorkersHandle};
+pub use self::{
+    ask::{Overview, Questions, WorkersHandle},
+    map::PodWorkers,
+};

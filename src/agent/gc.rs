@@ -133,7 +133,7 @@ impl Gc {
     async fn collect(&self) {
         let mut turn = self.turns.watch();
         let events = Events::start(
-            create_events(self.client.clone()),
+            bring_events(self.client.clone()),
             &self.node_name,
             Arc::clone(&self.counters),
         );
@@ -168,9 +168,9 @@ impl Gc {
     }
 }
 
-fn create_events(client: MetadataClient) -> events::Create {
-    Arc::new(move |namespace, event| {
+fn bring_events(client: MetadataClient) -> events::Bring {
+    Arc::new(move |event| {
         let client = client.clone();
-        Box::pin(async move { client.create_event(&namespace, event).await })
+        Box::pin(async move { client.record(event).await })
     })
 }

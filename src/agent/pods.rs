@@ -1,6 +1,6 @@
-//! The half that takes pods down.
+//! The half that takes pods down. It knows the outside only by [`Host`] and [`Outside`].
 
-use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path, pin::Pin, sync::Arc, time::Duration};
+use std::{path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -17,7 +17,7 @@ use crate::{
     events::{self, Events},
     guard::Guard,
     host::{Host, driver, same_mount_namespace},
-    journal::{self, Journal},
+    journal::Journal,
     node::{
         cgroups::Cgroups,
         cri::Cri,
@@ -29,8 +29,9 @@ use crate::{
         threads::Threads,
     },
     ops::admin::PodAnswers,
+    outside::Outside,
     quiet::Quiet,
-    watch::{PodSource, WatchReport},
+    watch::{PodSource, Relist, RuntimePods, WatchReport},
     workers::{PodWorkers, Questions, WorkersHandle},
 };
 
@@ -38,8 +39,9 @@ use crate::{
 const CHANGES: usize = 64;
 
 /// Ready to be run.
-pub(super) struct Pods {
+pub struct Pods {
     host: Host,
+    outside: Outside,
     settings: PodSettings,
     node_name: String,
     dry_run: bool,
@@ -59,8 +61,10 @@ pub(super) struct Pods {
 // === impl Pods ===
 
 impl Pods {
+    /// Takes the lock, opens the journal and looks for a kubelet.
     pub async fn new(
         host: Host,
+        outside: Outside,
         settings: PodSettings,
         node_name: &str,
         state_dir: &Path,
@@ -71,12 +75,16 @@ impl Pods {
         } else {
             Some(lock(settings.kubelet_root.pods(), &host.proc)?)
         };
+        let machine = Identity {
+            boot_id: Some(host.clock.boot_id().to_owned()),
+            ..Identity::read(&host.root)
+        };
         let journal = if dry_run {
             Journal::forgetful()
         } else {
-            open_journal(state_dir)?
+            open_journal(state_dir, &machine, &outside)?
         };
-        let guard = Guard::new(Identity::read(&host.root), journal.clone(), host.proc.clone());
+        let guard = Guard::new(machine, journal.clone(), host.proc.clone()).looking(outside.blocking);
         let (kubelet_root, cri_socket) = (settings.kubelet_root.clone(), settings.cri_endpoint.path().to_owned());
         guard.look(&kubelet_root, &cri_socket).await;
         let (handle, questions) = WorkersHandle::new();
@@ -86,7 +94,11 @@ impl Pods {
             dry_run,
             _lock: lock,
             journal,
-            effects: guard.effects(dry_run),
+            effects: guard
+                .effects(dry_run)
+                .with_threads(Threads::by(outside.blocking))
+                .with_unmounts(outside.unmounts.clone()),
+            outside,
             counters: Arc::new(Counters::default()),
             runtime_report: watch::Sender::new(RuntimeReport::default()),
             watch_report: watch::Sender::new(WatchReport::default()),
@@ -118,6 +130,7 @@ impl Pods {
     ) -> Result<(), Problem> {
         let Self {
             host,
+            outside,
             settings,
             node_name,
             dry_run,
@@ -144,18 +157,32 @@ impl Pods {
             cgroup_root,
             pod_logs_dir,
         } = settings;
-        let cri = Cri::new(&cri_endpoint, effects.clone());
+        let Outside {
+            dial,
+            runtime,
+            blocking,
+            disk: _,
+            unmounts: _,
+        } = outside;
+        let listens = runtime.is_none();
+        let cri = match runtime {
+            Some(runtime) => Cri::of(runtime, effects.clone()),
+            None => Cri::new(&cri_endpoint, effects.clone()),
+        };
         let version = tokio::select! {
+            biased;
+            () = stop.as_mut() => return Ok(()),
             version = runtime::reach(&cri, &cri_endpoint, &runtime_report) => version.map_err(|error| {
                 Problem::configuration(
                     format!("--cri-endpoint {cri_endpoint}: what listens there does not speak CRI: {error}"),
                     "name the socket of containerd or CRI-O",
                 )
             })?,
-            () = stop.as_mut() => return Ok(()),
         };
         let asking = spawn(runtime::keep_asking(cri.clone(), cri_endpoint.clone(), runtime_report));
-        same_mount_namespace(&host.proc, &cri_endpoint).await?;
+        if listens {
+            same_mount_namespace(&host.proc, &cri_endpoint).await?;
+        }
         let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| {
             Problem::configuration(
                 format!("cgroups: {error}"),
@@ -176,6 +203,7 @@ impl Pods {
             kubeconfig,
             effects.clone(),
             Some(guard.proof(&node_name)),
+            dial,
             &node_name,
         )
         .map_err(|error| {
@@ -185,16 +213,20 @@ impl Pods {
             )
         })?;
         let (changes_in, changes) = mpsc::channel(CHANGES);
-        let mut source = PodSource::new(
+        let (sighted, runtime_pods) = watch::channel(Arc::new(RuntimePods::none()));
+        let source = PodSource::new(
             api.clone(),
             guard.clone(),
+            journal.clone(),
             Arc::clone(&counters),
+            runtime_pods.clone(),
             changes_in,
             watch_report,
         );
-        source.remember(journal.unfinished());
+        let relist = Relist::new(cri.clone(), sighted);
         let context = Arc::new(Context {
-            events: Events::start(create_events(api.clone()), &node_name, Arc::clone(&counters)),
+            events: Events::start(bring_events(api.clone()), &node_name, Arc::clone(&counters))
+                .by(host.clock.wall().clone()),
             api,
             cri,
             runtime_name: version.name.clone(),
@@ -208,11 +240,11 @@ impl Pods {
             kubelet_root: kubelet_root.clone(),
             pod_logs_dir,
             mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.pods())),
-            reads: Threads::of(8),
+            reads: Threads::of(8).done_by(blocking),
             quiet: Quiet::default(),
             stopping: CancellationToken::new(),
         });
-        let workers = PodWorkers::new(context, changes, questions);
+        let workers = PodWorkers::new(context, changes, runtime_pods, questions);
         tracing::info!(
             node = node_name,
             runtime = version.name,
@@ -221,9 +253,11 @@ impl Pods {
             "Agent is running"
         );
         let source = spawn(source.run());
+        let relist = spawn(relist.run());
         let mut workers = spawn(workers.run(shutdown_timeout));
 
         let broken = tokio::select! {
+            biased;
             () = stop.as_mut() => {
                 tracing::info!(timeout = ?shutdown_timeout, "Told to stop; pods that are being taken down may come to an end");
                 None
@@ -243,7 +277,7 @@ impl Pods {
         {
             tracing::error!("The map of workers does not end");
         }
-        drop((asking, kubelet));
+        drop((asking, kubelet, relist));
         if let Err(error) = journal.durable().await {
             tracing::error!(%error, "Journal is not on the disk");
         }
@@ -251,10 +285,10 @@ impl Pods {
     }
 }
 
-fn create_events(api: ApiClient) -> events::Create {
-    Arc::new(move |namespace, event| {
+fn bring_events(api: ApiClient) -> events::Bring {
+    Arc::new(move |event| {
         let api = api.clone();
-        Box::pin(async move { api.create_event(&namespace, event).await })
+        Box::pin(async move { api.record(event).await })
     })
 }
 
@@ -267,22 +301,14 @@ fn lock(pods: &Path, proc: &Path) -> Result<PodsLock, Problem> {
     })
 }
 
-fn open_journal(state_dir: &Path) -> Result<Journal, Problem> {
-    let problem = |error: &dyn std::fmt::Display| {
-        let file = state_dir.join(journal::FILE);
+fn open_journal(state_dir: &Path, machine: &Identity, outside: &Outside) -> Result<Journal, Problem> {
+    if let Some(disk) = &outside.disk {
+        return Ok(Journal::open_on(disk.clone(), outside.blocking, machine));
+    }
+    Journal::open(state_dir, machine).map_err(|error| {
         Problem::configuration(
             format!("--state-dir {}: {error}", state_dir.display()),
-            &format!(
-                "let no other agent use it, and make it writable; if {} is damaged, move it away: pods that were ending \
-                 then get their whole grace period and their hooks again, and this node counts as never seen",
-                file.display()
-            ),
+            "let no other agent use it, and make it a directory that the agent may write to",
         )
-    };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(state_dir)
-        .map_err(|error| problem(&error))?;
-    Journal::open(state_dir).map_err(|error| problem(&error))
+    })
 }

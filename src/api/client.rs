@@ -1,15 +1,14 @@
 //! The requests themselves. Writes pass the gate for effects; nothing is retried here, because what a retry
 //! means differs from caller to caller.
 
-use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::client::Body;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 use tokio_util::{
@@ -17,9 +16,15 @@ use tokio_util::{
     io::StreamReader,
 };
 
-use super::{ApiError, answer::read, connection::Connection, proven::Proof, review};
+use super::{
+    ApiError, answer::read, connection::Connection, dial::Dial, escape::escape, event::EventWrite, proven::Proof,
+    review,
+};
 use crate::{
-    node::effects::{Effect, Effects},
+    node::{
+        checkpoint,
+        effects::{Effect, Effects},
+    },
     pod::PodRef,
 };
 
@@ -91,16 +96,17 @@ pub enum DeleteAnswer {
 
 impl ApiClient {
     /// A client for the pods of this node. `kubeconfig` is where `config` was read from. Each connection proves by
-    /// `proof` where it leads; without one they are used as they are.
+    /// `proof` where it leads; without one they are used as they are. They are opened by `dial`, if there is one.
     pub fn new(
         config: &kube::Config,
         kubeconfig: PathBuf,
         effects: Effects,
         proof: Option<Proof>,
+        dial: Option<Dial>,
         node_name: &str,
     ) -> Result<Self, kube::Error> {
         Ok(Self {
-            connection: Arc::new(Connection::new(config, kubeconfig, node_path(node_name), proof)?),
+            connection: Arc::new(Connection::new(config, kubeconfig, node_path(node_name), proof, dial)?),
             effects,
             node_name: node_name.into(),
         })
@@ -193,27 +199,46 @@ impl ApiClient {
 
     /// All pods of this pod's name on this node, in a complete and consistent list.
     pub async fn named(&self, pod: &PodRef) -> Result<NamedPods, ApiError> {
+        let mut shows_it = false;
+        let version = self.each_named(pod, |item, _| shows_it |= item).await?;
+        Ok(NamedPods { version, shows_it })
+    }
+
+    /// The pod's object; `None` if a list lacks it, which proves nothing. A node may always list its pods, and may not ask
+    /// for one that is gone.
+    pub async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, ApiError> {
+        let mut found = None;
+        let mut keep = |is_it: bool, item: &RawValue| {
+            if is_it {
+                found = serde_json::from_str(item.get()).ok();
+            }
+        };
+        self.each_named(pod, &mut keep).await?;
+        Ok(found)
+    }
+
+    /// Tells of each pod of this name whether it is, or might be, this one. Returns the list's version.
+    async fn each_named(&self, pod: &PodRef, mut each: impl FnMut(bool, &RawValue)) -> Result<Option<u64>, ApiError> {
         // One that cannot be read might be the one.
         let is_this = |item: &RawValue| {
             serde_json::from_str::<Deleted>(item.get()).map_or(true, |object| object.metadata.uid == pod.uid.as_str())
         };
-        let mut shows_it = false;
         let mut token = String::new();
         loop {
             let page = self.pods(Some(&pod.name), &token).await?;
-            shows_it |= page.items.iter().any(|item| is_this(item));
+            page.items.iter().for_each(|item| each(is_this(item), item));
             token = page.metadata.continue_token;
             if token.is_empty() {
-                let version = page.metadata.resource_version.parse().ok();
-                return Ok(NamedPods { version, shows_it });
+                return Ok(page.metadata.resource_version.parse().ok());
             }
         }
     }
 
-    /// Records an event, an object in JSON.
-    pub async fn create_event(&self, namespace: &str, event: Bytes) -> Result<(), ApiError> {
-        let path = format!("/api/v1/namespaces/{}/events", escape(namespace));
-        self.write(Method::POST, "POST", &path, Some("application/json"), event)
+    /// Records an event, or that it happened again.
+    pub async fn record(&self, event: EventWrite) -> Result<(), ApiError> {
+        let (verb, path, content_type, body) = event.parts();
+        let method = verb.parse().map_err(|error| ApiError::unreadable(verb, &path, error))?;
+        self.write(method, verb, &path, Some(content_type), body)
             .await
             .map(drop)
     }
@@ -240,12 +265,15 @@ impl ApiClient {
     ) -> Result<Bytes, ApiError> {
         let request = request(method, verb, path, content_type, body)?;
         let _place = self.connection.place().await;
-        // Last of all but for the opening of a connection: whoever waited for a place may find the gate shut by now.
+        // Whoever waited for a place may find the gate shut by now.
         let allowed = self.effects.allow(&Effect::new(verb, &path));
         if !allowed.map_err(|held| ApiError::held(verb, path, held.reason))? {
             return Ok(Bytes::new());
         }
-        self.connection.collected(verb, path, request).await
+        let sent = self.connection.collected(verb, path, request);
+        let answer = self.effects.as_long_as_allowed(sent).await;
+        checkpoint::after(verb, &path);
+        answer.map_err(|held| ApiError::held(verb, path, held.reason))?
     }
 }
 
@@ -290,15 +318,4 @@ fn request(
         .header(header::CONTENT_TYPE, content_type.unwrap_or("application/json"))
         .body(Body::from(body))
         .map_err(|error| ApiError::unreadable(verb, path, error))
-}
-
-/// What is plainly a name: all others are percent-encoded, since names come from the API and may be hostile.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~').remove(b'.');
-
-/// Percent-encodes whatever is not plainly a name.
-pub fn escape(text: &str) -> String {
-    match text {
-        "." | ".." => text.replace('.', "%2E"),
-        _ => Cow::from(utf8_percent_encode(text, PLAIN)).into_owned(),
-    }
 }

@@ -13,6 +13,7 @@ use super::{
     ApiError,
     answer::in_time,
     credentials::Credentials,
+    dial::Dial,
     proven::{self, Proof},
 };
 
@@ -20,7 +21,7 @@ use super::{
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Writes under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
 /// that end would make a hundred. Reads are few, and not counted: a look at the Node must not wait for writes.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 8;
 
 /// A client with the credentials of the moment.
 pub(super) struct Connection {
@@ -36,8 +37,9 @@ impl Connection {
         kubeconfig: PathBuf,
         node_path: String,
         proof: Option<Proof>,
+        dial: Option<Dial>,
     ) -> Result<Self, kube::Error> {
-        let make = move |config: &kube::Config| proven::client(config, &node_path, proof.clone());
+        let make = move |config: &kube::Config| proven::client(config, &node_path, proof.clone(), dial.clone());
         Ok(Self {
             credentials: Credentials::new(config, kubeconfig, Box::new(make))?,
             places: Semaphore::new(AT_ONCE),

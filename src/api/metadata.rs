@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::{
     ApiError,
     answer::{in_time, read},
-    client::escape,
     cluster::{Cluster, StoreFollowed},
     connection::REQUEST_TIMEOUT,
     credentials::Credentials,
+    event::EventWrite,
     lanes::{Ask, Lanes},
     proven::retry_after,
     review,
@@ -208,10 +208,10 @@ impl MetadataClient {
             .map(Written::Done)
     }
 
-    /// Records an event, an object in JSON.
-    pub async fn create_event(&self, namespace: &str, event: Bytes) -> Result<(), ApiError> {
-        let path = format!("/api/v1/namespaces/{}/events", escape(namespace));
-        self.write(0, "POST", &path, JSON, event).await.map(drop)
+    /// Records an event, or that it happened again.
+    pub async fn record(&self, event: EventWrite) -> Result<(), ApiError> {
+        let (verb, path, content_type, body) = event.parts();
+        self.write(0, verb, &path, content_type, body).await.map(drop)
     }
 
     /// Sends a body that changes nothing, or only what this agent itself keeps at the server.

@@ -17,7 +17,10 @@ use hyper::{
     rt::{Read, Write},
 };
 use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
+    client::legacy::{
+        self,
+        connect::{Connect, HttpConnector},
+    },
     rt::TokioExecutor,
 };
 use k8s_openapi::api::core::v1::Node;
@@ -25,11 +28,15 @@ use kube::client::{Body, ConfigExt as _};
 use tokio::time::timeout;
 use tower::{BoxError, Service, ServiceBuilder};
 
-use super::{ApiError, USER_AGENT, answer::read};
+use super::{
+    ApiError, USER_AGENT,
+    answer::read,
+    dial::{Dial, Dialer},
+};
 
 /// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
 pub(super) const OPENING: Duration = Duration::from_secs(10);
-/// For the proof. A server that is busy lets requests wait for their turn; but a write that waits for it has passed the gate.
+/// For the proof. A server that is busy lets requests wait for their turn.
 const PROOF: Duration = Duration::from_secs(20);
 /// A Node has some ten thousand bytes.
 const LARGEST: usize = 8 << 20;
@@ -60,10 +67,27 @@ struct Opener<C> {
 }
 
 /// A client of which each connection proves itself by the Node at `path`; without a `proof` they are used as they are.
-pub(super) fn client(config: &kube::Config, path: &str, proof: Option<Proof>) -> Result<kube::Client, kube::Error> {
+/// They are opened by `dial`, if there is one, and else over TCP and TLS.
+pub(super) fn client(
+    config: &kube::Config,
+    path: &str,
+    proof: Option<Proof>,
+    dial: Option<Dial>,
+) -> Result<kube::Client, kube::Error> {
     let question = proof.map(|proof| Arc::new(Question::new(&config.cluster_url, path, proof)));
+    match dial {
+        Some(dial) => over(Dialer(dial), config, question),
+        None => over(config.rustls_https_connector_with_connector(tcp())?, config, question),
+    }
+}
+
+fn over<C>(inner: C, config: &kube::Config, question: Option<Arc<Question>>) -> Result<kube::Client, kube::Error>
+where
+    C: Clone + Send + Sync + 'static,
+    Opener<C>: Connect,
+{
     let opener = Opener {
-        inner: config.rustls_https_connector_with_connector(tcp())?,
+        inner,
         question: question.clone(),
     };
     let service = ServiceBuilder::new()

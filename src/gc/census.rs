@@ -69,7 +69,7 @@ impl Census {
 
     fn count(&mut self, graph: &Graph, id: NodeId, now: Instant) {
         let node = graph.node(id);
-        if graph.is_in_question(id) && node.dependents > 0 && !graph.can_be_asked_for(id) {
+        if graph.is_untold(id) {
             self.tally.untold += u64::from(node.dependents);
         }
         // Of a kind that is no longer served nobody can tell.

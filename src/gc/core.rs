@@ -96,8 +96,7 @@ impl Core {
             match hint {
                 Hint::Dependents(id) if self.graph.lives(id) => {
                     self.tell(id);
-                    if let Some(next) = self.graph.peek_dependent(id) {
-                        let kind = self.graph.node(next).kind;
+                    if let Some((_, kind)) = self.peek_dependent(id) {
                         self.queue.push_dependents(id, kind, self.graph.node(id).dependents);
                     }
                 }
@@ -171,11 +170,10 @@ impl Core {
             self.push(Hint::Ask(owner), owner, now);
             return None;
         }
-        let Some(dependent) = self.graph.peek_dependent(owner) else {
+        let Some((dependent, kind)) = self.peek_dependent(owner) else {
             self.queue.stop(owner);
             return None;
         };
-        let kind = self.graph.node(dependent).kind;
         let rests = self.queue.rests(kind, now);
         if rests && self.queue.is_long() {
             // The whole rest of them waits, rather than each.
@@ -184,9 +182,9 @@ impl Core {
         }
         self.graph.next_dependent(owner);
         if self.queue.count_dependent(owner)
-            && let Some(next) = self.graph.peek_dependent(owner)
+            && let Some((_, kind)) = self.peek_dependent(owner)
         {
-            self.queue.go_on(owner, self.graph.node(next).kind);
+            self.queue.go_on(owner, kind);
         }
         let hint = Hint::Decide(dependent);
         if rests {
@@ -201,6 +199,12 @@ impl Core {
             self.queue.done(hint, now);
         }
         work
+    }
+
+    /// The next dependent of an owner, which stays the next, and its kind.
+    fn peek_dependent(&self, owner: NodeId) -> Option<(NodeId, KindId)> {
+        let next = self.graph.peek_dependent(owner)?;
+        Some((next, self.graph.node(next).kind))
     }
 
     /// It is said to wait for its dependents, and whether it still does was not asked at its version.

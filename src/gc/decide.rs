@@ -48,8 +48,7 @@ pub enum Step {
     Wait,
 }
 
-/// Of the owners of one node so many are asked for at a time. Each answer leads to another decision: were all of them gone
-/// through each time, whoever names ten thousand would cost as much as a hundred million.
+/// Of the owners of one node so many are asked for at a time; the others when these have had the time to be answered.
 pub const AT_ONCE: usize = 64;
 
 /// Decides on a node.
@@ -149,8 +148,6 @@ fn by_owners(graph: &Graph, id: NodeId) -> Step {
 impl Owners {
     fn of(graph: &Graph, id: NodeId) -> Self {
         let mut owners = Self::default();
-        // Its owners can be impossible.
-        let is_cluster_scoped = graph.node(id).namespace == SpaceId::NONE;
         for owner in graph.owners(id).map(|link| link.node) {
             let node = graph.node(owner);
             let resource = graph.kinds.resource(node.kind);
@@ -169,10 +166,7 @@ impl Owners {
                 &mut owners.unserved
             } else {
                 if owners.unknown.len() == AT_ONCE {
-                    if is_cluster_scoped {
-                        continue;
-                    }
-                    break;
+                    continue;
                 }
                 &mut owners.unknown
             };

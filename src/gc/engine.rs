@@ -34,7 +34,7 @@ const ALL: Duration = Duration::from_secs(5);
 /// Where a server is busy and does not say for how long.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// One that was refused is sent again after so long, whatever the server asks for.
+/// What was refused is sent again after so long, whatever the server asks for.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// So many requests under way are many.
@@ -157,13 +157,14 @@ fn pace(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
 
 /// How long a server that has too much to do wants to be left alone.
 fn too_busy(error: &ApiError) -> Option<Duration> {
-    match error {
+    let pause = match error {
         ApiError::Refused {
             code: 429, retry_after, ..
         } => Some(retry_after.unwrap_or(BUSY)),
         ApiError::Refused { retry_after, .. } => *retry_after,
         _ => None,
-    }
+    };
+    pause.map(|pause| pause.min(LONGEST))
 }
 
 /// Takes in what came of some work.
@@ -180,7 +181,7 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
         Outcome::Failed(error) => too_busy(error),
         _ => None,
     };
-    core.queue.ended(work.lane(), busy.map(|pause| now + pause), now);
+    core.queue.ended(work.lane(), busy.map(|pause| now + pause));
     match outcome {
         Outcome::Done => {
             count(core, work);
@@ -235,7 +236,7 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
                 ApiError::Unproven { .. } | ApiError::Held { .. } => core.queue.put_back(hint),
                 ApiError::Unreachable { .. } | ApiError::Refused { code: 429, .. } => {
                     let pause = longer(AGAIN, core.queue.tries(hint));
-                    let pause = busy.unwrap_or_default().clamp(pause, LONGEST.max(pause));
+                    let pause = pause.max(busy.unwrap_or_default());
                     core.queue.retry(hint, &error.to_string(), Some(pause), now);
                 }
                 ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {

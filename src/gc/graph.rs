@@ -8,6 +8,7 @@ mod ends;
 mod links;
 mod lists;
 mod lone;
+mod node;
 mod orphaned;
 mod references;
 mod serving;
@@ -26,7 +27,8 @@ use super::{
 };
 
 pub use self::{
-    links::{Link, Node, NodeId},
+    links::Link,
+    node::{Node, NodeId},
     spaces::SpaceId,
     state::State,
 };
@@ -238,6 +240,11 @@ impl Graph {
         let node = self.links.node(id);
         let is_short = node.name.len() <= LONGEST || node.state.has(State::OBSERVED);
         self.kinds.resource(node.kind).is_some() && is_segment(&node.name) && is_short
+    }
+
+    /// Whether others name it, and nobody can tell if it is there: they are kept.
+    pub fn is_untold(&self, id: NodeId) -> bool {
+        self.is_in_question(id) && self.links.node(id).dependents > 0 && !self.can_be_asked_for(id)
     }
 
     /// Whether it is not known if it is there.

@@ -183,8 +183,8 @@ impl Queue {
     }
 
     /// A request has come to its end; `refused` if the server has too much to do with its like, and until when.
-    pub fn ended(&mut self, lane: Lane, refused: Option<Instant>, now: Instant) {
-        self.ready.ended(lane, refused, now);
+    pub fn ended(&mut self, lane: Lane, refused: Option<Instant>) {
+        self.ready.ended(lane, refused);
     }
 
     /// Begins something that was not queued, as a dependent in its turn; `false` if it is under way or put off already.
@@ -240,8 +240,7 @@ impl Queue {
         };
         mark.tries += 1;
         mark.trouble = Some(trouble.into());
-        mark.stage = Stage::PutOff(now + pause);
-        self.put_off.insert((now + pause, hint));
+        self.put_off(hint, pause, now);
     }
 
     /// It has its turn again later, though nothing failed.

@@ -354,17 +354,18 @@ fn deletions(graph: &Graph) -> Vec<DeletionReport> {
 }
 
 fn kept(graph: &Graph) -> Vec<KeptReport> {
-    let is_kept = |id: &NodeId| {
-        let node = graph.node(*id);
-        graph.is_in_question(*id) && node.dependents > 0 && !graph.can_be_asked_for(*id)
-    };
     let report = |id: NodeId| KeptReport {
         owner: called(graph, id),
         uid: clipped(&graph.uid(id)),
         dependents: graph.node(id).dependents.into(),
         why: untold(graph, id).to_owned(),
     };
-    graph.nodes().filter(is_kept).take(OLDEST).map(report).collect()
+    graph
+        .nodes()
+        .filter(|&id| graph.is_untold(id))
+        .take(OLDEST)
+        .map(report)
+        .collect()
 }
 
 fn seconds(now: Instant, since: Instant) -> u64 {

@@ -10,9 +10,11 @@ use tokio::time::Instant;
 use super::{
     kinds::{KindId, Resource},
     names::dotted,
-    watches::some_of,
 };
-use crate::{cli::UnsyncedFlag, words::counted};
+use crate::{
+    cli::UnsyncedFlag,
+    words::{counted, some_of},
+};
 
 /// A kind whose watch is broken for so long may hold objects that nobody has heard of.
 const STALE: Duration = Duration::from_secs(30);

@@ -10,13 +10,12 @@ use tokio::time::Instant;
 
 use super::{
     kinds::KindId,
-    sight::{Sight, Watched},
+    sight::{Sight, Trouble, Watched},
 };
+use crate::words::some_of;
 
 /// One that fails for so long is told of, with all others that fail by then.
 const GATHERED: Duration = Duration::from_secs(2);
-/// As many are named.
-const NAMED: usize = 3;
 
 /// Those of which was told that they cannot be watched.
 #[derive(Debug, Default)]
@@ -43,16 +42,6 @@ pub enum News {
         /// Some of them.
         resources: String,
     },
-}
-
-/// The first of several names, and how many more there are.
-pub fn some_of(names: impl IntoIterator<Item = String>) -> String {
-    let mut names = names.into_iter();
-    let shown: Vec<String> = names.by_ref().take(NAMED).collect();
-    match names.count() {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
 }
 
 // === impl Watches ===
@@ -90,7 +79,7 @@ impl Watches {
             self.0.insert(*id);
             causes.entry(&trouble.reason).or_default().push((watched, trouble));
         }
-        let told = |those: Vec<(&Watched, &super::sight::Trouble)>| News::Failing {
+        let told = |those: Vec<(&Watched, &Trouble)>| News::Failing {
             kinds: those.len(),
             resources: some_of(those.iter().map(|(watched, _)| watched.name())),
             error: those
@@ -140,7 +129,6 @@ mod tests {
         gc::{
             graph::Graph,
             kinds::{Resource, Scope},
-            sight::Trouble,
         },
     };
 

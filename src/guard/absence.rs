@@ -12,12 +12,13 @@ impl Guard {
     /// before and after, so that the answer came from the cluster to which this agent belongs.
     pub async fn is_gone(&self, api: &ApiClient, pod: &PodRef) -> Result<bool, ApiError> {
         self.verify(api).await?;
+        let seen_before = self.highest();
         let list = api.named(pod).await?;
         if list.shows_it {
             return Ok(false);
         }
         self.verify(api).await?;
-        match self.listed(list.version, None) {
+        match self.listed(list.version, seen_before, None) {
             None => Ok(true),
             Some(cause) => Err(ApiError::Held {
                 verb: "LIST",
@@ -37,13 +38,14 @@ pub struct Census {
     pub living: usize,
 }
 
-/// What is remembered after a complete list of this version. A hold stays until the operator releases it: what was
-/// restored grows on, and soon looks like any other list.
-pub(super) fn after_list(memory: WatchMemory, version: u64, census: Option<Census>) -> WatchMemory {
+/// What is remembered after a complete list of this version, which was asked for when `seen_before` was the highest seen:
+/// events and other lists may have overtaken its answer. A hold stays until the operator releases it: what was restored
+/// grows on, and soon looks like any other list.
+pub(super) fn after_list(memory: WatchMemory, version: u64, seen_before: u64, census: Option<Census>) -> WatchMemory {
     let WatchMemory { highest, held } = memory;
     let held = held.or_else(|| match census {
-        _ if version < highest => Some(format!(
-            "a list is of resourceVersion {version}, but {highest} was seen before: was the cluster's store restored?"
+        _ if version < seen_before => Some(format!(
+            "a list is of resourceVersion {version}, but {seen_before} was seen before: was the cluster's store restored?"
         )),
         Some(Census { listed: 0, living }) if living > 0 => Some(format!(
             "a list was empty, but {living} pods lived here a moment before, and no deletion was seen: was the cluster's store emptied?"
@@ -68,10 +70,10 @@ mod tests {
 
     #[test]
     fn an_older_list_holds_and_newer_ones_do_not_release_it() {
-        let after = after_list(fresh(200), 7, FULL);
+        let after = after_list(fresh(200), 7, 200, FULL);
         assert!(after.held.as_ref().unwrap().contains("resourceVersion 7"));
         assert_eq!(after.highest, 200);
-        let later = after_list(after.clone(), 5_000, FULL);
+        let later = after_list(after.clone(), 5_000, 200, FULL);
         assert_eq!(later.held, after.held);
         assert_eq!(later.highest, 5_000);
     }
@@ -79,7 +81,7 @@ mod tests {
     #[test]
     fn a_list_that_is_suddenly_empty_holds() {
         let empty = |living| {
-            after_list(fresh(5), 6, Some(Census { listed: 0, living }))
+            after_list(fresh(5), 6, 5, Some(Census { listed: 0, living }))
                 .held
                 .is_some()
         };
@@ -88,7 +90,11 @@ mod tests {
 
     #[test]
     fn a_list_of_the_same_or_a_newer_version_holds_nothing() {
-        assert_eq!(after_list(fresh(5), 5, FULL), fresh(5));
-        assert_eq!(after_list(fresh(5), 6, None), fresh(6));
+        assert_eq!(after_list(fresh(5), 5, 5, FULL), fresh(5));
+        assert_eq!(after_list(fresh(5), 6, 5, None), fresh(6));
+    }
+    #[test]
+    fn a_list_that_events_have_overtaken_holds_nothing() {
+        assert_eq!(after_list(fresh(9), 6, 5, FULL), fresh(9));
     }
 }

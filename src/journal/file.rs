@@ -1,100 +1,238 @@
-//! The journal's file: how it is made, opened and read.
+//! The journal's file: how it is made, looked into, opened and written.
 
 use std::{
     collections::HashMap,
     fs::{self, File},
-    io,
+    io::{self, Read as _},
     os::unix::fs::OpenOptionsExt as _,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
 };
 
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use redb::{
+    Database, ReadableDatabase, ReadableTable as _, StorageBackend as _, TableDefinition, TableError,
+    backends::InMemoryBackend,
+};
+use rustix::fs::OFlags;
 
-use super::{JournalError, State, Trouble, WatchMemory, failed};
-use crate::pod::PodUid;
+use super::{
+    JournalError, PodEntry, WatchMemory,
+    aside::Reason,
+    error::{self, Kind, failed},
+    header::Header,
+    writer::Row,
+};
+use crate::{node::identity::Identity, pod::PodUid};
 
 pub(super) const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");
 pub(super) const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node-v1");
 pub(super) const NODE_UID: &str = "uid";
 pub(super) const WATCH: &str = "watch";
+pub(super) const HEADER: &str = "header";
 /// The journal holds a few hundred bytes per ending pod; the library's own default is a gigabyte.
 const CACHE_BYTES: usize = 256 << 10;
+/// A journal is far smaller. What is longer is none, and need not be read to know that.
+const LONGEST: u64 = 256 << 20;
 
-/// Opens the journal in the file `path`, and makes it if there is none.
-pub(super) fn open(path: &Path) -> Result<Database, JournalError> {
-    // A file without contents is one that never was a journal, or whose contents are lost.
-    match fs::metadata(path) {
-        Ok(file) if file.len() > 0 => {}
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("open")(error)),
-        Ok(_) | Err(_) => make(path)?,
-    }
-    Database::builder()
-        .set_cache_size(CACHE_BYTES)
-        .open(path)
-        .map_err(failed("open"))
+/// What is where the journal should be.
+pub(super) enum Found {
+    /// Nothing.
+    Nothing,
+    /// A journal of ours, with the bytes that it is made of.
+    Journal(Box<Contents>, Vec<u8>),
+    /// Something that cannot be used.
+    Useless(Reason),
 }
 
-/// Makes an empty journal under another name first: after a crash in between, a half of one would open no more.
-fn make(path: &Path) -> Result<(), JournalError> {
-    let new = path.with_extension("new");
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("make")(error)),
+/// All that is in a journal.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Contents {
+    pub header: Option<Header>,
+    pub node_uid: Option<String>,
+    pub watch: WatchMemory,
+    pub pods: HashMap<PodUid, PodEntry>,
+    /// Entries that cannot be read, as they are.
+    pub unreadable: Vec<(String, Vec<u8>)>,
+    /// The database was damaged, and went back to what was whole.
+    pub repaired: bool,
+}
+
+/// Looks at what is there, and changes nothing of it. All of it is checked in a copy in memory before the file is opened:
+/// opening repairs, and what cannot be repaired must stay as it was found.
+pub(super) fn look(path: &Path, machine: &Identity) -> Result<Found, JournalError> {
+    let file = match fs::metadata(path) {
+        Ok(file) => file,
+        // A link that leads nowhere: a disk that is not mounted yet may hold the journal.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
+            return Err(JournalError::new(
+                "open",
+                "it is a link that leads nowhere",
+                Kind::Setting,
+            ));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) => return Err(error::io("look at")(error)),
+    };
+    let damaged = |cause: &str| Ok(Found::Useless(Reason::Damaged(cause.to_owned())));
+    if !file.is_file() {
+        return damaged("it is no file");
+    }
+    match file.len() {
+        0 => return damaged("it is empty"),
+        len if len > LONGEST => return damaged(&format!("it is {len} bytes long")),
         _ => {}
     }
-    let file = File::options()
+    let mut bytes = Vec::new();
+    let mut open = File::options();
+    // Should something else than a file have taken its place meanwhile, nobody waits for it.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = open.read(true).custom_flags(flags).open(path);
+    file.and_then(|file| file.take(LONGEST).read_to_end(&mut bytes))
+        .map_err(error::io("read"))?;
+    match understand(&bytes, machine) {
+        Ok(Ok(contents)) => Ok(Found::Journal(Box::new(contents), bytes)),
+        Ok(Err(reason)) => Ok(Found::Useless(reason)),
+        Err(error) => Ok(Found::Useless(Reason::Damaged(error.cause))),
+    }
+}
+
+/// What these bytes hold, if every one of them that counts is as it was written.
+pub(super) fn understand(bytes: &[u8], machine: &Identity) -> Result<Result<Contents, Reason>, JournalError> {
+    // The library checks little of what it reads, and panics on what cannot be. Nothing is shared with it.
+    let read = AssertUnwindSafe(|| {
+        let copy = InMemoryBackend::new();
+        copy.set_len(bytes.len() as u64)
+            .and_then(|()| copy.write(0, bytes))
+            .map_err(error::io("copy"))?;
+        let mut database = Database::builder().create_with_backend(copy).map_err(failed("open"))?;
+        // A page that is wrong in itself would be taken for a shorter list of pods.
+        let whole = database.check_integrity().map_err(failed("read"))?;
+        read(&database, machine).map(|contents| {
+            contents.map(|contents| Contents {
+                repaired: !whole,
+                ..contents
+            })
+        })
+    });
+    catch_unwind(read).unwrap_or_else(|_| Err(JournalError::damaged()))
+}
+
+/// All that is in it, or why it is not ours to use.
+pub(super) fn read(
+    database: &impl ReadableDatabase,
+    machine: &Identity,
+) -> Result<Result<Contents, Reason>, JournalError> {
+    let read = database.begin_read().map_err(failed("read"))?;
+    let mut contents = Contents::default();
+    match read.open_table(NODE) {
+        Err(TableError::TableDoesNotExist(_)) => {}
+        node => {
+            let node = node.map_err(failed("read"))?;
+            let get = |key| -> Result<Option<String>, JournalError> {
+                let value = node.get(key).map_err(failed("read"))?;
+                Ok(value.map(|value| value.value().to_owned()))
+            };
+            // First: nothing else of another format may be read as if it were ours.
+            contents.header = match Header::read(get(HEADER)?.as_deref(), machine) {
+                Ok(header) => header,
+                Err(foreign) => return Ok(Err(foreign.into())),
+            };
+            contents.node_uid = get(NODE_UID)?;
+            if let Some(watch) = get(WATCH)? {
+                contents.watch = match serde_json::from_str(&watch) {
+                    Ok(watch) => watch,
+                    Err(error) => return Ok(Err(Reason::Damaged(format!("what the watch knew: {error}")))),
+                };
+            }
+        }
+    }
+    match read.open_table(PODS) {
+        Err(TableError::TableDoesNotExist(_)) => {}
+        pods => {
+            for row in pods.map_err(failed("read"))?.iter().map_err(failed("read"))? {
+                let (uid, bytes) = row.map_err(failed("read"))?;
+                match serde_json::from_slice(bytes.value()) {
+                    Ok(entry) => drop(contents.pods.insert(PodUid::from(uid.value()), entry)),
+                    Err(_) => contents
+                        .unreadable
+                        .push((uid.value().to_owned(), bytes.value().to_owned())),
+                }
+            }
+        }
+    }
+    Ok(Ok(contents))
+}
+
+/// Opens the journal at `path`, which is there.
+pub(super) fn open(path: &Path) -> Result<Database, JournalError> {
+    let open = AssertUnwindSafe(|| {
+        Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .open(path)
+            .map_err(failed("open"))
+    });
+    catch_unwind(open).unwrap_or_else(|_| Err(JournalError::damaged()))
+}
+
+/// Makes a journal that holds these rows at `new`, where a crash may have left half of one. It is a journal once it is
+/// given its name: after a crash in between, half of one would open no more.
+pub(super) fn make(new: &Path, rows: &[Row]) -> Result<(), JournalError> {
+    match fs::remove_file(new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error::io("make")(error)),
+        _ => {}
+    }
+    let file = create(new).map_err(error::io("make"))?;
+    let made = Database::builder()
+        .create_file(file)
+        .map_err(failed("make"))
+        .and_then(|database| commit(&database, true, rows));
+    if made.is_err() {
+        // On a full disk every byte counts.
+        fs::remove_file(new).ok();
+    }
+    made
+}
+
+/// A new file that names pods, and so is nobody else's to read.
+pub(super) fn create(path: &Path) -> io::Result<File> {
+    File::options()
         .read(true)
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(&new)
-        .map_err(failed("make"))?;
-    let mut database = Database::builder().create_file(file).map_err(failed("make"))?;
-    load(&mut database)?;
-    drop(database);
-    fs::rename(&new, path).map_err(failed("make"))?;
-    let dir = path.parent().unwrap_or(path);
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("make"))
+        .open(path)
 }
 
-/// All that is in it.
-pub(super) fn load(database: &mut Database) -> Result<State, JournalError> {
-    // A page that is wrong in itself would be taken for a shorter list of pods.
-    if !database.check_integrity().map_err(failed("read"))? {
-        tracing::error!("Journal was damaged and has been repaired: the last that was written may be lost");
+/// What was made or named in `dir` is there after a crash.
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all())
+}
+
+/// Writes rows; as all there is, if `whole`.
+pub(super) fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(), JournalError> {
+    if rows.is_empty() && !whole {
+        return Ok(());
     }
-    let write = database.begin_write().map_err(failed("open"))?;
-    write.open_table(PODS).map_err(failed("open"))?;
-    write.open_table(NODE).map_err(failed("open"))?;
-    write.commit().map_err(failed("open"))?;
-    let read = database.begin_read().map_err(failed("read"))?;
-    let node = read.open_table(NODE).map_err(failed("read"))?;
-    let node_uid = node
-        .get(NODE_UID)
-        .map_err(failed("read"))?
-        .map(|uid| uid.value().to_owned());
-    let watch = match node.get(WATCH).map_err(failed("read"))? {
-        None => WatchMemory::default(),
-        Some(json) => serde_json::from_str(json.value()).map_err(failed("read"))?,
-    };
-    let mut pods = HashMap::new();
-    for row in read
-        .open_table(PODS)
-        .map_err(failed("read"))?
-        .iter()
-        .map_err(failed("read"))?
+    let transaction = database.begin_write().map_err(failed("write"))?;
     {
-        let (uid, bytes) = row.map_err(failed("read"))?;
-        match serde_json::from_slice(bytes.value()) {
-            Ok(entry) => {
-                pods.insert(PodUid::from(uid.value()), entry);
+        let mut pods = transaction.open_table(PODS).map_err(failed("write"))?;
+        let mut node = transaction.open_table(NODE).map_err(failed("write"))?;
+        if whole {
+            pods.retain(|_, _| false).map_err(failed("write"))?;
+        }
+        for row in rows {
+            match row {
+                Row::Pod(uid, Some(bytes)) => {
+                    pods.insert(uid.as_str(), bytes.as_slice()).map_err(failed("write"))?;
+                }
+                Row::Pod(uid, None) => {
+                    pods.remove(uid.as_str()).map_err(failed("write"))?;
+                }
+                Row::Node(key, value) => {
+                    node.insert(*key, value.as_str()).map_err(failed("write"))?;
+                }
             }
-            Err(error) => tracing::error!(pod.uid = uid.value(), %error, "Journal entry is unreadable and is ignored"),
         }
     }
-    Ok(State {
-        node_uid,
-        watch,
-        pods,
-        trouble: Trouble::default(),
-    })
+    transaction.commit().map_err(failed("write"))
 }

@@ -1,15 +1,24 @@
 //! A look at the journal that changes nothing on the disk, for `check`.
 
-use std::{fs, path::Path};
-
-use redb::{
-    Database, DatabaseError, ReadOnlyDatabase, ReadableDatabase, StorageBackend as _, TableError,
-    backends::InMemoryBackend,
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
 };
 
+use redb::{DatabaseError, ReadOnlyDatabase};
+
 use super::{
-    FILE, JournalError, failed,
-    file::{NODE, NODE_UID},
+    FILE, JournalError,
+    aside::{self, Aside, Reason},
+    file::{self, Found},
+    whose,
+};
+use crate::{
+    host::PROC,
+    node::{
+        identity::Identity,
+        lock::{LockError, PodsLock},
+    },
 };
 
 /// What is found.
@@ -17,70 +26,110 @@ use super::{
 pub enum Peek {
     /// An agent has it open.
     InUse,
-    /// UID of the Node that it was made for; `None` if it is new or not there yet.
-    Node(Option<String>),
+    /// It can be used.
+    Good {
+        /// UID of the Node that it was made for; `None` if it is new or not there yet.
+        node_uid: Option<String>,
+        /// UIDs of entries that cannot be read.
+        unreadable: Vec<String>,
+    },
+    /// The next agent keeps it aside and makes another.
+    Useless {
+        /// Why.
+        reason: Reason,
+        /// UID of the Node that is known all the same.
+        node_uid: Option<String>,
+    },
 }
 
 /// Looks into the journal in `dir`.
-pub fn peek(dir: &Path) -> Result<Peek, JournalError> {
+pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
     let path = dir.join(FILE);
-    if !fs::exists(&path).map_err(failed("look"))? {
-        return Ok(Peek::Node(None));
+    // Asked first: what is being written looks damaged.
+    if is_in_use(dir, &path) {
+        return Ok(Peek::InUse);
     }
-    match ReadOnlyDatabase::open(&path) {
-        Ok(database) => node_uid(&database).map(Peek::Node),
-        Err(DatabaseError::DatabaseAlreadyOpen) => Ok(Peek::InUse),
-        // Its agent was killed. The next one repairs it; here a copy in memory is repaired.
-        Err(DatabaseError::RepairAborted) => {
-            let bytes = fs::read(&path).map_err(failed("read"))?;
-            let copy = InMemoryBackend::new();
-            copy.set_len(bytes.len() as u64)
-                .and_then(|()| copy.write(0, &bytes))
-                .map_err(failed("copy"))?;
-            let database = Database::builder().create_with_backend(copy);
-            node_uid(&database.map_err(failed("repair"))?).map(Peek::Node)
-        }
-        Err(error) => Err(failed("open")(error)),
-    }
+    Ok(match file::look(&path, machine)? {
+        Found::Nothing => Peek::Good {
+            node_uid: None,
+            unreadable: Vec::new(),
+        },
+        Found::Journal(contents, _) => Peek::Good {
+            node_uid: contents.node_uid,
+            unreadable: contents.unreadable.into_iter().map(|(uid, _)| uid).collect(),
+        },
+        Found::Useless(reason) => Peek::Useless {
+            node_uid: match reason {
+                Reason::OtherMachine(_) => None,
+                _ => whose::node_uid(dir, machine),
+            },
+            reason,
+        },
+    })
 }
 
-fn node_uid(database: &impl ReadableDatabase) -> Result<Option<String>, JournalError> {
-    let read = database.begin_read().map_err(failed("read"))?;
-    let node = match read.open_table(NODE) {
-        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-        node => node.map_err(failed("read"))?,
-    };
-    let uid = node.get(NODE_UID).map_err(failed("read"))?;
-    Ok(uid.map(|uid| uid.value().to_owned()))
+fn is_in_use(dir: &Path, path: &Path) -> bool {
+    if let Err(LockError::Taken { .. }) = PodsLock::acquire(dir, Path::new(PROC)).map(drop) {
+        return true;
+    }
+    // Agents before this version lock the file alone. The library may panic on one that is damaged.
+    let open = AssertUnwindSafe(|| matches!(ReadOnlyDatabase::open(path), Err(DatabaseError::DatabaseAlreadyOpen)));
+    path.is_file() && catch_unwind(open).unwrap_or(false)
+}
+
+/// What is kept aside in `dir`.
+pub fn asides(dir: &Path) -> Vec<Aside> {
+    aside::list(dir)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::journal::Journal;
 
+    fn good(node_uid: Option<&str>) -> Peek {
+        Peek::Good {
+            node_uid: node_uid.map(str::to_owned),
+            unreadable: Vec::new(),
+        }
+    }
+
     #[tokio::test]
     async fn a_look_finds_the_node_also_after_a_crash_and_changes_nothing() {
+        let here = Identity::default();
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(peek(dir.path()).unwrap(), Peek::Node(None));
+        assert_eq!(peek(dir.path(), &here).unwrap(), good(None));
         assert!(!dir.path().join(FILE).exists());
 
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path(), &here).unwrap();
         journal.set_node_uid("u1").await.unwrap();
-        assert_eq!(peek(dir.path()).unwrap(), Peek::InUse);
+        assert_eq!(peek(dir.path(), &here).unwrap(), Peek::InUse);
 
         // The copy is what a killed agent leaves: it was never closed.
         let crashed = tempfile::tempdir().unwrap();
         let file = crashed.path().join(FILE);
         fs::copy(dir.path().join(FILE), &file).unwrap();
         let before = fs::read(&file).unwrap();
-        assert_eq!(peek(crashed.path()).unwrap(), Peek::Node(Some("u1".to_owned())));
+        assert_eq!(peek(crashed.path(), &here).unwrap(), good(Some("u1")));
         assert_eq!(fs::read(&file).unwrap(), before);
 
+        let useless = |dir: &Path| {
+            matches!(
+                peek(dir, &here),
+                Ok(Peek::Useless {
+                    reason: Reason::Damaged(_),
+                    ..
+                })
+            )
+        };
         fs::write(&file, "no database").unwrap();
-        assert!(peek(crashed.path()).is_err());
+        assert!(useless(crashed.path()));
+        assert_eq!(fs::read(&file).unwrap(), b"no database");
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
-        assert!(peek(crashed.path()).is_err());
+        assert!(useless(crashed.path()));
+        assert_eq!(asides(crashed.path()), []);
     }
 }

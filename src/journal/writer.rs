@@ -8,15 +8,16 @@ use std::{
 use redb::Database;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
-    JournalError, State, Trouble, failed,
-    file::{NODE, NODE_UID, PODS},
+    JournalError, State, Trouble,
+    aside::Aside,
+    file::{self, NODE_UID},
     lock,
 };
-use crate::pod::PodUid;
+use crate::{node::threads::Blocking, pod::PodUid};
 
 /// What nobody waits for may be lost in a crash for so long; a commit costs two syncs of the disk, and pods seldom end
 /// alone.
@@ -31,23 +32,36 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// What the writer is told.
 pub(super) enum Write {
     Row(Row),
-    /// In memory only once it is durable, so it brings its own waiter.
-    NodeUid(String, Waiter),
     Durable(Waiter),
 }
 
 /// What a commit writes.
+#[derive(Debug, Clone)]
 pub(super) enum Row {
     Pod(PodUid, Option<Vec<u8>>),
     Node(&'static str, String),
 }
 
 pub(super) type Waiter = oneshot::Sender<Result<(), JournalError>>;
-pub(super) type Open = dyn Fn() -> Result<Database, JournalError> + Send + Sync;
+
+/// Where the database is kept. It may take its time.
+pub(super) trait Store: Send + Sync {
+    /// Opens it, or makes one that holds these rows.
+    fn open(&self, rows: &[Row]) -> Result<Database, JournalError>;
+
+    /// It is that of this Node, and that is on the disk.
+    fn node_is(&self, _uid: &str) {}
+
+    /// What is kept beside it.
+    fn asides(&self) -> Vec<Aside> {
+        Vec::new()
+    }
+}
 
 /// The only one who touches the database.
 pub(super) struct Writer {
-    pub open: Arc<Open>,
+    pub store: Arc<dyn Store>,
+    pub blocking: Blocking,
     /// None after an error.
     pub database: Option<Database>,
     pub state: Arc<Mutex<State>>,
@@ -78,10 +92,6 @@ impl Writer {
             for write in batch.drain(..) {
                 match write {
                     Write::Row(row) => rows.push(row),
-                    Write::NodeUid(uid, done) => {
-                        rows.push(Row::Node(NODE_UID, uid));
-                        waiting.push(done);
-                    }
                     Write::Durable(done) => waiting.push(done),
                 }
             }
@@ -106,17 +116,35 @@ impl Writer {
         if database.is_none() {
             rows.splice(0..0, lock(&self.state).rows());
         }
-        let open = Arc::clone(&self.open);
-        let written = tokio::task::spawn_blocking(move || {
+        let store = Arc::clone(&self.store);
+        let any_aside = !lock(&self.state).asides.is_empty();
+        let written = self.blocking.run(move || {
             let (database, whole) = match database {
                 Some(database) => (database, false),
-                None => (open()?, true),
+                None => (store.open(&rows)?, true),
             };
-            commit(&database, whole, &rows)?;
-            Ok(database)
+            let began = Instant::now();
+            file::commit(&database, whole, &rows)?;
+            let took = (!rows.is_empty()).then(|| began.elapsed());
+            for row in &rows {
+                if let Row::Node(NODE_UID, uid) = row {
+                    store.node_is(uid);
+                }
+            }
+            // More are made only where it is opened, and somebody may take away what is there.
+            let asides = (whole || any_aside).then(|| store.asides());
+            Ok((database, asides, took))
         });
-        let database = written.await.unwrap_or_else(|_| Err(JournalError::damaged()))?;
+        let (database, asides, took) = written.await.unwrap_or_else(|_| Err(JournalError::damaged()))?;
         self.database = Some(database);
+        let mut state = lock(&self.state);
+        if let Some(asides) = asides {
+            state.asides = asides;
+        }
+        if let Some(took) = took {
+            state.cost.commits += 1;
+            state.cost.took += took;
+        }
         Ok(())
     }
 
@@ -142,40 +170,14 @@ async fn gather(batch: &mut Vec<Write>, queue: &mut mpsc::UnboundedReceiver<Writ
     tokio::pin!(enough);
     while batch.len() < BATCH && !batch.iter().any(|write| !matches!(write, Write::Row(_))) {
         tokio::select! {
+            // However much comes, it does not wait longer.
+            biased;
+            () = &mut enough => return,
             more = queue.recv() => match more {
                 Some(more) => batch.push(more),
                 // The agent stops: what is there is the last.
                 None => return,
             },
-            () = &mut enough => return,
         }
     }
-}
-
-fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(), JournalError> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let transaction = database.begin_write().map_err(failed("write"))?;
-    {
-        let mut pods = transaction.open_table(PODS).map_err(failed("write"))?;
-        let mut node = transaction.open_table(NODE).map_err(failed("write"))?;
-        if whole {
-            pods.retain(|_, _| false).map_err(failed("write"))?;
-        }
-        for row in rows {
-            match row {
-                Row::Pod(uid, Some(bytes)) => {
-                    pods.insert(uid.as_str(), bytes.as_slice()).map_err(failed("write"))?;
-                }
-                Row::Pod(uid, None) => {
-                    pods.remove(uid.as_str()).map_err(failed("write"))?;
-                }
-                Row::Node(key, value) => {
-                    node.insert(*key, value.as_str()).map_err(failed("write"))?;
-                }
-            }
-        }
-    }
-    transaction.commit().map_err(failed("write"))
 }

@@ -11,6 +11,6 @@ mod greeting;
 mod info;
 pub mod types;
 
-pub use client::Cri;
+pub use client::{Cri, CriService, OutOfReach};
 pub use endpoint::CriEndpoint;
 pub use error::CriError;

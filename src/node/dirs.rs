@@ -16,6 +16,7 @@ use rustix::{
 };
 
 use super::{
+    checkpoint,
     effects::{Effect, Effects, Outcome},
     fault::{Cause, Fault},
 };
@@ -147,7 +148,14 @@ impl Dir {
             Err(Fault {
                 cause: Cause::Errno(Errno::NOTEMPTY | Errno::EXIST),
                 ..
-            }) => tree::remove(self, name, effects).map(|()| Outcome::Done),
+            }) => {
+                const VERB: &str = "empty and remove";
+                let path = self.path.join(name);
+                checkpoint::before(VERB, &path);
+                let removed = tree::remove(self, name, effects);
+                checkpoint::after(VERB, &path);
+                removed.map(|()| Outcome::Done)
+            }
             other => other.map_err(|fault| vec![fault]),
         }
     }
@@ -176,7 +184,9 @@ impl Dir {
         {
             return Ok(Outcome::Withheld);
         }
-        match unlinkat(&self.fd, name, kind) {
+        let removed = unlinkat(&self.fd, name, kind);
+        checkpoint::after("remove", &path);
+        match removed {
             Ok(()) => Ok(Outcome::Done),
             // A name that the file system cannot hold is not there either.
             Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(Outcome::Nothing),

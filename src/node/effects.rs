@@ -1,8 +1,12 @@
 //! The one gate that every change to the world passes.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, future::poll_fn, sync::Arc, task::Poll};
 
-use super::threads::{NotDone, Threads};
+use super::{
+    checkpoint,
+    threads::{NotDone, Threads},
+    unmounts::Unmounts,
+};
 
 /// Asked before every effect; an error holds the effect back.
 pub type EffectGate = Arc<dyn Fn() -> Result<(), Held> + Send + Sync>;
@@ -42,6 +46,7 @@ pub struct Effects {
     dry_run: bool,
     gate: EffectGate,
     threads: Threads,
+    unmounts: Unmounts,
 }
 
 // === impl Effect ===
@@ -62,7 +67,25 @@ impl Effects {
             dry_run,
             gate,
             threads: Threads::default(),
+            unmounts: Unmounts::default(),
         }
+    }
+
+    /// The same, with work that blocks done there.
+    #[must_use]
+    pub fn with_threads(self, threads: Threads) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// The same, with unmounts done so.
+    #[must_use]
+    pub fn with_unmounts(self, unmounts: Unmounts) -> Self {
+        Self { unmounts, ..self }
+    }
+
+    /// How unmounts are done.
+    pub(super) fn unmounts(&self) -> &Unmounts {
+        &self.unmounts
     }
 
     /// Effects that always happen: for tests and tools that answer for themselves.
@@ -75,10 +98,13 @@ impl Effects {
         self.dry_run
     }
 
-    /// Whether `what` is to be done now; `false` in a dry run, which logs it.
+    /// Whether `what` is to be done now; `false` in a dry run, which logs it. Whoever does it then says so to
+    /// [`checkpoint::after`].
     pub fn allow(&self, what: &Effect<'_>) -> Result<bool, Held> {
         let allowed = self.allow_untold()?;
-        if !allowed {
+        if allowed {
+            checkpoint::before(what.verb, what.target);
+        } else {
             tracing::info!(effect = what.verb, target_of_effect = ?what.target, "Dry run: not done");
         }
         Ok(allowed)
@@ -94,6 +120,17 @@ impl Effects {
     pub async fn work<T: Send + 'static>(&self, work: impl FnOnce(&Self) -> T + Send + 'static) -> Result<T, NotDone> {
         let effects = self.clone();
         self.threads.work(move || work(&effects)).await
+    }
+
+    /// Goes on with what was allowed, and asks again before each step of it: whoever waits for a connection finds the gate
+    /// shut when there is one. What was done by then is not known.
+    pub async fn as_long_as_allowed<F: Future>(&self, work: F) -> Result<F::Output, Held> {
+        tokio::pin!(work);
+        poll_fn(|context| match self.go_on() {
+            Ok(()) => work.as_mut().poll(context).map(Ok),
+            Err(held) => Poll::Ready(Err(held)),
+        })
+        .await
     }
 
     /// Whether an effect that was allowed may go on; asked between the parts of a long one.

@@ -18,6 +18,8 @@ use super::{kubelet_root::KubeletRoot, lock::readable};
 
 const NAME: &str = "kubelet";
 const DEFAULT_ROOT: &str = "/var/lib/kubelet";
+/// The root of this machine's file system: the agent works in the host's mount namespace, or refuses to run.
+const MACHINES: &str = "/";
 const ROOT_FLAG: &[u8] = b"root-dir";
 const ENDPOINT_FLAG: &[u8] = b"container-runtime-endpoint";
 /// Programs that hold a kubelet or start one, each with the arguments that make it do so; without any it always does.
@@ -56,7 +58,7 @@ pub enum Why {
     SameMachine,
     /// Its directory could not be looked at: better one too many.
     Unreadable(Errno),
-    /// It holds a kubelet whose directory is not on its command line: better one too many.
+    /// It holds a kubelet on this machine whose directory is not on its command line: better one too many.
     Unsaid,
 }
 
@@ -124,32 +126,18 @@ fn why(kind: Kind, dir: &Path, ours: Ours<'_>) -> Option<Why> {
 }
 
 fn works_here(kind: Kind, dir: &Path, ours: Ours<'_>) -> Result<Option<Why>, Errno> {
-    let (Some(our_root), Some(our_pods)) = (file(ours.root.path()), file(ours.root.pods())) else {
-        return Err(Errno::NOENT);
-    };
     let arguments = fs::read(dir.join("cmdline")).map_err(|error| super::mounts::errno(&error))?;
     let their_root = match (kind, path_flag(&arguments, ROOT_FLAG)) {
         (Kind::Holder(by), _) if !holds(by, &arguments) => return Ok(None),
-        (Kind::Holder(_), None) => return Ok(Some(Why::Unsaid)),
+        (Kind::Holder(_), None) => return unsaid(dir, ours.root),
         (Kind::Holder(_) | Kind::Kubelet, Some(said)) => said,
         (Kind::Kubelet, None) => DEFAULT_ROOT.into(),
     };
-    let base = base(dir, &their_root)?;
-    let is_ours = match identity(&base, &their_root.join("pods")) {
-        Ok(pods) => pods == our_pods,
-        // Just starting, and not ours unless it starts in our directory.
-        Err(Errno::NOENT) => match identity(&base, &their_root) {
-            Ok(root) => root == our_root,
-            Err(Errno::NOENT) => false,
-            Err(errno) => return Err(errno),
-        },
-        Err(errno) => return Err(errno),
-    };
-    if is_ours {
+    if is_ours(&base(dir, &their_root)?, &their_root, ours.root)? {
         return Ok(Some(Why::SameDirectory));
     }
     // Whose --root-dir is not our --kubelet-root may be this node's kubelet all the same, and we be told wrongly.
-    let here = file(&dir.join("root")).is_some_and(|theirs| Some(theirs) == file(Path::new("/")));
+    let here = file(&dir.join("root")).is_some_and(|theirs| Some(theirs) == file(MACHINES.as_ref()));
     let same_runtime = path_flag(&arguments, ENDPOINT_FLAG).is_none_or(|endpoint| {
         let text = endpoint.as_os_str().as_bytes();
         let path = Path::new(OsStr::from_bytes(text.strip_prefix(b"unix://").unwrap_or(text)));
@@ -157,6 +145,39 @@ fn works_here(kind: Kind, dir: &Path, ours: Ours<'_>) -> Result<Option<Why>, Err
     });
     let counts = kind == Kind::Kubelet && here && same_runtime;
     Ok(counts.then_some(Why::SameMachine))
+}
+
+/// A holder that does not say where. In this machine's root file system its kubelet may have any directory; in another one,
+/// as of a container or a snap, ours is there under the kubelet's name for it or under ours, or it is another node's.
+fn unsaid(dir: &Path, ours: &KubeletRoot) -> Result<Option<Why>, Errno> {
+    let (machines, root) = (Path::new(MACHINES), base(dir, MACHINES.as_ref())?);
+    if file(machines).is_none_or(|here| identity(&root, machines) == Ok(here)) {
+        return Ok(Some(Why::Unsaid));
+    }
+    for name in [Path::new(DEFAULT_ROOT), ours.path(), ours.given()] {
+        // What the operator wrote may be relative to where the agent was started.
+        if is_ours(&root, &machines.join(name), ours)? {
+            return Ok(Some(Why::SameDirectory));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a kubelet's root directory, looked up from there, is ours.
+fn is_ours(base: &OwnedFd, their_root: &Path, ours: &KubeletRoot) -> Result<bool, Errno> {
+    let (Some(our_root), Some(our_pods)) = (file(ours.path()), file(ours.pods())) else {
+        return Err(Errno::NOENT);
+    };
+    match identity(base, &their_root.join("pods")) {
+        Ok(pods) => Ok(pods == our_pods),
+        // Just starting, and not ours unless it starts in our directory.
+        Err(Errno::NOENT | Errno::NOTDIR) => match identity(base, their_root) {
+            Ok(root) => Ok(root == our_root),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(errno) => Err(errno),
+        },
+        Err(errno) => Err(errno),
+    }
 }
 
 fn file(path: &Path) -> Option<File> {
@@ -288,6 +309,14 @@ mod tests {
             dir
         }
 
+        /// The same in the machine's own root file system.
+        fn process_here(&self, pid: i32, comm: &str, arguments: &[&str]) -> PathBuf {
+            let dir = self.process(pid, comm, arguments);
+            fs::remove_file(dir.join("root")).unwrap();
+            symlink("/", dir.join("root")).unwrap();
+            dir
+        }
+
         fn found(&self) -> Vec<(i32, Why)> {
             let root = KubeletRoot::resolve(&self.path("ours")).unwrap();
             find(&self.path("proc"), ours(&root))
@@ -337,11 +366,7 @@ mod tests {
     #[test]
     fn a_kubelet_with_another_directory_on_this_machine_counts_unless_it_names_another_runtime() {
         let machine = Machine::new();
-        let here = |pid, arguments: &[&str]| {
-            let dir = machine.process(pid, "kubelet", arguments);
-            fs::remove_file(dir.join("root")).unwrap();
-            symlink("/", dir.join("root")).unwrap();
-        };
+        let here = |pid, arguments: &[&str]| machine.process_here(pid, "kubelet", arguments);
         here(5, &["kubelet", "--root-dir=/data/kubelet"]);
         here(
             6,
@@ -368,22 +393,72 @@ mod tests {
     fn what_holds_a_kubelet_counts_unless_it_plainly_does_so_elsewhere_or_does_something_else() {
         let machine = Machine::new();
         fs::create_dir_all(machine.path("elsewhere/pods")).unwrap();
-        machine.process(5, "k3s-server", &["/usr/local/bin/k3s server"]);
-        machine.process(6, "k3s", &["k3s", "--debug", "agent"]);
-        machine.process(7, "k3s", &["k3s", "kubectl", "logs"]);
-        machine.process(8, "kubelite", &["kubelite", "--kubelet-args-file=args"]);
+        machine.process_here(5, "k3s-server", &["/usr/local/bin/k3s server"]);
+        machine.process_here(6, "k3s", &["k3s", "--debug", "agent"]);
+        machine.process_here(7, "k3s", &["k3s", "kubectl", "logs"]);
+        machine.process_here(8, "kubelite", &["kubelite", "--kubelet-args-file=args"]);
         machine.process(
             9,
             "rke2",
             &["/usr/bin/rke2", "server", "--kubelet-arg=root-dir=elsewhere"],
         );
         machine.process(10, "k0s", &["k0s", "worker", "--kubelet-arg=root-dir=ours"]);
-        let gone = machine.process(11, "kubelite", &[]);
+        let gone = machine.process_here(11, "kubelite", &[]);
         fs::write(gone.join("stat"), "11 (kubelite) Z 1").unwrap();
         let unsaid = |pid| (pid, Why::Unsaid);
         assert_eq!(
             machine.found(),
             [unsaid(5), unsaid(6), unsaid(8), (10, Why::SameDirectory)]
+        );
+    }
+
+    #[test]
+    fn what_holds_a_kubelet_in_a_container_counts_only_if_our_directory_is_there() {
+        let machine = Machine::new();
+        // No directory, one of its own, and what is no directory at all.
+        machine.process(5, "kubelite", &["kubelite"]);
+        assert_eq!(machine.found(), []);
+        fs::write(machine.path("rootfs/var/lib/kubelet"), "").unwrap();
+        assert_eq!(machine.found(), []);
+        fs::remove_file(machine.path("rootfs/var/lib/kubelet")).unwrap();
+        fs::create_dir_all(machine.path("rootfs/var/lib/kubelet/pods")).unwrap();
+        machine.process(6, "k3s", &["k3s", "server"]);
+        machine.process(7, "edgecore", &["edgecore"]);
+        assert_eq!(machine.found(), []);
+        // The machine's, mounted there.
+        let root = KubeletRoot::resolve(&machine.path("rootfs/var/lib/kubelet")).unwrap();
+        let found = find(&machine.path("proc"), ours(&root)).unwrap();
+        let found: Vec<_> = found.into_iter().map(|it| (it.pid, it.why)).collect();
+        assert_eq!(found, [5, 6, 7].map(|pid| (pid, Why::SameDirectory)));
+    }
+
+    #[test]
+    fn what_holds_a_kubelet_in_a_snap_or_a_container_counts_if_it_has_our_directory_by_our_name_for_it() {
+        let machine = Machine::new();
+        fs::create_dir_all(machine.path("rootfs/var/lib/kubelet/pods")).unwrap();
+        let name = machine.path("ours");
+        let same = machine.path("rootfs").join(name.strip_prefix("/").unwrap());
+        fs::create_dir_all(same.parent().unwrap()).unwrap();
+        machine.process(5, "kubelite", &["kubelite"]);
+        assert_eq!(machine.found(), []);
+        // A bind in real life: seen from there, a directory that is ours.
+        fs::create_dir(machine.path("rootfs/bind")).unwrap();
+        fs::rename(machine.path("ours"), machine.path("rootfs/bind/ours")).unwrap();
+        symlink(machine.path("rootfs/bind/ours"), machine.path("ours")).unwrap();
+        symlink("/bind/ours", same).unwrap();
+        assert_eq!(machine.found(), [(5, Why::SameDirectory)]);
+    }
+
+    #[test]
+    fn what_holds_a_kubelet_and_cannot_be_looked_at_counts() {
+        let machine = Machine::new();
+        let dir = machine.process(5, "k3s-server", &["/usr/local/bin/k3s server"]);
+        fs::remove_file(dir.join("root")).unwrap();
+        machine.process(6, "kubelite", &["kubelite"]);
+        symlink("kubelet", machine.path("rootfs/var/lib/kubelet")).unwrap();
+        assert_eq!(
+            machine.found(),
+            [(5, Why::Unreadable(Errno::NOENT)), (6, Why::Unreadable(Errno::LOOP))]
         );
     }
 

@@ -3,9 +3,17 @@
 //! More threads would wait for the same locks of the kernel, and each takes memory. Work that hangs, as an unmount may
 //! for ever, keeps no turn, and never takes the last threads: who looks for a kubelet needs one, and so does the journal.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
-use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    task::{spawn_blocking, yield_now},
+    time::timeout,
+};
 
 /// Threads for work that blocks, in the whole agent.
 pub const THREADS: usize = 64;
@@ -18,9 +26,20 @@ const SHORT: Duration = Duration::from_millis(100);
 /// Whoever gets no place for so long is told so.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Who does work that blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Blocking {
+    /// Threads of their own: nobody else waits for a disk that hangs.
+    #[default]
+    OnThreads,
+    /// Whoever wants it done, in a simulation: nothing hangs there, and threads would make each run another one.
+    InPlace,
+}
+
 /// Where it is done; all clones are the same. By default for the work on pods.
 #[derive(Clone)]
 pub struct Threads {
+    blocking: Blocking,
     places: Arc<Semaphore>,
     turns: Arc<Semaphore>,
 }
@@ -36,15 +55,46 @@ pub enum NotDone {
     CutShort,
 }
 
+// === impl Blocking ===
+
+impl Blocking {
+    /// Does `work`. On a thread it goes on to its end also when nobody waits for it any more.
+    ///
+    /// # Errors
+    /// [`NotDone::CutShort`].
+    pub async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, NotDone> {
+        match self {
+            Self::OnThreads => spawn_blocking(work).await.map_err(|_| NotDone::CutShort),
+            Self::InPlace => {
+                // As a thread does, it lets others go first.
+                yield_now().await;
+                catch_unwind(AssertUnwindSafe(work)).map_err(|_| NotDone::CutShort)
+            }
+        }
+    }
+}
+
 // === impl Threads ===
 
 impl Threads {
     /// For work of which so many pieces may hang.
     pub fn of(places: usize) -> Self {
         Self {
+            blocking: Blocking::default(),
             places: Arc::new(Semaphore::new(places)),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
         }
+    }
+
+    /// For the work on pods, done by these.
+    pub fn by(blocking: Blocking) -> Self {
+        Self::default().done_by(blocking)
+    }
+
+    /// The same, done by these.
+    #[must_use]
+    pub fn done_by(self, blocking: Blocking) -> Self {
+        Self { blocking, ..self }
     }
 
     /// Does `work` when it is its turn.
@@ -53,19 +103,19 @@ impl Threads {
         let place = timeout(PATIENCE, Arc::clone(&self.places).acquire_owned()).await;
         let place = place.map_err(|_| NotDone::OthersHang)?;
         let turn = self.turns.acquire().await.ok();
-        let mut done = spawn_blocking(move || {
+        let done = self.blocking.run(move || {
             let result = work();
             drop(place);
             result
         });
-        let done = match timeout(SHORT, &mut done).await {
+        tokio::pin!(done);
+        match timeout(SHORT, &mut done).await {
             Ok(done) => done,
             Err(_) => {
                 drop(turn);
                 done.await
             }
-        };
-        done.map_err(|_| NotDone::CutShort)
+        }
     }
 }
 
@@ -141,9 +191,11 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_panics_gives_its_place_back() {
-        let threads = Threads::default();
-        for _ in 0..=PLACES {
-            assert!(threads.work(|| panic!("as it should")).await.is_err());
+        for blocking in [Blocking::OnThreads, Blocking::InPlace] {
+            let threads = Threads::by(blocking);
+            for _ in 0..=PLACES {
+                assert!(threads.work(|| panic!("as it should")).await.is_err());
+            }
         }
     }
 }

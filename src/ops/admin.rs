@@ -1,6 +1,7 @@
 //! The admin socket: HTTP over a unix socket, for this program's own verbs and for curl.
 
 pub mod gc;
+pub mod kill;
 
 use std::{
     convert::Infallible,
@@ -9,6 +10,7 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use serde_json::json;
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::watch,
+    time::timeout,
 };
 
 use self::gc::GcAnswers;
@@ -29,7 +32,7 @@ use super::status::StatusReport;
 use crate::{
     counters::{Counters, Counts},
     guard::Guard,
-    journal::Journal,
+    journal::{Journal, aside::Aside},
     node::runtime::RuntimeReport,
     watch::WatchReport,
     workers::{Overview, WorkersHandle},
@@ -40,6 +43,9 @@ pub const STATUS: &str = "/v1/status";
 /// Where a timeline is asked for, with namespace and name behind it.
 pub const TIMELINES: &str = "/v1/timelines";
 const JSON: &str = "application/json";
+const STOPPING: &str = "the agent is stopping";
+/// Sooner than whoever asks gives up.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(4);
 
 /// What questions are answered from.
 pub struct Admin {
@@ -56,6 +62,7 @@ pub struct Admin {
 }
 
 /// What questions about pods are answered from.
+#[derive(Clone)]
 pub struct PodAnswers {
     /// Whether the runtime answers.
     pub runtime: watch::Receiver<RuntimeReport>,
@@ -131,21 +138,25 @@ impl Admin {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "Admin socket cannot accept");
-                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             }
         }
     }
 
     async fn connection(self: Arc<Self>, stream: UnixStream) {
-        match stream.peer_cred() {
-            Ok(peer) => tracing::debug!(uid = peer.uid(), pid = peer.pid(), "Admin request"),
+        let peer = match stream.peer_cred() {
+            Ok(peer) => {
+                let pid = peer.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+                format!("uid {}, pid {pid}", peer.uid())
+            }
             Err(error) => {
                 tracing::warn!(%error, "Admin request by nobody knows whom is refused");
                 return;
             }
-        }
-        let service = service_fn(|request| self.answer(request));
+        };
+        tracing::debug!(peer, "Admin request");
+        let service = service_fn(|request| self.answer(request, &peer));
         if let Err(error) = http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service)
             .await
@@ -154,16 +165,33 @@ impl Admin {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-        if request.method() != Method::GET {
-            return Ok(error(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here"));
+    async fn answer(&self, request: Request<Incoming>, peer: &str) -> Result<Response<Full<Bytes>>, Infallible> {
+        match (request.method(), &self.pods) {
+            (&Method::POST, Some(pods)) => return Ok(kill::request(pods, request, peer).await),
+            (&Method::POST, None) => return Ok(no_pods()),
+            (&Method::GET, _) => {}
+            _ => {
+                return Ok(error(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "only GET and POST are answered here",
+                ));
+            }
         }
         let path = request.uri().path();
         if path == STATUS {
             return Ok(self.status().await);
         }
-        if let Some(answer) = gc::answer(self.gc.as_ref(), path, request.uri().query()) {
+        if let Some(answer) = gc::answer(self.gc.as_ref(), self.pods.is_some(), path, request.uri().query()) {
             return Ok(answer);
+        }
+        if let Some(uid) = path
+            .strip_prefix(kill::OUTCOMES)
+            .and_then(|rest| rest.strip_prefix('/'))
+        {
+            return Ok(match &self.pods {
+                Some(pods) => kill::outcome(pods, uid, request.uri().query()).await,
+                None => no_pods(),
+            });
         }
         let names = path
             .strip_prefix(TIMELINES)
@@ -172,7 +200,7 @@ impl Admin {
             Some((namespace, name)) => self.timelines(namespace, name).await,
             None => error(
                 StatusCode::NOT_FOUND,
-                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/gc/status, /v1/gc/graph and /v1/gc/why",
+                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/outcomes/UID, /v1/gc/status, /v1/gc/graph and /v1/gc/why",
             ),
         })
     }
@@ -206,20 +234,17 @@ impl Admin {
 
     async fn timelines(&self, namespace: &str, name: &str) -> Response<Full<Bytes>> {
         let Some(pods) = &self.pods else {
-            return error(
-                StatusCode::NOT_FOUND,
-                "this agent takes no pods down: it runs with --pods never",
-            );
+            return no_pods();
         };
-        match pods.workers.stories(namespace, name).await {
-            None => stopping(),
-            Some(stories) if stories.is_empty() => error(
+        match pods.in_time(pods.workers.stories(namespace, name)).await {
+            Err(why) => error(StatusCode::SERVICE_UNAVAILABLE, &why),
+            Ok(stories) if stories.is_empty() => error(
                 StatusCode::NOT_FOUND,
                 &format!(
                     "no teardown of {namespace}/{name} is remembered; the agent knows those since its start, the last 256"
                 ),
             ),
-            Some(stories) => json_answer(&stories),
+            Ok(stories) => json_answer(&stories),
         }
     }
 }
@@ -227,6 +252,22 @@ impl Admin {
 // === impl PodAnswers ===
 
 impl PodAnswers {
+    /// What the map of workers answers, or why it has none. Whoever gives up waiting was not heard: nothing is done later.
+    async fn in_time<T>(&self, question: impl Future<Output = Option<T>>) -> Result<T, String> {
+        // The map begins to answer once the runtime has been reached.
+        let RuntimeReport { version, error } = self.runtime.borrow().clone();
+        if version.is_none() {
+            let why = error.map_or_else(String::new, |error| format!(": {error}"));
+            return Err(format!("the container runtime has not been reached yet{why}"));
+        }
+        match timeout(ANSWERED_WITHIN, question).await {
+            Ok(answer) => answer.ok_or_else(|| STOPPING.to_owned()),
+            Err(_) => Err(format!(
+                "the agent did not come to it within {ANSWERED_WITHIN:?}; see its log"
+            )),
+        }
+    }
+
     /// Tells what there is to tell of pods; `false` while the agent stops.
     async fn tell(&self, report: &mut StatusReport) -> bool {
         report.runtime = self.runtime.borrow().clone();
@@ -241,10 +282,17 @@ impl PodAnswers {
         let trouble = self.journal.trouble();
         report.held = self.guard.why_held();
         report.watch = self.watch.borrow().clone();
+        // Whoever asks for one pod by name may find it out between two lists.
+        let held = self.guard.why_absence_proves_nothing();
+        report.watch.held = held.or_else(|| report.watch.held.take());
         report.pods = pods;
         report.journal = trouble.error.map(|error| error.to_string());
+        report.journal_asides = self.journal.asides().iter().map(Aside::told).collect();
+        let cost = self.journal.cost();
         report.counters = Counts {
             journal_writes_failed: trouble.failed,
+            journal_commits: cost.commits,
+            journal_commits_us: u64::try_from(cost.took.as_micros()).unwrap_or(u64::MAX),
             ..self.counters.counts()
         };
         true
@@ -258,8 +306,15 @@ fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
+fn no_pods() -> Response<Full<Bytes>> {
+    error(
+        StatusCode::NOT_FOUND,
+        "this agent takes no pods down: it runs with --pods never",
+    )
+}
+
 fn stopping() -> Response<Full<Bytes>> {
-    error(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping")
+    error(StatusCode::SERVICE_UNAVAILABLE, STOPPING)
 }
 
 fn error(code: StatusCode, message: &str) -> Response<Full<Bytes>> {

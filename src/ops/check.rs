@@ -77,9 +77,8 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
     // A dry run has neither journal nor socket.
     let (mut own, mut recorded) = (Vec::new(), None);
     if !settings.dry_run {
-        let (row, uid) = journal(&settings.state_dir, runs);
-        recorded = uid;
-        own = vec![row, socket(&settings.socket, runs).await];
+        (own, recorded) = journal(&settings.state_dir, &machine, runs);
+        own.push(socket(&settings.socket, runs).await);
     }
     let mut rows = Vec::from_iter(credentials("credentials", RENEW, &pods.kube, Timestamp::now()));
     match ApiClient::new(
@@ -88,6 +87,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         effects.clone(),
         // By the way that the agent takes; what the Node says is judged below.
         Some(Arc::new(|_| Box::pin(async { Ok(()) }))),
+        None,
         &settings.node_name,
     ) {
         Ok(api) => {

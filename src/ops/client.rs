@@ -1,21 +1,22 @@
 //! The other end of the admin socket.
 
-use std::{io, path::Path, time::Duration};
+use std::{error::Error, io, path::Path, time::Duration};
 
 use bytes::Bytes;
-use http::Request;
-use http_body_util::{BodyExt as _, Empty};
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use serde::de::DeserializeOwned;
-use thiserror::Error;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, time::timeout};
 
 /// The agent answers from memory.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// And then waits for the disk, if it is asked to do something.
+const LONG_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Why there is no answer.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// Nobody listens there.
     #[error("no agent answers at {path}: {cause}; is it running, and is --socket the one it was started with?")]
@@ -28,6 +29,28 @@ pub enum AskError {
     /// The agent has no answer to this.
     #[error("{0}")]
     Refused(String),
+    /// It went while it was asked.
+    #[error(
+        "the agent at {path} has gone before it answered: {cause}; what became of it is told by pod-teardown status when it \
+        runs again"
+    )]
+    Cut {
+        /// The socket.
+        path: String,
+        /// How that was noticed.
+        cause: String,
+    },
+    /// It went while somebody waited for the end of a pod.
+    #[error(
+        "the agent has gone while {pod} was being ended: {cause}; what is left of that goes on when the agent starts again: \
+        see pod-teardown status and pod-teardown timeline {pod} then"
+    )]
+    Gone {
+        /// By name.
+        pod: String,
+        /// How that was noticed.
+        cause: String,
+    },
     /// The agent listens and does not answer, or not what it should.
     #[error("the agent at {path} gives no proper answer: {cause}")]
     Broken {
@@ -40,6 +63,27 @@ pub enum AskError {
 
 /// Asks the agent at `socket` for `path`.
 pub async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, AskError> {
+    exchanged(socket, Method::GET, path, Bytes::new(), PATIENCE).await
+}
+
+/// The same where the agent may let its answer wait for so long.
+pub async fn wait<T: DeserializeOwned>(socket: &Path, path: &str, wait: Duration) -> Result<T, AskError> {
+    exchanged(socket, Method::GET, path, Bytes::new(), wait + PATIENCE).await
+}
+
+/// Asks the agent at `socket` to do something.
+pub async fn tell<T: DeserializeOwned>(socket: &Path, path: &str, what: &impl Serialize) -> Result<T, AskError> {
+    let body = serde_json::to_vec(what).unwrap_or_default();
+    exchanged(socket, Method::POST, path, body.into(), LONG_PATIENCE).await
+}
+
+async fn exchanged<T: DeserializeOwned>(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Bytes,
+    patience: Duration,
+) -> Result<T, AskError> {
     let stream = UnixStream::connect(socket).await.map_err(|cause| AskError::NoAgent {
         path: socket.display().to_string(),
         cause,
@@ -48,10 +92,16 @@ pub async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, As
         path: socket.display().to_string(),
         cause,
     };
-    let answer = timeout(PATIENCE, exchange(stream, path)).await;
-    let (code, body) = answer
-        .map_err(|_| broken(format!("nothing within {PATIENCE:?}")))?
-        .map_err(|error| broken(error.to_string()))?;
+    let cut = |cause: String| AskError::Cut {
+        path: socket.display().to_string(),
+        cause,
+    };
+    let answer = timeout(patience, exchange(stream, method, path, body)).await;
+    let (code, body) = match answer {
+        Err(_) => return Err(broken(format!("nothing within {patience:?}"))),
+        Ok(Err(error)) if has_gone(&*error) => return Err(cut(error.to_string())),
+        Ok(answer) => answer.map_err(|error| broken(error.to_string()))?,
+    };
     if code != 200 {
         let error = serde_json::from_slice::<serde_json::Value>(&body).ok();
         let message = error.and_then(|error| Some(error["error"].as_str()?.to_owned()));
@@ -62,12 +112,32 @@ pub async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, As
     serde_json::from_slice(&body).map_err(|error| broken(error.to_string()))
 }
 
-async fn exchange(stream: UnixStream, path: &str) -> Result<(u16, Bytes), Box<dyn std::error::Error + Send + Sync>> {
+/// Whether the connection ended before there was an answer, as that of a process that has ended.
+fn has_gone(error: &(dyn Error + Send + Sync + 'static)) -> bool {
+    let Some(error) = error.downcast_ref::<hyper::Error>() else {
+        return false;
+    };
+    let of_io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    error.is_incomplete_message()
+        || error.is_closed()
+        || error.is_canceled()
+        || of_io
+            .is_some_and(|error| [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe].contains(&error.kind()))
+}
+
+async fn exchange(
+    stream: UnixStream,
+    method: Method,
+    path: &str,
+    body: Bytes,
+) -> Result<(u16, Bytes), Box<dyn Error + Send + Sync>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let request = Request::get(path)
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
         .header(http::header::HOST, "pod-teardown")
-        .body(Empty::<Bytes>::new())?;
+        .body(Full::new(body))?;
     let response = sender.send_request(request).await?;
     let code = response.status().as_u16();
     Ok((code, response.into_body().collect().await?.to_bytes()))

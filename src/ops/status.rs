@@ -10,7 +10,7 @@ use crate::{
     node::runtime::RuntimeReport,
     record::{Stage, Step, Story},
     watch::{SourceState, WatchReport},
-    words::counted,
+    words::{counted, some_of},
     workers::Overview,
 };
 
@@ -44,6 +44,9 @@ pub struct StatusReport {
     /// Why the journal cannot be written at the moment.
     #[serde(default)]
     pub journal: Option<String>,
+    /// What is kept beside the journal because it is no use as one, until somebody takes it away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub journal_asides: Vec<String>,
     /// What happened how often.
     pub counters: Counts,
 }
@@ -106,9 +109,23 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     for held in report.held.iter().chain(&report.watch.held) {
         let _ = writeln!(out, "HELD      {held}");
     }
+    if !report.watch.strangers.is_empty() {
+        let strangers = &report.watch.strangers;
+        let (count, some) = (
+            counted(strangers.len() as u64, "pod"),
+            some_of(strangers.iter().cloned()),
+        );
+        let _ = writeln!(
+            out,
+            "besides   {count} of the runtime that cannot be proven to be the API server's, left alone: {some}"
+        );
+    }
     if let Some(error) = &report.journal {
         // It says itself that it is the journal.
         let _ = writeln!(out, "{error}; a restart would not know what was begun");
+    }
+    for aside in &report.journal_asides {
+        let _ = writeln!(out, "journal   one is {aside}; take it away when you have looked at it");
     }
     let Counts {
         begun,
@@ -238,6 +255,7 @@ pub fn seconds(ms: u64) -> String {
 mod tests {
     use super::*;
     use crate::record::Span;
+    use crate::workers::termination::Cause;
 
     fn story(stage: Stage, open: &[Step], failures: &[&str]) -> Story {
         let span = |step: &Step| Span {
@@ -252,12 +270,16 @@ mod tests {
             name: "web-0".into(),
             uid: "1234".into(),
             began: "2026-01-02T03:04:05Z".parse().unwrap(),
+            cause: Cause::Deleted,
             grace_seconds: 30,
             grace_left_ms: 12_000,
             stage,
             elapsed_ms: 18_000,
             attempts: 1,
             failures: failures.iter().map(|&failure| failure.to_owned()).collect(),
+            phase: None,
+            reason: None,
+            kept: false,
             spans: open.iter().map(span).collect(),
         }
     }

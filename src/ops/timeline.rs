@@ -25,6 +25,7 @@ pub fn text(story: &Story) -> String {
         .unwrap_or(0)
         .max(1);
     let state = match story.stage {
+        _ if story.kept => format!("ended{} in {}, and is kept", story.shown(), precise(story.elapsed_ms)),
         Stage::Finished => format!("finished in {}", precise(story.elapsed_ms)),
         Stage::Deleted => format!("deleted, cleaning up for {}", precise(story.elapsed_ms)),
         Stage::Terminating | Stage::Terminated => format!("goes on since {}", precise(story.elapsed_ms)),
@@ -32,11 +33,12 @@ pub fn text(story: &Story) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
-        "{}/{}  uid {}\nbegan {}, grace {} s, {state}, {}",
+        "{}/{}  uid {}\nbegan {} ({}), grace {} s, {state}, {}",
         story.namespace,
         story.name,
         story.uid,
         story.began.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        story.cause,
         story.grace_seconds,
         counted(story.attempts.into(), "attempt"),
     );
@@ -141,6 +143,7 @@ mod tests {
 
     use super::*;
     use crate::record::{Span, Step};
+    use crate::workers::termination::Cause;
 
     #[test]
     fn bars_lie_where_their_time_lies() {
@@ -157,12 +160,16 @@ mod tests {
             name: "web-0".into(),
             uid: "1234".into(),
             began: "2026-01-02T03:04:05Z".parse().unwrap(),
+            cause: Cause::Deleted,
             grace_seconds: 30,
             grace_left_ms: 0,
             stage: Stage::Finished,
             elapsed_ms: 2000,
             attempts: 1,
             failures: vec![],
+            phase: Some("Succeeded".into()),
+            reason: None,
+            kept: false,
             spans: vec![
                 Span {
                     step: Step::Hook,
@@ -185,7 +192,7 @@ mod tests {
         assert_eq!(lines[0], "default/web-0  uid 1234");
         assert_eq!(
             lines[1],
-            "began 2026-01-02 03:04:05 UTC, grace 30 s, finished in 2.00 s, 1 attempt"
+            "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30 s, finished in 2.00 s, 1 attempt"
         );
         assert_eq!(
             lines[2],
@@ -196,6 +203,17 @@ mod tests {
             )
         );
         assert!(lines[3].ends_with("1.99 s → 2.00 s  ✗ 409"), "{}", lines[3]);
+        let kept = Story {
+            stage: Stage::Terminated,
+            kept: true,
+            reason: Some("Evicted".into()),
+            ..story
+        };
+        let text = super::text(&kept);
+        assert!(
+            text.contains("grace 30 s, ended as Succeeded (Evicted) in 2.00 s, and is kept, 1 attempt"),
+            "{text}"
+        );
     }
 
     #[test]

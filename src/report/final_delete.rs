@@ -69,7 +69,7 @@ mod tests {
         if deleted {
             pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         }
-        PodView::project(serde_json::from_value::<Pod>(pod).unwrap()).unwrap()
+        PodView::project(serde_json::from_value::<Pod>(pod).unwrap(), false).unwrap()
     }
 
     #[test]

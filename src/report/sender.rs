@@ -1,10 +1,11 @@
 //! Sends the status that `status` decides on. The UID goes with every patch, so that no other pod is ever touched.
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::Value;
 
 use super::{
-    status::{self, Facts, Messages, Stage},
+    remembered,
+    status::{self, Imposed, Messages, Stage},
     termination_message,
 };
 use crate::{
@@ -23,17 +24,38 @@ pub enum Sent {
     Shown(Box<PodStatus>),
     /// The object is proven to be gone.
     Gone,
+    /// The object has changed since it was seen: what is to be said of it has to be decided anew.
+    Overtaken,
 }
 
-/// The status while the pod is being stopped. It carries the resourceVersion that it rests on: delayed on its way, it
-/// must not undo what is said later.
-pub async fn as_it_is(context: &Context, view: &PodView, observed: &RuntimePod) -> Result<(), Failure> {
+/// What a status is made of, but for what is read for it.
+#[derive(Clone, Copy)]
+pub struct Facts<'a> {
+    /// The pod, with its object.
+    pub view: &'a PodView,
+    /// What the runtime knows of it.
+    pub observed: &'a RuntimePod,
+    /// How far its end has come.
+    pub stage: Stage,
+    /// The end that somebody decided on.
+    pub imposed: Option<&'a Imposed>,
+}
+
+/// The status while the pod is being stopped. Delayed on its way, it must not undo what is said later.
+pub async fn as_it_is(context: &Context, facts: Facts<'_>) -> Result<(), Failure> {
+    let view = facts.view;
     let Some(object) = &view.object else { return Ok(()) };
-    let wanted = wanted(context, object, observed, Stage::Terminating, &Messages::default());
-    let Some(mut patch) = status::patch(object, view.pod.uid.as_str(), &wanted) else {
+    let ends = context.journal.ends(&view.pod.uid);
+    let observed = &remembered::with_ends(facts.observed, &ends);
+    let wanted = wanted(
+        context,
+        object,
+        Facts { observed, ..facts },
+        &remembered::messages(&ends),
+    );
+    let Some(patch) = on_top_of(object, view, &wanted) else {
         return Ok(());
     };
-    patch["metadata"]["resourceVersion"] = object.metadata.resource_version.clone().into();
     context
         .api
         .patch_pod_status(&view.pod, &patch)
@@ -44,39 +66,51 @@ pub async fn as_it_is(context: &Context, view: &PodView, observed: &RuntimePod) 
 /// The status once everything has stopped. `before` is what was sent last: nothing is patched when nothing changed.
 pub async fn send(
     context: &Context,
-    view: &PodView,
-    observed: &RuntimePod,
-    stage: Stage,
+    facts: Facts<'_>,
     before: Option<&PodStatus>,
     record: &Record,
 ) -> Result<Sent, Failure> {
+    let view = facts.view;
     // Never a sign that the object is gone: who knows that does not come here.
     let unknown = || Failure::new(Step::Status, "", "the object has not been seen since its end began");
     let object = view.object.as_ref().ok_or_else(unknown)?;
-    let containers = observed.containers.clone();
-    let read = context.reads.work(move || termination_message::read_all(&containers));
-    let (messages, unread) = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
-    for error in unread {
-        tracing::warn!(error = %error, "Termination message is left out");
+    let ends = context.journal.ends(&view.pod.uid);
+    let observed = &remembered::with_ends(facts.observed, &ends);
+    let mut messages = remembered::messages(&ends);
+    let unknown: Vec<_> = observed
+        .containers
+        .iter()
+        .filter(|container| ends.get(&container.id).is_none_or(|end| end.last_words.is_none()))
+        .cloned()
+        .collect();
+    if !unknown.is_empty() {
+        let read = context.reads.work(move || termination_message::read_all(&unknown));
+        let (read, unread) = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
+        messages.extend(read);
+        for error in unread {
+            tracing::warn!(error = %error, "Termination message is left out");
+        }
     }
-    let wanted = wanted(context, object, observed, stage, &messages);
+    let wanted = wanted(context, object, Facts { observed, ..facts }, &messages);
     if before == Some(&wanted) {
         return Ok(Sent::Shown(Box::new(wanted)));
     }
-    let Some(patch) = status::patch(object, view.pod.uid.as_str(), &wanted) else {
+    let Some(patch) = on_top_of(object, view, &wanted) else {
         return Ok(Sent::Shown(Box::new(wanted)));
     };
     let span = record.span(Step::Status, "");
     let result = match context.api.patch_pod_status(&view.pod, &patch).await {
         Ok(()) => Ok(Sent::Shown(Box::new(wanted))),
-        // 404: no such pod. 422: another UID. 403: what a node is told of pods that are gone, and of rights that it lacks.
-        // None of them proves anything before it is known who answers.
+        // 404: no such pod. 422: another UID. 409: another version, or another UID. 403: what a node is told of pods that are
+        // gone, and of rights that it lacks. None of them proves anything before it is known who answers.
         Err(
             error @ ApiError::Refused {
-                code: 403 | 404 | 422, ..
+                code: code @ (403 | 404 | 409 | 422),
+                ..
             },
         ) => match context.guard.is_gone(&context.api, &view.pod).await {
             Ok(true) => Ok(Sent::Gone),
+            Ok(false) if code == 409 => Ok(Sent::Overtaken),
             Ok(false) => Err(failed(&error)),
             Err(unsure) => Err(failed(&unsure)),
         },
@@ -87,14 +121,21 @@ pub async fn send(
     result
 }
 
-fn wanted(context: &Context, object: &Pod, observed: &RuntimePod, stage: Stage, messages: &Messages) -> PodStatus {
-    status::generate(&Facts {
+/// It carries the resourceVersion that it rests on: what has become terminal since, by whoever's word, stays as it is.
+fn on_top_of(object: &Pod, view: &PodView, wanted: &PodStatus) -> Option<Value> {
+    let mut patch = status::patch(object, view.pod.uid.as_str(), wanted)?;
+    patch["metadata"]["resourceVersion"] = object.metadata.resource_version.clone().into();
+    Some(patch)
+}
+
+fn wanted(context: &Context, object: &Pod, facts: Facts<'_>, messages: &Messages) -> PodStatus {
+    status::generate(&status::Facts {
         pod: object,
-        observed,
+        observed: facts.observed,
         runtime_name: &context.runtime_name,
-        now: Timestamp::now(),
-        stage,
-        imposed: None,
+        now: context.clock.wall().now(),
+        stage: facts.stage,
+        imposed: facts.imposed,
         messages,
     })
 }

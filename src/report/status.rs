@@ -31,9 +31,11 @@ mod tests;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::{Deserialize, Serialize};
 
 use crate::node::cri::types::{Container, ContainerState, RuntimePod};
 
+pub use deadline::REASON as DEADLINE_EXCEEDED;
 pub use message::Messages;
 pub use patch::patch;
 pub use phase::Phase;
@@ -50,7 +52,7 @@ pub enum Stage {
 }
 
 /// An end that somebody decided on. It is always Failed, and stays so whatever the exit codes say.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Imposed {
     /// Pod-level reason, such as `Evicted`.
     pub reason: String,
@@ -102,12 +104,14 @@ pub fn generate(facts: &Facts<'_>) -> PodStatus {
     let api = facts.pod.status.clone().unwrap_or_default();
     let mut lists = containers::lists(facts, &api);
     let mut verdict = verdict::decide(facts, &api, &lists);
+    let decided = verdict.clone();
     if facts.stage == Stage::Terminated {
         terminated::settle(facts.pod, &api, &mut lists, &mut verdict);
     }
     // Conditions follow the end that is decided, even while the phase itself is held back: an evicted pod leaves its
-    // endpoints before its containers are stopped.
-    let conditions = conditions::build(facts, &api, &lists, &verdict);
+    // endpoints before its containers are stopped. They do not follow an end for want of knowledge: as with the kubelet,
+    // they go on telling what was wanting.
+    let conditions = conditions::build(facts, &api, &lists, &decided);
     let verdict = verdict.held_back(facts.stage, &api);
     let (pod_ip, pod_ips) = addresses::pod_addresses(facts, &api);
 

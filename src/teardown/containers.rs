@@ -17,6 +17,7 @@ use crate::{
     context::Context,
     events::Reason,
     node::{
+        checkpoint::{self, JOURNAL},
         cri::{
             CriError,
             types::{Container, ContainerState},
@@ -29,6 +30,9 @@ use crate::{
 
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.
 const MAX_STOP: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// The effect that a hook is.
+const HOOK: &str = "run the preStop hook of";
 
 /// One container to stop, and the order it stands in.
 struct Stoppable<'a> {
@@ -127,11 +131,14 @@ impl Stop<'_> {
             );
             return Ok(());
         }
-        if !effects.allow(&Effect::new("run the preStop hook of", &container.name))? {
+        if !effects.allow(&Effect::new(HOOK, &container.name))? {
             return Ok(());
         }
         let span = self.record.span(Step::Hook, &container.name);
-        if let Err(error) = journal.hook_started(uid, &container.id, clock.now()).await {
+        checkpoint::before(JOURNAL, &("hook started", &container.name));
+        let recorded = journal.hook_started(uid, &container.id, clock.now()).await;
+        checkpoint::after(JOURNAL, &("hook started", &container.name));
+        if let Err(error) = recorded {
             tracing::error!(container = container.name, %error, "preStop hook runs unrecorded: after a crash it would run again");
         }
         let place = HookPlace {
@@ -145,14 +152,20 @@ impl Stop<'_> {
             result = hooks::run(&self.context.cri, effects, spec, hook, &place, deadline) => result,
             () = passed(self.deadline.clone()) => Err(HookError::Overrun),
         };
+        checkpoint::after(HOOK, &container.name);
         if let Err(HookError::Held(held) | HookError::Runtime(CriError::Held { held, .. })) = result {
             span.failed(&held);
             return Err(held);
         }
         // A hook that the runtime was not asked for, or was lost on while it ran, is one that was interrupted.
         let interrupted = matches!(result, Err(HookError::Runtime(CriError::Unreachable { .. })));
-        if !interrupted && let Err(error) = journal.hook_ended(uid, &container.id).await {
-            tracing::error!(container = container.name, %error, "End of the preStop hook is not recorded");
+        if !interrupted {
+            checkpoint::before(JOURNAL, &("hook ended", &container.name));
+            let recorded = journal.hook_ended(uid, &container.id).await;
+            checkpoint::after(JOURNAL, &("hook ended", &container.name));
+            if let Err(error) = recorded {
+                tracing::error!(container = container.name, %error, "End of the preStop hook is not recorded");
+            }
         }
         if let Err(error) = &result {
             tracing::warn!(container = container.name, hook = hook.kind(), %error, "preStop hook failed; the stop goes on");
@@ -187,6 +200,7 @@ impl Stop<'_> {
             other.done.subscribe().wait_for(|done| *done).await.ok();
         }));
         tokio::select! {
+            biased;
             _ = ended => {}
             () = passed(self.deadline.clone()) => {}
         }
@@ -202,6 +216,8 @@ impl Stop<'_> {
         let mut open = true;
         loop {
             tokio::select! {
+                // What has ended needs no other call.
+                biased;
                 // Never empty here: each error that leaves calls behind goes on waiting for them.
                 Some(result) = calls.next() => match result {
                     Err(error) if calls.is_empty() => return Err(Failure::new(Step::Term, &container.name, &error)),
@@ -230,6 +246,7 @@ impl Stop<'_> {
         let call = self.context.cri.stop_container(&container.id, left);
         tokio::pin!(call);
         let result = tokio::select! {
+            biased;
             result = &mut call => result,
             () = sleep_until(kill_at) => {
                 span = span.turn_into(Step::Kill, &container.name);

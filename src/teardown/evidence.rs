@@ -7,7 +7,7 @@ use crate::{
     context::Context,
     node::{
         cgroups::{Breadth, PodCgroup},
-        cri::types::{RuntimePod, Sandbox},
+        cri::types::RuntimePod,
     },
     pod::PodView,
     record::Step,
@@ -17,7 +17,7 @@ use crate::{
 /// or one that has lost its memory, or these are the wrong cgroups or the wrong directory: nothing may be concluded
 /// from what is not there. A kubelet removes the directory of a pod only after its object is gone.
 pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
-    let lives = observed.running().next().is_some() || observed.sandboxes.iter().any(Sandbox::is_ready);
+    let lives = observed.lives();
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     if lives && cgroups.is_empty() {
         let why = format!(
@@ -46,10 +46,7 @@ pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &Ru
 /// Nothing of the pod runs after its stop.
 pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<(), Vec<Failure>> {
     let dry_run = context.effects.dry_run();
-    let running = stopped.running().map(|container| {
-        let why = format_args!("still {:?} after its stop", container.state);
-        Failure::new(Step::Kill, &container.name, why)
-    });
+    let running = still_running(stopped, Step::Kill);
     let ready = stopped.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
     let ready = ready.map(|sandbox| Failure::new(Step::Sandbox, &sandbox.id, "still ready after its stop"));
     let failures: Vec<_> = running.chain(ready).filter(|_| !dry_run).collect();
@@ -59,6 +56,14 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
     // A runtime that has lost its memory meanwhile calls what it does not know stopped, too.
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     all_are_known(context, &cgroups, stopped, Breadth::Every)
+}
+
+/// What runs after its stop, as failures of this step.
+pub(super) fn still_running(stopped: &RuntimePod, step: Step) -> impl Iterator<Item = Failure> {
+    stopped.running().map(move |container| {
+        let why = format_args!("still {:?} after its stop", container.state);
+        Failure::new(step, &container.name, why)
+    })
 }
 
 /// A terminal phase lets the claims be given to others, so it has to wait until the devices are released.

@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{Failure, places};
+use super::{Failure, evidence, places};
 use crate::{
     context::Context,
     node::{cri::types::RuntimePod, effects},
@@ -40,6 +40,7 @@ impl Stop<'_> {
     pub async fn everything(&self) -> Vec<Failure> {
         let stopped = async {
             let mut failures = self.containers().await;
+            failures.extend(self.still_running().await);
             // The stop of a sandbox kills what is left in it at once: where a container could not be stopped, it waits
             // for the end of the grace period.
             if failures.is_empty() || *self.deadline.borrow() <= Instant::now() {
@@ -48,8 +49,22 @@ impl Stop<'_> {
             failures
         };
         tokio::select! {
+            biased;
             failures = stopped => failures,
             never = self.thaw() => match never {},
+        }
+    }
+
+    /// What runs although its stop was said to be done, or was started meanwhile. Whatever had to be stopped is looked
+    /// after once more: the stop of a sandbox gives nobody any time.
+    async fn still_running(&self) -> Vec<Failure> {
+        let over = *self.deadline.borrow() <= Instant::now();
+        if over || self.observed.running().next().is_none() || self.context.effects.dry_run() {
+            return Vec::new();
+        }
+        match self.context.cri.pod_brief(self.view.pod.uid.as_str()).await {
+            Ok(now) => evidence::still_running(&now, Step::Term).collect(),
+            Err(error) => vec![Failure::new(Step::Term, "", error)],
         }
     }
 
@@ -95,6 +110,8 @@ pub async fn passed(mut deadline: watch::Receiver<Instant>) {
     loop {
         let at = *deadline.borrow_and_update();
         tokio::select! {
+            // It only ever comes nearer: one that is over stays over.
+            biased;
             () = sleep_until(at) => return,
             changed = deadline.changed() => if changed.is_err() {
                 sleep_until(at).await;

@@ -1,18 +1,48 @@
 //! The pods of this node as they were last seen, and how a list or an event differs from that. Pure.
 
-use std::{collections::HashMap, sync::Arc};
-
-use crate::{
-    pod::{PodUid, PodView},
-    watch::Change,
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
 };
 
-/// By UID: a pod recreated under the same name is another pod.
+use super::{Change, Kind};
+use crate::pod::{PodUid, PodView};
+
+/// By UID: a pod recreated under the same name is another pod. Suspects are looked after in the order of their UIDs, so
+/// that what happened once can be made to happen again.
 #[derive(Debug, Default)]
 pub struct KnownPods {
-    pods: HashMap<PodUid, Arc<PodView>>,
+    pods: BTreeMap<PodUid, Known>,
     /// Those that an earlier run began to take down and that this one has not seen.
-    remembered: HashMap<PodUid, Arc<PodView>>,
+    remembered: BTreeMap<PodUid, Arc<PodView>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// Without the object: what is kept of a pod that lives is small.
+    view: Arc<PodView>,
+    /// resourceVersion of the object: the same one means the same object.
+    version: Box<str>,
+}
+
+/// One pod of a list.
+#[derive(Debug)]
+pub enum Listed {
+    /// Exactly as it is known.
+    Same(PodUid),
+    /// Anything else, and its resourceVersion.
+    New(PodView, Box<str>),
+}
+
+// === impl Listed ===
+
+impl Listed {
+    fn uid(&self) -> &PodUid {
+        match self {
+            Self::Same(uid) => uid,
+            Self::New(view, _) => &view.pod.uid,
+        }
+    }
 }
 
 // === impl KnownPods ===
@@ -29,46 +59,49 @@ impl KnownPods {
         self.pods.len()
     }
 
+    /// Whether the pod was seen, or is remembered, and is not known to be gone.
+    pub fn holds(&self, uid: &PodUid) -> bool {
+        self.pods.contains_key(uid) || self.remembered.contains_key(uid)
+    }
+
+    /// Whether this is the object as it is known, to the letter.
+    pub fn is_same(&self, uid: &PodUid, version: &str) -> bool {
+        self.pods
+            .get(uid)
+            .is_some_and(|known| !version.is_empty() && *known.version == *version)
+    }
+
+    /// Pods that live by their objects, and do not stand for another one.
+    pub fn of_the_api(&self) -> usize {
+        self.pods.values().filter(|known| !known.view.mirror).count()
+    }
+
     /// Pods that have no reason to vanish.
     pub fn living(&self) -> usize {
-        self.pods.values().filter(|view| !view.ends()).count()
+        self.pods.values().filter(|known| !known.view.ends()).count()
     }
 
-    /// A complete list: everything that it shows is news to those who wait for it, and what it lacks is suspected to be
-    /// gone. Suspects stay known until [`Self::gone`] is told.
-    pub fn listed(&mut self, pods: Vec<PodView>) -> (Vec<Change>, Vec<Arc<PodView>>) {
-        let mut before = std::mem::take(&mut self.pods);
-        let mut changes = Vec::new();
-        for view in pods {
-            before.remove(&view.pod.uid);
-            changes.push(self.keep(view));
-        }
-        let suspects = before.values().chain(self.remembered.values()).cloned().collect();
-        self.pods.extend(before);
-        (changes, suspects)
+    /// A complete list: what it shows anew, in the kubelet's order, and what it lacks and is therefore suspected to be gone.
+    /// Suspects stay known until [`Self::gone`] is told.
+    pub fn listed(&mut self, pods: Vec<Listed>) -> (Vec<Change>, Vec<Arc<PodView>>) {
+        let shown: HashSet<PodUid> = pods.iter().map(|listed| listed.uid().clone()).collect();
+        let mut changes: Vec<_> = pods
+            .into_iter()
+            .filter_map(|listed| match listed {
+                Listed::Same(_) => None,
+                Listed::New(view, version) => Some(self.seen(view, version)),
+            })
+            .collect();
+        changes.sort_by_key(|change| change.kind);
+        let known = self.pods.iter().map(|(uid, known)| (uid, &known.view));
+        let suspects = known.chain(&self.remembered).filter(|(uid, _)| !shown.contains(*uid));
+        (changes, suspects.map(|(_, view)| Arc::clone(view)).collect())
     }
 
-    /// ADDED or MODIFIED.
-    pub fn seen(&mut self, view: PodView) -> Change {
-        self.keep(view)
-    }
-
-    /// A DELETED event, which carries the last state of the object.
-    pub fn deleted(&mut self, view: PodView) -> Change {
-        self.remembered.remove(&view.pod.uid);
-        self.pods.remove(&view.pod.uid);
-        Change::Removed(Arc::new(view))
-    }
-
-    /// A suspect is proven to be gone.
-    pub fn gone(&mut self, uid: &PodUid) -> Option<Change> {
-        let remembered = self.remembered.remove(uid);
-        self.pods.remove(uid).or(remembered).map(Change::Removed)
-    }
-
-    fn keep(&mut self, view: PodView) -> Change {
+    /// An object as a list or an ADDED or MODIFIED event shows it.
+    pub fn seen(&mut self, view: PodView, version: Box<str>) -> Change {
         let view = Arc::new(view);
-        // What is kept of a pod that lives is small; the whole object stays with whoever takes it down.
+        // The whole object stays with whoever takes the pod down.
         let small = if view.object.is_some() {
             Arc::new(PodView {
                 object: None,
@@ -78,25 +111,57 @@ impl KnownPods {
             Arc::clone(&view)
         };
         self.remembered.remove(&view.pod.uid);
-        self.pods.insert(view.pod.uid.clone(), small);
-        Change::Seen(view)
+        let before = self.pods.insert(view.pod.uid.clone(), Known { view: small, version });
+        Change {
+            kind: kind(before.as_ref().map(|known| &*known.view), &view),
+            view,
+        }
+    }
+
+    /// A DELETED event, which carries the last state of the object.
+    pub fn deleted(&mut self, view: PodView) -> Change {
+        self.remembered.remove(&view.pod.uid);
+        self.pods.remove(&view.pod.uid);
+        Change::removed(Arc::new(view))
+    }
+
+    /// A suspect is proven to be gone.
+    pub fn gone(&mut self, uid: &PodUid) -> Option<Change> {
+        let remembered = self.remembered.remove(uid);
+        let known = self.pods.remove(uid).map(|known| known.view);
+        known.or(remembered).map(Change::removed)
+    }
+}
+
+fn kind(before: Option<&PodView>, now: &PodView) -> Kind {
+    match before {
+        None => Kind::Add,
+        Some(before) if before.ends_like(now) => Kind::Reconcile,
+        Some(_) if now.deletion.is_some() => Kind::Delete,
+        Some(_) => Kind::Update,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
     fn view(name: &str, uid: &str) -> PodView {
-        let pod: Pod = serde_json::from_value(json!({
+        view_of(json!({
             "metadata": { "name": name, "namespace": "ns", "uid": uid },
             "spec": { "containers": [{ "name": "main" }] },
         }))
-        .unwrap();
-        PodView::project(pod).unwrap()
+    }
+
+    fn view_of(pod: Value) -> PodView {
+        PodView::project(serde_json::from_value::<Pod>(pod).unwrap(), false).unwrap()
+    }
+
+    fn new(name: &str, uid: &str) -> Listed {
+        Listed::New(view(name, uid), "1".into())
     }
 
     fn uids(pods: &[Arc<PodView>]) -> Vec<&str> {
@@ -108,21 +173,24 @@ mod tests {
     #[test]
     fn a_list_names_as_suspects_what_it_lacks_and_keeps_them_until_they_are_proven_gone() {
         let mut known = KnownPods::default();
-        known.listed(vec![view("a", "1"), view("b", "2")]);
-        let (changes, suspects) = known.listed(vec![view("b", "2")]);
+        known.listed(vec![new("a", "1"), new("b", "2")]);
+        let (changes, suspects) = known.listed(vec![new("b", "2")]);
         assert_eq!((changes.len(), uids(&suspects)), (1, vec!["1"]));
-        let (_, suspects) = known.listed(vec![view("b", "2")]);
+        let (_, suspects) = known.listed(vec![new("b", "2")]);
         assert_eq!(uids(&suspects), ["1"], "a suspicion that was not settled comes again");
-        assert!(matches!(known.gone(&"1".into()), Some(Change::Removed(_))));
+        assert!(matches!(
+            known.gone(&"1".into()),
+            Some(Change { kind: Kind::Remove, .. })
+        ));
         assert!(known.gone(&"1".into()).is_none());
     }
 
     #[test]
     fn a_pod_recreated_under_its_name_is_another_pod() {
         let mut known = KnownPods::default();
-        known.listed(vec![view("a", "1")]);
-        let (changes, suspects) = known.listed(vec![view("a", "2")]);
-        assert!(matches!(&changes[..], [Change::Seen(view)] if view.pod.uid.as_str() == "2"));
+        known.listed(vec![new("a", "1")]);
+        let (changes, suspects) = known.listed(vec![new("a", "2")]);
+        assert!(matches!(&changes[..], [change] if change.view.pod.uid.as_str() == "2"));
         assert_eq!(uids(&suspects), ["1"]);
     }
 
@@ -131,18 +199,67 @@ mod tests {
         let mut known = KnownPods::default();
         known.remember([view("a", "1"), view("b", "2")]);
         assert_eq!(known.len(), 0);
-        let (_, suspects) = known.listed(vec![view("b", "2")]);
+        let (_, suspects) = known.listed(vec![new("b", "2")]);
         assert_eq!((known.len(), uids(&suspects)), (1, vec!["1"]));
-        assert!(matches!(known.gone(&"1".into()), Some(Change::Removed(_))));
-        let (_, suspects) = known.listed(vec![view("b", "2")]);
+        assert!(matches!(
+            known.gone(&"1".into()),
+            Some(Change { kind: Kind::Remove, .. })
+        ));
+        let (_, suspects) = known.listed(vec![new("b", "2")]);
         assert!(suspects.is_empty());
     }
 
     #[test]
     fn a_deleted_event_removes_only_its_own_uid() {
         let mut known = KnownPods::default();
-        known.listed(vec![view("a", "1"), view("a", "2")]);
-        assert!(matches!(known.deleted(view("a", "1")), Change::Removed(_)));
+        known.listed(vec![new("a", "1"), new("a", "2")]);
+        assert!(matches!(
+            known.deleted(view("a", "1")),
+            Change { kind: Kind::Remove, .. }
+        ));
         assert_eq!(known.len(), 1);
+    }
+
+    #[test]
+    fn the_kind_of_a_change_is_the_kubelets() {
+        let pod = |changed: &dyn Fn(&mut Value)| {
+            let mut pod = json!({
+                "metadata": { "name": "a", "namespace": "ns", "uid": "1" },
+                "spec": { "containers": [{ "name": "main" }], "terminationGracePeriodSeconds": 30 },
+            });
+            changed(&mut pod);
+            view_of(pod)
+        };
+        let deleted = |grace: i64| {
+            pod(&|pod| {
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                pod["metadata"]["deletionGracePeriodSeconds"] = grace.into();
+            })
+        };
+        let mut known = KnownPods::default();
+        let mut kind = |view| known.seen(view, "1".into()).kind;
+        assert_eq!(kind(pod(&|_| ())), Kind::Add);
+        assert_eq!(
+            kind(pod(&|pod| pod["status"]["podIP"] = "10.0.0.1".into())),
+            Kind::Reconcile
+        );
+        assert_eq!(
+            kind(pod(&|pod| pod["spec"]["terminationGracePeriodSeconds"] = 5.into())),
+            Kind::Update
+        );
+        assert_eq!(kind(deleted(30)), Kind::Delete);
+        assert_eq!(kind(deleted(30)), Kind::Reconcile);
+        assert_eq!(kind(deleted(1)), Kind::Delete);
+    }
+
+    #[test]
+    fn a_list_tells_nothing_of_pods_that_are_as_they_were() {
+        let mut known = KnownPods::default();
+        known.listed(vec![new("a", "1"), new("b", "2")]);
+        assert!(
+            known.is_same(&"1".into(), "1") && !known.is_same(&"1".into(), "2") && !known.is_same(&"3".into(), "1")
+        );
+        let (changes, suspects) = known.listed(vec![Listed::Same("1".into())]);
+        assert_eq!((changes.len(), uids(&suspects)), (0, vec!["2"]));
     }
 }

@@ -12,14 +12,20 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use super::{Change, known::KnownPods};
+use super::{
+    Change, RuntimePods,
+    known::{KnownPods, Listed},
+};
 use crate::{
     api::{ApiClient, ApiError, WatchLine},
     clock::{pauses, rounded},
     counters::Counters,
     guard::{Census, Guard},
-    pod::PodView,
+    journal::Journal,
+    pod::{PodRef, PodUid, PodView},
 };
+
+mod orphans;
 
 /// A watch that says nothing for so long is checked against a consistent list. A resourceVersion from another world
 /// makes a watch that is silent for ever.
@@ -58,14 +64,19 @@ pub struct WatchReport {
     pub error: Option<String>,
     /// What absence is not concluded from, and why.
     pub held: Option<String>,
+    /// What the runtime holds and nobody can prove to have been a pod of the API server: it is left alone.
+    #[serde(default)]
+    pub strangers: Vec<String>,
 }
 
 /// The source of all changes.
 pub struct PodSource {
     api: ApiClient,
     guard: Guard,
+    journal: Journal,
     counters: Arc<Counters>,
     known: KnownPods,
+    runtime: watch::Receiver<Arc<RuntimePods>>,
     unreadable: HashSet<String>,
     changes: mpsc::Sender<Change>,
     report: watch::Sender<WatchReport>,
@@ -89,24 +100,26 @@ impl PodSource {
     pub fn new(
         api: ApiClient,
         guard: Guard,
+        journal: Journal,
         counters: Arc<Counters>,
+        runtime: watch::Receiver<Arc<RuntimePods>>,
         changes: mpsc::Sender<Change>,
         report: watch::Sender<WatchReport>,
     ) -> Self {
+        let mut known = KnownPods::default();
+        // Their objects may have gone while no agent ran.
+        known.remember(journal.unfinished());
         Self {
             api,
             guard,
+            journal,
             counters,
-            known: KnownPods::default(),
+            known,
+            runtime,
             unreadable: HashSet::new(),
             changes,
             report,
         }
-    }
-
-    /// Looks also for pods that an earlier run began to take down: their objects may have gone while none ran.
-    pub fn remember(&mut self, pods: impl IntoIterator<Item = PodView>) {
-        self.known.remember(pods);
     }
 
     /// Lists and watches until nobody listens any more.
@@ -152,11 +165,17 @@ impl PodSource {
     }
 
     async fn list(&mut self) -> Result<Result<String, Closed>, ApiError> {
-        let mut pods = Vec::new();
+        let (mut pods, mut unreadable) = (Vec::new(), HashSet::new());
         let mut token = String::new();
+        let seen_before = self.guard.highest();
         let version = loop {
             let page = self.api.pods(None, &token).await?;
-            pods.extend(page.items.iter().filter_map(|item| self.project(item)));
+            for item in &page.items {
+                match self.listed(item) {
+                    Some(listed) => pods.push(listed),
+                    None => drop(unreadable.insert(Names::of(item).uid)),
+                }
+            }
             token = page.metadata.continue_token;
             if token.is_empty() {
                 break page.metadata.resource_version;
@@ -168,7 +187,9 @@ impl PodSource {
             listed: pods.len(),
             living: self.known.living(),
         };
-        let held = self.guard.listed(version.parse().ok(), Some(census));
+        let held = self.guard.listed(version.parse().ok(), seen_before, Some(census));
+        // Whose object is gone was a pod like others: what is left of it in the runtime is looked at like theirs.
+        self.unreadable.retain(|uid| unreadable.contains(uid));
         tracing::info!(
             pods = pods.len(),
             resource_version = version,
@@ -201,6 +222,7 @@ impl PodSource {
                 pods,
                 error: None,
                 held,
+                strangers: std::mem::take(&mut report.strangers),
             };
         });
         Ok(Ok(version))
@@ -208,12 +230,19 @@ impl PodSource {
 
     /// Absence is asked for once more, by name.
     async fn confirm_gone(&mut self, suspect: &PodView) -> Result<Result<(), Closed>, ApiError> {
-        if !self.guard.is_gone(&self.api, &suspect.pod).await? {
-            tracing::warn!(pod.uid = %suspect.pod.uid, pod.namespace = %suspect.pod.namespace, pod.name = %suspect.pod.name, "A list lacks a pod that a list by its name shows");
+        if !self.is_gone(&suspect.pod).await? {
             return Ok(Ok(()));
         }
         let removed = self.known.gone(&suspect.pod.uid);
         self.pass_on(removed).await
+    }
+
+    async fn is_gone(&self, pod: &PodRef) -> Result<bool, ApiError> {
+        let gone = self.guard.is_gone(&self.api, pod).await?;
+        if !gone {
+            tracing::warn!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A list lacks a pod that a list by its name shows");
+        }
+        Ok(gone)
     }
 
     async fn watch(&mut self, mut from: String) -> Result<Result<Ended, Closed>, ApiError> {
@@ -225,7 +254,17 @@ impl PodSource {
         let mut heard = Instant::now();
         loop {
             let look = (Instant::now() + LOOK_AGAIN).min(heard + SILENCE);
-            let line = match timeout_at(look, lines.next()).await {
+            let line = tokio::select! {
+                biased;
+                line = timeout_at(look, lines.next()) => line,
+                Ok(()) = self.runtime.changed() => {
+                    if let Err(Closed) = self.compare_with_runtime().await? {
+                        return Ok(Err(Closed));
+                    }
+                    continue;
+                }
+            };
+            let line = match line {
                 Err(_) if heard.elapsed() >= SILENCE => {
                     tracing::debug!("Watch was silent; listing to make sure");
                     return Ok(Ok(Ended::Relist));
@@ -263,9 +302,14 @@ impl PodSource {
             self.guard.seen(version.parse().unwrap_or(0));
             *from = version;
         }
+        let version = from.as_str().into();
         let change = match line.kind.as_str() {
-            "ADDED" | "MODIFIED" => self.project(&line.object).map(|view| self.known.seen(view)),
-            "DELETED" => self.project(&line.object).map(|view| self.known.deleted(view)),
+            "ADDED" | "MODIFIED" => self.project(&line.object).map(|view| self.known.seen(view, version)),
+            "DELETED" => {
+                let view = self.project(&line.object);
+                self.unreadable.remove(&Names::of(&line.object).uid);
+                view.map(|view| self.known.deleted(view))
+            }
             // A bookmark has done its work; what is not known cannot be acted on.
             _ => None,
         };
@@ -282,16 +326,32 @@ impl PodSource {
         }
     }
 
+    /// Most pods of a list are as they were: they need not be understood once more. Of a store that is doubted, everything
+    /// is.
+    fn listed(&mut self, item: &RawValue) -> Option<Listed> {
+        let Names { uid, version, .. } = Names::of(item);
+        let uid = PodUid::from(&*uid);
+        if self.known.is_same(&uid, &version) && self.guard.why_absence_proves_nothing().is_none() {
+            return Some(Listed::Same(uid));
+        }
+        Some(Listed::New(self.project(item)?, version.into()))
+    }
+
     /// A pod that cannot be understood is reported once and left alone.
     fn project(&mut self, item: &RawValue) -> Option<PodView> {
         let result = serde_json::from_str::<Pod>(item.get()).map_err(|error| error.to_string());
         let result = result.and_then(|pod| bound_to(self.api.node_name(), pod));
-        let view =
-            result.and_then(|pod| PodView::project(pod).ok_or_else(|| "it lacks uid, name or namespace".to_owned()));
+        let view = result.and_then(|pod| {
+            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+            let decided = self.journal.knows(&uid.into());
+            PodView::project(pod, decided).ok_or_else(|| "it lacks uid, name or namespace".to_owned())
+        });
         match view {
             Ok(view) => Some(view),
             Err(error) => {
-                let Names { uid, namespace, name } = Names::of(item);
+                let Names {
+                    uid, namespace, name, ..
+                } = Names::of(item);
                 if self.unreadable.insert(uid.clone()) {
                     self.counters.pod_unreadable();
                     tracing::error!(
@@ -334,7 +394,7 @@ fn bound_to(node: &str, pod: Pod) -> Result<Pod, String> {
     }
 }
 
-/// What names an object that is otherwise unreadable.
+/// What tells an object from others without understanding it.
 #[derive(Debug, Default, Deserialize)]
 struct Names {
     #[serde(default)]
@@ -343,6 +403,8 @@ struct Names {
     namespace: String,
     #[serde(default)]
     name: String,
+    #[serde(default, rename = "resourceVersion")]
+    version: String,
 }
 
 // === impl Names ===

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::clock::Mark;
+
 /// A pod without a period of its own, which the API server never lets happen: what it would have filled in.
 const DEFAULT_SECONDS: u64 = 30;
 /// Below this no container could be stopped politely; also what a forced deletion gets.
@@ -30,6 +32,15 @@ pub fn effective(in_force: Option<Duration>, asked: GraceAsked) -> Duration {
         .min();
     let grace = shortest.unwrap_or_else(|| asked.spec.map_or(DEFAULT_SECONDS, seconds));
     Duration::from_secs(grace.clamp(MIN_SECONDS, MAX_SECONDS))
+}
+
+/// How much of a period that began at `begun` is used up at `now`.
+///
+/// After a reboot of the machine nobody knows for how long it was off. Nothing that runs now is older than the boot, so
+/// that the period has run for it since then at the latest: what has just been started by somebody gets a rest, which
+/// ends at the same moment however often the agent starts, and nothing else waits for it.
+pub fn used(begun: &Mark, now: &Mark) -> Duration {
+    begun.elapsed(now).unwrap_or(now.since_boot)
 }
 
 /// Negative periods count as none at all.
@@ -85,7 +96,47 @@ mod tests {
         }
     }
 
+    fn mark(boot_id: &str, seconds: u64, wall: i64) -> Mark {
+        Mark {
+            boot_id: boot_id.to_owned(),
+            since_boot: Duration::from_secs(seconds),
+            wall: jiff::Timestamp::from_second(wall).unwrap(),
+        }
+    }
+
+    #[test]
+    fn after_a_reboot_the_machine_has_used_of_it_at_least_what_it_is_up() {
+        for (boot, up, expected) in [("a", 107, 7), ("b", 5, 5), ("b", 4000, 4000), ("a", 90, 0)] {
+            // Wherever the wall clock has jumped to.
+            for wall in [0, 5_000_000, 9_000_000_000] {
+                let used = used(&mark("a", 100, 5_000_000), &mark(boot, up, wall));
+                assert_eq!(used.as_secs(), expected, "{boot} {up} {wall}");
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn the_end_of_a_period_stands_however_often_the_agent_starts(
+            began in 0u64..1_000_000, grace in 1u64..1_000_000, starts in prop::collection::vec((0u64..1_000_000, any::<u32>()), 2..10),
+            rebooted in any::<bool>(),
+        ) {
+            let begun = mark("a", began, 0);
+            let boot = if rebooted { "b" } else { "a" };
+            let first = if rebooted { 0 } else { began };
+            let grace = Duration::from_secs(grace);
+            let ends = starts.into_iter().map(|(later, wall)| {
+                let now = mark(boot, first + later, i64::from(wall));
+                let left = grace.saturating_sub(used(&begun, &now));
+                prop_assert!(left <= grace);
+                // Once it is over, it stays so.
+                Ok((left > Duration::ZERO).then(|| now.since_boot + left))
+            }).collect::<Result<Vec<_>, _>>()?;
+            let mut ends: Vec<_> = ends.into_iter().flatten().collect();
+            ends.dedup();
+            prop_assert!(ends.len() <= 1, "{:?}", ends);
+        }
+
         #[test]
         fn it_never_grows_and_never_falls_below_a_second(
             start in 1u64..1_000_000,

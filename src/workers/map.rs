@@ -6,27 +6,30 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::{Id, JoinError, JoinSet},
     time::{Instant, sleep, timeout},
 };
 use tracing::Instrument as _;
 
 use super::{
+    ask::{Overview, Question, Questions},
     grace::{self, GraceAsked},
+    kill::{Granted, Kill, Refused},
+    period::Period,
     termination::{self, Cause},
     worker::{Outcome, PodUpdate, Worker},
 };
 use crate::{
     clock::rounded,
     context::Context,
-    events::told::Told,
+    events::Reason,
     memory,
+    node::checkpoint::{self, JOURNAL},
     pod::{PodUid, PodView},
     record::{Record, Stage, Story},
-    watch::Change,
+    watch::{Change, Kind, RuntimePods},
 };
 
 /// Stories of pods that are gone, kept to be told: enough for a drained node.
@@ -36,14 +39,10 @@ const MANY: usize = 16;
 /// A worker that panicked is started again after this long.
 const AFTER_PANIC: Duration = Duration::from_secs(10);
 
-/// A pod that ends.
+/// A pod whose end has begun.
 struct PodSyncStatus {
     update: watch::Sender<PodUpdate>,
-    deadline: watch::Sender<Instant>,
-    started: Instant,
-    /// Of the grace period, before this run of the agent.
-    used_before: Duration,
-    grace: Duration,
+    period: Arc<Period>,
     record: Arc<Record>,
     state: State,
 }
@@ -61,61 +60,45 @@ enum State {
 /// The map's owner.
 pub struct PodWorkers {
     context: Arc<Context>,
+    /// Those that live: no more than what is known of them.
+    living: HashMap<PodUid, Arc<PodView>>,
     pods: HashMap<PodUid, PodSyncStatus>,
+    /// Those that are gone, and when nothing was left of them: late news must not revive them.
+    ended: HashMap<PodUid, Instant>,
     workers: JoinSet<Outcome>,
+    /// Waits for the disk before a request makes a grace period shorter.
+    shortening: JoinSet<()>,
     at_work: HashMap<Id, PodUid>,
     /// How many workers have ended since memory was last given back.
     ended_since: usize,
     stories: VecDeque<Arc<Record>>,
     changes: mpsc::Receiver<Change>,
+    runtime: watch::Receiver<Arc<RuntimePods>>,
     questions: mpsc::Receiver<Question>,
-}
-
-/// Where the map can be asked.
-#[derive(Debug, Clone)]
-pub struct WorkersHandle {
-    questions: mpsc::Sender<Question>,
-}
-
-/// What is asked of the map; it may wait until there is one.
-#[derive(Debug)]
-pub struct Questions(mpsc::Receiver<Question>);
-
-#[derive(Debug)]
-enum Question {
-    Overview(oneshot::Sender<Overview>),
-    Stories {
-        namespace: String,
-        name: String,
-        answer: oneshot::Sender<Vec<Story>>,
-    },
-}
-
-/// All pods that end, at one moment.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Overview {
-    /// Those a worker is at, longest first.
-    pub terminating: Vec<Story>,
-    /// Pods of which nothing runs and whose object stays.
-    pub kept: usize,
-    /// Pods that are done and whose object is still there, held by finalizers.
-    pub finished: usize,
 }
 
 // === impl PodWorkers ===
 
 impl PodWorkers {
     /// An empty map that takes its news from `changes`.
-    pub fn new(context: Arc<Context>, changes: mpsc::Receiver<Change>, questions: Questions) -> Self {
+    pub fn new(
+        context: Arc<Context>,
+        changes: mpsc::Receiver<Change>,
+        runtime: watch::Receiver<Arc<RuntimePods>>,
+        questions: Questions,
+    ) -> Self {
         Self {
             context,
+            living: HashMap::new(),
             pods: HashMap::new(),
+            ended: HashMap::new(),
             workers: JoinSet::new(),
+            shortening: JoinSet::new(),
             at_work: HashMap::new(),
             ended_since: 0,
             stories: VecDeque::new(),
             changes,
+            runtime,
             questions: questions.0,
         }
     }
@@ -124,13 +107,18 @@ impl PodWorkers {
     pub async fn run(mut self, patience: Duration) {
         loop {
             tokio::select! {
+                // What workers report is bounded by their number, so it never keeps news waiting for long. News come
+                // before questions, of which somebody may ask without end.
+                biased;
+                Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
                 change = self.changes.recv() => match change {
                     Some(change) => self.change(change),
                     // The watch has ended, and with it the agent.
                     None => break,
                 },
                 Some(question) = self.questions.recv() => self.answer(question),
-                Some(ended) = self.workers.join_next_with_id() => self.ended(ended),
+                Ok(()) = self.runtime.changed() => self.forget_those_who_are_gone(),
+                Some(_) = self.shortening.join_next() => {}
             }
             if self.workers.is_empty() && self.ended_since >= MANY {
                 self.ended_since = 0;
@@ -141,8 +129,10 @@ impl PodWorkers {
         let rest = async {
             while !self.workers.is_empty() {
                 tokio::select! {
-                    Some(ended) = self.workers.join_next_with_id() => self.ended(ended),
+                    biased;
+                    Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
                     Some(question) = self.questions.recv() => self.answer(question),
+                    Some(_) = self.shortening.join_next() => {}
                     else => {}
                 }
             }
@@ -152,77 +142,80 @@ impl PodWorkers {
         }
     }
 
-    fn change(&mut self, change: Change) {
-        let (view, removed) = match change {
-            Change::Seen(view) => (view, false),
-            Change::Removed(view) => (view, true),
-        };
+    fn change(&mut self, Change { kind, view }: Change) {
         let uid = view.pod.uid.clone();
-        if self.pods.contains_key(&uid) {
+        let removed = kind == Kind::Remove;
+        if self.ended.contains_key(&uid) {
+            tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, ?kind, "Late news of a pod of which nothing is left");
+        } else if self.pods.contains_key(&uid) {
             self.update(&uid, view, removed);
-        } else if let Some(cause) = termination::cause(&view, removed) {
-            self.begin(view, removed, cause);
+        } else {
+            match termination::cause(&view, removed, self.context.journal.knows(&uid)) {
+                Some(cause) => self.begin(view, removed, cause, None),
+                None if removed => drop(self.living.remove(&uid)),
+                None => drop(self.living.insert(uid, view)),
+            }
         }
     }
 
     /// Termination begins, or goes on where an earlier run of this agent left it.
-    fn begin(&mut self, view: Arc<PodView>, removed: bool, cause: Cause) {
+    fn begin(&mut self, view: Arc<PodView>, removed: bool, cause: Cause, kill: Option<Kill>) {
         let pod = view.pod.clone();
+        self.living.remove(&pod.uid);
         let now = self.context.clock.now();
         let entry = self.context.journal.pod(&pod.uid);
+        let (asked_for, imposed) = kill.map(|kill| (kill.grace, kill.imposed)).unwrap_or_default();
         let in_force = entry.as_ref().map(|entry| entry.grace);
-        let grace = grace::effective(in_force, asked(&view, cause.imposed_grace()));
-        // After a reboot of the machine the whole period counts as used.
-        let used_before = entry.map_or(Duration::ZERO, |entry| entry.begun.elapsed(&now).unwrap_or(grace));
-        let started = Instant::now();
-        self.context.journal.begin(&pod, now, grace);
+        let grace = grace::effective(in_force, asked(&view, asked_for.or(cause.imposed_grace())));
+        let used_before = entry.as_ref().map(|entry| grace::used(&entry.begun, &now));
+        let period = used_before.map_or_else(|| Period::new(grace), |used| Period::resumed(grace, used));
+        let reached = entry.as_ref().map(|entry| entry.stage);
+        let imposed = imposed.or_else(|| entry?.imposed);
+        self.context.journal.begin(&pod, now, grace, imposed.as_ref());
         self.context.counters.teardown_begun();
-        let deadline = started + grace.saturating_sub(used_before);
-        tracing::info!(
-            pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name,
-            ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.as_secs(),
-            "Teardown begins"
-        );
+        if cause == Cause::PhaseTerminal && reached >= Some(Stage::Terminated) {
+            // Most of a node's pods may be such, and nothing happens to them.
+            tracing::debug!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A pod that had ended before a restart is looked at once more");
+        } else {
+            tracing::info!(
+                pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name,
+                ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.unwrap_or_default().as_secs(), ?reached,
+                reason = imposed.as_ref().map(|imposed| imposed.reason.as_str()),
+                "{}", if reached.is_some() { "Teardown goes on after a restart" } else { "Teardown begins" }
+            );
+        }
+        let record = Record::new(pod.clone(), cause, grace, period.deadline());
+        record.is_shown(&view);
+        let update = PodUpdate {
+            view,
+            removed,
+            imposed: imposed.map(Arc::new),
+        };
         let status = PodSyncStatus {
-            update: watch::Sender::new(PodUpdate { view, removed }),
-            deadline: watch::Sender::new(deadline),
-            started,
-            used_before,
-            grace,
-            record: Arc::new(Record::new(pod.clone(), grace, deadline)),
+            update: watch::Sender::new(update),
+            record: Arc::new(record),
+            period: Arc::new(period),
             state: State::Working,
         };
         self.pods.insert(pod.uid.clone(), status);
         self.start(&pod.uid, Duration::ZERO);
     }
 
-    /// News about a pod that ends: passed on, never back in time, and a shorter grace takes effect at once.
+    /// News about a pod that ends: passed on, never back in time.
     fn update(&mut self, uid: &PodUid, view: Arc<PodView>, removed: bool) {
         let Some(status) = self.pods.get_mut(uid) else { return };
         if removed && status.state == State::Finished {
             self.pods.remove(uid);
+            self.ended.insert(uid.clone(), Instant::now());
             return;
         }
-        // Afterwards there is nothing left to shorten: what comes then is the echo of our own final delete.
-        if (removed || view.deletion.is_some()) && status.record.stage() == Stage::Terminating {
+        if removed || view.deletion.is_some() {
             let imposed = removed.then(|| Cause::Removed.imposed_grace()).flatten();
-            let grace = grace::effective(Some(status.grace), asked(&view, imposed));
-            if grace < status.grace {
-                let deadline = status.started + grace.saturating_sub(status.used_before);
-                tracing::info!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, grace_seconds = grace.as_secs(), "Grace period is shortened");
-                status.grace = grace;
-                status.record.set_grace(grace, deadline);
-                self.context.journal.begin(&view.pod, self.context.clock.now(), grace);
-                status.deadline.send_replace(deadline);
-            }
+            status.shorten(&self.context, asked(&view, imposed));
         }
+        status.record.is_shown(&view);
         status.update.send_modify(|update| {
-            // What has begun is not taken back, and a status rests on an object.
-            update.view = if view.object.is_none() && !removed {
-                Arc::new(view.ending_as(&update.view))
-            } else {
-                view
-            };
+            update.view = view;
             update.removed |= removed;
         });
         if status.state == State::Kept {
@@ -231,14 +224,85 @@ impl PodWorkers {
         }
     }
 
+    /// What a request comes to. One for a pod that has ended already changes nothing.
+    fn kill(&mut self, kill: Kill) -> Result<Granted, Refused> {
+        if self.context.stopping.is_cancelled() {
+            return Err(Refused::Stopping(kill.pod()));
+        }
+        if let Some(why) = self.context.guard.why_held() {
+            return Err(kill.held(why));
+        }
+        let ending = self.pods.values().map(|status| status.update.borrow());
+        let ending = ending
+            .filter(|update| !update.removed)
+            .map(|update| Arc::clone(&update.view));
+        let views: Vec<_> = ending.chain(self.living.values().cloned()).collect();
+        let meant = kill.resolve(views.iter().map(|view| &**view))?;
+        let uid = meant.pod.uid.clone();
+        let has_ended = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
+        let ended_already = self.pods.get(&uid).is_some_and(has_ended);
+        if !ended_already {
+            if let Some(imposed) = &kill.imposed {
+                self.context.events.pod(meant, Reason::Evicted, &imposed.message);
+            }
+            match self.living.remove(&uid) {
+                Some(view) => self.begin(view, false, Cause::Requested, Some(kill)),
+                None => self.change_end(&uid, kill),
+            }
+        }
+        // One that is about to be shortened is in the journal first.
+        let entry = self.context.journal.pod(&uid).map(|entry| entry.grace);
+        let grace = entry.or_else(|| self.pods.get(&uid).map(|status| status.period.grace()));
+        let shown = self.pods.get(&uid).and_then(|status| status.record.shown());
+        Ok(Granted {
+            uid: uid.to_string(),
+            grace_seconds: grace.unwrap_or_default().as_secs(),
+            ended_already,
+            reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
+            phase: shown.map(|shown| shown.phase),
+        })
+    }
+
+    /// A request for the end of a pod that comes to its end already.
+    fn change_end(&mut self, uid: &PodUid, kill: Kill) {
+        let Some(status) = self.pods.get_mut(uid) else { return };
+        let asked = GraceAsked {
+            imposed: kill.grace,
+            ..GraceAsked::default()
+        };
+        let grace = grace::effective(Some(status.period.grace()), asked);
+        let (now, imposed) = (self.context.clock.now(), kill.imposed);
+        self.context
+            .journal
+            .begin(status.record.pod(), now, grace, imposed.as_ref());
+        if let Some(imposed) = imposed.map(Arc::new) {
+            status.update.send_modify(|update| update.imposed = Some(imposed));
+        }
+        // Unlike that of a deletion, nobody but the journal remembers it, and a grace period never grows again.
+        let (journal, period, record) = (
+            self.context.journal.clone(),
+            Arc::clone(&status.period),
+            Arc::clone(&status.record),
+        );
+        self.shortening.spawn(async move {
+            journal.durable().await.ok();
+            shorten(&period, &record, grace);
+        });
+    }
+
+    /// A look at the runtime that began after a pod was gone has not seen it, or has seen something new.
+    fn forget_those_who_are_gone(&mut self) {
+        let looked = self.runtime.borrow_and_update().began;
+        self.ended.retain(|_, gone| *gone >= looked);
+    }
+
     fn start(&mut self, uid: &PodUid, after: Duration) {
         let Some(status) = self.pods.get(uid) else { return };
         let worker = Worker {
             context: Arc::clone(&self.context),
             updates: status.update.subscribe(),
-            deadline: status.deadline.subscribe(),
+            period: Arc::clone(&status.period),
             record: Arc::clone(&status.record),
-            told: Told::default(),
         };
         let pod = status.record.pod();
         let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);
@@ -250,7 +314,7 @@ impl PodWorkers {
         self.at_work.insert(id, uid.clone());
     }
 
-    fn ended(&mut self, ended: Result<(Id, Outcome), JoinError>) {
+    fn worker_ended(&mut self, ended: Result<(Id, Outcome), JoinError>) {
         let (id, outcome) = match ended {
             Ok((id, outcome)) => (id, Some(outcome)),
             Err(error) => (error.id(), None),
@@ -262,6 +326,10 @@ impl PodWorkers {
         match outcome {
             Some(Outcome::Kept) => {
                 status.state = State::Kept;
+                // Else it may only have been left to the next start.
+                if !self.context.stopping.is_cancelled() {
+                    status.record.is_kept();
+                }
                 // A deletion may have come while the worker was on its last steps.
                 let update = status.update.borrow().clone();
                 let more = update.removed || update.view.deletion.is_some();
@@ -272,7 +340,10 @@ impl PodWorkers {
             }
             Some(Outcome::Finished) => {
                 self.context.counters.teardown_finished();
+                checkpoint::before(JOURNAL, &"forget");
                 self.context.journal.forget(&uid);
+                // Not on the disk yet: what is remembered for too long is found finished at the next start.
+                checkpoint::after(JOURNAL, &"forget");
                 status.state = State::Finished;
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.effects.dry_run() { "Dry run of a teardown has ended" } else { "Teardown is finished" });
                 let removed = status.update.borrow().removed;
@@ -282,7 +353,14 @@ impl PodWorkers {
                 }
                 if removed {
                     self.pods.remove(&uid);
+                    self.ended.insert(uid, Instant::now());
                 }
+            }
+            Some(Outcome::EndedByKubelet) => {
+                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A kubelet has ended the pod; nothing is left to do");
+                self.context.journal.forget(&uid);
+                self.pods.remove(&uid);
+                self.ended.insert(uid, Instant::now());
             }
             None => {
                 self.context.counters.worker_panicked();
@@ -292,7 +370,7 @@ impl PodWorkers {
         }
     }
 
-    fn answer(&self, question: Question) {
+    fn answer(&mut self, question: Question) {
         // Who no longer listens needs no answer.
         match question {
             Question::Overview(answer) => answer.send(self.overview()).ok(),
@@ -301,7 +379,17 @@ impl PodWorkers {
                 name,
                 answer,
             } => answer.send(self.told(&namespace, &name)).ok().map(drop),
+            // Nothing is done behind the back of somebody who was told that it is not.
+            Question::Kill(_, answer) if answer.is_closed() => None,
+            Question::Kill(kill, answer) => answer.send(self.kill(kill)).ok().map(drop),
+            Question::Record(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
         };
+    }
+
+    fn record(&self, uid: &PodUid) -> Option<Arc<Record>> {
+        let of_now = self.pods.get(uid).map(|status| &status.record);
+        let of_before = || self.stories.iter().rev().find(|record| record.pod().uid == *uid);
+        of_now.or_else(of_before).cloned()
     }
 
     fn overview(&self) -> Overview {
@@ -338,39 +426,35 @@ impl PodWorkers {
     }
 }
 
+// === impl PodSyncStatus ===
+
+impl PodSyncStatus {
+    /// A shorter grace period takes effect at once, and a longer one not at all. Afterwards there is nothing left to
+    /// shorten: what comes then is the echo of our own final delete.
+    fn shorten(&mut self, context: &Context, asked: GraceAsked) {
+        let grace = grace::effective(Some(self.period.grace()), asked);
+        if shorten(&self.period, &self.record, grace) {
+            let pod = self.record.pod();
+            context.journal.begin(pod, context.clock.now(), grace, None);
+        }
+    }
+}
+
+/// Whether it was longer, and there is anything left to shorten.
+fn shorten(period: &Period, record: &Record, grace: Duration) -> bool {
+    let shorter = record.stage() == Stage::Terminating && period.shorten(grace);
+    if shorter {
+        let pod = record.pod();
+        tracing::info!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, grace_seconds = grace.as_secs(), "Grace period is shortened");
+        record.set_grace(grace, period.deadline());
+    }
+    shorter
+}
+
 fn asked(view: &PodView, imposed: Option<i64>) -> GraceAsked {
     GraceAsked {
         deletion: view.deletion.and_then(|deletion| deletion.grace),
         imposed,
         spec: view.spec_grace,
-    }
-}
-
-// === impl WorkersHandle ===
-
-impl WorkersHandle {
-    /// A handle, and what is asked through it.
-    pub fn new() -> (Self, Questions) {
-        let (questions, asked) = mpsc::channel(16);
-        (Self { questions }, Questions(asked))
-    }
-
-    /// All pods that end; `None` while the agent stops.
-    pub async fn overview(&self) -> Option<Overview> {
-        let (answer, told) = oneshot::channel();
-        self.questions.send(Question::Overview(answer)).await.ok()?;
-        told.await.ok()
-    }
-
-    /// Stories of the pods of this name, oldest first; `None` while the agent stops.
-    pub async fn stories(&self, namespace: &str, name: &str) -> Option<Vec<Story>> {
-        let (answer, told) = oneshot::channel();
-        let question = Question::Stories {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            answer,
-        };
-        self.questions.send(question).await.ok()?;
-        told.await.ok()
     }
 }

@@ -1,9 +1,14 @@
 //! Whether a pod's end begins, and why. Once begun it is never taken back.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 use crate::pod::PodView;
 
 /// Why a pod is taken down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Cause {
     /// It has a deletionTimestamp.
     Deleted,
@@ -11,19 +16,37 @@ pub enum Cause {
     PhaseTerminal,
     /// Its object is proven to be gone while it may still run here.
     Removed,
+    /// Somebody who runs this node asked for it.
+    Requested,
+    /// An earlier run of this agent began, for whichever reason.
+    Begun,
 }
 
-/// Why this pod must end; `None` if it goes on living or is not ours to end.
-pub fn cause(view: &PodView, removed: bool) -> Option<Cause> {
+/// Why this pod must end; `None` if it goes on living or is not ours to end. `removed`: its object is proven to be gone;
+/// `begun`: an earlier run of this agent has begun.
+pub fn cause(view: &PodView, removed: bool, begun: bool) -> Option<Cause> {
     if view.mirror {
         // A mirror's deletion says nothing of the static pod behind it.
         return None;
     }
-    match (view.deletion.is_some(), view.terminal_phase, removed) {
-        (true, _, _) => Some(Cause::Deleted),
-        (false, _, true) => Some(Cause::Removed),
-        (false, true, false) => Some(Cause::PhaseTerminal),
-        (false, false, false) => None,
+    match (view.deletion.is_some(), removed, view.terminal_phase, begun) {
+        (true, ..) => Some(Cause::Deleted),
+        (false, true, ..) => Some(Cause::Removed),
+        (false, false, true, _) => Some(Cause::PhaseTerminal),
+        (false, false, false, true) => Some(Cause::Begun),
+        (false, false, false, false) => None,
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deleted => "it was deleted",
+            Self::PhaseTerminal => "its phase says that it is over",
+            Self::Removed => "its object is gone",
+            Self::Requested => "on request",
+            Self::Begun => "it was begun before",
+        })
     }
 }
 
@@ -33,7 +56,7 @@ impl Cause {
     pub fn imposed_grace(self) -> Option<i64> {
         match self {
             Self::Removed => Some(1),
-            Self::Deleted | Self::PhaseTerminal => None,
+            Self::Deleted | Self::PhaseTerminal | Self::Requested | Self::Begun => None,
         }
     }
 }

@@ -10,18 +10,25 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+mod status;
+
+use super::period::Period;
 use crate::{
     clock::pauses,
     context::Context,
-    events::{Reason, told::Told},
-    node::{cri::types::RuntimePod, fault::Fault},
+    events::Reason,
+    journal::{PodEntry, ends::Ends},
+    node::{
+        checkpoint::{self, JOURNAL},
+        cri::types::RuntimePod,
+        fault::Fault,
+    },
     pod::PodView,
     quiet::Urgent,
     record::{Record, Stage, Step},
     report::{
-        final_delete,
-        sender::{self, Sent},
-        status::Stage as StatusStage,
+        final_delete, remembered,
+        status::{Imposed, Stage as StatusStage},
     },
     teardown::{Failure, cleanup, collected, evidence, first, places, stop::Stop, volumes},
 };
@@ -31,6 +38,11 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// While the guard holds everything back, it is asked so often whether it still does.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// And so often whether a kubelet has left anything of a pod whose object is gone.
+const LOOK_FOR_REST: Duration = Duration::from_secs(30);
+
+/// A pod that is not gone so long after its grace period, and whose last attempt failed, is blocked.
+const BLOCKED_AFTER: Duration = Duration::from_secs(30);
 
 /// A clean-up that takes longer keeps its place no more.
 const LONG: Duration = Duration::from_secs(5);
@@ -42,6 +54,8 @@ pub struct PodUpdate {
     pub view: Arc<PodView>,
     /// The API object is proven to be gone.
     pub removed: bool,
+    /// The end that somebody decided on.
+    pub imposed: Option<Arc<Imposed>>,
 }
 
 /// How a worker ended.
@@ -51,6 +65,8 @@ pub enum Outcome {
     Finished,
     /// Nothing of it runs, but it is not deleted: containers and logs stay to be looked at.
     Kept,
+    /// A kubelet has ended it; this agent has done nothing.
+    EndedByKubelet,
 }
 
 /// One pod's worker.
@@ -59,12 +75,10 @@ pub struct Worker {
     pub context: Arc<Context>,
     /// News about the pod.
     pub updates: watch::Receiver<PodUpdate>,
-    /// When the grace period is over.
-    pub deadline: watch::Receiver<Instant>,
+    /// The grace period.
+    pub period: Arc<Period>,
     /// The pod's story.
     pub record: Arc<Record>,
-    /// What its events have told.
-    pub told: Told,
 }
 
 // === impl Worker ===
@@ -75,13 +89,15 @@ impl Worker {
         let mut urgent = Some(self.context.quiet.urgent());
         let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
         let mut pauses = backoff.build();
+        let mut untried = true;
         loop {
             if self.context.guard.why_held().is_some() {
                 urgent = None;
-                if !self.let_go().await {
-                    return Outcome::Kept;
+                if let Some(outcome) = self.let_go(untried).await {
+                    return outcome;
                 }
             }
+            untried = false;
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
             let attempt = self.attempt(&update, &mut urgent).await;
@@ -94,9 +110,11 @@ impl Worker {
             }
             let failures = match attempt {
                 Ok(outcome) => {
+                    // What has been made good is waited for no more.
+                    self.record.set_failures(Vec::new());
                     self.record.set_stage(match outcome {
                         Outcome::Finished => Stage::Finished,
-                        Outcome::Kept => Stage::Terminated,
+                        Outcome::Kept | Outcome::EndedByKubelet => Stage::Terminated,
                     });
                     return outcome;
                 }
@@ -107,31 +125,73 @@ impl Worker {
             let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE).max(asked.unwrap_or_default());
             let context = Arc::clone(&self.context);
+            let mut deadline = self.period.subscribe();
             tokio::select! {
-                () = sleep(pause) => {}
-                () = self.matters(&update) => pauses = backoff.build(),
+                biased;
                 () = context.stopping.cancelled() => return Outcome::Kept,
+                () = self.matters(&update) => pauses = backoff.build(),
+                // Somebody who shortens the grace period does not want to wait.
+                Ok(()) = deadline.changed() => pauses = backoff.build(),
+                () = sleep(pause) => {}
             }
         }
     }
 
     /// Waits until something may be touched: what is held is not tried, so that nobody is told of failures that were
-    /// none. `false` if the agent stops.
-    async fn let_go(&self) -> bool {
+    /// none. How the worker ends if that does not come: the agent stops, or a kubelet has done all the work.
+    async fn let_go(&self, untried: bool) -> Option<Outcome> {
+        let mut look = Instant::now();
         while let Some(why) = self.context.guard.why_held() {
             self.record.set_failures(vec![format!("held: {why}")]);
+            let ended = async {
+                sleep(LOOK_AGAIN).await;
+                let update = self.updates.borrow().clone();
+                if !(untried && self.is_the_kubelets(&update) && Instant::now() >= look) {
+                    return false;
+                }
+                look = Instant::now() + LOOK_FOR_REST;
+                // It may have gone meanwhile, and left to us what has come since.
+                self.is_nothing_left(&update.view).await && self.is_the_kubelets(&update)
+            };
             tokio::select! {
-                () = sleep(LOOK_AGAIN) => {}
-                () = self.context.stopping.cancelled() => return false,
+                biased;
+                () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
+                ended = ended => if ended { return Some(Outcome::EndedByKubelet) },
             }
         }
-        true
+        None
+    }
+
+    /// Whether the pod's object is gone beside a kubelet, and neither this run of the agent nor an earlier one is known to
+    /// have come anywhere with it.
+    fn is_the_kubelets(&self, update: &PodUpdate) -> bool {
+        let untouched = |entry: PodEntry| {
+            let nothing_done = entry.hooks.is_empty() && entry.ends.is_empty();
+            entry.stage == Stage::Terminating && nothing_done && entry.imposed.is_none()
+        };
+        update.removed
+            && self.context.guard.leaves_all_to_a_kubelet()
+            && self.context.journal.pod(&update.view.pod.uid).is_none_or(untouched)
+    }
+
+    /// Whether runtime, cgroups and the kubelet's directory show nothing of the pod. What is left when the kubelet goes is
+    /// this agent's to end, and the runtime does not tell of all of it.
+    async fn is_nothing_left(&self, view: &PodView) -> bool {
+        let cgroups = &self.context.cgroups;
+        let nothing_runs = |cgroup| cgroups.processes(&cgroup).is_ok_and(|pids| pids.is_empty());
+        self.look(view).await.is_ok_and(|observed| observed.is_gone())
+            && places::cgroups(&self.context, view).all(|cgroup| cgroup.is_ok_and(nothing_runs))
+            && places::dir(&self.context, view).is_ok_and(|dir| matches!(dir.open(), Ok(None)))
     }
 
     /// Returns when there is news worth another attempt at once: the deletion, or the object's end. Most news is the echo
     /// of what this worker has written itself.
     async fn matters(&mut self, update: &PodUpdate) {
-        let news = |newer: &PodUpdate| newer.removed != update.removed || newer.view.deletion != update.view.deletion;
+        let news = |newer: &PodUpdate| {
+            newer.removed != update.removed
+                || newer.view.deletion != update.view.deletion
+                || newer.imposed != update.imposed
+        };
         if self.updates.wait_for(news).await.is_err() {
             // There will be no more news.
             std::future::pending::<()>().await;
@@ -139,15 +199,23 @@ impl Worker {
     }
 
     async fn attempt(&self, update: &PodUpdate, urgent: &mut Option<Urgent>) -> Result<Outcome, Vec<Failure>> {
-        let PodUpdate { view, removed } = update;
+        let PodUpdate { view, removed, .. } = update;
         let (observed, ()) = tokio::join!(self.look(view), self.remembered());
         let observed = observed?;
         evidence::all_agree(&self.context, view, *removed, &observed)?;
-        self.stop(view, *removed, &observed).await?;
-        let stopped = self.look(view).await?;
+        let stopped = if has_ended_by_itself(update, &observed) {
+            observed.clone()
+        } else {
+            self.begins(view);
+            self.stop(update, &observed).await?;
+            self.look(view).await?
+        };
         self.context.quiet.moved();
         evidence::nothing_runs(&self.context, view, &stopped)?;
         evidence::nothing_is_prepared(view)?;
+        if !*removed {
+            self.remember_ends(view, &observed, &stopped).await;
+        }
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
         let (mut gone, mut shown) = (*removed, None);
@@ -155,7 +223,7 @@ impl Worker {
             shown = self.status(view, gone, &stopped, StatusStage::Stopped, None).await?;
             gone = shown.is_none();
         }
-        self.record.set_stage(Stage::Terminated);
+        self.reached(view, Stage::Terminated);
         self.clean_node(view).await?;
         shown = self
             .status(view, gone, &stopped, StatusStage::Terminated, shown.as_deref())
@@ -166,7 +234,7 @@ impl Worker {
             Some(_) if view.deletion.is_none() => return Ok(Outcome::Kept),
             Some(shown) => self.final_delete(view, shown).await?,
         }
-        self.record.set_stage(Stage::Deleted);
+        self.reached(view, Stage::Deleted);
         *urgent = None;
         self.clean_up(view).await?;
         Ok(Outcome::Finished)
@@ -180,55 +248,75 @@ impl Worker {
     /// When the grace period began is on the disk before anything is told to stop, so that it cannot begin again after a
     /// crash. A disk that takes nothing keeps no pod from ending.
     async fn remembered(&self) {
-        if let Err(error) = self.context.journal.durable().await {
+        checkpoint::before(JOURNAL, &"begun");
+        let recorded = self.context.journal.durable().await;
+        checkpoint::after(JOURNAL, &"begun");
+        if let Err(error) = recorded {
             tracing::error!(%error, "Cannot remember when the grace period began: after a crash it would begin again");
         }
     }
 
+    /// From here on the grace period runs. What the journal has counts from a moment before, which is no later: nobody waits
+    /// for the disk once more.
+    fn begins(&self, view: &PodView) {
+        if self.period.begins() {
+            self.record.set_grace(self.period.grace(), self.period.deadline());
+            self.context
+                .journal
+                .counts_from(&view.pod.uid, self.context.clock.now());
+        }
+    }
+
+    /// However the runtime forgets them, and whoever removes them, the status can still be sent as it was. Not waited for:
+    /// nothing is removed by this agent before the API has the status.
+    async fn remember_ends(&self, view: &PodView, observed: &RuntimePod, stopped: &RuntimePod) {
+        let known = self.context.journal.ends(&view.pod.uid);
+        let ended: Vec<_> = remembered::worth_keeping(observed, stopped)
+            .filter(|container| !known.contains_key(&container.id))
+            .cloned()
+            .collect();
+        if ended.is_empty() {
+            return;
+        }
+        let read = move || ended.iter().map(remembered::end).collect::<Ends>();
+        match self.context.reads.work(read).await {
+            Ok(ends) => self.context.journal.ended(&view.pod.uid, ends),
+            Err(error) => {
+                tracing::error!(%error, "How containers ended cannot be remembered: if the runtime forgets them, their status is unknown");
+            }
+        }
+    }
+
+    fn reached(&self, view: &PodView, stage: Stage) {
+        self.record.set_stage(stage);
+        self.context.journal.reached(&view.pod.uid, stage);
+    }
+
     /// The status as it is goes out meanwhile.
-    async fn stop(&self, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+    async fn stop(&self, update: &PodUpdate, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let stop = Stop {
             context: &self.context,
-            view,
+            view: &update.view,
             observed,
-            deadline: self.deadline.clone(),
+            deadline: self.period.subscribe(),
             record: &self.record,
         };
-        if removed || observed.is_gone() {
+        if update.removed || observed.is_gone() {
             return collected(stop.everything().await);
         }
         // Not waited for: what it says is older than what the next status will say, and the API server refuses it
         // once anything newer is there.
         let as_it_is = async {
-            if let Err(failure) = sender::as_it_is(&self.context, view, observed).await {
-                tracing::debug!(%failure, "Status before the stop is not sent");
+            if let Err(failures) = self.as_it_is(&update.view, observed).await {
+                tracing::debug!(failure = %first(&failures), "Status before the stop is not sent");
             }
             std::future::pending::<()>().await;
         };
         tokio::select! {
+            // Nothing that only tells comes before the stop.
+            biased;
             failures = stop.everything() => collected(failures),
             () = as_it_is => unreachable!("pending never ends"),
-        }
-    }
-
-    /// The status that the API shows now; `None` if the object is gone.
-    async fn status(
-        &self,
-        view: &PodView,
-        removed: bool,
-        observed: &RuntimePod,
-        stage: StatusStage,
-        before: Option<&PodStatus>,
-    ) -> Result<Option<Box<PodStatus>>, Vec<Failure>> {
-        if removed {
-            return Ok(None);
-        }
-        // Boxed: a worker is small while it waits for containers, and that is most of the time.
-        let send = sender::send(&self.context, view, observed, stage, before, &self.record);
-        match Box::pin(send).await {
-            Ok(Sent::Shown(status)) => Ok(Some(status)),
-            Ok(Sent::Gone) => Ok(None),
-            Err(failure) => Err(vec![failure]),
         }
     }
 
@@ -276,7 +364,7 @@ impl Worker {
         result
     }
 
-    fn report(&mut self, view: &PodView, failures: &[Failure]) {
+    fn report(&self, view: &PodView, failures: &[Failure]) {
         self.context.counters.attempt_failed();
         for failure in failures {
             tracing::warn!(step = %failure.step, what = (!failure.what.is_empty()).then_some(failure.what.as_str()), cause = failure.cause, "Teardown step failed and will be repeated");
@@ -287,22 +375,39 @@ impl Worker {
         };
         let kill = of(&[Step::Term, Step::Kill, Step::Sandbox, Step::Cgroup]);
         self.tell(view, Reason::FailedKillPod, "error killing pod", &kill);
+        if self.record.takes_too_long() {
+            let late = "the runtime has not killed the pod within its grace period";
+            self.tell(view, Reason::ExceededGracePeriod, late, &kill);
+        }
         self.tell(
             view,
             Reason::FailedUnMount,
             "error tearing down volumes",
             &of(&[Step::Volumes]),
         );
+        if Instant::now() > self.period.deadline() + BLOCKED_AFTER {
+            self.tell(
+                view,
+                Reason::TeardownBlocked,
+                "the pod's end does not come",
+                &of(&Step::ALL),
+            );
+        }
         self.record
             .set_failures(failures.iter().map(ToString::to_string).collect());
     }
 
-    fn tell(&mut self, view: &PodView, reason: Reason, what: &str, failures: &str) {
+    fn tell(&self, view: &PodView, reason: Reason, what: &str, failures: &str) {
         let message = format!("{what}: {failures}");
-        if !failures.is_empty() && self.told.is_news(reason, &message, Instant::now()) {
+        if !failures.is_empty() {
             self.context.events.pod(view, reason, &message);
         }
     }
+}
+
+/// A pod that is over by its phase and of which nothing runs is not stopped once more.
+fn has_ended_by_itself(update: &PodUpdate, observed: &RuntimePod) -> bool {
+    update.view.terminal_phase && update.view.deletion.is_none() && !update.removed && !observed.lives()
 }
 
 fn faults(step: Step) -> impl Fn(Vec<Fault>) -> Vec<Failure> {

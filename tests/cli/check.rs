@@ -1,6 +1,9 @@
 //! `check`: what stands in the way, with the code of the gravest.
 
-use pod_teardown::journal::{FILE, Journal};
+use pod_teardown::{
+    journal::{FILE, Journal},
+    node::identity::Identity,
+};
 use testbed::{
     apiserver::{Config, MemApiServer, faults::Fault},
     scripted_cri::{ScriptedCri, World},
@@ -162,29 +165,48 @@ async fn credentials_of_another_node_are_told_by_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_of_another_node_and_one_that_cannot_be_read_are_mistakes_and_stay_as_they_are() {
+async fn a_journal_of_another_node_is_a_mistake_and_one_that_cannot_be_used_is_told_and_both_stay_as_they_are() {
     let api = api().await;
     let cri = ScriptedCri::start(World::new()).await;
     let flags = || Flags::at(&api).with("cri-endpoint", cri.endpoint());
 
     let other = flags();
     std::fs::create_dir(other.path("state")).unwrap();
-    let journal = Journal::open(&other.path("state")).unwrap();
+    let here = Identity::read(std::path::Path::new("/"));
+    let journal = Journal::open(&other.path("state"), &here).unwrap();
     journal.set_node_uid("of another node").await.unwrap();
     // As a killed agent leaves it.
     let file = other.path("state").join(FILE);
     let bytes = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     std::fs::write(&file, &bytes).unwrap();
+    drop(journal);
     let told = check(other).await;
     assert_eq!((told.code, failed(&told)), (Some(78), vec!["Node"]), "{told:?}");
     assert!(told.out.contains("made for of another node"), "{told:?}");
 
     let damaged = flags();
     std::fs::create_dir_all(damaged.path("state").join(FILE)).unwrap();
-    let told = check(damaged).await;
-    assert_eq!((told.code, failed(&told)), (Some(78), vec!["journal"]), "{told:?}");
-    assert!(told.out.contains(FILE) && told.out.contains("move it away"), "{told:?}");
+    std::fs::write(damaged.path("state/journal.redb.damaged-20260102T030405Z"), "before").unwrap();
+    let told = spawn_blocking(move || {
+        let told = damaged.tell("check");
+        assert!(damaged.path("state").join(FILE).is_dir(), "nothing is touched");
+        told
+    });
+    let told = told.await.unwrap();
+    assert_eq!((told.code, failed(&told)), (Some(0), vec![]), "{told:?}");
+    for words in [
+        "it is no file",
+        "keeps it aside when it starts",
+        "hooks that have ended, which Node this was",
+    ] {
+        assert!(told.out.contains(words), "{words:?} is not in {told:?}");
+    }
+    let kept = "damaged-20260102T030405Z, because it was damaged";
+    assert!(
+        told.out.contains("note  kept aside") && told.out.contains(kept),
+        "{told:?}"
+    );
 }
 
 /// With the collector's credentials at this server, and no pods.

@@ -6,6 +6,7 @@ mod command;
 
 mod check;
 mod collector;
+mod end;
 mod flags;
 mod output;
 mod run;

@@ -1,7 +1,7 @@
 //! Output that nobody takes: whoever closes a pipe has read enough, a full disk is said, and no log line ends the agent.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     process::{Command, Output, Stdio},
 };
 
@@ -39,4 +39,13 @@ fn complaints_that_nobody_reads_leave_the_exit_code_as_it_is() {
         let mut command = Flags::good().without("kubeconfig").command("run");
         assert_eq!(command.stderr(stderr).status().unwrap().code(), Some(64));
     }
+}
+
+/// Whoever runs it in earnest must not be able to stop it by a variable.
+#[test]
+fn a_binary_has_the_points_of_the_crash_matrix_only_if_it_was_built_for_it() {
+    let binary = fs::read(env!("CARGO_BIN_EXE_pod-teardown")).unwrap();
+    let name = b"POD_TEARDOWN_CHECKPOINTS";
+    let has = binary.windows(name.len()).any(|part| part == name);
+    assert_eq!(has, cfg!(feature = "checkpoints"));
 }

@@ -206,11 +206,10 @@ async fn the_second_agent_of_a_node_names_the_first_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_directory_that_cannot_be_made_and_a_damaged_journal_are_mistakes() {
+async fn a_state_directory_that_cannot_be_made_is_a_mistake() {
     let cri = ScriptedCri::start(World::new()).await;
     let flags = Flags::good().with("cri-endpoint", cri.endpoint());
-    fs::create_dir(flags.path("state")).unwrap();
-    fs::write(flags.path("state/journal.redb"), "no database").unwrap();
+    fs::write(flags.path("state"), "no directory").unwrap();
     let mut agent = Agent::start(flags);
     assert_eq!(agent.ended().await, Some(78));
     let log = agent.log();
@@ -219,7 +218,7 @@ async fn a_state_directory_that_cannot_be_made_and_a_damaged_journal_are_mistake
         .find(|line| line.starts_with("pod-teardown: "))
         .expect("a complaint");
     assert!(
-        complaint.contains("--state-dir") && complaint.contains("move it away"),
+        complaint.contains("--state-dir") && complaint.contains("may write to"),
         "{complaint}"
     );
 }

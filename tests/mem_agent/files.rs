@@ -2,10 +2,7 @@
 
 use std::{fs, os::unix::net::UnixListener, path::PathBuf};
 
-use pod_teardown::{
-    config::{self, ProblemKind},
-    journal,
-};
+use pod_teardown::config::{self, ProblemKind};
 
 use serde_json::json;
 use testbed::{
@@ -17,21 +14,6 @@ use crate::{
     node::{NODE, Node},
     pods::{plain, pod},
 };
-
-#[tokio::test(start_paused = true)]
-async fn a_damaged_journal_ends_the_start_and_it_is_said_what_moving_it_away_costs() {
-    let mut node = Node::new().await;
-    fs::create_dir_all(&node.flags.state_dir).unwrap();
-    fs::write(node.flags.state_dir.join(journal::FILE), "no journal").unwrap();
-    node.launch().await;
-    let problem = node.ended().await.unwrap_err();
-    assert_eq!(problem.kind, ProblemKind::Configuration);
-    let remedy = &problem.remedy;
-    assert!(
-        remedy.contains("move it away") && remedy.contains("hooks again"),
-        "{problem}"
-    );
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_file_that_is_no_socket_is_not_replaced_by_one() {

@@ -159,3 +159,109 @@ async fn absurd_grace_periods_harm_nobody() {
     node.nothing_left("web").await;
     until("the agent goes on", async || node.runs()).await;
 }
+
+/// A pod with a hook that never ends and a container that ignores its signal.
+async fn hanging_hook() -> Node {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ignores_term().commands(secs(1_000_000), 0, b""));
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    node
+}
+
+/// Kubernetes issue 127339.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_never_ends_does_not_outlive_a_forced_deletion() {
+    let node = hanging_hook().await;
+    node.delete("web", Some(300)).await;
+    node.calls(1, |seen| seen.kind == Kind::ExecSync).await;
+    sleep(secs(20)).await;
+    let forced = Instant::now();
+    node.delete("web", Some(0)).await;
+    node.nothing_left("web").await;
+    assert!(forced.elapsed() < secs(4), "{:?}", forced.elapsed());
+    assert_eq!(node.calls(1, |seen| seen.kind == Kind::ExecSync).await.len(), 1);
+}
+
+/// Kubernetes issue 115817.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_hangs_and_a_container_that_ignores_its_signal_share_one_grace_period() {
+    let node = hanging_hook().await;
+    let began = Instant::now();
+    node.delete("web", Some(20)).await;
+    node.gone("web").await;
+    // What no container goes without is two seconds.
+    assert!(began.elapsed() < secs(23), "{:?}", began.elapsed());
+    assert_eq!(
+        node.kinds()[..2],
+        [(Kind::ExecSync, Some(secs(20))), (Kind::StopContainer, Some(secs(2)))]
+    );
+}
+
+/// Kubernetes issue 117373.
+#[tokio::test(start_paused = true)]
+async fn the_grace_period_begins_before_the_hook_and_not_after_it() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ignores_term().commands(secs(40), 0, b""));
+    });
+    let mut object = node.get("web").await.unwrap();
+    object["spec"]["terminationGracePeriodSeconds"] = 40.into();
+    node.object(object);
+    node.start().await;
+    node.cri.allow_everything();
+    let began = Instant::now();
+    node.delete("web", None).await;
+    node.gone("web").await;
+    assert!(began.elapsed() < secs(43), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_hook_takes_from_the_time_of_its_own_container() {
+    let containers = json!([
+        { "name": "slow", "image": "i", "lifecycle": { "preStop": { "sleep": { "seconds": 12 } } } },
+        { "name": "quick", "image": "i", "lifecycle": { "preStop": { "sleep": { "seconds": 3 } } } },
+        { "name": "none", "image": "i" },
+    ]);
+    let mut node = Node::new().await;
+    node.pod("web", &containers, |pod| {
+        drop(pod.container("slow").container("quick").container("none"));
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.gone("web").await;
+    let stops = node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
+    let left: Vec<_> = stops
+        .iter()
+        .map(|(_, seen)| (&*seen.name, seen.timeout.unwrap().as_secs()))
+        .collect();
+    assert_eq!(left, [("none", 30), ("quick", 27), ("slow", 18)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hook_of_a_sidecar_runs_at_once_and_its_stop_waits_its_turn() {
+    let node = with_sidecars().await;
+    let mut object = node.get("web").await.unwrap();
+    object["spec"]["initContainers"][0]["lifecycle"] = json!({ "preStop": exec() });
+    node.object(object);
+    node.cri.change(|world| {
+        for container in world.containers.values_mut() {
+            container.on_term = testbed::scripted_cri::OnTerm::End(secs(3), 0);
+        }
+    });
+    sleep(secs(1)).await;
+    node.delete("web", None).await;
+    node.gone("web").await;
+    let calls = node.cri.effects();
+    let first = calls[0].0;
+    let order: Vec<_> = calls
+        .iter()
+        .filter(|(_, seen)| matches!(seen.kind, Kind::ExecSync | Kind::StopContainer))
+        .map(|(at, seen)| (seen.kind, &*seen.name, (*at - first).as_secs()))
+        .collect();
+    assert!(order.contains(&(Kind::ExecSync, "mesh", 0)), "{order:?}");
+    assert_eq!(order[3], (Kind::StopContainer, "mesh", 6));
+}

@@ -8,12 +8,16 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testbed::scripted_cri::Kind;
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    scripted_cri::Kind,
+};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     node::{NODE, Node, secs, until},
     pods::{exec, hooked, plain, pod, uid},
+    server::trouble,
 };
 
 /// Nothing has come of a deletion after a good while.
@@ -44,7 +48,7 @@ async fn held_from_the_start(node: &mut Node) -> String {
 }
 
 /// A kubelet of this node, until its directory is removed.
-fn kubelet(node: &Node) -> PathBuf {
+pub fn kubelet(node: &Node) -> PathBuf {
     kubelet_at(node, &node.path("kubelet"))
 }
 
@@ -126,6 +130,125 @@ async fn while_a_kubelet_is_there_nothing_is_touched_and_afterwards_the_work_goe
     fs::remove_dir_all(&process).unwrap();
     node.cri.allow_everything();
     node.nothing_left("web").await;
+}
+
+/// What a kubelet leaves of a pod that it has ended.
+fn kubelet_ends(node: &Node, name: &str) {
+    node.cri.change(|world| {
+        world.containers.retain(|_, it| it.pod_uid != uid(name));
+        world.sandboxes.retain(|_, it| it.pod_uid != uid(name));
+    });
+    fs::remove_dir_all(node.pod_dir(name)).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_a_kubelet_has_ended_are_not_gathered_until_it_is_gone() {
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    let process = kubelet(&node);
+    node.start().await;
+    for number in 0..30 {
+        let name = format!("job-{number}");
+        node.polite_pod(&name);
+        sleep(secs(1)).await;
+        node.delete(&name, None).await;
+        sleep(secs(1)).await;
+        kubelet_ends(&node, &name);
+        node.delete(&name, Some(0)).await;
+        node.gone(&name).await;
+    }
+    sleep(secs(3600)).await;
+    let status = node.status().await;
+    assert_eq!((status.watch.pods, status.counters.finished), (1, 0));
+    let told: Vec<_> = status
+        .pods
+        .terminating
+        .iter()
+        .map(|story| (&story.name, story.elapsed_ms))
+        .collect();
+    assert!(told.is_empty(), "{} of 30: {told:?}", told.len());
+    assert!(node.story("job-1").await.is_none());
+    node.crash().await;
+    assert!(node.journal().await.is_empty());
+    // Nor do they come back.
+    fs::remove_dir_all(&process).unwrap();
+    node.start().await;
+    sleep(secs(120)).await;
+    let status = node.status().await;
+    assert_eq!((status.counters.begun, status.pods.terminating.len()), (0, 0));
+    assert!(node.cri.effects().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_a_kubelet_ended_while_no_agent_ran_are_not_gathered_either() {
+    let mut node = Node::new().await;
+    for name in ["lives", "web"] {
+        node.polite_pod(name);
+    }
+    kubelet(&node);
+    node.start().await;
+    node.delete("web", None).await;
+    node.failing("web", "a kubelet works on this node's pods").await;
+    sleep(secs(5)).await;
+    node.crash().await;
+    assert_eq!(node.journal().await.len(), 1);
+    kubelet_ends(&node, "web");
+    node.delete("web", Some(0)).await;
+    node.gone("web").await;
+    node.start().await;
+    until("it is forgotten", async || {
+        let status = node.status().await;
+        status.watch.pods == 1 && status.pods.terminating.is_empty()
+    })
+    .await;
+    node.crash().await;
+    assert!(node.journal().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_object_went_beside_a_kubelet_that_did_nothing_is_ended_afterwards() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main")));
+    let process = kubelet(&node);
+    node.start().await;
+    // By somebody who lost patience with the kubelet. No other pod is left, so that the runtime's word proves nothing.
+    node.delete("web", Some(0)).await;
+    node.gone("web").await;
+    sleep(secs(300)).await;
+    assert_eq!(node.status().await.pods.terminating.len(), 1);
+    assert!(node.cri.effects().is_empty());
+    fs::remove_dir_all(&process).unwrap();
+    node.cri.allow_everything();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_seems_to_have_ended_beside_a_kubelet_is_kept_in_mind_in_the_wrong_world() {
+    let mut node = Node::new().await;
+    for name in ["lives", "web"] {
+        node.polite_pod(name);
+    }
+    kubelet(&node);
+    node.start().await;
+    let own = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap().body["metadata"].take();
+    let is = |metadata: &Value| {
+        node.object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
+        trouble(&node, Fault::new(Action::CutWatch).once());
+    };
+    node.delete("web", Some(0)).await;
+    until("its end is seen", async || node.status().await.watch.pods == 1).await;
+    is(&json!({ "name": NODE, "uid": "another-uid" }));
+    let held = async || node.status().await.held.unwrap();
+    until("the Node was looked at", async || held().await.starts_with("Node ")).await;
+    kubelet_ends(&node, "web");
+    sleep(secs(300)).await;
+    assert_eq!(node.status().await.pods.terminating.len(), 1);
+    is(&own);
+    until("it is forgotten", async || {
+        node.status().await.pods.terminating.is_empty()
+    })
+    .await;
+    assert!(held().await.contains("a kubelet works on this node's pods"));
 }
 
 #[tokio::test(start_paused = true)]

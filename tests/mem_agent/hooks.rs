@@ -114,10 +114,13 @@ async fn a_hook_that_could_not_be_sent_is_not_taken_for_one_that_ran() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_for_which_no_time_is_left_is_an_event_and_said_once() {
-    let node = with_hook(&exec()).await;
-    node.delete("web", None).await;
-    // The runtime is away until the grace period is over, and the stop takes two attempts.
+    let mut node = with_hook(&exec()).await;
+    // The agent has begun, and ends before it could do anything; the runtime is away until the grace period is over, and
+    // the stop takes two attempts.
     node.cri.stop().await;
+    node.delete("web", None).await;
+    node.failing("web", "cannot be reached").await;
+    node.crash().await;
     sleep(secs(60)).await;
     node.cri.in_order([
         expect(StopContainer::of("main").timeout(secs(2))).error(Code::Unknown, "busy"),
@@ -125,6 +128,7 @@ async fn a_hook_for_which_no_time_is_left_is_an_event_and_said_once() {
         expect(StopContainer::of("main").timeout(secs(2))),
     ]);
     node.cri.start_again().await;
+    node.start().await;
     node.failing("web", "busy").await;
     let spans = node.story("web").await.unwrap().spans;
     let hook = spans.iter().find(|span| span.step == Step::Hook).unwrap();
@@ -138,4 +142,20 @@ async fn a_hook_for_which_no_time_is_left_is_an_event_and_said_once() {
         messages,
         ["PreStopHook was left out: no time was left of the grace period"]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_was_away_when_the_pod_was_deleted_takes_nothing_of_its_hook_and_its_grace() {
+    let node = with_hook(&exec()).await;
+    node.cri.stop().await;
+    node.delete("web", None).await;
+    sleep(secs(100)).await;
+    node.cri.in_order([
+        expect(ExecSync::of("main").timeout(secs(30))).then(secs(10)),
+        expect(StopContainer::of("main").timeout(secs(20))),
+    ]);
+    node.cri.start_again().await;
+    node.nothing_left("web").await;
+    node.cri.finished().await;
+    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
 }

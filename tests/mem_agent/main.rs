@@ -3,20 +3,28 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(clippy::disallowed_methods, reason = "the machine is a directory of the test's own")]
 
+mod log;
 mod node;
 mod pods;
 
 mod absence;
+mod containers;
 mod disk;
 mod elsewhere;
+mod ends;
 mod files;
 mod grace;
 mod guard;
 mod hooks;
 mod hostile;
+mod journal;
+mod meanwhile;
+mod orphans;
 mod queue;
+mod requests;
 mod restart;
 mod runtime;
 mod server;
 mod stop;
+mod telling;
 mod world;

@@ -14,6 +14,7 @@ use pod_teardown::{
     config::{self, Problem},
     host::Host,
     journal,
+    node::identity::Identity,
     ops::{admin, client, status::StatusReport},
 };
 use serde_json::json;
@@ -22,7 +23,7 @@ use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer},
     rest::Client,
-    scripted_cri::{ScriptedCri, Seen, World},
+    scripted_cri::{Kind, ScriptedCri, Seen, World},
 };
 use tokio::{
     sync::oneshot,
@@ -36,6 +37,8 @@ pub const NODE: &str = "n1";
 const PATIENCE: Duration = secs(900);
 /// How often is looked whether it has come.
 const LOOK: Duration = Duration::from_millis(20);
+/// And for what takes long.
+const SELDOM: Duration = Duration::from_millis(200);
 
 /// All that the agent meets. Dropped, the runtime's script is held against what came.
 pub struct Node {
@@ -44,8 +47,9 @@ pub struct Node {
     pub admin: Client,
     pub flags: NodeFlags,
     pub boot_id: String,
+    /// A moment, and how long the machine was up then.
+    up: (Instant, Duration),
     agent: Option<Running>,
-    born: Instant,
     dir: TempDir,
 }
 
@@ -64,9 +68,12 @@ pub fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) -> impl Future<O
     let caller = std::panic::Location::caller();
     async move {
         let late = Instant::now() + PATIENCE;
+        let mut pause = LOOK;
         while !holds().await {
             assert!(Instant::now() < late, "at {caller}: never within {PATIENCE:?}: {what}");
-            sleep(LOOK).await;
+            sleep(pause).await;
+            // Each look is a request, and a grace period is long.
+            pause = (pause + LOOK).min(SELDOM);
         }
     }
 }
@@ -133,8 +140,8 @@ impl Node {
             api,
             flags,
             boot_id: "boot-1".to_owned(),
+            up: (Instant::now(), secs(1000)),
             agent: None,
-            born: Instant::now(),
             dir,
         }
     }
@@ -142,6 +149,11 @@ impl Node {
     /// A path in the node's own directory: `kubelet`, `logs`, `cgroup`, `proc`, `root`, `state`, `kubeconfig`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// The machine is up for so long just now.
+    pub fn booted(&mut self, ago: Duration) {
+        self.up = (Instant::now(), ago);
     }
 
     // --- agent ---
@@ -160,13 +172,13 @@ impl Node {
     /// Starts the agent and waits for nothing.
     pub async fn launch(&mut self) {
         let settings = config::validate(&self.flags).await.unwrap();
-        let born = self.born;
+        let (at, up) = self.up;
         let host = Host {
             root: self.path("root"),
             proc: self.path("proc"),
             mountinfo: self.path("mountinfo"),
             cgroups: self.path("cgroup"),
-            clock: BootClock::of(&self.boot_id, move || secs(1000) + born.elapsed()),
+            clock: BootClock::of(&self.boot_id, move || up + at.elapsed()),
         };
         let (stop, stopped) = oneshot::channel();
         let stopped = async {
@@ -217,7 +229,8 @@ impl Node {
     /// UIDs in the journal of an agent that has ended.
     pub async fn journal(&self) -> Vec<String> {
         self.journal_closed().await;
-        let journal = journal::Journal::open(&self.flags.state_dir).unwrap();
+        let machine = Identity::read(&self.path("root"));
+        let journal = journal::Journal::open(&self.flags.state_dir, &machine).unwrap();
         let uids = journal
             .unfinished()
             .into_iter()
@@ -251,5 +264,11 @@ impl Node {
         };
         until("so many calls have come", async || of().len() >= count).await;
         of()
+    }
+
+    /// Kinds and timeouts of all changing calls so far.
+    pub fn kinds(&self) -> Vec<(Kind, Option<Duration>)> {
+        let effects = self.cri.effects().into_iter();
+        effects.map(|(_, seen)| (seen.kind, seen.timeout)).collect()
     }
 }

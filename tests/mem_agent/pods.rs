@@ -44,6 +44,11 @@ impl Node {
     /// A pod in the API and in the runtime, with its log directory and the directory that a kubelet keeps for it.
     pub fn pod(&self, name: &str, containers: &Value, build: impl FnOnce(PodBuilder<'_>)) {
         self.object(pod(name, containers));
+        self.left_over(name, build);
+    }
+
+    /// A pod that only the runtime and the disk know.
+    pub fn left_over(&self, name: &str, build: impl FnOnce(PodBuilder<'_>)) {
         self.cri.change(|world| build(world.pod("default", name, &uid(name))));
         fs::create_dir_all(self.pod_dir(name).join("etc-hosts")).unwrap();
         fs::create_dir_all(self.path("logs").join(format!("default_{name}_{}/main", uid(name)))).unwrap();

@@ -4,8 +4,9 @@ use testbed::scripted_cri::{ExecSync, Kind, RemoveContainer, RemovePodSandbox, S
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    log::Log,
     node::{Node, secs, until},
-    pods::{exec, hooked, plain, uid},
+    pods::{exec, hooked, plain, pod, uid},
 };
 
 fn all_but_hooks_may_come(node: &Node) {
@@ -56,6 +57,38 @@ async fn after_a_reboot_of_the_machine_the_grace_period_is_over() {
     node.boot_id = "boot-2".to_owned();
     node.start().await;
     node.calls(2, |_| true).await;
+    all_but_hooks_may_come(&node);
+    node.nothing_left("web").await;
+    node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_after_a_reboot_gets_no_more_than_the_grace_since_the_boot_however_often_the_agent_starts() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ignores_term());
+    });
+    node.start().await;
+    node.cri.in_order([
+        expect(ExecSync::of("main")).hang(),
+        // By then somebody has started another container, which has run no hook.
+        expect(ExecSync::of("main").timeout_within(secs(79)..=secs(80))).hang(),
+        expect(ExecSync::of("main").timeout_within(secs(69)..=secs(70))).hang(),
+        expect(StopContainer::of("main").timeout(secs(2))),
+    ]);
+    node.delete("web", Some(100)).await;
+    node.calls(1, |_| true).await;
+    sleep(secs(30)).await;
+    node.crash().await;
+    node.boot_id = "boot-2".to_owned();
+    node.booted(secs(20));
+    node.start().await;
+    node.calls(2, |_| true).await;
+    sleep(secs(10)).await;
+    node.crash().await;
+    node.start().await;
+    node.calls(3, |_| true).await;
+    node.calls(4, |_| true).await;
     all_but_hooks_may_come(&node);
     node.nothing_left("web").await;
     node.cri.finished().await;
@@ -172,4 +205,26 @@ async fn a_stop_leaves_a_pod_that_takes_too_long_to_the_next_start() {
     assert_eq!(node.journal().await, [uid("web")]);
     node.start().await;
     node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_pod_that_ended_before_a_restart_and_is_kept_no_news_is_made() {
+    let log = Log::new();
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    let mut over = pod("web", &plain());
+    over["status"]["phase"] = "Succeeded".into();
+    node.object(over);
+    node.cri.allow_everything();
+    node.start().await;
+    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    assert_eq!(log.lines("Teardown begins").len(), 1);
+    node.crash().await;
+    node.start().await;
+    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    assert_eq!(log.lines("Teardown goes on after a restart"), Vec::<String>::new());
+    // What comes to it then is told.
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert_eq!(log.lines("Teardown is finished").len(), 1);
 }

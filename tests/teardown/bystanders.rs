@@ -31,6 +31,8 @@ pub async fn a_pod_of_another_node_is_left_alone(scene: &mut Scene) -> Result<()
 }
 
 pub async fn a_mirror_pod_is_left_alone(scene: &mut Scene) -> Result<()> {
+    // While the API server knows none of the node's pods, no orphan is taken down anyway.
+    let other = scene.run(simple("other", 10, POLITE)).await?;
     let mut pod = simple("static", 10, POLITE);
     pod["spec"]["nodeName"] = scene.stage.node.as_str().into();
     pod["metadata"]["annotations"] = json!({
@@ -47,10 +49,20 @@ pub async fn a_mirror_pod_is_left_alone(scene: &mut Scene) -> Result<()> {
     // Its object goes, and comes again; the pod behind it is not asked.
     scene.delete(&pod, Some(0)).await?;
     scene.gone(&pod).await?;
-    scene.fence().await?;
+    // Once a look at the runtime has found that the API server knows it no more.
+    let stranger = format!("{}/static", scene.namespace);
+    loop {
+        let strangers = scene.status().await?["watch"]["strangers"].to_string();
+        if strangers.contains(&stranger) {
+            break;
+        }
+        // The limit of every claim ends this.
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
     let alive = scene.stage.starter.exec(&pod, "main", &["true"]).await;
     alive.context("a static pod has to run on")?;
-    scene.stage.starter.clear_away(&pod).await
+    scene.stage.starter.clear_away(&pod).await?;
+    scene.take_down(&other).await.map(drop)
 }
 
 /// Somebody has declared it dead: nothing of it runs on, but its containers and logs stay to be looked at.

@@ -7,12 +7,14 @@ pub mod pods;
 mod runner;
 mod scene;
 
+mod breaks;
 mod bystanders;
 mod crashes;
 mod ends;
 mod holds;
 mod hooks;
 mod objects;
+mod requests;
 mod volumes;
 
 use anyhow::Result;
@@ -70,6 +72,19 @@ cases! {
         a_dry_run_says_what_it_would_do_and_does_nothing,
         a_second_agent_ends_and_names_the_first,
     ],
+    breaks, Own: [
+        a_sandbox_whose_network_plugins_are_gone_is_tried_until_they_are_back,
+        a_sandbox_whose_network_configuration_is_gone_is_tried_until_it_is_back,
+        a_container_whose_shim_is_killed_while_it_is_stopped_leaves_nothing,
+        a_container_whose_shim_was_killed_before_its_end_leaves_nothing,
+    ],
+    requests, Own: [
+        a_pod_that_only_the_runtime_knows_is_taken_down,
+    ],
+    requests, Shared: [
+        a_pod_that_is_killed_ends_with_its_hook_and_keeps_its_object,
+        an_evicted_pod_has_failed_though_its_container_ends_well,
+    ],
     hooks, Shared: [
         a_hook_that_overruns_is_cut_at_the_deadline,
         a_command_runs_before_the_signal,
@@ -84,6 +99,7 @@ cases! {
         containers_stop_side_by_side,
         sidecars_are_stopped_last_and_in_reverse,
         a_polite_pod_ends_well,
+        a_container_gets_the_stop_signal_of_its_image,
         a_deletion_without_grace_leaves_nothing,
         twenty_pods_end_at_once,
     ],

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use testbed::cgroups;
+use testbed::{cgroups, containerd::USR1_IMAGE};
 use tokio::time::Instant;
 
 use super::{
@@ -21,6 +21,19 @@ pub async fn a_polite_pod_ends_well(scene: &mut Scene) -> Result<()> {
     ensure!(told.exit("main")? == (0, "Completed"), "{}", told.last());
     ensure!(told.phase() == "Succeeded", "{}", told.last());
     scene.event(&pod, "Killing").await.map(drop)
+}
+
+pub async fn a_container_gets_the_stop_signal_of_its_image(scene: &mut Scene) -> Result<()> {
+    let mut usr1 = simple(
+        "usr1",
+        30,
+        "trap 'echo usr1 >> /out/log; exit 0' USR1; trap 'echo term >> /out/log' TERM",
+    );
+    usr1["spec"]["containers"][0]["image"] = USR1_IMAGE.into();
+    let pod = scene.run(usr1).await?;
+    scene.take_down(&pod).await?;
+    ensure!(scene.said("usr1") == ["usr1"], "{:?}", scene.said("usr1"));
+    Ok(())
 }
 
 pub async fn one_that_ignores_its_signal_is_killed_when_its_grace_is_over(scene: &mut Scene) -> Result<()> {

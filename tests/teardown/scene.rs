@@ -223,6 +223,16 @@ impl Scene {
         Ok(())
     }
 
+    /// A pod as the command line names it.
+    pub fn name(&self, pod: &str) -> String {
+        format!("{}/{pod}", self.namespace)
+    }
+
+    /// What the agent's command line says.
+    pub async fn ask(&self, arguments: &[&str]) -> Result<String> {
+        self.agent.as_ref().context("no agent runs")?.ask(arguments).await
+    }
+
     /// Starts the agent, and returns once it watches.
     pub async fn start_agent(&mut self) -> Result<()> {
         self.agent = Some(Arc::new(agent_on(&self.stage).await?));

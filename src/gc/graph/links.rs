@@ -3,37 +3,12 @@
 
 use std::{collections::HashMap, ops::Range};
 
-use super::{Coordinates, SpaceId, State, uids::Uids};
+use super::{
+    Coordinates, State,
+    node::{Node, NodeId},
+    uids::Uids,
+};
 use crate::gc::{kinds::KindId, uid::Uid};
-
-/// A node's place. It may be given to another one when the node is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(u32);
-
-/// What stands at its coordinates, or is said to.
-#[derive(Debug)]
-pub struct Node {
-    /// UID.
-    pub uid: Uid,
-    /// Version as last observed; 0 if it is not known.
-    pub version: u64,
-    /// Name.
-    pub name: Box<str>,
-    /// Namespace.
-    pub namespace: SpaceId,
-    /// Kind.
-    pub kind: KindId,
-    /// What is known of it.
-    pub state: State,
-    /// How many references name it.
-    pub dependents: u32,
-    /// How many of these block its foreground deletion.
-    pub blocking: u32,
-    /// First of a chain.
-    owners: u32,
-    /// Anyone of a ring.
-    ring: u32,
-}
 
 /// A reference from a dependent to an owner.
 #[derive(Debug)]
@@ -390,18 +365,5 @@ impl Places {
             self.table.insert(link.node, at);
         }
         self.table.get(&node).copied()
-    }
-}
-
-// === impl Node ===
-
-impl Node {
-    /// Where it stands.
-    pub fn coordinates(&self) -> Coordinates<'_> {
-        Coordinates {
-            kind: self.kind,
-            namespace: self.namespace,
-            name: &self.name,
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, hash::BuildHasher as _};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::{Coordinates, links::Node};
+use super::{Coordinates, node::Node};
 use crate::gc::uid::Uid;
 
 /// Places of nodes in their slab.

@@ -1,9 +1,6 @@
 //! What may be begun, in a lane for each kind: one whose requests take long or are refused holds up no other.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
+use std::collections::{HashMap, VecDeque};
 
 use tokio::time::Instant;
 
@@ -11,8 +8,6 @@ use crate::gc::{graph::Hint, kinds::KindId};
 
 /// So many refusals of a lane without an answer of another kind in between are not those of single objects.
 const IN_A_ROW: u32 = 3;
-/// Whatever the server asks for, a lane is tried again after so long.
-const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Questions and writes of a kind: a webhook that refuses the ones does not refuse the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -117,7 +112,7 @@ impl Lanes {
     }
 
     /// It has come to its end; `refused` if the server has too much to do with these, and until when.
-    pub fn ended(&mut self, lane: Lane, refused: Option<Instant>, now: Instant) {
+    pub fn ended(&mut self, lane: Lane, refused: Option<Instant>) {
         let Some(line) = self.lines.get_mut(&lane) else {
             return;
         };
@@ -125,7 +120,6 @@ impl Lanes {
         if let Some(until) = refused {
             line.refused += 1;
             if line.refused >= IN_A_ROW {
-                let until = until.min(now + LONGEST);
                 line.rests = Some(line.rests.map_or(until, |rests| rests.max(until)));
             }
         } else {
@@ -156,6 +150,8 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::gc::graph::{Graph, Observed};
 
@@ -196,7 +192,7 @@ mod tests {
         }
         assert_eq!(lanes.pop_front(now, 2), Some(hints[5]));
         assert_eq!(lanes.pop_front(now, 2), Some(hints[6]));
-        lanes.ended(slow, None, now);
+        lanes.ended(slow, None);
         assert_eq!(lanes.pop_front(now, 2), Some(hints[1]));
         assert_eq!(lanes.pop_front(now, 2), Some(hints[7]));
         lanes.began(slow);
@@ -213,16 +209,16 @@ mod tests {
         lanes.push_back(slow, hints[0]);
         for refused in [Some(until), Some(until), None, Some(until), Some(until)] {
             lanes.began(slow);
-            lanes.ended(slow, refused, now);
+            lanes.ended(slow, refused);
         }
         assert!(!lanes.rests(slow, now));
         lanes.began(slow);
-        lanes.ended(slow, Some(until), now);
+        lanes.ended(slow, Some(until));
         assert!(lanes.rests(slow, now));
         assert_eq!((lanes.pop_front(now, 2), lanes.next_due()), (None, Some(until)));
         assert_eq!(lanes.pop_front(until, 2), Some(hints[0]));
         lanes.began(slow);
-        lanes.ended(slow, None, until);
+        lanes.ended(slow, None);
         assert!(lanes.lines.is_empty());
     }
 }

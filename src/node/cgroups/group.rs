@@ -15,6 +15,7 @@ use rustix::{
 
 use super::HierarchyKind;
 use crate::node::{
+    checkpoint,
     effects::{Effect, Effects, Outcome},
     fault::{Cause, Fault, Pids},
     mounts::errno,
@@ -97,20 +98,23 @@ impl Group {
         {
             return Ok(Outcome::Withheld);
         }
+        let killed = self.kill_all();
+        checkpoint::after(VERB, &self.path);
+        killed.map(|()| Outcome::Done)
+    }
+
+    fn kill_all(&self) -> Result<(), Fault> {
         match self.kind {
             HierarchyKind::V2 => match write_existing(&self.path.join(KILL), "1") {
-                Ok(()) => return Ok(Outcome::Done),
+                Ok(()) => return Ok(()),
                 // A kernel before 5.14 lacks the file.
                 Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(fault(errno(&error).into())),
+                Err(error) => return Err(Fault::new("kill the processes of", &self.path, errno(&error))),
             },
             HierarchyKind::V1 | HierarchyKind::Freezer => {}
         }
         self.kill_one_by_one()?;
-        for file in self.frozen()? {
-            thaw(&file)?;
-        }
-        Ok(Outcome::Done)
+        self.frozen()?.iter().try_for_each(|file| thaw(file))
     }
 
     /// A process id may be given to a stranger between the listing and the signal. So each is first held by a
@@ -150,7 +154,9 @@ impl Group {
         {
             return Ok(Outcome::Withheld);
         }
-        frozen.iter().try_for_each(|file| thaw(file))?;
+        let thawed = frozen.iter().try_for_each(|file| thaw(file));
+        checkpoint::after(VERB, &self.path);
+        thawed?;
         Ok(Outcome::Done)
     }
 
@@ -235,7 +241,9 @@ fn remove(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     {
         return Ok(Outcome::Withheld);
     }
-    match rustix::fs::rmdir(path) {
+    let removed = rustix::fs::rmdir(path);
+    checkpoint::after(VERB, &path);
+    match removed {
         Ok(()) => Ok(Outcome::Done),
         Err(Errno::NOENT) => Ok(Outcome::Nothing),
         Err(errno) => Err(Fault::new(VERB, path, errno)),

@@ -1,14 +1,17 @@
 //! The CRI client: one connection that heals itself, and the calls that only look.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::future::Future;
 use std::time::Duration;
 
 use futures::future::{try_join, try_join_all};
+use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use k8s_cri::v1;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Response, Status};
+use tonic::transport::Endpoint;
+use tonic::{Response, Status};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceExt as _};
 
 use super::convert;
 use super::endpoint::CriEndpoint;
@@ -25,10 +28,22 @@ pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 /// Largest answer taken in, the kubelet's limit: lists of a full node with long annotations pass tonic's own 4 MiB.
 const LARGEST_MESSAGE: usize = 16 * 1024 * 1024;
 
+/// What the runtime tells of its containers, without saying what.
+pub type ContainerEvents = BoxStream<'static, Result<(), CriError>>;
+
+/// What takes calls to a container runtime.
+pub type CriService =
+    BoxCloneSyncService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, OutOfReach>;
+
+/// A call did not come to the runtime, or its answer not back.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct OutOfReach(#[from] BoxError);
+
 /// Client of one container runtime; clones share the connection.
 #[derive(Debug, Clone)]
 pub struct Cri {
-    client: RuntimeServiceClient<Channel>,
+    client: RuntimeServiceClient<CriService>,
     pub(super) effects: Effects,
 }
 
@@ -49,7 +64,15 @@ impl Cri {
         });
         // The authority is sent and means nothing; a path in its place would be refused by runtimes written in Go.
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
-        let client = RuntimeServiceClient::new(channel).max_decoding_message_size(LARGEST_MESSAGE);
+        Self::of(
+            BoxCloneSyncService::new(channel.map_err(|error| OutOfReach(error.into()))),
+            effects,
+        )
+    }
+
+    /// A client of whatever takes its calls.
+    pub fn of(service: CriService, effects: Effects) -> Self {
+        let client = RuntimeServiceClient::new(service).max_decoding_message_size(LARGEST_MESSAGE);
         Self { client, effects }
     }
 
@@ -96,10 +119,7 @@ impl Cri {
         .await
         {
             Ok(answer) => Ok(convert::cgroup_driver(&answer)),
-            Err(CriError::Failed {
-                code: Code::Unimplemented,
-                ..
-            }) => Ok(None),
+            Err(error) if error.is_unknown_call() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -154,13 +174,19 @@ impl Cri {
         Ok(convert::node_sandboxes(self.sandboxes("").await?))
     }
 
-    /// UIDs of all pods of which the runtime holds a sandbox or a container.
-    ///
-    /// # Errors
-    /// When either list fails.
-    pub async fn all_pod_uids(&self) -> Result<BTreeSet<String>, CriError> {
-        let (sandboxes, containers) = try_join(self.sandboxes(""), self.containers("")).await?;
-        Ok(convert::pod_uids(sandboxes, containers))
+    /// Whatever happens to containers, each time without saying what: for those who then look themselves. A runtime that
+    /// tells nothing says so by its first answer.
+    pub fn container_events(&self) -> ContainerEvents {
+        let mut client = self.client();
+        // A runtime may answer only once it has something to tell, so that the answer is part of the stream.
+        let opened = async move { client.get_container_events(v1::GetEventsRequest {}).await };
+        let events = stream::once(opened).map_ok(Response::into_inner).try_flatten();
+        events
+            .map(|event| {
+                let failed = |status| CriError::from_status(Call::new("GetContainerEvents", ""), &status);
+                event.map(drop).map_err(failed)
+            })
+            .boxed()
     }
 
     async fn lists_of(&self, uid: &str) -> Result<(Vec<v1::PodSandbox>, Vec<v1::Container>), CriError> {
@@ -241,7 +267,7 @@ impl Cri {
     }
 
     /// tonic wants a client of its own for each call in flight; cloning one is a handful of reference counts.
-    pub(super) fn client(&self) -> RuntimeServiceClient<Channel> {
+    pub(super) fn client(&self) -> RuntimeServiceClient<CriService> {
         self.client.clone()
     }
 }

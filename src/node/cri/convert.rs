@@ -1,7 +1,7 @@
 //! CRI protobuf into the agent's own types. Whatever a runtime sends has a meaning here; nothing fails.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use k8s_cri::v1;
@@ -64,17 +64,6 @@ pub(super) fn node_sandboxes(listed: Vec<v1::PodSandbox>) -> Vec<PodSandbox> {
             .then_with(|| newer(&a.sandbox).cmp(&newer(&b.sandbox)))
     });
     sandboxes
-}
-
-pub(super) fn pod_uids(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> BTreeSet<String> {
-    let of_sandboxes = sandboxes.into_iter().map(|listed| pod_sandbox(listed).pod_uid);
-    let of_containers = containers
-        .into_iter()
-        .filter_map(|mut listed| listed.labels.remove(keys::POD_UID));
-    of_sandboxes
-        .chain(of_containers)
-        .filter(|uid| !uid.is_empty())
-        .collect()
 }
 
 fn newer(sandbox: &Sandbox) -> (Reverse<u32>, Reverse<Timestamp>, &str) {

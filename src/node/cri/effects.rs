@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use k8s_cri::v1;
-use tonic::Code;
+use tonic::{Code, Response, Status};
 
 use super::client::{Cri, REQUEST_DEADLINE, within};
 use super::convert;
 use super::error::{Call, CriError};
 use super::types::ExecOutcome;
-use crate::node::effects::Effect;
+use crate::node::{checkpoint, effects::Effect};
 
 /// What a stop or a command may take beyond its own time before the runtime counts as not answering: at the end of that
 /// time it still has to kill, reap and unmount, which is as much work as any other call.
@@ -41,7 +41,7 @@ impl Cri {
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
         let deadline = Duration::from_secs(seconds).saturating_add(MARGIN);
-        match within(NAME, container_id, deadline, self.client().exec_sync(request)).await {
+        match change(NAME, container_id, deadline, self.client().exec_sync(request)).await {
             Ok(answer) => Ok(convert::exec_outcome(&answer)),
             // The runtime's own word for "the command did not end in time".
             Err(CriError::Failed {
@@ -73,7 +73,7 @@ impl Cri {
             timeout,
         };
         let deadline = Duration::from_secs(seconds).saturating_add(MARGIN);
-        gone_is_done(within(NAME, id, deadline, self.client().stop_container(request)).await)
+        gone_is_done(change(NAME, id, deadline, self.client().stop_container(request)).await)
     }
 
     /// Kills what is left in a sandbox and takes down its network. One that is not there has been stopped.
@@ -88,7 +88,7 @@ impl Cri {
         let request = v1::StopPodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
         };
-        gone_is_done(within(NAME, id, REQUEST_DEADLINE, self.client().stop_pod_sandbox(request)).await)
+        gone_is_done(change(NAME, id, REQUEST_DEADLINE, self.client().stop_pod_sandbox(request)).await)
     }
 
     /// Removes a container from the runtime. One that is not there has been removed.
@@ -103,7 +103,7 @@ impl Cri {
         let request = v1::RemoveContainerRequest {
             container_id: id.to_owned(),
         };
-        gone_is_done(within(NAME, id, REQUEST_DEADLINE, self.client().remove_container(request)).await)
+        gone_is_done(change(NAME, id, REQUEST_DEADLINE, self.client().remove_container(request)).await)
     }
 
     /// Removes a sandbox from the runtime, with the containers that it still has. One that is not there has been
@@ -119,7 +119,7 @@ impl Cri {
         let request = v1::RemovePodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
         };
-        gone_is_done(within(NAME, id, REQUEST_DEADLINE, self.client().remove_pod_sandbox(request)).await)
+        gone_is_done(change(NAME, id, REQUEST_DEADLINE, self.client().remove_pod_sandbox(request)).await)
     }
 
     /// The one way to an effect.
@@ -131,6 +131,18 @@ impl Cri {
                 held,
             })
     }
+}
+
+/// A call that was admitted.
+async fn change<T>(
+    name: &'static str,
+    id: &str,
+    deadline: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, CriError> {
+    let answer = within(name, id, deadline, call).await;
+    checkpoint::after(name, &id);
+    answer
 }
 
 fn gone_is_done<T>(result: Result<T, CriError>) -> Result<(), CriError> {

@@ -132,11 +132,18 @@ impl CriError {
 
     /// Whether whatever listens there is no CRI v1 runtime: another protocol, or gRPC without the service.
     pub fn is_not_a_runtime(&self) -> bool {
-        match self {
-            Self::Foreign { .. } => true,
-            Self::Failed { code, .. } => *code == Code::Unimplemented,
-            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Incomplete { .. } | Self::Held { .. } => false,
-        }
+        matches!(self, Self::Foreign { .. }) || self.is_unknown_call()
+    }
+
+    /// Whether the runtime is too old to know this call.
+    pub fn is_unknown_call(&self) -> bool {
+        matches!(
+            self,
+            Self::Failed {
+                code: Code::Unimplemented,
+                ..
+            }
+        )
     }
 
     pub(super) fn is_not_found(&self) -> bool {

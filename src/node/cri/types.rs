@@ -136,6 +136,11 @@ impl RuntimePod {
         self.containers.iter().filter(|container| container.state.may_run())
     }
 
+    /// A process of the pod may be there, or a network and a cgroup for it.
+    pub fn lives(&self) -> bool {
+        self.running().next().is_some() || self.sandboxes.iter().any(Sandbox::is_ready)
+    }
+
     /// Nothing of the pod is left in the runtime.
     pub fn is_gone(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()

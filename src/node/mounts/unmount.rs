@@ -13,8 +13,10 @@ use rustix::{
 };
 
 use crate::node::{
+    checkpoint,
     effects::{Effect, Effects, Outcome},
     fault::{Cause, Fault},
+    unmounts::Unmounts,
 };
 
 const VERB: &str = "unmount";
@@ -31,7 +33,7 @@ pub fn unmount(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Outcome::Nothing),
         Err(errno) => return Err(fault(errno.into())),
     };
-    if !may_be_mount(&parent, name) {
+    if matches!(effects.unmounts(), Unmounts::Kernel) && !may_be_mount(&parent, name) {
         return Ok(Outcome::Nothing);
     }
     if !effects
@@ -40,8 +42,15 @@ pub fn unmount(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     {
         return Ok(Outcome::Withheld);
     }
-    let target = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
-    match rustix::mount::unmount(&target, UnmountFlags::NOFOLLOW) {
+    let done = match effects.unmounts() {
+        Unmounts::Kernel => {
+            let target = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
+            rustix::mount::unmount(&target, UnmountFlags::NOFOLLOW)
+        }
+        Unmounts::By(unmount) => unmount(path),
+    };
+    checkpoint::after(VERB, &path);
+    match done {
         Ok(()) => Ok(Outcome::Done),
         // Gone meanwhile, or no mount (any more).
         Err(Errno::NOENT | Errno::NOTDIR | Errno::INVAL) => Ok(Outcome::Nothing),

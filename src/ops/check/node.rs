@@ -1,6 +1,6 @@
 //! Whether this node has what the agent needs, and who else is at work on it.
 
-use std::{os::unix::fs::FileTypeExt as _, path::Path};
+use std::{iter, os::unix::fs::FileTypeExt as _, path::Path};
 
 use tokio::{net::UnixStream, time::timeout};
 
@@ -13,47 +13,77 @@ use crate::{
     host::{self, PROC},
     journal::{
         self,
-        peek::{Peek, peek},
+        peek::{Peek, asides, peek},
     },
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint},
+        identity::Identity,
         kubelet_process::{self, Ours},
         lock::LockError,
     },
+    words::some_of,
 };
 
 /// What a unix socket's address holds, without the NUL at its end.
 const LONGEST_SOCKET: usize = 107;
 
 /// Also the UID of the Node that it was made for.
-pub(super) fn journal(state_dir: &Path, agent_runs: bool) -> (Row, Option<String>) {
+pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) -> (Vec<Row>, Option<String>) {
     const WHAT: &str = "journal";
+    const LOST: &str = "the agent keeps it aside when it starts and makes another; what is lost by it: grace that was used, \
+                        hooks that have ended";
     let file = state_dir.join(journal::FILE);
     let file = file.display();
-    let row = match peek(state_dir) {
-        Ok(Peek::Node(Some(uid))) => return (Row::ok(WHAT, format!("made for the Node with UID {uid}")), Some(uid)),
-        Ok(Peek::Node(None)) => Row::ok(WHAT, "new"),
-        Ok(Peek::InUse) if agent_runs => Row::new(
-            WHAT,
-            Verdict::Warning,
-            format!("{file} is open, so the Node's UID is not compared with what it says"),
-            "this is fine if it is the service",
-        ),
-        Ok(Peek::InUse) => Row::new(
-            WHAT,
-            Verdict::Configuration,
-            format!("{file} is open in an agent that works for another --kubelet-root"),
-            "give each agent a --state-dir of its own",
-        ),
-        Err(error) => Row::new(
-            WHAT,
-            Verdict::Configuration,
-            format!("{file}: {error}"),
-            "move it away; what is lost by it: grace that was used, hooks that have ended, which Node this was",
-        ),
+    let (row, uid) = match peek(state_dir, machine) {
+        Ok(Peek::Good { node_uid, unreadable }) if !unreadable.is_empty() => {
+            let seen = format!("{file}: entries of these pods cannot be read: {}", some_of(unreadable));
+            let remedy = "the agent keeps them aside when it starts; what is lost by it: grace that these pods used, hooks \
+                          of theirs that have ended";
+            (Row::new(WHAT, Verdict::Warning, seen, remedy), node_uid)
+        }
+        Ok(Peek::Good {
+            node_uid: Some(uid), ..
+        }) => (Row::ok(WHAT, format!("made for the Node with UID {uid}")), Some(uid)),
+        Ok(Peek::Good { node_uid: None, .. }) => (Row::ok(WHAT, "new"), None),
+        Ok(Peek::Useless { reason, node_uid }) => {
+            let remedy = match node_uid {
+                Some(_) => LOST.to_owned(),
+                None => format!("{LOST}, which Node this was"),
+            };
+            let seen = format!("{file}: {}", reason.told());
+            (Row::new(WHAT, Verdict::Warning, seen, &remedy), node_uid)
+        }
+        Ok(Peek::InUse) if agent_runs => {
+            let seen = format!("{file} is open, so the Node's UID is not compared with what it says");
+            (
+                Row::new(WHAT, Verdict::Warning, seen, "this is fine if it is the service"),
+                None,
+            )
+        }
+        Ok(Peek::InUse) => {
+            let seen = format!("{file} is open in an agent that works for another --kubelet-root");
+            let remedy = "give each agent a --state-dir of its own";
+            (Row::new(WHAT, Verdict::Configuration, seen, remedy), None)
+        }
+        Err(error) if error.forbids_the_start() => {
+            let seen = format!("{file}: {error}");
+            let remedy =
+                "run the check as root; if that does not help, let --state-dir name a directory of the agent's own";
+            (Row::new(WHAT, Verdict::Configuration, seen, remedy), None)
+        }
+        Err(error) => {
+            let seen = format!("{file}: {error}");
+            let remedy = "look after the disk: the agent goes on without a journal until it can be used, and a restart would \
+                          not know what was begun";
+            (Row::new(WHAT, Verdict::Failed, seen, remedy), None)
+        }
     };
-    (row, None)
+    let asides = asides(state_dir).into_iter().map(|aside| {
+        let remedy = "look whether anything in it still matters, and take it away";
+        Row::new("kept aside", Verdict::Warning, aside.told(), remedy)
+    });
+    (iter::once(row).chain(asides).collect(), uid)
 }
 
 /// Whether the admin socket can be made.

@@ -80,6 +80,7 @@ impl Server<'_> {
             ),
             ("delete pods", json!({ "verb": "delete", "resource": "pods" })),
             ("create events", json!({ "verb": "create", "resource": "events" })),
+            ("patch events", json!({ "verb": "patch", "resource": "events" })),
         ];
         for (what, attributes) in rights {
             let what = format!("right to {what}");

@@ -69,6 +69,14 @@ impl Page<'_> {
         encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
+    /// Time that only grows.
+    pub fn seconds_counter(&mut self, name: &str, help: &str, value: Duration) -> fmt::Result {
+        let mut encoder = self
+            .0
+            .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
+        encoder.encode_counter::<NoLabelSet, _, u64>(&value.as_secs_f64(), None)
+    }
+
     /// The same for each set of labels.
     pub fn counters<L: EncodeLabelSet>(
         &mut self,

@@ -49,6 +49,11 @@ fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         "journal_up",
         "1 while the journal can be written.",
         status.journal.is_none(),
+    )?;
+    page.gauge(
+        "journal_asides",
+        "Files that are kept beside the journal because they are no use as one, until somebody takes them away.",
+        status.journal_asides.len() as u64,
     )
 }
 
@@ -105,6 +110,8 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         pods_unreadable,
         workers_panicked,
         journal_writes_failed,
+        journal_commits,
+        journal_commits_us,
     } = *counts;
     for (name, help, value) in [
         ("teardowns_begun", "Teardowns that were begun.", begun),
@@ -144,8 +151,17 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
             "Writes of the journal that failed.",
             journal_writes_failed,
         ),
+        (
+            "journal_commits",
+            "Durable writes of the journal, each for all pods that had something to write.",
+            journal_commits,
+        ),
     ] {
         page.counter(name, help, value)?;
     }
-    Ok(())
+    page.seconds_counter(
+        "journal_commits",
+        "Time that durable writes of the journal took.",
+        Duration::from_micros(journal_commits_us),
+    )
 }

@@ -50,7 +50,12 @@ pub(super) fn build(facts: &Facts<'_>, api: &PodStatus, lists: &Lists, verdict: 
         }
     }
 
-    let containers_ready = containers_ready(spec, lists, phase);
+    let wanting = containers_ready(spec, lists, None);
+    let containers_ready = if stays(api, CONTAINERS_READY, &wanting) {
+        wanting
+    } else {
+        containers_ready(spec, lists, phase)
+    };
     let ready = if containers_ready.holds {
         gates_ready(spec, of_api)
     } else {
@@ -65,16 +70,29 @@ pub(super) fn build(facts: &Facts<'_>, api: &PodStatus, lists: &Lists, verdict: 
     ];
     if all_could_restart(spec) {
         // Nothing restarts during a teardown.
-        ours.push((
-            ALL_RESTARTING,
-            end_of(phase).map_or(Answer::bare(false), |reason| Answer::no(reason, None)),
-        ));
+        let none = Answer::bare(false);
+        let answer = match end_of(phase) {
+            Some(reason) if !stays(api, ALL_RESTARTING, &none) => Answer::no(reason, None),
+            Some(_) | None => none,
+        };
+        ours.push((ALL_RESTARTING, answer));
     }
     conditions.extend(
         ours.into_iter()
             .map(|(kind, answer)| condition(facts, api, kind, answer)),
     );
     conditions
+}
+
+/// What was said to be wanting of a pod that then failed for want of knowledge is not said in other words later.
+fn stays(api: &PodStatus, kind: &str, wanting: &Answer) -> bool {
+    let said = |old: &PodCondition| {
+        old.type_ == kind
+            && old.status == "False"
+            && old.reason.as_deref() == wanting.reason
+            && old.message == wanting.message
+    };
+    Phase::of(api).is_some_and(Phase::is_terminal) && !wanting.holds && api.conditions.iter().flatten().any(said)
 }
 
 /// `DisruptionTarget` goes out together with the terminal phase, once nothing can run any more (`mergePodStatus`).

@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::PodStatus;
 use super::Facts;
 use crate::node::cri::types::{Container, ContainerState};
 
-pub(super) const REASON: &str = "DeadlineExceeded";
+/// Reason of a pod that has outlived its active deadline.
+pub const REASON: &str = "DeadlineExceeded";
 pub(super) const MESSAGE: &str = "The pod was still active when its activeDeadlineSeconds were over";
 
 /// Whether the pod was alive past its deadline (the kubelet's `activeDeadlineHandler`).

@@ -20,6 +20,11 @@ impl Messages {
         }
     }
 
+    /// Remembers what others left behind, too.
+    pub fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
     /// What the container left behind.
     pub fn get(&self, container_id: &str) -> Option<&str> {
         self.0.get(container_id).map(String::as_str)

@@ -3,6 +3,7 @@
 #
 #   build.sh                          etcd and kube-apiserver
 #   build.sh kube-controller-manager  that one alone: few tests need it, and $KUBEBUILDER_ASSETS seldom has it
+#   build.sh kubelet                  that one alone, for the same reason
 #
 #   1. $KUBEBUILDER_ASSETS, if all are in it (whoever sets it answers for the version);
 #   2. PATH, if those of Kubernetes there are of the same minor release as the one pinned here;
@@ -52,14 +53,14 @@ case "$*" in
     what="etcd $etcd and kube-apiserver $kubernetes"
     takes="about 5 minutes on two idle cores, 10 on busy ones; Go's caches take some 3 GB"
     ;;
-kube-controller-manager)
+kube-controller-manager | kubelet)
     wanted=$1
     # A directory of its own: each appears at once and complete, whichever is built first.
-    versions=kube-controller-manager-$kubernetes
+    versions=$1-$kubernetes
     what="$1 $kubernetes"
     takes="about a minute after kube-apiserver, 5 without"
     ;;
-*) fail "usage: build.sh [kube-controller-manager]" ;;
+*) fail "usage: build.sh [kube-controller-manager | kubelet]" ;;
 esac
 
 if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then

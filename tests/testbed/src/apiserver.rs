@@ -45,6 +45,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
@@ -53,8 +55,10 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use self::error::ApiError;
 use self::faults::Faults;
+use self::handler::{Call, Reply};
 use self::identity::{ADMIN_TOKEN, COLLECTOR_TOKEN, User};
 use self::requests::Request;
+pub use self::requests::Witness;
 use self::shared::Shared;
 use self::store::Store;
 use self::writes::Writer;
@@ -89,6 +93,8 @@ pub struct Config {
     pub bookmark_every: Duration,
     /// The version before the first write: a watch from an earlier one is too old.
     pub first_version: u64,
+    /// The time of day when it starts.
+    pub began_at: Timestamp,
 }
 
 /// A running server; it stops when dropped.
@@ -116,6 +122,7 @@ impl Default for Config {
             history: 10_000,
             bookmark_every: Duration::from_secs(60),
             first_version: 200,
+            began_at: Timestamp::now(),
         }
     }
 }
@@ -134,8 +141,20 @@ impl MemApiServer {
         };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
+        Self::at(address, Some(listener), &config)
+    }
+
+    /// Starts a server that nobody reaches but by [`MemApiServer::connect`] and [`MemApiServer::ask`].
+    ///
+    /// # Errors
+    /// A node's name is no name.
+    pub fn unheard(config: &Config) -> Result<Self, Error> {
+        Self::at(config.listen, None, config)
+    }
+
+    fn at(address: SocketAddr, listener: Option<TcpListener>, config: &Config) -> Result<Self, Error> {
         let store = Store::new(config.first_version, config.history);
-        let shared = Arc::new(Shared::new(store, config.bookmark_every));
+        let shared = Arc::new(Shared::new(store, config.bookmark_every, config.began_at));
         for namespace in NAMESPACES {
             seed(
                 &shared,
@@ -207,6 +226,39 @@ impl MemApiServer {
         self.shared.requests.all()
     }
 
+    /// Tells `witness` of every request from now on.
+    pub fn tell(&self, witness: Witness) {
+        self.shared.requests.tell(witness);
+    }
+
+    /// What the administrator is answered: code and body, which is null where it is no JSON. A patch is a merge patch.
+    pub async fn ask(&self, method: ::http::Method, path: &str, body: &Value) -> (u16, Value) {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let content_type = match method {
+            ::http::Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let call = Call {
+            connection: 0,
+            method,
+            path: path.to_owned(),
+            query: query.to_owned(),
+            authorization: Some(format!("Bearer {ADMIN_TOKEN}")),
+            accept: String::new(),
+            content_type: content_type.to_owned(),
+            body: if body.is_null() {
+                Bytes::new()
+            } else {
+                body.to_string().into()
+            },
+        };
+        match handler::handle(&self.shared, call).await {
+            Reply::Done(answer) => (answer.code, serde_json::from_slice(&answer.body).unwrap_or_default()),
+            Reply::Refused(error) => (error.code, error.to_status()),
+            Reply::Watch(_) | Reply::Lost => (0, Value::Null),
+        }
+    }
+
     /// Forgets the requests so far.
     pub fn forget_requests(&self) {
         self.shared.requests.clear();
@@ -272,11 +324,18 @@ fn seed(shared: &Shared, path: &str, object: Value) -> Result<(), Error> {
 }
 
 /// Serves connections until it is aborted, which ends them all.
-async fn accept(shared: Arc<Shared>, listener: TcpListener, mut pipes: mpsc::UnboundedReceiver<DuplexStream>) {
+async fn accept(shared: Arc<Shared>, listener: Option<TcpListener>, mut pipes: mpsc::UnboundedReceiver<DuplexStream>) {
     let mut connections = JoinSet::new();
     loop {
+        let accepted = async {
+            match &listener {
+                Some(listener) => listener.accept().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            accepted = listener.accept() => match accepted {
+            biased;
+            accepted = accepted => match accepted {
                 Ok((stream, _)) => {
                     // Answers are small and each is awaited: waiting for a fuller packet only costs time.
                     if let Err(error) = stream.set_nodelay(true) {

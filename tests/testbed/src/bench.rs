@@ -18,12 +18,12 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tokio::time::Instant;
 
-use self::round::Size;
+use self::round::{Kind, Size};
 use self::table::Measured;
 use crate::apiserver::process::ApiServerProcess;
 use crate::stage::Stage;
 
-/// From this many pods on each has an emptyDir in memory: a full node.
+/// From this many pods on it is a full node: each has an emptyDir in memory, and once more a hook and a sidecar.
 const FULL_NODE: usize = 100;
 
 /// What is measured, and with what.
@@ -82,11 +82,13 @@ impl Plan {
     async fn all(&self, stage: &Stage) -> Result<Vec<Measured>> {
         let mut all = Vec::new();
         for &pods in &self.pods {
-            let size = Size {
-                pods,
-                memory_volumes: pods >= FULL_NODE,
-            };
-            all.push(self.size(stage, size).await?);
+            let full = pods >= FULL_NODE;
+            let kind = if full { Kind::Memory } else { Kind::Plain };
+            all.push(self.size(stage, Size { pods, kind }).await?);
+            if full {
+                let kind = Kind::Hooked;
+                all.push(self.size(stage, Size { pods, kind }).await?);
+            }
         }
         Ok(all)
     }
@@ -126,7 +128,7 @@ impl Plan {
 }
 
 const METHOD: &str = "\
-Straight calls: StopContainer and StopPodSandbox, all pods in parallel, from the first call to the last answer.
+Straight calls: ExecSync for hooks, StopContainer and StopPodSandbox, all pods in parallel, from the first call to the last answer.
 Agent: from the first DELETE sent to the last DELETED event of a watch; API server in memory, a process of its own.
 Both in every round, the other one first each time. CPU: user and system time of the agent's process. Resident: VmRSS
 with the pods running and at the peak of a round; one agent process per size, through all rounds.";

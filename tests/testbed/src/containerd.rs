@@ -24,7 +24,7 @@ use binary::Binary;
 use daemon::Daemon;
 use network::Network;
 
-pub use images::{PAUSE_IMAGE, POLITE, TOOL_IMAGE};
+pub use images::{PAUSE_IMAGE, POLITE, TOOL_IMAGE, USR1_IMAGE};
 
 /// As the kubelet: a list of all containers of a full node is larger than the usual 4 MiB.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -58,6 +58,8 @@ pub struct Paths {
     pub config: PathBuf,
     /// CNI configuration directory.
     pub cni: PathBuf,
+    /// Links to the CNI plugins of the machine.
+    pub plugins: PathBuf,
     /// Addresses given out by host-local.
     pub ipam: PathBuf,
     /// What the daemon says.
@@ -74,12 +76,10 @@ impl Containerd {
         let paths = Paths::below(&ground.dir().join("containerd"));
         fs::create_dir_all(&paths.cni).with_context(|| format!("create {}", paths.cni.display()))?;
         let network = Network::create(ground.id()).await?;
-        let plugins = binary::cni_plugins()?;
-        write(&paths.config, &config::daemon(&paths, &binary, &plugins))?;
-        write(
-            &paths.cni.join("10-bridge.conflist"),
-            &config::network(&network, &paths).to_string(),
-        )?;
+        fs::create_dir_all(&paths.plugins).with_context(|| format!("create {}", paths.plugins.display()))?;
+        binary::link_cni_plugins(&paths.plugins)?;
+        write(&paths.config, &config::daemon(&paths, &binary))?;
+        write(&paths.network(), &config::network(&network, &paths).to_string())?;
         let daemon = Daemon::spawn(&binary, &paths)?;
         let mut containerd = Self {
             daemon: Some(daemon),
@@ -138,6 +138,32 @@ impl Containerd {
         &self.paths
     }
 
+    /// Takes the network's plugins away, as an upgrade that went wrong would, or puts them back.
+    pub fn set_plugins_away(&self, away: bool) -> Result<()> {
+        move_away(&self.paths.plugins, away)
+    }
+
+    /// Takes the network's configuration away, or puts it back.
+    pub fn set_network_away(&self, away: bool) -> Result<()> {
+        move_away(&self.paths.network(), away)
+    }
+
+    /// Pid of the shim of a sandbox.
+    pub fn shim(&self, sandbox_id: &str) -> Result<u32> {
+        let is_shim = |pid: &u32| {
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words: Vec<_> = command.split(|byte| *byte == 0).collect();
+            words
+                .first()
+                .is_some_and(|name| name.ends_with(b"containerd-shim-runc-v2"))
+                && words.contains(&sandbox_id.as_bytes())
+        };
+        let processes = fs::read_dir("/proc").context("list /proc")?;
+        let mut pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        pids.find(is_shim)
+            .with_context(|| format!("sandbox {sandbox_id} has no shim"))
+    }
+
     /// Kills the daemon with SIGKILL. Its shims and pods stay.
     pub fn kill(&mut self) {
         self.daemon = None;
@@ -176,10 +202,22 @@ impl Paths {
             socket: dir.join("containerd.sock"),
             config: dir.join("config.toml"),
             cni: dir.join("cni"),
+            plugins: dir.join("cni-bin"),
             ipam: dir.join("ipam"),
             log: dir.join("log"),
         }
     }
+
+    /// The network's configuration.
+    fn network(&self) -> PathBuf {
+        self.cni.join("10-bridge.conflist")
+    }
+}
+
+fn move_away(path: &Path, away: bool) -> Result<()> {
+    let elsewhere = path.with_extension("away");
+    let (from, to) = if away { (path, &*elsewhere) } else { (&*elsewhere, path) };
+    fs::rename(from, to).with_context(|| format!("rename {} to {}", from.display(), to.display()))
 }
 
 /// A channel to a unix socket that connects when it is first used.

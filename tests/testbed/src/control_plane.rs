@@ -4,12 +4,12 @@
 //! Controllers come with a [`ControllerManager`], for those who want some.
 
 mod accounts;
-mod binaries;
+pub(crate) mod binaries;
 mod controller_manager;
 mod credentials;
 mod directory;
 mod leader;
-mod process;
+pub(crate) mod process;
 
 use std::{net::TcpListener, time::Duration};
 
@@ -227,7 +227,7 @@ async fn ready(process: &mut Process, client: &Client, path: &str) -> Result<()>
     }
 }
 
-fn free_ports<const N: usize>() -> Result<[u16; N]> {
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     // All are held until all are known, so that none is named twice.
     let mut held = Vec::with_capacity(N);
     let mut ports = [0; N];

@@ -14,6 +14,7 @@ pub mod dice;
 pub mod family;
 pub mod ground;
 pub mod http2;
+pub mod kubelet;
 pub mod leftovers;
 pub mod mounts;
 pub mod node_object;

@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_cri::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
@@ -47,7 +48,7 @@ pub use call::{ExecSync, Kind, Pattern, RemoveContainer, RemovePodSandbox, Seen,
 pub use log::{Entry, Logged};
 pub use pod::PodBuilder;
 pub use script::{Expected, expect};
-pub use stage::{Fault, Read};
+pub use stage::{Director, Fault, Read};
 pub use world::{OnExec, OnTerm, SimContainer, SimSandbox, SimState, World};
 
 /// How long [`ScriptedCri::finished`] waits on the virtual clock: longer than any grace period in a test.
@@ -61,7 +62,7 @@ pub struct ScriptedCri {
     socket: Mutex<Option<Socket>>,
     /// Whether the verdict was already told; then the drop keeps quiet.
     judged: std::sync::atomic::AtomicBool,
-    _dir: TempDir,
+    _dir: Option<TempDir>,
 }
 
 // === impl ScriptedCri ===
@@ -74,14 +75,35 @@ impl ScriptedCri {
     pub async fn start(world: World) -> Self {
         let dir = tempfile::tempdir().expect("a directory for the socket");
         let cri = Self {
-            stage: Arc::new(Stage::new(world)),
+            stage: Arc::new(Stage::new(world, None)),
             path: dir.path().join("cri.sock"),
             socket: Mutex::new(None),
             judged: false.into(),
-            _dir: dir,
+            _dir: Some(dir),
         };
         cri.start_again().await;
         cri
+    }
+
+    /// A runtime that does what its director says, and that nobody reaches but by [`ScriptedCri::service`].
+    ///
+    /// # Panics
+    /// When there is no temporary directory.
+    pub fn unheard(world: World, director: Box<dyn Director>) -> Self {
+        Self {
+            stage: Arc::new(Stage::new(world, Some(director))),
+            path: PathBuf::new(),
+            socket: Mutex::new(None),
+            judged: false.into(),
+            _dir: None,
+        }
+    }
+
+    /// The service behind the socket, to be called directly.
+    pub fn service(&self) -> RuntimeServiceServer<impl RuntimeService + use<>> {
+        RuntimeServiceServer::new(Service {
+            stage: Arc::clone(&self.stage),
+        })
     }
 
     /// `unix://` and the path of the socket.

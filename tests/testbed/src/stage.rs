@@ -44,19 +44,24 @@ impl Stage {
 
     /// As [`Self::set`] with a node of that name, so that several stages share an API server.
     pub async fn set_on(api: Box<dyn ApiServer>, node: &str) -> Result<Self> {
+        let stage = Self::set_for_a_kubelet(api, node).await?;
+        stage.register_node().await?;
+        Ok(stage)
+    }
+
+    /// As [`Self::set_on`] without the Node, which a kubelet registers itself.
+    pub async fn set_for_a_kubelet(api: Box<dyn ApiServer>, node: &str) -> Result<Self> {
         let containerd = Containerd::start().await?;
         let dirs = NodeDirs::create(containerd.ground())?;
         let starter = PodStarter::new(&containerd, dirs);
         let admin = api.admin()?;
-        let stage = Self {
+        Ok(Self {
             api,
             node: node.to_owned(),
             admin,
             starter,
             containerd,
-        };
-        stage.register_node().await?;
-        Ok(stage)
+        })
     }
 
     /// Creates the Node, if it is not there, with this machine's marks.

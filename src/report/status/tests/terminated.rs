@@ -1,6 +1,7 @@
 //! After clean-up: nothing stays undecided.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, EphemeralContainer, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, EphemeralContainer, Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
 use crate::report::status::Stage;
@@ -96,6 +97,65 @@ fn regular_containers_end_only_if_the_pod_was_initialized() {
         let status = Case::new(pod, []).generate(Stage::Terminated);
         assert_eq!(ends(status.container_statuses), [expected], "{claim}");
         assert_eq!(status.phase.as_deref(), Some("Failed"), "{claim}");
+    }
+}
+
+#[test]
+fn an_init_container_that_succeeded_at_its_signal_has_not_initialized_the_pod() {
+    // The deletion was asked for 30 s before it was due.
+    let ended_at = |seconds| {
+        let mut pod = with_two_inits();
+        pod.metadata.deletion_grace_period_seconds = Some(30);
+        let end = ContainerStateTerminated {
+            finished_at: Some(Time(at(seconds))),
+            ..end_of("i3", 0)
+        };
+        with_init_entry(pod, mk_entry("i3", terminated(end)))
+    };
+    for (seconds, expected) in [(869, Some(137)), (870, None), (871, None)] {
+        let status = Case::new(ended_at(seconds), []).generate(Stage::Terminated);
+        assert_eq!(ends(status.container_statuses), [expected], "ended at {seconds}");
+    }
+}
+
+#[test]
+fn a_sidecar_that_has_ended_had_initialized_the_pod_if_it_was_so_before_the_end() {
+    let proxy = with_spec(mk_pod([mk_container("a")]), |spec| {
+        spec.init_containers = Some(vec![mk_sidecar("proxy")]);
+    });
+    let proxy = with_init_entry(proxy, mk_entry("proxy", terminated(end_of("proxy", 0))));
+    let initialized = |status, seconds| PodCondition {
+        last_transition_time: Some(Time(at(seconds))),
+        ..mk_condition("Initialized", status)
+    };
+    let cases = [
+        (proxy.clone(), None),
+        (with_condition(proxy.clone(), initialized("True", 899)), Some(137)),
+        (with_condition(proxy.clone(), initialized("True", 901)), None),
+        (with_condition(proxy, initialized("False", 5)), None),
+    ];
+    for (pod, expected) in cases {
+        let status = Case::new(pod, []).generate(Stage::Terminated);
+        assert_eq!(ends(status.container_statuses), [expected]);
+    }
+}
+
+#[test]
+fn a_pod_that_fails_for_want_of_knowledge_goes_on_telling_what_was_wanting() {
+    let pod = with_status(mk_pod([mk_container("a")]), |status| {
+        status.phase = Some("Pending".into());
+    });
+    let status = Case::new(pod, []).generate(Stage::Terminated);
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    for kind in ["Ready", "ContainersReady"] {
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        let condition = conditions.iter().find(|condition| condition.type_ == kind).unwrap();
+        assert_eq!(condition.status, "False");
+        assert_eq!(condition.reason.as_deref(), Some("ContainersNotReady"));
+        assert_eq!(
+            condition.message.as_deref(),
+            Some("containers with unready status: [a]")
+        );
     }
 }
 

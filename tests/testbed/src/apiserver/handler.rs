@@ -62,6 +62,19 @@ pub enum Reply {
     Lost,
 }
 
+// === impl Reply ===
+
+impl Reply {
+    fn code(&self) -> Option<u16> {
+        match self {
+            Self::Done(answer) => Some(answer.code),
+            Self::Refused(error) => Some(error.code),
+            Self::Watch(_) => Some(200),
+            Self::Lost => None,
+        }
+    }
+}
+
 /// Handles one request and notes it.
 pub async fn handle(shared: &Arc<Shared>, call: Call) -> Reply {
     let user = User::of(call.authorization.as_deref());
@@ -73,23 +86,22 @@ pub async fn handle(shared: &Arc<Shared>, call: Call) -> Reply {
             .and_then(|answer| answer.render(Form::PLAIN))
             .map_or_else(Reply::Refused, Reply::Done);
     }
+    shared.requests.witnessed(&asked, &call.body, None);
     let fault = meet(shared, &asked).await;
     let reply = match fault {
         Some(Action::Refuse) => Reply::Lost,
         Some(Action::Status { code, retry_after }) => Reply::Refused(ApiError::injected(code, retry_after)),
-        Some(Action::LoseResponse) => answer(shared, user, route, &query, &asked, &call)
-            .await
-            .map_or_else(Reply::Refused, |_| Reply::Lost),
-        _ => answer(shared, user, route, &query, &asked, &call)
-            .await
-            .unwrap_or_else(Reply::Refused),
+        fault => {
+            let answered = answer(shared, user, route, &query, &asked, &call).await;
+            let reply = answered.unwrap_or_else(Reply::Refused);
+            shared.requests.witnessed(&asked, &call.body, reply.code());
+            match (fault, reply) {
+                (Some(Action::LoseResponse), Reply::Done(_) | Reply::Watch(_)) => Reply::Lost,
+                (_, reply) => reply,
+            }
+        }
     };
-    let code = match &reply {
-        Reply::Done(answer) => Some(answer.code),
-        Reply::Refused(error) => Some(error.code),
-        Reply::Watch(_) => Some(200),
-        Reply::Lost => None,
-    };
+    let code = reply.code();
     shared.requests.note(asked, call.connection, code);
     reply
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::Serialize;
 
@@ -38,11 +38,16 @@ pub struct Request {
     pub code: Option<u16>,
 }
 
+/// Is told of every request twice: with its body and no code when it comes, before any fault meets it, and with the code
+/// when it was done, before its answer can get lost. Nothing else happens in between doing and telling.
+pub type Witness = Box<dyn Fn(&Asked, &[u8], Option<u16>) + Send + Sync>;
+
 /// The last requests, oldest first.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Requests {
     kept: Mutex<VecDeque<Request>>,
     connections: AtomicU64,
+    witness: OnceLock<Witness>,
 }
 
 // === impl Requests ===
@@ -51,6 +56,18 @@ impl Requests {
     /// The number of a new connection.
     pub(super) fn opened(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Tells this one from now on; only the first is told.
+    pub(super) fn tell(&self, witness: Witness) {
+        self.witness.set(witness).ok();
+    }
+
+    /// Tells who wants to know.
+    pub(super) fn witnessed(&self, asked: &Asked, body: &[u8], code: Option<u16>) {
+        if let Some(witness) = self.witness.get() {
+            witness(asked, body, code);
+        }
     }
 
     /// Notes a request.
@@ -79,5 +96,13 @@ impl Requests {
 
     fn kept(&self) -> MutexGuard<'_, VecDeque<Request>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Requests {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Requests")
+            .field("kept", &self.kept)
+            .finish_non_exhaustive()
     }
 }

@@ -33,14 +33,14 @@ pub struct Shared {
 impl Shared {
     /// Everything around `store`.
     #[must_use]
-    pub fn new(store: Store, bookmark_every: Duration) -> Self {
+    pub fn new(store: Store, bookmark_every: Duration, began_at: Timestamp) -> Self {
         Shared {
             store: Mutex::new(store),
             faults: Faults::default(),
             requests: Requests::default(),
             bookmark_every,
             began: Instant::now(),
-            began_at: Timestamp::now(),
+            began_at,
         }
     }
 

@@ -234,6 +234,7 @@ impl Watch {
     async fn wait(&mut self) {
         let last = self.end - LAST_BOOKMARK;
         tokio::select! {
+            biased;
             // Something was written; what it was, the history tells. The sender lives as long as the store.
             _ = self.changes.changed() => {}
             // A fault may be meant for this watch.

@@ -11,7 +11,7 @@ use super::figures::Figures;
 pub struct Line {
     /// What was measured.
     pub what: String,
-    /// In what: `s`, `ms`, `µs`, `/s`, `B`, `MiB`, or nothing for a ratio.
+    /// In what: `s`, `ms`, `µs`, `/s`, `B`, `MiB`, `no.`, or nothing for a ratio.
     pub unit: &'static str,
     /// Median and range.
     pub figures: Figures,
@@ -48,7 +48,7 @@ impl fmt::Display for Line {
         let Figures { median, min, max } = self.figures;
         let digits = match self.unit {
             "/s" | "B" => 0,
-            "MiB" | "ms" | "µs" => 1,
+            "MiB" | "ms" | "µs" | "no." => 1,
             _ => 3,
         };
         let range = format!("{min:.digits$} - {max:.digits$}");

@@ -32,8 +32,20 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 pub struct Size {
     /// How many.
     pub pods: usize,
-    /// Each with an emptyDir in memory.
-    pub memory_volumes: bool,
+    /// Each like this.
+    pub kind: Kind,
+}
+
+/// What pods are like, beside their one container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Nothing more.
+    Plain,
+    /// An emptyDir in memory.
+    Memory,
+    /// A preStop hook and a sidecar.
+    Hooked,
 }
 
 /// What straight calls took, in seconds.
@@ -62,6 +74,10 @@ pub struct Agent {
     pub resident_idle: f64,
     /// The most resident MiB from the first DELETE until all was cleaned up.
     pub resident_peak: f64,
+    /// Durable writes of the journal for all pods together.
+    pub commits: f64,
+    /// Microseconds for one of them.
+    pub commit_us: f64,
 }
 
 /// Takes pods down without the agent, and away.
@@ -91,6 +107,7 @@ pub async fn agent(stage: &Stage, agent: &AgentProcess, size: Size) -> Result<Ag
     let started = stage.run_pods(&size.manifests()).await.context("start the pods")?;
     sleep(SETTLE).await;
     let usage = Usage::of(agent.pid().context("the agent has ended")?);
+    let journal = Journal::of(agent).await?;
     let resident_idle = usage.resident()?;
     usage.forget_peak()?;
     let list = stage.admin.list(PODS, &[]).await?.ok()?;
@@ -115,6 +132,9 @@ pub async fn agent(stage: &Stage, agent: &AgentProcess, size: Size) -> Result<Ag
     let cleaned_cpu = usage.cpu()?;
     let resident_peak = usage.peak()?;
 
+    // Said soon, not at once.
+    sleep(SETTLE).await;
+    let (commits, commit_us) = journal.since(agent).await?;
     let left = stage.leftovers(&started).await?;
     ensure!(left.is_empty(), "the agent has left something behind:\n{left}");
     let per_pod = |until: Duration| (until - before).as_secs_f64() * 1000.0 / cast(started.len());
@@ -126,7 +146,37 @@ pub async fn agent(stage: &Stage, agent: &AgentProcess, size: Size) -> Result<Ag
         cpu_cleaned: per_pod(cleaned_cpu),
         resident_idle,
         resident_peak,
+        commits,
+        commit_us,
     })
+}
+
+/// What durable writes have cost the agent so far.
+struct Journal {
+    commits: f64,
+    us: f64,
+}
+
+impl Journal {
+    async fn of(agent: &AgentProcess) -> Result<Self> {
+        let counters = agent.status().await?["counters"].take();
+        let count = |name: &str| {
+            counters[name]
+                .as_f64()
+                .with_context(|| format!("the status has no {name}"))
+        };
+        Ok(Self {
+            commits: count("journalCommits")?,
+            us: count("journalCommitsUs")?,
+        })
+    }
+
+    /// How many were made since then, and how long one took.
+    async fn since(&self, agent: &AgentProcess) -> Result<(f64, f64)> {
+        let now = Self::of(agent).await?;
+        let commits = now.commits - self.commits;
+        Ok((commits, (now.us - self.us) / commits.max(1.0)))
+    }
 }
 
 /// When each pod's DELETED event came.
@@ -194,9 +244,19 @@ impl Size {
                 "containers": [{ "name": "main", "image": TOOL_IMAGE, "command": ["sh", "-c", POLITE] }],
             },
         });
-        if self.memory_volumes {
-            pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
-            pod["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);
+        match self.kind {
+            Kind::Plain => {}
+            Kind::Memory => {
+                pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
+                pod["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);
+            }
+            Kind::Hooked => {
+                let sidecar = json!({
+                    "name": "sidecar", "image": TOOL_IMAGE, "command": ["sh", "-c", POLITE], "restartPolicy": "Always",
+                });
+                pod["spec"]["initContainers"] = json!([sidecar]);
+                pod["spec"]["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["true"] } } });
+            }
         }
         pod
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::figures::Figures;
 use super::line::{self, Goal, Line};
-use super::round::{Agent, Size, Straight};
+use super::round::{Agent, Kind, Size, Straight};
 
 /// For many pods, as a multiple of the straight calls.
 const RATIO: f64 = 1.10;
@@ -97,16 +97,19 @@ impl Measured {
                 agent(|it| it.resident_peak),
                 Some(RESIDENT),
             ),
+            line("agent: durable writes, all pods", "no.", agent(|it| it.commits), None),
+            line("agent: one durable write", "µs", agent(|it| it.commit_us), None),
         ]
     }
 
     /// The lines for people.
     pub fn table(&self) -> String {
-        let Size { pods, memory_volumes } = self.size;
-        let kind = match (pods, memory_volumes) {
+        let Size { pods, kind } = self.size;
+        let kind = match (pods, kind) {
             (1, _) => "1 pod".to_owned(),
-            (_, false) => format!("{pods} pods"),
-            (_, true) => format!("{pods} pods, each with an emptyDir in memory"),
+            (_, Kind::Plain) => format!("{pods} pods"),
+            (_, Kind::Memory) => format!("{pods} pods, each with an emptyDir in memory"),
+            (_, Kind::Hooked) => format!("{pods} pods, each with a preStop hook and a sidecar"),
         };
         line::table(&format!("{kind}; {} rounds", self.agent.len()), &self.lines())
     }

@@ -1,6 +1,7 @@
 //! The containerd on PATH, and the CNI plugins of this machine.
 
 use std::ffi::OsString;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -49,13 +50,17 @@ impl Binary {
     }
 }
 
-/// The directory that holds the plugins.
-pub fn cni_plugins() -> Result<PathBuf> {
+/// Links to the machine's plugins in `dir`, where they can be taken away without harm to anybody else.
+pub fn link_cni_plugins(dir: &Path) -> Result<()> {
     let complete = |dir: &&Path| PLUGINS.iter().all(|plugin| dir.join(plugin).is_file());
-    let Some(dir) = PLUGIN_DIRS.iter().map(Path::new).find(complete) else {
+    let Some(machines) = PLUGIN_DIRS.iter().map(Path::new).find(complete) else {
         bail!("no CNI plugins in {PLUGIN_DIRS:?}: install Debian's package containernetworking-plugins");
     };
-    Ok(dir.to_owned())
+    for plugin in PLUGINS {
+        let (target, link) = (machines.join(plugin), dir.join(plugin));
+        symlink(&target, &link).with_context(|| format!("link {}", link.display()))?;
+    }
+    Ok(())
 }
 
 /// Runs a command to its end and returns what it printed.

@@ -1,7 +1,5 @@
 //! Configuration texts: of the daemon, for both generations of its format, and of the network.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
 use super::binary::Binary;
@@ -9,14 +7,14 @@ use super::network::Network;
 use super::{PAUSE_IMAGE, Paths};
 
 /// The daemon's configuration.
-pub fn daemon(paths: &Paths, binary: &Binary, plugins: &Path) -> String {
+pub fn daemon(paths: &Paths, binary: &Binary) -> String {
     let Paths {
         root, state, socket, ..
     } = paths;
     let cri = if binary.release.0 >= 2 {
-        cri_v3(paths, binary, plugins)
+        cri_v3(paths, binary)
     } else {
-        cri_v2(paths, plugins)
+        cri_v2(paths)
     };
     let version = if binary.release.0 >= 2 { 3 } else { 2 };
     // Disabled plugins: one would create a directory below /opt, the others only cost time.
@@ -45,8 +43,8 @@ disabled_plugins = [
 }
 
 /// containerd 1: one CRI plugin.
-fn cri_v2(paths: &Paths, plugins: &Path) -> String {
-    let Paths { cni, runc, .. } = paths;
+fn cri_v2(paths: &Paths) -> String {
+    let Paths { cni, plugins, runc, .. } = paths;
     format!(
         r#"[plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = {PAUSE_IMAGE:?}
@@ -65,8 +63,8 @@ fn cri_v2(paths: &Paths, plugins: &Path) -> String {
 }
 
 /// containerd 2: images and runtime are plugins of their own, and NRI would listen on a socket outside of our directory.
-fn cri_v3(paths: &Paths, binary: &Binary, plugins: &Path) -> String {
-    let Paths { cni, runc, .. } = paths;
+fn cri_v3(paths: &Paths, binary: &Binary) -> String {
+    let Paths { cni, plugins, runc, .. } = paths;
     let bin_dir = if binary.release >= (2, 1) {
         format!("bin_dirs = [{plugins:?}]")
     } else {

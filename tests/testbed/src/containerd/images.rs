@@ -1,6 +1,6 @@
-//! Two images made on the spot from the machine's static busybox: no registry is asked.
+//! Images made on the spot from the machine's static busybox: no registry is asked.
 //!
-//! Both are of one layer, and are brought in as one archive of the kind that `docker save` writes.
+//! All are of one layer, and are brought in as one archive of the kind that `docker save` writes.
 
 use std::fs;
 use std::path::Path;
@@ -20,6 +20,8 @@ use super::binary::{Binary, output};
 
 /// Every busybox applet by its name, in /bin.
 pub const TOOL_IMAGE: &str = "docker.io/testbed/busybox:1";
+/// The same, whose stop signal is SIGUSR1.
+pub const USR1_IMAGE: &str = "docker.io/testbed/usr1:1";
 /// What holds a sandbox.
 pub const PAUSE_IMAGE: &str = "docker.io/testbed/pause:1";
 
@@ -32,7 +34,7 @@ pub const POLITE: &str = "trap 'exit 0' TERM INT; while :; do read -r _ <>/wait;
 /// The CRI learns of an import by an event.
 const NOTICE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Makes both images and brings them in; the CRI knows them when this returns.
+/// Makes the images and brings them in; the CRI knows them when this returns.
 pub async fn import(binary: &Binary, paths: &Paths, images: ImageServiceClient<Channel>) -> Result<()> {
     let archive = paths.config.with_file_name("images.tar");
     let busybox = fs::read(BUSYBOX).with_context(|| format!("read {BUSYBOX}: install Debian's busybox-static"))?;
@@ -44,7 +46,7 @@ pub async fn import(binary: &Binary, paths: &Paths, images: ImageServiceClient<C
         .args(["--namespace", "k8s.io", "images", "import"])
         .arg(&archive);
     output(&mut ctr).await?;
-    for image in [TOOL_IMAGE, PAUSE_IMAGE] {
+    for image in [TOOL_IMAGE, USR1_IMAGE, PAUSE_IMAGE] {
         wait_until_known(images.clone(), image).await?;
     }
     fs::remove_file(&archive).with_context(|| format!("remove {}", archive.display()))
@@ -75,13 +77,17 @@ async fn wait_until_known(mut images: ImageServiceClient<Channel>, image: &str) 
     }
 }
 
-/// One archive with both images.
+/// One archive with all images.
 fn docker_archive(busybox: &[u8], applets: &str) -> Result<Vec<u8>> {
     let layer = layer(busybox, applets).context("pack the layer of the images")?;
-    let tools = config(&["/bin/sh"], &layer).to_string();
+    let tools = config(&["/bin/sh"], &layer);
     let pause = config(&["/bin/sh", "-c", POLITE], &layer).to_string();
+    let mut usr1 = tools.clone();
+    usr1["config"]["StopSignal"] = "SIGUSR1".into();
+    let (tools, usr1) = (tools.to_string(), usr1.to_string());
     let manifest = json!([
         {"Config": "busybox.json", "RepoTags": [TOOL_IMAGE], "Layers": ["layer.tar"]},
+        {"Config": "usr1.json", "RepoTags": [USR1_IMAGE], "Layers": ["layer.tar"]},
         {"Config": "pause.json", "RepoTags": [PAUSE_IMAGE], "Layers": ["layer.tar"]},
     ])
     .to_string();
@@ -89,6 +95,7 @@ fn docker_archive(busybox: &[u8], applets: &str) -> Result<Vec<u8>> {
     for (name, content) in [
         ("layer.tar", layer.as_slice()),
         ("busybox.json", tools.as_bytes()),
+        ("usr1.json", usr1.as_bytes()),
         ("pause.json", pause.as_bytes()),
         ("manifest.json", manifest.as_bytes()),
     ] {

@@ -36,6 +36,12 @@ pub async fn kube_controller_manager() -> Result<PathBuf> {
     Ok(directory_of(&[name]).await?.join(name))
 }
 
+/// Finds or builds the kubelet, which few tests need.
+pub async fn kubelet() -> Result<PathBuf> {
+    let name = "kubelet";
+    Ok(directory_of(&[name]).await?.join(name))
+}
+
 /// Asks the script; what it says while it builds goes to standard error.
 async fn directory_of(arguments: &[&str]) -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("control-plane/build.sh");

@@ -18,11 +18,11 @@ hierarchies=$(awk '/ - cgroup2? /{print $5}' /proc/self/mountinfo)
 state=$dir/containerd/state
 results=/var/lib/cni/results
 
-# containerd, its shims, runc, ctr and the agent, if they were started with a path below our directory.
+# containerd, its shims, runc, ctr, the agent and a kubelet, if they were started with a path below our directory.
 runtime() {
     for pid in $(grep -lsF "$dir/" /proc/[0-9]*/cmdline | cut -d/ -f3); do
         read -r name 2>/dev/null </proc/"$pid"/comm || continue
-        case $name in containerd | containerd-shim* | runc* | ctr | pod-teardown) echo "$pid" ;; esac
+        case $name in containerd | containerd-shim* | runc* | ctr | pod-teardown | kubelet) echo "$pid" ;; esac
     done
 }
 

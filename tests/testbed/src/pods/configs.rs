@@ -29,7 +29,11 @@ pub fn sandbox(pod: &Pod, identity: &Identity, cgroup: &str, logs: &str, seen: j
         .unwrap_or_default()
         .into_iter()
         .collect();
-    annotations.insert("kubernetes.io/config.source".to_owned(), "api".to_owned());
+    // As the kubelet: where it has the pod from is what it says itself, whatever an author wrote. Only the mirror of
+    // a static pod stands here for the pod behind it.
+    if !annotations.contains_key("kubernetes.io/config.mirror") {
+        annotations.insert("kubernetes.io/config.source".to_owned(), "api".to_owned());
+    }
     annotations.insert("kubernetes.io/config.seen".to_owned(), format!("{seen:.9}"));
     let namespaces = namespaces(pod);
     PodSandboxConfig {

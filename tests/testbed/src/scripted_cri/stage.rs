@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 
 use super::call::{Kind, Seen};
 use super::log::{Log, Logged};
-use super::script::{Reply, Script};
+use super::script::{Expected, Reply, Script};
 use super::world::World;
 
 /// The calls that only look.
@@ -24,6 +24,7 @@ pub enum Read {
     PodSandboxStatus,
     ListContainers,
     ContainerStatus,
+    GetContainerEvents,
 }
 
 /// What is wrong with a call that only looks.
@@ -37,10 +38,22 @@ pub enum Fault {
     Late(Duration),
 }
 
+/// Decides what comes of calls, in place of a script.
+pub trait Director: Send + Sync {
+    /// Of one that changes something.
+    fn effect(&self, seen: &Seen, world: &mut World) -> Expected;
+
+    /// Of one that looks at `id`, or at nothing in particular.
+    fn read(&self, read: Read, id: &str) -> Option<Fault>;
+
+    /// A call that changes something was answered.
+    fn answered(&self, seen: &Seen, ok: bool, world: &mut World);
+}
+
 /// What the calls of all connections share. Its lock is never held across a wait.
-#[derive(Debug)]
 pub(super) struct Stage {
     parts: Mutex<Parts>,
+    director: Option<Box<dyn Director>>,
     /// Something happened that somebody may wait for.
     pub(super) changed: Notify,
 }
@@ -69,7 +82,7 @@ struct Playing<'a>(&'a Stage);
 // === impl Stage ===
 
 impl Stage {
-    pub(super) fn new(world: World) -> Self {
+    pub(super) fn new(world: World, director: Option<Box<dyn Director>>) -> Self {
         let (script, log) = (Script::default(), Log::default());
         let parts = Parts {
             world,
@@ -80,6 +93,7 @@ impl Stage {
         };
         Self {
             parts: Mutex::new(parts),
+            director,
             changed: Notify::new(),
         }
     }
@@ -117,7 +131,10 @@ impl Stage {
         look: impl FnOnce(&World) -> Result<T, Status>,
     ) -> Result<T, Status> {
         let place = self.came(Logged::Read(name, id.to_owned()));
-        let fault = self.now().fault(read, id);
+        let fault = match &self.director {
+            Some(director) => director.read(read, id),
+            None => self.now().fault(read, id),
+        };
         match fault {
             None => {}
             Some(Fault::Hang) => pending().await,
@@ -131,7 +148,10 @@ impl Stage {
     /// A call that changes something, as the script wants it.
     pub(super) async fn play(&self, seen: Seen) -> Result<Outcome, Status> {
         let place = self.came(Logged::Effect(seen.clone()));
-        let admitted = self.now().script.admit(&seen);
+        let admitted = match &self.director {
+            Some(director) => Ok(director.effect(&seen, &mut self.now().world)),
+            None => self.now().script.admit(&seen),
+        };
         self.changed.notify_waiters();
         let expected = match admitted {
             Ok(expected) => expected,
@@ -155,6 +175,9 @@ impl Stage {
                 self.perform(&seen).await.and_then(|_| Err(Status::new(code, message)))
             }
         };
+        if let Some(director) = &self.director {
+            director.answered(&seen, answer.is_ok(), &mut self.now().world);
+        }
         self.answered(place, answer)
     }
 
@@ -248,6 +271,7 @@ impl Stage {
             };
             let until = ending.map_or(limit, |(at, _)| at.min(limit));
             tokio::select! {
+                biased;
                 () = sleep_until(until) => {}
                 // Somebody else may have ended it.
                 () = changed => {}
@@ -276,5 +300,13 @@ impl Drop for Playing<'_> {
     fn drop(&mut self) {
         self.0.now().playing -= 1;
         self.0.changed.notify_waiters();
+    }
+}
+
+impl std::fmt::Debug for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stage")
+            .field("parts", &self.parts)
+            .finish_non_exhaustive()
     }
 }

@@ -21,6 +21,8 @@ pub struct World {
     pub runtime: (String, String),
     /// `Some(true)` for systemd; `None` for a runtime that does not know the question, such as containerd 1.6.
     pub systemd_cgroups: Option<bool>,
+    /// Tells of what happens to containers; containerd 1.6 does not know the question.
+    pub tells_events: bool,
     /// By id, oldest first.
     pub sandboxes: IndexMap<String, SimSandbox>,
     /// By id, oldest first.
@@ -110,6 +112,7 @@ impl Default for World {
             begun: Instant::now(),
             runtime: ("containerd".to_owned(), "1.6.20".to_owned()),
             systemd_cgroups: None,
+            tells_events: false,
             sandboxes: IndexMap::new(),
             containers: IndexMap::new(),
         }

@@ -47,6 +47,19 @@ impl AgentProcess {
 
     /// Starts it and waits for nothing.
     pub fn spawn(stage: &Stage, binary: &Path, more: &[&str]) -> Result<Self> {
+        Self::spawn_with(stage, binary, |command| {
+            command.args(more);
+        })
+    }
+
+    /// As [`Self::spawn`], with the socket at which an agent that was built for it says where it is, and waits.
+    pub fn spawn_checked(stage: &Stage, binary: &Path, more: &[&str], checkpoints: &Path) -> Result<Self> {
+        Self::spawn_with(stage, binary, |command| {
+            command.args(more).env("POD_TEARDOWN_CHECKPOINTS", checkpoints);
+        })
+    }
+
+    fn spawn_with(stage: &Stage, binary: &Path, more: impl FnOnce(&mut Command)) -> Result<Self> {
         let dir = stage.containerd.ground().dir().join("agent");
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         let kubeconfig = dir.join("kubeconfig");
@@ -66,8 +79,8 @@ impl AgentProcess {
                 .arg("--kubelet-root")
                 .arg(&dirs.kubelet_root)
                 .arg("--kubelet-config")
-                .arg(dirs.config_file())
-                .args(more);
+                .arg(dirs.config_file());
+            more(command);
         })
     }
 

@@ -1,0 +1,145 @@
+//! The agent on a thread of its own.
+
+use std::{thread, time::Duration};
+
+use pod_teardown::{
+    agent,
+    cli::{CgroupDriverFlag, GcFlag, NodeFlags, PodsFlag, SocketFlag, UnsyncedFlag},
+    clock::BootClock,
+    config,
+    host::Host,
+    node::{
+        cri::{Cri, CriEndpoint},
+        effects::Effects,
+    },
+    watch::RuntimePods,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+
+use super::node::{NODE, Node};
+
+pub struct Agent {
+    questions: mpsc::UnboundedSender<Question>,
+    stop: oneshot::Sender<()>,
+    thread: thread::JoinHandle<()>,
+}
+
+enum Question {
+    Cpu(oneshot::Sender<Duration>),
+    Looks(usize, oneshot::Sender<Vec<f64>>),
+}
+
+// === impl Agent ===
+
+impl Agent {
+    pub fn start(node: &Node) -> Self {
+        let flags = flags(node);
+        let host = Host {
+            root: node.path("root"),
+            proc: node.path("proc"),
+            mountinfo: node.path("mountinfo"),
+            cgroups: node.path("cgroup"),
+            clock: BootClock::new().unwrap(),
+        };
+        let endpoint: CriEndpoint = node.endpoint().parse().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let (questions, mut asked) = mpsc::unbounded_channel();
+        let work = async move {
+            let settings = config::validate(&flags).await.unwrap();
+            let answers = async {
+                while let Some(question) = asked.recv().await {
+                    match question {
+                        Question::Cpu(answer) => answer.send(cpu()).unwrap(),
+                        Question::Looks(rounds, answer) => answer.send(looks(&endpoint, rounds).await).unwrap(),
+                    }
+                }
+                std::future::pending::<()>().await;
+            };
+            let stopped = async {
+                stopped.await.ok();
+            };
+            tokio::select! {
+                ended = agent::run_on(host, settings, stopped) => ended.unwrap(),
+                () = answers => {}
+            }
+        };
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(work);
+        });
+        Self {
+            questions,
+            stop,
+            thread,
+        }
+    }
+
+    /// CPU time of its thread so far.
+    pub fn cpu(&self) -> Duration {
+        self.ask(Question::Cpu)
+    }
+
+    /// CPU milliseconds of each look at all sandboxes.
+    pub fn looks_at_runtime(&self, rounds: usize) -> Vec<f64> {
+        self.ask(|answer| Question::Looks(rounds, answer))
+    }
+
+    fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> T {
+        let (answer, told) = oneshot::channel();
+        assert!(self.questions.send(question(answer)).is_ok());
+        told.blocking_recv().unwrap()
+    }
+
+    pub fn stop(self) {
+        self.stop.send(()).ok();
+        self.thread.join().unwrap();
+    }
+}
+
+/// As the agent looks every ten seconds.
+async fn looks(endpoint: &CriEndpoint, rounds: usize) -> Vec<f64> {
+    let cri = Cri::new(endpoint, Effects::ungated());
+    let mut took = Vec::new();
+    for _ in 0..rounds {
+        let before = cpu();
+        let sandboxes = cri.list_sandboxes().await.unwrap();
+        let pods = RuntimePods::of(Instant::now(), sandboxes);
+        assert!(!pods.pods.is_empty());
+        took.push((cpu() - before).as_secs_f64() * 1000.0);
+    }
+    took
+}
+
+fn cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+}
+
+fn flags(node: &Node) -> NodeFlags {
+    NodeFlags {
+        pods: PodsFlag::Always,
+        gc: GcFlag::Never,
+        gc_kubeconfig: None,
+        gc_unsynced: UnsyncedFlag::Hold,
+        metrics_addr: None,
+        kubeconfig: Some(node.path("kubeconfig")),
+        node_name: Some(NODE.to_owned()),
+        cri_endpoint: node.endpoint(),
+        kubelet_root: node.path("kubelet"),
+        kubelet_config: Some(node.path("kubelet.yaml")),
+        cgroup_driver: CgroupDriverFlag::Cgroupfs,
+        cgroup_root: None,
+        state_dir: node.path("state"),
+        socket: SocketFlag {
+            socket: node.path("socket"),
+        },
+        shutdown_timeout: "20s".to_owned(),
+        dry_run: false,
+    }
+}

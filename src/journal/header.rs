@@ -1,0 +1,169 @@
+//! Whose journal it is: format, machine, and the boot in which it was last written. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::node::identity::Identity;
+
+/// The format that this agent writes. 1 is that of journals without a header.
+pub(super) const SCHEMA: u32 = 2;
+
+/// What a journal says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Header {
+    /// Its format. Every later format keeps this field.
+    pub schema: u32,
+    /// The machine that wrote it, where it knew its id.
+    #[serde(default)]
+    pub machine_id: Option<String>,
+    /// The same of its firmware.
+    #[serde(default)]
+    pub system_uuid: Option<String>,
+    /// The boot in which it was last written.
+    #[serde(default)]
+    pub boot_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Schema {
+    schema: u32,
+}
+
+/// Why a journal is not ours to use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Foreign {
+    /// Of a later version of this agent.
+    Newer(u32),
+    /// Of another machine: a disk that was cloned.
+    OtherMachine(String),
+    /// It cannot be read.
+    Unreadable(String),
+}
+
+// === impl Header ===
+
+impl Header {
+    /// What is written from here on. What cannot be read of this machine now stays as it was recorded.
+    pub(super) fn of(machine: &Identity, before: Option<&Self>) -> Self {
+        let kept = |here: Option<&String>, before: Option<&String>| here.or(before).cloned();
+        Self {
+            schema: SCHEMA,
+            machine_id: kept(
+                machine.machine_id.as_ref(),
+                before.and_then(|before| before.machine_id.as_ref()),
+            ),
+            system_uuid: kept(firmware(machine), before.and_then(|before| before.system_uuid.as_ref())),
+            boot_id: machine.boot_id.clone(),
+        }
+    }
+
+    /// Reads the header of a journal, which is `None` in one from before there were headers.
+    pub(super) fn read(text: Option<&str>, machine: &Identity) -> Result<Option<Self>, Foreign> {
+        let Some(text) = text else { return Ok(None) };
+        let unreadable = |error: serde_json::Error| Foreign::Unreadable(format!("its header: {error}"));
+        let Schema { schema } = serde_json::from_str(text).map_err(unreadable)?;
+        if schema > SCHEMA {
+            return Err(Foreign::Newer(schema));
+        }
+        let header: Self = serde_json::from_str(text).map_err(unreadable)?;
+        same_machine(header.machine_id.as_deref(), header.system_uuid.as_deref(), machine)?;
+        Ok(Some(header))
+    }
+}
+
+/// The system UUID, unless it is the machine-id that stands in for one: firmware that could be read only sometimes makes
+/// no other machine.
+fn firmware(machine: &Identity) -> Option<&String> {
+    machine
+        .system_uuid
+        .as_ref()
+        .filter(|uuid| Some(*uuid) != machine.machine_id.as_ref())
+}
+
+/// Only what is known on both sides can differ.
+pub(super) fn same_machine(
+    machine_id: Option<&str>,
+    system_uuid: Option<&str>,
+    machine: &Identity,
+) -> Result<(), Foreign> {
+    for (what, recorded, here) in [
+        ("machine-id", machine_id, machine.machine_id.as_deref()),
+        ("system UUID", system_uuid, firmware(machine).map(String::as_str)),
+    ] {
+        if let (Some(recorded), Some(here)) = (recorded, here)
+            && !recorded.eq_ignore_ascii_case(here)
+        {
+            return Err(Foreign::OtherMachine(format!(
+                "it was written by the machine with the {what} {recorded}, and this one's is {here}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(machine_id: Option<&str>, system_uuid: Option<&str>) -> Identity {
+        Identity {
+            machine_id: machine_id.map(str::to_owned),
+            system_uuid: system_uuid.map(str::to_owned),
+            boot_id: Some("boot".to_owned()),
+        }
+    }
+
+    fn read(header: &Header, here: &Identity) -> Result<Option<Header>, Foreign> {
+        Header::read(Some(&serde_json::to_string(header).unwrap()), here)
+    }
+
+    #[test]
+    fn an_id_that_differs_makes_it_another_machines_and_one_that_is_not_known_does_not() {
+        let written = Header::of(&machine(Some("m1"), Some("AB-12")), None);
+        for (machine_id, system_uuid, ours) in [
+            (Some("m1"), Some("AB-12"), true),
+            (Some("M1"), Some("ab-12"), true),
+            (None, None, true),
+            (Some("m1"), None, true),
+            (None, Some("ab-12"), true),
+            (Some("m2"), Some("AB-12"), false),
+            (Some("m1"), Some("CD-34"), false),
+            (None, Some("CD-34"), false),
+            // No firmware to be read: the machine-id stands in for its UUID.
+            (Some("m1"), Some("m1"), true),
+        ] {
+            let read = read(&written, &machine(machine_id, system_uuid));
+            match read {
+                Ok(header) => assert!(
+                    ours && header.as_ref() == Some(&written),
+                    "{machine_id:?} {system_uuid:?}"
+                ),
+                Err(Foreign::OtherMachine(why)) => {
+                    assert!(!ours, "{machine_id:?} {system_uuid:?}");
+                    let here = [machine_id, system_uuid].into_iter().flatten();
+                    assert!(here.into_iter().any(|id| why.contains(id)), "{why}");
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_machine_that_was_known_once_is_not_forgotten() {
+        let before = Header::of(&machine(Some("m1"), Some("u1")), None);
+        let now = Header::of(&machine(None, Some("u1")), Some(&before));
+        assert_eq!(now.machine_id.as_deref(), Some("m1"));
+    }
+
+    #[test]
+    fn a_later_format_is_known_by_its_number_whatever_else_it_says() {
+        let here = machine(Some("m1"), None);
+        assert_eq!(Header::read(None, &here), Ok(None));
+        let later = format!("{{\"schema\":{},\"machineId\":[7]}}", SCHEMA + 1);
+        assert_eq!(Header::read(Some(&later), &here), Err(Foreign::Newer(SCHEMA + 1)));
+        for damaged in ["", "{}", "[]", "{\"schema\":2,\"machineId\":[7]}", "{\"schema\":-1}"] {
+            let read = Header::read(Some(damaged), &here);
+            assert!(matches!(read, Err(Foreign::Unreadable(_))), "{damaged:?}: {read:?}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Whatever bytes stand where the journal should be: nothing panics, nothing is lost, and nothing is made up.
+
+use std::collections::HashSet;
+
+use proptest::{prelude::*, test_runner::Config};
+
+use super::*;
+use crate::journal::file::{Contents, Found, look};
+
+/// A journal as it was closed, and all entries that ever were in it.
+struct Good {
+    bytes: Vec<u8>,
+    written: HashSet<(PodUid, Vec<u8>)>,
+}
+
+const PODS: usize = 40;
+
+async fn good() -> Good {
+    let dir = tempfile::tempdir().unwrap();
+    let now = BootClock::new().unwrap().now();
+    let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
+    journal.set_node_uid("node-1").await.unwrap();
+    let mut written = HashSet::new();
+    // Twice, so that the file holds pages that are no longer in use.
+    for grace in [30, 10] {
+        for number in 0..PODS {
+            let pod = pod(&format!("uid-{number}"));
+            journal.begin(&pod, now.clone(), Duration::from_secs(grace), None);
+            written.insert((pod.uid.clone(), journal.pod(&pod.uid).unwrap().bytes()));
+        }
+        journal.durable().await.unwrap();
+    }
+    drop(journal);
+    // Closed by then.
+    drop(opened(dir.path(), &machine("m1")).await);
+    drop(opened(dir.path(), &machine("m1")).await);
+    Good {
+        bytes: fs::read(dir.path().join(FILE)).unwrap(),
+        written,
+    }
+}
+
+/// Opens a journal that is made of these bytes as an agent would, and says how many entries it knew.
+fn judge(good: &Good, bytes: &[u8]) -> usize {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    fs::write(&path, bytes).unwrap();
+    let place = Place::take(dir.path(), &machine("m1")).unwrap();
+    let (state, database) = place.start().unwrap();
+    assert!(database.is_some(), "the agent has a journal again");
+    for (uid, entry) in &state.pods {
+        assert!(
+            good.written.contains(&(uid.clone(), entry.bytes())),
+            "{uid} was never written so: {entry:?}"
+        );
+    }
+    let used = state.pods.len() == PODS && state.node_uid.as_deref() == Some("node-1");
+    if !used {
+        let kept = state.asides.iter().any(|aside| fs::read(&aside.path).unwrap() == bytes);
+        assert!(kept, "what was found is kept as it was");
+        assert!(matches!(look(&path, &machine("m1")), Ok(Found::Journal(..))));
+    }
+    state.pods.len()
+}
+
+#[tokio::test]
+async fn a_journal_that_is_as_it_was_closed_is_used() {
+    let good = good().await;
+    assert_eq!(judge(&good, &good.bytes), PODS);
+}
+
+#[tokio::test]
+async fn a_journal_that_was_cut_off_anywhere_is_kept_aside_whole() {
+    let good = good().await;
+    let len = good.bytes.len();
+    let cuts = (0..64).map(|part| len * part / 64);
+    let pages = (1..4).map(|page| len - page * 4096);
+    for at in cuts.chain(pages).chain([1, 8, 63, 64, 320, 4095, 4097, len - 1]) {
+        assert_eq!(judge(&good, &good.bytes[..at]), 0, "cut at {at} of {len}");
+    }
+}
+
+#[tokio::test]
+async fn a_block_that_was_lost_costs_the_journal_or_nothing() {
+    let good = good().await;
+    for at in (0..good.bytes.len()).step_by(512) {
+        let mut bytes = good.bytes.clone();
+        let hit = &mut bytes[at..at + 512];
+        if hit.iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        hit.fill(0xa5);
+        let known = judge(&good, &bytes);
+        assert!(known == 0 || known == PODS, "{known} entries, damaged at {at}");
+    }
+}
+
+#[tokio::test]
+async fn bits_that_fall_over_make_up_no_entry() {
+    let good = good().await;
+    // Where something is: the rest of the file is room for more.
+    let places: Vec<_> = (0..good.bytes.len()).filter(|&at| good.bytes[at] != 0).collect();
+    let config = Config {
+        failure_persistence: None,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(7),
+        ..Config::with_cases(400)
+    };
+    let flips = prop::collection::vec((any::<prop::sample::Index>(), 0..8_u8), 1..4);
+    proptest!(config, |(flips in flips)| {
+        let mut bytes = good.bytes.clone();
+        for (place, bit) in flips {
+            bytes[places[place.index(places.len())]] ^= 1 << bit;
+        }
+        judge(&good, &bytes);
+    });
+}
+
+#[tokio::test]
+async fn what_is_no_journal_at_all_is_kept_aside() {
+    let good = good().await;
+    let mut headless = good.bytes.clone();
+    headless[..320].fill(0);
+    for bytes in [&b""[..], b"x", b"no database", &[0; 4096], &[0xff; 70_000], &headless] {
+        assert_eq!(judge(&good, bytes), 0, "{} bytes", bytes.len());
+    }
+    let random = prop::collection::vec(any::<u8>(), 0..5000);
+    let config = Config {
+        failure_persistence: None,
+        ..Config::with_cases(50)
+    };
+    proptest!(config, |(tail in random, magic in any::<bool>())| {
+        let mut bytes = if magic { good.bytes[..400].to_vec() } else { Vec::new() };
+        bytes.extend(tail);
+        prop_assert_eq!(judge(&good, &bytes), 0);
+    });
+}
+
+#[tokio::test]
+async fn a_directory_in_its_place_is_kept_aside_with_all_that_is_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("precious"), "data").unwrap();
+    let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
+    let asides = journal.asides();
+    assert_eq!(asides.len(), 1);
+    assert_eq!(fs::read_to_string(asides[0].path.join("precious")).unwrap(), "data");
+    assert!(path.is_file());
+}
+
+#[tokio::test]
+async fn a_pipe_in_its_place_is_waited_for_by_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    nix::unistd::mkfifo(&dir.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
+    assert_eq!(journal.asides().len(), 1);
+    journal.set_node_uid("node-1").await.unwrap();
+}
+
+/// Writes a row as no agent of this version does.
+fn tamper(dir: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
+    let database = Database::open(dir.join(FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    change(&transaction);
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn an_entry_that_cannot_be_read_is_kept_and_the_others_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = BootClock::new().unwrap().now();
+    let journal = reopened(dir.path(), async |journal: &Journal| {
+        journal.set_node_uid("node-1").await.unwrap();
+        journal.begin(&pod("good"), now, Duration::from_secs(10), None);
+    })
+    .await;
+    drop(journal);
+    drop(opened(dir.path(), &machine("m1")).await);
+    while Database::open(dir.path().join(FILE)).is_err() {
+        tokio::task::yield_now().await;
+    }
+    tamper(dir.path(), |transaction| {
+        let mut pods = transaction.open_table(file::PODS).unwrap();
+        pods.insert("torn", &b"{\"namespace\":\"ns\""[..]).unwrap();
+        pods.insert("binary", &[0xff, 0xfe][..]).unwrap();
+    });
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert!(journal.pod(&"good".into()).is_some());
+    let asides = journal.asides();
+    assert_eq!(asides.len(), 1, "{asides:?}");
+    let text = fs::read_to_string(&asides[0].path).unwrap();
+    assert!(
+        text.contains(r#"{\"namespace\":\"ns\""#) && text.contains("torn"),
+        "{text}"
+    );
+    assert!(text.contains(r#""base64":"//4=""#), "{text}");
+    journal.durable().await.unwrap();
+    drop(journal);
+    // Told once: they are no longer in the journal.
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert_eq!(journal.asides(), asides);
+    assert!(journal.pod(&"good".into()).is_some());
+}
+
+#[tokio::test]
+async fn a_journal_of_a_later_version_is_kept_aside_and_the_node_is_still_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = BootClock::new().unwrap().now();
+    drop(
+        reopened(dir.path(), async |journal: &Journal| {
+            journal.set_node_uid("node-1").await.unwrap();
+            journal.begin(&pod("a"), now, Duration::from_secs(10), None);
+        })
+        .await,
+    );
+    while Database::open(dir.path().join(FILE)).is_err() {
+        tokio::task::yield_now().await;
+    }
+    tamper(dir.path(), |transaction| {
+        let later = format!("{{\"schema\":{},\"what\":\"nobody knows\"}}", header::SCHEMA + 1);
+        let mut node = transaction.open_table(file::NODE).unwrap();
+        node.insert(HEADER, later.as_str()).unwrap();
+    });
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert_eq!(journal.unfinished().len(), 0);
+    assert_eq!(
+        journal.node_uid().as_deref(),
+        Some("node-1"),
+        "it is no way around the hold"
+    );
+    let asides = journal.asides();
+    assert!(asides[0].path.to_string_lossy().contains(".newer-"), "{asides:?}");
+    let Ok(Found::Useless(reason)) = look(&asides[0].path, &machine("m1")) else {
+        panic!("it is as it was");
+    };
+    assert!(reason.told().contains("format 3"), "{reason:?}");
+}
+
+#[tokio::test]
+async fn a_journal_from_before_there_were_headers_is_taken_over_without_loss() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = Database::create(dir.path().join(FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut node = transaction.open_table(file::NODE).unwrap();
+        node.insert(NODE_UID, "node-1").unwrap();
+        node.insert(WATCH, r#"{"highest":42,"held":"why"}"#).unwrap();
+        let mut pods = transaction.open_table(file::PODS).unwrap();
+        let entry = r#"{"namespace":"ns","name":"web","begun":{"boot_id":"b","since_boot":{"secs":7,"nanos":0},
+            "wall":"2026-01-02T03:04:05Z"},"grace":{"secs":30,"nanos":0},
+            "hooks":{"c1":{"started":{"boot_id":"b","since_boot":{"secs":8,"nanos":0},"wall":"2026-01-02T03:04:06Z"},"ended":true}}}"#;
+        pods.insert("a", entry.as_bytes()).unwrap();
+    }
+    transaction.commit().unwrap();
+    drop(database);
+    for _ in 0..2 {
+        let journal = opened(dir.path(), &machine("m1")).await;
+        assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
+        assert_eq!(journal.watch_memory().highest, 42);
+        let entry = journal.pod(&"a".into()).unwrap();
+        assert!(entry.hooks["c1"].ended && entry.grace == Duration::from_secs(30));
+        assert_eq!(entry.begun.since_boot, Duration::from_secs(7));
+        assert_eq!(journal.asides(), []);
+        drop(journal);
+    }
+    let Ok(Found::Journal(contents, _)) = look(&dir.path().join(FILE), &machine("m1")) else {
+        panic!("it is a journal")
+    };
+    let Contents { header, .. } = *contents;
+    assert_eq!(header, Some(Header::of(&machine("m1"), None)), "it has one now");
+}

@@ -1,0 +1,187 @@
+//! Disks that take nothing, from the start or later.
+
+use std::sync::mpsc;
+
+use super::*;
+
+/// A place whose disk is what a test says.
+struct Broken {
+    place: Place,
+    full: Arc<AtomicBool>,
+}
+
+impl Store for Broken {
+    fn open(&self, rows: &[Row]) -> Result<Database, JournalError> {
+        match self.full.load(Ordering::SeqCst) {
+            true => Err(error::io("make")(io::ErrorKind::StorageFull.into())),
+            false => self.place.open(rows),
+        }
+    }
+
+    fn asides(&self) -> Vec<Aside> {
+        self.place.asides()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_journal_that_cannot_be_made_keeps_nobody_waiting_and_is_made_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    // Nothing can be made where a journal that is half done is a directory that is not empty.
+    fs::create_dir_all(path.with_extension("new").join("x")).unwrap();
+    let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
+    assert!(journal.trouble().error.is_some() && !path.exists());
+    let now = BootClock::new().unwrap().now();
+    assert!(journal.set_node_uid("node-1").await.is_err());
+    journal.begin(&pod("a"), now.clone(), Duration::from_secs(10), None);
+    assert!(journal.hook_started(&"a".into(), "c1", now).await.is_err());
+    fs::rename(path.with_extension("new"), dir.path().join("away")).unwrap();
+    sleep(LONGEST_PAUSE).await;
+    until_written(&journal).await;
+    drop(journal);
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
+    assert!(journal.pod(&"a".into()).unwrap().hooks.contains_key("c1"));
+}
+
+/// A place whose disk does not answer before the sender is gone.
+struct Hanging {
+    place: Place,
+    answers: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Store for Hanging {
+    fn open(&self, rows: &[Row]) -> Result<Database, JournalError> {
+        self.answers.lock().unwrap().recv().ok();
+        self.place.open(rows)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_hangs_takes_little_of_a_grace_period_and_only_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::take(dir.path(), &machine("m1")).unwrap();
+    let (hangs, answers) = mpsc::channel();
+    let answers = Mutex::new(answers);
+    let store = Arc::new(Hanging { place, answers });
+    let journal = Journal::run(State::default(), None, store, Blocking::default());
+    let now = BootClock::new().unwrap().now();
+    journal.begin(&pod("a"), now.clone(), Duration::from_secs(12), None);
+    let steps = async {
+        assert!(journal.durable().await.is_err());
+        assert!(journal.hook_started(&"a".into(), "c1", now).await.is_err());
+        assert!(journal.hook_ended(&"a".into(), "c1").await.is_err());
+    };
+    let late = timeout(Duration::from_secs(3), steps);
+    // The clock does not move by itself while a thread works.
+    let clock = async {
+        for _ in 0..40 {
+            advance(Duration::from_millis(100)).await;
+        }
+    };
+    let (steps, ()) = tokio::join!(late, clock);
+    drop(hangs);
+    steps.unwrap();
+    until_written(&journal).await;
+    journal.durable().await.unwrap();
+}
+
+/// The disk is real, and the clock is not.
+async fn until_written(journal: &Journal) {
+    while journal.trouble().error.is_some() {
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_cannot_be_made_yet_is_made_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let full = Arc::new(AtomicBool::new(true));
+    let place = Place::take(&state, &machine("m1")).unwrap();
+    fs::remove_dir(&state).unwrap();
+    let store = Broken {
+        place,
+        full: Arc::clone(&full),
+    };
+    let journal = Journal::run(State::default(), None, Arc::new(store), Blocking::default());
+    assert!(journal.set_node_uid("node-1").await.is_err());
+    full.store(false, Ordering::SeqCst);
+    until_written(&journal).await;
+    assert!(state.join(FILE).is_file());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_journal_stays_where_it_is_until_another_can_take_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    fs::write(&path, "damaged").unwrap();
+    fs::create_dir_all(path.with_extension("new").join("x")).unwrap();
+    let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
+    assert!(journal.trouble().error.is_some());
+    assert_eq!(
+        (fs::read_to_string(&path).unwrap(), journal.asides()),
+        ("damaged".to_owned(), vec![])
+    );
+    fs::rename(path.with_extension("new"), dir.path().join("away")).unwrap();
+    until_written(&journal).await;
+    let asides = journal.asides();
+    assert_eq!(fs::read_to_string(&asides[0].path).unwrap(), "damaged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_journal_says_that_can_be_read_and_not_written_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = BootClock::new().unwrap().now();
+    drop(
+        reopened(dir.path(), async |journal: &Journal| {
+            journal.set_node_uid("node-1").await.unwrap();
+            journal.begin(&pod("a"), now.clone(), Duration::from_secs(10), None);
+        })
+        .await,
+    );
+    while Database::open(dir.path().join(FILE)).is_err() {
+        tokio::task::yield_now().await;
+    }
+    let place = Place::take(dir.path(), &machine("m1")).unwrap();
+    // As on a disk that is read-only: what is on it is known, and it cannot be opened.
+    let (state, database) = place.start().unwrap();
+    drop(database);
+    let full = Arc::new(AtomicBool::new(true));
+    let store = Broken {
+        place,
+        full: Arc::clone(&full),
+    };
+    let journal = Journal::run(state, None, Arc::new(store), Blocking::default());
+    assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
+    assert!(journal.pod(&"a".into()).is_some());
+    journal.begin(&pod("b"), now, Duration::from_secs(10), None);
+    assert!(journal.durable().await.is_err());
+    full.store(false, Ordering::SeqCst);
+    until_written(&journal).await;
+    assert_eq!(journal.asides(), [], "it was ours: nothing is kept aside");
+    drop(journal);
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert_eq!(journal.unfinished().len(), 2);
+}
+
+#[tokio::test]
+async fn rights_that_are_missing_and_links_to_nowhere_are_for_a_person_to_set_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    std::os::unix::fs::symlink(dir.path().join("not mounted"), &path).unwrap();
+    let Err(error) = Journal::open(dir.path(), &machine("m1")) else {
+        panic!("a journal on a disk that is not mounted is passed over")
+    };
+    assert!(
+        error.forbids_the_start() && error.to_string().contains("leads nowhere"),
+        "{error}"
+    );
+    assert!(path.symlink_metadata().unwrap().is_symlink());
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let Err(error) = Journal::open(&file.join("state"), &machine("m1")) else {
+        panic!("a directory in a file")
+    };
+    assert!(error.forbids_the_start(), "{error}");
+}

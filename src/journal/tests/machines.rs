@@ -1,0 +1,81 @@
+//! Whose journal it is.
+
+use super::*;
+
+async fn of_machine_1(dir: &Path) {
+    let now = BootClock::new().unwrap().now();
+    let journal = Journal::open(dir, &machine("m1")).unwrap();
+    journal.set_node_uid("node-1").await.unwrap();
+    journal.begin(&pod("a"), now, Duration::from_secs(10), None);
+    journal.durable().await.unwrap();
+}
+
+#[tokio::test]
+async fn another_machines_journal_is_set_aside_with_its_node_and_comes_back_by_hand() {
+    let dir = tempfile::tempdir().unwrap();
+    of_machine_1(dir.path()).await;
+    let clone = opened(dir.path(), &machine("m2")).await;
+    assert_eq!((clone.node_uid(), clone.unfinished().len()), (None, 0));
+    let asides = clone.asides();
+    assert_eq!(asides.len(), 1);
+    assert!(
+        asides[0].path.to_string_lossy().contains(".other-machine-"),
+        "{asides:?}"
+    );
+    assert!(asides[0].told().contains("another machine"), "{asides:?}");
+    clone.set_node_uid("node-2").await.unwrap();
+    drop(clone);
+    let clone = opened(dir.path(), &machine("m2")).await;
+    assert_eq!(clone.node_uid().as_deref(), Some("node-2"));
+    assert_eq!(clone.asides(), asides, "told until it is taken away");
+    drop(clone);
+    // Its own machine can use it still.
+    let home = tempfile::tempdir().unwrap();
+    fs::rename(&asides[0].path, home.path().join(FILE)).unwrap();
+    let back = opened(home.path(), &machine("m1")).await;
+    assert!(back.pod(&"a".into()).is_some() && back.node_uid().as_deref() == Some("node-1"));
+}
+
+#[tokio::test]
+async fn a_second_clone_writes_over_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    of_machine_1(dir.path()).await;
+    for (clones, id) in ["m2", "m3", "m4"].into_iter().enumerate() {
+        let journal = opened(dir.path(), &machine(id)).await;
+        journal.set_node_uid(id).await.unwrap();
+        assert_eq!(journal.asides().len(), clones + 1);
+    }
+}
+
+#[tokio::test]
+async fn two_agents_do_not_share_a_state_directory_even_if_the_file_is_moved_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Journal::open(dir.path(), &machine("m1")).unwrap();
+    fs::rename(dir.path().join(FILE), dir.path().join("moved")).unwrap();
+    let Err(error) = Journal::open(dir.path(), &machine("m1")) else {
+        panic!("two agents write one journal")
+    };
+    assert!(
+        error.forbids_the_start() && error.to_string().contains("is locked by process"),
+        "{error}"
+    );
+    drop(first);
+    opened(dir.path(), &machine("m1")).await;
+}
+
+#[tokio::test]
+async fn a_journal_that_was_moved_away_is_the_operators_decision_and_the_node_is_recorded_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    of_machine_1(dir.path()).await;
+    drop(opened(dir.path(), &machine("m1")).await);
+    fs::remove_file(dir.path().join(FILE)).unwrap();
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert_eq!(journal.node_uid(), None);
+    journal.set_node_uid("node-2").await.unwrap();
+    drop(journal);
+    let path = dir.path().join(FILE);
+    drop(opened(dir.path(), &machine("m1")).await);
+    fs::write(&path, "damaged").unwrap();
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert_eq!(journal.node_uid().as_deref(), Some("node-2"), "damage is no decision");
+}

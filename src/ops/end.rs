@@ -1,0 +1,94 @@
+//! `kill` and `evict`: asks the agent for a pod's end, follows it, and says what came of it.
+
+use std::{path::Path, time::Duration};
+
+use super::{
+    admin::kill::{Ask, OUTCOMES, Outcome, PODS},
+    client::{self, AskError},
+};
+use crate::{
+    cli::PodName,
+    record::{Stage, Story},
+    workers::kill::Granted,
+};
+
+/// How long one question for the outcome may wait; then what was said meanwhile is told.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// What came of a request.
+#[derive(Debug)]
+pub struct End {
+    /// The pod had ended before, and nothing was changed.
+    pub already: bool,
+    /// How the pod ended.
+    pub story: Story,
+}
+
+/// Ends a pod, and tells `say` how it goes, a line each time that something is new. Returns when nothing of it runs and the
+/// API server shows it.
+pub async fn follow(
+    socket: &Path,
+    pod: &PodName,
+    verb: &str,
+    ask: &Ask,
+    mut say: impl FnMut(&str),
+) -> Result<End, AskError> {
+    let granted: Granted = client::tell(socket, &format!("{PODS}/{pod}/{verb}"), ask).await?;
+    let uid = &granted.uid;
+    match (granted.ended_already, &granted.phase) {
+        (false, _) => say(&format!(
+            "{pod} (UID {uid}) is being ended, grace {} s",
+            granted.grace_seconds
+        )),
+        (true, None) => say(&format!(
+            "{pod} (UID {uid}) runs no more, so that nothing changes; the API server does not show its end yet"
+        )),
+        (true, Some(_)) => {}
+    }
+    let path = format!("{OUTCOMES}/{uid}?wait={}", WAIT.as_secs());
+    let mut told = Vec::new();
+    loop {
+        let outcome = client::wait(socket, &path, WAIT).await;
+        let Outcome { ended, story } = outcome.map_err(|error| gone(pod, error))?;
+        if ended {
+            return Ok(End {
+                already: granted.ended_already,
+                story,
+            });
+        }
+        if story.failures != told {
+            story
+                .failures
+                .iter()
+                .for_each(|failure| say(&format!("waits for {failure}")));
+            told = story.failures;
+        }
+    }
+}
+
+/// The end was granted: whatever the reason, an agent that does not know of it is not the one that was asked, or stops.
+fn gone(pod: &PodName, error: AskError) -> AskError {
+    let cause = match error {
+        AskError::NoAgent { cause, .. } => format!("nobody listens at its socket: {cause}"),
+        AskError::Cut { cause, .. } | AskError::Refused(cause) => cause,
+        other => return other,
+    };
+    let pod = pod.to_string();
+    AskError::Gone { pod, cause }
+}
+
+/// What came of it, for people.
+pub fn text(End { already, story }: &End) -> String {
+    let then = match story.stage {
+        _ if story.kept => "its object, containers and logs are kept until it is deleted",
+        Stage::Terminating | Stage::Terminated => "its volumes and cgroup are being cleaned up",
+        Stage::Deleted => "its object is gone, and what is left in the runtime is being removed",
+        Stage::Finished => "nothing of it is left on this node",
+    };
+    let (namespace, name, shown) = (&story.namespace, &story.name, story.shown());
+    if *already {
+        format!("{namespace}/{name} has ended already{shown}: the request changes nothing; {then}")
+    } else {
+        format!("{namespace}/{name} has ended{shown}: none of its containers runs; {then}")
+    }
+}

@@ -1,0 +1,132 @@
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+
+fn instance(id: &str, name: &str, created: i64, state: ContainerState) -> Container {
+    Container {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        attempt: 1,
+        sandbox_id: "s".to_owned(),
+        state,
+        created_at: Timestamp::from_second(created).unwrap(),
+        started_at: Timestamp::from_second(created + 1).ok(),
+        finished_at: Timestamp::from_second(created + 2).ok(),
+        exit_code: 7,
+        reason: "Error".to_owned(),
+        message: "said by the runtime".to_owned(),
+        image: "image".to_owned(),
+        image_ref: "sha256:1".to_owned(),
+        restart_count: 1,
+        termination_message_file: None,
+        message_falls_back_to_log: false,
+        log_path: String::new(),
+    }
+}
+
+fn pod(containers: Vec<Container>) -> RuntimePod {
+    RuntimePod {
+        sandboxes: Vec::new(),
+        containers,
+    }
+}
+
+fn ids(pod: &RuntimePod) -> Vec<&str> {
+    pod.containers.iter().map(|container| container.id.as_str()).collect()
+}
+
+#[test]
+fn an_end_that_was_kept_stands_for_the_container_that_the_runtime_forgot() {
+    let ended = instance("c1", "main", 10, ContainerState::Exited);
+    let ends: Ends = [end(&ended)].into();
+    let merged = with_ends(&RuntimePod::default(), &ends).into_owned();
+    assert_eq!(merged.containers, [ended], "as it was seen, but for its files");
+}
+
+#[test]
+fn what_is_seen_counts_and_newer_containers_come_first() {
+    let ends: Ends = [end(&instance("c1", "main", 10, ContainerState::Exited))].into();
+    let newer = instance("c2", "main", 20, ContainerState::Running);
+    let older = instance("c0", "main", 5, ContainerState::Exited);
+    let merged = with_ends(&pod(vec![newer.clone(), older]), &ends).into_owned();
+    assert_eq!(ids(&merged), ["c2", "c1", "c0"]);
+    assert_eq!(merged.newest("main"), Some(&newer));
+    // Whatever was seen once, a container that runs runs.
+    let runs = pod(vec![instance("c1", "main", 10, ContainerState::Running)]);
+    assert_eq!(*with_ends(&runs, &ends), runs);
+}
+
+#[test]
+fn a_runtime_that_cannot_tell_any_more_does_not_make_an_end_unknown() {
+    let ends: Ends = [end(&instance("c1", "main", 10, ContainerState::Exited))].into();
+    let merged = with_ends(&pod(vec![instance("c1", "main", 10, ContainerState::Unknown)]), &ends).into_owned();
+    assert_eq!(
+        (merged.containers.len(), merged.containers[0].state),
+        (1, ContainerState::Exited)
+    );
+}
+
+#[test]
+fn only_ends_that_a_status_may_show_are_worth_keeping() {
+    let before = pod(vec![
+        instance("init", "init", 1, ContainerState::Exited),
+        instance("c9", "main", 9, ContainerState::Running),
+    ]);
+    let stopped = pod(vec![
+        instance("c9", "main", 9, ContainerState::Exited),
+        instance("c8", "main", 8, ContainerState::Exited),
+        instance("c7", "main", 7, ContainerState::Exited),
+        instance("never", "other", 6, ContainerState::Created),
+    ]);
+    let kept: Vec<_> = worth_keeping(&before, &stopped)
+        .map(|container| container.id.as_str())
+        .collect();
+    assert_eq!(kept, ["c9", "c8", "init"]);
+}
+
+#[test]
+fn an_entry_without_last_words_has_no_message_and_an_empty_one_neither() {
+    let (id, end) = end(&instance("c1", "main", 10, ContainerState::Exited));
+    assert_eq!(end.last_words.as_deref(), Some(""), "there was nothing to read");
+    let said = ContainerEnd {
+        last_words: Some("bye".to_owned()),
+        ..end.clone()
+    };
+    let unread = ContainerEnd {
+        last_words: None,
+        ..end.clone()
+    };
+    let messages = messages(&[(id, end), ("c2".to_owned(), said), ("c3".to_owned(), unread)].into());
+    assert_eq!(["c1", "c2", "c3"].map(|id| messages.get(id)), [None, Some("bye"), None]);
+}
+
+proptest! {
+    #[test]
+    fn forgetting_any_containers_that_have_ended_changes_nothing_once_they_are_kept(
+        containers in prop::collection::vec((0..3_u8, 0..50_i64, any::<bool>()), 0..8),
+        forgotten in any::<u8>(),
+    ) {
+        let mut all = pod(
+            containers
+                .iter()
+                .enumerate()
+                .map(|(number, &(name, created, ended))| {
+                    let state = if ended { ContainerState::Exited } else { ContainerState::Created };
+                    // No two are created in one moment.
+                    instance(&format!("c{number}"), &format!("n{name}"), created * 8 + i64::try_from(number).unwrap(), state)
+                })
+                .collect(),
+        );
+        all.containers.sort_by_key(|container| Reverse(container.created_at));
+        let ends: Ends = worth_keeping(&RuntimePod::default(), &all).map(end).collect();
+        let mut seen = all.clone();
+        let mut number = 0;
+        seen.containers.retain(|container| {
+            number += 1;
+            !(ends.contains_key(&container.id) && forgotten & (1 << (number - 1)) != 0)
+        });
+        prop_assert_eq!(with_ends(&seen, &ends).into_owned(), all.clone());
+        prop_assert_eq!(with_ends(&all, &ends).into_owned(), all);
+    }
+}

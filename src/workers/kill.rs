@@ -1,0 +1,187 @@
+//! Requests to end a pod by whoever runs this node: which pod is meant, and why it may not be ended so. Pure.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::{
+    pod::{PodUid, PodView},
+    report::status::Imposed,
+};
+
+/// A request to end a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kill {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its identity, where whoever asks is sure of it.
+    pub uid: Option<String>,
+    /// Seconds of grace; it only shortens.
+    pub grace: Option<i64>,
+    /// What its status shall say of its end; nothing for a plain kill.
+    pub imposed: Option<Imposed>,
+}
+
+/// What became of a request that was granted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Granted {
+    /// The pod that is ended.
+    pub uid: String,
+    /// The grace period in force, in seconds.
+    pub grace_seconds: u64,
+    /// Nothing of it ran any more when it was asked for: the request changes nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended_already: bool,
+    /// The phase in which the API shows that it is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// The reason that the API shows with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// No such pod.
+    #[error("no pod {0} is known on this node")]
+    Unknown(String),
+    /// The name belongs to another pod.
+    #[error("{pod} has UID {uid}, which is another pod than the one that was asked for")]
+    OtherUid {
+        /// By name.
+        pod: String,
+        /// Whose name it is now.
+        uid: PodUid,
+    },
+    /// More than one pod has the name, as while absence proves nothing.
+    #[error("more than one pod is known as {pod}, with the UIDs {uids}: say which one is meant, with --uid")]
+    Several {
+        /// By name.
+        pod: String,
+        /// All of them.
+        uids: String,
+    },
+    /// Stands for a static pod.
+    #[error(
+        "{0} is the mirror of a static pod: take its manifest off the node instead; a kubelet would only start it again"
+    )]
+    Mirror(String),
+    /// Nothing may be touched.
+    #[error("{pod} is left alone: {why}; ask the API server instead: kubectl delete pod -n {namespace} {name}")]
+    Held {
+        /// By name.
+        pod: String,
+        /// Its namespace.
+        namespace: String,
+        /// Its name alone.
+        name: String,
+        /// What holds the agent back.
+        why: String,
+    },
+    /// Nothing is begun any more.
+    #[error("the end of {0} is not begun: the agent is stopping; ask again when it has been started again")]
+    Stopping(String),
+}
+
+/// What the API takes for a reason, as of a condition.
+pub fn is_reason(text: &str) -> bool {
+    text.len() <= 128
+        && text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.chars().all(|it| it.is_ascii_alphanumeric() || "_,:".contains(it))
+        && !text.ends_with([',', ':'])
+}
+
+// === impl Kill ===
+
+impl Kill {
+    /// The pod that is meant, of all whose objects are there. Resolved once: from here on the UID counts.
+    pub fn resolve<'a>(&self, pods: impl Iterator<Item = &'a PodView>) -> Result<&'a PodView, Refused> {
+        let named = pods.filter(|view| *view.pod.namespace == self.namespace && *view.pod.name == self.name);
+        // While absence proves nothing, a pod and its successor may both be known.
+        let (meant, others): (Vec<_>, Vec<_>) =
+            named.partition(|view| self.uid.as_deref().is_none_or(|uid| uid == view.pod.uid.as_str()));
+        let view = match (&meant[..], &others[..]) {
+            ([view], _) => *view,
+            ([], []) => return Err(Refused::Unknown(self.pod())),
+            ([], [other, ..]) => {
+                return Err(Refused::OtherUid {
+                    pod: self.pod(),
+                    uid: other.pod.uid.clone(),
+                });
+            }
+            (several, _) => {
+                let mut uids: Vec<_> = several.iter().map(|view| view.pod.uid.to_string()).collect();
+                uids.sort_unstable();
+                return Err(Refused::Several {
+                    pod: self.pod(),
+                    uids: uids.join(", "),
+                });
+            }
+        };
+        if view.mirror {
+            return Err(Refused::Mirror(self.pod()));
+        }
+        Ok(view)
+    }
+
+    /// A refusal because nothing may be touched.
+    pub fn held(&self, why: String) -> Refused {
+        Refused::Held {
+            pod: self.pod(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            why,
+        }
+    }
+
+    /// Its namespace and name.
+    pub fn pod(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::PodRef;
+
+    fn view(name: &str, uid: &str, mirror: bool) -> PodView {
+        PodView {
+            mirror,
+            ..PodView::remembered(PodRef {
+                uid: uid.into(),
+                namespace: "ns".into(),
+                name: name.into(),
+            })
+        }
+    }
+
+    fn kill(name: &str, uid: Option<&str>) -> Kill {
+        Kill {
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+            uid: uid.map(ToOwned::to_owned),
+            grace: None,
+            imposed: None,
+        }
+    }
+
+    #[test]
+    fn a_name_leads_to_one_uid_or_to_a_refusal_that_says_why() {
+        let pods = [view("a", "1", false), view("static", "2", true)];
+        let resolve = |name, uid| kill(name, uid).resolve(pods.iter()).map(|view| view.pod.uid.clone());
+        assert_eq!(resolve("a", None), Ok("1".into()));
+        assert_eq!(resolve("a", Some("1")), Ok("1".into()));
+        assert!(matches!(resolve("a", Some("9")), Err(Refused::OtherUid { .. })));
+        assert!(matches!(resolve("static", None), Err(Refused::Mirror(_))));
+        assert!(matches!(resolve("b", None), Err(Refused::Unknown(_))));
+        let pods = [view("a", "1", false), view("a", "3", false)];
+        let resolve = |uid| kill("a", uid).resolve(pods.iter()).map(|view| view.pod.uid.clone());
+        assert_eq!(resolve(Some("1")), Ok("1".into()));
+        assert_eq!(resolve(Some("3")), Ok("3".into()));
+        assert!(matches!(resolve(None), Err(Refused::Several { uids, .. }) if uids == "1, 3"));
+    }
+}

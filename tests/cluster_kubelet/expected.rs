@@ -1,0 +1,90 @@
+//! The differences that are meant, each with its reason: `docs/kubelet-differences.md` lists them.
+
+use crate::compare::Difference;
+
+/// One that is meant.
+pub struct Expected {
+    /// In which scenarios.
+    pub scenarios: &'static [&'static str],
+    /// In which fields; `*` stands for any text.
+    pub fields: &'static [&'static str],
+    /// Why, in the words of the docs.
+    pub situation: &'static str,
+}
+
+/// All of them.
+pub const ALL: &[Expected] = &[
+    Expected {
+        situation: "pod that was over before it was deleted",
+        scenarios: &[
+            "succeeded_before",
+            "failed_before",
+            "deadline_passed_before",
+            "command_that_does_not_exist_never",
+            "init_failed",
+            "main_done_beside_a_sidecar",
+        ],
+        fields: &["observedGeneration", "conditions[*].observedGeneration"],
+    },
+    Expected {
+        situation: "long termination message",
+        scenarios: &["long_words_of_five_in_two_bytes_each"],
+        fields: &["containerStatuses[*].state.terminated.message"],
+    },
+    Expected {
+        situation: "words for a container of which nothing is known",
+        scenarios: &[
+            "image_that_is_never_pulled",
+            "image_that_is_never_pulled_never",
+            "image_that_cannot_be_pulled",
+            "image_missing_beside_one_that_runs",
+            "image_missing_after_init",
+            "image_missing_beside_a_sidecar",
+            "settings_that_do_not_exist",
+            "volume_that_does_not_come",
+        ],
+        fields: &["containerStatuses[*].state.terminated.message"],
+    },
+    Expected {
+        situation: "words for a deadline that has passed",
+        scenarios: &["deadline_passed_before_the_deletion_was_seen"],
+        fields: &["message"],
+    },
+    Expected {
+        situation: "active deadline that has passed",
+        scenarios: &["deadline_passed_before_the_deletion_was_seen"],
+        fields: &["event DeadlineExceeded of the pod"],
+    },
+];
+
+// === impl Expected ===
+
+impl Expected {
+    /// Whether it explains this one.
+    pub fn explains(&self, scenario: &str, difference: &Difference) -> bool {
+        self.scenarios.contains(&scenario) && self.fields.iter().any(|field| fits(field, &difference.field))
+    }
+
+    /// What of it does not occur in this scenario any more.
+    pub fn missing(&self, scenario: &str, differences: &[Difference]) -> Vec<String> {
+        if !self.scenarios.contains(&scenario) {
+            return Vec::new();
+        }
+        let occurs = |field: &&&str| differences.iter().any(|difference| fits(field, &difference.field));
+        let missing = self.fields.iter().filter(|field| !occurs(field));
+        missing.map(|field| format!("{field} ({})", self.situation)).collect()
+    }
+}
+
+fn fits(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((head, rest)) => text.strip_prefix(head).is_some_and(|tail| {
+            // What a star stands for may be anything, so every place for the rest is tried.
+            tail.char_indices()
+                .map(|(at, _)| at)
+                .chain([tail.len()])
+                .any(|at| fits(rest, &tail[at..]))
+        }),
+    }
+}

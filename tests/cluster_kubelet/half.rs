@@ -1,0 +1,289 @@
+//! One half of the pods: a namespace with a pod of each scenario, brought to its state and then to its end.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use testbed::{
+    family::HELD,
+    rest::{Client, Patch},
+    stage::Stage,
+    wait::eventually,
+};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    scenario::{Deletion, Scenario, VANISHES, WORD, Write, is, runs},
+    scenarios::SETTINGS,
+};
+
+/// Two cores start some hundred pods in a minute; the rest is for a machine under load.
+const REACHED_LIMIT: Duration = Duration::from_secs(360);
+/// Nothing here uses more than 15 s of grace.
+const END_LIMIT: Duration = Duration::from_secs(120);
+/// What holds for so long is not just passing: status and events of it have arrived, and a second has gone by for times
+/// that are written without fractions.
+const STABLE: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(300);
+const AT_ONCE: usize = 16;
+
+/// See the module's documentation.
+pub struct Half<'a> {
+    pub namespace: &'static str,
+    pub stage: &'a Stage,
+    pub scenarios: &'a [Scenario],
+}
+
+/// What became of one pod.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The object when its end began.
+    pub before: Value,
+    /// The object when nothing more happened to it.
+    pub after: Value,
+    /// The pod's events that came with the end.
+    pub events: Vec<Value>,
+    /// When the end began, to the second.
+    pub began: Timestamp,
+}
+
+// === impl Half ===
+
+impl Half<'_> {
+    /// Creates everything.
+    pub async fn create(&self) -> Result<()> {
+        let create = async |path: &str, object: Value| -> Result<()> {
+            self.admin().create(path, &object).await?.ok()?;
+            Ok(())
+        };
+        let metadata = |name: &str| json!({ "name": name });
+        create("/api/v1/namespaces", json!({ "metadata": metadata(self.namespace) })).await?;
+        let settings = json!({ "metadata": metadata(SETTINGS), "data": { "a": "MQ==" } });
+        create(&self.path("configmaps"), settings.clone()).await?;
+        create(&self.path("secrets"), settings).await?;
+        self.make_words()?;
+        for scenario in self.scenarios {
+            let mut spec = scenario.pod.clone();
+            spec["nodeName"] = self.stage.node.as_str().into();
+            if scenario.loops.is_some() {
+                spec["volumes"] = json!([{ "name": WORD, "hostPath": { "path": self.words() } }]);
+            }
+            // Else the object would be gone with its last status.
+            let metadata = json!({ "name": name(scenario), "finalizers": [HELD] });
+            create(&self.path("pods"), json!({ "metadata": metadata, "spec": spec }))
+                .await
+                .with_context(|| format!("create the pod of {}", scenario.name))?;
+        }
+        Ok(())
+    }
+
+    /// Does what is to be done to pods that run.
+    pub async fn write_to_running(&self) -> Result<()> {
+        for scenario in self.scenarios.iter().filter(|scenario| !scenario.running.is_empty()) {
+            let running = async || Ok(runs(&self.pod(scenario).await?).then_some(()));
+            eventually(REACHED_LIMIT, &format!("{} to run", scenario.name), running).await?;
+            self.write(scenario, &scenario.running).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every pod is in its state or, if one of its containers is to loop, that runs.
+    pub async fn until_words(&self) -> Result<()> {
+        self.until(|scenario, pod| match scenario.loops {
+            Some(container) => is(container, "running")(pod),
+            None => (scenario.until)(pod),
+        })
+        .await
+    }
+
+    /// Gives the word to the containers that are to loop, and waits until every pod is in its state and stays there.
+    pub async fn until_reached(&self) -> Result<()> {
+        let dir = self.words();
+        fs::write(dir.join(WORD), "").context("give the word")?;
+        fs::remove_file(dir.join(VANISHES)).context("take a command away")?;
+        self.until(|scenario, pod| (scenario.until)(pod)).await
+    }
+
+    async fn until(&self, is_so_far: impl Fn(&Scenario, &Value) -> bool) -> Result<()> {
+        let late = Instant::now() + REACHED_LIMIT;
+        let mut since = Instant::now();
+        loop {
+            let missing = self.missing(&is_so_far).await?;
+            if !missing.is_empty() {
+                since = Instant::now();
+            }
+            self.nudge(&missing).await?;
+            if since.elapsed() > STABLE {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < late,
+                "in {} are not so far: {missing:#?}",
+                self.namespace
+            );
+            sleep(POLL).await;
+        }
+    }
+
+    /// The scenarios whose pods are not in their state, with that which they are in.
+    pub async fn not_reached(&self) -> Result<Vec<(&'static str, Value)>> {
+        self.missing(&|scenario, pod| (scenario.until)(pod)).await
+    }
+
+    async fn missing(&self, is_so_far: &impl Fn(&Scenario, &Value) -> bool) -> Result<Vec<(&'static str, Value)>> {
+        let pods = self.pods().await?;
+        let missing = self.scenarios.iter().filter_map(|scenario| {
+            let pod = &pods[&name(scenario)];
+            (!is_so_far(scenario, pod)).then(|| (scenario.name, pod["status"].clone()))
+        });
+        Ok(missing.collect())
+    }
+
+    /// Deletes all pods, waits until nothing more happens to them, and returns what became of each.
+    pub async fn end(&self) -> Result<Vec<Outcome>> {
+        let before = self.pods().await?;
+        let told_before = self.events().await?;
+        let began = Timestamp::from_second(Timestamp::now().as_second())?;
+        let deletions = self.scenarios.iter().map(|scenario| async move {
+            self.write(scenario, &scenario.before_the_end).await?;
+            self.delete(scenario).await
+        });
+        stream::iter(deletions)
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<Vec<_>>()
+            .await?;
+
+        let late = Instant::now() + END_LIMIT;
+        let (mut since, mut seen) = (Instant::now(), BTreeMap::new());
+        loop {
+            let pods = self.pods().await?;
+            let open: Vec<_> = pods.values().filter(|pod| !is_over(pod)).collect();
+            if pods != seen || !open.is_empty() {
+                since = Instant::now();
+            }
+            if since.elapsed() > STABLE {
+                break;
+            }
+            ensure!(Instant::now() < late, "in {} are not over: {open:#?}", self.namespace);
+            seen = pods;
+            sleep(POLL).await;
+        }
+        let told = self.events().await?;
+        let outcome = |scenario: &Scenario| {
+            let of = |pods: &BTreeMap<String, Value>| pods[&name(scenario)].clone();
+            let uid = &before[&name(scenario)]["metadata"]["uid"];
+            let news = told.iter().filter(|(id, event)| {
+                let old = told_before.get(*id);
+                event["involvedObject"]["uid"] == *uid && old.is_none_or(|old| old["count"] != event["count"])
+            });
+            Outcome {
+                before: of(&before),
+                after: of(&seen),
+                events: news.map(|(_, event)| event.clone()).collect(),
+                began,
+            }
+        };
+        Ok(self.scenarios.iter().map(outcome).collect())
+    }
+
+    /// A kubelet looks at a pod that has changed, and else tells of a crash loop only minutes later.
+    async fn nudge(&self, missing: &[(&str, Value)]) -> Result<()> {
+        let nudged = |scenario: &&Scenario| scenario.nudged && missing.iter().any(|(name, _)| *name == scenario.name);
+        for scenario in self.scenarios.iter().filter(nudged) {
+            let now = Timestamp::now().to_string();
+            let annotation = json!({ "metadata": { "annotations": { "testbed.test/nudged": now } } });
+            let path = self.path_of(scenario);
+            self.admin().patch(&path, Patch::Merge, &annotation).await?.ok()?;
+        }
+        Ok(())
+    }
+
+    /// Where containers look for the word.
+    fn words(&self) -> PathBuf {
+        let dir = self.stage.containerd.ground().dir();
+        dir.join(format!("{WORD}-{}", self.namespace))
+    }
+
+    fn make_words(&self) -> Result<()> {
+        let dir = self.words();
+        fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
+        let script = dir.join(VANISHES);
+        let text = format!("#!/bin/sh\nwhile [ -e ${{0%/*}}/{VANISHES} ]; do sleep 1; done\nexit 4\n");
+        fs::write(&script, text).with_context(|| format!("write {}", script.display()))?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).context("make a script executable")
+    }
+
+    async fn delete(&self, scenario: &Scenario) -> Result<()> {
+        let path = self.path_of(scenario);
+        let answer = match scenario.deletion {
+            Deletion::Plain => self.admin().delete(&path, None).await?,
+            Deletion::Grace(seconds) => {
+                let options = json!({ "gracePeriodSeconds": seconds });
+                self.admin().delete(&path, Some(&options)).await?
+            }
+            Deletion::Eviction => {
+                let metadata = json!({ "name": name(scenario), "namespace": self.namespace });
+                let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata });
+                self.admin().create(&format!("{path}/eviction"), &eviction).await?
+            }
+        };
+        answer.ok().with_context(|| format!("delete {}", scenario.name))?;
+        Ok(())
+    }
+
+    async fn write(&self, scenario: &Scenario, writes: &[Write]) -> Result<()> {
+        for write in writes {
+            let path = format!("{}{}", self.path_of(scenario), write.subresource);
+            let written = self.admin().patch(&path, write.kind, &write.patch).await?.ok();
+            written.with_context(|| format!("write to {}", scenario.name))?;
+        }
+        Ok(())
+    }
+
+    async fn pod(&self, scenario: &Scenario) -> Result<Value> {
+        Ok(self.admin().get(&self.path_of(scenario)).await?.ok()?)
+    }
+
+    /// By name.
+    async fn pods(&self) -> Result<BTreeMap<String, Value>> {
+        self.list("pods", "name").await
+    }
+
+    /// By UID.
+    async fn events(&self) -> Result<BTreeMap<String, Value>> {
+        self.list("events", "uid").await
+    }
+
+    async fn list(&self, resource: &str, by: &str) -> Result<BTreeMap<String, Value>> {
+        let list = self.admin().get(&self.path(resource)).await?.ok()?;
+        let items = list["items"].as_array().into_iter().flatten();
+        let key = |item: &Value| item["metadata"][by].as_str().unwrap_or_default().to_owned();
+        Ok(items.map(|item| (key(item), item.clone())).collect())
+    }
+
+    fn admin(&self) -> &Client {
+        &self.stage.admin
+    }
+
+    fn path(&self, resource: &str) -> String {
+        format!("/api/v1/namespaces/{}/{resource}", self.namespace)
+    }
+
+    fn path_of(&self, scenario: &Scenario) -> String {
+        self.path(&format!("pods/{}", name(scenario)))
+    }
+}
+
+/// Only the finalizer holds it.
+fn is_over(pod: &Value) -> bool {
+    pod["metadata"]["deletionGracePeriodSeconds"] == 0
+        && ["Succeeded", "Failed"]
+            .iter()
+            .any(|phase| pod["status"]["phase"] == *phase)
+}
+
+fn name(scenario: &Scenario) -> String {
+    scenario.name.replace('_', "-")
+}

@@ -1,0 +1,24 @@
+//! The same pods brought to the same ends by a real kubelet and by the agent after that kubelet's death: their final
+//! statuses and events are compared field by field.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests work in places of their own, and remove what they made"
+)]
+
+mod compare;
+mod expected;
+mod half;
+mod machine;
+mod outcome;
+mod run;
+mod runner;
+mod scenario;
+mod scenarios;
+mod table;
+
+use std::process::ExitCode;
+
+fn main() -> anyhow::Result<ExitCode> {
+    runner::main(scenarios::all())
+}

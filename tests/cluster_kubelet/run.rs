@@ -1,0 +1,74 @@
+//! Both halves, one after the other, on one node: the kubelet brings the pods of the first to their ends, then it is
+//! killed, and the agent those of the second.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use testbed::{control_plane::ControlPlane, kubelet::Kubelet, stage::Stage};
+use tokio::try_join;
+
+use crate::{
+    half::{Half, Outcome},
+    machine::Machine,
+    scenario::Scenario,
+};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
+const NODE: &str = "node-0";
+
+/// What came of it all.
+pub struct Report {
+    /// One pair for each scenario, in their order.
+    pub pairs: Vec<Pair>,
+    /// What is not on the machine as it was before.
+    pub changed: Vec<String>,
+}
+
+/// What became of a scenario's pods.
+pub struct Pair {
+    pub kubelet: Outcome,
+    pub agent: Outcome,
+}
+
+/// See the module's documentation.
+pub async fn run(scenarios: &[Scenario]) -> Result<Report> {
+    let before = Machine::look();
+    let plane = ControlPlane::start().await?;
+    let stage = Stage::set_for_a_kubelet(Box::new(plane), NODE).await?;
+    let kubelet = Kubelet::start(&stage).await?;
+    let of = |namespace| Half {
+        namespace,
+        stage: &stage,
+        scenarios,
+    };
+    let (first, second) = (of("kubelet"), of("agent"));
+    let by_kubelet = async {
+        try_join!(first.create(), second.create())?;
+        try_join!(first.write_to_running(), second.write_to_running())?;
+        try_join!(first.until_words(), second.until_words())?;
+        first.until_reached().await?;
+        let ends = first.end().await?;
+        second.until_reached().await?;
+        Ok::<_, anyhow::Error>(ends)
+    };
+    let by_kubelet = by_kubelet
+        .await
+        .with_context(|| format!("the kubelet's log ends with:\n{}", kubelet.log_tail()))?;
+
+    kubelet.crash();
+    let changed = before.changes(&Machine::look());
+    let missing = second.not_reached().await?;
+    ensure!(
+        missing.is_empty(),
+        "not so far any more when the kubelet was killed: {missing:#?}"
+    );
+    let agent = stage.start_agent(Path::new(AGENT), &[]).await?;
+    let by_agent = agent.during(second.end()).await?;
+    let code = agent.stop().await?;
+    ensure!(code == Some(0), "the agent ended with {code:?}");
+    let pairs = by_kubelet.into_iter().zip(by_agent);
+    Ok(Report {
+        pairs: pairs.map(|(kubelet, agent)| Pair { kubelet, agent }).collect(),
+        changed,
+    })
+}

@@ -1,0 +1,129 @@
+//! Runs both halves once and judges each scenario as a test of its own name; a table of all goes to standard output.
+
+use std::{process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result};
+use libtest_mimic::{Arguments, Failed, Trial};
+use tokio::{runtime::Runtime, sync::OnceCell, time};
+
+use crate::{
+    expected,
+    run::{Report, run},
+    scenario::Scenario,
+    table,
+};
+
+/// It takes three minutes; the rest is for a machine under load.
+const LIMIT: Duration = Duration::from_secs(900);
+const DOCS: &str = include_str!("../../docs/kubelet-differences.md");
+
+/// What trials have in common.
+struct World {
+    scenarios: Vec<Scenario>,
+    // The error as text, since every trial is told of it.
+    report: OnceCell<Result<Report, String>>,
+}
+
+/// The main function of the test binary.
+pub fn main(scenarios: Vec<Scenario>) -> Result<ExitCode> {
+    let arguments = Arguments::from_args();
+    let runtime = Arc::new(Runtime::new().context("starting the runtime")?);
+    let docs = docs(&scenarios);
+    // Whoever asks for some scenarios does not wait for the others.
+    let wanted = |scenario: &Scenario| {
+        let name = claim(scenario);
+        arguments.filter.as_ref().is_none_or(|part| name.contains(part))
+    };
+    let world = Arc::new(World {
+        scenarios: scenarios.into_iter().filter(wanted).collect(),
+        report: OnceCell::new(),
+    });
+    let mut trials: Vec<_> = (0..world.scenarios.len())
+        .map(|index| {
+            let (world, runtime) = (Arc::clone(&world), Arc::clone(&runtime));
+            Trial::test(claim(&world.scenarios[index]), move || {
+                runtime.block_on(world.judge(index)).map_err(Failed::from)
+            })
+        })
+        .collect();
+    trials.push(Trial::test("the_docs_tell_of_every_difference_that_is_meant", || {
+        docs.map_err(Failed::from)
+    }));
+    let (shared, handle) = (Arc::clone(&world), Arc::clone(&runtime));
+    trials.push(Trial::test(
+        "a_kubelet_of_the_testbed_changes_nothing_on_the_machine",
+        move || handle.block_on(shared.machine()).map_err(Failed::from),
+    ));
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if let Some(Ok(report)) = world.report.get() {
+        table::print(world.scenarios.iter().zip(&report.pairs));
+    }
+    Ok(if conclusion.has_failed() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn claim(scenario: &Scenario) -> String {
+    format!("the_agent_leaves_what_the_kubelet_leaves::{}", scenario.name)
+}
+
+fn docs(scenarios: &[Scenario]) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    for expected in expected::ALL {
+        if !DOCS.contains(&format!("| {} |", expected.situation)) {
+            wrong.push(format!(
+                "docs/kubelet-differences.md has no line {:?}",
+                expected.situation
+            ));
+        }
+        let unknown = |name: &&&str| scenarios.iter().all(|scenario| scenario.name != **name);
+        let names = expected.scenarios.iter().filter(unknown);
+        wrong.extend(names.map(|name| format!("there is no scenario {name}")));
+    }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(wrong.join("\n"))
+    }
+}
+
+// === impl World ===
+
+impl World {
+    async fn report(&self) -> Result<&Report, String> {
+        let run = || async {
+            let run = time::timeout(LIMIT, run(&self.scenarios)).await;
+            let report = run.context("it is not over in time").and_then(|report| report);
+            report.map_err(|error| format!("{error:#}"))
+        };
+        self.report.get_or_init(run).await.as_ref().map_err(Clone::clone)
+    }
+
+    async fn machine(&self) -> Result<(), String> {
+        let changed = &self.report().await?.changed;
+        if changed.is_empty() {
+            Ok(())
+        } else {
+            Err(changed.join("\n"))
+        }
+    }
+
+    async fn judge(&self, index: usize) -> Result<(), String> {
+        let pair = &self.report().await?.pairs[index];
+        let name = self.scenarios[index].name;
+        let found = table::found(pair);
+        let unexplained = found.iter().filter(|difference| {
+            let mut meant = expected::ALL.iter();
+            !meant.any(|expected| expected.explains(name, difference))
+        });
+        let mut wrong: Vec<_> = unexplained.map(ToString::to_string).collect();
+        let missing = expected::ALL.iter().flat_map(|expected| expected.missing(name, &found));
+        wrong.extend(missing.map(|missing| format!("expected, but does not occur: {missing}")));
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(format!("field: kubelet / agent\n{}", wrong.join("\n")))
+    }
+}

@@ -1,0 +1,156 @@
+//! Containers that are not simply running when their pod ends.
+
+use serde_json::json;
+use testbed::scripted_cri::{Kind, SimState, StopContainer, expect};
+use tokio::time::sleep;
+
+use crate::{
+    node::{Node, secs, until},
+    pods::{exec, hooked, plain, uid},
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_was_made_and_never_started_is_left_to_its_sandbox() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main").created()));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    let kinds: Vec<_> = node.cri.effects().into_iter().map(|(_, seen)| seen.kind).collect();
+    assert_eq!(
+        kinds,
+        [Kind::StopPodSandbox, Kind::RemoveContainer, Kind::RemovePodSandbox]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_has_ended_has_no_hook() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main").exited(0)));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert!(node.cri.effects().iter().all(|(_, seen)| seen.kind != Kind::ExecSync));
+    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_comes_to_run_meanwhile_is_stopped_too_before_the_object_goes() {
+    for restarts in [false, true] {
+        let mut node = Node::new().await;
+        node.pod("web", &plain(), |pod| {
+            let pod = pod.container("main").ends_after_term(secs(5), 0);
+            drop(if restarts { pod } else { pod.container("late").created() });
+        });
+        node.start().await;
+        node.cri.allow_everything();
+        node.delete("web", None).await;
+        node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        sleep(secs(1)).await;
+        // A kubelet that was killed in the middle of a start has asked the runtime for it all the same, in a sandbox
+        // that it made last.
+        node.cri.change(|world| {
+            let pod = world.pod("default", "web", &uid("web"));
+            drop(pod.container(if restarts { "main" } else { "late" }).ignores_term());
+        });
+        node.failing("web", "still Running").await;
+        assert!(node.get("web").await.is_some());
+        node.nothing_left("web").await;
+        assert!(node.cri.look(|world| world.is_empty()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_sandbox_of_a_pod_is_stopped_and_removed_whatever_state_it_is_in() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| {
+        drop(
+            pod.container("main")
+                .exited(1)
+                .sandbox()
+                .container("main")
+                .exited(2)
+                .sandbox()
+                .container("main"),
+        );
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    for kind in [Kind::StopPodSandbox, Kind::RemovePodSandbox] {
+        let mut ids: Vec<_> = node
+            .cri
+            .effects()
+            .into_iter()
+            .filter(|(_, seen)| seen.kind == kind)
+            .map(|(_, seen)| seen.id)
+            .collect();
+        ids.sort_unstable();
+        assert_eq!(
+            ids,
+            ["sandbox-uid-web-0", "sandbox-uid-web-1", "sandbox-uid-web-2"],
+            "{kind:?}"
+        );
+    }
+    let stops = node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    assert_eq!(stops.len(), 1, "only the one that runs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_ends_while_its_hook_runs_is_stopped_without_harm() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&json!({ "sleep": { "seconds": 10 } })), |pod| {
+        drop(pod.container("main"));
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    sleep(secs(2)).await;
+    node.cri.change(|world| {
+        let main = world.containers.values_mut().next().unwrap();
+        (main.state, main.exit_code) = (SimState::Exited, 7);
+    });
+    node.nothing_left("web").await;
+    assert_eq!(node.count_events("web", "FailedKillPod").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_over_and_of_which_nothing_runs_is_not_stopped_at_each_start_of_the_agent() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").exited(0)));
+    node.cri
+        .change(|world| world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false));
+    let mut over = node.get("web").await.unwrap();
+    over["status"]["phase"] = "Succeeded".into();
+    node.object(over);
+    for _ in 0..2 {
+        node.start().await;
+        until("it is kept", async || node.status().await.pods.kept == 1).await;
+        assert!(node.cri.effects().is_empty());
+        node.crash().await;
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_container_that_cannot_be_stopped_keeps_no_other_from_its_stop() {
+    let containers = json!([{ "name": "stuck", "image": "i" }, { "name": "main", "image": "i" }]);
+    let mut node = Node::new().await;
+    node.pod("web", &containers, |pod| drop(pod.container("stuck").container("main")));
+    node.start().await;
+    node.cri.in_any_order([
+        expect(StopContainer::of("stuck")).error(tonic::Code::Unknown, "shim is gone"),
+        expect(StopContainer::of("main")),
+    ]);
+    node.delete("web", None).await;
+    node.failing("web", "shim is gone").await;
+    node.cri.finished().await;
+    node.cri.allow_everything();
+    node.nothing_left("web").await;
+}

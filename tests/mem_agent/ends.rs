@@ -1,0 +1,116 @@
+//! How containers ended is told as it was, also when the runtime has forgotten them meanwhile.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use testbed::apiserver::faults::Fault;
+use tokio::time::sleep;
+
+use crate::{
+    node::{Node, secs, until},
+    pods::{plain, pod, uid},
+    server::trouble,
+};
+
+/// A pod that fails with 7 and says why. Its object stays for somebody, and the API takes no status.
+async fn ended_and_not_told(node: &mut Node) {
+    let words = node.path("words");
+    fs::write(&words, "disk on fire").unwrap();
+    let mut held = pod("web", &plain());
+    held["metadata"]["finalizers"] = json!(["test/hold"]);
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(1), 7).termination_message(
+            "/dev/termination-log",
+            words.to_str().unwrap(),
+            "File",
+        ));
+    });
+    node.object(held);
+    node.start().await;
+    node.cri.allow_everything();
+    trouble(node, Fault::status(503).resource("pods/status").times(1000));
+    node.delete("web", None).await;
+    node.failing("web", "status: PATCH").await;
+}
+
+fn forget_containers(node: &Node) {
+    node.cri.change(|world| {
+        world.containers.clear();
+        world.sandboxes.clear();
+    });
+    fs::remove_file(node.path("words")).unwrap();
+}
+
+async fn told(node: &Node) -> Value {
+    until("its end is told", async || {
+        node.get("web").await.unwrap()["status"]["phase"] != "Running"
+    })
+    .await;
+    node.get("web").await.unwrap()["status"].take()
+}
+
+fn is_the_real_end(status: &Value) {
+    let end = &status["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(
+        (&status["phase"], &end["exitCode"], &end["reason"], &end["message"]),
+        (&json!("Failed"), &json!(7), &json!("Error"), &json!("disk on fire")),
+        "{status}"
+    );
+    for time in ["startedAt", "finishedAt"] {
+        assert!(end[time].as_str().is_some_and(|time| time > "2"), "{end}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_forgets_containers_before_the_status_is_taken_makes_no_end_unknown() {
+    let mut node = Node::new().await;
+    ended_and_not_told(&mut node).await;
+    forget_containers(&node);
+    sleep(secs(100)).await;
+    node.api.faults().clear();
+    is_the_real_end(&told(&node).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_starts_after_the_containers_were_removed_knows_how_they_ended() {
+    let mut node = Node::new().await;
+    ended_and_not_told(&mut node).await;
+    node.crash().await;
+    forget_containers(&node);
+    node.api.faults().clear();
+    node.start().await;
+    is_the_real_end(&told(&node).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_journal_nobody_knows_and_it_is_never_success() {
+    let mut node = Node::new().await;
+    ended_and_not_told(&mut node).await;
+    node.crash().await;
+    forget_containers(&node);
+    fs::remove_file(node.flags.state_dir.join(pod_teardown::journal::FILE)).unwrap();
+    node.api.faults().clear();
+    node.start().await;
+    let status = told(&node).await;
+    let end = &status["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(status["phase"], "Failed", "{status}");
+    assert_ne!(end["exitCode"], 0, "{status}");
+    assert_ne!(end["exitCode"], 7, "{status}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_is_remembered_proves_nothing_of_what_runs() {
+    let mut node = Node::new().await;
+    ended_and_not_told(&mut node).await;
+    forget_containers(&node);
+    let cgroup = node
+        .path("cgroup/kubepods/besteffort")
+        .join(format!("pod{}", uid("web")))
+        .join("container");
+    fs::create_dir_all(&cgroup).unwrap();
+    fs::write(cgroup.join("cgroup.procs"), "4711\n").unwrap();
+    node.api.faults().clear();
+    node.failing("web", "held: it holds 1 processes").await;
+    sleep(secs(100)).await;
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+}

@@ -1,0 +1,177 @@
+//! An agent whose journal is damaged, of another machine, or cannot be written: pods come to their end all the same.
+
+use std::{fs, path::PathBuf};
+
+use pod_teardown::journal;
+use redb::ReadableTable as _;
+use serde_json::{Value, json};
+use testbed::scripted_cri::{Kind, StopContainer, expect};
+use tokio::time::sleep;
+
+use crate::{
+    node::{NODE, Node, secs, until},
+    pods::{exec, hooked, plain, uid},
+};
+
+fn file(node: &Node) -> PathBuf {
+    node.flags.state_dir.join(journal::FILE)
+}
+
+async fn another_node(node: &Node) {
+    node.object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_journal_is_kept_aside_and_told_and_pods_are_taken_down() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.polite_pod("db");
+    fs::create_dir_all(&node.flags.state_dir).unwrap();
+    fs::write(file(&node), "no journal").unwrap();
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    let status = node.status().await;
+    assert_eq!((status.held, status.journal), (None, None));
+    let [aside] = &status.journal_asides[..] else {
+        panic!("{:?}", status.journal_asides)
+    };
+    assert!(
+        aside.contains("journal.redb.damaged-") && aside.contains("it was damaged"),
+        "{aside}"
+    );
+    // Until somebody takes it away.
+    assert_eq!(node.stop().await, Ok(()));
+    node.start().await;
+    assert_eq!(&node.status().await.journal_asides[0], aside);
+    let kept = aside.trim_start_matches("kept as ").split(", ").next().unwrap();
+    assert_eq!(fs::read_to_string(kept).unwrap(), "no journal");
+    fs::remove_file(kept).unwrap();
+    node.delete("db", None).await;
+    node.nothing_left("db").await;
+    assert!(node.status().await.journal_asides.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_journal_is_no_way_around_the_hold_for_another_node() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    assert_eq!(node.stop().await, Ok(()));
+    fs::write(file(&node), "damaged").unwrap();
+    another_node(&node).await;
+    node.delete("web", None).await;
+    node.launch().await;
+    until("it is held", async || {
+        node.ask().await.is_some_and(|status| {
+            status
+                .held
+                .is_some_and(|held| held.contains("another-uid") && held.contains("was made for"))
+        })
+    })
+    .await;
+    sleep(secs(100)).await;
+    assert!(node.cri.effects().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cloned_machine_begins_a_journal_of_its_own() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    let machine_id = node.path("root/etc/machine-id");
+    fs::create_dir_all(machine_id.parent().unwrap()).unwrap();
+    fs::write(&machine_id, "m1\n").unwrap();
+    node.start().await;
+    node.cri.in_order([
+        expect(StopContainer::of("main").timeout(secs(30))),
+        expect(StopContainer::of("main").timeout(secs(30))),
+    ]);
+    node.delete("web", None).await;
+    node.calls(1, |_| true).await;
+    sleep(secs(10)).await;
+    node.crash().await;
+    fs::write(&machine_id, "m2\n").unwrap();
+    node.start().await;
+    // Nothing of what the other machine began counts here.
+    node.calls(2, |_| true).await;
+    node.cri.allow_everything();
+    node.nothing_left("web").await;
+    let asides = node.status().await.journal_asides;
+    assert!(asides[0].contains(".other-machine-"), "{asides:?}");
+    node.cri.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_takes_no_journal_keeps_no_pod_from_ending_and_gets_one_when_it_can() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
+    node.pod("db", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    // Where the journal is made there is something that cannot be removed.
+    let blocked = file(&node).with_extension("new");
+    fs::create_dir_all(blocked.join("x")).unwrap();
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    let status = node.status().await;
+    assert_eq!(status.held, None);
+    assert!(status.journal.is_some() && !file(&node).exists(), "{status:?}");
+    node.delete("db", Some(300)).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer && seen.pod_uid == uid("db"))
+        .await;
+    fs::rename(&blocked, node.path("away")).unwrap();
+    until("it is written", async || node.status().await.journal.is_none()).await;
+    node.crash().await;
+    assert_eq!(node.journal().await, [uid("db")]);
+    node.start().await;
+    node.nothing_left("db").await;
+}
+
+/// Changes what the journal says of a pod.
+fn rewrite(node: &Node, name: &str, change: impl FnOnce(&mut Value)) {
+    const PODS: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("pods-v1");
+    let database = redb::Database::open(file(node)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut pods = transaction.open_table(PODS).unwrap();
+        let uid = uid(name);
+        let mut entry: Value = serde_json::from_slice(pods.get(&*uid).unwrap().unwrap().value()).unwrap();
+        change(&mut entry);
+        pods.insert(&*uid, &*serde_json::to_vec(&entry).unwrap()).unwrap();
+    }
+    transaction.commit().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_jump_of_the_wall_clock_moves_no_deadline_and_runs_no_hook_again() {
+    for jumped in ["1970-01-01T00:00:00Z", "2200-01-01T00:00:00Z"] {
+        let mut node = Node::new().await;
+        node.pod("web", &hooked(&exec()), |pod| {
+            drop(pod.container("main").ignores_term());
+        });
+        node.start().await;
+        node.cri.in_order([
+            expect(testbed::scripted_cri::ExecSync::of("main")),
+            expect(StopContainer::of("main")),
+            expect(StopContainer::of("main").timeout_within(secs(17)..=secs(18))),
+        ]);
+        node.delete("web", None).await;
+        node.calls(2, |_| true).await;
+        sleep(secs(6)).await;
+        node.crash().await;
+        rewrite(&node, "web", |entry| {
+            entry["begun"]["wall"] = jumped.into();
+            for (_, hook) in entry["hooks"].as_object_mut().unwrap() {
+                assert_eq!(hook["ended"], true);
+                hook["started"]["wall"] = jumped.into();
+            }
+        });
+        sleep(secs(6)).await;
+        node.start().await;
+        node.calls(3, |_| true).await;
+        node.cri.allow_everything();
+        node.nothing_left("web").await;
+        node.cri.finished().await;
+    }
+}

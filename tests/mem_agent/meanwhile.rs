@@ -1,0 +1,248 @@
+//! What meets while a pod ends: requests and namesakes, lost answers and later decisions, events and lists.
+
+use pod_teardown::ops::admin::kill::{Ask, Outcome};
+use serde_json::json;
+use testbed::{
+    apiserver::{
+        Config, MemApiServer,
+        faults::{Action, Fault},
+    },
+    scripted_cri::{Kind, StopContainer, expect},
+};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use crate::{
+    node::{NODE, Node, secs, until},
+    pods::{plain, pod},
+    requests::{ask, eviction, outcome},
+    server::trouble,
+};
+
+/// The store comes back as it was before the pods were made; StatefulSets make them anew, with other UIDs.
+async fn restored_with_namesakes(node: &mut Node, names: &[String]) {
+    let own = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap().body["metadata"].take();
+    let listen = node.api.url().trim_start_matches("http://").parse().unwrap();
+    let config = Config {
+        listen,
+        first_version: 1,
+        ..Config::default()
+    };
+    node.api = MemApiServer::start(Config::default()).await.unwrap();
+    until("the address is free", async || {
+        let server = MemApiServer::start(config.clone()).await;
+        server.is_ok_and(|server| {
+            node.api = server;
+            true
+        })
+    })
+    .await;
+    node.object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": own }));
+    for name in names {
+        let mut again = pod(name, &plain());
+        again["metadata"]["uid"] = format!("new-{name}").into();
+        node.object(again);
+    }
+    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_names_a_uid_means_that_pod_though_another_one_has_its_name() {
+    let mut node = Node::new().await;
+    let names: Vec<_> = (0..12).map(|number| format!("db-{number}")).collect();
+    for name in &names {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    restored_with_namesakes(&mut node, &names).await;
+    until("all are known", async || node.status().await.watch.pods == 24).await;
+    node.cri.allow_everything();
+    let mut refused = Vec::new();
+    for name in &names {
+        let what = Ask {
+            uid: Some(format!("new-{name}")),
+            ..Ask::default()
+        };
+        if let Err(error) = ask(&node, &format!("{name}/kill"), &what).await {
+            refused.push(error.to_string());
+        }
+    }
+    assert!(refused.is_empty(), "{} of 12: {refused:#?}", refused.len());
+}
+
+/// The same: without a UID it is a matter of chance which of the two is killed. Either none or always the one that the API
+/// server shows.
+#[tokio::test(start_paused = true)]
+async fn a_request_by_name_never_means_a_pod_that_the_api_server_no_longer_shows() {
+    let mut node = Node::new().await;
+    let names: Vec<_> = (0..12).map(|number| format!("db-{number}")).collect();
+    for name in &names {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    restored_with_namesakes(&mut node, &names).await;
+    until("all are known", async || node.status().await.watch.pods == 24).await;
+    node.cri.allow_everything();
+    let mut old = Vec::new();
+    for name in &names {
+        if let Ok((uid, _)) = ask(&node, &format!("{name}/kill"), &Ask::default()).await
+            && uid != format!("new-{name}")
+        {
+            old.push(uid);
+        }
+    }
+    assert!(old.is_empty(), "{old:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_the_api_shows_as_succeeded_never_becomes_failed() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(5), 0));
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    ask(&node, "web/kill", &Ask::default()).await.unwrap();
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    // The last that is heard of it: somebody sets a label.
+    let mut labelled = node.get("web").await.unwrap();
+    labelled["metadata"]["labels"] = json!({ "a": "b" });
+    node.object(labelled);
+    sleep(secs(1)).await;
+    trouble(&node, Fault::new(Action::StallWatch));
+    // The server does what it is asked, and its answer is lost.
+    trouble(&node, Fault::new(Action::LoseResponse).resource("pods/status").once());
+    until("the API shows its end", async || {
+        node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
+    })
+    .await;
+    ask(&node, "web/evict", &eviction("Evicted")).await.unwrap();
+    assert!(outcome(&node, "web", 60).await.ended);
+    sleep(secs(30)).await;
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Succeeded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_grace_reaches_a_pod_that_waits_for_its_next_attempt() {
+    let mut node = Node::new().await;
+    let mut patient = pod("web", &plain());
+    patient["spec"]["terminationGracePeriodSeconds"] = 3600.into();
+    node.pod("web", &plain(), |pod| drop(pod.container("main")));
+    node.object(patient);
+    node.start().await;
+    node.cri
+        .any_number_of(expect(StopContainer::any()).error(Code::Unknown, "busy"));
+    ask(&node, "web/kill", &Ask::default()).await.unwrap();
+    node.failing("web", "busy").await;
+    // The pauses have grown.
+    sleep(secs(300)).await;
+    let stops = || {
+        node.kinds()
+            .iter()
+            .filter(|(kind, _)| *kind == Kind::StopContainer)
+            .count()
+    };
+    let before = stops();
+    until("an attempt has just failed", async || stops() > before).await;
+    sleep(secs(1)).await;
+    node.cri.allow_everything();
+    let (began, before) = (Instant::now(), stops());
+    let what = Ask {
+        grace_seconds: Some(1),
+        ..Ask::default()
+    };
+    ask(&node, "web/kill", &what).await.unwrap();
+    until("it is stopped again", async || stops() > before).await;
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_could_not_be_read_and_whose_object_is_gone_is_at_least_told() {
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    node.polite_pod("web");
+    let mut odd = pod("web", &plain());
+    odd["status"]["startTime"] = "yesterday".into();
+    node.object(odd);
+    node.start().await;
+    until("it is noticed", async || {
+        node.status().await.counters.pods_unreadable == 1
+    })
+    .await;
+    node.cri.allow_everything();
+    node.delete("web", Some(0)).await;
+    until("its object is gone", async || node.get("web").await.is_none()).await;
+    sleep(secs(900)).await;
+    let told = node.status().await.watch.strangers;
+    let ended = node
+        .cri
+        .look(|world| world.containers.values().all(|it| it.pod_uid != "uid-web"));
+    assert!(ended || !told.is_empty(), "its containers run on, and nobody is told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_pod_that_has_ended_nothing_is_told_that_it_waits_for() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri
+        .in_order([expect(StopContainer::any()).error(Code::Unknown, "busy")]);
+    ask(&node, "web/kill", &Ask::default()).await.unwrap();
+    node.failing("web", "busy").await;
+    node.cri.allow_everything();
+    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    let Outcome { ended, story } = outcome(&node, "web", 0).await;
+    assert!(ended);
+    assert_eq!(story.failures, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_of_a_pod_that_is_evicted_is_reported_before_its_containers_are_stopped() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri.allow_everything();
+    ask(&node, "web/evict", &eviction("Evicted")).await.unwrap();
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    sleep(secs(20)).await;
+    let patched = node.api.requests().iter().filter(|it| it.asked.verb == "patch").count();
+    assert!(patched > 0, "{}", node.get("web").await.unwrap()["status"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_come_while_absence_is_proven_are_no_restored_store() {
+    let mut node = Node::new().await;
+    node.polite_pod("db");
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(5), 0));
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    sleep(secs(1)).await;
+    // A server, or a way to it, that takes a little longer.
+    trouble(&node, Fault::delay(secs(2)).resource("pods/status").once());
+    trouble(
+        &node,
+        Fault::delay(std::time::Duration::from_millis(50))
+            .verb("get")
+            .resource("nodes"),
+    );
+    node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
+    sleep(secs(1)).await;
+    node.delete("web", Some(0)).await;
+    node.gone("web").await;
+    // Other pods of this node live on meanwhile.
+    for number in 0..300 {
+        let mut db = node.get("db").await.unwrap();
+        db["metadata"]["labels"] = json!({ "n": number.to_string() });
+        node.object(db);
+        sleep(std::time::Duration::from_millis(10)).await;
+    }
+    node.nothing_left("web").await;
+    assert_eq!(node.status().await.watch.held, None);
+    node.crash().await;
+    node.start().await;
+    assert_eq!(node.status().await.watch.held, None);
+}

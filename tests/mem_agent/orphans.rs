@@ -1,0 +1,117 @@
+//! What the runtime holds and the API server knows nothing of.
+
+use std::fs;
+
+use testbed::scripted_cri::{Kind, PodBuilder};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    guard::kubelet,
+    node::{Node, secs, until},
+    pods::uid,
+};
+
+/// A node with a pod that lives, and one that only the runtime knows.
+async fn with_orphan(build: impl FnOnce(PodBuilder<'_>)) -> Node {
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    node.left_over("web", build);
+    node.cri.allow_everything();
+    node.start().await;
+    node
+}
+
+/// Everything that was done was done to the orphan.
+fn only_to_the_orphan(node: &Node) -> bool {
+    node.cri.effects().iter().all(|(_, seen)| seen.pod_uid == uid("web"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_the_api_server_whose_object_is_gone_is_taken_down_without_hook_status_or_grace() {
+    let node = with_orphan(|pod| drop(pod.container("main").ignores_term())).await;
+    node.nothing_left("web").await;
+    let stop = &node.calls(1, |seen| seen.kind == Kind::StopContainer).await[0].1;
+    assert_eq!((&*stop.pod_uid, stop.timeout), ("uid-web", Some(secs(2))));
+    let by_name = |path: &str| path.contains("fieldSelector=spec.nodeName") && path.contains("metadata.name%3Dweb");
+    assert!(node.api.requests().iter().any(|it| by_name(&it.asked.path)));
+    assert!(node.api.requests().iter().all(|it| it.asked.verb != "patch"));
+    sleep(secs(120)).await;
+    assert!(only_to_the_orphan(&node));
+    assert_eq!(node.status().await.counters.begun, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_proven_to_be_of_the_api_server_is_told_and_left_alone() {
+    let node = with_orphan(|pod| drop(pod.source("file").container("main"))).await;
+    node.left_over("crictl", |pod| drop(pod.source("").container("main")));
+    until("both are told", async || node.status().await.watch.strangers.len() == 2).await;
+    assert_eq!(
+        node.status().await.watch.strangers,
+        ["default/crictl (UID uid-crictl)", "default/web (UID uid-web)"]
+    );
+    sleep(secs(600)).await;
+    assert!(node.cri.effects().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_a_node_of_which_the_api_server_knows_no_pod_nothing_is_an_orphan() {
+    let mut node = Node::new().await;
+    node.left_over("web", |pod| drop(pod.container("main")));
+    node.start().await;
+    until("it is told", async || node.status().await.watch.strangers.len() == 1).await;
+    sleep(secs(600)).await;
+    assert!(node.cri.effects().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_a_kubelet_nothing_is_an_orphan() {
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    node.left_over("web", |pod| drop(pod.container("main")));
+    let process = kubelet(&node);
+    node.start().await;
+    sleep(secs(120)).await;
+    assert!(node.cri.effects().is_empty());
+    assert_eq!(node.status().await.counters.begun, 0);
+    node.cri.allow_everything();
+    fs::remove_dir_all(process).unwrap();
+    node.nothing_left("web").await;
+    assert!(only_to_the_orphan(&node));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_tells_of_what_happens_is_looked_at_sooner() {
+    let mut took = Vec::new();
+    for tells in [false, true] {
+        let mut node = Node::new().await;
+        node.cri.change(|world| world.tells_events = tells);
+        node.polite_pod("lives");
+        node.start().await;
+        node.cri.allow_everything();
+        sleep(secs(3)).await;
+        let began = Instant::now();
+        node.left_over("web", |pod| drop(pod.container("main")));
+        node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        took.push(began.elapsed());
+        node.nothing_left("web").await;
+    }
+    assert!(took[0] > secs(5) && took[1] < secs(3), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_news_do_not_revive_a_pod_of_which_nothing_is_left() {
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.allow_everything();
+    let before = node.get("web").await.unwrap();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    until("it is finished", async || node.status().await.counters.finished == 1).await;
+    // A server that shows an older state once more.
+    node.object(before);
+    node.delete("web", None).await;
+    sleep(secs(1)).await;
+    assert_eq!(node.status().await.counters.begun, 1);
+}

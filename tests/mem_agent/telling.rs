@@ -1,0 +1,83 @@
+//! What people are told in the cluster of a pod whose end does not come.
+
+use serde_json::Value;
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    scripted_cri::{StopContainer, StopPodSandbox, expect},
+};
+use tokio::time::sleep;
+use tonic::Code;
+
+use crate::{
+    node::{Node, secs, until},
+    pods::plain,
+    server::trouble,
+};
+
+async fn events(node: &Node, reason: &str) -> Vec<Value> {
+    let events = node.admin.get("/api/v1/namespaces/default/events").await.unwrap();
+    let events = events.body["items"].as_array().cloned().unwrap_or_default();
+    events.into_iter().filter(|event| event["reason"] == reason).collect()
+}
+
+/// A pod that is being deleted and whose sandbox never stops.
+async fn stuck() -> Node {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main")));
+    node.start().await;
+    node.cri.any_number_of(expect(StopContainer::any()));
+    node.cri
+        .any_number_of(expect(StopPodSandbox::any()).error(Code::Unknown, "no CNI configuration"));
+    node.delete("web", None).await;
+    node
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_stuck_for_an_hour_makes_one_event_for_each_reason_with_a_count() {
+    let node = stuck().await;
+    sleep(secs(3600)).await;
+    for reason in ["FailedKillPod", "TeardownBlocked"] {
+        let told = events(&node, reason).await;
+        assert_eq!(told.len(), 1, "{reason}: {told:?}");
+        assert!(told[0]["message"].as_str().unwrap().contains("no CNI configuration"));
+        let count = told[0]["count"].as_u64().unwrap();
+        assert!((30..100).contains(&count), "{reason}: {count}");
+        assert_ne!(told[0]["firstTimestamp"], Value::Null);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_blocked_before_the_grace_period_is_over_and_a_while_more() {
+    let node = stuck().await;
+    sleep(secs(50)).await;
+    assert_eq!(events(&node, "FailedKillPod").await.len(), 1);
+    assert!(events(&node, "TeardownBlocked").await.is_empty());
+    sleep(secs(120)).await;
+    assert_eq!(events(&node, "TeardownBlocked").await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_the_api_server_has_forgotten_is_made_anew_with_its_count() {
+    let node = stuck().await;
+    until("it is told", async || !events(&node, "FailedKillPod").await.is_empty()).await;
+    let name = events(&node, "FailedKillPod").await[0]["metadata"]["name"].clone();
+    let path = format!("/api/v1/namespaces/default/events/{}", name.as_str().unwrap());
+    node.admin.delete(&path, None).await.unwrap();
+    sleep(secs(600)).await;
+    let told = events(&node, "FailedKillPod").await;
+    assert_eq!(told.len(), 1);
+    assert!(told[0]["count"].as_u64().unwrap() > 5 && told[0]["metadata"]["name"] == name);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_counted_while_the_api_server_is_away_is_brought_when_it_returns() {
+    let node = stuck().await;
+    until("it is told", async || !events(&node, "FailedKillPod").await.is_empty()).await;
+    trouble(&node, Fault::new(Action::Refuse));
+    sleep(secs(1500)).await;
+    node.api.faults().clear();
+    sleep(secs(330)).await;
+    let told = events(&node, "FailedKillPod").await;
+    assert_eq!(told.len(), 1);
+    assert!(told[0]["count"].as_u64().unwrap() > 20, "{told:?}");
+}

@@ -1,0 +1,77 @@
+//! What must hold at and after every run, seen from outside the agent.
+
+use std::{ops::Range, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use testbed::{cgroups, mounts, pods::StartedPod, stage::Stage};
+
+use super::{fault::Fault, history::Told, place::running};
+
+/// What a stop may take longer than the grace period: its own two seconds, and what runtime and machine need.
+const SLACK: Duration = Duration::from_millis(2_000 + 3_000);
+/// A runtime that was away, and whoever waits before it asks again.
+const RUNTIME_SLACK: Duration = Duration::from_secs(5);
+
+/// Invariant 1, at the moment before the final DELETE, while the agent stands still.
+pub async fn may_be_deleted(stage: &Stage, pod: &StartedPod) -> Result<()> {
+    let mut left = running(&stage.containerd, pod).await?;
+    let mounted = mounts::below(&pod.dir)?;
+    left.extend(mounted.iter().map(|point| format!("mount {}", point.display())));
+    let name = format!("pod{}", pod.uid());
+    let groups = cgroups::find(|found| found == name.as_str())?;
+    left.extend(groups.iter().map(|group| format!("cgroup {}", group.display())));
+    ensure!(
+        left.is_empty(),
+        "invariant 1: the object is to be deleted with {left:?}"
+    );
+    Ok(())
+}
+
+/// How often the hook ran: invariant 5, and that it was not left out.
+pub fn hook_ran(said: &[String], struck: Option<Fault>) -> Result<()> {
+    let times = |line: &str| said.iter().filter(|said| *said == line).count();
+    let (begun, ended) = (times("hook"), times("hooked"));
+    let (least, most) = match struck {
+        None | Some(Fault::ServerAway) => (1, 1),
+        Some(fault) if fault.takes_the_object() => (0, 1),
+        Some(_) => (1, 2),
+    };
+    ensure!(
+        (least..=most).contains(&begun) && ended <= begun,
+        "the hook began {begun} times and ended {ended} times: {said:?}"
+    );
+    Ok(())
+}
+
+/// Exit codes, and invariant 4: neither longer nor shorter than the grace period.
+/// It began in `begun`: who asks twice does not know by which of the two.
+pub fn ended_well(told: &Told, begun: &Range<Timestamp>, grace: Duration, struck: Option<Fault>) -> Result<()> {
+    let last = told.last();
+    for (name, end) in [
+        ("main", (0, "Completed")),
+        ("stubborn", (137, "Error")),
+        ("sidecar", (0, "Completed")),
+    ] {
+        let found = told.exit(name)?;
+        ensure!(found == end, "{name} ended with {found:?}, not {end:?}: {last}");
+    }
+    ensure!(last["status"]["phase"] == "Failed", "{last}");
+    let statuses = last["status"]["containerStatuses"].as_array();
+    let stubborn = statuses.and_then(|all| all.iter().find(|status| status["name"] == "stubborn"));
+    let stubborn = stubborn.with_context(|| format!("no status of stubborn in {last}"))?;
+    let ended = stubborn["state"]["terminated"]["finishedAt"].as_str();
+    let ended: Timestamp = ended.unwrap_or_default().parse().context("read finishedAt")?;
+    // The API tells whole seconds.
+    let since = |begun: Timestamp| Duration::try_from(ended.duration_since(begun)).unwrap_or_default();
+    let (longest, shortest) = (since(begun.start) + Duration::from_secs(1), since(begun.end));
+    let slack = match struck {
+        Some(Fault::RuntimeRestarts) => SLACK + RUNTIME_SLACK,
+        _ => SLACK,
+    };
+    ensure!(
+        longest > grace && shortest < grace + slack,
+        "invariant 4: a grace of {grace:?} took {shortest:?} to {longest:?}"
+    );
+    Ok(())
+}

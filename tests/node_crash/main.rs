@@ -1,0 +1,60 @@
+//! The crash matrix: a pod is taken down on a real containerd, once for each step and each thing that can go wrong at it.
+//!
+//! `ask` says how the end of a pod is asked for, `gate` stops the agent at a point, `run` does the harm of a `fault` there
+//! and sees the teardown through to its end, `checks` looks whether anything happened that must not, and `matrix` shows
+//! what came of it.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests work in places of their own, and remove what they made"
+)]
+#![allow(clippy::print_stdout, reason = "the matrix is what this prints")]
+
+#[expect(dead_code, reason = "other claims use more of it")]
+#[path = "../teardown/history.rs"]
+mod history;
+#[expect(dead_code, reason = "other claims use more of it")]
+#[path = "../teardown/pods.rs"]
+mod pods;
+#[expect(dead_code, reason = "other claims use more of it")]
+#[path = "../teardown/scene.rs"]
+mod scene;
+
+mod ask;
+mod checks;
+mod everything;
+mod fault;
+mod field;
+mod gate;
+mod matrix;
+mod place;
+mod point;
+mod run;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use ask::Cause;
+
+fn main() -> Result<ExitCode> {
+    let mut arguments = Arguments::from_args();
+    // Each of them has many runs at a time already.
+    arguments.test_threads = Some(1);
+    let claim = |name: &str, cause| {
+        Trial::test(name, move || {
+            let runtime = tokio::runtime::Runtime::new()?;
+            let survived = runtime.block_on(field::all_survive(cause));
+            survived.map_err(|error| Failed::from(format!("{error:#}")))
+        })
+    };
+    let claims = vec![
+        claim("a_deletion_survives_whatever_happens_at_whichever_step", Cause::Deleted),
+        claim(
+            "an_eviction_survives_whatever_happens_at_whichever_step",
+            Cause::Evicted,
+        ),
+    ];
+    Ok(libtest_mimic::run(&arguments, claims).exit_code())
+}

@@ -1,0 +1,162 @@
+//! The agent in the simulation: started, crashed, stopped, started again.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use pod_teardown::{
+    agent::pods::Pods,
+    cli::CgroupDriverFlag,
+    clock::{BootClock, WallClock},
+    config::{PodSettings, Problem},
+    host::Host,
+    node::kubelet_root::KubeletRoot,
+    ops::admin::PodAnswers,
+    outside::Outside,
+};
+use std::sync::{
+    Mutex,
+    atomic::{AtomicI64, Ordering},
+};
+use tokio::{sync::oneshot, task::JoinHandle, time::Instant};
+
+use crate::pods::NODE;
+
+/// How long a stop may take.
+const SHUTDOWN: Duration = Duration::from_secs(20);
+
+/// The machine that it runs on.
+pub struct Machine {
+    pub node: PathBuf,
+    boot: u32,
+    booted: Instant,
+    born: Instant,
+    /// No two moments are the same, on a clock that stands still while anybody works.
+    told: Arc<AtomicI64>,
+}
+
+/// A run of it.
+pub struct Running {
+    task: JoinHandle<Result<(), Problem>>,
+    stop: oneshot::Sender<()>,
+    pub answers: Arc<Mutex<Option<PodAnswers>>>,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    pub fn new(node: PathBuf) -> Self {
+        let now = Instant::now();
+        Self {
+            node,
+            boot: 1,
+            booted: now,
+            born: now,
+            told: Arc::default(),
+        }
+    }
+
+    pub fn reboot(&mut self) {
+        self.boot += 1;
+        self.booted = Instant::now();
+    }
+
+    fn host(&self) -> Host {
+        let (born, booted, told) = (self.born, self.booted, Arc::clone(&self.told));
+        let began = began_at();
+        let wall = WallClock::of(move || {
+            let more = Duration::from_nanos(told.fetch_add(1, Ordering::Relaxed).unsigned_abs());
+            began.checked_add(born.elapsed() + more).unwrap_or(began)
+        });
+        let clock = BootClock::of(&format!("boot-{}", self.boot), move || {
+            Duration::from_secs(100) + booted.elapsed()
+        });
+        Host {
+            root: self.node.join("root"),
+            proc: self.node.join("proc"),
+            mountinfo: self.node.join("mountinfo"),
+            cgroups: self.node.join("cgroup"),
+            clock: clock.with_wall(wall),
+        }
+    }
+
+    fn settings(&self) -> PodSettings {
+        let mut kube = kube::Config::new(http::Uri::from_static("http://api.test"));
+        kube.auth_info.token = Some(format!("system:node:{NODE}").into());
+        PodSettings {
+            kube,
+            // It is not there, and so it never changes.
+            kubeconfig: self.node.join("kubeconfig"),
+            cri_endpoint: "unix:///no/such/cri.sock".parse().unwrap(),
+            kubelet_root: KubeletRoot::resolve(&self.node.join("kubelet")).unwrap(),
+            cgroup_driver: CgroupDriverFlag::Cgroupfs,
+            kubelet_cgroup_driver: None,
+            cgroup_root: "/".to_owned(),
+            pod_logs_dir: self.node.join("logs"),
+        }
+    }
+
+    pub fn start(&self, outside: Outside) -> Running {
+        let (stop, stopped) = oneshot::channel();
+        let answers = Arc::new(Mutex::new(None));
+        let (told, host, settings, state_dir) = (
+            Arc::clone(&answers),
+            self.host(),
+            self.settings(),
+            self.node.join("state"),
+        );
+        let task = tokio::spawn(async move {
+            let pods = Pods::new(host, outside, settings, NODE, &state_dir, false).await?;
+            *told.lock().unwrap() = Some(pods.answers());
+            let stopped = async {
+                // Dropped is told, too.
+                stopped.await.ok();
+            };
+            tokio::pin!(stopped);
+            pods.run(SHUTDOWN, &mut stopped).await
+        });
+        Running { task, stop, answers }
+    }
+}
+
+/// The time of day when all begins.
+pub fn began_at() -> Timestamp {
+    Timestamp::from_second(1_767_225_600).unwrap()
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Ends it where it stands.
+    pub async fn crash(self) {
+        let Self { task, stop, answers } = self;
+        task.abort();
+        task.await.ok();
+        drop((stop, answers));
+    }
+
+    /// Tells it to stop, and says how it ended.
+    pub async fn stop(self) -> Option<String> {
+        let Self { task, stop, answers } = self;
+        // What answers questions does not outlive it.
+        drop(answers);
+        stop.send(()).ok();
+        ended(task.await)
+    }
+
+    /// How it has ended by itself, if it has.
+    pub async fn ended(&mut self) -> Option<String> {
+        if self.task.is_finished() {
+            Some(ended((&mut self.task).await).unwrap_or_else(|| "it was not asked to".to_owned()))
+        } else {
+            None
+        }
+    }
+}
+
+fn ended(result: Result<Result<(), Problem>, tokio::task::JoinError>) -> Option<String> {
+    match result {
+        Ok(Ok(())) => None,
+        Ok(Err(problem)) => Some(problem.what),
+        Err(error) => Some(error.to_string()),
+    }
+}

@@ -1,0 +1,93 @@
+//! Plans that broke something once, as small as they were found.
+
+use std::time::Duration;
+
+use crate::{
+    plan::{ApiTrouble, Plan, Step, What},
+    pods::{ContainerPlan, Hook, Kind, PodPlan, Role, State},
+    runner::one,
+};
+
+fn at(seconds: u64, what: What) -> Step {
+    Step {
+        at: Duration::from_secs(seconds),
+        what,
+    }
+}
+
+/// A pod whose only container obeys no signal.
+fn stubborn() -> PodPlan {
+    PodPlan {
+        kind: Kind::Plain,
+        grace: 0,
+        finalizer: false,
+        containers: vec![ContainerPlan {
+            role: Role::Regular,
+            hook: Hook::None,
+            state: State::Running,
+            obeys: None,
+        }],
+        old_sandboxes: 0,
+        volumes: Vec::new(),
+    }
+}
+
+fn holds(seed: u64, pods: Vec<PodPlan>, steps: Vec<Step>) {
+    let plan = Plan { seed, pods, steps };
+    let outcome = one(&plan);
+    assert_eq!(outcome.broken, None, "{plan}\n{}", outcome.trace.join("\n"));
+}
+
+#[test]
+fn a_grace_period_that_a_request_made_shorter_is_on_the_disk_before_it_counts() {
+    // Whichever write of the request's commit is the last, and whatever the disk keeps of those before.
+    for (seed, after) in (0..6).flat_map(|seed| (0..16).map(move |after| (seed, after))) {
+        let steps = vec![
+            at(
+                1,
+                What::Delete {
+                    pod: 0,
+                    grace: Some(40),
+                },
+            ),
+            at(11, What::CutAtWrite { after }),
+            at(
+                18,
+                What::Kill {
+                    pod: 0,
+                    grace: Some(23),
+                    evict: false,
+                },
+            ),
+            // As long there is trouble.
+            at(70, What::Release { pod: 0 }),
+        ];
+        holds(seed, vec![stubborn()], steps);
+    }
+}
+
+#[test]
+fn a_write_that_waits_for_its_connection_is_not_sent_once_a_kubelet_is_there() {
+    let steps = vec![
+        at(
+            5,
+            What::Api {
+                trouble: ApiTrouble::Delay(9_706),
+                verb: None,
+                times: 2,
+            },
+        ),
+        at(18, What::Delete { pod: 0, grace: None }),
+        at(
+            20,
+            What::Kubelet {
+                lasts: Duration::from_secs(26),
+            },
+        ),
+        at(70, What::Release { pod: 0 }),
+    ];
+    let mut pod = stubborn();
+    pod.containers[0].obeys = Some((Duration::ZERO, 0));
+    pod.grace = 30;
+    holds(0, vec![pod], steps);
+}

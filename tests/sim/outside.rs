@@ -1,0 +1,141 @@
+//! The world as one run of the agent reaches it: connections over pipes, calls without a socket, all in one thread.
+
+use std::{
+    future::ready,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use pod_teardown::{
+    api::{Dial, Duplex},
+    node::{
+        cri::{CriService, OutOfReach},
+        threads::Blocking,
+        unmounts::Unmounts,
+    },
+    outside::Outside,
+};
+use testbed::{apiserver::MemApiServer, scripted_cri::ScriptedCri};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tower::{BoxError, ServiceExt as _, service_fn, util::BoxCloneSyncService};
+
+use crate::{disk::Disk, state::State};
+
+/// What there is to reach.
+#[derive(Clone)]
+pub struct Reach {
+    pub state: State,
+    pub home: Arc<MemApiServer>,
+    pub other: Arc<MemApiServer>,
+    pub cri: Arc<ScriptedCri>,
+    pub disk: Disk,
+}
+
+/// A connection that can be cut.
+struct Line {
+    pipe: DuplexStream,
+    disk: Disk,
+    run: u64,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+// === impl Reach ===
+
+impl Reach {
+    /// For this run of the agent; once it has ended, it reaches nothing any more.
+    pub fn outside(&self, run: u64) -> Outside {
+        let (state, disk) = (self.state.clone(), self.disk.clone());
+        Outside {
+            dial: Some(self.dial(run)),
+            runtime: Some(self.runtime(run)),
+            disk: Some(self.disk.opener(run)),
+            unmounts: Unmounts::By(Arc::new(move |path| {
+                if disk.serves(run) {
+                    state.now().unmount(path)
+                } else {
+                    Err(rustix::io::Errno::IO)
+                }
+            })),
+            blocking: Blocking::InPlace,
+        }
+    }
+
+    fn dial(&self, run: u64) -> Dial {
+        let reach = self.clone();
+        Arc::new(move || {
+            let known = reach.state.now();
+            if !reach.disk.serves(run) || known.trouble.api_away {
+                return Box::pin(ready(Err(io::ErrorKind::ConnectionRefused.into())));
+            }
+            let server = if known.trouble.other_cluster {
+                &reach.other
+            } else {
+                &reach.home
+            };
+            let line: Box<dyn Duplex> = Box::new(Line {
+                pipe: server.connect(),
+                disk: reach.disk.clone(),
+                run,
+                cut: Box::pin(known.line.clone().cancelled_owned()),
+            });
+            Box::pin(ready(Ok(line)))
+        })
+    }
+
+    fn runtime(&self, run: u64) -> CriService {
+        let (state, disk, service) = (self.state.clone(), self.disk.clone(), self.cri.service());
+        BoxCloneSyncService::new(service_fn(move |call| {
+            let (state, disk, service) = (state.clone(), disk.clone(), service.clone());
+            async move {
+                let away = || OutOfReach::from(BoxError::from("the runtime is away"));
+                let cut = {
+                    let known = state.now();
+                    if !disk.serves(run) || known.trouble.runtime_away {
+                        return Err(away());
+                    }
+                    known.wire.clone()
+                };
+                match cut.run_until_cancelled(service.oneshot(call)).await {
+                    Some(Ok(answer)) => Ok(answer),
+                    None => Err(away()),
+                }
+            }
+        }))
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    fn stands(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        match self.cut.as_mut().poll(context) {
+            Poll::Pending if self.disk.serves(self.run) => Ok(()),
+            _ => Err(io::ErrorKind::ConnectionReset.into()),
+        }
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.stands(context)?;
+        Pin::new(&mut self.pipe).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.stands(context)?;
+        Pin::new(&mut self.pipe).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,129 @@
+//! Many runs, on all processors, and what is printed of one that broke something.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    panics,
+    plan::Plan,
+    shrink::shrunk,
+    world::{self, Outcome},
+};
+
+/// Which seeds are run.
+#[derive(Debug, Clone, Copy)]
+pub struct Runs {
+    pub from: u64,
+    /// So many, or until the time is over.
+    pub count: Option<u64>,
+    pub lasts: Option<Duration>,
+}
+
+/// Of all runs.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub runs: u64,
+    pub took: Duration,
+    /// In the virtual world.
+    pub virtual_time: Duration,
+    /// The first seed that broke something, and what.
+    pub broken: Option<(u64, String)>,
+}
+
+/// Runs them until the first that breaks something.
+pub fn run(runs: Runs, tell_every: Option<Duration>) -> Tally {
+    let begun = Instant::now();
+    let (next, stop) = (AtomicU64::new(runs.from), AtomicBool::new(false));
+    let tally = Mutex::new(Tally::default());
+    let told = Mutex::new(begun);
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            let enough = runs.count.is_some_and(|count| seed >= runs.from + count);
+            if enough || runs.lasts.is_some_and(|lasts| begun.elapsed() >= lasts) {
+                return;
+            }
+            let Outcome { broken, took, .. } = one(&Plan::of(seed));
+            let mut tally = tally.lock().unwrap();
+            tally.runs += 1;
+            tally.virtual_time += took;
+            if let Some(broken) = broken {
+                stop.store(true, Ordering::Relaxed);
+                tally.broken.get_or_insert((seed, broken));
+            }
+            let mut told = told.lock().unwrap();
+            if tell_every.is_some_and(|every| told.elapsed() >= every) {
+                *told = Instant::now();
+                println!("{:>6} s: {} runs", begun.elapsed().as_secs(), tally.runs);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let mut tally = tally.into_inner().unwrap();
+    tally.took = begun.elapsed();
+    tally
+}
+
+/// A plan is played, whatever comes of it.
+pub fn one(plan: &Plan) -> Outcome {
+    let (played, panic) = panics::heard(|| catch_unwind(AssertUnwindSafe(|| world::play(plan))));
+    let mut outcome = played.unwrap_or_else(|_| Outcome {
+        trace: Vec::new(),
+        broken: None,
+        took: Duration::ZERO,
+    });
+    if let Some(panic) = panic {
+        outcome
+            .broken
+            .get_or_insert_with(|| format!("a panic at some time: {panic}"));
+    }
+    outcome
+}
+
+/// All that helps to understand what a seed broke.
+pub fn explained(seed: u64, broken: &str) -> String {
+    let plan = shrunk(&Plan::of(seed), broken);
+    let Outcome {
+        trace, broken: last, ..
+    } = one(&plan);
+    format!(
+        "seed {seed}: {broken}\n\nthe smallest plan that was found:\n{plan}\nits run: {}\n{}\n\nagain: SIM_SEED={seed} cargo \
+         test --test sim\n",
+        last.unwrap_or_default(),
+        trace.join("\n"),
+    )
+}
+
+// === impl Tally ===
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            runs,
+            took,
+            virtual_time,
+            ..
+        } = self;
+        let rate = runs * 60_000 / u64::try_from(took.as_millis()).unwrap_or(1).max(1);
+        let each = virtual_time
+            .checked_div(u32::try_from(*runs).unwrap_or(u32::MAX))
+            .unwrap_or_default();
+        write!(
+            f,
+            "{runs} runs in {took:.1?}, {rate} a minute, each of {each:.1?} in its own time"
+        )
+    }
+}

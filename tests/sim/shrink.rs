@@ -1,0 +1,132 @@
+//! Makes a plan that breaks something as small as it can, while it still breaks the same.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{
+    plan::{Plan, What},
+    pods::{Hook, State, Volume},
+    runner::one,
+};
+
+/// Nobody waits longer for a smaller plan.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// The smallest plan that was found to break what `broken` tells of.
+pub fn shrunk(plan: &Plan, broken: &str) -> Plan {
+    // No runtime is around: this is real time.
+    let late = Instant::now() + PATIENCE;
+    let mut best = plan.clone();
+    loop {
+        let smaller = candidates(&best).into_iter().find(|candidate| {
+            let same = || {
+                one(candidate)
+                    .broken
+                    .is_some_and(|it| invariant(&it) == invariant(broken))
+            };
+            Instant::now() < late && same()
+        });
+        match smaller {
+            Some(smaller) => best = smaller,
+            None => return best,
+        }
+    }
+}
+
+/// As a break begins: with its number.
+fn invariant(broken: &str) -> &str {
+    broken.split(" at ").next().unwrap_or_default()
+}
+
+/// Plans with one thing less each, the largest things first.
+fn candidates(plan: &Plan) -> Vec<Plan> {
+    let mut all = Vec::new();
+    let mut with = |change: &dyn Fn(&mut Plan)| {
+        let mut smaller = plan.clone();
+        change(&mut smaller);
+        all.push(smaller);
+    };
+    if plan.pods.len() > 1 {
+        (0..plan.pods.len()).for_each(|pod| with(&|plan| without(plan, pod)));
+    }
+    for step in 0..plan.steps.len() {
+        with(&|plan| _ = plan.steps.remove(step));
+    }
+    for (number, pod) in plan.pods.iter().enumerate() {
+        if pod.containers.len() > 1 {
+            (0..pod.containers.len()).for_each(|it| with(&|plan| _ = plan.pods[number].containers.remove(it)));
+        }
+        (0..pod.volumes.len()).for_each(|it| with(&|plan| _ = plan.pods[number].volumes.remove(it)));
+        if pod.volumes.contains(&Volume::Mounted) {
+            with(&|plan| plan.pods[number].volumes.fill(Volume::Directory));
+        }
+        if pod.old_sandboxes > 0 {
+            with(&|plan| plan.pods[number].old_sandboxes = 0);
+        }
+        if pod.finalizer {
+            with(&|plan| plan.pods[number].finalizer = false);
+        }
+        for (it, container) in pod.containers.iter().enumerate() {
+            if !matches!(container.hook, Hook::None) {
+                with(&|plan| plan.pods[number].containers[it].hook = Hook::None);
+            }
+            if container.state != State::Running {
+                with(&|plan| plan.pods[number].containers[it].state = State::Running);
+            }
+            if container
+                .obeys
+                .is_none_or(|(after, code)| !after.is_zero() || code != 0)
+            {
+                with(&|plan| plan.pods[number].containers[it].obeys = Some((Duration::ZERO, 0)));
+            }
+        }
+    }
+    all
+}
+
+/// Without this pod, and without what befalls it.
+fn without(plan: &mut Plan, gone: usize) {
+    plan.pods.remove(gone);
+    plan.steps.retain_mut(|step| {
+        let Some(pod) = step.what.pod() else { return true };
+        match (*pod).cmp(&gone) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => false,
+            std::cmp::Ordering::Greater => {
+                *pod -= 1;
+                true
+            }
+        }
+    });
+}
+
+impl What {
+    /// The pod that it befalls.
+    fn pod(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Delete { pod, .. }
+            | Self::Kill { pod, .. }
+            | Self::Vanish { pod }
+            | Self::Replace { pod }
+            | Self::Release { pod }
+            | Self::Restart { pod }
+            | Self::Forget { pod }
+            | Self::Unknown { pod } => Some(pod),
+            Self::Api { .. }
+            | Self::ApiAway { .. }
+            | Self::OtherCluster { .. }
+            | Self::Call { .. }
+            | Self::Look { .. }
+            | Self::RuntimeAway { .. }
+            | Self::Busy { .. }
+            | Self::Kubelet { .. }
+            | Self::DiskFails { .. }
+            | Self::Crash { .. }
+            | Self::CrashAtEffect { .. }
+            | Self::CutAtWrite { .. }
+            | Self::Reboot { .. }
+            | Self::Stop { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! What the simulation knows that the agent does not: the world as it is, and what was done in it.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::plan::{CallTrouble, LookTrouble};
+
+/// All of it; clones are the same one.
+#[derive(Clone)]
+pub struct State(Arc<Mutex<Known>>);
+
+pub struct Known {
+    begun: Instant,
+    pub node: PathBuf,
+    /// What happened, a line each.
+    pub trace: Vec<String>,
+    /// The first that should not have happened.
+    pub broken: Option<String>,
+    /// By UID.
+    pub pods: BTreeMap<String, Fate>,
+    mounts: Vec<(u64, PathBuf)>,
+    mounted: u64,
+    pub agent: Agent,
+    pub trouble: Trouble,
+    /// Since when a kubelet is there.
+    pub kubelet: Option<Instant>,
+    /// Since when the agent has seen another cluster.
+    pub wrong_world: Option<Instant>,
+    /// What ends connections and calls that are under way.
+    pub wire: CancellationToken,
+    pub line: CancellationToken,
+}
+
+/// The agent's run.
+#[derive(Default)]
+pub struct Agent {
+    /// Counted from 1; a run that has ended reaches nothing any more.
+    pub run: u64,
+    /// It ends at its next but so many effects.
+    pub dies_in: Option<usize>,
+    pub died: Arc<Notify>,
+}
+
+/// What is wrong with the outside.
+#[derive(Default)]
+pub struct Trouble {
+    pub api_away: bool,
+    pub other_cluster: bool,
+    pub runtime_away: bool,
+    pub calls: Vec<CallTrouble>,
+    pub looks: Option<LookTrouble>,
+    pub busy: usize,
+}
+
+/// What becomes of a pod.
+#[derive(Default)]
+pub struct Fate {
+    pub name: String,
+    pub is_static: bool,
+    pub terminal: bool,
+    pub spec_grace: Duration,
+    /// When it was first asked to end.
+    pub asked: Option<Instant>,
+    /// The shortest grace that was asked for.
+    pub grace: Duration,
+    pub deleted: bool,
+    /// Its end was asked for on the node, and perhaps granted.
+    pub killed: bool,
+    /// The agent has promised it.
+    pub granted: bool,
+    pub finalizer: bool,
+    /// Its object went without the agent, in this run of it.
+    pub vanished: Option<u64>,
+    /// It was in a list in this run of the agent, which may not have come there.
+    pub listing: u64,
+    /// It was in a list of which the agent has made something since, in this run of it.
+    pub listed: u64,
+    /// The machine was started anew since its end was asked for.
+    pub rebooted: bool,
+    /// The agent's own deadline, as far as its calls tell.
+    pub deadline: Option<Instant>,
+    /// By container id.
+    pub hooks: BTreeMap<String, HookFate>,
+    /// The final delete was accepted.
+    pub let_go: bool,
+    /// That it was is not on the disk, and nobody will tell it to the next run of the agent.
+    pub lost: bool,
+}
+
+/// A hook that is a command.
+#[derive(Default)]
+pub struct HookFate {
+    /// It was answered, in this run of the agent.
+    pub answered: Option<u64>,
+    /// Its end is on the disk.
+    pub recorded: bool,
+}
+
+// === impl State ===
+
+impl State {
+    pub fn new(node: &Path) -> Self {
+        let known = Known {
+            begun: Instant::now(),
+            node: node.to_owned(),
+            trace: Vec::new(),
+            broken: None,
+            pods: BTreeMap::new(),
+            mounts: Vec::new(),
+            mounted: 100,
+            agent: Agent::default(),
+            trouble: Trouble::default(),
+            kubelet: None,
+            wrong_world: None,
+            wire: CancellationToken::new(),
+            line: CancellationToken::new(),
+        };
+        known.write_mounts();
+        Self(Arc::new(Mutex::new(known)))
+    }
+
+    pub fn now(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    pub fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    pub fn tell(&mut self, what: impl std::fmt::Display) {
+        let at = self.age();
+        self.trace.push(format!("{:>9.3} {what}", at.as_secs_f64()));
+    }
+
+    /// An invariant is broken; the first one counts.
+    pub fn broken(&mut self, number: u8, what: impl std::fmt::Display) {
+        self.tell(format_args!("BROKEN {number}: {what}"));
+        let at = self.age();
+        self.broken
+            .get_or_insert_with(|| format!("invariant {number} at {:.3} s: {what}", at.as_secs_f64()));
+    }
+
+    // --- the mount table ---
+
+    pub fn mount(&mut self, path: PathBuf) {
+        self.mounted += 1;
+        self.mounts.push((self.mounted, path));
+        self.write_mounts();
+    }
+
+    /// What the kernel would do about an unmount.
+    pub fn unmount(&mut self, path: &Path) -> rustix::io::Result<()> {
+        let Some(at) = self.mounts.iter().rposition(|(_, mounted)| mounted == path) else {
+            return Err(rustix::io::Errno::INVAL);
+        };
+        self.tell(format_args!("unmount {}", self.short(path)));
+        self.effect("an unmount");
+        if self.trouble.busy > 0 {
+            self.trouble.busy -= 1;
+            return Err(rustix::io::Errno::BUSY);
+        }
+        let uid = self.uid_of(path);
+        if !self.pods.get(&uid).is_some_and(Fate::ends) {
+            self.broken(
+                2,
+                format_args!("a volume of {uid} is unmounted, which nobody wants to end"),
+            );
+        }
+        self.check_contents(at);
+        let (_, path) = self.mounts.remove(at);
+        fs::remove_file(path.join("data")).ok();
+        self.write_mounts();
+        Ok(())
+    }
+
+    fn check_contents(&mut self, at: usize) {
+        let path = self.mounts[at].1.clone();
+        if !path.join("data").exists() {
+            self.broken(6, format_args!("data behind the mount {} is gone", self.short(&path)));
+        }
+    }
+
+    /// What lies outside of pods that end, and behind mounts, is there.
+    pub fn check_files(&mut self) {
+        for at in 0..self.mounts.len() {
+            self.check_contents(at);
+        }
+        if !self.node.join("outside/keep").exists() {
+            self.broken(6, "a file outside of all pods is gone");
+        }
+        let living: Vec<_> = self
+            .pods
+            .iter()
+            .filter(|(_, fate)| !fate.ends())
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for uid in living {
+            if !self.node.join("kubelet/pods").join(&uid).join("etc-hosts").exists() {
+                self.broken(6, format_args!("files of {uid} are gone, which nobody wants to end"));
+            }
+        }
+    }
+
+    /// Whether something of the pod is mounted.
+    pub fn holds_mount(&self, uid: &str) -> bool {
+        self.mounts.iter().any(|(_, path)| self.uid_of(path) == uid)
+    }
+
+    pub fn unmount_everything(&mut self) {
+        for (_, path) in std::mem::take(&mut self.mounts) {
+            fs::remove_file(path.join("data")).ok();
+        }
+        self.write_mounts();
+    }
+
+    fn uid_of(&self, path: &Path) -> String {
+        let below = path.strip_prefix(self.node.join("kubelet/pods")).ok();
+        let uid = below.and_then(|below| below.components().next());
+        uid.map(|uid| uid.as_os_str().to_string_lossy().into_owned())
+            .unwrap_or_default()
+    }
+
+    fn short(&self, path: &Path) -> String {
+        path.strip_prefix(&self.node).unwrap_or(path).display().to_string()
+    }
+
+    fn write_mounts(&self) {
+        let mut table = format!("31 1 0:27 / {}/cgroup rw - cgroup2 cgroup2 rw\n", self.node.display());
+        for (id, path) in &self.mounts {
+            // Writing to a String cannot fail.
+            let _ = writeln!(table, "{id} 1 0:{id} / {} rw - tmpfs tmpfs rw", path.display());
+        }
+        fs::write(self.node.join("mountinfo"), table).unwrap();
+    }
+
+    /// The agent has ended while its disk took nothing: the next one cannot know what this one did last.
+    pub fn forget(&mut self) {
+        self.tell("the agent has lost what the disk did not take");
+        for fate in self.pods.values_mut() {
+            fate.deadline = None;
+            fate.lost |= fate.let_go;
+            fate.hooks.values_mut().for_each(|hook| hook.recorded = false);
+        }
+    }
+
+    // --- what holds for every effect ---
+
+    /// An effect has come from the agent: may it act at all?
+    pub fn effect(&mut self, what: &str) {
+        const LOOKS_EVERY: Duration = Duration::from_millis(1_010);
+        if let Some(since) = self.kubelet
+            && since.elapsed() > LOOKS_EVERY
+        {
+            self.broken(
+                9,
+                format_args!("{what} although a kubelet is here since {:?}", since.elapsed()),
+            );
+        }
+        if let Some(since) = self.wrong_world
+            && since.elapsed() > Duration::from_millis(1)
+        {
+            self.broken(
+                7,
+                format_args!("{what} although another cluster was seen {:?} ago", since.elapsed()),
+            );
+        }
+        if let Some(left) = &mut self.agent.dies_in {
+            if *left == 0 {
+                self.agent.dies_in = None;
+                self.agent.died.notify_one();
+            } else {
+                *left -= 1;
+            }
+        }
+    }
+}
+
+// === impl Fate ===
+
+impl Fate {
+    /// Whether somebody wants it to end.
+    pub fn ends(&self) -> bool {
+        !self.is_static && (self.deleted || self.killed || self.vanished.is_some() || self.terminal)
+    }
+
+    /// It is asked to end, within this time.
+    pub fn ask(&mut self, grace: Duration) {
+        let grace = grace.max(Duration::from_secs(1));
+        self.grace = if self.deleted || self.killed || self.vanished.is_some() {
+            self.grace.min(grace)
+        } else {
+            grace
+        };
+        self.asked.get_or_insert_with(Instant::now);
+    }
+
+    /// Before this nobody may kill it.
+    pub fn earliest_kill(&self) -> Option<Instant> {
+        self.asked.filter(|_| !self.rebooted).map(|asked| asked + self.grace)
+    }
+}

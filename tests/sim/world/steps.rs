@@ -1,0 +1,324 @@
+//! What happens in a run, step by step.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use pod_teardown::{report::status::Imposed, workers::kill::Kill};
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    scripted_cri::{SimContainer, SimState},
+};
+use tokio::time::{Instant, sleep_until};
+
+use super::{Over, Sim};
+use crate::{
+    plan::{ApiTrouble, What},
+    pods::{Kind, NODE},
+};
+
+impl Sim<'_> {
+    pub(super) async fn steps(&mut self) {
+        let begun = Instant::now();
+        let died = Arc::clone(&self.reach.state.now().agent.died);
+        for step in &self.plan.steps {
+            self.wait(begun + step.at, &died).await;
+            self.reach.state.now().tell(format_args!("STEP {:?}", step.what));
+            self.step(&step.what).await;
+            self.reach.state.now().check_files();
+        }
+    }
+
+    /// Waits until `at`, while troubles end and the agent may die.
+    async fn wait(&mut self, at: Instant, died: &tokio::sync::Notify) {
+        loop {
+            let next = self
+                .over
+                .iter()
+                .map(|(at, _)| *at)
+                .min()
+                .map_or(at, |over| over.min(at));
+            tokio::select! {
+                biased;
+                () = died.notified() => self.crash(Duration::from_secs(2)).await,
+                () = sleep_until(next) => {}
+            }
+            self.end_troubles(Instant::now());
+            if Instant::now() >= at {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn until(&mut self, lasts: Duration, over: Over) {
+        self.over.retain(|(_, other)| *other != over);
+        self.over.push((Instant::now() + lasts, over));
+    }
+
+    pub(super) fn end_troubles(&mut self, now: Instant) {
+        let (due, rest) = std::mem::take(&mut self.over)
+            .into_iter()
+            .partition(|(at, _)| *at <= now);
+        self.over = rest;
+        for (_, over) in due {
+            let mut known = self.reach.state.now();
+            match over {
+                Over::ApiAway => known.trouble.api_away = false,
+                Over::OtherCluster => {
+                    known.trouble.other_cluster = false;
+                    std::mem::take(&mut known.line).cancel();
+                }
+                Over::Look => known.trouble.looks = None,
+                Over::RuntimeAway => known.trouble.runtime_away = false,
+                Over::Kubelet => {
+                    known.kubelet = None;
+                    drop(known);
+                    self.kubelet(false);
+                }
+                Over::Disk => self.reach.disk.fail(false),
+                Over::Down => {
+                    drop(known);
+                    self.start();
+                }
+            }
+        }
+    }
+
+    fn kubelet(&self, there: bool) {
+        let dir = self.machine.node.join("proc/77");
+        if there {
+            fs::create_dir_all(dir.join("task/77")).unwrap();
+            fs::write(dir.join("cmdline"), "kubelet\0").unwrap();
+            fs::write(dir.join("comm"), "kubelet\n").unwrap();
+        } else {
+            // Renamed, since a directory is not gone in one step.
+            fs::rename(&dir, self.machine.node.join("proc/gone")).ok();
+            fs::remove_file(self.machine.node.join("proc/gone/comm")).ok();
+            fs::remove_file(self.machine.node.join("proc/gone/cmdline")).ok();
+            fs::remove_dir(self.machine.node.join("proc/gone/task/77")).ok();
+            fs::remove_dir(self.machine.node.join("proc/gone/task")).ok();
+            fs::remove_dir(self.machine.node.join("proc/gone")).ok();
+        }
+    }
+
+    async fn step(&mut self, what: &What) {
+        let state = self.reach.state.clone();
+        match *what {
+            What::Delete { pod, grace } => self.delete(pod, grace).await,
+            What::Kill { pod, grace, evict } => self.kill(pod, grace, evict),
+            What::Vanish { pod } => self.vanish(pod).await,
+            What::Replace { pod } => {
+                if self.plan.pods[pod].kind != Kind::Mirror {
+                    self.vanish(pod).await;
+                    self.made[pod] += 1;
+                    self.make(pod);
+                }
+            }
+            What::Release { pod } => self.release(pod).await,
+            What::Api { trouble, verb, times } => self.trouble(trouble, verb, times),
+            What::ApiAway { lasts } => {
+                state.now().trouble.api_away = true;
+                std::mem::take(&mut state.now().line).cancel();
+                self.until(lasts, Over::ApiAway);
+            }
+            What::OtherCluster { lasts } => {
+                state.now().trouble.other_cluster = true;
+                std::mem::take(&mut state.now().line).cancel();
+                self.until(lasts, Over::OtherCluster);
+            }
+            What::Call { trouble, times } => state.now().trouble.calls = vec![trouble; times],
+            What::Look { trouble, lasts } => {
+                state.now().trouble.looks = Some(trouble);
+                self.until(lasts, Over::Look);
+            }
+            What::RuntimeAway { lasts } => {
+                state.now().trouble.runtime_away = true;
+                std::mem::take(&mut state.now().wire).cancel();
+                self.until(lasts, Over::RuntimeAway);
+            }
+            What::Restart { pod } => self.restart(pod),
+            What::Forget { pod } => self.forget(pod),
+            What::Unknown { pod } => self.unknown(pod),
+            What::Busy { times } => state.now().trouble.busy = times,
+            What::Kubelet { lasts } => {
+                self.kubelet(true);
+                state.now().kubelet.get_or_insert_with(Instant::now);
+                self.until(lasts, Over::Kubelet);
+            }
+            What::DiskFails { lasts } => {
+                self.reach.disk.fail(true);
+                self.until(lasts, Over::Disk);
+            }
+            What::Crash { turns, down } => {
+                for _ in 0..turns {
+                    tokio::task::yield_now().await;
+                }
+                self.crash(down).await;
+            }
+            What::CrashAtEffect { after } => state.now().agent.dies_in = Some(after),
+            What::CutAtWrite { after } => {
+                self.look_at_disk();
+                self.reach.disk.cut(Some(after));
+            }
+            What::Reboot { down } => self.reboot(down).await,
+            What::Stop { down } => {
+                self.look_at_disk();
+                if let Some(agent) = self.agent.take() {
+                    let run = state.now().agent.run;
+                    let why = agent.stop().await;
+                    let served = self.reach.disk.serves(run);
+                    if let Some(why) = why.filter(|why| served && !Self::lacks_disk(why)) {
+                        state
+                            .now()
+                            .broken(10, format_args!("the agent did not stop well: {why}"));
+                    }
+                    self.has_ended(down);
+                }
+            }
+        }
+    }
+
+    fn trouble(&self, trouble: ApiTrouble, verb: Option<&'static str>, times: u32) {
+        let action = match trouble {
+            ApiTrouble::Refuse => Action::Refuse,
+            ApiTrouble::LoseResponse => Action::LoseResponse,
+            ApiTrouble::Delay(millis) => Action::Delay { millis },
+            ApiTrouble::Status(code) => Action::Status {
+                code,
+                retry_after: (code == 429).then_some(3),
+            },
+            ApiTrouble::CutWatch => Action::CutWatch,
+            ApiTrouble::StallWatch => Action::StallWatch,
+        };
+        let mut fault = Fault::new(action).user(&format!("system:node:{NODE}")).times(times);
+        if let Some(verb) = verb.filter(|_| !matches!(trouble, ApiTrouble::CutWatch | ApiTrouble::StallWatch)) {
+            fault = fault.verb(verb);
+        }
+        self.reach.home.faults().inject(fault);
+    }
+
+    /// As a runtime without a kubelet would not, and as one may whose kubelet has just gone.
+    fn restart(&self, pod: usize) {
+        let uid = self.uid(pod);
+        self.reach.cri.change(|world| {
+            let of_pod = |it: &&SimContainer| it.pod_uid == uid;
+            let runs = world
+                .containers
+                .values()
+                .filter(of_pod)
+                .any(|it| it.state == SimState::Running);
+            let ended = world
+                .containers
+                .values()
+                .filter(of_pod)
+                .find(|it| it.state == SimState::Exited)
+                .cloned();
+            if let (true, Some(ended)) = (runs, ended) {
+                let attempt = ended.attempt + 10;
+                let id = format!("{}-again", ended.id);
+                let again = SimContainer {
+                    id: id.clone(),
+                    attempt,
+                    state: SimState::Running,
+                    created_at: ended.finished_at + 1,
+                    started_at: ended.finished_at + 1,
+                    finished_at: 0,
+                    signalled: false,
+                    ..ended
+                };
+                world.containers.insert(id, again);
+            }
+        });
+    }
+
+    fn forget(&self, pod: usize) {
+        let uid = self.uid(pod);
+        self.reach.cri.change(|world| {
+            world
+                .containers
+                .retain(|_, it| it.pod_uid != uid || it.state != SimState::Exited);
+        });
+    }
+
+    fn unknown(&self, pod: usize) {
+        let uid = self.uid(pod);
+        self.reach.cri.change(|world| {
+            let mut containers = world.containers.values_mut();
+            if let Some(one) = containers.find(|it| it.pod_uid == uid && it.state == SimState::Running) {
+                one.state = SimState::Unknown;
+            }
+        });
+    }
+
+    /// Asks the agent for a pod's end. Its answer is not waited for, and an agent that ends meanwhile may go on later.
+    fn kill(&self, pod: usize, grace: Option<i64>, evict: bool) {
+        let answers = self.agent.as_ref().map(|agent| Arc::clone(&agent.answers));
+        let asked = answers.and_then(|answers| {
+            let answers = answers.lock().unwrap();
+            answers.as_ref().map(|it| (it.workers.clone(), it.journal.clone()))
+        });
+        let Some((workers, journal)) = asked else { return };
+        let uid = self.uid(pod);
+        let kill = Kill {
+            namespace: "default".to_owned(),
+            name: Self::name(pod),
+            uid: Some(uid.clone()),
+            grace,
+            imposed: evict.then(|| Imposed {
+                reason: "Evicted".to_owned(),
+                message: "by the simulation".to_owned(),
+                disruption: None,
+            }),
+        };
+        let state = self.reach.state.clone();
+        let before = {
+            let mut known = state.now();
+            let Some(fate) = known.pods.get_mut(&uid) else { return };
+            let before = (fate.killed, fate.grace, fate.asked);
+            fate.ask(grace.map_or(fate.spec_grace, |grace| Duration::from_secs(grace.unsigned_abs())));
+            fate.killed = true;
+            before
+        };
+        tokio::spawn(async move {
+            let answer = workers.kill(kill).await;
+            let promised = matches!(answer, Some(Ok(_))) && journal.durable().await.is_ok();
+            let mut known = state.now();
+            known.tell(format_args!(
+                "asked for the end of {uid}: {answer:?}, on the disk: {promised}"
+            ));
+            let Some(fate) = known.pods.get_mut(&uid) else { return };
+            fate.granted |= promised;
+            if let Some(Err(_)) = answer {
+                (fate.killed, fate.grace, fate.asked) = before;
+            }
+        });
+    }
+
+    async fn reboot(&mut self, down: Duration) {
+        self.look_at_disk();
+        if let Some(agent) = self.agent.take() {
+            agent.crash().await;
+        }
+        self.reach.cri.change(|world| {
+            for sandbox in world.sandboxes.values_mut() {
+                sandbox.ready = false;
+            }
+            for container in world.containers.values_mut() {
+                if matches!(container.state, SimState::Running | SimState::Unknown) {
+                    container.state = SimState::Exited;
+                    container.exit_code = 255;
+                    container.finished_at = container.started_at + 1;
+                }
+            }
+        });
+        let uids: Vec<_> = {
+            let mut known = self.reach.state.now();
+            known.unmount_everything();
+            known.pods.values_mut().for_each(|fate| fate.rebooted = true);
+            known.pods.keys().cloned().collect()
+        };
+        for uid in uids {
+            fs::remove_dir(self.machine.node.join(format!("cgroup/kubepods/besteffort/pod{uid}"))).ok();
+        }
+        self.machine.reboot();
+        self.has_ended(down);
+    }
+}

@@ -1,0 +1,67 @@
+//! Ends on request, and of what only the runtime knows.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{
+    pods::{POLITE, STUBBORN, exec, hooked, simple},
+    scene::Scene,
+};
+
+pub async fn a_pod_that_is_killed_ends_with_its_hook_and_keeps_its_object(scene: &mut Scene) -> Result<()> {
+    let pod = scene
+        .run(hooked("killed", 30, STUBBORN, &exec("echo hook >> /out/log")))
+        .await?;
+    let began = Instant::now();
+    let told = scene.ask(&["kill", &scene.name("killed"), "--grace", "2s"]).await?;
+    ensure!(told.contains("has ended"), "{told}");
+    ensure!(
+        began.elapsed() < Duration::from_secs(15),
+        "it took {:?}",
+        began.elapsed()
+    );
+    ensure!(scene.said("killed") == ["hook", "term"], "{:?}", scene.said("killed"));
+    let status = scene.object("killed").await?["status"].clone();
+    ensure!(status["phase"] == "Failed" && status["reason"].is_null(), "{status}");
+    scene.take_down(&pod).await.map(drop)
+}
+
+pub async fn an_evicted_pod_has_failed_though_its_container_ends_well(scene: &mut Scene) -> Result<()> {
+    let pod = scene.run(simple("evicted", 30, POLITE)).await?;
+    let (name, message) = (scene.name("evicted"), "The node runs out of disk.");
+    scene
+        .ask(&["evict", &name, "--reason", "Evicted", "--message", message])
+        .await?;
+    let status = scene.object("evicted").await?["status"].clone();
+    ensure!(
+        (&status["phase"], &status["reason"], &status["message"])
+            == (&json!("Failed"), &json!("Evicted"), &json!(message)),
+        "{status}"
+    );
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    ensure!(
+        conditions
+            .iter()
+            .any(|it| it["type"] == "DisruptionTarget" && it["status"] == "True" && it["message"] == message),
+        "{status}"
+    );
+    scene.event(&pod, "Evicted").await?;
+    scene.take_down(&pod).await.map(drop)
+}
+
+/// Its object went while no agent ran that had ever seen it.
+pub async fn a_pod_that_only_the_runtime_knows_is_taken_down(scene: &mut Scene) -> Result<()> {
+    let lives = scene.run(simple("lives", 5, POLITE)).await?;
+    let orphan = scene.run(simple("orphan", 30, STUBBORN)).await?;
+    let before = scene.object("lives").await?;
+    scene.delete(&orphan, Some(0)).await?;
+    scene.gone(&orphan).await?;
+    scene.start_agent().await?;
+    scene.clean(&orphan).await?;
+    scene.untouched(&lives, &before).await?;
+    scene.take_down(&lives).await?;
+    scene.stop_agent().await
+}

@@ -1,0 +1,181 @@
+//! A real kubelet on a stage: its own root, runtime, cgroups, ports and certificates, and a mount namespace in which what
+//! it would write on the machine is written elsewhere.
+//!
+//! `binary → config.yaml → kubeconfig → process → Node is Ready`. It works on the stage's directories, so that an agent of
+//! that stage finds everything where a dead kubelet has left it.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    control_plane::{binaries, free_ports, process::Process},
+    pods::NodeDirs,
+    stage::Stage,
+};
+
+const START: &str = include_str!("kubelet/start.sh");
+/// It takes 10 to 15 s; the rest is for a machine under load.
+const START_LIMIT: Duration = Duration::from_secs(120);
+/// What it may take to end once it is told to.
+const END_LIMIT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(100);
+
+/// A running kubelet; killed when dropped. Its pods live on.
+#[derive(Debug)]
+pub struct Kubelet {
+    process: Process,
+}
+
+// === impl Kubelet ===
+
+impl Kubelet {
+    /// Starts it on a stage whose node it registers itself; the Node is Ready when this returns.
+    pub async fn start(stage: &Stage) -> Result<Self> {
+        let program = binaries::kubelet().await?;
+        let kubelet = Self::spawn(stage, &program)?;
+        kubelet.until_ready(stage).await
+    }
+
+    fn spawn(stage: &Stage, program: &Path) -> Result<Self> {
+        let dirs = stage.starter.dirs();
+        let own = stage.containerd.ground().dir().join("kubelet-process");
+        fs::create_dir_all(&own).with_context(|| format!("create {}", own.display()))?;
+        let file = |name: &str, text: &str| {
+            let path = own.join(name);
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            Ok::<_, anyhow::Error>(path)
+        };
+        let kubeconfig = file("kubeconfig", &stage.api.node_kubeconfig(&stage.node))?;
+        // Where kubeadm puts it; the agent is given the same file.
+        let config = dirs.config_file();
+        fs::write(&config, configuration(dirs, &own, free_ports()?))
+            .with_context(|| format!("write {}", config.display()))?;
+        let mut arguments: Vec<String> = [
+            "--mount",
+            "--propagation",
+            "unchanged",
+            "sh",
+            "-c",
+            START,
+            "start-kubelet",
+        ]
+        .map(str::to_owned)
+        .into();
+        arguments.extend([own.display().to_string(), program.display().to_string()]);
+        arguments.extend([
+            format!("--config={}", config.display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--root-dir={}", dirs.kubelet_root.display()),
+            format!("--cert-dir={}", own.join("pki").display()),
+            format!("--container-runtime-endpoint={}", stage.containerd.endpoint()),
+            format!("--hostname-override={}", stage.node),
+            format!("--node-ip={}", stage.containerd.host_ip()),
+            "--v=2".to_owned(),
+        ]);
+        let process = Process::start("unshare".as_ref(), &own.join("log"), &arguments)?;
+        Ok(Self { process })
+    }
+
+    async fn until_ready(mut self, stage: &Stage) -> Result<Self> {
+        let late = Instant::now() + START_LIMIT;
+        let path = format!("/api/v1/nodes/{}", stage.node);
+        loop {
+            let node = stage.admin.get(&path).await?.body;
+            let conditions = node["status"]["conditions"].as_array();
+            let ready = |condition: &serde_json::Value| {
+                condition["type"] == "Ready" && condition["status"] == "True" && condition["reason"] == "KubeletReady"
+            };
+            if conditions.is_some_and(|conditions| conditions.iter().any(ready)) {
+                return Ok(self);
+            }
+            if let Some(status) = self.process.ended()? {
+                bail!(
+                    "the kubelet ended with {status}; its log ends with:\n{}",
+                    self.log_tail()
+                );
+            }
+            if Instant::now() > late {
+                bail!(
+                    "the node is not ready after {START_LIMIT:?}; the kubelet's log ends with:\n{}",
+                    self.log_tail()
+                );
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The end of its log.
+    pub fn log_tail(&self) -> String {
+        self.process.log_tail()
+    }
+
+    /// As a crash would: SIGKILL.
+    pub fn crash(self) {
+        drop(self);
+    }
+
+    /// As a service manager would: SIGTERM, and SIGKILL if it does not end by that.
+    pub async fn stop(mut self) -> Result<()> {
+        let pid = i32::try_from(self.pid()).context("a process id of that size")?;
+        kill(Pid::from_raw(pid), Signal::SIGTERM).context("stop the kubelet")?;
+        let late = Instant::now() + END_LIMIT;
+        while self.process.ended()?.is_none() && Instant::now() < late {
+            sleep(POLL).await;
+        }
+        Ok(())
+    }
+}
+
+/// Everything below the stage's directories, and nothing that a machine without systemd, swap accounting or a cloud lacks.
+fn configuration(dirs: &NodeDirs, own: &Path, [port, health_port]: [u16; 2]) -> String {
+    let config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": "127.0.0.1",
+        "port": port,
+        "readOnlyPort": 0,
+        "healthzBindAddress": "127.0.0.1",
+        "healthzPort": health_port,
+        "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": dirs.cgroup_root,
+        "podLogsDir": dirs.pod_logs_dir,
+        "volumePluginDir": own.join("volume-plugins"),
+        // Only pods have limits: nothing is put into a cgroup that is not ours.
+        "enforceNodeAllocatable": ["none"],
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "localStorageCapacityIsolation": false,
+        "makeIPTablesUtilChains": false,
+        // Not every test machine grants CAP_SYS_RESOURCE.
+        "oomScoreAdj": 0,
+        "resolvConf": "",
+        // The machine's disk is not the test's affair: no eviction, no removal of images.
+        "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
+        "imageGCHighThresholdPercent": 100,
+        // As fast as the machine: what is compared is not how they are limited.
+        "kubeAPIQPS": 200,
+        "kubeAPIBurst": 400,
+        "eventRecordQPS": 500,
+        "eventBurst": 1000,
+        // Else every pod has an event that there are none.
+        "clusterDNS": ["10.96.0.10"],
+        "clusterDomain": "cluster.test",
+        "maxPods": 250,
+    });
+    // JSON is YAML.
+    format!("{config:#}\n")
+}

@@ -1,0 +1,30 @@
+# Starts a program that cannot change this machine: sh -c SCRIPT NAME DIRECTORY PROGRAM ARGUMENT...
+# Runs in a mount namespace of its own. What a kubelet writes outside of its root, whatever it is told, lies in DIRECTORY:
+# the kernel's settings, the sockets of device plugins below /var/lib/kubelet, the links in /var/log/containers.
+set -eu
+
+dir=$1
+shift
+
+# On a machine that shares its mounts, those made here would be seen outside. What is below DIRECTORY, the kubelet's root
+# among it, stays shared: the runtime has to see the volumes.
+awk '{print $5}' /proc/self/mountinfo | while read -r at; do
+    case $at/ in
+        "${dir%/*}"/*) ;;
+        # Mounts come and go on a busy machine: one that is gone by now is shown to nobody.
+        *) mount --make-private "$at" 2>/dev/null || ! mountpoint -q "$at" ;;
+    esac
+done
+
+for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
+    copy=$dir/sysctl/$setting
+    mkdir -p "${copy%/*}"
+    cat "/proc/sys/$setting" >"$copy"
+    mount --bind "$copy" "/proc/sys/$setting"
+done
+for place in /var/lib /var/log; do
+    mkdir -p "$dir$place"
+    mount --bind "$dir$place" "$place"
+done
+
+exec "$@"
