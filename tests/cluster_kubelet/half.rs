@@ -15,7 +15,7 @@ use testbed::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    scenario::{Deletion, Scenario, VANISHES, WORD, Write, is, runs},
+    scenario::{Deletion, Scenario, VANISHES, WORD, Write, is, pauses_for_long, runs},
     scenarios::SETTINGS,
 };
 
@@ -98,12 +98,17 @@ impl Half<'_> {
         .await
     }
 
-    /// Gives the word to the containers that are to loop, and waits until every pod is in its state and stays there.
+    /// Gives the word to the containers that are to loop, and waits until every pod is in its state and stays there, for
+    /// long enough to begin its end.
     pub async fn until_reached(&self) -> Result<()> {
         let dir = self.words();
         fs::write(dir.join(WORD), "").context("give the word")?;
         fs::remove_file(dir.join(VANISHES)).context("take a command away")?;
-        self.until(|scenario, pod| (scenario.until)(pod)).await
+        self.until(|scenario, pod| {
+            let pauses = |container| pauses_for_long(container, pod, Timestamp::now());
+            (scenario.until)(pod) && scenario.loops.is_none_or(pauses)
+        })
+        .await
     }
 
     async fn until(&self, is_so_far: impl Fn(&Scenario, &Value) -> bool) -> Result<()> {

@@ -1,5 +1,6 @@
 //! One pod, how far it comes, and how its end begins: the same for the kubelet and for the agent.
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use testbed::{containerd::TOOL_IMAGE, rest::Patch};
 
@@ -227,6 +228,20 @@ pub fn came_back(container: &'static str) -> impl Fn(&Value) -> bool {
         status(pod, container)
             .is_some_and(|status| status["restartCount"].as_u64() >= Some(2) && status["state"]["running"].is_null())
     }
+}
+
+/// This container, which has come back, has not paused for half as long as a kubelet lets it: none goes round again
+/// before whatever begins now has been done. Kubelets double the pause each time, from ten seconds after the first.
+pub fn pauses_for_long(container: &str, pod: &Value, now: Timestamp) -> bool {
+    let Some(status) = status(pod, container) else {
+        return false;
+    };
+    let ends = ["state", "lastState"].map(|state| &status[state]["terminated"]["finishedAt"]);
+    let ended = ends.iter().find_map(|end| end.as_str()?.parse::<Timestamp>().ok());
+    let pause = status["restartCount"].as_u64().map(|count| 5 << count.min(6));
+    ended
+        .zip(pause)
+        .is_some_and(|(ended, pause)| now < ended + SignedDuration::from_secs(pause / 2))
 }
 
 /// Both hold.
