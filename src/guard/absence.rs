@@ -93,6 +93,7 @@ mod tests {
         assert_eq!(after_list(fresh(5), 5, 5, FULL), fresh(5));
         assert_eq!(after_list(fresh(5), 6, 5, None), fresh(6));
     }
+
     #[test]
     fn a_list_that_events_have_overtaken_holds_nothing() {
         assert_eq!(after_list(fresh(9), 6, 5, FULL), fresh(9));

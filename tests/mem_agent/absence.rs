@@ -1,18 +1,18 @@
 //! What a list that lacks a pod proves, and what it does not.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
-use testbed::apiserver::{
-    Config, MemApiServer,
-    faults::{Action, Fault},
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    scripted_cri::Kind,
 };
-use testbed::scripted_cri::Kind;
 use tokio::time::sleep;
 
 use crate::{
     node::{NODE, Node, secs, until},
     pods::{plain, pod},
     server::trouble,
+    world::{recorded_node, replaced},
 };
 
 /// A node with these pods, whose agent watches and will not hear of what happens next.
@@ -146,24 +146,10 @@ async fn a_list_that_is_suddenly_empty_holds_everything_back() {
 #[tokio::test(start_paused = true)]
 async fn a_list_that_is_older_than_what_was_seen_holds_everything_back() {
     let mut node = deaf(&["web", "db"]).await;
-    let before = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap().body;
-    let address: SocketAddr = node.api.url().trim_start_matches("http://").parse().unwrap();
+    let own = recorded_node(&node).await;
     // The store comes back as it was before one of the pods was made.
-    node.api = MemApiServer::start(Config::default()).await.unwrap();
-    let restored = Config {
-        listen: address,
-        first_version: 1,
-        ..Config::default()
-    };
-    until("the address is free", async || {
-        let server = MemApiServer::start(restored.clone()).await;
-        server.is_ok_and(|server| {
-            node.api = server;
-            true
-        })
-    })
-    .await;
-    node.object(serde_json::json!({ "apiVersion": "v1", "kind": "Node", "metadata": before["metadata"] }));
+    replaced(&mut node, 1).await;
+    node.object(own);
     node.object(pod("db", &plain()));
     until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
     let held = node.status().await.watch.held.unwrap();

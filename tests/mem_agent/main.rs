@@ -8,6 +8,7 @@ mod node;
 mod pods;
 
 mod absence;
+mod answers;
 mod containers;
 mod disk;
 mod elsewhere;

@@ -1,62 +1,49 @@
 //! What meets while a pod ends: requests and namesakes, lost answers and later decisions, events and lists.
 
+use std::time::Duration;
+
 use pod_teardown::ops::admin::kill::{Ask, Outcome};
 use serde_json::json;
 use testbed::{
-    apiserver::{
-        Config, MemApiServer,
-        faults::{Action, Fault},
-    },
+    apiserver::faults::{Action, Fault},
     scripted_cri::{Kind, StopContainer, expect},
 };
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    node::{NODE, Node, secs, until},
+    node::{Node, secs, until},
     pods::{plain, pod},
     requests::{ask, eviction, outcome},
     server::trouble,
+    world::{recorded_node, replaced},
 };
 
-/// The store comes back as it was before the pods were made; StatefulSets make them anew, with other UIDs.
-async fn restored_with_namesakes(node: &mut Node, names: &[String]) {
-    let own = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap().body["metadata"].take();
-    let listen = node.api.url().trim_start_matches("http://").parse().unwrap();
-    let config = Config {
-        listen,
-        first_version: 1,
-        ..Config::default()
-    };
-    node.api = MemApiServer::start(Config::default()).await.unwrap();
-    until("the address is free", async || {
-        let server = MemApiServer::start(config.clone()).await;
-        server.is_ok_and(|server| {
-            node.api = server;
-            true
-        })
-    })
-    .await;
-    node.object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": own }));
-    for name in names {
-        let mut again = pod(name, &plain());
-        again["metadata"]["uid"] = format!("new-{name}").into();
-        node.object(again);
-    }
-    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_that_names_a_uid_means_that_pod_though_another_one_has_its_name() {
+/// Twelve pods, whose store comes back as it was before they were made: StatefulSets make them anew, with other UIDs.
+async fn pods_with_namesakes() -> (Node, Vec<String>) {
     let mut node = Node::new().await;
     let names: Vec<_> = (0..12).map(|number| format!("db-{number}")).collect();
     for name in &names {
         node.polite_pod(name);
     }
     node.start().await;
-    restored_with_namesakes(&mut node, &names).await;
+    let own = recorded_node(&node).await;
+    replaced(&mut node, 1).await;
+    node.object(own);
+    for name in &names {
+        let mut again = pod(name, &plain());
+        again["metadata"]["uid"] = format!("new-{name}").into();
+        node.object(again);
+    }
+    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
     until("all are known", async || node.status().await.watch.pods == 24).await;
     node.cri.allow_everything();
+    (node, names)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_names_a_uid_means_that_pod_though_another_one_has_its_name() {
+    let (node, names) = pods_with_namesakes().await;
     let mut refused = Vec::new();
     for name in &names {
         let what = Ask {
@@ -70,19 +57,10 @@ async fn a_request_that_names_a_uid_means_that_pod_though_another_one_has_its_na
     assert!(refused.is_empty(), "{} of 12: {refused:#?}", refused.len());
 }
 
-/// The same: without a UID it is a matter of chance which of the two is killed. Either none or always the one that the API
-/// server shows.
+/// A wrong choice between two of one name would be a matter of chance: hence twelve.
 #[tokio::test(start_paused = true)]
 async fn a_request_by_name_never_means_a_pod_that_the_api_server_no_longer_shows() {
-    let mut node = Node::new().await;
-    let names: Vec<_> = (0..12).map(|number| format!("db-{number}")).collect();
-    for name in &names {
-        node.polite_pod(name);
-    }
-    node.start().await;
-    restored_with_namesakes(&mut node, &names).await;
-    until("all are known", async || node.status().await.watch.pods == 24).await;
-    node.cri.allow_everything();
+    let (node, names) = pods_with_namesakes().await;
     let mut old = Vec::new();
     for name in &names {
         if let Ok((uid, _)) = ask(&node, &format!("{name}/kill"), &Ask::default()).await
@@ -225,9 +203,7 @@ async fn events_that_come_while_absence_is_proven_are_no_restored_store() {
     trouble(&node, Fault::delay(secs(2)).resource("pods/status").once());
     trouble(
         &node,
-        Fault::delay(std::time::Duration::from_millis(50))
-            .verb("get")
-            .resource("nodes"),
+        Fault::delay(Duration::from_millis(50)).verb("get").resource("nodes"),
     );
     node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     sleep(secs(1)).await;
@@ -238,7 +214,7 @@ async fn events_that_come_while_absence_is_proven_are_no_restored_store() {
         let mut db = node.get("db").await.unwrap();
         db["metadata"]["labels"] = json!({ "n": number.to_string() });
         node.object(db);
-        sleep(std::time::Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(10)).await;
     }
     node.nothing_left("web").await;
     assert_eq!(node.status().await.watch.held, None);

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Another server answers behind the same address, with nothing in it.
-async fn replaced(node: &mut Node, first_version: u64) {
+pub async fn replaced(node: &mut Node, first_version: u64) {
     let listen = node.api.url().trim_start_matches("http://").parse().unwrap();
     let config = Config {
         listen,
@@ -40,7 +40,8 @@ fn node_object(metadata: &Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })
 }
 
-async fn recorded_node(node: &Node) -> Value {
+/// The node's object, to be put into another server.
+pub async fn recorded_node(node: &Node) -> Value {
     let answer = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap();
     node_object(&answer.body["metadata"])
 }

@@ -1,0 +1,246 @@
+//! What those are told who asked for the end of a pod.
+
+use std::{fs, path::PathBuf};
+
+use pod_teardown::ops::{
+    admin::{
+        TIMELINES,
+        kill::{Ask, Outcome, PODS},
+    },
+    client, end, timeline,
+};
+use serde_json::{Value, json};
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    scripted_cri::Kind,
+};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::UnixStream,
+    task::yield_now,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    log::Log,
+    node::{Node, secs, until},
+    pods::plain,
+    requests::{ended, eviction, granted, node_with, outcome, refused, within},
+    server::trouble,
+};
+
+/// As the command does it: what it says, the last line that of its end, or why there is none.
+async fn followed(socket: PathBuf, path: &str, what: &Ask) -> Vec<String> {
+    let (name, verb) = path.split_once('/').unwrap();
+    let pod = format!("default/{name}").parse().unwrap();
+    let mut said = Vec::new();
+    let end = end::follow(&socket, &pod, verb, what, |line| said.push(line.to_owned())).await;
+    said.push(end.map_or_else(|error| error.to_string(), |end| end::text(&end)));
+    said
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_evicts_a_pod_that_has_succeeded_learns_that_it_is_not_evicted() {
+    let node = node_with("web", &plain(), false).await;
+    granted(&node, "web/kill", &Ask::default()).await;
+    ended(&node, "web").await;
+    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    let socket = node.flags.socket.socket.clone();
+    let path = format!("{PODS}/default/web/evict");
+    let granted: Value = client::tell(&socket, &path, &eviction("Evicted")).await.unwrap();
+    assert_eq!(
+        (&granted["endedAlready"], &granted["phase"], &granted["reason"]),
+        (&json!(true), &json!("Succeeded"), &Value::Null)
+    );
+    let Outcome { ended, story } = outcome(&node, "web", 0).await;
+    assert_eq!(
+        (ended, story.phase.as_deref(), story.reason),
+        (true, Some("Succeeded"), None)
+    );
+    assert_eq!(
+        followed(socket, "web/evict", &eviction("Evicted")).await,
+        [
+            "default/web has ended already as Succeeded: the request changes nothing; its object, containers and logs are kept \
+             until it is deleted"
+        ]
+    );
+    assert_eq!(node.count_events("web", "Evicted").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_kills_a_pod_that_was_evicted_learns_why_it_has_failed() {
+    let node = node_with("web", &plain(), false).await;
+    let socket = || node.flags.socket.socket.clone();
+    let said = followed(socket(), "web/evict", &eviction("Evicted")).await;
+    assert_eq!(said[0], "default/web (UID uid-web) is being ended, grace 30 s");
+    assert!(
+        said[1].starts_with("default/web has ended as Failed (Evicted): none"),
+        "{said:?}"
+    );
+    let said = followed(socket(), "web/kill", &Ask::default()).await;
+    assert!(
+        said[0].contains("has ended already as Failed (Evicted): the request changes nothing"),
+        "{said:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_has_succeeded_only_when_the_api_server_shows_it_and_until_then_it_is_told_what_it_waits_for() {
+    let node = node_with("web", &plain(), false).await;
+    // Told, the end would start the clock of a forced detach.
+    let volume = node.pod_dir("web").join("volumes/kubernetes.io~csi/pvc-1");
+    fs::create_dir_all(volume.join("mount")).unwrap();
+    let socket = node.flags.socket.socket.clone();
+    let waits = tokio::spawn(async move { followed(socket, "web/evict", &eviction("Evicted")).await });
+    node.failing("web", "kubernetes.io~csi/pvc-1").await;
+    sleep(secs(300)).await;
+    assert!(!waits.is_finished());
+    assert!(!outcome(&node, "web", 0).await.ended);
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    fs::remove_dir_all(&volume).unwrap();
+    let said = waits.await.unwrap();
+    assert!(
+        said[1].starts_with("waits for volumes") && said[1].contains("pvc-1"),
+        "{said:?}"
+    );
+    assert!(
+        said.last().unwrap().contains("has ended as Failed (Evicted)"),
+        "{said:?}"
+    );
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Failed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_is_told_though_the_watch_has_not_heard_of_it() {
+    let node = node_with("web", &plain(), false).await;
+    trouble(&node, Fault::new(Action::StallWatch));
+    sleep(secs(1)).await;
+    granted(&node, "web/kill", &Ask::default()).await;
+    let began = Instant::now();
+    assert!(outcome(&node, "web", 10).await.ended);
+    assert!(began.elapsed() < secs(30), "{:?}", began.elapsed());
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Succeeded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_a_pod_took_does_not_grow_once_it_has_ended() {
+    let node = node_with("web", &plain(), false).await;
+    granted(&node, "web/kill", &Ask::default()).await;
+    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    ended(&node, "web").await;
+    let before = outcome(&node, "web", 0).await.story;
+    sleep(secs(600)).await;
+    assert_eq!(outcome(&node, "web", 0).await.story.elapsed_ms, before.elapsed_ms);
+    let path = format!("{TIMELINES}/default/web");
+    let stories: Vec<_> = client::ask(&node.flags.socket.socket, &path).await.unwrap();
+    let text = timeline::text(&stories[0]);
+    assert!(
+        text.contains("ended as Succeeded in 0.") && text.contains("and is kept"),
+        "{text}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_hangs_up_at_once_is_in_the_log_with_what_became_of_its_request() {
+    let log = Log::new();
+    let node = node_with("web", &plain(), false).await;
+    for (before, path) in ["web/kill", "nobody/kill"].iter().enumerate() {
+        let mut caller = UnixStream::connect(&node.flags.socket.socket).await.unwrap();
+        let request = format!("POST {PODS}/default/{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+        caller.write_all(request.as_bytes()).await.unwrap();
+        // Who hangs up before anybody has read the request has asked for nothing.
+        while log.lines("Somebody asks for the end of a pod").len() == before {
+            yield_now().await;
+        }
+    }
+    until("what became of both is logged", async || {
+        log.lines("is granted").len() + log.lines("is refused").len() == 2
+    })
+    .await;
+    let asked = log.lines("Somebody asks for the end of a pod");
+    assert!(
+        asked.len() == 2 && asked.iter().all(|line| line.contains("peer=\"uid ")),
+        "{asked:?}"
+    );
+    assert!(log.lines("is granted")[0].contains("pod.uid=\"uid-web\""));
+    assert!(log.lines("is refused")[0].contains("no pod default/nobody"));
+    until("it has ended", async || {
+        node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_runtime_is_reached_requests_are_refused_for_that_reason_and_not_done_later() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.cri.stop().await;
+    node.launch().await;
+    until("it is told", async || {
+        node.ask().await.is_some_and(|status| status.runtime.error.is_some())
+    })
+    .await;
+    let began = Instant::now();
+    for told in [
+        refused(&node, "web/kill", &Ask::default()).await,
+        refused(&node, "web/evict", &eviction("Evicted")).await,
+    ] {
+        assert!(
+            told.contains("the end of default/web is not begun: the container runtime has not been reached yet: "),
+            "{told}"
+        );
+    }
+    let path = format!("{TIMELINES}/default/web");
+    let told = client::ask::<Value>(&node.flags.socket.socket, &path)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(told.contains("has not been reached yet"), "{told}");
+    assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
+    node.cri.start_again().await;
+    node.cri.allow_everything();
+    until("it watches", async || {
+        node.ask().await.is_some_and(|status| status.watch.pods == 1)
+    })
+    .await;
+    sleep(secs(60)).await;
+    assert!(node.cri.effects().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_stops_begins_no_end_and_says_so() {
+    let mut node = node_with("web", &plain(), true).await;
+    node.polite_pod("late");
+    until("it is known", async || node.status().await.watch.pods == 2).await;
+    let socket = node.flags.socket.socket.clone();
+    granted(&node, "web/kill", &within(9)).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    let late = tokio::spawn(async move {
+        sleep(secs(1)).await;
+        followed(socket, "late/kill", &Ask::default()).await
+    });
+    assert_eq!(node.stop().await, Ok(()));
+    let told = late.await.unwrap();
+    assert!(
+        told[0].contains("the agent is stopping") && !told[0].contains("kubectl"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_stops_before_the_end_says_when_it_goes_on() {
+    let mut node = node_with("web", &plain(), true).await;
+    let socket = node.flags.socket.socket.clone();
+    let waits = tokio::spawn(async move { followed(socket, "web/kill", &Ask::default()).await });
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    assert_eq!(node.stop().await, Ok(()));
+    let said = waits.await.unwrap();
+    let last = said.last().unwrap();
+    for words in [
+        "the agent has gone while default/web was being ended",
+        "goes on when the agent starts",
+        "pod-teardown status",
+    ] {
+        assert!(last.contains(words), "{words:?} is not in {said:?}");
+    }
+}
