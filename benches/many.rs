@@ -31,6 +31,8 @@ const FEW: usize = 100;
 const MANY: usize = 1_000;
 /// Rounds of what is quick.
 const ROUNDS: usize = 10;
+/// After a watch that lasts so long the agent begins the next one without a pause that grows.
+const LASTING: Duration = Duration::from_millis(1200);
 /// Milliseconds of CPU for a look at a thousand pods.
 const LOOK: f64 = 20.0;
 /// What a pod may cost among many, as a multiple of what it costs among few.
@@ -125,6 +127,7 @@ fn measured(pods: usize) -> Measured {
     node.until("the agent watches", |node| node.listed() > 0);
     let runtime_look = Figures::of(agent.looks_at_runtime(ROUNDS));
     let api_look = Figures::of((0..ROUNDS).map(|_| {
+        std::thread::sleep(LASTING);
         let (before, lists) = (agent.cpu(), node.listed());
         node.make_it_list();
         node.until("it has listed", |node| node.listed() > lists);
