@@ -66,13 +66,15 @@ impl Agent {
                 () = answers => {}
             }
         };
-        let thread = thread::spawn(move || {
+        let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .unwrap();
             runtime.block_on(work);
-        });
+        };
+        // A profiler tells it apart by its name.
+        let thread = thread::Builder::new().name("agent".to_owned()).spawn(work).unwrap();
         Self {
             questions,
             stop,
