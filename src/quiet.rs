@@ -21,8 +21,8 @@ const AT_ONCE: usize = 4;
 #[derive(Debug, Clone)]
 pub struct Quiet {
     busy: Arc<Mutex<Busy>>,
-    /// Wakes those who wait in the order in which they came.
-    changed: Arc<Notify>,
+    /// Wakes those who wait, in the order in which they came, once nobody is waited for.
+    idle: Arc<Notify>,
     places: Arc<Semaphore>,
 }
 
@@ -46,7 +46,7 @@ impl Default for Quiet {
         };
         Self {
             busy: Arc::new(Mutex::new(busy)),
-            changed: Arc::default(),
+            idle: Arc::default(),
             places: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
@@ -75,15 +75,16 @@ impl Quiet {
     async fn lull(&self) {
         loop {
             // Before the look, so that nothing is missed in between.
-            let changed = self.changed.notified();
+            let idle = self.idle.notified();
             let Busy { urgent, moved } = *self.busy();
-            if urgent == 0 {
+            if urgent == 0 || Instant::now() >= moved + LULL {
                 return;
             }
+            // Whoever moves wakes nobody: they would be as many as those who wait.
             tokio::select! {
                 biased;
-                () = changed => {}
-                () = sleep_until(moved + LULL) => return,
+                () = idle => {}
+                () = sleep_until(moved + LULL) => {}
             }
         }
     }
@@ -92,8 +93,9 @@ impl Quiet {
         let mut busy = self.busy();
         change(&mut busy);
         busy.moved = Instant::now();
-        drop(busy);
-        self.changed.notify_waiters();
+        if busy.urgent == 0 {
+            self.idle.notify_waiters();
+        }
     }
 
     fn busy(&self) -> MutexGuard<'_, Busy> {
