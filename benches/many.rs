@@ -29,8 +29,11 @@ use tokio::time::Instant;
 
 const FEW: usize = 100;
 const MANY: usize = 1_000;
-/// Rounds of what is quick.
-const ROUNDS: usize = 10;
+/// Looks at one node.
+const LOOKS: usize = 3;
+/// Nodes of few pods for one of many: what differs from one to the next must not look like growth.
+const FEW_NODES: usize = 10;
+const MANY_NODES: usize = 3;
 /// After a watch that lasts so long the agent begins the next one without a pause that grows.
 const LASTING: Duration = Duration::from_millis(1200);
 /// Milliseconds of CPU for a look at a thousand pods.
@@ -38,12 +41,13 @@ const LOOK: f64 = 20.0;
 /// What a pod may cost among many, as a multiple of what it costs among few.
 const GROWTH: f64 = 1.10;
 
-/// What one node came to.
+/// What some nodes came to.
+#[derive(Default)]
 struct Measured {
-    runtime_look: Figures,
-    api_look: Figures,
-    cpu_per_pod: f64,
-    time_per_pod: f64,
+    runtime_looks: Vec<f64>,
+    api_looks: Vec<f64>,
+    cpu_per_pod: Vec<f64>,
+    time_per_pod: Vec<f64>,
 }
 
 fn main() {
@@ -51,69 +55,52 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
-    let few = measured(FEW);
-    let many = measured(MANY);
-    let once = |value| Figures::of([value]);
-    let line = |what: String, unit, figures, goal: Option<f64>| Line {
+    let (mut few, mut many) = (Measured::default(), Measured::default());
+    for _ in 0..MANY_NODES {
+        (0..FEW_NODES).for_each(|_| few.measure(FEW));
+        many.measure(MANY);
+    }
+    let of = |values: &[f64]| Figures::of(values.iter().copied());
+    let (few_cpu, many_cpu) = (of(&few.cpu_per_pod), of(&many.cpu_per_pod));
+    let (few_time, many_time) = (of(&few.time_per_pod), of(&many.time_per_pod));
+    let growth = |many: &[f64], few: Figures| Figures::of(many.iter().map(|value| value / few.median));
+    let most = |goal| Some(Goal::AtMost(goal));
+    let line = |what: String, unit, figures, goal| Line {
         what,
         unit,
         figures,
-        goal: goal.map(Goal::AtMost),
+        goal,
     };
+    let pods = |what: &str, pods| format!("{what}, {pods} pods");
     let lines = [
+        line(pods("CPU of a runtime's list", FEW), "ms", of(&few.runtime_looks), None),
         line(
-            format!("CPU of a runtime's list, {FEW} pods"),
+            pods("CPU of a runtime's list", MANY),
             "ms",
-            few.runtime_look,
-            None,
+            of(&many.runtime_looks),
+            most(LOOK),
         ),
+        line(pods("CPU of an API's list", FEW), "ms", of(&few.api_looks), None),
         line(
-            format!("CPU of a runtime's list, {MANY} pods"),
+            pods("CPU of an API's list", MANY),
             "ms",
-            many.runtime_look,
-            Some(LOOK),
+            of(&many.api_looks),
+            most(LOOK),
         ),
-        line(format!("CPU of an API's list, {FEW} pods"), "ms", few.api_look, None),
-        line(
-            format!("CPU of an API's list, {MANY} pods"),
-            "ms",
-            many.api_look,
-            Some(LOOK),
-        ),
-        line(
-            format!("CPU per pod, {FEW} pods at once"),
-            "ms",
-            once(few.cpu_per_pod),
-            None,
-        ),
-        line(
-            format!("CPU per pod, {MANY} pods at once"),
-            "ms",
-            once(many.cpu_per_pod),
-            None,
-        ),
+        line(pods("CPU per pod", FEW) + " at once", "ms", few_cpu, None),
+        line(pods("CPU per pod", MANY) + " at once", "ms", many_cpu, None),
         line(
             "many / few".to_owned(),
             "",
-            once(many.cpu_per_pod / few.cpu_per_pod),
-            Some(GROWTH),
+            growth(&many.cpu_per_pod, few_cpu),
+            most(GROWTH),
         ),
-        line(
-            format!("time per pod, {FEW} pods at once"),
-            "ms",
-            once(few.time_per_pod),
-            None,
-        ),
-        line(
-            format!("time per pod, {MANY} pods at once"),
-            "ms",
-            once(many.time_per_pod),
-            None,
-        ),
+        line(pods("time per pod", FEW) + " at once", "ms", few_time, None),
+        line(pods("time per pod", MANY) + " at once", "ms", many_time, None),
         line(
             "many / few, the servers' share included".to_owned(),
             "",
-            once(many.time_per_pod / few.time_per_pod),
+            growth(&many.time_per_pod, few_time),
             None,
         ),
     ];
@@ -121,32 +108,33 @@ fn main() {
     println!("{}", line::table(title, &lines));
 }
 
-fn measured(pods: usize) -> Measured {
-    let node = Node::with(pods);
-    let agent = Agent::start(&node);
-    node.until("the agent watches", |node| node.listed() > 0);
-    let runtime_look = Figures::of(agent.looks_at_runtime(ROUNDS));
-    let api_look = Figures::of((0..ROUNDS).map(|_| {
-        std::thread::sleep(LASTING);
-        let (before, lists) = (agent.cpu(), node.listed());
-        node.make_it_list();
-        node.until("it has listed", |node| node.listed() > lists);
-        // What it makes of the list comes after it.
-        std::thread::sleep(Duration::from_millis(300));
-        millis(agent.cpu() - before)
-    }));
-    let (before, began) = (agent.cpu(), Instant::now());
-    (0..pods).for_each(|pod| node.delete(&name(pod)));
-    node.until("all are gone", |node| node.pods() == 0);
-    let took = began.elapsed();
-    node.until("the runtime is empty", Node::is_clean);
-    let cpu = agent.cpu() - before;
-    agent.stop();
-    Measured {
-        runtime_look,
-        api_look,
-        cpu_per_pod: millis(cpu) / cast(pods),
-        time_per_pod: millis(took) / cast(pods),
+// === impl Measured ===
+
+impl Measured {
+    /// One more node.
+    fn measure(&mut self, pods: usize) {
+        let node = Node::with(pods);
+        let agent = Agent::start(&node);
+        node.until("the agent watches", |node| node.listed() > 0);
+        self.runtime_looks.extend(agent.looks_at_runtime(LOOKS));
+        for _ in 0..LOOKS {
+            std::thread::sleep(LASTING);
+            let (before, lists) = (agent.cpu(), node.listed());
+            node.make_it_list();
+            node.until("it has listed", |node| node.listed() > lists);
+            // What it makes of the list comes after it.
+            std::thread::sleep(Duration::from_millis(300));
+            self.api_looks.push(millis(agent.cpu() - before));
+        }
+        let (before, began) = (agent.cpu(), Instant::now());
+        (0..pods).for_each(|pod| node.delete(&name(pod)));
+        node.until("all are gone", |node| node.pods() == 0);
+        let took = began.elapsed();
+        node.until("the runtime is empty", Node::is_clean);
+        let cpu = agent.cpu() - before;
+        agent.stop();
+        self.cpu_per_pod.push(millis(cpu) / cast(pods));
+        self.time_per_pod.push(millis(took) / cast(pods));
     }
 }
 

@@ -125,7 +125,7 @@ impl Node {
 
     /// Objects that are there.
     pub fn pods(&self) -> usize {
-        self.api.objects("v1", "Pod").len()
+        self.api.count("v1", "Pod")
     }
 
     /// Nothing is left in the runtime.

@@ -293,6 +293,13 @@ impl MemApiServer {
         })
     }
 
+    /// How many objects there are of a kind.
+    pub fn count(&self, api_version: &str, kind: &str) -> usize {
+        let store = self.shared.store();
+        let kind = store.served.of_object(api_version, kind);
+        kind.map_or(0, |kind| store.table(kind).range("", "").count())
+    }
+
     /// Stores an object as it is, past all validation; uid and times are added where they are missing.
     ///
     /// # Errors

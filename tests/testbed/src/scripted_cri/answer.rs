@@ -7,33 +7,38 @@ use k8s_cri::v1;
 use super::pod::keys;
 use super::world::{SimContainer, SimSandbox, SimState, World};
 
+type Label<'a> = (&'static str, &'a String);
+
+// === impl World ===
+
 impl World {
     pub(super) fn list_sandboxes(&self, filter: Option<&v1::PodSandboxFilter>) -> Vec<v1::PodSandbox> {
-        let all = self.sandboxes.values().map(SimSandbox::listed);
-        let wanted = |sandbox: &v1::PodSandbox| {
+        let wanted = |sandbox: &&SimSandbox| {
             filter.is_none_or(|filter| {
                 (filter.id.is_empty() || filter.id == sandbox.id)
-                    && filter.state.as_ref().is_none_or(|value| value.state == sandbox.state)
-                    && selects(&filter.label_selector, &sandbox.labels)
+                    && filter.state.as_ref().is_none_or(|value| value.state == sandbox.state())
+                    && selects(&filter.label_selector, &sandbox.labels())
             })
         };
-        all.filter(wanted).collect()
+        // Most lists are of one pod among a thousand.
+        let wanted = self.sandboxes.values().filter(wanted);
+        wanted.map(SimSandbox::listed).collect()
     }
 
     pub(super) fn list_containers(&self, filter: Option<&v1::ContainerFilter>) -> Vec<v1::Container> {
-        let wanted = |container: &v1::Container| {
+        let wanted = |container: &&SimContainer| {
             filter.is_none_or(|filter| {
                 (filter.id.is_empty() || filter.id == container.id)
-                    && (filter.pod_sandbox_id.is_empty() || filter.pod_sandbox_id == container.pod_sandbox_id)
-                    && filter.state.as_ref().is_none_or(|value| value.state == container.state)
-                    && selects(&filter.label_selector, &container.labels)
+                    && (filter.pod_sandbox_id.is_empty() || filter.pod_sandbox_id == container.sandbox_id)
+                    && filter
+                        .state
+                        .as_ref()
+                        .is_none_or(|value| value.state == container.state())
+                    && selects(&filter.label_selector, &self.labels(container))
             })
         };
-        self.containers
-            .values()
-            .map(|container| self.listed(container))
-            .filter(wanted)
-            .collect()
+        let wanted = self.containers.values().filter(wanted);
+        wanted.map(|container| self.listed(container)).collect()
     }
 
     pub(super) fn sandbox_status(&self, id: &str, verbose: bool) -> Option<v1::PodSandboxStatusResponse> {
@@ -119,16 +124,23 @@ impl World {
         })
     }
 
-    fn listed(&self, container: &SimContainer) -> v1::Container {
-        let sandbox = self.sandboxes.get(&container.sandbox_id);
-        let pod = |key: &str, value: fn(&SimSandbox) -> &String| sandbox.map(|s| (key.to_owned(), value(s).clone()));
+    /// A container whose sandbox is gone no longer has that one's names.
+    fn labels<'a>(&'a self, container: &'a SimContainer) -> Vec<Label<'a>> {
         let own = [
             (keys::POD_UID, &container.pod_uid),
             (keys::CONTAINER_NAME, &container.name),
         ];
-        let labels = own.into_iter().map(|(key, value)| (key.to_owned(), value.clone()));
-        let labels = labels.chain(pod(keys::POD_NAME, |s| &s.pod_name));
-        let labels = labels.chain(pod(keys::POD_NAMESPACE, |s| &s.namespace));
+        let sandbox = self.sandboxes.get(&container.sandbox_id);
+        let names = sandbox.map(|sandbox| {
+            [
+                (keys::POD_NAME, &sandbox.pod_name),
+                (keys::POD_NAMESPACE, &sandbox.namespace),
+            ]
+        });
+        own.into_iter().chain(names.into_iter().flatten()).collect()
+    }
+
+    fn listed(&self, container: &SimContainer) -> v1::Container {
         v1::Container {
             id: container.id.clone(),
             pod_sandbox_id: container.sandbox_id.clone(),
@@ -141,14 +153,9 @@ impl World {
                 ..Default::default()
             }),
             image_ref: format!("sha256:{}", container.image),
-            state: i32::from(match container.state {
-                SimState::Created => v1::ContainerState::ContainerCreated,
-                SimState::Running => v1::ContainerState::ContainerRunning,
-                SimState::Exited => v1::ContainerState::ContainerExited,
-                SimState::Unknown => v1::ContainerState::ContainerUnknown,
-            }),
+            state: container.state(),
             created_at: container.created_at,
-            labels: labels.collect(),
+            labels: owned(&self.labels(container)),
             annotations: container.annotations.iter().cloned().collect(),
             ..Default::default()
         }
@@ -158,12 +165,23 @@ impl World {
 // === impl SimSandbox ===
 
 impl SimSandbox {
-    fn listed(&self) -> v1::PodSandbox {
-        let labels = [
+    fn labels(&self) -> [Label<'_>; 3] {
+        [
             (keys::POD_NAME, &self.pod_name),
             (keys::POD_NAMESPACE, &self.namespace),
             (keys::POD_UID, &self.pod_uid),
-        ];
+        ]
+    }
+
+    fn state(&self) -> i32 {
+        i32::from(if self.ready {
+            v1::PodSandboxState::SandboxReady
+        } else {
+            v1::PodSandboxState::SandboxNotready
+        })
+    }
+
+    fn listed(&self) -> v1::PodSandbox {
         v1::PodSandbox {
             id: self.id.clone(),
             metadata: Some(v1::PodSandboxMetadata {
@@ -172,22 +190,34 @@ impl SimSandbox {
                 namespace: self.namespace.clone(),
                 attempt: self.attempt,
             }),
-            state: i32::from(if self.ready {
-                v1::PodSandboxState::SandboxReady
-            } else {
-                v1::PodSandboxState::SandboxNotready
-            }),
+            state: self.state(),
             created_at: self.created_at,
-            labels: labels
-                .into_iter()
-                .map(|(key, value)| (key.to_owned(), value.clone()))
-                .collect(),
+            labels: owned(&self.labels()),
             annotations: self.annotations.iter().cloned().collect(),
             ..Default::default()
         }
     }
 }
 
-fn selects(selector: &HashMap<String, String>, labels: &HashMap<String, String>) -> bool {
-    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+// === impl SimContainer ===
+
+impl SimContainer {
+    fn state(&self) -> i32 {
+        i32::from(match self.state {
+            SimState::Created => v1::ContainerState::ContainerCreated,
+            SimState::Running => v1::ContainerState::ContainerRunning,
+            SimState::Exited => v1::ContainerState::ContainerExited,
+            SimState::Unknown => v1::ContainerState::ContainerUnknown,
+        })
+    }
+}
+
+fn selects(selector: &HashMap<String, String>, labels: &[Label<'_>]) -> bool {
+    let has = |(key, value): (&String, &String)| labels.iter().any(|label| label.0 == key && label.1 == value);
+    selector.iter().all(has)
+}
+
+fn owned(labels: &[Label<'_>]) -> HashMap<String, String> {
+    let owned = |(key, value): &Label<'_>| ((*key).to_owned(), (*value).clone());
+    labels.iter().map(owned).collect()
 }
