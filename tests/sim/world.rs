@@ -43,6 +43,8 @@ pub struct Sim<'p> {
     pub reach: Reach,
     machine: Machine,
     agent: Option<Running>,
+    /// It has had its Node on the disk.
+    acquainted: bool,
     /// How often each pod was made anew.
     made: Vec<usize>,
     dice: Dice,
@@ -138,6 +140,7 @@ impl<'p> Sim<'p> {
                 disk: Disk::new(died),
             },
             agent: None,
+            acquainted: false,
             made: vec![0; plan.pods.len()],
             dice: Dice::new(plan.seed),
             over: Vec::new(),
@@ -369,6 +372,17 @@ impl<'p> Sim<'p> {
         if trouble.is_some_and(|trouble| trouble.error.is_none()) {
             self.reach.disk.made_up();
         }
+    }
+
+    /// Whether the agent has its Node on the disk, or had it there before it went down.
+    fn is_acquainted(&mut self) -> bool {
+        let knows = self.agent.as_ref().is_some_and(|agent| {
+            let answers = agent.answers.lock().unwrap();
+            let journal = answers.as_ref().map(|answers| &answers.journal);
+            journal.is_some_and(|journal| journal.node_uid().is_some() && journal.trouble().error.is_none())
+        });
+        self.acquainted |= knows;
+        self.acquainted
     }
 
     /// Without its disk an agent does not start, and whoever started it starts it again.

@@ -110,7 +110,7 @@ cases! {
     ],
     bystanders, Shared: [
         a_pod_that_has_failed_is_cleaned_and_kept_until_it_is_deleted,
-        a_pod_of_another_node_is_left_alone,
+        the_object_of_another_nodes_pod_is_left_alone_though_its_containers_end_here,
         a_mirror_pod_is_left_alone,
         a_pod_that_is_not_deleted_is_left_alone,
     ],

@@ -119,6 +119,8 @@ impl Sim<'_> {
                 std::mem::take(&mut state.now().line).cancel();
                 self.until(lasts, Over::ApiAway);
             }
+            // Whoever knows no Node yet believes the first that it sees: nothing tells it that this is another cluster's.
+            What::OtherCluster { .. } if !self.is_acquainted() => {}
             What::OtherCluster { lasts } => {
                 state.now().trouble.other_cluster = true;
                 std::mem::take(&mut state.now().line).cancel();
