@@ -30,7 +30,7 @@ pub enum HttpHookError {
     /// Nothing was answered.
     #[error("httpGet: {0}")]
     NoAnswer(String),
-    /// The gate was shut between the two tries.
+    /// The gate was shut before a try.
     #[error(transparent)]
     Held(#[from] Held),
 }
@@ -92,6 +92,8 @@ fn port(port: &HookPort, container: &ContainerView) -> Result<u16, HttpHookError
 pub async fn get(get: &HttpGet, target: &Target, effects: &Effects) -> Result<(), HttpHookError> {
     let mut headers = headers(&get.headers);
     let scheme = if get.https { "https" } else { "http" };
+    // It was allowed before its start was written down.
+    effects.go_on()?;
     let Err(first) = send(target.url(scheme)?, headers.clone()).await else {
         return Ok(());
     };
@@ -217,5 +219,37 @@ impl rustls::client::danger::ServerCertVerifier for Unchecked {
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, sync::Arc};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_request_is_sent_once_nothing_may_be_touched() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let hook = HttpGet {
+            host: None,
+            port: HookPort::Number(listener.local_addr().unwrap().port().into()),
+            path: "/".to_owned(),
+            https: false,
+            headers: Vec::new(),
+        };
+        let target = Target {
+            authority: listener.local_addr().unwrap().to_string(),
+            path: "/".to_owned(),
+        };
+        let held = || {
+            Err(Held {
+                reason: "a kubelet works here".to_owned(),
+            })
+        };
+        let answer = get(&hook, &target, &Effects::new(false, Arc::new(held))).await;
+        assert!(matches!(answer, Err(HttpHookError::Held(_))), "{answer:?}");
+        assert!(listener.accept().is_err());
     }
 }

@@ -251,9 +251,16 @@ impl PodSource {
             report.state = SourceState::Watching;
             report.error = None;
         });
-        let mut heard = Instant::now();
+        let (mut heard, mut looked) = (Instant::now(), Instant::now());
         loop {
-            let look = (Instant::now() + LOOK_AGAIN).min(heard + SILENCE);
+            if looked.elapsed() >= LOOK_AGAIN {
+                looked = Instant::now();
+                // One connection that led astray holds everything; while it is held nobody opens another.
+                if self.guard.is_wrong_world() {
+                    self.guard.verify(&self.api).await.ok();
+                }
+            }
+            let look = (looked + LOOK_AGAIN).min(heard + SILENCE);
             let line = tokio::select! {
                 biased;
                 line = timeout_at(look, lines.next()) => line,
@@ -269,13 +276,7 @@ impl PodSource {
                     tracing::debug!("Watch was silent; listing to make sure");
                     return Ok(Ok(Ended::Relist));
                 }
-                Err(_) => {
-                    // One connection that led astray holds everything; while it is held nobody opens another.
-                    if self.guard.is_wrong_world() {
-                        self.guard.verify(&self.api).await.ok();
-                    }
-                    continue;
-                }
+                Err(_) => continue,
                 Ok(None) => return Ok(Ok(Ended::Resume(from))),
                 Ok(Some(Err(error))) => {
                     tracing::debug!(%error, "Watch was cut");
@@ -307,8 +308,13 @@ impl PodSource {
             "ADDED" | "MODIFIED" => self.project(&line.object).map(|view| self.known.seen(view, version)),
             "DELETED" => {
                 let view = self.project(&line.object);
-                self.unreadable.remove(&Names::of(&line.object).uid);
-                view.map(|view| self.known.deleted(view))
+                let uid = Names::of(&line.object).uid;
+                self.unreadable.remove(&uid);
+                match view {
+                    Some(view) => Some(self.known.deleted(view)),
+                    // It may have been understood before.
+                    None => self.known.gone(&PodUid::from(&*uid)),
+                }
             }
             // A bookmark has done its work; what is not known cannot be acted on.
             _ => None,

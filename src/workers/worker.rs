@@ -17,7 +17,7 @@ use crate::{
     clock::pauses,
     context::Context,
     events::Reason,
-    journal::{PodEntry, ends::Ends},
+    journal::ends::Ends,
     node::{
         checkpoint::{self, JOURNAL},
         cri::types::RuntimePod,
@@ -65,7 +65,7 @@ pub enum Outcome {
     Finished,
     /// Nothing of it runs, but it is not deleted: containers and logs stay to be looked at.
     Kept,
-    /// A kubelet has ended it; this agent has done nothing.
+    /// A kubelet has ended it, or the rest of it.
     EndedByKubelet,
 }
 
@@ -89,15 +89,13 @@ impl Worker {
         let mut urgent = Some(self.context.quiet.urgent());
         let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
         let mut pauses = backoff.build();
-        let mut untried = true;
         loop {
             if self.context.guard.why_held().is_some() {
                 urgent = None;
-                if let Some(outcome) = self.let_go(untried).await {
+                if let Some(outcome) = self.let_go().await {
                     return outcome;
                 }
             }
-            untried = false;
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
             let attempt = self.attempt(&update, &mut urgent).await;
@@ -138,15 +136,15 @@ impl Worker {
     }
 
     /// Waits until something may be touched: what is held is not tried, so that nobody is told of failures that were
-    /// none. How the worker ends if that does not come: the agent stops, or a kubelet has done all the work.
-    async fn let_go(&self, untried: bool) -> Option<Outcome> {
+    /// none. How the worker ends if that does not come: the agent stops, or a kubelet has done the work.
+    async fn let_go(&self) -> Option<Outcome> {
         let mut look = Instant::now();
         while let Some(why) = self.context.guard.why_held() {
             self.record.set_failures(vec![format!("held: {why}")]);
             let ended = async {
                 sleep(LOOK_AGAIN).await;
                 let update = self.updates.borrow().clone();
-                if !(untried && self.is_the_kubelets(&update) && Instant::now() >= look) {
+                if !(self.is_the_kubelets(&update) && Instant::now() >= look) {
                     return false;
                 }
                 look = Instant::now() + LOOK_FOR_REST;
@@ -162,16 +160,9 @@ impl Worker {
         None
     }
 
-    /// Whether the pod's object is gone beside a kubelet, and neither this run of the agent nor an earlier one is known to
-    /// have come anywhere with it.
+    /// Whether the pod's object is gone beside a kubelet.
     fn is_the_kubelets(&self, update: &PodUpdate) -> bool {
-        let untouched = |entry: PodEntry| {
-            let nothing_done = entry.hooks.is_empty() && entry.ends.is_empty();
-            entry.stage == Stage::Terminating && nothing_done && entry.imposed.is_none()
-        };
-        update.removed
-            && self.context.guard.leaves_all_to_a_kubelet()
-            && self.context.journal.pod(&update.view.pod.uid).is_none_or(untouched)
+        update.removed && self.context.guard.leaves_all_to_a_kubelet()
     }
 
     /// Whether runtime, cgroups and the kubelet's directory show nothing of the pod. What is left when the kubelet goes is

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use pod_teardown::ops::admin::kill::Ask;
 use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::{Action, Fault},
@@ -17,6 +18,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     node::{NODE, Node, secs, until},
     pods::{exec, hooked, plain, pod, uid},
+    requests::ask,
     server::trouble,
 };
 
@@ -203,6 +205,60 @@ async fn pods_that_a_kubelet_ended_while_no_agent_ran_are_not_gathered_either() 
     .await;
     node.crash().await;
     assert!(node.journal().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_the_agent_had_begun_with_are_not_gathered_when_a_kubelet_ends_them() {
+    let mut node = Node::new().await;
+    for name in ["lives", "kept"] {
+        node.polite_pod(name);
+    }
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ignores_term());
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    ask(&node, "kept/kill", &Ask::default()).await.unwrap();
+    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    node.delete("web", None).await;
+    node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
+    kubelet(&node);
+    for name in ["kept", "web"] {
+        node.delete(name, Some(0)).await;
+    }
+    // Something of them is there for a while.
+    sleep(secs(30)).await;
+    assert_eq!(node.status().await.pods.terminating.len(), 2);
+    for name in ["kept", "web"] {
+        kubelet_ends(&node, name);
+    }
+    until("they are forgotten", async || {
+        let pods = node.status().await.pods;
+        pods.terminating.is_empty() && pods.kept == 0
+    })
+    .await;
+}
+
+/// A connection that led astray holds everything; whoever hears all the time looks again as soon as who hears nothing.
+#[tokio::test(start_paused = true)]
+async fn a_node_on_which_much_happens_is_looked_at_again_as_soon_as_others() {
+    let mut node = Node::new().await;
+    for name in ["web", "db"] {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    trouble(&node, Fault::status(403).verb("get").resource("nodes").once());
+    node.delete("web", None).await;
+    until("it is held", async || node.status().await.held.is_some()).await;
+    for number in 0..30 {
+        let mut db = node.get("db").await.unwrap();
+        db["metadata"]["labels"] = json!({ "n": number.to_string() });
+        node.object(db);
+        sleep(secs(1)).await;
+    }
+    assert_eq!(node.status().await.held, None);
+    node.nothing_left("web").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -159,6 +159,50 @@ async fn a_pod_that_could_not_be_read_and_whose_object_is_gone_is_at_least_told(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_known_pod_whose_object_can_no_longer_be_read_ends_when_that_goes() {
+    let mut node = Node::new().await;
+    for name in ["lives", "web"] {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    let mut odd = node.get("web").await.unwrap();
+    odd["status"]["startTime"] = "yesterday".into();
+    node.object(odd);
+    until("it is noticed", async || {
+        node.status().await.counters.pods_unreadable == 1
+    })
+    .await;
+    node.delete("web", Some(0)).await;
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_comes_while_a_status_is_on_its_way_is_what_it_says_in_the_end() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.allow_everything();
+    // Somebody else changes the object all the time, and to read it takes a while.
+    trouble(&node, Fault::status(409).resource("pods/status"));
+    trouble(&node, Fault::delay(secs(3)).verb("list").resource("pods"));
+    ask(&node, "web/kill", &Ask::default()).await.unwrap();
+    let refused = || node.api.requests().iter().filter(|it| it.code == Some(409)).count();
+    until("its status is refused", async || refused() > 0).await;
+    node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
+    let before = refused();
+    until("its last status is refused", async || refused() > before).await;
+    ask(&node, "web/evict", &eviction("Evicted")).await.unwrap();
+    node.api.faults().clear();
+    assert!(outcome(&node, "web", 60).await.ended);
+    let status = node.get("web").await.unwrap()["status"].take();
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Failed"), &json!("Evicted"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_a_pod_that_has_ended_nothing_is_told_that_it_waits_for() {
     let mut node = Node::new().await;
     node.polite_pod("web");

@@ -45,8 +45,10 @@ impl Worker {
         if removed {
             return Ok(None);
         }
-        let (mut view, imposed) = self.latest(view).await?;
+        let (mut view, _) = self.latest(view).await?;
         for _ in 0..LOOKS {
+            // Somebody may have decided on how it ends while the last one was on its way.
+            let imposed = self.updates.borrow().imposed.clone();
             // Boxed: a worker is small while it waits for containers, and that is most of the time.
             let facts = sender::Facts {
                 view: &view,
