@@ -22,7 +22,8 @@ const LOOKS: usize = 5;
 
 impl Worker {
     pub(super) async fn as_it_is(&self, view: &Arc<PodView>, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
-        let (view, imposed) = self.latest(view).await?;
+        let view = self.latest(view).await?;
+        let imposed = self.imposed();
         let facts = sender::Facts {
             view: &view,
             observed,
@@ -45,10 +46,10 @@ impl Worker {
         if removed {
             return Ok(None);
         }
-        let (mut view, _) = self.latest(view).await?;
+        let mut view = self.latest(view).await?;
         for _ in 0..LOOKS {
             // Somebody may have decided on how it ends while the last one was on its way.
-            let imposed = self.updates.borrow().imposed.clone();
+            let imposed = self.imposed();
             // Boxed: a worker is small while it waits for containers, and that is most of the time.
             let facts = sender::Facts {
                 view: &view,
@@ -72,17 +73,21 @@ impl Worker {
         Err(vec![Failure::new(Step::Status, "", what)])
     }
 
-    /// The pod as it was last seen, with its object, and what was decided on it. Of a pod that lived until somebody decided
-    /// otherwise no object was kept.
-    async fn latest(&self, view: &Arc<PodView>) -> Result<(Arc<PodView>, Option<Arc<Imposed>>), Vec<Failure>> {
-        let latest = self.updates.borrow().clone();
-        if latest.view.object.is_some() {
-            return Ok((latest.view, latest.imposed));
+    /// What was decided on how the pod ends.
+    fn imposed(&self) -> Option<Arc<Imposed>> {
+        self.updates.borrow().imposed.clone()
+    }
+
+    /// The pod as it was last seen, with its object. Of a pod that lived until somebody decided otherwise none was kept.
+    async fn latest(&self, view: &Arc<PodView>) -> Result<Arc<PodView>, Vec<Failure>> {
+        let latest = Arc::clone(&self.updates.borrow().view);
+        if latest.object.is_some() {
+            return Ok(latest);
         }
         if view.object.is_some() {
-            return Ok((Arc::clone(view), latest.imposed));
+            return Ok(Arc::clone(view));
         }
-        Ok((self.read(view).await?, latest.imposed))
+        self.read(view).await
     }
 
     /// The pod as the API server has it now.
