@@ -112,17 +112,22 @@ impl Reason {
 // === impl Events ===
 
 impl Events {
-    /// Starts the sender.
-    pub fn start(bring: Bring, node_name: &str, counters: Arc<Counters>) -> Self {
+    /// And who brings them, which ends once the last of them is brought and no more can come.
+    pub fn new(
+        bring: Bring,
+        node_name: &str,
+        counters: Arc<Counters>,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        tokio::spawn(send_all(bring, waiting, Arc::clone(&counters)));
-        Self {
+        let sender = send_all(bring, waiting, Arc::clone(&counters));
+        let events = Self {
             node_name: node_name.into(),
             queue,
             told: Arc::default(),
             counters,
             wall: WallClock::default(),
-        }
+        };
+        (events, sender)
     }
 
     /// The same, by this clock.

@@ -10,6 +10,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::spawn;
 use crate::{
     api::MetadataClient,
     cli::UnsyncedFlag,
@@ -132,11 +133,9 @@ impl Gc {
 
     async fn collect(&self) {
         let mut turn = self.turns.watch();
-        let events = Events::start(
-            bring_events(self.client.clone()),
-            &self.node_name,
-            Arc::clone(&self.counters),
-        );
+        let bring = bring_events(self.client.clone());
+        let (events, sender) = Events::new(bring, &self.node_name, Arc::clone(&self.counters));
+        let _sender = spawn(sender);
         loop {
             let works = matches!(*turn.borrow_and_update(), Turn::Works { .. });
             if !works {

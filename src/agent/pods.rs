@@ -37,6 +37,8 @@ use crate::{
 
 /// Changes that may wait while the map is busy; a longer queue would only hide that it is.
 const CHANGES: usize = 64;
+/// For events that are not told yet when the agent stops.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// Ready to be run.
 pub struct Pods {
@@ -224,9 +226,9 @@ impl Pods {
             watch_report,
         );
         let relist = Relist::new(cri.clone(), sighted);
+        let (events, sender) = Events::new(bring_events(api.clone()), &node_name, Arc::clone(&counters));
         let context = Arc::new(Context {
-            events: Events::start(bring_events(api.clone()), &node_name, Arc::clone(&counters))
-                .by(host.clock.wall().clone()),
+            events: events.by(host.clock.wall().clone()),
             api,
             cri,
             runtime_name: version.name.clone(),
@@ -254,6 +256,7 @@ impl Pods {
         );
         let source = spawn(source.run());
         let relist = spawn(relist.run());
+        let mut sender = spawn(sender);
         let mut workers = spawn(workers.run(shutdown_timeout));
 
         let broken = tokio::select! {
@@ -278,6 +281,8 @@ impl Pods {
             tracing::error!("The map of workers does not end");
         }
         drop((asking, kubelet, relist));
+        // An API that does not answer is not waited for any more. Nothing depends on what it is told here.
+        timeout(LAST_EVENTS, &mut sender).await.ok();
         if let Err(error) = journal.durable().await {
             tracing::error!(%error, "Journal is not on the disk");
         }

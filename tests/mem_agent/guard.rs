@@ -237,6 +237,8 @@ async fn pods_that_the_agent_had_begun_with_are_not_gathered_when_a_kubelet_ends
         pods.terminating.is_empty() && pods.kept == 0
     })
     .await;
+    node.crash().await;
+    assert!(node.journal().await.is_empty());
 }
 
 /// A connection that led astray holds everything; whoever hears all the time looks again as soon as who hears nothing.

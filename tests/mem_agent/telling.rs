@@ -5,7 +5,7 @@ use testbed::{
     apiserver::faults::{Action, Fault},
     scripted_cri::{StopContainer, StopPodSandbox, expect},
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
@@ -80,4 +80,32 @@ async fn what_is_counted_while_the_api_server_is_away_is_brought_when_it_returns
     let told = events(&node, "FailedKillPod").await;
     assert_eq!(told.len(), 1);
     assert!(told[0]["count"].as_u64().unwrap() > 20, "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_told_yet_when_the_agent_stops_is_told_before_it_ends() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.allow_everything();
+    trouble(&node, Fault::status(503).verb("create").resource("events").once());
+    node.delete("web", None).await;
+    node.gone("web").await;
+    assert!(events(&node, "Killing").await.is_empty());
+    node.stop().await.unwrap();
+    assert_eq!(events(&node, "Killing").await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_takes_no_events_does_not_keep_the_agent_from_stopping() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.allow_everything();
+    trouble(&node, Fault::status(503).verb("create").resource("events"));
+    node.delete("web", None).await;
+    node.gone("web").await;
+    let began = Instant::now();
+    node.stop().await.unwrap();
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
