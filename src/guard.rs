@@ -68,7 +68,7 @@ impl Guard {
             blocking: Blocking::default(),
             state: Arc::new(Mutex::new(State {
                 world: Err("the Node has not been seen yet".to_owned()),
-                kubelet: Err("not looked for yet".to_owned()),
+                kubelet: Err("it has not been looked for yet".to_owned()),
                 looked: Instant::now(),
                 store,
                 remembered: None,
@@ -96,7 +96,10 @@ impl Guard {
         let state = self.lock();
         let kubelet = match &state.kubelet {
             Ok(None) => None,
-            Ok(Some(kubelet)) | Err(kubelet) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
+            Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
+            Err(why) => Some(format!(
+                "whether a kubelet works on this node's pods is not known: {why}"
+            )),
         };
         let since = state.looked.elapsed();
         let unknown = (since > STALE).then(|| {
@@ -265,14 +268,22 @@ impl Guard {
         let found = self.blocking.run(look).await;
         let kubelet = match found {
             Ok(Ok(found)) => Ok(found.first().map(ToString::to_string)),
-            Ok(Err(error)) => Err(format!("not known, because looking for one failed: {error}")),
-            Err(_) => Err("not known, because looking for one panicked".to_owned()),
+            Ok(Err(error)) => Err(format!(
+                "looking for one failed: {error}; the agent has to see all of /proc"
+            )),
+            Err(_) => Err("the look for one panicked".to_owned()),
         };
         let mut state = self.lock();
         if state.kubelet != kubelet {
             match &kubelet {
-                Ok(Some(kubelet)) | Err(kubelet) => {
+                Ok(Some(kubelet)) => {
                     tracing::warn!(kubelet, "A kubelet works on this node's pods: nothing is touched");
+                }
+                Err(why) => {
+                    tracing::warn!(
+                        why,
+                        "Whether a kubelet works on this node's pods is not known: nothing is touched"
+                    );
                 }
                 Ok(None) => tracing::info!("No kubelet works on this node's pods"),
             }

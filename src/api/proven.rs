@@ -245,10 +245,10 @@ fn stays_open(version: Version, headers: &HeaderMap) -> bool {
     !says("close") && (version != Version::HTTP_10 || says("keep-alive"))
 }
 
-/// How long a server asks to be left alone.
+/// How long a server asks to be left alone. Not at all is no answer: whoever asks has pauses of his own.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub struct Kill {
     pub name: String,
     /// Its identity, where whoever asks is sure of it.
     pub uid: Option<String>,
-    /// Seconds of grace; it only shortens.
+    /// Seconds of grace instead of the pod's own; of a pod that ends it only shortens.
     pub grace: Option<i64>,
     /// What its status shall say of its end; nothing for a plain kill.
     pub imposed: Option<Imposed>,
@@ -70,15 +70,23 @@ pub enum Refused {
     )]
     Mirror(String),
     /// Nothing may be touched.
-    #[error("{pod} is left alone: {why}; ask the API server instead: kubectl delete pod -n {namespace} {name}")]
+    #[error("{pod} is left alone: {why}")]
     Held {
+        /// By name.
+        pod: String,
+        /// What holds the agent back.
+        why: String,
+    },
+    /// Nothing may be touched, but by a kubelet.
+    #[error("{pod} is left alone: {why}; the kubelet does it: kubectl delete pod -n {namespace} {name}")]
+    LeftToKubelet {
         /// By name.
         pod: String,
         /// Its namespace.
         namespace: String,
         /// Its name alone.
         name: String,
-        /// What holds the agent back.
+        /// Which kubelet.
         why: String,
     },
     /// Nothing is begun any more.
@@ -127,14 +135,20 @@ impl Kill {
         Ok(view)
     }
 
-    /// A refusal because nothing may be touched.
-    pub fn held(&self, why: String) -> Refused {
-        Refused::Held {
-            pod: self.pod(),
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-            why,
+    /// A refusal because nothing may be touched, but perhaps by a kubelet. An API server that shows another world is none to
+    /// be asked.
+    pub fn held(&self, why: String, by_a_kubelet: bool) -> Refused {
+        let pod = self.pod();
+        if by_a_kubelet {
+            let (namespace, name) = (self.namespace.clone(), self.name.clone());
+            return Refused::LeftToKubelet {
+                pod,
+                namespace,
+                name,
+                why,
+            };
         }
+        Refused::Held { pod, why }
     }
 
     /// Its namespace and name.

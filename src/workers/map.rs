@@ -230,7 +230,7 @@ impl PodWorkers {
             return Err(Refused::Stopping(kill.pod()));
         }
         if let Some(why) = self.context.guard.why_held() {
-            return Err(kill.held(why));
+            return Err(kill.held(why, self.context.guard.leaves_all_to_a_kubelet()));
         }
         let ending = self.pods.values().map(|status| status.update.borrow());
         let ending = ending

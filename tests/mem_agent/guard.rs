@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     node::{NODE, Node, secs, until},
     pods::{exec, hooked, plain, pod, uid},
-    requests::ask,
+    requests::{ask, refused},
     server::trouble,
 };
 
@@ -239,6 +239,29 @@ async fn pods_that_the_agent_had_begun_with_are_not_gathered_when_a_kubelet_ends
     .await;
     node.crash().await;
     assert!(node.journal().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_for_an_end_in_a_wrong_world_is_not_sent_to_its_api_server() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    trouble(&node, Fault::status(404).verb("get").resource("nodes"));
+    trouble(&node, Fault::new(Action::CutWatch).once());
+    until("it is held", async || node.status().await.held.is_some()).await;
+    let told = refused(&node, "web/kill", &Ask::default()).await;
+    assert!(told.contains("left alone") && !told.contains("kubectl"), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_busy_and_names_no_pause_is_not_asked_all_the_time() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    trouble(&node, Fault::too_many(0).verb("list").resource("pods").times(20));
+    let began = Instant::now();
+    node.start().await;
+    until("it watches", async || node.status().await.watch.pods == 1).await;
+    assert!(began.elapsed() > secs(60), "{:?}", began.elapsed());
 }
 
 /// A connection that led astray holds everything; whoever hears all the time looks again as soon as who hears nothing.

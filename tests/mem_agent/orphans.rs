@@ -29,6 +29,9 @@ fn only_to_the_orphan(node: &Node) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_pod_of_the_api_server_whose_object_is_gone_is_taken_down_without_hook_status_or_grace() {
     let node = with_orphan(|pod| drop(pod.container("main").ignores_term())).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    // A runtime gets no less than two seconds.
+    assert_eq!(node.status().await.pods.terminating[0].grace_seconds, 1);
     node.nothing_left("web").await;
     let stop = &node.calls(1, |seen| seen.kind == Kind::StopContainer).await[0].1;
     assert_eq!((&*stop.pod_uid, stop.timeout), ("uid-web", Some(secs(2))));

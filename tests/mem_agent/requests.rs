@@ -139,6 +139,11 @@ async fn an_eviction_wins_over_an_earlier_and_a_later_kill_and_the_last_eviction
         (&status["phase"], &status["reason"]),
         (&json!("Failed"), &json!("Second"))
     );
+    let target = condition(&status, "DisruptionTarget");
+    assert_eq!(
+        (&target["status"], &target["message"]),
+        (&json!("True"), &json!("Second because of a test"))
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -187,6 +187,25 @@ async fn a_pod_whose_object_went_while_no_agent_ran_is_still_taken_down() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stop_finishes_a_pod_that_comes_to_its_end_in_time() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", Some(10)).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    let began = Instant::now();
+    assert_eq!(node.stop().await, Ok(()));
+    assert!(
+        began.elapsed() >= secs(9) && began.elapsed() < secs(13),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(node.get("web").await, None);
+    assert_eq!(node.journal().await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_leaves_a_pod_that_takes_too_long_to_the_next_start() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));

@@ -224,6 +224,7 @@ fn grace(dice: &mut Dice) -> Option<i64> {
     match dice.up_to(8) {
         0..=3 => None,
         4 => Some(1),
+        5 => Some(0),
         _ => Some(i64::try_from(dice.up_to(60)).unwrap() + 1),
     }
 }

@@ -32,7 +32,7 @@ pub struct Ask {
     /// Only the pod of this UID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// A shorter grace period, in seconds.
+    /// The grace period instead of the pod's own, in seconds; of a pod that ends it only shortens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<i64>,
     /// Of an eviction: what the status gives as reason, in one word.
@@ -128,7 +128,9 @@ async fn grant(pods: PodAnswers, kill: Kill, peer: String) -> Response<Full<Byte
             let code = match &why {
                 Refused::Unknown(_) => StatusCode::NOT_FOUND,
                 Refused::OtherUid { .. } | Refused::Several { .. } | Refused::Mirror(_) => StatusCode::CONFLICT,
-                Refused::Held { .. } | Refused::Stopping(_) => StatusCode::SERVICE_UNAVAILABLE,
+                Refused::Held { .. } | Refused::LeftToKubelet { .. } | Refused::Stopping(_) => {
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
             };
             refused(code, why.to_string())
         }
