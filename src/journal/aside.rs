@@ -10,7 +10,7 @@ use std::{
 use jiff::Timestamp;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::{FILE, JournalError, error, header::Foreign};
+use super::{FILE, JournalError, error, header::Foreign, whose};
 
 /// A disk that damages every journal must not be filled with them. Then the agent goes on from memory.
 const MOST: usize = 32;
@@ -111,7 +111,8 @@ pub(super) fn list(dir: &Path) -> Vec<Aside> {
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
-            let rest = name.strip_prefix(FILE)?.strip_prefix('.')?;
+            let of = |file| name.strip_prefix(file)?.strip_prefix('.');
+            let rest = of(FILE).or_else(|| of(whose::FILE))?;
             let (_, why) = WORDS
                 .iter()
                 .find(|(word, _)| rest.strip_prefix(word).is_some_and(|rest| rest.starts_with('-')))?;

@@ -27,7 +27,11 @@ async fn another_machines_journal_is_set_aside_with_its_node_and_comes_back_by_h
     drop(clone);
     let clone = opened(dir.path(), &machine("m2")).await;
     assert_eq!(clone.node_uid().as_deref(), Some("node-2"));
-    assert_eq!(clone.asides(), asides, "told until it is taken away");
+    let told = clone.asides();
+    assert!(
+        told.len() == 2 && told.contains(&asides[0]),
+        "told until it is taken away: {told:?}"
+    );
     drop(clone);
     // Its own machine can use it still.
     let home = tempfile::tempdir().unwrap();
@@ -43,7 +47,8 @@ async fn a_second_clone_writes_over_nothing() {
     for (clones, id) in ["m2", "m3", "m4"].into_iter().enumerate() {
         let journal = opened(dir.path(), &machine(id)).await;
         journal.set_node_uid(id).await.unwrap();
-        assert_eq!(journal.asides().len(), clones + 1);
+        // The journal, and whose Node it was.
+        assert_eq!(journal.asides().len(), 2 * (clones + 1));
     }
 }
 
