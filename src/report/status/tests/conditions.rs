@@ -171,6 +171,23 @@ fn a_pod_that_is_over_is_unready_for_that_reason() {
 }
 
 #[test]
+fn an_empty_message_is_none_when_what_was_wanting_is_said_again() {
+    let said = |message: Option<&str>| PodCondition {
+        reason: Some("UnknownContainerStatuses".into()),
+        message: message.map(Into::into),
+        ..mk_condition("ContainersReady", "False")
+    };
+    for message in [None, Some("")] {
+        let over = with_status(mk_pod([]), |status| status.phase = Some("Failed".into()));
+        let case = Case::new(with_condition(over, said(message)), []);
+        assert_eq!(
+            answer(&case, Stage::Terminated, "ContainersReady"),
+            says("False", "UnknownContainerStatuses", None)
+        );
+    }
+}
+
+#[test]
 fn an_evicted_pod_is_unready_before_it_is_stopped() {
     let mut case = Case::new(running_pod(), [running("a")]);
     case.imposed = Some(evicted());
