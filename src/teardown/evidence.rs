@@ -15,13 +15,15 @@ use crate::{
 
 /// Runtime, cgroups and the kubelet's directory must tell of the same pod. If they do not, this is the wrong runtime,
 /// or one that has lost its memory, or these are the wrong cgroups or the wrong directory: nothing may be concluded
-/// from what is not there. A kubelet removes the directory of a pod only after its object is gone.
+/// from what is not there. A kubelet removes the directory of a pod only after its object is gone; one that died between
+/// making the cgroup and making the directory looks the same, and only a person can tell.
 pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
     let lives = observed.lives();
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     if lives && cgroups.is_empty() {
         let why = format!(
-            "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's?",
+            "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's? \
+             If they are, stop the pod's containers and sandboxes by hand, and the rest of it goes on",
             context.cgroup_root.trim_end_matches('/')
         );
         return Err(vec![Failure::new(Step::Cgroup, "", why)]);
@@ -34,7 +36,8 @@ pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &Ru
             .map_err(|fault| vec![Failure::new(Step::Volumes, "", fault)])?;
         if there.is_none() {
             let why = format!(
-                "held: the pod is or was on this node, but there is no {}; is --kubelet-root the kubelet's --root-dir?",
+                "held: the pod is or was on this node, but there is no {}; is --kubelet-root the kubelet's --root-dir? \
+                 If it is, make that directory, empty, and the pod goes on",
                 dir.path().display()
             );
             return Err(vec![Failure::new(Step::Volumes, "", why)]);

@@ -1,7 +1,7 @@
 //! The worker of one pod: looks, stops, reports, cleans, deletes. Every attempt starts from what is really there, so
 //! that it does not matter how far an earlier one came.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Display, sync::Arc, time::Duration};
 
 use backon::BackoffBuilder as _;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -209,13 +209,23 @@ impl Worker {
         }
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
-        let (mut gone, mut shown) = (*removed, None);
+        let (mut gone, mut shown, mut failures) = (*removed, None, Vec::new());
         if !view.attachable_volumes && !places::dir(&self.context, view)?.may_hold_attached() {
-            shown = self.status(view, gone, &stopped, StatusStage::Stopped, None).await?;
-            gone = shown.is_none();
+            match self.status(view, gone, &stopped, StatusStage::Stopped, None).await {
+                Ok(status) => (gone, shown) = (status.is_none(), status),
+                Err(unsent) => failures = unsent,
+            }
         }
-        self.reached(view, Stage::Terminated);
-        self.clean_node(view).await?;
+        if failures.is_empty() {
+            self.reached(view, Stage::Terminated);
+        } else if let Err(unremembered) = self.ends_are_durable(view, &observed, &stopped).await {
+            // What the API does not know goes from nowhere before the disk has it.
+            failures.push(unremembered);
+            return Err(failures);
+        }
+        // An API server that takes no status keeps no memory and no secrets here: only what follows rests on it.
+        failures.extend(self.clean_node(view).await.err().into_iter().flatten());
+        collected(failures)?;
         shown = self
             .status(view, gone, &stopped, StatusStage::Terminated, shown.as_deref())
             .await?;
@@ -259,7 +269,7 @@ impl Worker {
     }
 
     /// However the runtime forgets them, and whoever removes them, the status can still be sent as it was. Not waited for:
-    /// nothing is removed by this agent before the API has the status.
+    /// most often the API has the status at once.
     async fn remember_ends(&self, view: &PodView, observed: &RuntimePod, stopped: &RuntimePod) {
         let known = self.context.journal.ends(&view.pod.uid);
         let ended: Vec<_> = remembered::worth_keeping(observed, stopped)
@@ -276,6 +286,25 @@ impl Worker {
                 tracing::error!(%error, "How containers ended cannot be remembered: if the runtime forgets them, their status is unknown");
             }
         }
+    }
+
+    /// Whether how the containers ended, with their last words, would be known after a crash.
+    async fn ends_are_durable(
+        &self,
+        view: &PodView,
+        observed: &RuntimePod,
+        stopped: &RuntimePod,
+    ) -> Result<(), Failure> {
+        let failure = |why: &dyn Display| {
+            let why = format!("the node is not cleaned while how the containers ended is on no disk yet: {why}");
+            Failure::new(Step::Status, "", why)
+        };
+        let known = self.context.journal.ends(&view.pod.uid);
+        let unread = remembered::worth_keeping(observed, stopped).find(|container| !known.contains_key(&container.id));
+        if let Some(container) = unread {
+            return Err(failure(&format_args!("{} could not be read", container.name)));
+        }
+        self.context.journal.durable().await.map_err(|error| failure(&error))
     }
 
     fn reached(&self, view: &PodView, stage: Stage) {

@@ -3,6 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use serde_json::json;
+use testbed::scripted_cri::SimState;
 use tokio::time::sleep;
 
 use crate::{
@@ -62,6 +63,50 @@ async fn a_pod_that_has_a_cgroup_and_no_directory_here_is_held() {
     node.delete("web", None).await;
     node.failing("web", "is --kubelet-root the kubelet's --root-dir?").await;
     assert!(node.get("web").await.is_some());
+}
+
+/// A kubelet died between making the cgroup and making the directory.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_never_got_a_directory_goes_on_when_somebody_makes_it_as_is_said() {
+    let node = &mut Node::new().await;
+    let mut object = pod("web", &plain());
+    object["status"] = json!({ "phase": "Pending" });
+    node.object(object);
+    let cgroup = node.path(&format!("cgroup/kubepods/besteffort/pod{}", uid("web")));
+    fs::create_dir_all(&cgroup).unwrap();
+    node.start().await;
+    node.delete("web", None).await;
+    let remedy = format!(
+        "there is no {}; is --kubelet-root the kubelet's --root-dir? If it is, make that directory, empty",
+        node.pod_dir("web").display()
+    );
+    node.failing("web", &remedy).await;
+    sleep(secs(120)).await;
+    assert!(cgroup.exists() && node.get("web").await.is_some());
+    fs::create_dir(node.pod_dir("web")).unwrap();
+    node.nothing_left("web").await;
+    assert!(!cgroup.exists() && node.cri.effects().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_without_a_cgroup_goes_on_when_somebody_stops_it_as_is_said() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    fs::remove_dir(node.path(&format!("cgroup/kubepods/besteffort/pod{}", uid("web")))).unwrap();
+    node.start().await;
+    node.delete("web", None).await;
+    node.failing("web", "are --cgroup-root and --cgroup-driver the kubelet's?")
+        .await;
+    node.failing("web", "If they are, stop the pod's containers and sandboxes by hand")
+        .await;
+    sleep(secs(120)).await;
+    assert!(node.cri.effects().is_empty() && node.get("web").await.is_some());
+    node.cri.change(|world| {
+        world.containers.values_mut().for_each(|it| it.state = SimState::Exited);
+        world.sandboxes.values_mut().for_each(|it| it.ready = false);
+    });
+    node.cri.allow_everything();
+    node.nothing_left("web").await;
 }
 
 #[tokio::test(start_paused = true)]

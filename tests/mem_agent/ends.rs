@@ -1,6 +1,6 @@
 //! How containers ended is told as it was, also when the runtime has forgotten them meanwhile.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 use testbed::apiserver::faults::Fault;
@@ -15,7 +15,12 @@ use crate::{
 /// A pod that fails with 7 and says why. Its object stays for somebody, and the API takes no status.
 async fn ended_and_not_told(node: &mut Node) {
     let words = node.path("words");
-    fs::write(&words, "disk on fire").unwrap();
+    ended_with(node, &words).await;
+}
+
+/// The same, with its words in this file.
+async fn ended_with(node: &mut Node, words: &Path) {
+    fs::write(words, "disk on fire").unwrap();
     let mut held = pod("web", &plain());
     held["metadata"]["finalizers"] = json!(["test/hold"]);
     node.pod("web", &plain(), |pod| {
@@ -77,6 +82,19 @@ async fn an_agent_that_starts_after_the_containers_were_removed_knows_how_they_e
     ended_and_not_told(&mut node).await;
     node.crash().await;
     forget_containers(&node);
+    node.api.faults().clear();
+    node.start().await;
+    is_the_real_end(&told(&node).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn words_on_a_volume_that_is_cleaned_away_are_told_after_a_crash() {
+    let mut node = Node::new().await;
+    let volume = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
+    fs::create_dir_all(&volume).unwrap();
+    ended_with(&mut node, &volume.join("words")).await;
+    until("the volume is gone", async || !volume.exists()).await;
+    node.crash().await;
     node.api.faults().clear();
     node.start().await;
     is_the_real_end(&told(&node).await);

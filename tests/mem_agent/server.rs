@@ -1,6 +1,6 @@
 //! An API server that is away, busy, forgetful, or loses its answers.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use serde_json::Value;
 use testbed::apiserver::faults::{Action, Fault};
@@ -8,8 +8,9 @@ use testbed::scripted_cri::{ExecSync, Kind, StopContainer, expect};
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    guard::kubelet,
     node::{NODE, Node, secs, until},
-    pods::{exec, hooked, plain, pod},
+    pods::{exec, hooked, plain, pod, uid},
 };
 
 /// Requests of the agent with this verb for this resource, by their codes.
@@ -52,12 +53,22 @@ async fn a_server_that_is_away_at_the_start_is_waited_for_and_nothing_is_touched
     assert_eq!(node.status().await.watch.error, None);
 }
 
+/// What holds a secret, and what the pod's memory is charged to.
+fn volume_and_cgroup(node: &Node) -> [PathBuf; 2] {
+    let volume = node.pod_dir("web").join("volumes/kubernetes.io~secret/token");
+    fs::create_dir_all(&volume).unwrap();
+    fs::write(volume.join("key"), "value").unwrap();
+    let cgroup = format!("cgroup/kubepods/besteffort/pod{}", uid("web"));
+    [volume, node.path(&cgroup)]
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(10), 0));
     });
+    let of_the_node = volume_and_cgroup(&node);
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
@@ -67,13 +78,84 @@ async fn a_server_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
     node.failing("web", "status").await;
     sleep(secs(600)).await;
     // What can be done without it is done, and no more.
-    assert!(
-        node.cri
-            .look(|world| world.sandboxes.values().all(|sandbox| !sandbox.ready))
-    );
-    assert!(node.pod_dir("web").exists() && node.get("web").await.is_some());
+    assert!(of_the_node.iter().all(|path| !path.exists()));
+    node.cri.look(|world| {
+        assert!(world.sandboxes.len() == 1 && world.sandboxes.values().all(|sandbox| !sandbox.ready));
+        assert_eq!(world.containers.len(), 1);
+    });
+    assert!(node.pod_dir("web").join("etc-hosts").exists() && node.get("web").await.is_some());
+    assert!(node.path("logs").read_dir().unwrap().count() == 1);
     node.api.faults().clear();
     node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_is_refused_for_good_keeps_no_volume_and_no_cgroup() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    let of_the_node = volume_and_cgroup(&node);
+    node.start().await;
+    node.cri.allow_everything();
+    trouble(&node, Fault::status(400).verb("patch").resource("pods/status"));
+    node.delete("web", None).await;
+    until("the node is clean", async || {
+        of_the_node.iter().all(|path| !path.exists())
+    })
+    .await;
+    node.failing("web", "status: PATCH").await;
+    // It has not ended for anybody who asks: how it ends may still be decided.
+    let stage = serde_json::to_value(node.story("web").await.unwrap().stage).unwrap();
+    assert_eq!(stage, "terminating");
+    sleep(secs(600)).await;
+    assert_eq!(asked(&node, "delete", "pods"), []);
+    node.api.faults().clear();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_status_could_not_tell_and_the_disk_does_not_take_is_not_cleaned_away() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    let of_the_node = volume_and_cgroup(&node);
+    // Where the journal is made there is something that cannot be removed.
+    let blocked = node.flags.state_dir.join("journal.new");
+    fs::create_dir_all(blocked.join("x")).unwrap();
+    node.start().await;
+    node.cri.allow_everything();
+    trouble(&node, Fault::status(503).verb("patch").resource("pods/status"));
+    node.delete("web", None).await;
+    node.failing("web", "how the containers ended is on no disk yet").await;
+    sleep(secs(300)).await;
+    assert!(of_the_node.iter().all(|path| path.exists()));
+    fs::rename(&blocked, node.path("away")).unwrap();
+    until("the node is clean", async || {
+        of_the_node.iter().all(|path| !path.exists())
+    })
+    .await;
+    node.api.faults().clear();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_cleaned_without_a_server_while_a_kubelet_is_there() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(10), 0));
+    });
+    let of_the_node = volume_and_cgroup(&node);
+    node.start().await;
+    node.cri.allow_everything();
+    trouble(&node, Fault::status(503).verb("patch").resource("pods/status"));
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    let process = kubelet(&node);
+    sleep(secs(120)).await;
+    assert!(of_the_node.iter().all(|path| path.exists()));
+    fs::remove_dir_all(&process).unwrap();
+    until("the node is clean", async || {
+        of_the_node.iter().all(|path| !path.exists())
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

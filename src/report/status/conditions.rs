@@ -90,7 +90,8 @@ fn stays(api: &PodStatus, kind: &str, wanting: &Answer) -> bool {
         old.type_ == kind
             && old.status == "False"
             && old.reason.as_deref() == wanting.reason
-            && old.message == wanting.message
+            // An empty one is as good as none, as in the patch.
+            && old.message.as_deref().unwrap_or_default() == wanting.message.as_deref().unwrap_or_default()
     };
     Phase::of(api).is_some_and(Phase::is_terminal) && !wanting.holds && api.conditions.iter().flatten().any(said)
 }

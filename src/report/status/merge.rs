@@ -80,7 +80,7 @@ fn conditions(live: &PodStatus, wanted: &PodStatus) -> Vec<PodCondition> {
     for condition in wanted.conditions.iter().flatten() {
         let belongs = match condition.type_.as_str() {
             // Readiness that was judged by another phase than the one that stands is not worth sending.
-            READY | CONTAINERS_READY => !overtaken,
+            READY | CONTAINERS_READY => !overtaken && !raises(live, condition),
             DISRUPTION_TARGET => ends_now && condition.reason.as_deref() == Some(BY_KUBELET),
             other => is_ours(other),
         };
@@ -89,6 +89,14 @@ fn conditions(live: &PodStatus, wanted: &PodStatus) -> Vec<PodCondition> {
         }
     }
     merged
+}
+
+/// Whoever made a pod unready knew why: a node controller that misses the kubelet, or a kubelet that probed. Without probes
+/// nothing newer is known, and a pod that ends does not come back to its endpoints. The flags of its containers do not
+/// tell: a node controller leaves them as they are.
+fn raises(live: &PodStatus, condition: &PodCondition) -> bool {
+    let unready = |old: &PodCondition| old.type_ == condition.type_ && old.status == "False";
+    condition.status == "True" && live.conditions.iter().flatten().any(unready)
 }
 
 /// What is already true on the live object has been so since the time written there.

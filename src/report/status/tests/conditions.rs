@@ -4,8 +4,9 @@ use k8s_openapi::api::core::v1::{ContainerRestartRule, PodCondition, PodReadines
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
+use super::strategic_merge::apply;
 use crate::node::cri::types::{Sandbox, SandboxState};
-use crate::report::status::Stage;
+use crate::report::status::{Stage, patch};
 
 fn conditions(case: &Case, stage: Stage) -> Vec<PodCondition> {
     case.generate(stage).conditions.unwrap()
@@ -35,6 +36,13 @@ fn says(status: &str, reason: &str, message: Option<&str>) -> (String, Option<St
         Some(reason.into()).filter(|reason: &String| !reason.is_empty()),
         message.map(Into::into),
     )
+}
+
+/// All conditions as the API shows them afterwards.
+fn sent(case: &Case, stage: Stage) -> Vec<PodCondition> {
+    let body = patch(&case.pod, UID, &case.generate(stage)).unwrap();
+    let pod = apply(serde_json::to_value(&case.pod).unwrap(), &body);
+    serde_json::from_value(pod["status"]["conditions"].clone()).unwrap()
 }
 
 fn running_pod() -> k8s_openapi::api::core::v1::Pod {
@@ -76,6 +84,26 @@ fn foreign_conditions_come_first_as_they_are_and_ours_in_the_kubelets_order() {
 fn termination_alone_does_not_make_a_pod_unready() {
     let case = Case::new(running_pod(), [running("a")]);
     assert_eq!(answer(&case, Stage::Terminating, "Ready"), says("True", "", None));
+}
+
+/// As a node controller leaves a pod whose node is not ready: the flags of its containers stay as they were.
+#[test]
+fn termination_does_not_make_a_pod_ready_again() {
+    for kind in ["Ready", "ContainersReady"] {
+        let unready = PodCondition {
+            reason: Some("NodeNotReady".into()),
+            message: Some("somebody's".into()),
+            ..mk_condition(kind, "False")
+        };
+        let case = Case::new(with_condition(running_pod(), unready.clone()), [running("a")]);
+        let shown = sent(&case, Stage::Terminating);
+        assert!(shown.contains(&unready), "{shown:?}");
+        let over = Case {
+            observed: Case::new(case.pod.clone(), [exited("a", 0)]).observed,
+            ..case
+        };
+        assert_eq!(answer(&over, Stage::Stopped, kind), says("False", "PodCompleted", None));
+    }
 }
 
 #[test]
@@ -139,6 +167,23 @@ fn a_pod_that_is_over_is_unready_for_that_reason() {
                 assert_eq!(answer(&case, stage, kind), says("False", reason, None));
             }
         }
+    }
+}
+
+#[test]
+fn an_empty_message_is_none_when_what_was_wanting_is_said_again() {
+    let said = |message: Option<&str>| PodCondition {
+        reason: Some("UnknownContainerStatuses".into()),
+        message: message.map(Into::into),
+        ..mk_condition("ContainersReady", "False")
+    };
+    for message in [None, Some("")] {
+        let over = with_status(mk_pod([]), |status| status.phase = Some("Failed".into()));
+        let case = Case::new(with_condition(over, said(message)), []);
+        assert_eq!(
+            answer(&case, Stage::Terminated, "ContainersReady"),
+            says("False", "UnknownContainerStatuses", None)
+        );
     }
 }
 
