@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
+    sync::{OnceCell, watch},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
@@ -31,8 +31,14 @@ use crate::{
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.
 const MAX_STOP: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// Longest wait for the address that the runtime knows; the status has one, too.
+const LOOKUP: Duration = Duration::from_secs(5);
+
 /// The effect that a hook is.
 const HOOK: &str = "run the preStop hook of";
+
+/// The pod's address, once a hook has needed it.
+type Address = OnceCell<Option<String>>;
 
 /// One container to stop, and the order it stands in.
 struct Stoppable<'a> {
@@ -51,10 +57,10 @@ impl Stop<'_> {
             .running()
             .map(|container| self.stoppable(container))
             .collect();
-        let address = self.hook_address(&stoppables).await;
+        let address = Address::new();
         let stops = stoppables
             .iter()
-            .map(|stoppable| self.one(stoppable, &stoppables, address.as_deref()));
+            .map(|stoppable| self.one(stoppable, &stoppables, &address));
         join_all(stops).await.into_iter().filter_map(Result::err).collect()
     }
 
@@ -72,12 +78,7 @@ impl Stop<'_> {
         }
     }
 
-    async fn one(
-        &self,
-        stoppable: &Stoppable<'_>,
-        all: &[Stoppable<'_>],
-        address: Option<&str>,
-    ) -> Result<(), Failure> {
+    async fn one(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>], address: &Address) -> Result<(), Failure> {
         let Stoppable {
             container, spec, done, ..
         } = stoppable;
@@ -111,7 +112,7 @@ impl Stop<'_> {
         container: &Container,
         spec: &ContainerView,
         hook: &Hook,
-        address: Option<&str>,
+        address: &Address,
     ) -> Result<(), Held> {
         let Context {
             journal,
@@ -141,15 +142,18 @@ impl Stop<'_> {
         if let Err(error) = recorded {
             tracing::error!(container = container.name, %error, "preStop hook runs unrecorded: after a crash it would run again");
         }
-        let place = HookPlace {
-            container_id: container.id.clone(),
-            address: address.map(ToOwned::to_owned),
-        };
         let deadline = *self.deadline.borrow();
+        let run = async {
+            let place = HookPlace {
+                container_id: container.id.clone(),
+                address: self.address_for(hook, address).await,
+            };
+            hooks::run(&self.context.cri, effects, spec, hook, &place, deadline).await
+        };
         let result = tokio::select! {
             biased;
             () = std::future::ready(()), if deadline <= Instant::now() => Err(HookError::NoTime),
-            result = hooks::run(&self.context.cri, effects, spec, hook, &place, deadline) => result,
+            result = run => result,
             () = passed(self.deadline.clone()) => Err(HookError::Overrun),
         };
         checkpoint::after(HOOK, &container.name);
@@ -257,24 +261,26 @@ impl Stop<'_> {
         result
     }
 
-    /// The address for `httpGet` hooks, looked up only if one needs it: the runtime's, else the status's, else the
-    /// node's for pods on its network.
-    async fn hook_address(&self, stoppables: &[Stoppable<'_>]) -> Option<String> {
-        let needed = stoppables
-            .iter()
-            .filter_map(|stoppable| stoppable.spec)
-            .any(|spec| matches!(&spec.pre_stop, Some(Hook::HttpGet(get)) if get.host.is_none()));
-        if !needed {
-            return None;
+    /// Where an `httpGet` hook without host goes: to the address that the runtime tells, else to that in the status, else,
+    /// for pods on its network, to the node. Looked up by the first hook that needs it, for all of them.
+    async fn address_for(&self, hook: &Hook, address: &Address) -> Option<String> {
+        match hook {
+            Hook::HttpGet(get) if get.host.is_none() && self.view.host_network => self.view.host_ip.clone(),
+            Hook::HttpGet(get) if get.host.is_none() => address.get_or_init(|| self.pod_address()).await.clone(),
+            Hook::HttpGet(_) | Hook::Exec(_) | Hook::Sleep(_) | Hook::Invalid => None,
         }
-        if self.view.host_network {
-            return self.view.host_ip.clone();
-        }
+    }
+
+    async fn pod_address(&self) -> Option<String> {
         let mut ips = Vec::new();
         if let Some(sandbox) = self.observed.sandboxes.first() {
-            match self.context.cri.pod_ips(&sandbox.id).await {
-                Ok(found) => ips = found,
-                Err(error) => tracing::warn!(%error, "Pod IP is not to be had from the runtime"),
+            // The request needs time, too.
+            let left = self.deadline.borrow().saturating_duration_since(Instant::now());
+            let patience = LOOKUP.min(left / 2);
+            match timeout(patience, self.context.cri.pod_ips(&sandbox.id)).await {
+                Ok(Ok(found)) => ips = found,
+                Ok(Err(error)) => tracing::warn!(%error, "Pod IP is not to be had from the runtime"),
+                Err(_) => tracing::warn!(?patience, "Pod IP is not told by the runtime in time"),
             }
         }
         ips.into_iter().next().or_else(|| self.view.ips.first().cloned())
