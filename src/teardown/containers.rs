@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use backon::BackoffBuilder as _;
 use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::{
     sync::{OnceCell, watch},
@@ -14,6 +15,7 @@ use super::{
     stop::{MIN_STOP, Stop, passed},
 };
 use crate::{
+    clock::pauses,
     context::Context,
     events::Reason,
     node::{
@@ -30,6 +32,10 @@ use crate::{
 
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.
 const MAX_STOP: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Pauses between the calls that are to hasten one with more time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Longest wait for the address that the runtime knows; the status has one, too.
 const LOOKUP: Duration = Duration::from_secs(5);
@@ -210,38 +216,63 @@ impl Stop<'_> {
         }
     }
 
-    /// One StopContainer, and another with less time whenever the deadline comes nearer. The earlier call stays open:
-    /// taking it back would take back its SIGKILL, too.
+    /// One StopContainer, and another with less time whenever the deadline comes nearer, until one of these goes through.
+    /// The earlier call stays open: taking it back would take back its SIGKILL, too.
     async fn stop(&self, container: &Container) -> Result<(), Failure> {
         let mut deadline = self.deadline.clone();
         let mut at = *deadline.borrow_and_update();
         let mut calls = FuturesUnordered::new();
         calls.push(self.stop_call(container, at));
         let mut open = true;
+        let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut pauses = backoff.build();
+        let mut again = None;
         loop {
             tokio::select! {
                 // What has ended needs no other call.
                 biased;
                 // Never empty here: each error that leaves calls behind goes on waiting for them.
-                Some(result) = calls.next() => match result {
-                    Err(error) if calls.is_empty() => return Err(Failure::new(Step::Term, &container.name, &error)),
-                    Err(error) => tracing::warn!(container = container.name, %error, "StopContainer failed; another call is under way"),
+                Some((of, result)) = calls.next() => match result {
                     Ok(()) => return Ok(()),
+                    Err(error) => {
+                        let failure = Failure::new(Step::Term, &container.name, &error);
+                        if calls.is_empty() {
+                            return Err(failure);
+                        }
+                        tracing::warn!(container = container.name, %error, "StopContainer failed; another call is under way");
+                        // All others leave more time than there is.
+                        if of == at {
+                            self.tell_meanwhile(&failure);
+                            again = Some(Instant::now() + pauses.next().unwrap_or(LONGEST_PAUSE));
+                        }
+                    }
                 },
                 // Grace was shortened; a closed channel only means that it will not be again.
                 changed = deadline.changed(), if open => {
                     open = changed.is_ok();
                     let nearer = *deadline.borrow_and_update();
                     if nearer < at {
-                        at = nearer;
+                        (at, again, pauses) = (nearer, None, backoff.build());
                         calls.push(self.stop_call(container, at));
                     }
+                }
+                () = sleep_until(again.unwrap_or(at)), if again.is_some() => {
+                    again = None;
+                    calls.push(self.stop_call(container, at));
                 }
             }
         }
     }
 
-    async fn stop_call(&self, container: &Container, deadline: Instant) -> Result<(), CriError> {
+    /// What failed while the attempt goes on, perhaps for as long as the grace period was before it was shortened.
+    fn tell_meanwhile(&self, failure: &Failure) {
+        self.record.fails(failure.to_string());
+        let message = format!("error killing pod: {failure}");
+        self.context.events.pod(self.view, Reason::FailedKillPod, &message);
+    }
+
+    /// With the deadline that it is for.
+    async fn stop_call(&self, container: &Container, deadline: Instant) -> (Instant, Result<(), CriError>) {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .clamp(MIN_STOP, MAX_STOP);
@@ -258,7 +289,7 @@ impl Stop<'_> {
             }
         };
         span.end(&result);
-        result
+        (deadline, result)
     }
 
     /// Where an `httpGet` hook without host goes: to the address that the runtime tells, else to that in the status, else,

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use testbed::scripted_cri::{ExecSync, Kind, StopContainer, expect};
 use tokio::time::{Instant, sleep};
+use tonic::Code;
 
 use crate::{
     node::{Node, secs, until},
@@ -50,6 +51,41 @@ async fn a_shorter_grace_reaches_a_container_that_is_waited_for() {
     let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
     let timeouts: Vec<_> = stops.iter().filter_map(|(_, seen)| seen.timeout).collect();
     assert_eq!(timeouts, [secs(60), secs(5)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_grace_is_not_lost_with_a_call_that_fails() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    let busy = || expect(StopContainer::of("main")).error(Code::Unknown, "shim is busy");
+    node.cri.in_order([
+        expect(StopContainer::of("main").timeout(secs(3600))),
+        busy(),
+        busy(),
+        expect(StopContainer::of("main")),
+    ]);
+    let began = Instant::now();
+    node.delete("web", Some(3600)).await;
+    sleep(secs(10)).await;
+    node.delete("web", Some(20)).await;
+    node.failing("web", "shim is busy").await;
+    node.calls(4, |seen| seen.kind == Kind::StopContainer).await;
+    node.cri.allow_everything();
+    node.gone("web").await;
+    let stops = node.calls(4, |seen| seen.kind == Kind::StopContainer).await;
+    let pauses: Vec<_> = stops.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    // Each pause has up to as much again as jitter.
+    for (pause, least) in pauses[1..].iter().zip([secs(1), secs(2)]) {
+        assert!(*pause >= least && *pause <= 2 * least, "{pauses:?}");
+    }
+    // What is left is asked for in whole seconds.
+    assert!(
+        began.elapsed() >= secs(20) && began.elapsed() < secs(22),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(node.count_events("web", "FailedKillPod").await, 1);
 }
 
 #[tokio::test(start_paused = true)]
