@@ -52,12 +52,32 @@ struct Stoppable<'a> {
     spec: Option<&'a ContainerView>,
     /// Place in the spec's list; what it has not in its spec comes with the regular ones.
     place: usize,
-    done: watch::Sender<bool>,
+    came: watch::Sender<Came>,
+}
+
+/// What came of a stop in this attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// Not known yet.
+    Open,
+    /// It has ended.
+    Ended,
+    /// It may run on.
+    Failed,
+    /// It has not been told to stop.
+    LeftOut,
+}
+
+/// What came of all of them.
+pub(super) struct Stopped {
+    pub failures: Vec<Failure>,
+    /// Some were left to the next attempt. Then there are failures, too.
+    pub left_out: bool,
 }
 
 impl Stop<'_> {
     /// Stops every container that may run.
-    pub(super) async fn containers(&self) -> Vec<Failure> {
+    pub(super) async fn containers(&self) -> Stopped {
         let stoppables: Vec<_> = self
             .observed
             .running()
@@ -67,7 +87,11 @@ impl Stop<'_> {
         let stops = stoppables
             .iter()
             .map(|stoppable| self.one(stoppable, &stoppables, &address));
-        join_all(stops).await.into_iter().filter_map(Result::err).collect()
+        let results = join_all(stops).await;
+        Stopped {
+            failures: results.into_iter().filter_map(Result::err).collect(),
+            left_out: stoppables.iter().any(|it| *it.came.borrow() == Came::LeftOut),
+        }
     }
 
     fn stoppable<'a>(&'a self, container: &'a Container) -> Stoppable<'a> {
@@ -80,13 +104,13 @@ impl Stop<'_> {
             container,
             spec: place.and_then(|place| self.view.containers.get(place)),
             place: place.unwrap_or(usize::MAX),
-            done: watch::Sender::new(false),
+            came: watch::Sender::new(Came::Open),
         }
     }
 
     async fn one(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>], address: &Address) -> Result<(), Failure> {
         let Stoppable {
-            container, spec, done, ..
+            container, spec, came, ..
         } = stoppable;
         let message = format!("Stopping container {}", container.name);
         self.context.events.container(
@@ -101,14 +125,16 @@ impl Stop<'_> {
                 && let Err(held) = self.hook(container, spec, hook, address).await
             {
                 // The gate may open again before the stop, which must not come first.
-                done.send_replace(true);
+                came.send_replace(Came::LeftOut);
                 return Err(Failure::new(Step::Hook, &container.name, held));
             }
         }
-        self.wait_for_turn(stoppable, all).await;
+        if !self.turn_comes(stoppable, all).await {
+            came.send_replace(Came::LeftOut);
+            return Ok(());
+        }
         let result = self.stop(container).await;
-        // Also after a failure: the next one in line must not wait for what is not coming.
-        done.send_replace(true);
+        came.send_replace(if result.is_ok() { Came::Ended } else { Came::Failed });
         result
     }
 
@@ -195,24 +221,28 @@ impl Stop<'_> {
         Ok(())
     }
 
-    /// Main containers go at once; a sidecar waits for them and for the sidecars behind it in the spec.
-    async fn wait_for_turn(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>]) {
+    /// Main containers go at once; a sidecar waits until they and the sidecars behind it in the spec have ended, but not
+    /// beyond the deadline. `false` if one of them does not end in this attempt: the next one tries that one first, and
+    /// what serves it goes on until then.
+    async fn turn_comes(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>]) -> bool {
         if role(stoppable.spec) != Role::Sidecar {
-            return;
+            return true;
         }
         let before = all.iter().filter(|other| match role(other.spec) {
             Role::Regular | Role::Init => true,
             Role::Sidecar => other.place > stoppable.place,
             Role::Ephemeral => false,
         });
-        let ended = join_all(before.map(|other| async {
+        let ends = join_all(before.map(|other| async {
+            let mut came = other.came.subscribe();
+            let came = came.wait_for(|came| *came != Came::Open).await;
             // The sender outlives this borrow: an error cannot come.
-            other.done.subscribe().wait_for(|done| *done).await.ok();
+            came.is_ok_and(|came| *came == Came::Ended)
         }));
         tokio::select! {
             biased;
-            _ = ended => {}
-            () = passed(self.deadline.clone()) => {}
+            () = passed(self.deadline.clone()) => true,
+            ended = ends => ended.into_iter().all(|ended| ended),
         }
     }
 
