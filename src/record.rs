@@ -267,6 +267,14 @@ impl Record {
         self.lock().failures = failures;
     }
 
+    /// What fails while the attempt goes on, beside what has failed already.
+    pub fn fails(&self, failure: String) {
+        let mut state = self.lock();
+        if !state.failures.contains(&failure) {
+            state.failures.push(failure);
+        }
+    }
+
     /// Where the pod stands.
     pub fn stage(&self) -> Stage {
         self.standing.borrow().stage

@@ -48,6 +48,11 @@ impl Failure {
             ..Self::new(step, "", error)
         }
     }
+
+    /// Whether a container may run on because of it.
+    pub fn is_of_a_stop(&self) -> bool {
+        matches!(self.step, Step::Hook | Step::Term | Step::Kill)
+    }
 }
 
 impl fmt::Display for Failure {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use backon::BackoffBuilder as _;
 use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
+    sync::{OnceCell, watch},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
@@ -14,6 +15,7 @@ use super::{
     stop::{MIN_STOP, Stop, passed},
 };
 use crate::{
+    clock::pauses,
     context::Context,
     events::Reason,
     node::{
@@ -31,8 +33,18 @@ use crate::{
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.
 const MAX_STOP: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// Pauses between the calls that are to hasten one with more time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Longest wait for the address that the runtime knows; the status has one, too.
+const LOOKUP: Duration = Duration::from_secs(5);
+
 /// The effect that a hook is.
 const HOOK: &str = "run the preStop hook of";
+
+/// The pod's address, once a hook has needed it.
+type Address = OnceCell<Option<String>>;
 
 /// One container to stop, and the order it stands in.
 struct Stoppable<'a> {
@@ -40,22 +52,46 @@ struct Stoppable<'a> {
     spec: Option<&'a ContainerView>,
     /// Place in the spec's list; what it has not in its spec comes with the regular ones.
     place: usize,
-    done: watch::Sender<bool>,
+    came: watch::Sender<Came>,
+}
+
+/// What came of a stop in this attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// Not known yet.
+    Open,
+    /// It has ended.
+    Ended,
+    /// It may run on.
+    Failed,
+    /// It has not been told to stop.
+    LeftOut,
+}
+
+/// What came of all of them.
+pub(super) struct Stopped {
+    pub failures: Vec<Failure>,
+    /// Some were left to the next attempt. Then there are failures, too.
+    pub left_out: bool,
 }
 
 impl Stop<'_> {
     /// Stops every container that may run.
-    pub(super) async fn containers(&self) -> Vec<Failure> {
+    pub(super) async fn containers(&self) -> Stopped {
         let stoppables: Vec<_> = self
             .observed
             .running()
             .map(|container| self.stoppable(container))
             .collect();
-        let address = self.hook_address(&stoppables).await;
+        let address = Address::new();
         let stops = stoppables
             .iter()
-            .map(|stoppable| self.one(stoppable, &stoppables, address.as_deref()));
-        join_all(stops).await.into_iter().filter_map(Result::err).collect()
+            .map(|stoppable| self.one(stoppable, &stoppables, &address));
+        let results = join_all(stops).await;
+        Stopped {
+            failures: results.into_iter().filter_map(Result::err).collect(),
+            left_out: stoppables.iter().any(|it| *it.came.borrow() == Came::LeftOut),
+        }
     }
 
     fn stoppable<'a>(&'a self, container: &'a Container) -> Stoppable<'a> {
@@ -68,18 +104,13 @@ impl Stop<'_> {
             container,
             spec: place.and_then(|place| self.view.containers.get(place)),
             place: place.unwrap_or(usize::MAX),
-            done: watch::Sender::new(false),
+            came: watch::Sender::new(Came::Open),
         }
     }
 
-    async fn one(
-        &self,
-        stoppable: &Stoppable<'_>,
-        all: &[Stoppable<'_>],
-        address: Option<&str>,
-    ) -> Result<(), Failure> {
+    async fn one(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>], address: &Address) -> Result<(), Failure> {
         let Stoppable {
-            container, spec, done, ..
+            container, spec, came, ..
         } = stoppable;
         let message = format!("Stopping container {}", container.name);
         self.context.events.container(
@@ -94,14 +125,16 @@ impl Stop<'_> {
                 && let Err(held) = self.hook(container, spec, hook, address).await
             {
                 // The gate may open again before the stop, which must not come first.
-                done.send_replace(true);
+                came.send_replace(Came::LeftOut);
                 return Err(Failure::new(Step::Hook, &container.name, held));
             }
         }
-        self.wait_for_turn(stoppable, all).await;
+        if !self.turn_comes(stoppable, all).await {
+            came.send_replace(Came::LeftOut);
+            return Ok(());
+        }
         let result = self.stop(container).await;
-        // Also after a failure: the next one in line must not wait for what is not coming.
-        done.send_replace(true);
+        came.send_replace(if result.is_ok() { Came::Ended } else { Came::Failed });
         result
     }
 
@@ -111,7 +144,7 @@ impl Stop<'_> {
         container: &Container,
         spec: &ContainerView,
         hook: &Hook,
-        address: Option<&str>,
+        address: &Address,
     ) -> Result<(), Held> {
         let Context {
             journal,
@@ -141,15 +174,18 @@ impl Stop<'_> {
         if let Err(error) = recorded {
             tracing::error!(container = container.name, %error, "preStop hook runs unrecorded: after a crash it would run again");
         }
-        let place = HookPlace {
-            container_id: container.id.clone(),
-            address: address.map(ToOwned::to_owned),
-        };
         let deadline = *self.deadline.borrow();
+        let run = async {
+            let place = HookPlace {
+                container_id: container.id.clone(),
+                address: self.address_for(hook, address).await,
+            };
+            hooks::run(&self.context.cri, effects, spec, hook, &place, deadline).await
+        };
         let result = tokio::select! {
             biased;
             () = std::future::ready(()), if deadline <= Instant::now() => Err(HookError::NoTime),
-            result = hooks::run(&self.context.cri, effects, spec, hook, &place, deadline) => result,
+            result = run => result,
             () = passed(self.deadline.clone()) => Err(HookError::Overrun),
         };
         checkpoint::after(HOOK, &container.name);
@@ -185,59 +221,88 @@ impl Stop<'_> {
         Ok(())
     }
 
-    /// Main containers go at once; a sidecar waits for them and for the sidecars behind it in the spec.
-    async fn wait_for_turn(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>]) {
+    /// Main containers go at once; a sidecar waits until they and the sidecars behind it in the spec have ended, but not
+    /// beyond the deadline. `false` if one of them does not end in this attempt: the next one tries that one first, and
+    /// what serves it goes on until then.
+    async fn turn_comes(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>]) -> bool {
         if role(stoppable.spec) != Role::Sidecar {
-            return;
+            return true;
         }
         let before = all.iter().filter(|other| match role(other.spec) {
             Role::Regular | Role::Init => true,
             Role::Sidecar => other.place > stoppable.place,
             Role::Ephemeral => false,
         });
-        let ended = join_all(before.map(|other| async {
+        let ends = join_all(before.map(|other| async {
+            let mut came = other.came.subscribe();
+            let came = came.wait_for(|came| *came != Came::Open).await;
             // The sender outlives this borrow: an error cannot come.
-            other.done.subscribe().wait_for(|done| *done).await.ok();
+            came.is_ok_and(|came| *came == Came::Ended)
         }));
         tokio::select! {
             biased;
-            _ = ended => {}
-            () = passed(self.deadline.clone()) => {}
+            () = passed(self.deadline.clone()) => true,
+            ended = ends => ended.into_iter().all(|ended| ended),
         }
     }
 
-    /// One StopContainer, and another with less time whenever the deadline comes nearer. The earlier call stays open:
-    /// taking it back would take back its SIGKILL, too.
+    /// One StopContainer, and another with less time whenever the deadline comes nearer, until one of these goes through.
+    /// The earlier call stays open: taking it back would take back its SIGKILL, too.
     async fn stop(&self, container: &Container) -> Result<(), Failure> {
         let mut deadline = self.deadline.clone();
         let mut at = *deadline.borrow_and_update();
         let mut calls = FuturesUnordered::new();
         calls.push(self.stop_call(container, at));
         let mut open = true;
+        let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut pauses = backoff.build();
+        let mut again = None;
         loop {
             tokio::select! {
                 // What has ended needs no other call.
                 biased;
                 // Never empty here: each error that leaves calls behind goes on waiting for them.
-                Some(result) = calls.next() => match result {
-                    Err(error) if calls.is_empty() => return Err(Failure::new(Step::Term, &container.name, &error)),
-                    Err(error) => tracing::warn!(container = container.name, %error, "StopContainer failed; another call is under way"),
+                Some((of, result)) = calls.next() => match result {
                     Ok(()) => return Ok(()),
+                    Err(error) => {
+                        let failure = Failure::new(Step::Term, &container.name, &error);
+                        if calls.is_empty() {
+                            return Err(failure);
+                        }
+                        tracing::warn!(container = container.name, %error, "StopContainer failed; another call is under way");
+                        // All others leave more time than there is.
+                        if of == at {
+                            self.tell_meanwhile(&failure);
+                            again = Some(Instant::now() + pauses.next().unwrap_or(LONGEST_PAUSE));
+                        }
+                    }
                 },
                 // Grace was shortened; a closed channel only means that it will not be again.
                 changed = deadline.changed(), if open => {
                     open = changed.is_ok();
                     let nearer = *deadline.borrow_and_update();
                     if nearer < at {
-                        at = nearer;
+                        (at, again, pauses) = (nearer, None, backoff.build());
                         calls.push(self.stop_call(container, at));
                     }
+                }
+                () = sleep_until(again.unwrap_or(at)), if again.is_some() => {
+                    again = None;
+                    calls.push(self.stop_call(container, at));
                 }
             }
         }
     }
 
-    async fn stop_call(&self, container: &Container, deadline: Instant) -> Result<(), CriError> {
+    /// What failed while the attempt goes on, perhaps for as long as the grace period was before it was shortened.
+    fn tell_meanwhile(&self, failure: &Failure) {
+        self.record.fails(failure.to_string());
+        let message = format!("error killing pod: {failure}");
+        self.context.events.pod(self.view, Reason::FailedKillPod, &message);
+    }
+
+    /// With the deadline that it is for.
+    async fn stop_call(&self, container: &Container, deadline: Instant) -> (Instant, Result<(), CriError>) {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .clamp(MIN_STOP, MAX_STOP);
@@ -254,27 +319,29 @@ impl Stop<'_> {
             }
         };
         span.end(&result);
-        result
+        (deadline, result)
     }
 
-    /// The address for `httpGet` hooks, looked up only if one needs it: the runtime's, else the status's, else the
-    /// node's for pods on its network.
-    async fn hook_address(&self, stoppables: &[Stoppable<'_>]) -> Option<String> {
-        let needed = stoppables
-            .iter()
-            .filter_map(|stoppable| stoppable.spec)
-            .any(|spec| matches!(&spec.pre_stop, Some(Hook::HttpGet(get)) if get.host.is_none()));
-        if !needed {
-            return None;
+    /// Where an `httpGet` hook without host goes: to the address that the runtime tells, else to that in the status, else,
+    /// for pods on its network, to the node. Looked up by the first hook that needs it, for all of them.
+    async fn address_for(&self, hook: &Hook, address: &Address) -> Option<String> {
+        match hook {
+            Hook::HttpGet(get) if get.host.is_none() && self.view.host_network => self.view.host_ip.clone(),
+            Hook::HttpGet(get) if get.host.is_none() => address.get_or_init(|| self.pod_address()).await.clone(),
+            Hook::HttpGet(_) | Hook::Exec(_) | Hook::Sleep(_) | Hook::Invalid => None,
         }
-        if self.view.host_network {
-            return self.view.host_ip.clone();
-        }
+    }
+
+    async fn pod_address(&self) -> Option<String> {
         let mut ips = Vec::new();
         if let Some(sandbox) = self.observed.sandboxes.first() {
-            match self.context.cri.pod_ips(&sandbox.id).await {
-                Ok(found) => ips = found,
-                Err(error) => tracing::warn!(%error, "Pod IP is not to be had from the runtime"),
+            // The request needs time, too.
+            let left = self.deadline.borrow().saturating_duration_since(Instant::now());
+            let patience = LOOKUP.min(left / 2);
+            match timeout(patience, self.context.cri.pod_ips(&sandbox.id)).await {
+                Ok(Ok(found)) => ips = found,
+                Ok(Err(error)) => tracing::warn!(%error, "Pod IP is not to be had from the runtime"),
+                Err(_) => tracing::warn!(?patience, "Pod IP is not told by the runtime in time"),
             }
         }
         ips.into_iter().next().or_else(|| self.view.ips.first().cloned())

@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{Failure, evidence, places};
+use super::{Failure, containers::Stopped, evidence, places};
 use crate::{
     context::Context,
     node::{cri::types::RuntimePod, effects},
@@ -39,10 +39,13 @@ impl Stop<'_> {
     /// Ends all of it. Failures are collected; none keeps another container from its stop.
     pub async fn everything(&self) -> Vec<Failure> {
         let stopped = async {
-            let mut failures = self.containers().await;
+            let Stopped { mut failures, left_out } = self.containers().await;
+            // The stop of a sandbox kills what is left in it at once: it waits until each container was told to stop,
+            // and, where one could not be stopped, for the end of the grace period.
+            if left_out {
+                return failures;
+            }
             failures.extend(self.still_running().await);
-            // The stop of a sandbox kills what is left in it at once: where a container could not be stopped, it waits
-            // for the end of the grace period.
             if failures.is_empty() || *self.deadline.borrow() <= Instant::now() {
                 failures.extend(self.sandboxes().await);
             }

@@ -30,7 +30,11 @@ use crate::{
         final_delete, remembered,
         status::{Imposed, Stage as StatusStage},
     },
-    teardown::{Failure, cleanup, collected, evidence, first, places, stop::Stop, volumes},
+    teardown::{
+        Failure, cleanup, collected, evidence, first, places,
+        stop::{Stop, passed},
+        volumes,
+    },
 };
 
 /// Pauses between attempts: 1 s, doubling to a minute, each with jitter so that a node's pods do not move in step.
@@ -124,12 +128,16 @@ impl Worker {
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE).max(asked.unwrap_or_default());
             let context = Arc::clone(&self.context);
             let mut deadline = self.period.subscribe();
+            let over = passed(deadline.clone());
+            let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_of_a_stop);
             tokio::select! {
                 biased;
                 () = context.stopping.cancelled() => return Outcome::Kept,
                 () = self.matters(&update) => pauses = backoff.build(),
                 // Somebody who shortens the grace period does not want to wait.
                 Ok(()) = deadline.changed() => pauses = backoff.build(),
+                // What has held up other stops holds them up no more.
+                () = over, if waits => {}
                 () = sleep(pause) => {}
             }
         }

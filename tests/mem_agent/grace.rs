@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use testbed::scripted_cri::{ExecSync, Kind, StopContainer, expect};
 use tokio::time::{Instant, sleep};
+use tonic::Code;
 
 use crate::{
     node::{Node, secs, until},
@@ -18,6 +19,21 @@ fn sidecars() -> Value {
 
 /// A node with a pod of two sidecars and a main container, all of which ignore their stop signal.
 async fn with_sidecars() -> Node {
+    let node = with_sidecars_and_no_script().await;
+    node.cri.allow_everything();
+    node
+}
+
+/// The same, and no stop of the main container ever succeeds.
+async fn with_sidecars_and_a_stuck_container() -> Node {
+    let node = with_sidecars_and_no_script().await;
+    node.cri
+        .any_number_of(expect(StopContainer::of("main")).error(Code::Unknown, "shim is busy"));
+    node.cri.allow_everything();
+    node
+}
+
+async fn with_sidecars_and_no_script() -> Node {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
         let pod = pod.container("mesh").ignores_term();
@@ -27,7 +43,6 @@ async fn with_sidecars() -> Node {
     object["spec"]["initContainers"] = sidecars();
     node.object(object);
     node.start().await;
-    node.cri.allow_everything();
     node
 }
 
@@ -50,6 +65,41 @@ async fn a_shorter_grace_reaches_a_container_that_is_waited_for() {
     let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
     let timeouts: Vec<_> = stops.iter().filter_map(|(_, seen)| seen.timeout).collect();
     assert_eq!(timeouts, [secs(60), secs(5)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_grace_is_not_lost_with_a_call_that_fails() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    let busy = || expect(StopContainer::of("main")).error(Code::Unknown, "shim is busy");
+    node.cri.in_order([
+        expect(StopContainer::of("main").timeout(secs(3600))),
+        busy(),
+        busy(),
+        expect(StopContainer::of("main")),
+    ]);
+    let began = Instant::now();
+    node.delete("web", Some(3600)).await;
+    sleep(secs(10)).await;
+    node.delete("web", Some(20)).await;
+    node.failing("web", "shim is busy").await;
+    node.calls(4, |seen| seen.kind == Kind::StopContainer).await;
+    node.cri.allow_everything();
+    node.gone("web").await;
+    let stops = node.calls(4, |seen| seen.kind == Kind::StopContainer).await;
+    let pauses: Vec<_> = stops.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    // Each pause has up to as much again as jitter.
+    for (pause, least) in pauses[1..].iter().zip([secs(1), secs(2)]) {
+        assert!(*pause >= least && *pause <= 2 * least, "{pauses:?}");
+    }
+    // What is left is asked for in whole seconds.
+    assert!(
+        began.elapsed() >= secs(20) && began.elapsed() < secs(22),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(node.count_events("web", "FailedKillPod").await, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,6 +166,76 @@ async fn sidecars_are_stopped_after_the_main_container_in_reverse_order() {
     let timeouts: Vec<_> = stops.iter().filter_map(|(_, seen)| seen.timeout).collect();
     assert_eq!(timeouts, [secs(30), secs(27), secs(24)], "all inside the one deadline");
     node.gone("web").await;
+}
+
+/// Names and times of all stops since the first.
+async fn order(node: &Node, count: usize) -> Vec<(String, u64)> {
+    let stops = node.calls(count, |seen| seen.kind == Kind::StopContainer).await;
+    let began = stops[0].0;
+    let stops = stops.into_iter();
+    stops.map(|(at, seen)| (seen.name, (at - began).as_secs())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_sidecar_is_stopped_before_a_container_whose_stop_failed() {
+    let node = with_sidecars().await;
+    node.cri.change(|world| {
+        for container in world.containers.values_mut() {
+            container.on_term = testbed::scripted_cri::OnTerm::End(secs(3), 0);
+        }
+    });
+    let busy = |name| expect(StopContainer::of(name)).error(Code::Unknown, "shim is busy");
+    node.cri.in_order([
+        busy("main"),
+        expect(StopContainer::of("main")),
+        busy("logs"),
+        expect(StopContainer::of("logs")),
+        expect(StopContainer::of("mesh")),
+    ]);
+    node.delete("web", None).await;
+    node.failing("web", "shim is busy").await;
+    node.gone("web").await;
+    let order = order(&node, 5).await;
+    let names: Vec<_> = order.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["main", "main", "logs", "logs", "mesh"], "{order:?}");
+    let (again, logs) = (order[1].1, order[2].1);
+    assert!((1..=2).contains(&again) && logs == again + 3, "{order:?}");
+    assert_eq!(order[4].1, order[3].1 + 3, "{order:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sidecars_are_stopped_at_the_end_of_the_grace_period_whatever_runs_before_them() {
+    let node = with_sidecars_and_a_stuck_container().await;
+    // The pauses between attempts have grown by then.
+    node.delete("web", Some(100)).await;
+    node.gone("web").await;
+    let order = order(&node, 3).await;
+    let sidecars: Vec<_> = order.iter().filter(|(name, _)| name != "main").collect();
+    assert!(
+        sidecars.len() == 2 && sidecars.iter().all(|(_, at)| *at == 100),
+        "{order:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_that_was_not_stopped_yet_has_its_seconds_before_the_sandbox_ends_it() {
+    let node = with_sidecars_and_a_stuck_container().await;
+    let mut object = node.get("web").await.unwrap();
+    // Until the grace period is over, this one looks after itself.
+    object["spec"]["initContainers"][0]["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": 60 } } });
+    node.object(object);
+    sleep(secs(1)).await;
+    node.delete("web", None).await;
+    node.gone("web").await;
+    let effects = node.cri.effects();
+    let first = |kind, name: &str| {
+        effects
+            .iter()
+            .position(|(_, seen)| seen.kind == kind && seen.name == name)
+    };
+    let sandbox = first(Kind::StopPodSandbox, "web").unwrap();
+    let stopped = |name| first(Kind::StopContainer, name).is_some_and(|at| at < sandbox);
+    assert!(stopped("logs") && stopped("mesh"), "{effects:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,13 +2,19 @@
 
 use pod_teardown::record::Step;
 use serde_json::json;
-use testbed::scripted_cri::{ExecSync, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
-use tokio::time::{Instant, sleep};
+use testbed::scripted_cri::{
+    ExecSync, Fault, Kind, Logged, Read, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    time::{Instant, sleep, timeout},
+};
 use tonic::Code;
 
 use crate::{
     node::{Node, secs},
-    pods::{exec, hooked},
+    pods::{exec, hooked, pod},
 };
 
 async fn with_hook(hook: &serde_json::Value) -> Node {
@@ -158,4 +164,70 @@ async fn a_runtime_that_was_away_when_the_pod_was_deleted_takes_nothing_of_its_h
     node.nothing_left("web").await;
     node.cri.finished().await;
     assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
+}
+
+/// Two containers whose hooks ask the pod at an address that the runtime does not tell, and one without a hook.
+async fn asked_at_the_address_of_the_status() -> (Node, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let lifecycle = json!({ "preStop": { "httpGet": { "port": port } } });
+    let containers = json!([
+        { "name": "one", "image": "i", "lifecycle": lifecycle },
+        { "name": "two", "image": "i", "lifecycle": lifecycle },
+        { "name": "plain", "image": "i" },
+    ]);
+    let mut node = Node::new().await;
+    node.pod("web", &containers, |pod| {
+        drop(pod.container("one").container("two").container("plain"));
+    });
+    let mut object = pod("web", &containers);
+    object["status"]["podIP"] = "127.0.0.1".into();
+    node.object(object);
+    node.start().await;
+    node.cri.allow_everything();
+    node.cri.fault(Read::PodSandboxStatus, Fault::Hang);
+    (node, listener)
+}
+
+async fn asks(listener: &TcpListener) -> TcpStream {
+    let asking = timeout(secs(100), listener.accept()).await;
+    asking.expect("a hook that asks").unwrap().0
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_the_runtime_does_not_tell_holds_up_only_the_hooks_that_need_it_and_not_for_long() {
+    let (node, listener) = asked_at_the_address_of_the_status().await;
+    node.delete("web", None).await;
+    for _ in 0..2 {
+        let mut asking = asks(&listener).await;
+        let mut request = [0; 4];
+        asking.read_exact(&mut request).await.unwrap();
+        assert_eq!(&request, b"GET ");
+        asking
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            .await
+            .unwrap();
+    }
+    node.gone("web").await;
+    let stops = node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
+    let mut left: Vec<_> = stops
+        .iter()
+        .map(|(_, seen)| (&*seen.name, seen.timeout.unwrap().as_secs()))
+        .collect();
+    left.sort_unstable();
+    assert_eq!(left, [("one", 25), ("plain", 30), ("two", 25)]);
+    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
+    let asked = node.cri.log().into_iter();
+    let asked = asked.filter(|entry| matches!(entry.call, Logged::Read("PodSandboxStatus", _)));
+    assert_eq!(asked.count(), 1, "once for all hooks");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_with_little_time_does_not_lose_all_of_it_to_an_address_that_the_runtime_does_not_tell() {
+    let (node, listener) = asked_at_the_address_of_the_status().await;
+    let began = Instant::now();
+    node.delete("web", Some(4)).await;
+    asks(&listener).await;
+    assert!(began.elapsed() < secs(4), "{:?}", began.elapsed());
+    node.gone("web").await;
 }
