@@ -231,3 +231,24 @@ async fn a_hook_with_little_time_does_not_lose_all_of_it_to_an_address_that_the_
     assert!(began.elapsed() < secs(4), "{:?}", began.elapsed());
     node.gone("web").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_without_host_of_a_pod_on_the_nodes_network_goes_to_the_nodes_address() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let lifecycle = json!({ "preStop": { "httpGet": { "port": port } } });
+    let containers = json!([{ "name": "main", "image": "i", "lifecycle": lifecycle }]);
+    let mut node = Node::new().await;
+    node.pod("web", &containers, |pod| drop(pod.container("main")));
+    let mut object = pod("web", &containers);
+    object["spec"]["hostNetwork"] = true.into();
+    object["status"]["hostIP"] = "127.0.0.1".into();
+    // Nobody listens there.
+    object["status"]["podIP"] = "192.0.2.1".into();
+    node.object(object);
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", Some(4)).await;
+    asks(&listener).await;
+    node.gone("web").await;
+}
