@@ -420,8 +420,9 @@ impl<'p> Sim<'p> {
                 containers.any(|it| matches!(it.state, SimState::Running | SimState::Unknown))
             });
             let dir = known.node.join("kubelet/pods").join(uid).exists();
-            let unseen = |run| run != known.agent.run || fate.listed != run || held;
-            let unknown = fate.lost || !fate.let_go && fate.vanished.is_some_and(unseen);
+            let unseen = |run| run != known.agent.run || fate.listed != run;
+            // An answer that there is no such pod proves as little.
+            let unknown = held || fate.lost || !fate.let_go && fate.vanished.is_some_and(unseen);
             let left = match object(uid) {
                 _ if fate.is_static => None,
                 // Of what the agent never saw or has lost, the runtime tells, as long as the node has other pods of the API
