@@ -1,5 +1,7 @@
 //! One half of the pods: a namespace with a pod of each scenario, brought to its state and then to its end.
 
+mod eviction;
+
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +16,7 @@ use testbed::{
 };
 use tokio::time::{Instant, sleep};
 
+pub use self::eviction::Power;
 use crate::{
     scenario::{Deletion, Scenario, VANISHES, WORD, Write, is, pauses_for_long, runs},
     scenarios::SETTINGS,
@@ -146,13 +149,18 @@ impl Half<'_> {
         Ok(missing.collect())
     }
 
-    /// Deletes all pods, waits until nothing more happens to them, and returns what became of each.
-    pub async fn end(&self) -> Result<Vec<Outcome>> {
+    /// Has those evicted that are to be, deletes all pods, waits until nothing more happens to them, and returns what became
+    /// of each.
+    pub async fn end(&self, power: &Power<'_>) -> Result<Vec<Outcome>> {
         let before = self.pods().await?;
         let told_before = self.events().await?;
         let began = Timestamp::from_second(Timestamp::now().as_second())?;
         let deletions = self.scenarios.iter().map(|scenario| async move {
             self.write(scenario, &scenario.before_the_end).await?;
+            if let Some(eviction) = &scenario.eviction {
+                let evicted = self.evict(scenario, eviction, power).await;
+                evicted.with_context(|| format!("evict {}", scenario.name))?;
+            }
             self.delete(scenario).await
         });
         stream::iter(deletions)
@@ -283,10 +291,12 @@ impl Half<'_> {
 
 /// Only the finalizer holds it.
 fn is_over(pod: &Value) -> bool {
-    pod["metadata"]["deletionGracePeriodSeconds"] == 0
-        && ["Succeeded", "Failed"]
-            .iter()
-            .any(|phase| pod["status"]["phase"] == *phase)
+    pod["metadata"]["deletionGracePeriodSeconds"] == 0 && has_ended(pod)
+}
+
+fn has_ended(pod: &Value) -> bool {
+    let phase = &pod["status"]["phase"];
+    ["Succeeded", "Failed"].iter().any(|end| phase == end)
 }
 
 fn name(scenario: &Scenario) -> String {

@@ -8,7 +8,7 @@ use testbed::{control_plane::ControlPlane, kubelet::Kubelet, stage::Stage};
 use tokio::try_join;
 
 use crate::{
-    half::{Half, Outcome},
+    half::{Half, Outcome, Power},
     machine::Machine,
     scenario::Scenario,
 };
@@ -47,7 +47,7 @@ pub async fn run(scenarios: &[Scenario]) -> Result<Report> {
         try_join!(first.write_to_running(), second.write_to_running())?;
         try_join!(first.until_words(), second.until_words())?;
         first.until_reached().await?;
-        let ends = first.end().await?;
+        let ends = first.end(&Power::Kubelet).await?;
         second.until_reached().await?;
         Ok::<_, anyhow::Error>(ends)
     };
@@ -63,7 +63,7 @@ pub async fn run(scenarios: &[Scenario]) -> Result<Report> {
         "not so far any more when the kubelet was killed: {missing:#?}"
     );
     let agent = stage.start_agent(Path::new(AGENT), &[]).await?;
-    let by_agent = agent.during(second.end()).await?;
+    let by_agent = agent.during(second.end(&Power::Agent(&agent))).await?;
     let code = agent.stop().await?;
     ensure!(code == Some(0), "the agent ended with {code:?}");
     let pairs = by_kubelet.into_iter().zip(by_agent);

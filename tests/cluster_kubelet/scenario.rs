@@ -19,6 +19,8 @@ pub struct Scenario {
     pub running: Vec<Write>,
     /// What is written to it right before its deletion.
     pub before_the_end: Vec<Write>,
+    /// That its node ends it before its deletion.
+    pub eviction: Option<Eviction>,
     /// How it is deleted.
     pub deletion: Deletion,
     /// A container that runs until it is told to, and then fails again and again.
@@ -36,6 +38,16 @@ pub struct Write {
     pub kind: Patch,
     /// The patch.
     pub patch: Value,
+}
+
+/// The end of a pod by its node: a kubelet's because a volume of the pod has outgrown its limit, the agent's because
+/// somebody asks for it in the kubelet's words.
+#[derive(Debug, Clone, Copy)]
+pub struct Eviction {
+    /// The volume.
+    pub volume: &'static str,
+    /// The kubelet's words.
+    pub message: &'static str,
 }
 
 /// How a pod is deleted.
@@ -57,6 +69,7 @@ pub fn scenario(name: &'static str, pod: Value) -> Scenario {
         until: Box::new(runs),
         running: Vec::new(),
         before_the_end: Vec::new(),
+        eviction: None,
         deletion: Deletion::Plain,
         loops: None,
         nudged: false,
@@ -108,6 +121,23 @@ impl Scenario {
         Self { nudged: true, ..self }
     }
 
+    /// Its node evicts it, and it is deleted once it is over.
+    pub fn evicted(mut self) -> Self {
+        // A kubelet makes only what a container mounts.
+        for container in self.pod["containers"].as_array_mut().into_iter().flatten() {
+            container["volumeMounts"] = json!([{ "name": DATA, "mountPath": "/data" }]);
+        }
+        self.pod["volumes"] = json!([{ "name": DATA, "emptyDir": { "sizeLimit": "1Mi" } }]);
+        Self {
+            eviction: Some(Eviction {
+                volume: DATA,
+                // A space ends it.
+                message: "Usage of EmptyDir volume \"data\" exceeds the limit \"1Mi\". ",
+            }),
+            ..self
+        }
+    }
+
     /// Another way to delete it.
     pub fn deleted(self, deletion: Deletion) -> Self {
         Self { deletion, ..self }
@@ -126,6 +156,7 @@ pub const WORD: &str = "word";
 /// A script in that volume that ends at the word, and is taken away then.
 pub const VANISHES: &str = "vanishes";
 const WORD_DIR: &str = "/word";
+const DATA: &str = "data";
 
 /// Ignores its signal.
 pub const STUBBORN: &str = "trap '' TERM";

@@ -9,7 +9,10 @@ use crate::scenario::{
 const LOGS: &str = "FallbackToLogsOnError";
 
 pub fn scenarios() -> Vec<Scenario> {
-    [codes(), words(), before()].into_iter().flatten().collect()
+    [codes(), words(), before(), evictions()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Exit codes, signals and policies.
@@ -138,6 +141,19 @@ fn before() -> Vec<Scenario> {
             ),
         )
         .until(both(is("main", "running"), shows("main", "restartCount", 1))),
+    ]
+}
+
+/// What the node evicts, with a grace of one second.
+fn evictions() -> Vec<Scenario> {
+    let two = [command("done", "exit 0"), container("runs", &ends(0))];
+    let evicted = |name, pod| scenario(name, pod).evicted();
+    vec![
+        evicted("evicted_exit_0", single("Always", &ends(0))),
+        evicted("evicted_exit_1", single("Always", &ends(1))),
+        evicted("evicted_and_stubborn", single("Always", STUBBORN)),
+        evicted("evicted_when_one_is_done", pod("Never", &two))
+            .until(both(is("done", "terminated"), is("runs", "running"))),
     ]
 }
 

@@ -158,12 +158,15 @@ fn configuration(dirs: &NodeDirs, own: &Path, [port, health_port]: [u16; 2]) -> 
         "enforceNodeAllocatable": ["none"],
         "failCgroupV1": false,
         "failSwapOn": false,
-        "localStorageCapacityIsolation": false,
+        // It evicts a pod whose volume outgrows its own limit; it looks every ten seconds, at figures of its volumes that
+        // are a minute old unless it is told otherwise.
+        "localStorageCapacityIsolation": true,
+        "volumeStatsAggPeriod": "2s",
         "makeIPTablesUtilChains": false,
         // Not every test machine grants CAP_SYS_RESOURCE.
         "oomScoreAdj": 0,
         "resolvConf": "",
-        // The machine's disk is not the test's affair: no eviction, no removal of images.
+        // The machine's disk is not the test's affair: no eviction for want of space, no removal of images.
         "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
         // As fast as the machine: what is compared is not how they are limited.
