@@ -35,14 +35,15 @@ use super::{
 
 const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 /// All runs but one kind are over in 10 s; the rest is for pauses after failures, and a machine under load.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(240);
 /// How long the runtime and the API server stay away.
 const RUNTIME_AWAY: Duration = Duration::from_millis(300);
 const SERVER_AWAY: Duration = Duration::from_secs(3);
 /// `--shutdown-timeout`: some teardowns come to their end within it, others do not.
 const SHUTDOWN: &str = "2s";
-/// Until an agent that was told to stop has ended: its timeout, a second for the map, three for the Lease, and the load.
-const STOPPED_WITHIN: Duration = Duration::from_secs(2 + 1 + 3 + 4);
+/// Until an agent that was told to stop has ended: its timeout, a second for the map and one for events,
+/// three for the Lease, and the load.
+const STOPPED_WITHIN: Duration = Duration::from_secs(2 + 1 + 1 + 3 + 4);
 /// Where the agent dies late in a stop, so that a grace period that begins anew is seen.
 const LATE: Duration = Duration::from_secs(6);
 
