@@ -51,7 +51,8 @@ bench-gc: need-build ## Measure the collector against direct deletion and kube-c
 
 .PHONY: test
 test: need-root need-build need-node ## Every test that needs no control plane, real pods on a private containerd included
-	SIM_RUNS=2000 scripts/cargo-test.sh --locked --workspace --features node-tests
+	SIM_RUNS=200 scripts/cargo-test.sh --locked --workspace --features node-tests
+	SIM_RUNS=20000 scripts/cargo-test.sh --locked --profile sim --test sim whatever_happens -- --nocapture
 	scripts/cargo-test.sh --locked --features node-tests,checkpoints --test node_crash -- --nocapture
 
 .PHONY: crash-matrix
