@@ -94,20 +94,15 @@ impl Guard {
     /// Why nothing may be touched at the moment.
     pub fn why_held(&self) -> Option<String> {
         let state = self.lock();
+        let not_known = |why: &str| format!("whether a kubelet works on this node's pods is not known: {why}");
         let kubelet = match &state.kubelet {
             Ok(None) => None,
             Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
-            Err(why) => Some(format!(
-                "whether a kubelet works on this node's pods is not known: {why}"
-            )),
+            Err(why) => Some(not_known(why)),
         };
         let since = state.looked.elapsed();
-        let unknown = (since > STALE).then(|| {
-            format!(
-                "whether a kubelet works on this node's pods is not known: the look for one takes {} s already",
-                since.as_secs()
-            )
-        });
+        let unknown =
+            (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
         state.world.clone().err().or(kubelet).or(unknown)
     }
 

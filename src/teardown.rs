@@ -15,6 +15,9 @@ pub mod pod_dir;
 pub mod stop;
 pub mod volumes;
 
+/// How an event `FailedKillPod` begins, as the kubelet's.
+pub const NOT_KILLED: &str = "error killing pod";
+
 /// One thing that did not work. The rest goes on, and the pod is tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    Failure,
+    Failure, NOT_KILLED,
     hooks::{self, HookError, HookPlace},
     stop::{MIN_STOP, Stop, passed},
 };
@@ -297,7 +297,7 @@ impl Stop<'_> {
     /// What failed while the attempt goes on, perhaps for as long as the grace period was before it was shortened.
     fn tell_meanwhile(&self, failure: &Failure) {
         self.record.fails(failure.to_string());
-        let message = format!("error killing pod: {failure}");
+        let message = format!("{NOT_KILLED}: {failure}");
         self.context.events.pod(self.view, Reason::FailedKillPod, &message);
     }
 

@@ -20,7 +20,7 @@ use crate::{
     journal::ends::Ends,
     node::{
         checkpoint::{self, JOURNAL},
-        cri::types::RuntimePod,
+        cri::types::{Container, RuntimePod},
         fault::Fault,
     },
     pod::PodView,
@@ -31,7 +31,7 @@ use crate::{
         status::{Imposed, Stage as StatusStage},
     },
     teardown::{
-        Failure, cleanup, collected, evidence, first, places,
+        Failure, NOT_KILLED, cleanup, collected, evidence, first, places,
         stop::{Stop, passed},
         volumes,
     },
@@ -279,11 +279,7 @@ impl Worker {
     /// However the runtime forgets them, and whoever removes them, the status can still be sent as it was. Not waited for:
     /// most often the API has the status at once.
     async fn remember_ends(&self, view: &PodView, observed: &RuntimePod, stopped: &RuntimePod) {
-        let known = self.context.journal.ends(&view.pod.uid);
-        let ended: Vec<_> = remembered::worth_keeping(observed, stopped)
-            .filter(|container| !known.contains_key(&container.id))
-            .cloned()
-            .collect();
+        let ended: Vec<_> = self.unremembered(view, observed, stopped).cloned().collect();
         if ended.is_empty() {
             return;
         }
@@ -294,6 +290,17 @@ impl Worker {
                 tracing::error!(%error, "How containers ended cannot be remembered: if the runtime forgets them, their status is unknown");
             }
         }
+    }
+
+    /// Containers whose ends the journal should know, and does not.
+    fn unremembered<'a>(
+        &self,
+        view: &PodView,
+        observed: &'a RuntimePod,
+        stopped: &'a RuntimePod,
+    ) -> impl Iterator<Item = &'a Container> {
+        let known = self.context.journal.ends(&view.pod.uid);
+        remembered::worth_keeping(observed, stopped).filter(move |container| !known.contains_key(&container.id))
     }
 
     /// Whether how the containers ended, with their last words, would be known after a crash.
@@ -307,9 +314,7 @@ impl Worker {
             let why = format!("the node is not cleaned while how the containers ended is on no disk yet: {why}");
             Failure::new(Step::Status, "", why)
         };
-        let known = self.context.journal.ends(&view.pod.uid);
-        let unread = remembered::worth_keeping(observed, stopped).find(|container| !known.contains_key(&container.id));
-        if let Some(container) = unread {
+        if let Some(container) = self.unremembered(view, observed, stopped).next() {
             return Err(failure(&format_args!("{} could not be read", container.name)));
         }
         self.context.journal.durable().await.map_err(|error| failure(&error))
@@ -402,7 +407,7 @@ impl Worker {
             failures.map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
         let kill = of(&[Step::Term, Step::Kill, Step::Sandbox, Step::Cgroup]);
-        self.tell(view, Reason::FailedKillPod, "error killing pod", &kill);
+        self.tell(view, Reason::FailedKillPod, NOT_KILLED, &kill);
         if self.record.takes_too_long() {
             let late = "the runtime has not killed the pod within its grace period";
             self.tell(view, Reason::ExceededGracePeriod, late, &kill);

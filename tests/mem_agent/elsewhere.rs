@@ -58,7 +58,7 @@ async fn a_mount_of_the_pod_below_another_directory_keeps_the_object_and_is_name
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_has_a_cgroup_and_no_directory_here_is_held() {
     let (mut node, _) = node_of_another_directory().await;
-    fs::create_dir_all(node.path(&format!("cgroup/kubepods/besteffort/pod{}", uid("web")))).unwrap();
+    fs::create_dir_all(node.pod_cgroup("web")).unwrap();
     node.start().await;
     node.delete("web", None).await;
     node.failing("web", "is --kubelet-root the kubelet's --root-dir?").await;
@@ -72,7 +72,7 @@ async fn a_pod_that_never_got_a_directory_goes_on_when_somebody_makes_it_as_is_s
     let mut object = pod("web", &plain());
     object["status"] = json!({ "phase": "Pending" });
     node.object(object);
-    let cgroup = node.path(&format!("cgroup/kubepods/besteffort/pod{}", uid("web")));
+    let cgroup = node.pod_cgroup("web");
     fs::create_dir_all(&cgroup).unwrap();
     node.start().await;
     node.delete("web", None).await;
@@ -92,7 +92,7 @@ async fn a_pod_that_never_got_a_directory_goes_on_when_somebody_makes_it_as_is_s
 async fn a_pod_that_runs_without_a_cgroup_goes_on_when_somebody_stops_it_as_is_said() {
     let mut node = Node::new().await;
     node.polite_pod("web");
-    fs::remove_dir(node.path(&format!("cgroup/kubepods/besteffort/pod{}", uid("web")))).unwrap();
+    fs::remove_dir(node.pod_cgroup("web")).unwrap();
     node.start().await;
     node.delete("web", None).await;
     node.failing("web", "are --cgroup-root and --cgroup-driver the kubelet's?")

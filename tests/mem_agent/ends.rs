@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::{
     node::{Node, secs, until},
-    pods::{plain, pod, uid},
+    pods::{plain, pod},
     server::trouble,
 };
 
@@ -121,10 +121,7 @@ async fn an_end_that_is_remembered_proves_nothing_of_what_runs() {
     let mut node = Node::new().await;
     ended_and_not_told(&mut node).await;
     forget_containers(&node);
-    let cgroup = node
-        .path("cgroup/kubepods/besteffort")
-        .join(format!("pod{}", uid("web")))
-        .join("container");
+    let cgroup = node.pod_cgroup("web").join("container");
     fs::create_dir_all(&cgroup).unwrap();
     fs::write(cgroup.join("cgroup.procs"), "4711\n").unwrap();
     node.api.faults().clear();

@@ -52,8 +52,7 @@ impl Node {
         self.cri.change(|world| build(world.pod("default", name, &uid(name))));
         fs::create_dir_all(self.pod_dir(name).join("etc-hosts")).unwrap();
         fs::create_dir_all(self.path("logs").join(format!("default_{name}_{}/main", uid(name)))).unwrap();
-        let cgroup = format!("cgroup/kubepods/besteffort/pod{}", uid(name));
-        fs::create_dir_all(self.path(&cgroup)).unwrap();
+        fs::create_dir_all(self.pod_cgroup(name)).unwrap();
     }
 
     /// A pod with one container that ends at once on its stop signal.
@@ -69,6 +68,12 @@ impl Node {
     /// The pod's directory below the kubelet's.
     pub fn pod_dir(&self, name: &str) -> PathBuf {
         self.path("kubelet/pods").join(uid(name))
+    }
+
+    /// The pod's cgroup, in the one hierarchy that there is.
+    pub fn pod_cgroup(&self, name: &str) -> PathBuf {
+        self.path("cgroup/kubepods/besteffort")
+            .join(format!("pod{}", uid(name)))
     }
 
     /// Asks for a pod's deletion.

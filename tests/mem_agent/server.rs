@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     guard::kubelet,
     node::{NODE, Node, secs, until},
-    pods::{exec, hooked, plain, pod, uid},
+    pods::{exec, hooked, plain, pod},
 };
 
 /// Requests of the agent with this verb for this resource, by their codes.
@@ -58,8 +58,14 @@ fn volume_and_cgroup(node: &Node) -> [PathBuf; 2] {
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~secret/token");
     fs::create_dir_all(&volume).unwrap();
     fs::write(volume.join("key"), "value").unwrap();
-    let cgroup = format!("cgroup/kubepods/besteffort/pod{}", uid("web"));
-    [volume, node.path(&cgroup)]
+    [volume, node.pod_cgroup("web")]
+}
+
+async fn are_cleaned(of_the_node: &[PathBuf]) {
+    until("the node is clean", async || {
+        of_the_node.iter().all(|path| !path.exists())
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,10 +104,7 @@ async fn a_status_that_is_refused_for_good_keeps_no_volume_and_no_cgroup() {
     node.cri.allow_everything();
     trouble(&node, Fault::status(400).verb("patch").resource("pods/status"));
     node.delete("web", None).await;
-    until("the node is clean", async || {
-        of_the_node.iter().all(|path| !path.exists())
-    })
-    .await;
+    are_cleaned(&of_the_node).await;
     node.failing("web", "status: PATCH").await;
     // It has not ended for anybody who asks: how it ends may still be decided.
     let stage = serde_json::to_value(node.story("web").await.unwrap().stage).unwrap();
@@ -128,10 +131,7 @@ async fn what_the_status_could_not_tell_and_the_disk_does_not_take_is_not_cleane
     sleep(secs(300)).await;
     assert!(of_the_node.iter().all(|path| path.exists()));
     fs::rename(&blocked, node.path("away")).unwrap();
-    until("the node is clean", async || {
-        of_the_node.iter().all(|path| !path.exists())
-    })
-    .await;
+    are_cleaned(&of_the_node).await;
     node.api.faults().clear();
     node.nothing_left("web").await;
 }
@@ -152,10 +152,7 @@ async fn nothing_is_cleaned_without_a_server_while_a_kubelet_is_there() {
     sleep(secs(120)).await;
     assert!(of_the_node.iter().all(|path| path.exists()));
     fs::remove_dir_all(&process).unwrap();
-    until("the node is clean", async || {
-        of_the_node.iter().all(|path| !path.exists())
-    })
-    .await;
+    are_cleaned(&of_the_node).await;
 }
 
 #[tokio::test(start_paused = true)]
