@@ -14,6 +14,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # What is needed, as PACKAGE=PROOF.
 BUILD_PACKAGES := protobuf-compiler=protoc gcc=cc libc6-dev=/usr/include/stdio.h
+GUEST_PACKAGES := qemu-system-x86=qemu-system-x86_64 debootstrap=debootstrap e2fsprogs=mkfs.ext4
 NODE_PACKAGES := containerd=containerd runc=runc containernetworking-plugins busybox-static iproute2=ip util-linux=nsenter
 
 .PHONY: help
@@ -37,10 +38,10 @@ demo: need-root need-build need-node ## Six pods are deleted; see how each goes,
 	$(TARGET_DIR)/release/demo
 
 .PHONY: bench
-bench: need-root need-build need-node ## Measure the agent against straight CRI calls, with 1, 50 and 110 pods, and with 1,000 on a scripted runtime
+bench: need-root need-build need-node ## Measure the agent against straight CRI calls, with 1, 50 and 110 pods, with 1,000 on a scripted runtime, and its removal of volumes against plain system calls
 	$(CARGO) build --release --locked --workspace --bins
 	$(TARGET_DIR)/release/bench
-	$(CARGO) bench --locked --bench many
+	$(CARGO) bench --locked --bench many --bench volumes
 
 .PHONY: bench-gc
 bench-gc: need-build ## Measure the collector against direct deletion and kube-controller-manager (needs the control plane)
@@ -70,6 +71,10 @@ test-cluster: need-root need-build need-node ## Teardown, collector and API cont
 	tests/testbed/control-plane/build.sh kubelet
 	scripts/cargo-test.sh --locked --workspace --features node-tests,cluster-tests --test '*cluster*'
 
+.PHONY: test-guest
+test-guest: need-root need-build need-guest ## Files, mounts, cgroups and teardowns in a guest with systemd and cgroup v2 alone (built once: Debian, a minute)
+	tests/testbed/guest/test.sh
+
 .PHONY: lint
 lint: need-build ## Formatting, clippy and the shell scripts
 	@$(NEED) shellcheck=shellcheck
@@ -77,7 +82,7 @@ lint: need-build ## Formatting, clippy and the shell scripts
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck $(SCRIPTS)
 
-SCRIPTS := $(wildcard scripts/*.sh) .ci/run tests/testbed/control-plane/build.sh
+SCRIPTS := $(wildcard scripts/*.sh) .ci/run tests/testbed/control-plane/build.sh $(wildcard tests/testbed/guest/*.sh)
 
 .PHONY: deny
 deny: ## Licences, bans and advisories of the dependencies (needs cargo-deny)
@@ -86,7 +91,7 @@ deny: ## Licences, bans and advisories of the dependencies (needs cargo-deny)
 
 # === what the targets stand on ===
 
-.PHONY: need-root need-build need-node
+.PHONY: need-root need-build need-node need-guest
 need-root:
 	@[ "$$(id -u)" = 0 ] || { echo "make: this target mounts, makes cgroups and starts containers: run it as root" >&2; exit 1; }
 
@@ -96,3 +101,6 @@ need-build:
 
 need-node:
 	@$(NEED) $(NODE_PACKAGES)
+
+need-guest:
+	@$(NEED) $(GUEST_PACKAGES)

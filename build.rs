@@ -1,11 +1,23 @@
-//! Compiles the messages of the API server that the collector reads.
+//! Compiles the messages of the API server that the collector reads, and the calls that drivers on the node take.
 
 use std::io;
+
+/// What drivers speak.
+const DRIVERS: [&str; 4] = [
+    "proto/csi.proto",
+    "proto/dra_v1.proto",
+    "proto/dra_v1beta1.proto",
+    "proto/pluginregistration.proto",
+];
 
 fn main() -> io::Result<()> {
     // What is only passed on to the next decoder is not copied. Texts are: thousands of small pieces of a page that live for a
     // moment leave holes in the heap, twice as large as what is kept of each object.
     prost_build::Config::new()
         .bytes([".meta.Unknown", ".meta.WatchEvent", ".meta.RawExtension"])
-        .compile_protos(&["proto/meta.proto"], &["proto"])
+        .compile_protos(&["proto/meta.proto"], &["proto"])?;
+    tonic_prost_build::configure()
+        .build_server(false)
+        .include_file("drivers.rs")
+        .compile_protos(&DRIVERS, &["proto"])
 }

@@ -63,22 +63,25 @@ pub enum Verb {
         #[command(flatten)]
         socket: SocketFlag,
     },
-    /// Explain why an object is still there: what the collector knows of it, and of what it waits for.
+    /// Explain why a pod of this node, or any object that the collector knows, is still there, and what it waits for.
     ///
-    /// For objects that are being deleted and wait for their dependents (the finalizers foregroundDeletion and orphan), that
-    /// block the deletion of an owner, or that are kept because nobody can tell whether their owner is there. It follows who
-    /// waits for whom down to the one that everything waits for, and says what that one waits for, the last failure
-    /// included. It tells what is known of objects and owners; how this node takes a pod down is told by status and timeline
-    /// NS/POD.
+    /// Of a pod whose end this agent has begun: where it stands, what is done, and what it waits for, such as a mount that is
+    /// busy, with pid, command and container of whoever holds it, or the finalizers of its object.
+    ///
+    /// Of objects that the collector knows: those that are being deleted and wait for their dependents (the finalizers
+    /// foregroundDeletion and orphan), that block the deletion of an owner, or that are kept because nobody can tell whether
+    /// their owner is there. It follows who waits for whom down to the one that everything waits for, and says what that one
+    /// waits for, the last failure included.
     #[command(
-        after_help = "Examples:\n  pod-teardown why Deployment.apps/default/web\n  pod-teardown why Namespace/old\n  \
-        pod-teardown why 0b9a8230-aace-4480-91d0-db24e46eb609\n\nKIND may be the plural or a short name too, as deploy, in any case; without .GROUP any \
-        group fits. Only the agent that collects has an answer; any other says whom to ask. Exit code: 0; 64 the command \
-        line is wrong; 1 anything else, also that the collector does not know such an object."
+        after_help = "Examples:\n  pod-teardown why default/web-0\n  pod-teardown why Deployment.apps/default/web\n  \
+        pod-teardown why Namespace/old\n  pod-teardown why 0b9a8230-aace-4480-91d0-db24e46eb609\n\nKIND may be the plural or a \
+        short name too, as deploy, in any case; without .GROUP any group fits. Of what is no pod of this node only the agent \
+        that collects has an answer; any other says whom to ask. Exit code: 0; 64 the command line is wrong; 1 anything else, \
+        also that nobody here knows such an object."
     )]
     Why {
-        /// The object: its UID, or its kind and name.
-        #[arg(value_name = "UID|KIND[.GROUP]/[NS/]NAME")]
+        /// The object: a pod, a UID, or kind and name.
+        #[arg(value_name = "NS/POD|UID|KIND[.GROUP]/[NS/]NAME")]
         object: ObjectName,
         /// How to ask the agent.
         #[command(flatten)]
@@ -89,9 +92,9 @@ pub enum Verb {
     /// Its preStop hooks run and its containers are stopped within the grace period. Waits until nothing of it runs and the
     /// API server shows that, and tells what holds it up and how the pod has ended; interrupted, it leaves the pod to the
     /// agent, which goes on. Once begun it is not taken back, also if the agent is stopped and started again. A pod that has
-    /// ended already stays as it is. Disruption budgets are not asked, and a controller may start another pod in its place: this is for a node that cannot wait. In the
-    /// ordinary case use kubectl delete or kubectl drain. Mirrors of static pods are refused, and everything while a kubelet
-    /// works here.
+    /// ended already stays as it is. Disruption budgets are not asked, and a controller may start another pod in its
+    /// place: this is for a node that cannot wait. In the ordinary case use kubectl delete or kubectl drain. Mirrors of
+    /// static pods are refused, and everything while a kubelet works here.
     #[command(
         after_help = "Example:\n  pod-teardown kill default/web-0 --grace 5s\n\nExit code: 0 it has ended, now or \
         before; 64 the command line is wrong; 1 it was refused, or no agent answers or stays until the end."
@@ -101,7 +104,8 @@ pub enum Verb {
     ///
     /// As kill, but the pod counts as failed whatever its containers' exit codes are, with the condition DisruptionTarget
     /// (reason TerminationByKubelet), as when a kubelet evicts a pod. Asked for again before its end, the last reason and
-    /// message count; a pod that has ended already keeps its phase and reason. Disruption budgets are not asked: kubectl drain does.
+    /// message count; a pod that has ended already keeps its phase and reason. Disruption budgets are not asked: kubectl
+    /// drain does.
     #[command(
         after_help = "Example:\n  pod-teardown evict default/web-0 --reason Evicted --message 'The node runs out of \
         disk.'\n\nExit code: 0 it has ended, now or before (what is said tells how); 64 the command line is wrong; 1 it was \
@@ -117,6 +121,38 @@ pub enum Verb {
         /// Why, for people.
         #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
         message: String,
+    },
+    /// Show what the agent's guards hold back until somebody releases it: since when, why, and what a release would do.
+    ///
+    /// Held are: everything while the Node has another UID than the recorded one (node-uid); all that would follow from pods
+    /// that a list lacks, while the list is older than another one, suddenly empty, or lacks most pods at once (absence); a
+    /// pod whose cgroup, directory and runtime contradict each other (pod/NS/NAME). Each of these may be a mistake in the
+    /// configuration or in the cluster, after which taking pods down would cost data: look before you release.
+    #[command(
+        after_help = "Example:\n  pod-teardown held\n\nWhat nobody can release, such as a kubelet that is here, is said \
+        first. Exit code: 0, also if nothing is held; 64 the command line is wrong; 1 no agent answers."
+    )]
+    Held(AskFlags),
+    /// Release one item that held shows. Nothing is asked: what it holds back is done from then on.
+    ///
+    /// A release counts for what it rests on when it is given, or with --digest for what held showed: if that is not the
+    /// same any more, nothing is released. What turns up later is held again. It is logged with who gave it, and known after
+    /// a restart of the agent.
+    #[command(
+        after_help = "Examples:\n  pod-teardown release absence\n  pod-teardown release pod/default/web-0 --digest 9f86d081884c7d65\n  pod-teardown \
+        release 0b9a8230-aace-4480-91d0-db24e46eb609\n\nExit code: 0 it is released; 64 the command line is wrong; 1 nothing \
+        of that name is held (all names are told), or no agent answers."
+    )]
+    Release {
+        /// As held names it; a pod also by its UID.
+        #[arg(value_name = "ITEM", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        item: String,
+        /// Only if what it rests on is still what held showed with this digest.
+        #[arg(long, value_name = "DIGEST")]
+        digest: Option<String>,
+        /// How to reach the agent.
+        #[command(flatten)]
+        socket: SocketFlag,
     },
     /// Look into the garbage collector of owner references.
     Gc {
@@ -267,7 +303,7 @@ pub struct NodeFlags {
     /// The kubelet's configuration file: cgroupDriver, cgroupRoot, cgroupsPerQOS and podLogsDir are read from it.
     #[arg(long, env = "POD_TEARDOWN_KUBELET_CONFIG", value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,
-    /// Who made the pods' cgroups. This version handles cgroupfs only, and says so where it finds systemd.
+    /// Who made the pods' cgroups.
     #[arg(long, env = "POD_TEARDOWN_CGROUP_DRIVER", value_enum, default_value_t = CgroupDriverFlag::Auto)]
     pub cgroup_driver: CgroupDriverFlag,
     /// Cgroup below which the kubelet makes "kubepods" [default: from the kubelet's configuration, else /].
@@ -281,13 +317,17 @@ pub struct NodeFlags {
         default_value = "/var/lib/pod-teardown"
     )]
     pub state_dir: PathBuf,
-    /// Where status and timeline find the agent.
+    /// Where status, why, timeline, held and the other verbs find the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
     /// Whether this node's pods are taken down. Always: while no kubelet process is here. Never: the agent only collects
     /// garbage, and needs no runtime.
     #[arg(long, env = "POD_TEARDOWN_PODS", value_enum, default_value_t = PodsFlag::Always)]
     pub pods: PodsFlag,
+    /// What becomes of a mount whose server (NFS, CIFS, Ceph, FUSE, 9p) is gone. Never: it waits until that answers again.
+    /// Dead-server: after some seconds the connection is cut, and what was written and not sent is lost.
+    #[arg(long, env = "POD_TEARDOWN_FORCE_UNMOUNT", value_enum, default_value_t = ForceUnmountFlag::Never)]
+    pub force_unmount: ForceUnmountFlag,
     /// Whether garbage is collected: objects whose owners are gone, in the whole cluster, by one agent at a time. Needs
     /// --gc-kubeconfig. Auto: while the collector of kube-controller-manager does not work.
     #[arg(long, env = "POD_TEARDOWN_GC", value_enum, default_value_t = GcFlag::Auto)]
@@ -311,6 +351,15 @@ pub struct NodeFlags {
         default_value = "20s"
     )]
     pub shutdown_timeout: String,
+    /// How long the end of a pod that is a CSI or DRA driver of this node waits for other pods that end and need it to
+    /// release their volumes and claims; with a unit, such as 10m. Then it ends, and an event names who is left.
+    #[arg(
+        long,
+        env = "POD_TEARDOWN_DRIVER_HOLD",
+        value_name = "DURATION",
+        default_value = "10m"
+    )]
+    pub driver_hold: String,
     /// Decide everything, log every effect, perform none.
     #[arg(long, env = "POD_TEARDOWN_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
@@ -319,10 +368,12 @@ pub struct NodeFlags {
 /// `--cgroup-driver`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CgroupDriverFlag {
-    /// Ask the runtime, then the kubelet's configuration, then look at the node.
+    /// Either: they are found under the names of both.
     Auto,
-    /// The kubelet and the runtime, as plain directories.
+    /// The kubelet and the runtime, as plain directories; slices are left alone.
     Cgroupfs,
+    /// systemd, as slices and scopes; other directories are left alone.
+    Systemd,
 }
 
 /// `--pods`.
@@ -332,6 +383,15 @@ pub enum PodsFlag {
     Always,
     /// Leave them alone.
     Never,
+}
+
+/// `--force-unmount`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ForceUnmountFlag {
+    /// A mount waits for its server.
+    Never,
+    /// The connection to a server that does not answer is cut.
+    DeadServer,
 }
 
 /// `--gc`.

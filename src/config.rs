@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    cli::{CgroupDriverFlag, GcFlag, NodeFlags, PodsFlag, UnsyncedFlag},
-    node::{cri::CriEndpoint, kubelet_root::KubeletRoot},
+    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, UnsyncedFlag},
+    node::{cri::CriEndpoint, kubelet_root::KubeletRoot, unmounts::ForceUnmount},
 };
 
 mod kubeconfig;
@@ -68,6 +68,10 @@ pub struct PodSettings {
     pub cgroup_root: String,
     /// Where the kubelet keeps the logs of pods.
     pub pod_logs_dir: PathBuf,
+    /// How long the end of a driver waits for those who need it.
+    pub driver_hold: Duration,
+    /// Whether mounts of servers that are gone are unmounted by force.
+    pub force_unmount: ForceUnmount,
 }
 
 /// What it takes to collect garbage.
@@ -147,6 +151,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     let kubelet_root = problems.take(kubelet_root(&flags.kubelet_root));
     let kubelet = problems.take(kubelet_configuration(flags.kubelet_config.as_deref()));
     let cgroup_root = problems.take(cgroup_root(flags.cgroup_root.as_deref(), kubelet.as_ref()));
+    let driver_hold = problems.take(duration("--driver-hold", &flags.driver_hold));
     let (kube, kubeconfig) = kube?;
     let kubelet = kubelet?;
     Some(PodSettings {
@@ -158,6 +163,11 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
         kubelet_cgroup_driver: kubelet.cgroup_driver,
         cgroup_root: cgroup_root?,
         pod_logs_dir: kubelet.pod_logs_dir.unwrap_or_else(|| DEFAULT_POD_LOGS_DIR.into()),
+        driver_hold: driver_hold?,
+        force_unmount: match flags.force_unmount {
+            ForceUnmountFlag::Never => ForceUnmount::Never,
+            ForceUnmountFlag::DeadServer => ForceUnmount::DeadServer,
+        },
     })
 }
 

@@ -1,6 +1,6 @@
 //! What every worker works with.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -11,8 +11,9 @@ use crate::{
     events::Events,
     guard::Guard,
     journal::Journal,
-    node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, threads::Threads},
+    node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, threads::Threads},
     quiet::Quiet,
+    teardown::volumes::storage::Storage,
 };
 
 /// Clients, paths and records, shared by all workers.
@@ -41,14 +42,16 @@ pub struct Context {
     pub cgroup_root: String,
     /// The kubelet's root directory, resolved.
     pub kubelet_root: KubeletRoot,
-    /// The mount table.
-    pub mounts: Arc<Mounts>,
+    /// What volumes are taken away with.
+    pub storage: Arc<Storage>,
     /// Where the kubelet keeps the logs of pods.
     pub pod_logs_dir: PathBuf,
     /// Reading what containers left, which must not wait for what hangs.
     pub reads: Threads,
     /// Tells when no pod is waiting to be gone.
     pub quiet: Quiet,
+    /// How long the end of a driver waits for those who need it.
+    pub driver_hold: Duration,
     /// The agent stops: what waits for its next attempt waits no longer.
     pub stopping: CancellationToken,
 }

@@ -15,6 +15,8 @@ pub struct Counters {
     events_dropped: AtomicU64,
     pods_unreadable: AtomicU64,
     workers_panicked: AtomicU64,
+    leftovers_found: AtomicU64,
+    unused_volumes_failed: AtomicU64,
 }
 
 /// Their values at one moment.
@@ -37,6 +39,12 @@ pub struct Counts {
     pub pods_unreadable: u64,
     /// Workers that panicked and were started again.
     pub workers_panicked: u64,
+    /// Pods that were gone and of which something was found that was left.
+    #[serde(default)]
+    pub leftovers_found: u64,
+    /// Attempts to take a volume that no pod uses off the node that failed and are repeated.
+    #[serde(default)]
+    pub unused_volumes_failed: u64,
     /// Writes of the journal that failed; it counts this and what follows itself.
     #[serde(default)]
     pub journal_writes_failed: u64,
@@ -74,6 +82,10 @@ impl Counters {
         pod_unreadable => pods_unreadable;
         /// A worker panicked.
         worker_panicked => workers_panicked;
+        /// Something was left of a pod that is gone.
+        leftover_found => leftovers_found;
+        /// A volume that no pod uses could not be taken off the node.
+        unused_volume_failed => unused_volumes_failed;
     }
 
     /// All values.
@@ -88,6 +100,8 @@ impl Counters {
             events_dropped: read(&self.events_dropped),
             pods_unreadable: read(&self.pods_unreadable),
             workers_panicked: read(&self.workers_panicked),
+            leftovers_found: read(&self.leftovers_found),
+            unused_volumes_failed: read(&self.unused_volumes_failed),
             journal_writes_failed: 0,
             journal_commits: 0,
             journal_commits_us: 0,

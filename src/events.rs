@@ -38,6 +38,8 @@ pub enum Reason {
     FailedUnMount,
     /// A pod's end does not come, for whichever cause.
     TeardownBlocked,
+    /// A driver's end no longer waits for the pods that need it.
+    DriverHoldExceeded,
     /// Somebody decided on the end of a pod.
     Evicted,
     /// The pod lived past its active deadline.
@@ -83,6 +85,7 @@ impl Reason {
             Self::FailedKillPod => "FailedKillPod",
             Self::FailedUnMount => "FailedUnMount",
             Self::TeardownBlocked => "TeardownBlocked",
+            Self::DriverHoldExceeded => "DriverHoldExceeded",
             Self::Evicted => "Evicted",
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::ExceededGracePeriod => "ExceededGracePeriod",
@@ -102,6 +105,7 @@ impl Reason {
             | Self::FailedKillPod
             | Self::FailedUnMount
             | Self::TeardownBlocked
+            | Self::DriverHoldExceeded
             | Self::Evicted
             | Self::ExceededGracePeriod
             | Self::OwnerRefInvalidNamespace => "Warning",

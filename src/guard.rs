@@ -8,8 +8,12 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::{
+    sync::Notify,
+    time::{Instant, MissedTickBehavior, interval},
+};
 
 use crate::{
     api::{ApiClient, ApiError, Proof},
@@ -24,8 +28,12 @@ use crate::{
 };
 
 mod absence;
+pub mod doubt;
+pub mod held;
+mod release;
 
-pub use absence::Census;
+use absence::Missing;
+pub use absence::{Census, Unshown};
 
 /// How often the processes of this machine are looked through for a kubelet.
 const LOOK: Duration = Duration::from_secs(1);
@@ -42,17 +50,37 @@ pub struct Guard {
     proc: Arc<Path>,
     blocking: Blocking,
     state: Arc<Mutex<State>>,
+    /// Told when somebody has released what another list may settle.
+    released: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct State {
-    world: Result<(), String>,
+    world: Result<(), Wrong>,
+    /// Since when the world is as it is.
+    since: Timestamp,
     /// The kubelet that was seen; an error while it is not known whether there is one.
     kubelet: Result<Option<String>, String>,
     /// When the last look for a kubelet that has ended was begun.
     looked: Instant,
     store: WatchMemory,
     remembered: Option<Instant>,
+    /// Version of the last complete list.
+    listed: Option<u64>,
+    /// What the last complete list of all pods lacked.
+    vanished: Missing,
+    /// Somebody has released what a list lacks before there was one: they were shown no number, and nothing is excused.
+    unnumbered: bool,
+    /// What the runtime held at the last look, made by the word of an API server, and this one never showed.
+    unshown: Missing,
+}
+
+/// Why this is the wrong world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wrong {
+    why: String,
+    /// UID of the Node, where nothing else is wrong.
+    other_uid: Option<String>,
 }
 
 // === impl Guard ===
@@ -67,12 +95,18 @@ impl Guard {
             proc: proc.into(),
             blocking: Blocking::default(),
             state: Arc::new(Mutex::new(State {
-                world: Err("the Node has not been seen yet".to_owned()),
+                world: Err("the Node has not been seen yet".to_owned().into()),
+                since: Timestamp::now(),
                 kubelet: Err("it has not been looked for yet".to_owned()),
                 looked: Instant::now(),
                 store,
                 remembered: None,
+                listed: None,
+                vanished: Missing::default(),
+                unnumbered: false,
+                unshown: Missing::default(),
             })),
+            released: Arc::default(),
         }
     }
 
@@ -94,28 +128,25 @@ impl Guard {
     /// Why nothing may be touched at the moment.
     pub fn why_held(&self) -> Option<String> {
         let state = self.lock();
-        let not_known = |why: &str| format!("whether a kubelet works on this node's pods is not known: {why}");
-        let kubelet = match &state.kubelet {
-            Ok(None) => None,
-            Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
-            Err(why) => Some(not_known(why)),
-        };
-        let since = state.looked.elapsed();
-        let unknown =
-            (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
-        state.world.clone().err().or(kubelet).or(unknown)
+        let wrong = state.world.as_ref().err().map(|wrong| wrong.why.clone());
+        wrong.or_else(|| state.why_a_kubelet())
     }
 
     /// Whether nothing may be touched because of a kubelet, and for no other reason: what is seen to happen to pods is this
-    /// node's, and the kubelet's work.
+    /// node's, and the kubelet's work, whatever lists prove.
     pub fn leaves_all_to_a_kubelet(&self) -> bool {
         let state = self.lock();
         let sees_one = matches!(state.kubelet, Ok(Some(_))) && state.looked.elapsed() <= STALE;
-        sees_one && state.world.is_ok() && state.store.held.is_none()
+        sees_one && state.world.is_ok()
     }
 
     /// Looks at the Node anew.
     pub async fn verify(&self, api: &ApiClient) -> Result<(), ApiError> {
+        self.node(api).await.map(drop)
+    }
+
+    /// The Node as it is now, if it is the recorded one.
+    pub async fn node(&self, api: &ApiClient) -> Result<Node, ApiError> {
         self.judge(api.node().await, api.node_name()).await
     }
 
@@ -129,40 +160,43 @@ impl Guard {
         let (guard, node_name) = (self.clone(), Arc::<str>::from(node_name));
         Arc::new(move |answer| {
             let (guard, node_name) = (guard.clone(), Arc::clone(&node_name));
-            Box::pin(async move { guard.judge(answer, &node_name).await })
+            Box::pin(async move { guard.judge(answer, &node_name).await.map(drop) })
         })
     }
 
     /// The Node must be the one this journal was made for, and its machine this one. An answer without a Node is the
     /// wrong world, too; no answer proves nothing.
-    async fn judge(&self, answer: Result<Node, ApiError>, name: &str) -> Result<(), ApiError> {
+    async fn judge(&self, answer: Result<Node, ApiError>, name: &str) -> Result<Node, ApiError> {
         let world = match &answer {
             Ok(node) => self.check_node(node).await,
             Err(error) if matches!(error.code(), Some(403 | 404)) => Err(format!(
                 "the API server shows no Node of this agent ({error}): are --kubeconfig and --node-name right?"
-            )),
-            Err(_) => return answer.map(drop),
+            )
+            .into()),
+            Err(_) => return answer,
         };
         self.set_world(world.clone());
-        world.map_err(|cause| ApiError::Held {
+        world.map_err(|wrong| ApiError::Held {
             verb: "GET",
             path: format!("/api/v1/nodes/{name}"),
-            cause,
-        })
+            cause: wrong.why,
+        })?;
+        answer
     }
 
-    fn set_world(&self, world: Result<(), String>) {
+    fn set_world(&self, world: Result<(), Wrong>) {
         let mut state = self.lock();
         if state.world != world {
             match &world {
                 Ok(()) => tracing::info!("The Node is the recorded one, and does not speak of another machine"),
-                Err(why) => tracing::error!(why, "Wrong world: nothing is touched"),
+                Err(wrong) => tracing::error!(why = wrong.why, "Wrong world: nothing is touched"),
             }
+            state.since = Timestamp::now();
         }
         state.world = world;
     }
 
-    async fn check_node(&self, node: &Node) -> Result<(), String> {
+    async fn check_node(&self, node: &Node) -> Result<(), Wrong> {
         let name = node.metadata.name.as_deref().unwrap_or("?");
         let uid = node.metadata.uid.as_deref().filter(|uid| !uid.is_empty());
         let uid = uid.ok_or_else(|| format!("Node {name} has no UID"))?;
@@ -174,14 +208,19 @@ impl Guard {
             return Err(format!(
                 "which Node this agent has recorded cannot be read: {why}; start the agent again once the disk gives it, or \
                  move the journal away to begin anew"
-            ));
+            )
+            .into());
         }
         match self.journal.node_uid() {
             Some(recorded) if recorded == uid => Ok(()),
-            Some(recorded) => Err(format!(
-                "Node {name} has UID {uid}, but the journal was made for {recorded}: was the node registered anew, or is \
-                 this another cluster? If it is right, stop the agent and move the journal (journal.redb) away"
-            )),
+            Some(recorded) => Err(Wrong {
+                why: format!(
+                    "Node {name} has UID {uid}, but the journal was made for {recorded}: was the node registered anew, or \
+                     is this another cluster? If it is right: pod-teardown release {}",
+                    held::NODE_UID
+                ),
+                other_uid: Some(uid.to_owned()),
+            }),
             None => {
                 // A full disk keeps no pod from ending. In this run the Node counts as recorded from now on.
                 if let Err(error) = self.journal.set_node_uid(uid).await {
@@ -204,13 +243,29 @@ impl Guard {
             return Some("the list has no resourceVersion that can be compared".to_owned());
         };
         let mut state = self.lock();
-        let store = absence::after_list(state.store.clone(), version, seen_before, census);
-        if state.store.held != store.held {
-            tracing::error!(
-                why = store.held,
-                "Nothing is concluded from what a list lacks, until the operator releases it"
-            );
-        }
+        state.listed = Some(version);
+        let census = census.map(|census| Census {
+            vanished: state.vanished.doubted(census.vanished),
+            is_excused: census.is_excused && !state.unnumbered,
+            ..census
+        });
+        // Somebody may have said meanwhile that an older one is right.
+        let seen_before = seen_before.min(state.store.highest);
+        let store = absence::after_list(state.store.clone(), version, seen_before, census.as_ref());
+        self.remember(&mut state, store)
+    }
+
+    /// What a look at the runtime shows that no list shows. Says why nothing may be concluded from that, if so.
+    pub fn sighted(&self, unshown: Unshown) -> Option<String> {
+        let mut state = self.lock();
+        let unshown = Unshown {
+            uids: state.unshown.doubted(unshown.uids),
+            ..unshown
+        };
+        let store = WatchMemory {
+            held: state.store.held.clone().or_else(|| unshown.is_not_believed()),
+            ..state.store.clone()
+        };
         self.remember(&mut state, store)
     }
 
@@ -219,7 +274,7 @@ impl Guard {
         let mut state = self.lock();
         let store = WatchMemory {
             highest: state.store.highest.max(version),
-            held: state.store.held.clone(),
+            ..state.store.clone()
         };
         self.remember(&mut state, store);
     }
@@ -229,7 +284,14 @@ impl Guard {
         self.lock().store.held.clone()
     }
 
-    fn remember(&self, state: &mut State, store: WatchMemory) -> Option<String> {
+    fn remember(&self, state: &mut State, mut store: WatchMemory) -> Option<String> {
+        if state.store.held != store.held {
+            store.since = Some(Timestamp::now());
+            tracing::error!(
+                why = store.held,
+                "Nothing is concluded from what a list lacks, until the operator releases it"
+            );
+        }
         let due = state.remembered.is_none_or(|at| at.elapsed() >= REMEMBER_EVERY);
         if store != state.store && (due || store.held != state.store.held) {
             self.journal.remember_watch(store.clone());
@@ -289,6 +351,32 @@ impl Guard {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// The kubelet that works here, or why it is not known whether there is one.
+    fn why_a_kubelet(&self) -> Option<String> {
+        let not_known = |why: &str| format!("whether a kubelet works on this node's pods is not known: {why}");
+        let kubelet = match &self.kubelet {
+            Ok(None) => None,
+            Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
+            Err(why) => Some(not_known(why)),
+        };
+        let since = self.looked.elapsed();
+        let unknown =
+            (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
+        kubelet.or(unknown)
+    }
+}
+
+// === impl Wrong ===
+
+impl From<String> for Wrong {
+    fn from(why: String) -> Self {
+        Self { why, other_uid: None }
     }
 }
 

@@ -19,6 +19,9 @@ pub const PROC: &str = "/proc";
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";
 /// Where cgroup hierarchies are mounted.
 pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+/// Where the kernel lists block devices.
+pub const SYS_BLOCK: &str = "/sys/block";
+
 /// Where a machine shows itself.
 #[derive(Clone)]
 pub struct Host {
@@ -30,6 +33,8 @@ pub struct Host {
     pub mountinfo: PathBuf,
     /// Where its cgroup hierarchies are mounted.
     pub cgroups: PathBuf,
+    /// Where its block devices are listed.
+    pub sys_block: PathBuf,
     /// Its clock.
     pub clock: BootClock,
 }
@@ -46,6 +51,7 @@ impl Host {
             proc: PROC.into(),
             mountinfo: MOUNTINFO.into(),
             cgroups: CGROUP_ROOT.into(),
+            sys_block: SYS_BLOCK.into(),
             clock,
         })
     }
@@ -74,24 +80,24 @@ pub async fn driver(
     kubelet: Option<&str>,
     cgroups: &Cgroups,
     cgroup_root: &str,
-) -> Result<CgroupDriver, Problem> {
-    if flag == CgroupDriverFlag::Cgroupfs {
-        return Ok(CgroupDriver::Cgroupfs);
+) -> CgroupDriver {
+    match flag {
+        CgroupDriverFlag::Cgroupfs => return CgroupDriver::Cgroupfs,
+        CgroupDriverFlag::Systemd => return CgroupDriver::Systemd,
+        CgroupDriverFlag::Auto => {}
     }
     let told = cri.cgroup_driver().await.unwrap_or_else(|error| {
         tracing::warn!(%error, "Runtime does not tell its cgroup driver");
         None
     });
     let systemd = match (told, kubelet) {
-        (Some(told), _) => told == CgroupDriver::Systemd,
+        (Some(told), _) => return told,
         (None, Some(kubelet)) if !kubelet.is_empty() => kubelet != "cgroupfs",
         (None, _) => cgroups.has_slices(cgroup_root),
     };
     if systemd {
-        return Err(Problem::configuration(
-            "the cgroup driver of this node is systemd, which this version cannot handle",
-            "use cgroupfs for kubelet and runtime, or say --cgroup-driver cgroupfs if they do already",
-        ));
+        CgroupDriver::Systemd
+    } else {
+        CgroupDriver::Cgroupfs
     }
-    Ok(CgroupDriver::Cgroupfs)
 }

@@ -1,4 +1,5 @@
-//! What survives a crash: when a pod's end began, which hooks were begun and ended, and whose node this is.
+//! What survives a crash: when a pod's end began, which hooks were begun and ended, which pods the API server has shown
+//! here, and whose node this is.
 //!
 //! A copy in memory answers all questions. Writes are gathered and committed together, so that a hundred pods
 //! that end at once cost a few syncs of the disk and not hundreds. After an error the database takes no more writes: it
@@ -15,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -22,11 +24,8 @@ use tokio::{
 };
 
 use crate::{
-    clock::Mark,
     node::{identity::Identity, threads::Blocking},
-    pod::{PodRef, PodUid, PodView},
-    record::Stage,
-    report::status::Imposed,
+    pod::PodUid,
 };
 
 pub mod aside;
@@ -37,17 +36,20 @@ mod header;
 mod lent;
 pub mod peek;
 mod place;
+mod pods;
+pub mod seen;
 mod whose;
 mod writer;
 
 use aside::Aside;
-use ends::Ends;
 pub use error::JournalError;
 use file::{Contents, HEADER, NODE_UID, WATCH};
 use header::Header;
 use lent::Lent;
 use place::Place;
-use writer::{Row, Store, Write, Writer};
+pub use pods::{HookEntry, PodEntry};
+use seen::Seen;
+use writer::{Row, Store, Table, Write, Writer};
 
 /// File in the state directory.
 pub const FILE: &str = "journal.redb";
@@ -65,40 +67,6 @@ pub struct Disk {
     pub open: Arc<dyn Fn() -> Result<redb::Database, redb::DatabaseError> + Send + Sync>,
 }
 
-/// What is known of one pod's end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PodEntry {
-    /// For people.
-    pub namespace: String,
-    /// For people.
-    pub name: String,
-    /// When this node began to end the pod.
-    pub begun: Mark,
-    /// The grace period in force, counted from `begun`.
-    pub grace: Duration,
-    /// The end that somebody decided on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub imposed: Option<Imposed>,
-    /// By container id.
-    #[serde(default)]
-    pub hooks: BTreeMap<String, HookEntry>,
-    /// How far its end has come; for people, since every attempt starts from what is really there.
-    #[serde(default)]
-    pub stage: Stage,
-    /// Containers that were seen to have ended.
-    #[serde(default)]
-    pub ends: Ends,
-}
-
-/// A preStop hook that was begun.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HookEntry {
-    /// When.
-    pub started: Mark,
-    /// Once it has ended, well or not, it is never run again.
-    pub ended: bool,
-}
-
 /// What the watch of this node's pods must know after a restart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchMemory {
@@ -106,6 +74,9 @@ pub struct WatchMemory {
     pub highest: u64,
     /// Why absence proves nothing any more.
     pub held: Option<String>,
+    /// Since when.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
 }
 
 /// The journal is cheap to clone; all clones are the same one.
@@ -123,8 +94,9 @@ struct State {
     unread: Option<String>,
     watch: WatchMemory,
     pods: HashMap<PodUid, PodEntry>,
+    seen: BTreeMap<PodUid, Seen>,
     /// Entries that could neither be read nor kept elsewhere: written back as they were found.
-    unreadable: Vec<(String, Vec<u8>)>,
+    unreadable: Vec<(Table, String, Vec<u8>)>,
     trouble: Trouble,
     cost: Cost,
     asides: Vec<Aside>,
@@ -244,116 +216,6 @@ impl Journal {
         }
     }
 
-    /// What is known of a pod's end.
-    pub fn pod(&self, uid: &PodUid) -> Option<PodEntry> {
-        self.lock().pods.get(uid).cloned()
-    }
-
-    /// Pods whose end was begun and not finished, as far as the journal knows them.
-    pub fn unfinished(&self) -> Vec<PodView> {
-        let state = self.lock();
-        let view = |(uid, entry): (&PodUid, &PodEntry)| {
-            let pod = PodRef {
-                uid: uid.clone(),
-                namespace: entry.namespace.as_str().into(),
-                name: entry.name.as_str().into(),
-            };
-            PodView::remembered(pod)
-        };
-        state.pods.iter().map(view).collect()
-    }
-
-    /// Whether the end of a pod was begun and is not forgotten.
-    pub fn knows(&self, uid: &PodUid) -> bool {
-        self.lock().pods.contains_key(uid)
-    }
-
-    /// Records that a pod's end has begun, that its grace period was shortened, or that somebody decided on how it ends.
-    /// Durable soon, not at once.
-    pub fn begin(&self, pod: &PodRef, begun: Mark, grace: Duration, imposed: Option<&Imposed>) {
-        self.change(&pod.uid, |entry| match entry {
-            Some(entry) => {
-                entry.grace = entry.grace.min(grace);
-                entry.imposed = imposed.cloned().or(entry.imposed.take());
-            }
-            None => {
-                *entry = Some(PodEntry {
-                    namespace: pod.namespace.to_string(),
-                    name: pod.name.to_string(),
-                    begun,
-                    grace,
-                    imposed: imposed.cloned(),
-                    hooks: BTreeMap::new(),
-                    stage: Stage::default(),
-                    ends: Ends::new(),
-                });
-            }
-        });
-    }
-
-    /// Records that the grace period runs from now on, and not from when the pod was first seen to end: nothing has been done
-    /// to it yet. Durable soon, not at once.
-    pub fn counts_from(&self, uid: &PodUid, now: Mark) {
-        self.change(uid, |entry| {
-            if let Some(entry) = entry {
-                entry.begun = now;
-            }
-        });
-    }
-
-    /// Records that a hook begins. Returns when that is on the disk.
-    pub async fn hook_started(&self, uid: &PodUid, container: &str, started: Mark) -> Result<(), JournalError> {
-        self.change(uid, |entry| {
-            if let Some(entry) = entry {
-                entry
-                    .hooks
-                    .insert(container.to_owned(), HookEntry { started, ended: false });
-            }
-        });
-        self.durable().await
-    }
-
-    /// Records that a hook has ended, well or not. Returns when that is on the disk.
-    pub async fn hook_ended(&self, uid: &PodUid, container: &str) -> Result<(), JournalError> {
-        self.change(uid, |entry| {
-            if let Some(hook) = entry.as_mut().and_then(|entry| entry.hooks.get_mut(container)) {
-                hook.ended = true;
-            }
-        });
-        self.durable().await
-    }
-
-    /// Records how containers have ended, once for each. Durable soon, not at once.
-    pub fn ended(&self, uid: &PodUid, ends: Ends) {
-        self.change(uid, |entry| {
-            if let Some(entry) = entry {
-                for (id, end) in ends {
-                    entry.ends.entry(id).or_insert(end);
-                }
-            }
-        });
-    }
-
-    /// How containers of this pod were seen to have ended.
-    pub fn ends(&self, uid: &PodUid) -> Ends {
-        let state = self.lock();
-        state.pods.get(uid).map(|entry| entry.ends.clone()).unwrap_or_default()
-    }
-
-    /// Records how far a pod's end has come. Durable soon, not at once.
-    pub fn reached(&self, uid: &PodUid, stage: Stage) {
-        self.change(uid, |entry| {
-            if let Some(entry) = entry {
-                entry.stage = entry.stage.max(stage);
-            }
-        });
-    }
-
-    /// The pod is gone and nothing of it is left.
-    pub fn forget(&self, uid: &PodUid) {
-        self.change(uid, |entry| *entry = None);
-    }
-
     /// Returns when everything said before is on the disk, or has not come there for too long.
     pub async fn durable(&self) -> Result<(), JournalError> {
         let (done, durable) = oneshot::channel();
@@ -369,19 +231,6 @@ impl Journal {
                 trouble.error.get_or_insert_with(|| error.clone());
                 Err(error)
             }
-        }
-    }
-
-    fn change(&self, uid: &PodUid, change: impl FnOnce(&mut Option<PodEntry>)) {
-        let mut state = self.lock();
-        let before = state.pods.remove(uid);
-        let mut entry = before.clone();
-        change(&mut entry);
-        if let Some(entry) = &entry {
-            state.pods.insert(uid.clone(), entry.clone());
-        }
-        if entry != before {
-            self.send(Write::Row(Row::Pod(uid.clone(), entry.as_ref().map(PodEntry::bytes))));
         }
     }
 
@@ -409,6 +258,7 @@ impl State {
             node_uid: contents.node_uid,
             watch: contents.watch,
             pods: contents.pods,
+            seen: contents.seen,
             unreadable: contents.unreadable,
             ..Self::default()
         }
@@ -417,13 +267,15 @@ impl State {
     fn rows(&self) -> Vec<Row> {
         let header = self.header.iter().map(Header::row);
         let uid = self.node_uid.iter().map(|uid| Row::Node(NODE_UID, uid.clone()));
-        let unreadable = self.unreadable.iter();
+        let unreadable = self.unreadable.iter().cloned();
         let pods = self.pods.iter();
+        let seen = self.seen.iter();
         header
             .chain(uid)
             .chain([self.watch.row()])
-            .chain(unreadable.map(|(uid, bytes)| Row::Pod(uid.as_str().into(), Some(bytes.clone()))))
-            .chain(pods.map(|(uid, entry)| Row::Pod(uid.clone(), Some(entry.bytes()))))
+            .chain(unreadable.map(|(table, uid, bytes)| Row::Pod(table, uid.as_str().into(), Some(bytes))))
+            .chain(pods.map(|(uid, entry)| Row::Pod(Table::Ends, uid.clone(), Some(entry.bytes()))))
+            .chain(seen.map(|(uid, seen)| Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))))
             .collect()
     }
 }
@@ -437,12 +289,6 @@ impl WatchMemory {
 impl Header {
     fn row(&self) -> Row {
         Row::Node(HEADER, serde_json::to_string(self).unwrap_or_default())
-    }
-}
-
-impl PodEntry {
-    fn bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
     }
 }
 

@@ -19,6 +19,8 @@ pub mod workers;
 
 pub mod teardown;
 
+pub mod housekeeping;
+
 pub mod report;
 
 pub mod standby;
@@ -37,6 +39,7 @@ pub mod object_name;
 pub mod pod;
 pub mod quiet;
 pub mod record;
+pub mod why;
 pub mod words;
 
 pub mod ops;

@@ -10,21 +10,20 @@ use pod_teardown::{
     agent,
     cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, SocketFlag, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind},
-    gc::{
-        picture::{Picture, dot::dot, svg::svg},
-        why::Why,
-    },
+    gc::picture::{Picture, dot::dot, svg::svg},
+    guard::held::HeldReport,
     memory,
     node::threads::THREADS,
     ops::{
         admin::{self, kill::Ask},
         check, client, end,
         gc_status::{self, GcReport},
-        logging,
+        held, logging,
         status::{self, StatusReport},
         timeline,
     },
     record::Story,
+    why::Why,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -80,13 +79,18 @@ async fn dispatch(cli: Cli) -> ExitCode {
         Verb::Why {
             object,
             ask: AskFlags { socket, json },
-        } => ask(&socket, &admin::gc::why_question(&object), (!json).then_some(Why::text)).await,
+        } => ask(&socket, &admin::why::question(&object), (!json).then_some(Why::text)).await,
         Verb::Kill(flags) => end(&flags, "kill", None, None).await,
         Verb::Evict {
             end: flags,
             reason,
             message,
         } => end(&flags, "evict", Some(reason), Some(message)).await,
+        Verb::Held(AskFlags { socket, json }) => {
+            let text = |report: &HeldReport| held::text(report, Timestamp::now());
+            ask(&socket, admin::held::HELD, (!json).then_some(text)).await
+        }
+        Verb::Release { item, digest, socket } => release(&socket, item, digest).await,
         Verb::Gc {
             verb: GcVerb::Status(AskFlags { socket, json }),
         } => {
@@ -116,6 +120,28 @@ async fn ask<T: Serialize + DeserializeOwned>(
         (Ok(answer), Some(text)) => print(&text(&answer), 0),
         (Ok(answer), None) => print(&serde_json::to_string_pretty(&answer).unwrap_or_default(), 0),
         (Err(error), _) => failed(1, &error.to_string()),
+    }
+}
+
+/// Releases what is held, as it was shown, or as it is now.
+async fn release(socket: &SocketFlag, item: String, digest: Option<String>) -> ExitCode {
+    let digest = match digest {
+        Some(digest) => digest,
+        None => match client::ask::<HeldReport>(&socket.socket, admin::held::HELD).await {
+            Err(error) => return failed(1, &error.to_string()),
+            Ok(report) => match report.find(&item) {
+                Err(why) => return failed(1, &why),
+                Ok(item) => item.digest.clone(),
+            },
+        },
+    };
+    let ask = admin::held::Ask {
+        item,
+        digest: Some(digest),
+    };
+    match client::tell(&socket.socket, admin::held::RELEASE, &ask).await {
+        Ok(released) => print(&held::released(&released), 0),
+        Err(error) => failed(1, &error.to_string()),
     }
 }
 

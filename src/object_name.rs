@@ -2,8 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-const HOW: &str =
-    "must be a UID, or KIND[.GROUP]/[NAMESPACE/]NAME such as ReplicaSet.apps/default/web or Namespace/old";
+const HOW: &str = "must be a UID, NAMESPACE/POD, or KIND[.GROUP]/[NAMESPACE/]NAME such as ReplicaSet.apps/default/web or Namespace/old";
 
 /// Names an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +23,34 @@ pub enum ObjectName {
 }
 
 // === impl ObjectName ===
+
+impl ObjectName {
+    /// Whether the kind is that of pods.
+    pub fn is_of_pods(&self) -> bool {
+        let Self::Place { kind, group: None, .. } = self else {
+            return false;
+        };
+        ["pod", "pods", "po"].contains(&&*kind.to_ascii_lowercase())
+    }
+
+    /// Namespace and name of the pod that may be meant: `Pod/shop/web`, or `shop/web` as other verbs name it.
+    pub fn pod(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Place {
+                namespace: Some(namespace),
+                name,
+                ..
+            } if self.is_of_pods() => Some((namespace, name)),
+            Self::Place {
+                kind,
+                group: None,
+                namespace: None,
+                name,
+            } if !self.is_of_pods() => Some((kind, name)),
+            _ => None,
+        }
+    }
+}
 
 impl FromStr for ObjectName {
     type Err = &'static str;
@@ -90,6 +117,16 @@ mod tests {
             "Thing.a.example/x",
         ] {
             assert_eq!(name.parse::<ObjectName>().unwrap().to_string(), name);
+        }
+        for (name, pod) in [
+            ("shop/web", Some(("shop", "web"))),
+            ("Pod/shop/web", Some(("shop", "web"))),
+            ("po/web", None),
+            ("pods.metrics/shop/web", None),
+            ("deploy/shop/web", None),
+            ("0b9a8230", None),
+        ] {
+            assert_eq!(name.parse::<ObjectName>().unwrap().pod(), pod, "{name}");
         }
         for name in ["", "/", "Pod/", "/web", "a/b/c/d", ".apps/web", "Pod./web", "Pod//web"] {
             assert!(name.parse::<ObjectName>().is_err(), "{name}");

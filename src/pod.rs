@@ -49,6 +49,12 @@ pub struct PodView {
     pub attachable_volumes: bool,
     /// Uses devices that a driver of dynamic resources has prepared.
     pub dynamic_resources: bool,
+    /// Names of the claims of dynamic resources that it uses.
+    pub claims: Vec<Box<str>>,
+    /// Has user ids of its own (`hostUsers: false`).
+    pub user_namespace: bool,
+    /// Directories of the host that it shares.
+    pub host_paths: Vec<Box<str>>,
     /// All containers of the spec, in its order: init, regular, ephemeral.
     pub containers: Vec<ContainerView>,
     /// The object as the API last showed it, as far as its status rests on it; kept only while the pod ends.
@@ -187,6 +193,9 @@ impl PodView {
             host_ip: None,
             attachable_volumes: false,
             dynamic_resources: false,
+            claims: Vec::new(),
+            user_namespace: false,
+            host_paths: Vec::new(),
             containers: Vec::new(),
             object: None,
         }
@@ -228,6 +237,9 @@ impl PodView {
             attachable_volumes: spec.is_some_and(names_attachable_volumes),
             dynamic_resources: spec.is_some_and(|spec| spec.resource_claims.as_ref().is_some_and(|it| !it.is_empty()))
                 || status.is_some_and(|status| status.extended_resource_claim_status.is_some()),
+            claims: claims(pod),
+            user_namespace: spec.is_some_and(|spec| spec.host_users == Some(false)),
+            host_paths: spec.map(host_paths).unwrap_or_default(),
             containers: spec.map(containers).unwrap_or_default(),
             object: None,
         })
@@ -251,6 +263,9 @@ impl PodView {
             host_ip: _,
             attachable_volumes,
             dynamic_resources,
+            claims,
+            user_namespace: _,
+            host_paths: _,
             containers,
             object: _,
         } = self;
@@ -261,6 +276,7 @@ impl PodView {
             && *host_network == other.host_network
             && *attachable_volumes == other.attachable_volumes
             && *dynamic_resources == other.dynamic_resources
+            && *claims == other.claims
             && *containers == other.containers
     }
 
@@ -268,6 +284,26 @@ impl PodView {
     pub fn container(&self, name: &str) -> Option<&ContainerView> {
         self.containers.iter().find(|container| &*container.name == name)
     }
+}
+
+/// Claims that the spec names, those that were made for the pod by a template, and the one of extended resources.
+fn claims(pod: &Pod) -> Vec<Box<str>> {
+    let spec = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let named = spec.filter_map(|claim| claim.resource_claim_name.as_deref());
+    let status = pod.status.as_ref();
+    let made = status
+        .and_then(|status| status.resource_claim_statuses.as_deref())
+        .unwrap_or_default();
+    let made = made.iter().filter_map(|claim| claim.resource_claim_name.as_deref());
+    let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());
+    let extended = extended.map(|claim| claim.resource_claim_name.as_str());
+    named.chain(made).chain(extended).map(Box::from).collect()
+}
+
+fn host_paths(spec: &PodSpec) -> Vec<Box<str>> {
+    let volumes = spec.volumes.iter().flatten();
+    let paths = volumes.filter_map(|volume| volume.host_path.as_ref());
+    paths.map(|host| Box::from(&*host.path)).collect()
 }
 
 /// A node full of pods that end holds a hundred objects; volumes and environment are most of each, and then the room for

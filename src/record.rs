@@ -1,119 +1,22 @@
 //! The story of one pod's end, step by step, for `status`, `timeline` and the log.
 
-use std::{
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+mod story;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::watch,
     time::{Duration, Instant},
 };
 
+pub use self::story::{Doubted, Span, Stage, Step, Story};
+
 use crate::{
+    guard::doubt::Doubt,
     pod::{PodRef, PodView},
     workers::termination::Cause,
 };
-
-/// Steps of a teardown, in the order in which they are drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Step {
-    /// A preStop hook runs.
-    Hook,
-    /// A container has its stop signal and ends by itself.
-    Term,
-    /// A container outlived its grace period.
-    Kill,
-    /// Sandboxes are stopped.
-    Sandbox,
-    /// Volumes are unmounted and their directories removed.
-    Volumes,
-    /// The pod's cgroup is emptied and removed.
-    Cgroup,
-    /// The status is sent.
-    Status,
-    /// The final delete.
-    Delete,
-    /// Containers, sandboxes, logs and the pod's directory are removed.
-    Cleanup,
-}
-
-/// Where a pod's end stands.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Stage {
-    /// Its containers are being stopped.
-    #[default]
-    Terminating,
-    /// Nothing of it runs; the node is being cleaned.
-    Terminated,
-    /// The API object is gone or held by finalizers; what is left in the runtime is being removed.
-    Deleted,
-    /// Nothing is left to do.
-    Finished,
-}
-
-/// One bar of a timeline.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Span {
-    /// Which step.
-    pub step: Step,
-    /// What it was about, such as a container's name; may be empty.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub what: String,
-    /// Milliseconds from the beginning.
-    pub start_ms: u64,
-    /// Milliseconds from the beginning; `None` while it goes on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub end_ms: Option<u64>,
-    /// Why it failed, if it did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
-}
-
-/// The story as it is told on request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Story {
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// Identity.
-    pub uid: String,
-    /// When this agent began.
-    pub began: Timestamp,
-    /// Why.
-    pub cause: Cause,
-    /// Grace period in force, in seconds.
-    pub grace_seconds: u64,
-    /// Time left of the grace period, in milliseconds; 0 when it is over.
-    pub grace_left_ms: u64,
-    /// Where it stands.
-    pub stage: Stage,
-    /// Milliseconds since the beginning, or until the end.
-    pub elapsed_ms: u64,
-    /// How often it was tried.
-    pub attempts: u32,
-    /// What failed in the last attempt, while that has not been made good.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<String>,
-    /// The phase in which the API shows that it is over; nothing before that, and where the object was gone first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub phase: Option<String>,
-    /// The reason that the API shows with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// All is done but for a deletion, which may never come.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub kept: bool,
-    /// The bars.
-    pub spans: Vec<Span>,
-}
 
 /// A pod retried for hours must not grow without bound; the oldest bars say most.
 const MAX_SPANS: usize = 64;
@@ -158,6 +61,8 @@ struct State {
     attempts: u32,
     failures: Vec<String>,
     spans: Vec<Span>,
+    doubted: Option<Doubted>,
+    finalizers: Vec<String>,
     finished: Option<Instant>,
 }
 
@@ -166,58 +71,6 @@ struct State {
 pub struct OpenSpan<'a> {
     record: &'a Record,
     index: Option<usize>,
-}
-
-// === impl Story ===
-
-impl Story {
-    /// How the API shows that it is over, to be put behind a word, or nothing.
-    pub fn shown(&self) -> String {
-        match (&self.phase, &self.reason) {
-            (None, _) => String::new(),
-            (Some(phase), None) => format!(" as {phase}"),
-            (Some(phase), Some(reason)) => format!(" as {phase} ({reason})"),
-        }
-    }
-
-    /// The step that failed first in the last attempt. Failures are told as `STEP WHAT: WHY`.
-    pub fn failed_at(&self) -> Option<Step> {
-        let name = self.failures.first()?.split([' ', ':']).next()?;
-        Step::ALL.into_iter().find(|step| step.to_string() == name)
-    }
-}
-
-// === impl Step ===
-
-impl Step {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Hook,
-        Self::Term,
-        Self::Kill,
-        Self::Sandbox,
-        Self::Volumes,
-        Self::Cgroup,
-        Self::Status,
-        Self::Delete,
-        Self::Cleanup,
-    ];
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Hook => "hook",
-            Self::Term => "term",
-            Self::Kill => "kill",
-            Self::Sandbox => "sandbox",
-            Self::Volumes => "volumes",
-            Self::Cgroup => "cgroup",
-            Self::Status => "status",
-            Self::Delete => "delete",
-            Self::Cleanup => "cleanup",
-        })
-    }
 }
 
 // === impl Record ===
@@ -237,6 +90,8 @@ impl Record {
                 attempts: 0,
                 failures: Vec::new(),
                 spans: Vec::new(),
+                doubted: None,
+                finalizers: Vec::new(),
                 finished: None,
             }),
         }
@@ -267,6 +122,25 @@ impl Record {
         self.lock().failures = failures;
     }
 
+    /// What of that only a person can settle.
+    pub fn set_doubt(&self, doubt: Option<(Doubt, String)>) {
+        let mut state = self.lock();
+        let before = state.doubted.take();
+        state.doubted = doubt.map(|(doubt, why)| {
+            let same = before.filter(|before| before.doubt.kind == doubt.kind);
+            Doubted {
+                since: same.map_or_else(Timestamp::now, |before| before.since),
+                doubt,
+                why,
+            }
+        });
+    }
+
+    /// What keeps its object, as the answer to the delete says; nothing once it is gone.
+    pub fn set_finalizers(&self, finalizers: Vec<String>) {
+        self.lock().finalizers = finalizers;
+    }
+
     /// What fails while the attempt goes on, beside what has failed already.
     pub fn fails(&self, failure: String) {
         let mut state = self.lock();
@@ -286,6 +160,7 @@ impl Record {
             let mut state = self.lock();
             state.finished = Some(Instant::now());
             state.failures.clear();
+            state.doubted = None;
         }
         self.standing.send_modify(|standing| standing.stage = stage);
     }
@@ -376,7 +251,9 @@ impl Record {
             reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
             phase: shown.map(|shown| shown.phase),
             kept,
+            finalizers: state.finalizers.clone(),
             spans: state.spans.clone(),
+            doubted: state.doubted.clone(),
         }
     }
 

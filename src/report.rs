@@ -5,3 +5,4 @@ pub mod remembered;
 pub mod sender;
 pub mod status;
 pub mod termination_message;
+pub mod volumes;

@@ -2,10 +2,12 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{api::ApiError, record::Step};
+use crate::{api::ApiError, guard::doubt::Doubt, record::Step};
 
 pub mod cleanup;
 mod containers;
+pub mod devices;
+pub mod drivers;
 pub mod evidence;
 pub mod hooks;
 mod http_hook;
@@ -13,6 +15,7 @@ pub mod on_disk;
 pub mod places;
 pub mod pod_dir;
 pub mod stop;
+pub mod user_namespace;
 pub mod volumes;
 
 /// How an event `FailedKillPod` begins, as the kubelet's.
@@ -29,6 +32,8 @@ pub struct Failure {
     pub cause: String,
     /// How long whoever refused asks to be left alone.
     pub retry_after: Option<Duration>,
+    /// What only a person can settle.
+    pub doubt: Option<Doubt>,
 }
 
 // === impl Failure ===
@@ -41,6 +46,7 @@ impl Failure {
             what: what.to_owned(),
             cause: cause.to_string(),
             retry_after: None,
+            doubt: None,
         }
     }
 

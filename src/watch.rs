@@ -4,12 +4,14 @@
 
 mod known;
 mod relist;
+mod roll;
 mod source;
 
 use std::sync::Arc;
 
 pub use self::{
     relist::{Relist, RuntimePods, Sighted},
+    roll::{Roll, RollCall},
     source::{PodSource, SourceState, WatchReport},
 };
 use crate::pod::PodView;
@@ -42,7 +44,7 @@ pub enum Kind {
 
 impl Change {
     /// This pod's object is proven to be gone.
-    fn removed(view: Arc<PodView>) -> Self {
+    pub fn removed(view: Arc<PodView>) -> Self {
         Self {
             kind: Kind::Remove,
             view,

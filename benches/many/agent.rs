@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use pod_teardown::{
     agent,
-    cli::{CgroupDriverFlag, GcFlag, NodeFlags, PodsFlag, SocketFlag, UnsyncedFlag},
+    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, SocketFlag, UnsyncedFlag},
     clock::BootClock,
     config,
     host::Host,
@@ -38,6 +38,7 @@ impl Agent {
     pub fn start(node: &Node) -> Self {
         let flags = flags(node);
         let host = Host {
+            sys_block: pod_teardown::host::SYS_BLOCK.into(),
             root: node.path("root"),
             proc: node.path("proc"),
             mountinfo: node.path("mountinfo"),
@@ -125,9 +126,11 @@ fn cpu() -> Duration {
 
 fn flags(node: &Node) -> NodeFlags {
     NodeFlags {
+        driver_hold: "10m".to_owned(),
         pods: PodsFlag::Always,
         gc: GcFlag::Never,
         gc_kubeconfig: None,
+        force_unmount: ForceUnmountFlag::Never,
         gc_unsynced: UnsyncedFlag::Hold,
         metrics_addr: None,
         kubeconfig: Some(node.path("kubeconfig")),

@@ -11,16 +11,18 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::spawn;
 use crate::{
     api::ApiClient,
+    cli::CgroupDriverFlag,
     config::{PodSettings, Problem, ProblemKind},
     context::Context,
     counters::Counters,
     events::{self, Events},
     guard::Guard,
     host::{Host, driver, same_mount_namespace},
+    housekeeping::{HouseReport, Housekeeping},
     journal::Journal,
     node::{
         cgroups::Cgroups,
-        cri::Cri,
+        cri::{Cri, types::CgroupDriver},
         effects::Effects,
         identity::Identity,
         lock::PodsLock,
@@ -31,6 +33,8 @@ use crate::{
     ops::admin::PodAnswers,
     outside::Outside,
     quiet::Quiet,
+    report::volumes::NodeVolumes,
+    teardown::volumes::storage::{Storage, Turns},
     watch::{PodSource, Relist, RuntimePods, WatchReport},
     workers::{PodWorkers, Questions, WorkersHandle},
 };
@@ -55,6 +59,7 @@ pub struct Pods {
     counters: Arc<Counters>,
     runtime_report: watch::Sender<RuntimeReport>,
     watch_report: watch::Sender<WatchReport>,
+    house_report: watch::Sender<HouseReport>,
     handle: WorkersHandle,
     questions: Questions,
     kubelet: AbortOnDropHandle<()>,
@@ -99,11 +104,13 @@ impl Pods {
             effects: guard
                 .effects(dry_run)
                 .with_threads(Threads::by(outside.blocking))
-                .with_unmounts(outside.unmounts.clone()),
+                .with_unmounts(outside.unmounts.clone())
+                .with_force_unmount(settings.force_unmount),
             outside,
             counters: Arc::new(Counters::default()),
             runtime_report: watch::Sender::new(RuntimeReport::default()),
             watch_report: watch::Sender::new(WatchReport::default()),
+            house_report: watch::Sender::new(HouseReport::default()),
             handle,
             questions,
             kubelet: spawn(guard.clone().look_for_kubelet(kubelet_root, cri_socket)),
@@ -118,6 +125,7 @@ impl Pods {
             runtime: self.runtime_report.subscribe(),
             guard: self.guard.clone(),
             watch: self.watch_report.subscribe(),
+            house: self.house_report.subscribe(),
             workers: self.handle.clone(),
             journal: self.journal.clone(),
             counters: Arc::clone(&self.counters),
@@ -143,12 +151,11 @@ impl Pods {
             counters,
             runtime_report,
             watch_report,
+            house_report,
             handle,
             questions,
             kubelet,
         } = self;
-        // Whoever asks has one of his own; the map ends when nobody can ask any more.
-        drop(handle);
         let PodSettings {
             kube,
             kubeconfig,
@@ -158,6 +165,8 @@ impl Pods {
             kubelet_cgroup_driver,
             cgroup_root,
             pod_logs_dir,
+            driver_hold,
+            force_unmount: _,
         } = settings;
         let Outside {
             dial,
@@ -191,14 +200,20 @@ impl Pods {
                 "mount /sys/fs/cgroup, and let the agent see it",
             )
         })?;
-        driver(
+        // For people: what is there is found under the names of either.
+        let driver = driver(
             cgroup_driver,
             &cri,
             kubelet_cgroup_driver.as_deref(),
             &cgroups,
             &cgroup_root,
         )
-        .await?;
+        .await;
+        let cgroups = match cgroup_driver {
+            CgroupDriverFlag::Auto => cgroups,
+            CgroupDriverFlag::Cgroupfs => cgroups.made_by(CgroupDriver::Cgroupfs),
+            CgroupDriverFlag::Systemd => cgroups.made_by(CgroupDriver::Systemd),
+        };
 
         let api = ApiClient::new(
             &kube,
@@ -215,8 +230,9 @@ impl Pods {
             )
         })?;
         let (changes_in, changes) = mpsc::channel(CHANGES);
+        let leftovers = changes_in.downgrade();
         let (sighted, runtime_pods) = watch::channel(Arc::new(RuntimePods::none()));
-        let source = PodSource::new(
+        let (source, roll) = PodSource::new(
             api.clone(),
             guard.clone(),
             journal.clone(),
@@ -227,6 +243,20 @@ impl Pods {
         );
         let relist = Relist::new(cri.clone(), sighted);
         let (events, sender) = Events::new(bring_events(api.clone()), &node_name, Arc::clone(&counters));
+        let storage = Storage {
+            mounts: Arc::new(Mounts::new(&host.mountinfo, kubelet_root.pods())),
+            all_mounts: Arc::new(Mounts::new(host.mountinfo, "/")),
+            root: kubelet_root.clone(),
+            effects: effects.clone(),
+            sys_block: host.sys_block,
+            proc: host.proc,
+            cluster: Arc::new(NodeVolumes {
+                api: api.clone(),
+                guard: guard.clone(),
+                turn: Arc::default(),
+            }),
+            turns: Turns::default(),
+        };
         let context = Arc::new(Context {
             events: events.by(host.clock.wall().clone()),
             api,
@@ -241,21 +271,25 @@ impl Pods {
             cgroup_root,
             kubelet_root: kubelet_root.clone(),
             pod_logs_dir,
-            mounts: Arc::new(Mounts::new(host.mountinfo, kubelet_root.pods())),
+            storage: Arc::new(storage),
             reads: Threads::of(8).done_by(blocking),
             quiet: Quiet::default(),
+            driver_hold,
             stopping: CancellationToken::new(),
         });
+        let housekeeping = Housekeeping::new(Arc::clone(&context), roll, handle, leftovers, house_report);
         let workers = PodWorkers::new(context, changes, runtime_pods, questions);
         tracing::info!(
             node = node_name,
             runtime = version.name,
             runtime_version = version.version,
+            cgroup_driver = %driver,
             dry_run,
             "Agent is running"
         );
         let source = spawn(source.run());
         let relist = spawn(relist.run());
+        let housekeeping = spawn(housekeeping.run());
         let mut sender = spawn(sender);
         let mut workers = spawn(workers.run(shutdown_timeout));
 
@@ -273,6 +307,7 @@ impl Pods {
             }),
         };
         source.abort();
+        housekeeping.abort();
         if !workers.is_finished()
             && timeout(shutdown_timeout + Duration::from_secs(1), &mut workers)
                 .await
@@ -280,7 +315,7 @@ impl Pods {
         {
             tracing::error!("The map of workers does not end");
         }
-        drop((asking, kubelet, relist));
+        drop((asking, kubelet, relist, housekeeping));
         // An API that does not answer is not waited for any more. Nothing depends on what it is told here.
         timeout(LAST_EVENTS, &mut sender).await.ok();
         if let Err(error) = journal.durable().await {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use kube::client::Body;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
@@ -173,6 +173,21 @@ impl ApiClient {
             .map(drop)
     }
 
+    /// JSON patch of this agent's Node's status, which says by tests what it rests on.
+    /// `false` in a dry run, which sends nothing.
+    pub async fn patch_node_status(&self, patch: &Value) -> Result<bool, ApiError> {
+        const TYPE: &str = "application/json-patch+json";
+        let path = format!("{}/status", node_path(&self.node_name));
+        let answer = self.write(Method::PATCH, "PATCH", &path, Some(TYPE), patch.to_string().into());
+        Ok(!answer.await?.is_empty())
+    }
+
+    /// A PersistentVolume; a node may read those that its pods refer to.
+    pub async fn persistent_volume(&self, name: &str) -> Result<PersistentVolume, ApiError> {
+        self.get_json(&format!("/api/v1/persistentvolumes/{}", escape(name)))
+            .await
+    }
+
     /// The final delete: grace 0, and the UID as precondition.
     pub async fn delete_pod(&self, pod: &PodRef) -> Result<DeleteAnswer, ApiError> {
         let options = json!({
@@ -232,6 +247,32 @@ impl ApiClient {
                 return Ok(page.metadata.resource_version.parse().ok());
             }
         }
+    }
+
+    /// All pods of this node, in a complete and consistent list.
+    pub async fn all_pods(&self) -> Result<Vec<Pod>, ApiError> {
+        let (mut pods, mut token) = (Vec::new(), String::new());
+        loop {
+            let page = self.pods(None, &token).await?;
+            for item in page.items {
+                pods.push(read("GET", "/api/v1/pods", item.get().as_bytes())?);
+            }
+            token = page.metadata.continue_token;
+            if token.is_empty() {
+                return Ok(pods);
+            }
+        }
+    }
+
+    /// The UID of this ResourceClaim, and the UIDs for which it is reserved.
+    pub async fn reserved_for(&self, namespace: &str, name: &str) -> Result<(String, Vec<String>), ApiError> {
+        let (namespace, name) = (escape(namespace), escape(name));
+        let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
+        let claim: Value = self.get_json(&path).await?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let reserved = claim["status"]["reservedFor"].as_array();
+        let reserved = reserved.into_iter().flatten().map(|by| text(&by["uid"])).collect();
+        Ok((text(&claim["metadata"]["uid"]), reserved))
     }
 
     /// Records an event, or that it happened again.

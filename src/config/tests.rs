@@ -63,6 +63,13 @@ async fn all_mistakes_are_told_at_once_each_with_its_thing_and_a_remedy() {
 }
 
 #[test]
+fn no_mount_is_forced_unless_the_operator_says_so() {
+    assert_eq!(flags(&[]).force_unmount, ForceUnmountFlag::Never);
+    let said = flags(&["--force-unmount", "dead-server"]);
+    assert_eq!(said.force_unmount, ForceUnmountFlag::DeadServer);
+}
+
+#[test]
 fn a_duration_needs_its_unit() {
     assert!(duration("--x", "20").is_err());
     assert!(duration("--x", "").is_err());

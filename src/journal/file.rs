@@ -1,7 +1,7 @@
 //! The journal's file: how it is made, looked into, opened and written.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs::{self, File},
     io::{self, Read as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -10,21 +10,25 @@ use std::{
 };
 
 use redb::{
-    Database, ReadableDatabase, ReadableTable as _, StorageBackend as _, TableDefinition, TableError,
+    Database, ReadTransaction, ReadableDatabase, ReadableTable as _, StorageBackend as _, TableDefinition, TableError,
     backends::InMemoryBackend,
 };
 use rustix::fs::OFlags;
+use serde::de::DeserializeOwned;
 
 use super::{
     JournalError, PodEntry, WatchMemory,
     aside::Reason,
     error::{self, Kind, failed},
     header::Header,
-    writer::Row,
+    seen::Seen,
+    writer::{Row, Table},
 };
 use crate::{node::identity::Identity, pod::PodUid};
 
 pub(super) const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");
+/// One small row for each pod; agents from before it was there leave it alone.
+pub(super) const SEEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("seen-v1");
 pub(super) const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node-v1");
 pub(super) const NODE_UID: &str = "uid";
 pub(super) const WATCH: &str = "watch";
@@ -51,8 +55,9 @@ pub(super) struct Contents {
     pub node_uid: Option<String>,
     pub watch: WatchMemory,
     pub pods: HashMap<PodUid, PodEntry>,
+    pub seen: BTreeMap<PodUid, Seen>,
     /// Entries that cannot be read, as they are.
-    pub unreadable: Vec<(String, Vec<u8>)>,
+    pub unreadable: Vec<(Table, String, Vec<u8>)>,
     /// The database was damaged, and went back to what was whole.
     pub repaired: bool,
 }
@@ -146,21 +151,37 @@ pub(super) fn read(
             }
         }
     }
-    match read.open_table(PODS) {
-        Err(TableError::TableDoesNotExist(_)) => {}
-        pods => {
-            for row in pods.map_err(failed("read"))?.iter().map_err(failed("read"))? {
-                let (uid, bytes) = row.map_err(failed("read"))?;
-                match serde_json::from_slice(bytes.value()) {
-                    Ok(entry) => drop(contents.pods.insert(PodUid::from(uid.value()), entry)),
-                    Err(_) => contents
-                        .unreadable
-                        .push((uid.value().to_owned(), bytes.value().to_owned())),
-                }
-            }
+    let Contents {
+        pods, seen, unreadable, ..
+    } = &mut contents;
+    each(&read, Table::Ends, unreadable, |uid, entry| {
+        pods.insert(uid, entry);
+    })?;
+    each(&read, Table::Seen, unreadable, |uid, row| {
+        seen.insert(uid, row);
+    })?;
+    Ok(Ok(contents))
+}
+
+/// Takes each row of a table that can be read.
+fn each<T: DeserializeOwned>(
+    read: &ReadTransaction,
+    table: Table,
+    unreadable: &mut Vec<(Table, String, Vec<u8>)>,
+    mut take: impl FnMut(PodUid, T),
+) -> Result<(), JournalError> {
+    let rows = match read.open_table(table.definition()) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+        rows => rows.map_err(failed("read"))?,
+    };
+    for row in rows.iter().map_err(failed("read"))? {
+        let (uid, bytes) = row.map_err(failed("read"))?;
+        match serde_json::from_slice(bytes.value()) {
+            Ok(row) => take(PodUid::from(uid.value()), row),
+            Err(_) => unreadable.push((table, uid.value().to_owned(), bytes.value().to_owned())),
         }
     }
-    Ok(Ok(contents))
+    Ok(())
 }
 
 /// Opens the journal at `path`, which is there.
@@ -215,18 +236,25 @@ pub(super) fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(
     }
     let transaction = database.begin_write().map_err(failed("write"))?;
     {
-        let mut pods = transaction.open_table(PODS).map_err(failed("write"))?;
+        let mut ends = transaction.open_table(PODS).map_err(failed("write"))?;
+        let mut seen = transaction.open_table(SEEN).map_err(failed("write"))?;
         let mut node = transaction.open_table(NODE).map_err(failed("write"))?;
         if whole {
-            pods.retain(|_, _| false).map_err(failed("write"))?;
+            ends.retain(|_, _| false).map_err(failed("write"))?;
+            seen.retain(|_, _| false).map_err(failed("write"))?;
         }
         for row in rows {
             match row {
-                Row::Pod(uid, Some(bytes)) => {
-                    pods.insert(uid.as_str(), bytes.as_slice()).map_err(failed("write"))?;
-                }
-                Row::Pod(uid, None) => {
-                    pods.remove(uid.as_str()).map_err(failed("write"))?;
+                Row::Pod(table, uid, bytes) => {
+                    let table = match table {
+                        Table::Ends => &mut ends,
+                        Table::Seen => &mut seen,
+                    };
+                    match bytes {
+                        Some(bytes) => table.insert(uid.as_str(), bytes.as_slice()),
+                        None => table.remove(uid.as_str()),
+                    }
+                    .map_err(failed("write"))?;
                 }
                 Row::Node(key, value) => {
                     node.insert(*key, value.as_str()).map_err(failed("write"))?;
@@ -235,4 +263,15 @@ pub(super) fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(
         }
     }
     transaction.commit().map_err(failed("write"))
+}
+
+// === impl Table ===
+
+impl Table {
+    fn definition(self) -> TableDefinition<'static, &'static str, &'static [u8]> {
+        match self {
+            Self::Ends => PODS,
+            Self::Seen => SEEN,
+        }
+    }
 }

@@ -56,7 +56,7 @@ pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
         },
         Found::Journal(contents, _) => Peek::Good {
             node_uid: contents.node_uid,
-            unreadable: contents.unreadable.into_iter().map(|(uid, _)| uid).collect(),
+            unreadable: contents.unreadable.into_iter().map(|(_, uid, _)| uid).collect(),
         },
         Found::Useless(reason) => Peek::Useless {
             node_uid: match reason {

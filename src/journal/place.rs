@@ -18,7 +18,7 @@ use super::{
     error::{self, Kind},
     file::{self, Contents, Found, HEADER, NODE_UID},
     whose,
-    writer::{Row, Store},
+    writer::{Row, Store, Table},
 };
 use crate::{
     host::PROC,
@@ -221,23 +221,30 @@ impl Place {
     }
 
     /// What is to be removed from the journal, once it is safe elsewhere.
-    fn keep_rows(&self, unreadable: &[(String, Vec<u8>)]) -> Vec<Row> {
+    fn keep_rows(&self, unreadable: &[(Table, String, Vec<u8>)]) -> Vec<Row> {
         if unreadable.is_empty() {
             return Vec::new();
         }
-        let lines: String = unreadable.iter().map(|(uid, bytes)| as_line(uid, bytes)).collect();
+        let lines: String = unreadable.iter().map(|(_, uid, bytes)| as_line(uid, bytes)).collect();
         let kept = aside::write(&self.path(), &Reason::Rows, lines.as_bytes());
-        for (uid, _) in unreadable {
-            tracing::error!(
-                pod.uid = uid,
-                kept = place_of(&kept),
-                "Entry of the journal cannot be read: if this pod is ending, it gets its grace anew, and hooks that have ended run again"
-            );
+        for (table, uid, _) in unreadable {
+            match table {
+                Table::Ends => tracing::error!(
+                    pod.uid = uid,
+                    kept = place_of(&kept),
+                    "Entry of the journal cannot be read: if this pod is ending, it gets its grace anew, and hooks that have ended run again"
+                ),
+                Table::Seen => tracing::warn!(
+                    pod.uid = uid,
+                    kept = place_of(&kept),
+                    "Entry of the journal cannot be read: if this pod is gone and has left anything here, that is told and not taken away"
+                ),
+            }
         }
         match kept {
             Ok(_) => unreadable
                 .iter()
-                .map(|(uid, _)| Row::Pod(PodUid::from(uid.as_str()), None))
+                .map(|(table, uid, _)| Row::Pod(*table, PodUid::from(uid.as_str()), None))
                 .collect(),
             // They stay where they are, and are told again at the next start.
             Err(_) => Vec::new(),

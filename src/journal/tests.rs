@@ -8,11 +8,16 @@ use redb::{Database, StorageBackend};
 use tokio::time::{advance, sleep};
 
 use super::{error::failed, writer::LONGEST_PAUSE, *};
-use crate::clock::BootClock;
+use crate::{
+    clock::BootClock,
+    guard::doubt::Release,
+    pod::{PodRef, PodView},
+};
 
 mod damage;
 mod disks;
 mod machines;
+mod seen;
 
 fn machine(id: &str) -> Identity {
     Identity {
@@ -105,6 +110,7 @@ async fn what_the_watch_knew_is_known_after_a_restart() {
     let known = WatchMemory {
         highest: 42,
         held: Some("another world".to_owned()),
+        since: Some(Timestamp::UNIX_EPOCH),
     };
     let journal = reopened(dir.path(), async |journal: &Journal| {
         assert_eq!(journal.watch_memory(), WatchMemory::default());

@@ -38,8 +38,17 @@ pub(super) enum Write {
 /// What a commit writes.
 #[derive(Debug, Clone)]
 pub(super) enum Row {
-    Pod(PodUid, Option<Vec<u8>>),
+    Pod(Table, PodUid, Option<Vec<u8>>),
     Node(&'static str, String),
+}
+
+/// What is kept of pods, each in a table of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    /// Their ends.
+    Ends,
+    /// That the API server has shown them.
+    Seen,
 }
 
 pub(super) type Waiter = oneshot::Sender<Result<(), JournalError>>;

@@ -4,55 +4,44 @@
 //! `cgroup.kill` nor thaws, and in a hybrid setup it leaves the directory in the unified hierarchy behind.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
-    fmt, fs,
+    fmt, fs, io,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use rustix::io::Errno;
 
 use super::{
+    cri::types::CgroupDriver,
     effects::{Effects, Outcome},
-    fault::{Cause, Fault},
-    mounts::{Mount, MountTable, errno},
+    fault::Fault,
+    mounts::{MountTable, errno},
 };
 
+mod destroy;
+mod freezer;
 mod group;
+mod hierarchy;
+mod kill;
 mod name;
+mod survivor;
+pub mod systemd;
 
 use group::Group;
+pub use hierarchy::{Hierarchy, HierarchyKind};
 pub use name::{BadPart, PodCgroup, Qos, pod_cgroup_name, pod_slice_name};
+pub use survivor::{Survivor, Survivors};
+use systemd::Systemd;
 
-/// The kernel empties a cgroup a moment after its processes have died; rarely more than a few milliseconds.
-const FIRST_WAIT: Duration = Duration::from_millis(1);
-/// Waits double, so that all of them together take a second: then it is the next attempt's turn.
-const TRIES: u32 = 10;
-
-/// All cgroup hierarchies in which a pod may have a directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// All cgroup hierarchies in which a pod may have a directory, and who makes it.
+#[derive(Debug, Clone)]
 pub struct Cgroups {
     hierarchies: Vec<Hierarchy>,
-}
-
-/// One hierarchy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hierarchy {
-    /// Where it is mounted.
-    pub path: PathBuf,
-    /// What it can do.
-    pub kind: HierarchyKind,
-}
-
-/// What a hierarchy can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HierarchyKind {
-    /// A v1 hierarchy.
-    V1,
-    /// The v1 hierarchy with the freezer.
-    Freezer,
-    /// The unified hierarchy, alone or beside v1.
-    V2,
+    /// Makes and stops them as slices; else kubelet and runtime make plain directories.
+    systemd: Systemd,
+    /// Under whose names pods' cgroups are looked for.
+    drivers: &'static [CgroupDriver],
 }
 
 /// How many hierarchies are looked into. Runtimes put a process at the same place in each.
@@ -71,11 +60,40 @@ impl Cgroups {
     pub fn detect(mountinfo: &Path, root: &Path) -> Result<Self, Fault> {
         let text = fs::read(mountinfo).map_err(|error| Fault::new("read", mountinfo, errno(&error)))?;
         let table = MountTable::parse(&text, root).map_err(|_| Fault::new("read", mountinfo, Errno::BADMSG))?;
-        let hierarchies = hierarchies(table.all());
+        let hierarchies = hierarchy::all_of(table.all());
         if hierarchies.is_empty() {
             return Err(Fault::new("find cgroup hierarchies in", root, Errno::NOENT));
         }
-        Ok(Self { hierarchies })
+        Ok(Self {
+            hierarchies,
+            systemd: Systemd::of_this_machine(),
+            drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
+        })
+    }
+
+    /// The same with pods' cgroups made by this driver alone. Where it is not said, they are looked for under the names of
+    /// both: a node may have changed its driver, and the wrong one would find nothing.
+    #[must_use]
+    pub fn made_by(self, driver: CgroupDriver) -> Self {
+        let drivers = match driver {
+            CgroupDriver::Cgroupfs => &[CgroupDriver::Cgroupfs],
+            CgroupDriver::Systemd => &[CgroupDriver::Systemd],
+        };
+        Self { drivers, ..self }
+    }
+
+    /// The names that the pod's cgroup may have.
+    pub fn pod(&self, cgroup_root: &str, qos: Qos, uid: &str) -> Result<Vec<PodCgroup>, BadPart> {
+        let name = |driver: &CgroupDriver| match driver {
+            CgroupDriver::Cgroupfs => pod_cgroup_name(cgroup_root, qos, uid),
+            CgroupDriver::Systemd => pod_slice_name(cgroup_root, qos, uid),
+        };
+        let (names, bad): (Vec<_>, Vec<_>) = self.drivers.iter().map(name).partition(Result::is_ok);
+        // A root that is no name for one driver may be one for the other.
+        match bad.into_iter().find_map(Result::err) {
+            Some(bad) if names.is_empty() => Err(bad),
+            _ => Ok(names.into_iter().flatten().collect()),
+        }
     }
 
     /// The hierarchies, each once.
@@ -96,6 +114,30 @@ impl Cgroups {
             path.is_some_and(|path| self.hierarchies.iter().any(|it| it.path.join(&path).exists()))
         };
         exists(slices) && !exists(plain)
+    }
+
+    /// UIDs of all pods that have a cgroup below this cgroup root, in whichever hierarchy, of whichever class, made by
+    /// whichever driver.
+    pub fn pods(&self, cgroup_root: &str) -> Result<BTreeSet<String>, Fault> {
+        let mut pods = BTreeSet::new();
+        for make in [pod_cgroup_name, pod_slice_name] {
+            for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
+                // A root that is no name for one driver may be one for the other.
+                let Ok(any) = make(cgroup_root, qos, "any") else {
+                    continue;
+                };
+                let parent = any.path().parent().unwrap_or_else(|| Path::new(""));
+                for hierarchy in &self.hierarchies {
+                    for name in names_in(&hierarchy.path.join(parent))? {
+                        let is_made_so = |uid: &String| {
+                            make(cgroup_root, qos, uid).is_ok_and(|pod| pod.path().file_name() == Some(name.as_ref()))
+                        };
+                        pods.extend(name::uid_in(&name).filter(is_made_so));
+                    }
+                }
+            }
+        }
+        Ok(pods)
     }
 
     /// Whether the pod's cgroup exists in any hierarchy.
@@ -138,33 +180,6 @@ impl Cgroups {
         Ok(outcome)
     }
 
-    /// Removes the pod's cgroup from all hierarchies, and kills whatever is in it.
-    pub async fn destroy(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        let mut wait = FIRST_WAIT;
-        let mut tries = 1;
-        let mut done = Outcome::Nothing;
-        loop {
-            match self.round(pod, effects).await {
-                // That nothing is left now may be the work of a round before.
-                Ok(Outcome::Nothing) => return Ok(done),
-                Ok(outcome) => return Ok(outcome),
-                Err(faults) if tries == TRIES || faults.iter().any(Fault::is_held) => {
-                    return Err(faults);
-                }
-                Err(_again) => done = Outcome::Done,
-            }
-            tokio::time::sleep(wait).await;
-            wait *= 2;
-            tries += 1;
-        }
-    }
-
-    async fn round(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        let groups: Vec<Group> = self.groups(pod).collect();
-        let result = effects.work(move |effects| round(&groups, effects)).await;
-        result.unwrap_or_else(|why| Err(vec![Fault::new("remove cgroup", pod.path(), why)]))
-    }
-
     fn groups<'a>(&'a self, pod: &'a PodCgroup) -> impl Iterator<Item = Group> + 'a {
         self.hierarchies.iter().map(|it| Group {
             path: it.path.join(pod.path()),
@@ -188,119 +203,74 @@ impl fmt::Display for Cgroups {
     }
 }
 
-/// One attempt in all hierarchies. Most pods' cgroups are empty by now: looking into them comes after trying.
-fn round(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-    let mut outcome = Outcome::Nothing;
-    let mut faults = Vec::new();
-    let mut busy = Vec::new();
-    for group in groups {
-        match group.remove(effects) {
-            Ok(Outcome::Nothing) => {}
-            Ok(done) => outcome = done,
-            Err(Fault {
-                cause: Cause::Errno(Errno::BUSY | Errno::NOTEMPTY),
-                ..
-            }) => busy.push(group),
-            Err(fault) => faults.push(fault),
-        }
-    }
-    // The unified hierarchy kills all at once, also what forks meanwhile; so it comes first.
-    busy.sort_by_key(|group| group.kind != HierarchyKind::V2);
-    faults.extend(busy.iter().filter_map(|group| group.kill(effects).err()));
-    for group in busy {
-        match group.remove_tree(effects) {
-            Ok(Outcome::Nothing) => {}
-            Ok(done) => outcome = done,
-            Err(fault) => faults.push(fault),
-        }
-    }
-    if faults.is_empty() { Ok(outcome) } else { Err(faults) }
-}
-
-/// Each hierarchy once: controllers that share one show the same device. Of several mounts the whole and shortest wins.
-fn hierarchies(mounts: &[Mount]) -> Vec<Hierarchy> {
-    let is_cgroup = |mount: &&Mount| mount.fs_type == "cgroup" || mount.fs_type == "cgroup2";
-    let mut found: Vec<&Mount> = mounts.iter().filter(is_cgroup).collect();
-    found.sort_by_key(|mount| (mount.device, mount.root != Path::new("/"), mount.path.as_os_str().len()));
-    found.dedup_by_key(|mount| mount.device);
-    found
-        .into_iter()
-        .map(|mount| Hierarchy {
-            path: mount.path.clone(),
-            kind: kind(mount),
-        })
-        .collect()
-}
-
-fn kind(mount: &Mount) -> HierarchyKind {
-    let options = mount.super_options.to_string_lossy();
-    if mount.fs_type == "cgroup2" {
-        HierarchyKind::V2
-    } else if options.split(',').any(|option| option == "freezer") {
-        HierarchyKind::Freezer
-    } else {
-        HierarchyKind::V1
-    }
+/// Names that are text of what is in a directory, which need not be there.
+fn names_in(dir: &Path) -> Result<Vec<String>, Fault> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries,
+    };
+    let names = entries.and_then(|entries| {
+        entries
+            .map(|entry| Ok(entry?.file_name().into_string().ok()))
+            .collect::<io::Result<Vec<_>>>()
+    });
+    let names = names.map_err(|error| Fault::new("read", dir, errno(&error)))?;
+    Ok(names.into_iter().flatten().collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn detect(lines: &[&str]) -> Result<Vec<(String, HierarchyKind)>, Fault> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), lines.join("\n")).unwrap();
-        let mut found: Vec<_> = Cgroups::detect(file.path(), Path::new("/sys/fs/cgroup"))?
-            .hierarchies
-            .into_iter()
-            .map(|it| (it.path.to_str().unwrap().to_owned(), it.kind))
-            .collect();
-        found.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(found)
-    }
-
-    fn at(path: &str, kind: HierarchyKind) -> (String, HierarchyKind) {
-        (format!("/sys/fs/cgroup{path}"), kind)
+    #[test]
+    fn a_pod_is_looked_for_under_the_names_of_both_drivers_unless_one_is_said() {
+        let cgroups = || Cgroups {
+            hierarchies: Vec::new(),
+            systemd: Systemd::of_this_machine(),
+            drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
+        };
+        let units = |cgroups: &Cgroups, root| {
+            let names = cgroups.pod(root, Qos::Guaranteed, "1-a").unwrap();
+            names.iter().map(|name| name.unit().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(units(&cgroups(), "/"), ["pod1-a", "kubepods-pod1_a.slice"]);
+        // systemd has no name for such a root.
+        assert_eq!(units(&cgroups(), "/my_root"), ["pod1-a"]);
+        assert_eq!(units(&cgroups().made_by(CgroupDriver::Cgroupfs), "/"), ["pod1-a"]);
+        assert!(
+            cgroups()
+                .made_by(CgroupDriver::Systemd)
+                .pod("/my_root", Qos::Guaranteed, "1-a")
+                .is_err()
+        );
+        assert!(cgroups().pod("/", Qos::Guaranteed, "../x").is_err());
     }
 
     #[test]
-    fn hybrid_is_every_v1_hierarchy_and_the_unified_one() {
-        let found = detect(&[
-            "30 1 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs rw",
-            "31 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct",
-            "32 30 0:29 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer",
-            "33 30 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd",
-            "34 30 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
-        ]);
-        let expected = [
-            at("/cpu,cpuacct", HierarchyKind::V1),
-            at("/freezer", HierarchyKind::Freezer),
-            at("/systemd", HierarchyKind::V1),
-            at("/unified", HierarchyKind::V2),
-        ];
-        assert_eq!(found.unwrap(), expected);
-    }
-
-    #[test]
-    fn a_hierarchy_that_is_mounted_twice_counts_once_by_its_shortest_whole_mount() {
-        let found = detect(&[
-            "1 0 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct",
-            "2 0 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct",
-            "3 0 0:28 /part /sys/fs/cgroup/c rw - cgroup cgroup rw,cpu,cpuacct",
-            "4 0 0:28 / /run/other/cpu rw - cgroup cgroup rw,cpu,cpuacct",
-        ]);
-        assert_eq!(found.unwrap(), [at("/cpu", HierarchyKind::V1)]);
-    }
-
-    #[test]
-    fn pure_v2_is_one_hierarchy_at_the_root() {
-        let found = detect(&["1 0 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate"]);
-        assert_eq!(found.unwrap(), [at("", HierarchyKind::V2)]);
-    }
-
-    #[test]
-    fn no_hierarchy_at_all_is_an_error_and_not_an_empty_success() {
-        assert!(detect(&["1 0 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw"]).is_err());
-        assert!(Cgroups::detect(Path::new("/no/such/file"), Path::new("/sys/fs/cgroup")).is_err());
+    fn pods_are_found_below_every_parent_of_either_driver_and_nothing_else_is_taken_for_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let hierarchy = |name: &str| Hierarchy {
+            path: dir.path().join(name),
+            kind: HierarchyKind::V1,
+        };
+        let cgroups = Cgroups {
+            hierarchies: ["cpu", "pids", "missing"].map(hierarchy).into(),
+            systemd: Systemd::of_this_machine(),
+            drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
+        };
+        for path in [
+            "cpu/kubepods/pod11-a",
+            "pids/kubepods/burstable/pod22-b",
+            "pids/kubepods/besteffort/pod11-a",
+            "cpu/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod33_c.slice",
+            "cpu/kubepods.slice/kubepods-pod44_d.slice/cri-containerd-1.scope",
+            "cpu/kubepods.slice/other-pod55_e.slice",
+            "cpu/pod66-f",
+        ] {
+            fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        let found = cgroups.pods("/").unwrap();
+        assert_eq!(Vec::from_iter(found), ["11-a", "22-b", "33-c", "44-d"]);
+        assert!(cgroups.pods("/elsewhere").unwrap().is_empty());
     }
 }

@@ -21,7 +21,10 @@ use super::{
     fault::{Cause, Fault},
 };
 
+mod read;
 mod tree;
+
+pub use read::Seen;
 
 /// How everything below a directory is opened.
 const WITHIN: ResolveFlags = ResolveFlags::BENEATH
@@ -102,6 +105,12 @@ impl Dir {
     /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Its own name, for people and for UIDs, which are text.
+    pub fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
     }
 
     /// Names of all entries.

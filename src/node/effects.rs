@@ -1,11 +1,11 @@
 //! The one gate that every change to the world passes.
 
-use std::{fmt, future::poll_fn, sync::Arc, task::Poll};
+use std::{fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use super::{
     checkpoint,
     threads::{NotDone, Threads},
-    unmounts::Unmounts,
+    unmounts::{ForceUnmount, Unmounting, Unmounts},
 };
 
 /// Asked before every effect; an error holds the effect back.
@@ -46,7 +46,7 @@ pub struct Effects {
     dry_run: bool,
     gate: EffectGate,
     threads: Threads,
-    unmounts: Unmounts,
+    unmounting: Unmounting,
 }
 
 // === impl Effect ===
@@ -55,6 +55,19 @@ impl<'a> Effect<'a> {
     /// The effect `verb` on `target`.
     pub fn new(verb: &'static str, target: &'a dyn fmt::Debug) -> Self {
         Self { verb, target }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// What became of two effects: what of any was done was done.
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Done, _) | (_, Self::Done) => Self::Done,
+            (Self::Withheld, _) | (_, Self::Withheld) => Self::Withheld,
+            (Self::Nothing, Self::Nothing) => Self::Nothing,
+        }
     }
 }
 
@@ -67,7 +80,7 @@ impl Effects {
             dry_run,
             gate,
             threads: Threads::default(),
-            unmounts: Unmounts::default(),
+            unmounting: Unmounting::default(),
         }
     }
 
@@ -79,13 +92,28 @@ impl Effects {
 
     /// The same, with unmounts done so.
     #[must_use]
-    pub fn with_unmounts(self, unmounts: Unmounts) -> Self {
-        Self { unmounts, ..self }
+    pub fn with_unmounts(mut self, unmounts: Unmounts) -> Self {
+        self.unmounting.by = unmounts;
+        self
     }
 
-    /// How unmounts are done.
-    pub(super) fn unmounts(&self) -> &Unmounts {
-        &self.unmounts
+    /// The same, with unmounts done by force then.
+    #[must_use]
+    pub fn with_force_unmount(mut self, force: ForceUnmount) -> Self {
+        self.unmounting.force = force;
+        self
+    }
+
+    /// The same, with unmounts waited for so long before they are said to hang.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.unmounting.patience = patience;
+        self
+    }
+
+    /// How unmounts are done, and those that hang.
+    pub fn unmounting(&self) -> &Unmounting {
+        &self.unmounting
     }
 
     /// Effects that always happen: for tests and tools that answer for themselves.

@@ -2,13 +2,12 @@
 
 use std::{
     ffi::OsString,
-    fmt,
     path::{Path, PathBuf},
 };
 
 use rustix::io::Errno;
 
-use super::{effects::Held, threads::NotDone};
+use super::{cgroups::Survivors, effects::Held, holders::Holders, mounts::Hanging, threads::NotDone};
 
 /// Why an effect or a look failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,9 +24,20 @@ pub enum Cause {
     /// A mount is still there after everything was tried.
     #[error("still mounted")]
     StillMounted,
+    /// Somebody uses what is mounted there.
+    #[error("{0}")]
+    Busy(Box<Holders>),
+    /// The kernel has not come back from it.
+    #[error("{0}")]
+    Hangs(Box<Hanging>),
     /// A kubelet with another root directory has mounted it.
     #[error("still mounted, and not below --kubelet-root; is that the kubelet's --root-dir?")]
     MountedElsewhere,
+    /// A loop device outlives its end.
+    #[error(
+        "still there: somebody has it open or has mounted what is on it, and it goes with the last of them; fuser -v {0:?} tells who"
+    )]
+    LoopInUse(PathBuf),
     /// It is there although it ought to be gone.
     #[error("still there")]
     StillThere,
@@ -46,11 +56,20 @@ pub enum Cause {
     /// A name that could lead out of the directory.
     #[error("{0:?} is not a name within a directory")]
     BadName(OsString),
+    /// What lies there is a link, a directory, a device or the like.
+    #[error("it is no ordinary file")]
+    NoFile,
+    /// A file is larger than anything honest.
+    #[error("it is larger than {0} bytes")]
+    TooLarge(u64),
     /// The kernel lacks `openat2`, without which removal is not safe.
     #[error("this kernel has no openat2 (Linux 5.6 or newer is needed)")]
     KernelTooOld,
     /// A kind of volume that this agent does not know how to take away.
-    #[error("volume {name:?} of plugin {plugin:?} is of a kind that is not handled: left alone")]
+    #[error(
+        "volume {name:?} of plugin {plugin:?} is of a kind that is not handled: left alone; a kubelet can take it away, or the pod \
+             goes on once it is unmounted and removed by hand"
+    )]
     UnknownPlugin {
         /// The plugin's directory name.
         plugin: OsString,
@@ -58,19 +77,24 @@ pub enum Cause {
         name: OsString,
     },
     /// Two volumes of the pod use one name, so their subPath mounts cannot be told apart.
-    #[error("it may belong to another volume of that name, which is not handled: left alone")]
+    #[error(
+        "it may belong to another volume of that name, which is not handled: left alone; the pod goes on once both are \
+             unmounted and removed, by a kubelet or by hand"
+    )]
     SharedName,
+    /// What somebody else says of it.
+    #[error("{0}")]
+    Words(String),
     /// Processes that outlive SIGKILL.
     #[error("processes are left in it: {0}")]
-    Processes(Pids),
+    Processes(Survivors),
+    /// systemd was asked, in vain.
+    #[error("{0}")]
+    Systemd(String),
     /// More of the same.
     #[error("and {0} more")]
     More(usize),
 }
-
-/// Process ids, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pids(pub Vec<i32>);
 
 /// Something that could not be done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -96,6 +120,12 @@ impl From<Errno> for Cause {
     }
 }
 
+impl From<Hanging> for Cause {
+    fn from(hanging: Hanging) -> Self {
+        Self::Hangs(Box::new(hanging))
+    }
+}
+
 // === impl Fault ===
 
 impl Fault {
@@ -114,21 +144,6 @@ impl Fault {
     }
 }
 
-// === impl Pids ===
-
-impl fmt::Display for Pids {
-    /// The first few suffice to find the culprit.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, pid) in self.0.iter().take(8).enumerate() {
-            write!(f, "{}{pid}", if i == 0 { "" } else { " " })?;
-        }
-        if self.0.len() > 8 {
-            write!(f, " and {} more", self.0.len() - 8)?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,11 +154,5 @@ mod tests {
         let line = fault.to_string();
         assert!(!line.contains('\n'), "{line}");
         assert!(line.starts_with("cannot remove \"/pods/a\\nERROR forged\": "), "{line}");
-    }
-
-    #[test]
-    fn only_the_first_processes_are_named() {
-        assert_eq!(Pids((1..=10).collect()).to_string(), "1 2 3 4 5 6 7 8 and 2 more");
-        assert_eq!(Pids(vec![5]).to_string(), "5");
     }
 }

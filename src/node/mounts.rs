@@ -1,109 +1,157 @@
 //! What is mounted below the kubelet's directory, and how it is taken away.
 
 use std::{
-    collections::HashMap,
-    fs,
+    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
+use tokio::time::Instant;
+
 use super::{
-    effects::{Effects, Outcome},
+    effects::Effects,
     fault::{Cause, Fault},
 };
 
+mod hanging;
+mod mount;
+mod rounds;
+mod source;
 mod table;
 mod unmount;
+mod watch;
 
-pub use table::{BadLine, Mount, MountTable, unescape};
+use source::Source;
+
+pub use hanging::{Hanging, Mounted};
+pub(super) use mount::device;
+pub use mount::{BadLine, Mount, unescape};
+pub use rounds::{Places, Rounds, StillMounted, UnmountReport, hanging};
+pub use table::MountTable;
 pub use unmount::unmount;
+pub use watch::MountWatch;
 
-/// Rounds of unmounting before something that keeps mounting is left to the next attempt.
-const ROUNDS: usize = 16;
+/// How long a table is kept. The kernel tells of every mount and unmount, but not of a directory above a mount that is
+/// given another name.
+const KEPT: Duration = Duration::from_secs(1);
 
 /// The mount table of one mount namespace, as far as it lies at or below one place.
 ///
-/// The kernel writes the whole table for each reader, which costs a millisecond on a node with 700 mounts. So pods
-/// that ask while a read is under way share the next one: a read that began after the question is a true answer.
+/// The kernel writes the whole table for each reader, which costs a millisecond on a node with 700 mounts. So a table is
+/// kept as long as the kernel says, when asked after the question, that nothing has changed since it was read. And pods
+/// that have asked before a read share it: one that began after the question is a true answer.
 #[derive(Debug)]
 pub struct Mounts {
     mountinfo: PathBuf,
     scope: PathBuf,
     questions: AtomicU64,
-    last: Mutex<Answer>,
+    /// Held while the table is read.
+    known: Mutex<Known>,
 }
 
-#[derive(Debug, Default)]
-struct Answer {
-    /// Questions with a smaller number were asked before the read began.
+#[derive(Debug)]
+struct Known {
+    source: Source,
+    /// Questions with a smaller number were asked before the kernel was.
     serves_below: u64,
+    /// When the read of the table began.
+    read: Option<Instant>,
     table: Arc<MountTable>,
 }
 
-/// What a round of unmounting did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UnmountReport {
-    /// How many mounts were unmounted by hand; propagation may have taken others along.
-    pub unmounted: usize,
-    /// How many a dry run kept back.
-    pub withheld: usize,
-    /// What was mounted when nothing was left to do.
-    pub table: Arc<MountTable>,
-}
-
-/// What stayed mounted although it was tried, and what is known of the reasons.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StillMounted {
-    /// One for every mount that is left, with its path.
-    pub faults: Vec<Fault>,
-    /// What went well before.
-    pub report: UnmountReport,
-}
+/// A question that was asked of [`Mounts`]: whatever is read after it is a true answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Question(u64);
 
 // === impl Mounts ===
 
 impl Mounts {
     /// The mounts at or below `scope`, a path without symlinks, as `mountinfo` lists them.
     pub fn new(mountinfo: impl Into<PathBuf>, scope: impl Into<PathBuf>) -> Self {
+        let mountinfo = mountinfo.into();
         Self {
-            mountinfo: mountinfo.into(),
+            known: Mutex::new(Known {
+                source: Source::new(mountinfo.clone()),
+                serves_below: 0,
+                read: None,
+                table: Arc::default(),
+            }),
+            mountinfo,
             scope: scope.into(),
             questions: AtomicU64::new(0),
-            last: Mutex::default(),
         }
+    }
+
+    /// All that the kernel's own table says at this moment, word by word. Blocks.
+    pub fn text(&self) -> Result<Vec<u8>, Fault> {
+        std::fs::read(&self.mountinfo).map_err(|error| Fault::new("read", &self.mountinfo, errno(&error)))
     }
 
     /// The table as it is now, or was at some moment after the call. Blocks.
     pub fn read(&self) -> Result<Arc<MountTable>, Fault> {
-        let question = self.questions.fetch_add(1, Ordering::SeqCst);
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if question < last.serves_below {
-            return Ok(last.table.clone());
-        }
-        let serves_below = self.questions.load(Ordering::SeqCst);
-        let table = Arc::new(self.read_now()?);
-        *last = Answer {
-            serves_below,
-            table: table.clone(),
-        };
-        Ok(table)
+        self.answer(self.ask())
     }
 
-    fn read_now(&self) -> Result<MountTable, Fault> {
+    /// Asks for the table as it is from now on. The later it is answered, the more others have asked by then, and one read
+    /// serves them all.
+    pub fn ask(&self) -> Question {
+        Question(self.questions.fetch_add(1, Ordering::SeqCst))
+    }
+
+    /// The table as it was at some moment after the question. Blocks.
+    pub fn answer(&self, question: Question) -> Result<Arc<MountTable>, Fault> {
+        self.answer_by(&mut self.known(), question)
+    }
+
+    fn answer_by(&self, known: &mut Known, question: Question) -> Result<Arc<MountTable>, Fault> {
+        if question.0 >= known.serves_below {
+            let serves_below = self.questions.load(Ordering::SeqCst);
+            if !(known.source.is_unchanged() && known.is_young()) {
+                let began = Instant::now();
+                known.table = Arc::new(self.read_now(&mut known.source)?);
+                known.read = Some(began);
+            }
+            known.serves_below = serves_below;
+        }
+        Ok(Arc::clone(&known.table))
+    }
+
+    /// A table of late: good enough to know what to unmount, never that nothing is left. Empty where none can be had.
+    /// Blocks.
+    fn of_late(&self) -> Arc<MountTable> {
+        let mut known = self.known();
+        if known.is_young() {
+            return Arc::clone(&known.table);
+        }
+        self.answer_by(&mut known, self.ask()).unwrap_or_default()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_now(&self, source: &mut Source) -> Result<MountTable, Fault> {
         let fault = |cause: Cause| Fault::new("read", &self.mountinfo, cause);
-        let text = fs::read(&self.mountinfo).map_err(|error| fault(errno(&error).into()))?;
+        let text = source.read().map_err(|error| fault(errno(&error).into()))?;
         MountTable::parse(&text, &self.scope).map_err(|bad| {
+            source.forget();
             tracing::warn!(%bad, "The mount table cannot be understood");
             fault(Cause::Errno(rustix::io::Errno::BADMSG))
         })
     }
 
+    /// Tells changes of the table from now on.
+    pub fn watch(&self) -> Result<MountWatch, Fault> {
+        MountWatch::on(&self.mountinfo)
+    }
+
     /// Unmounts everything below `dir`, but not what is mounted on `dir` itself. Blocks.
     pub fn unmount_all_below(&self, dir: &Path, effects: &Effects) -> Result<UnmountReport, StillMounted> {
-        self.unmount_where(|table| table.below(dir), effects)
+        self.unmount_all(Places::Below(dir.to_owned()), effects)
     }
 
     /// Unmounts everything on one of `places` and below them. Blocks.
@@ -112,57 +160,37 @@ impl Mounts {
         places: &[P],
         effects: &Effects,
     ) -> Result<UnmountReport, StillMounted> {
-        self.unmount_where(|table| table.at_or_below(places), effects)
+        let places = places.iter().map(|place| place.as_ref().to_owned()).collect();
+        self.unmount_all(Places::AtOrBelow(places), effects)
     }
 
-    /// In rounds, each on a fresh table, because one unmount may take others along, or uncover a mount.
-    fn unmount_where(
-        &self,
-        choose: impl Fn(&MountTable) -> Vec<Mount>,
-        effects: &Effects,
-    ) -> Result<UnmountReport, StillMounted> {
-        let mut report = UnmountReport::default();
-        let mut faults: HashMap<u64, Fault> = HashMap::new();
-        let mut tried: Vec<u64> = Vec::new();
-        for round in 0..=ROUNDS {
-            report.table = match self.read() {
-                Ok(table) => table,
-                Err(fault) => {
-                    return Err(StillMounted {
-                        faults: vec![fault],
-                        report,
-                    });
-                }
-            };
-            let left = choose(&report.table);
-            let ids: Vec<u64> = left.iter().map(|mount| mount.id).collect();
-            let stuck = ids == tried || round == ROUNDS || faults.values().any(Fault::is_held);
-            if left.is_empty() {
-                return Ok(report);
+    fn unmount_all(&self, places: Places, effects: &Effects) -> Result<UnmountReport, StillMounted> {
+        let mut rounds = self.begin_to_unmount(places, effects);
+        loop {
+            match rounds.go_on(self.read(), effects) {
+                ControlFlow::Continue(next) => rounds = next,
+                ControlFlow::Break(done) => return done,
             }
-            if stuck {
-                let unexplained = |mount: &Mount| Fault::new("unmount", &mount.path, Cause::StillMounted);
-                let faults = left
-                    .iter()
-                    .map(|m| faults.remove(&m.id).unwrap_or_else(|| unexplained(m)))
-                    .collect();
-                return Err(StillMounted { faults, report });
-            }
-            faults.clear();
-            for mount in &left {
-                match unmount(&mount.path, effects) {
-                    Ok(Outcome::Done) => report.unmounted += 1,
-                    Ok(Outcome::Nothing) => {}
-                    Ok(Outcome::Withheld) => report.withheld += 1,
-                    Err(fault) => drop(faults.insert(mount.id, fault)),
-                }
-            }
-            if report.withheld > 0 {
-                return Ok(report);
-            }
-            tried = ids;
         }
-        Ok(report)
+    }
+
+    /// Begins to unmount everything in these places, by what was mounted there of late. Blocks.
+    ///
+    /// Others that unmount make each table an old one soon, and what it shows of these places may be true all the same.
+    pub fn begin_to_unmount(&self, places: Places, effects: &Effects) -> Rounds {
+        let mut rounds = Rounds::new(places);
+        if !effects.dry_run() {
+            rounds.unmount(&self.of_late(), effects);
+        }
+        rounds
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    fn is_young(&self) -> bool {
+        self.read.is_some_and(|read| read.elapsed() < KEPT)
     }
 }
 
@@ -173,6 +201,8 @@ pub(crate) fn errno(error: &std::io::Error) -> rustix::io::Errno {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn mounts(lines: &str) -> (tempfile::NamedTempFile, Mounts) {

@@ -2,15 +2,16 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
+use rustix::io::Errno;
+
 use super::{
     dirs::Dir,
-    fault::Fault,
+    fault::{Cause, Fault},
     kubelet_root::KubeletRoot,
-    mounts::{MountTable, Mounts},
+    mounts::{MountTable, Mounts, Question},
 };
 
 /// Names within a pod's directory, which must match the kubelet's.
@@ -25,20 +26,11 @@ pub mod names {
     pub const PLUGINS: &str = "plugins";
     /// The plugin whose markers say that a volume is set up.
     pub const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
+    /// The plugin of volumes that drivers mount.
+    pub const CSI: &str = "kubernetes.io~csi";
     /// Prefix of the marker's directory for volumes that are an emptyDir underneath.
     pub const WRAPPED: &str = "wrapped_";
 }
-
-/// Plugins that are not handled here, and whose volumes no controller attaches.
-const NEVER_ATTACHED: [&[u8]; 7] = [
-    b"kubernetes.io~nfs",
-    b"kubernetes.io~cephfs",
-    b"kubernetes.io~glusterfs",
-    b"kubernetes.io~git-repo",
-    b"kubernetes.io~azure-file",
-    b"kubernetes.io~quobyte",
-    b"kubernetes.io~host-path",
-];
 
 /// A pod's directory; need not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,23 +45,6 @@ pub struct PodDir {
 #[error("{0:?} is not a pod UID")]
 pub struct BadUid(String);
 
-/// What a directory below `volumes` belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum VolumeKind {
-    /// `emptyDir` of any medium.
-    EmptyDir,
-    /// `projected`, also the token volume of every pod.
-    Projected,
-    /// `secret`.
-    Secret,
-    /// `configMap`.
-    ConfigMap,
-    /// `downwardAPI`.
-    DownwardApi,
-    /// A plugin that is not handled here, by its directory's name.
-    Other(OsString),
-}
-
 /// One directory `volumes/<plugin>/<name>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeDir {
@@ -77,8 +52,6 @@ pub struct VolumeDir {
     pub plugin: OsString,
     /// Name of the volume's directory: the volume's in the pod, or the PersistentVolume's.
     pub name: OsString,
-    /// What that makes it.
-    pub kind: VolumeKind,
 }
 
 // === impl PodDir ===
@@ -127,16 +100,6 @@ impl PodDir {
         }
     }
 
-    /// Whether a volume is here that a controller may have attached to this node. What cannot be looked at may be one.
-    pub fn may_hold_attached(&self) -> bool {
-        let look = || -> Result<bool, Fault> {
-            let Some(dir) = self.open()? else { return Ok(false) };
-            let may_be = |volume: &VolumeDir| volume.kind.may_be_attached();
-            Ok(volumes_in(&dir)?.iter().any(may_be) || !two_levels(&dir, names::DEVICES)?.is_empty())
-        };
-        look().unwrap_or(true)
-    }
-
     /// Whether no volume is left, on the disk and in the mount table. Blocks.
     pub fn is_clean(&self, mounts: &Mounts) -> Result<bool, Fault> {
         Ok(self.leftovers(mounts)?.is_empty())
@@ -144,10 +107,15 @@ impl PodDir {
 
     /// What keeps the directory from being clean: volumes, subPath targets, block devices, mounts. Blocks.
     pub fn leftovers(&self, mounts: &Mounts) -> Result<Vec<PathBuf>, Fault> {
+        self.leftovers_since(mounts, mounts.ask())
+    }
+
+    /// The same by a mount table that was asked for before.
+    pub fn leftovers_since(&self, mounts: &Mounts, question: Question) -> Result<Vec<PathBuf>, Fault> {
         let left = self.leftovers_on_disk()?;
         // The table costs more than the disk, and is in vain where the disk already says no.
         if left.is_empty() {
-            Ok(self.mounted(&*mounts.read()?))
+            Ok(self.mounted(&*mounts.answer(question)?))
         } else {
             Ok(left)
         }
@@ -185,12 +153,28 @@ pub fn volumes_in(dir: &Dir) -> Result<Vec<VolumeDir>, Fault> {
     let found = two_levels(dir, names::VOLUMES)?;
     Ok(found
         .into_iter()
-        .map(|(plugin, name)| VolumeDir {
-            kind: VolumeKind::of(&plugin),
-            plugin,
-            name,
-        })
+        .map(|(plugin, name)| VolumeDir { plugin, name })
         .collect())
+}
+
+/// The directories of all pods but the one with this UID.
+pub fn other_pods(root: &KubeletRoot, uid: &str) -> Result<Vec<Dir>, Fault> {
+    let Some(pods) = Dir::open(root.pods())? else {
+        return Ok(Vec::new());
+    };
+    let mut others = Vec::new();
+    for name in pods.names()?.iter().filter(|name| *name != uid) {
+        match pods.below(name) {
+            Ok(other) => others.extend(other),
+            // No pod's: a kubelet makes directories here.
+            Err(Fault {
+                cause: Cause::Errno(Errno::NOTDIR | Errno::LOOP),
+                ..
+            }) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(others)
 }
 
 /// All `<place>/<plugin>/<name>`, in an order that does not depend on the file system.
@@ -213,56 +197,9 @@ fn is_uid(uid: &str) -> bool {
     (1..=63).contains(&uid.len()) && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-// === impl VolumeKind ===
-
-impl VolumeKind {
-    fn of(plugin: &OsStr) -> Self {
-        match plugin.as_bytes() {
-            b"kubernetes.io~empty-dir" => Self::EmptyDir,
-            b"kubernetes.io~projected" => Self::Projected,
-            b"kubernetes.io~secret" => Self::Secret,
-            b"kubernetes.io~configmap" => Self::ConfigMap,
-            b"kubernetes.io~downward-api" => Self::DownwardApi,
-            _ => Self::Other(plugin.to_owned()),
-        }
-    }
-
-    fn may_be_attached(&self) -> bool {
-        match self {
-            Self::EmptyDir | Self::Projected | Self::Secret | Self::ConfigMap | Self::DownwardApi => false,
-            Self::Other(plugin) => !NEVER_ATTACHED.contains(&plugin.as_bytes()),
-        }
-    }
-}
-
 // === impl VolumeDir ===
 
 impl VolumeDir {
-    /// Whether this agent takes it away.
-    pub fn is_known(&self) -> bool {
-        match self.kind {
-            VolumeKind::EmptyDir
-            | VolumeKind::Projected
-            | VolumeKind::Secret
-            | VolumeKind::ConfigMap
-            | VolumeKind::DownwardApi => true,
-            VolumeKind::Other(_) => false,
-        }
-    }
-
-    /// Name of the directory with the `ready` marker below `plugins/kubernetes.io~empty-dir`, if the kind has one.
-    pub fn marker(&self) -> Option<OsString> {
-        match self.kind {
-            VolumeKind::EmptyDir => Some(self.name.clone()),
-            VolumeKind::Projected | VolumeKind::Secret | VolumeKind::ConfigMap | VolumeKind::DownwardApi => {
-                let mut name = OsString::from(names::WRAPPED);
-                name.push(&self.name);
-                Some(name)
-            }
-            VolumeKind::Other(_) => None,
-        }
-    }
-
     /// Its path relative to the pod's directory.
     pub fn relative(&self) -> PathBuf {
         [OsStr::new(names::VOLUMES), &self.plugin, &self.name].iter().collect()
@@ -274,7 +211,6 @@ mod tests {
     use std::{fs, os::unix::fs::symlink};
 
     use super::*;
-    use crate::node::fault::Cause;
 
     const UID: &str = "0f3a8c1e-7a55-4d0e-9d0c-5f2f7a3b9c11";
 
@@ -315,32 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn every_volume_is_found_with_its_kind() {
+    fn every_volume_is_found_with_its_plugin() {
         let (_temp, pod) = pod();
-        let kinds = [
-            ("configmap", VolumeKind::ConfigMap),
-            ("csi", VolumeKind::Other("kubernetes.io~csi".into())),
-            ("downward-api", VolumeKind::DownwardApi),
-            ("empty-dir", VolumeKind::EmptyDir),
-            ("nfs", VolumeKind::Other("kubernetes.io~nfs".into())),
-            ("projected", VolumeKind::Projected),
-            ("secret", VolumeKind::Secret),
-        ];
-        for (plugin, _) in &kinds {
+        let plugins = ["configmap", "csi", "empty-dir", "unheard-of"];
+        for plugin in plugins {
             fs::create_dir_all(pod.path().join(format!("volumes/kubernetes.io~{plugin}/v"))).unwrap();
         }
         fs::create_dir_all(pod.path().join("volumes/kubernetes.io~empty")).unwrap();
-        let found: Vec<_> = pod
-            .volumes()
-            .unwrap()
-            .into_iter()
-            .map(|volume| (volume.plugin, volume.kind))
-            .collect();
-        let expected: Vec<_> = kinds
-            .into_iter()
-            .map(|(plugin, kind)| (format!("kubernetes.io~{plugin}").into(), kind))
-            .collect();
-        assert_eq!(found, expected);
+        let found: Vec<_> = pod.volumes().unwrap().into_iter().map(|volume| volume.plugin).collect();
+        assert_eq!(
+            found,
+            plugins.map(|plugin| OsString::from(format!("kubernetes.io~{plugin}")))
+        );
     }
 
     #[test]

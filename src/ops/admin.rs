@@ -1,7 +1,9 @@
 //! The admin socket: HTTP over a unix socket, for this program's own verbs and for curl.
 
 pub mod gc;
+pub mod held;
 pub mod kill;
+pub mod why;
 
 use std::{
     convert::Infallible,
@@ -15,7 +17,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
@@ -32,6 +34,7 @@ use super::status::StatusReport;
 use crate::{
     counters::{Counters, Counts},
     guard::Guard,
+    housekeeping::HouseReport,
     journal::{Journal, aside::Aside},
     node::runtime::RuntimeReport,
     watch::WatchReport,
@@ -44,6 +47,8 @@ pub const STATUS: &str = "/v1/status";
 pub const TIMELINES: &str = "/v1/timelines";
 const JSON: &str = "application/json";
 const STOPPING: &str = "the agent is stopping";
+/// More is no request.
+const LARGEST: usize = 64 << 10;
 /// Sooner than whoever asks gives up.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(4);
 
@@ -70,6 +75,8 @@ pub struct PodAnswers {
     pub guard: Guard,
     /// Where the watch stands.
     pub watch: watch::Receiver<WatchReport>,
+    /// What is left on this node of pods that are gone.
+    pub house: watch::Receiver<HouseReport>,
     /// The pods that end.
     pub workers: WorkersHandle,
     /// What survives a crash.
@@ -167,7 +174,7 @@ impl Admin {
 
     async fn answer(&self, request: Request<Incoming>, peer: &str) -> Result<Response<Full<Bytes>>, Infallible> {
         match (request.method(), &self.pods) {
-            (&Method::POST, Some(pods)) => return Ok(kill::request(pods, request, peer).await),
+            (&Method::POST, Some(pods)) => return Ok(asked_to_do(pods, request, peer).await),
             (&Method::POST, None) => return Ok(no_pods()),
             (&Method::GET, _) => {}
             _ => {
@@ -181,7 +188,16 @@ impl Admin {
         if path == STATUS {
             return Ok(self.status().await);
         }
-        if let Some(answer) = gc::answer(self.gc.as_ref(), self.pods.is_some(), path, request.uri().query()) {
+        if path == held::HELD {
+            return Ok(match &self.pods {
+                Some(pods) => held::held(pods).await,
+                None => no_pods(),
+            });
+        }
+        if path == why::WHY {
+            return Ok(why::answer(self, request.uri().query()).await);
+        }
+        if let Some(answer) = gc::answer(self.gc.as_ref(), path, request.uri().query()) {
             return Ok(answer);
         }
         if let Some(uid) = path
@@ -200,7 +216,7 @@ impl Admin {
             Some((namespace, name)) => self.timelines(namespace, name).await,
             None => error(
                 StatusCode::NOT_FOUND,
-                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/outcomes/UID, /v1/gc/status, /v1/gc/graph and /v1/gc/why",
+                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/outcomes/UID, /v1/held, /v1/gc/status and /v1/gc/graph",
             ),
         })
     }
@@ -285,6 +301,7 @@ impl PodAnswers {
         // Whoever asks for one pod by name may find it out between two lists.
         let held = self.guard.why_absence_proves_nothing();
         report.watch.held = held.or_else(|| report.watch.held.take());
+        report.house = self.house.borrow().clone();
         report.pods = pods;
         report.journal = trouble.error.map(|error| error.to_string());
         report.journal_asides = self.journal.asides().iter().map(Aside::told).collect();
@@ -296,6 +313,20 @@ impl PodAnswers {
             ..self.counters.counts()
         };
         true
+    }
+}
+
+/// Does what a request asks for.
+async fn asked_to_do(pods: &PodAnswers, request: Request<Incoming>, peer: &str) -> Response<Full<Bytes>> {
+    let path = request.uri().path().to_owned();
+    let body = match Limited::new(request.into_body(), LARGEST).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body cannot be read: {cause}")),
+    };
+    if path == held::RELEASE {
+        held::release(pods, &body, peer).await
+    } else {
+        kill::request(pods, &path, &body, peer).await
     }
 }
 

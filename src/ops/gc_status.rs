@@ -153,7 +153,7 @@ mod tests {
             kinds::{Resource, Scope},
             picture::Picture,
             sight::Watched,
-            why::Why,
+            why,
         },
     };
 
@@ -268,11 +268,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_that_is_told_in_json_is_documented() {
-        let docs = include_str!("../../docs/garbage-collector.md");
+        let docs = concat!(
+            include_str!("../../docs/garbage-collector.md"),
+            include_str!("../../docs/status-json.md")
+        );
         let (core, status) = one_of_each();
         let picture = serde_json::to_value(Picture::around(&core.graph, "a")).unwrap();
         let name = "b".parse().unwrap();
-        let why = serde_json::to_value(Why::asked(&core, &name, Instant::now()).unwrap()).unwrap();
+        let why = serde_json::to_value(why::asked(&core, &name, Instant::now()).unwrap()).unwrap();
         let mut all = BTreeSet::new();
         for value in [&status, &picture, &why] {
             fields(value, &mut all);

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     counters::Counts,
+    guard::held::ABSENCE,
+    housekeeping::HouseReport,
     node::runtime::RuntimeReport,
     record::{Stage, Step, Story},
     watch::{SourceState, WatchReport},
@@ -39,6 +41,9 @@ pub struct StatusReport {
     pub runtime: RuntimeReport,
     /// The watch of this node's pods.
     pub watch: WatchReport,
+    /// What is left on this node of pods that are gone.
+    #[serde(default)]
+    pub house: HouseReport,
     /// Pods that end.
     pub pods: Overview,
     /// Why the journal cannot be written at the moment.
@@ -109,6 +114,12 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     for held in report.held.iter().chain(&report.watch.held) {
         let _ = writeln!(out, "HELD      {held}");
     }
+    if report.watch.held.is_some() {
+        let _ = writeln!(
+            out,
+            "          nothing is concluded from what is missing; if it is right: pod-teardown release {ABSENCE}"
+        );
+    }
     if !report.watch.strangers.is_empty() {
         let strangers = &report.watch.strangers;
         let (count, some) = (
@@ -119,6 +130,30 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
             out,
             "besides   {count} of the runtime that cannot be proven to be the API server's, left alone: {some}"
         );
+    }
+    if !report.house.volumes.is_empty() {
+        let some = some_of(report.house.volumes.iter().cloned());
+        let _ = writeln!(
+            out,
+            "volumes   not all that no pod uses can be taken off the node: {some}"
+        );
+    }
+    for (name, what, of) in [
+        (
+            "leftovers",
+            "that are gone, taken down when they have been there for a while",
+            &report.house.leftovers,
+        ),
+        (
+            "besides",
+            "of which something is left and that cannot be proven to be the API server's, left alone",
+            &report.house.strangers,
+        ),
+    ] {
+        if !of.is_empty() {
+            let (count, some) = (counted(of.len() as u64, "pod"), some_of(of.iter().cloned()));
+            let _ = writeln!(out, "{name:<9} {count} {what}: {some}");
+        }
     }
     if let Some(error) = &report.journal {
         // It says itself that it is the journal.
@@ -165,6 +200,8 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
 enum At {
     /// Nothing is done to it.
     Held,
+    /// Its end waits for that of others, and its grace period has not begun.
+    Waits,
     /// This step is under way.
     Now(Step),
     /// This step has failed and will be tried again.
@@ -174,6 +211,10 @@ enum At {
 }
 
 fn at(story: &Story, held: bool) -> At {
+    // So does a driver that others need; while all is held, that comes first.
+    if !held && story.failures.iter().any(|failure| failure.starts_with("held: ")) {
+        return At::Waits;
+    }
     // A hold of this pod alone is a failure that says so.
     if held || story.failures.iter().any(|failure| failure.contains(": held: ")) {
         return At::Held;
@@ -185,11 +226,13 @@ fn at(story: &Story, held: bool) -> At {
     story.failed_at().map_or(At::Between, At::Again)
 }
 
-fn stands(story: &Story, held: bool) -> String {
+/// Where a pod's end is at, in words.
+pub(super) fn stands(story: &Story, held: bool) -> String {
     let at = at(story, held);
     let doing = match (at, story.stage) {
         (_, Stage::Finished) => "finished".to_owned(),
         (At::Held, _) => "held".to_owned(),
+        (At::Waits, _) => "its end waits for that of others".to_owned(),
         (At::Now(step), _) => under_way(step).to_owned(),
         (At::Again(step), Stage::Deleted) => format!("deleted; {} will be tried again", thing(step)),
         (At::Again(step), _) => format!("{} will be tried again", thing(step)),
@@ -202,7 +245,7 @@ fn stands(story: &Story, held: bool) -> String {
     let runs = story.stage == Stage::Terminating
         && !matches!(
             at,
-            At::Now(Step::Status | Step::Delete) | At::Again(Step::Status | Step::Delete)
+            At::Waits | At::Now(Step::Status | Step::Delete) | At::Again(Step::Status | Step::Delete)
         );
     match story.grace_left_ms {
         _ if !runs => format!("{doing}, for {elapsed}"),
@@ -222,6 +265,7 @@ fn under_way(step: Step) -> &'static str {
     match step {
         Step::Hook | Step::Term | Step::Kill => "containers are being stopped",
         Step::Sandbox => "the sandbox is being stopped",
+        Step::Devices => "nothing runs; its devices are being released",
         Step::Volumes => "nothing runs; volumes are being removed",
         Step::Cgroup => "nothing runs; the cgroup is being removed",
         Step::Status => "nothing runs; the status is being sent",
@@ -234,6 +278,7 @@ fn thing(step: Step) -> &'static str {
     match step {
         Step::Hook | Step::Term | Step::Kill => "the stop of its containers",
         Step::Sandbox => "the stop of its sandbox",
+        Step::Devices => "the release of its devices",
         Step::Volumes => "the removal of its volumes",
         Step::Cgroup => "the removal of its cgroup",
         Step::Status => "its status in the API",
@@ -255,7 +300,6 @@ pub fn seconds(ms: u64) -> String {
 mod tests {
     use super::*;
     use crate::record::Span;
-    use crate::workers::termination::Cause;
 
     fn story(stage: Stage, open: &[Step], failures: &[&str]) -> Story {
         let span = |step: &Step| Span {
@@ -266,21 +310,12 @@ mod tests {
             failure: None,
         };
         Story {
-            namespace: "default".into(),
-            name: "web-0".into(),
-            uid: "1234".into(),
-            began: "2026-01-02T03:04:05Z".parse().unwrap(),
-            cause: Cause::Deleted,
-            grace_seconds: 30,
             grace_left_ms: 12_000,
             stage,
             elapsed_ms: 18_000,
-            attempts: 1,
             failures: failures.iter().map(|&failure| failure.to_owned()).collect(),
-            phase: None,
-            reason: None,
-            kept: false,
             spans: open.iter().map(span).collect(),
+            ..Story::sample()
         }
     }
 
@@ -333,6 +368,14 @@ mod tests {
             ),
             (ending, &[], &["term main: no"], true, "held", grace),
             (ending, &[], &[guard], false, "held", grace),
+            (
+                ending,
+                &[],
+                &["held: ns/db that end need this pod as a driver"],
+                false,
+                "its end waits for that of others",
+                "",
+            ),
             (
                 ended,
                 &[],

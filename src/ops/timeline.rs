@@ -143,7 +143,6 @@ mod tests {
 
     use super::*;
     use crate::record::{Span, Step};
-    use crate::workers::termination::Cause;
 
     #[test]
     fn bars_lie_where_their_time_lies() {
@@ -156,20 +155,9 @@ mod tests {
     #[test]
     fn a_story_reads_from_top_to_bottom() {
         let story = Story {
-            namespace: "default".into(),
-            name: "web-0".into(),
-            uid: "1234".into(),
-            began: "2026-01-02T03:04:05Z".parse().unwrap(),
-            cause: Cause::Deleted,
-            grace_seconds: 30,
-            grace_left_ms: 0,
             stage: Stage::Finished,
             elapsed_ms: 2000,
-            attempts: 1,
-            failures: vec![],
             phase: Some("Succeeded".into()),
-            reason: None,
-            kept: false,
             spans: vec![
                 Span {
                     step: Step::Hook,
@@ -186,6 +174,7 @@ mod tests {
                     failure: Some("409".into()),
                 },
             ],
+            ..Story::sample()
         };
         let text = text(&story);
         let lines: Vec<_> = text.lines().collect();
@@ -206,6 +195,7 @@ mod tests {
         let kept = Story {
             stage: Stage::Terminated,
             kept: true,
+            finalizers: Vec::new(),
             reason: Some("Evicted".into()),
             ..story
         };

@@ -10,10 +10,11 @@ use crate::{
     teardown::Failure,
 };
 
-/// Deletes the pod's object. `shown` is the status that the API holds.
-pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Result<(), Failure> {
+/// Deletes the pod's object, and tells which finalizers keep it. `shown` is the status that the API holds.
+pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Result<Vec<String>, Failure> {
     let dry_run = context.effects.dry_run();
     may_be_deleted(view, shown, dry_run).map_err(|why| Failure::new(Step::Delete, "", why))?;
+    let mut kept_by = Vec::new();
     match context.api.delete_pod(&view.pod).await {
         Ok(DeleteAnswer::Gone) if dry_run => {}
         Ok(DeleteAnswer::Gone) => tracing::info!("Pod is deleted"),
@@ -22,6 +23,7 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
                 ?finalizers,
                 "Pod is deleted as far as this node is concerned; finalizers hold its object"
             );
+            kept_by = finalizers;
         }
         // 404 and 409: no such pod, or another UID under this name. 403: what a node is told of pods that are gone. None of
         // them proves anything before it is known who answers.
@@ -37,7 +39,7 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
         Err(error) => return Err(Failure::of_request(Step::Delete, &error)),
     }
     context.counters.pod_deleted();
-    Ok(())
+    Ok(kept_by)
 }
 
 /// A dry run has stopped nothing, so that no phase can be terminal; its delete gets no further than the gate.

@@ -42,7 +42,7 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
     }
     // Last of all: a pod that the runtime has and that lacks its directory would be one of another kubelet.
     if failures.is_empty()
-        && let Err(errors) = pod_dir::remove_pod_dir(dir, &context.mounts, &context.effects).await
+        && let Err(errors) = pod_dir::remove_pod_dir(dir, &context.storage.mounts, &context.effects).await
     {
         failures.extend(errors.iter().map(|error| failed("", error)));
     }

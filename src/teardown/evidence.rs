@@ -1,13 +1,19 @@
 //! What may be concluded from what runtime, cgroups and directories show of a pod.
 
-use std::ffi::OsStr;
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    ffi::{OsStr, OsString},
+};
 
 use super::{Failure, places};
 use crate::{
     context::Context,
+    guard::doubt::{Doubt, DoubtKind},
     node::{
         cgroups::{Breadth, PodCgroup},
         cri::types::RuntimePod,
+        fault::Fault,
     },
     pod::PodView,
     record::Step,
@@ -16,17 +22,30 @@ use crate::{
 /// Runtime, cgroups and the kubelet's directory must tell of the same pod. If they do not, this is the wrong runtime,
 /// or one that has lost its memory, or these are the wrong cgroups or the wrong directory: nothing may be concluded
 /// from what is not there. A kubelet removes the directory of a pod only after its object is gone; one that died between
-/// making the cgroup and making the directory looks the same, and only a person can tell.
+/// making the cgroup and making the directory looks the same, and only a person can tell. What a person has released is
+/// doubted no more, as long as it is what was shown.
 pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+    if let Some(sandbox) = observed.sandboxes.iter().find(|sandbox| sandbox.is_from_elsewhere()) {
+        let why = format!(
+            "held: it comes from {:?} and not from the API server; does the manifest of a static pod carry the UID of {}, \
+             in metadata.uid? It is never touched as long as it does",
+            sandbox.source().unwrap_or_default(),
+            view.pod
+        );
+        return Err(vec![Failure::new(Step::Sandbox, &sandbox.id, why)]);
+    }
     let lives = observed.lives();
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     if lives && cgroups.is_empty() {
         let why = format!(
             "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's? \
-             If they are, stop the pod's containers and sandboxes by hand, and the rest of it goes on",
-            context.cgroup_root.trim_end_matches('/')
+             If they are, stop the pod's containers and sandboxes by hand, or let the runtime alone count: \
+             pod-teardown release pod/{}",
+            context.cgroup_root.trim_end_matches('/'),
+            view.pod
         );
-        return Err(vec![Failure::new(Step::Cgroup, "", why)]);
+        let doubt = Doubt::new(DoubtKind::NoCgroup, ids(observed));
+        unless_settled(context, view, doubt, Failure::new(Step::Cgroup, "", why))?;
     }
     // Containers that run have a directory, whatever became of the object.
     if lives || (!removed && (!cgroups.is_empty() || !observed.is_gone())) {
@@ -37,13 +56,31 @@ pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &Ru
         if there.is_none() {
             let why = format!(
                 "held: the pod is or was on this node, but there is no {}; is --kubelet-root the kubelet's --root-dir? \
-                 If it is, make that directory, empty, and the pod goes on",
-                dir.path().display()
+                 If it is, make that directory, empty, or have the pod go on without: pod-teardown release pod/{}",
+                dir.path().display(),
+                view.pod
             );
-            return Err(vec![Failure::new(Step::Volumes, "", why)]);
+            let facts = ids(observed).chain(cgroups.iter().map(|cgroup| cgroup.path().display().to_string()));
+            let doubt = Doubt::new(DoubtKind::NoDirectory, facts);
+            unless_settled(context, view, doubt, Failure::new(Step::Volumes, "", why))?;
         }
     }
-    all_are_known(context, &cgroups, observed, Breadth::One)
+    match unknown(context, view, &cgroups, observed, Breadth::One)? {
+        None => Ok(()),
+        Some((doubt, failure)) => unless_settled(context, view, doubt, failure),
+    }
+}
+
+/// Cgroups of processes that somebody has released to be killed, though the runtime knows nothing of them.
+pub fn released(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<Vec<PodCgroup>, Vec<Failure>> {
+    if context.journal.releases(&view.pod.uid).is_empty() {
+        return Ok(Vec::new());
+    }
+    let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    match unknown(context, view, &cgroups, stopped, Breadth::Every)? {
+        Some((doubt, _)) if is_settled(context, view, &doubt) => Ok(cgroups),
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// Nothing of the pod runs after its stop.
@@ -58,7 +95,13 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
     }
     // A runtime that has lost its memory meanwhile calls what it does not know stopped, too.
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
-    all_are_known(context, &cgroups, stopped, Breadth::Every)
+    match unknown(context, view, &cgroups, stopped, Breadth::Every)? {
+        None => Ok(()),
+        Some((doubt, failure)) => Err(vec![Failure {
+            doubt: Some(doubt),
+            ..failure
+        }]),
+    }
 }
 
 /// What runs after its stop, as failures of this step.
@@ -69,36 +112,61 @@ pub(super) fn still_running(stopped: &RuntimePod, step: Step) -> impl Iterator<I
     })
 }
 
-/// A terminal phase lets the claims be given to others, so it has to wait until the devices are released.
-pub fn nothing_is_prepared(view: &PodView) -> Result<(), Vec<Failure>> {
-    if view.dynamic_resources {
-        let why = "the pod has dynamic resources (DRA), which this version cannot release; they and the pod wait for a kubelet";
-        return Err(vec![Failure::new(Step::Sandbox, "", why)]);
-    }
-    Ok(())
-}
-
-fn all_are_known(
+/// Processes in the pod's cgroups of which the runtime knows no container.
+fn unknown(
     context: &Context,
+    view: &PodView,
     cgroups: &[PodCgroup],
     observed: &RuntimePod,
     breadth: Breadth,
-) -> Result<(), Vec<Failure>> {
+) -> Result<Option<(Doubt, Failure)>, Vec<Failure>> {
+    let (mut facts, mut first) = (BTreeSet::new(), None);
     for cgroup in cgroups {
         let name = cgroup.path().display().to_string();
-        let known = |child: &OsStr| is_known(observed, &child.to_string_lossy());
-        let processes = context.cgroups.processes_but(cgroup, breadth, known);
-        let processes = processes.map_err(|error| vec![Failure::new(Step::Cgroup, &name, error)])?;
-        if let Some(first) = processes.first() {
-            let why = format!(
-                "held: it holds {} processes (first pid {first}) of which the runtime knows no container; \
-                 is --cri-endpoint the runtime of this node's pods? If it is, end the processes by hand",
-                processes.len()
-            );
-            return Err(vec![Failure::new(Step::Cgroup, &name, why)]);
+        let failed = |fault: Fault| vec![Failure::new(Step::Cgroup, &name, fault)];
+        let children = RefCell::new(BTreeSet::<OsString>::new());
+        let known = |child: &OsStr| {
+            let known = is_known(observed, &child.to_string_lossy());
+            if !known {
+                children.borrow_mut().insert(child.to_owned());
+            }
+            known
+        };
+        let processes = context.cgroups.processes_but(cgroup, breadth, known).map_err(failed)?;
+        let Some(pid) = processes.first() else { continue };
+        for child in children.into_inner() {
+            let there = context.cgroups.processes_but(cgroup, breadth, |other| other != child);
+            if !there.map_err(failed)?.is_empty() {
+                facts.insert(cgroup.path().join(child).display().to_string());
+            }
         }
+        let why = format!(
+            "held: it holds {} processes (first pid {pid}) of which the runtime knows no container; \
+             is --cri-endpoint the runtime of this node's pods? If it is, end the processes by hand, or have them killed: pod-teardown release pod/{}",
+            processes.len(),
+            view.pod
+        );
+        first.get_or_insert_with(|| Failure::new(Step::Cgroup, &name, why));
     }
-    Ok(())
+    Ok(first.map(|failure| (Doubt::new(DoubtKind::UnknownProcesses, facts), failure)))
+}
+
+fn ids(observed: &RuntimePod) -> impl Iterator<Item = String> {
+    let containers = observed.containers.iter().map(|it| format!("container {}", it.id));
+    containers.chain(observed.sandboxes.iter().map(|it| format!("sandbox {}", it.id)))
+}
+
+fn is_settled(context: &Context, view: &PodView, doubt: &Doubt) -> bool {
+    let releases = context.journal.releases(&view.pod.uid);
+    doubt.is_settled_by(&releases, context.clock.boot_id())
+}
+
+fn unless_settled(context: &Context, view: &PodView, doubt: Doubt, failure: Failure) -> Result<(), Vec<Failure>> {
+    if is_settled(context, view, &doubt) {
+        return Ok(());
+    }
+    let doubt = Some(doubt);
+    Err(vec![Failure { doubt, ..failure }])
 }
 
 /// Whether the processes in this cgroup below the pod's, or with an empty name in the pod's own, are the pod's to end.

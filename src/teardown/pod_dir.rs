@@ -7,7 +7,7 @@ use crate::node::{
     dirs::Dir,
     effects::Effects,
     fault::{Cause, Fault},
-    mounts::Mounts,
+    mounts::{Mounts, Question},
     pod_dir::{PodDir, names},
 };
 
@@ -15,10 +15,15 @@ use crate::node::{
 ///
 /// Refused while a volume is left or anything is mounted below.
 pub async fn remove_pod_dir(pod: &PodDir, mounts: &Arc<Mounts>, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
-    blocking(pod, mounts, effects, remove).await
+    // Before it is its turn: pods that end together share a table.
+    let (mounts, question) = (Arc::clone(mounts), mounts.ask());
+    blocking(pod, effects, move |pod, effects| {
+        remove(pod, &mounts, question, effects)
+    })
+    .await
 }
 
-fn remove(pod: &PodDir, mounts: &Mounts, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
+fn remove(pod: &PodDir, mounts: &Mounts, question: Question, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
     let one = |fault| vec![fault];
     let Some(parent) = pod.open_parent().map_err(one)? else {
         return Ok(DiskReport::default());
@@ -30,7 +35,7 @@ fn remove(pod: &PodDir, mounts: &Mounts, effects: &Effects) -> Result<DiskReport
     let left = if effects.dry_run() {
         Vec::new()
     } else {
-        pod.leftovers(mounts).map_err(one)?
+        pod.leftovers_since(mounts, question).map_err(one)?
     };
     if !left.is_empty() {
         return Err(left
@@ -55,10 +60,7 @@ fn remove(pod: &PodDir, mounts: &Mounts, effects: &Effects) -> Result<DiskReport
         }
     }
     if work.faults.is_empty() {
-        match parent.remove_empty(pod.uid().as_ref(), effects) {
-            Ok(outcome) => work.count(outcome),
-            Err(fault) => work.faults.push(fault),
-        }
+        work.keep(parent.remove_empty(pod.uid().as_ref(), effects));
     }
     work.done()
 }

@@ -1,12 +1,15 @@
 //! The pods of this node as they were last seen, and how a list or an event differs from that. Pure.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
 use super::{Change, Kind};
-use crate::pod::{PodUid, PodView};
+use crate::{
+    guard::Census,
+    pod::{PodUid, PodView},
+};
 
 /// By UID: a pod recreated under the same name is another pod. Suspects are looked after in the order of their UIDs, so
 /// that what happened once can be made to happen again.
@@ -15,6 +18,8 @@ pub struct KnownPods {
     pods: BTreeMap<PodUid, Known>,
     /// Those that an earlier run began to take down and that this one has not seen.
     remembered: BTreeMap<PodUid, Arc<PodView>>,
+    /// Those that an earlier run saw live and that this one has not seen; until a list is believed.
+    expected: BTreeSet<PodUid>,
 }
 
 #[derive(Debug)]
@@ -31,7 +36,7 @@ pub enum Listed {
     /// Exactly as it is known.
     Same(PodUid),
     /// Anything else, and its resourceVersion.
-    New(PodView, Box<str>),
+    New(Box<PodView>, Box<str>),
 }
 
 // === impl Listed ===
@@ -52,6 +57,11 @@ impl KnownPods {
     pub fn remember(&mut self, pods: impl IntoIterator<Item = PodView>) {
         let pods = pods.into_iter().map(|view| (view.pod.uid.clone(), Arc::new(view)));
         self.remembered.extend(pods);
+    }
+
+    /// Pods that an earlier run saw, with no reason to vanish.
+    pub fn expect(&mut self, pods: impl IntoIterator<Item = PodUid>) {
+        self.expected.extend(pods);
     }
 
     /// How many were seen and are not known to be gone.
@@ -76,9 +86,22 @@ impl KnownPods {
         self.pods.values().filter(|known| !known.view.mirror).count()
     }
 
-    /// Pods that have no reason to vanish.
-    pub fn living(&self) -> usize {
-        self.pods.values().filter(|known| !known.view.ends()).count()
+    /// All that were seen, or are remembered, and are not known to be gone.
+    pub fn uids(&self) -> impl Iterator<Item = &PodUid> {
+        self.pods.keys().chain(self.remembered.keys())
+    }
+
+    /// What a list shows, and what it lacks of the pods that have no reason to vanish.
+    pub fn census(&self, pods: &[Listed]) -> Census {
+        let shown: HashSet<&PodUid> = pods.iter().map(Listed::uid).collect();
+        let living = self.pods.iter().filter(|(_, known)| !known.view.ends());
+        let living: BTreeSet<&PodUid> = living.map(|(uid, _)| uid).chain(&self.expected).collect();
+        Census {
+            listed: pods.len(),
+            living: living.len(),
+            vanished: living.into_iter().filter(|uid| !shown.contains(uid)).cloned().collect(),
+            is_excused: self.pods.is_empty() && pods.len() * 2 >= self.expected.len(),
+        }
     }
 
     /// A complete list: what it shows anew, in the kubelet's order, and what it lacks and is therefore suspected to be gone.
@@ -89,13 +112,18 @@ impl KnownPods {
             .into_iter()
             .filter_map(|listed| match listed {
                 Listed::Same(_) => None,
-                Listed::New(view, version) => Some(self.seen(view, version)),
+                Listed::New(view, version) => Some(self.seen(*view, version)),
             })
             .collect();
         changes.sort_by_key(|change| change.kind);
         let known = self.pods.iter().map(|(uid, known)| (uid, &known.view));
         let suspects = known.chain(&self.remembered).filter(|(uid, _)| !shown.contains(*uid));
         (changes, suspects.map(|(_, view)| Arc::clone(view)).collect())
+    }
+
+    /// What was listed last is believed: whoever of an earlier run it did not show is expected no more, and told here.
+    pub fn believe(&mut self) -> BTreeSet<PodUid> {
+        std::mem::take(&mut self.expected)
     }
 
     /// An object as a list or an ADDED or MODIFIED event shows it.
@@ -111,6 +139,7 @@ impl KnownPods {
             Arc::clone(&view)
         };
         self.remembered.remove(&view.pod.uid);
+        self.expected.remove(&view.pod.uid);
         let before = self.pods.insert(view.pod.uid.clone(), Known { view: small, version });
         Change {
             kind: kind(before.as_ref().map(|known| &*known.view), &view),
@@ -120,13 +149,13 @@ impl KnownPods {
 
     /// A DELETED event, which carries the last state of the object.
     pub fn deleted(&mut self, view: PodView) -> Change {
-        self.remembered.remove(&view.pod.uid);
-        self.pods.remove(&view.pod.uid);
+        self.gone(&view.pod.uid);
         Change::removed(Arc::new(view))
     }
 
     /// A suspect is proven to be gone.
     pub fn gone(&mut self, uid: &PodUid) -> Option<Change> {
+        self.expected.remove(uid);
         let remembered = self.remembered.remove(uid);
         let known = self.pods.remove(uid).map(|known| known.view);
         known.or(remembered).map(Change::removed)
@@ -161,7 +190,7 @@ mod tests {
     }
 
     fn new(name: &str, uid: &str) -> Listed {
-        Listed::New(view(name, uid), "1".into())
+        Listed::New(Box::new(view(name, uid)), "1".into())
     }
 
     fn uids(pods: &[Arc<PodView>]) -> Vec<&str> {
@@ -207,6 +236,59 @@ mod tests {
         ));
         let (_, suspects) = known.listed(vec![new("b", "2")]);
         assert!(suspects.is_empty());
+    }
+
+    #[test]
+    fn only_what_has_no_reason_to_vanish_is_missed() {
+        let mut known = KnownPods::default();
+        known.expect(["0", "1", "5"].map(PodUid::from));
+        known.remember([view("d", "4")]);
+        let list = [new("a", "1")];
+        let missed = |known: &KnownPods, list: &[Listed]| {
+            let Census {
+                living,
+                vanished,
+                is_excused,
+                ..
+            } = known.census(list);
+            (living, Vec::from_iter(vanished), is_excused)
+        };
+        assert_eq!(missed(&known, &list), (3, vec!["0".into(), "5".into()], false));
+        let others = [new("x", "8"), new("y", "9")];
+        let (_, vanished, is_excused) = missed(&known, &others);
+        assert!(vanished.len() == 3 && is_excused, "as many others have come meanwhile");
+        known.listed(list.into());
+        known.believe();
+        let mut ends = view("b", "2");
+        ends.terminal_phase = true;
+        known.seen(ends, "1".into());
+        assert_eq!(
+            missed(&known, &[]),
+            (1, vec!["1".into()], false),
+            "an earlier run counts until a list is believed"
+        );
+        assert_eq!(missed(&known, &[Listed::Same("1".into())]), (1, vec![], false));
+    }
+
+    #[test]
+    fn what_an_earlier_run_saw_is_missed_until_it_is_shown_or_a_list_is_believed() {
+        let mut known = KnownPods::default();
+        known.expect(["1", "2", "3", "4"].map(PodUid::from));
+        let list = || vec![new("a", "1"), new("x", "8"), new("y", "9")];
+        let missed = |known: &KnownPods| known.census(&list()).vanished.len();
+        for (is_believed, missing) in [(false, 3), (false, 3), (true, 0)] {
+            assert_eq!(missed(&known), 3);
+            known.listed(list());
+            if is_believed {
+                assert_eq!(known.believe().len(), 3);
+            }
+            assert_eq!(missed(&known), missing);
+        }
+        known.expect(["2", "3", "4"].map(PodUid::from));
+        known.seen(view("b", "2"), "1".into());
+        known.deleted(view("b", "2"));
+        known.gone(&"3".into());
+        assert_eq!(missed(&known), 1);
     }
 
     #[test]

@@ -9,11 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    node::cri::{
-        Cri,
-        client::ContainerEvents,
-        types::{PodSandbox, keys},
-    },
+    node::cri::{Cri, client::ContainerEvents, types::PodSandbox},
     pod::{PodRef, PodUid},
 };
 
@@ -38,6 +34,10 @@ pub struct Sighted {
     pub pod: PodRef,
     /// A kubelet made it because the API server told it to.
     pub from_api: bool,
+    /// A kubelet made it, or one of its sandboxes, because somebody else told it to: it is a static pod.
+    pub from_elsewhere: bool,
+    /// One of its sandboxes stands.
+    pub lives: bool,
 }
 
 /// Looks at the runtime until nobody wants to know any more.
@@ -67,18 +67,20 @@ impl RuntimePods {
             if [&pod_uid, &namespace, &name].into_iter().any(String::is_empty) {
                 continue;
             }
-            let source = sandbox.annotations.get(keys::CONFIG_SOURCE);
-            let from_api = source.is_some_and(|source| source == "api");
             let sighted = pods.entry(pod_uid.as_str().into()).or_insert_with_key(|uid| Sighted {
                 pod: PodRef {
                     uid: uid.clone(),
                     namespace: namespace.into(),
                     name: name.into(),
                 },
-                from_api,
+                from_api: true,
+                from_elsewhere: false,
+                lives: false,
             });
             // Sandboxes of one pod that contradict each other prove nothing.
-            sighted.from_api &= from_api;
+            sighted.from_api &= sandbox.is_from_api();
+            sighted.from_elsewhere |= sandbox.is_from_elsewhere();
+            sighted.lives |= sandbox.is_ready();
         }
         Self { began, pods }
     }
@@ -152,7 +154,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::node::cri::types::{Sandbox, SandboxState};
+    use crate::node::cri::types::{Sandbox, SandboxState, keys};
 
     fn sandbox(uid: &str, name: &str, source: Option<&str>) -> PodSandbox {
         PodSandbox {
@@ -191,9 +193,15 @@ mod tests {
         let mut from_api: Vec<_> = look
             .pods
             .iter()
-            .map(|(uid, sighted)| (uid.as_str(), sighted.from_api))
+            .map(|(uid, sighted)| (uid.as_str(), sighted.from_api, sighted.from_elsewhere))
             .collect();
         from_api.sort_unstable();
-        assert_eq!(from_api, [("1", true), ("2", false), ("3", false), ("4", false)]);
+        let expected = [
+            ("1", true, false),
+            ("2", false, true),
+            ("3", false, false),
+            ("4", false, true),
+        ];
+        assert_eq!(from_api, expected);
     }
 }

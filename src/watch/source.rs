@@ -13,14 +13,15 @@ use tokio::{
 };
 
 use super::{
-    Change, RuntimePods,
+    Change, Kind, Roll, RuntimePods,
     known::{KnownPods, Listed},
+    roll::{RollCall, RollCalls},
 };
 use crate::{
     api::{ApiClient, ApiError, WatchLine},
     clock::{pauses, rounded},
     counters::Counters,
-    guard::{Census, Guard},
+    guard::Guard,
     journal::Journal,
     pod::{PodRef, PodUid, PodView},
 };
@@ -80,6 +81,7 @@ pub struct PodSource {
     unreadable: HashSet<String>,
     changes: mpsc::Sender<Change>,
     report: watch::Sender<WatchReport>,
+    calls: RollCalls,
 }
 
 /// Why a round ended.
@@ -96,7 +98,7 @@ struct Closed;
 // === impl PodSource ===
 
 impl PodSource {
-    /// A source that sends to `changes`.
+    /// A source that sends to `changes`, and where it can be asked for the roll.
     pub fn new(
         api: ApiClient,
         guard: Guard,
@@ -105,11 +107,15 @@ impl PodSource {
         runtime: watch::Receiver<Arc<RuntimePods>>,
         changes: mpsc::Sender<Change>,
         report: watch::Sender<WatchReport>,
-    ) -> Self {
+    ) -> (Self, RollCall) {
+        let (call, calls) = RollCall::new();
         let mut known = KnownPods::default();
         // Their objects may have gone while no agent ran.
         known.remember(journal.unfinished());
-        Self {
+        let seen = journal.all_seen().into_iter();
+        let lived = seen.filter(|(uid, seen)| !seen.ends && !journal.knows(uid));
+        known.expect(lived.map(|(uid, _)| uid));
+        let source = Self {
             api,
             guard,
             journal,
@@ -119,7 +125,9 @@ impl PodSource {
             unreadable: HashSet::new(),
             changes,
             report,
-        }
+            calls,
+        };
+        (source, call)
     }
 
     /// Lists and watches until nobody listens any more.
@@ -183,10 +191,7 @@ impl PodSource {
         };
         // A server may have been replaced by another one since the Node was looked at.
         self.guard.verify(&self.api).await?;
-        let census = Census {
-            listed: pods.len(),
-            living: self.known.living(),
-        };
+        let census = self.known.census(&pods);
         let held = self.guard.listed(version.parse().ok(), seen_before, Some(census));
         // Whose object is gone was a pod like others: what is left of it in the runtime is looked at like theirs.
         self.unreadable.retain(|uid| unreadable.contains(uid));
@@ -197,6 +202,7 @@ impl PodSource {
         );
         let (changes, suspects) = self.known.listed(pods);
         for change in changes {
+            self.journal.saw(&change.view, change.view.ends());
             if self.changes.send(change).await.is_err() {
                 return Ok(Err(Closed));
             }
@@ -208,6 +214,9 @@ impl PodSource {
                 "Nothing is concluded from pods that the list lacks"
             ),
             None => {
+                for uid in self.known.believe() {
+                    self.journal.saw_vanish(&uid);
+                }
                 for suspect in suspects {
                     if let Err(Closed) = self.confirm_gone(&suspect).await? {
                         return Ok(Err(Closed));
@@ -234,6 +243,9 @@ impl PodSource {
             return Ok(Ok(()));
         }
         let removed = self.known.gone(&suspect.pod.uid);
+        if let Some(removed) = &removed {
+            self.journal.saw(&removed.view, true);
+        }
         self.pass_on(removed).await
     }
 
@@ -270,6 +282,12 @@ impl PodSource {
                     }
                     continue;
                 }
+                Some(answer) = self.calls.0.recv() => {
+                    // Who no longer listens needs no answer.
+                    answer.send(self.roll()).ok();
+                    continue;
+                }
+                () = self.guard.absence_is_released() => return Ok(Ok(Ended::Relist)),
             };
             let line = match line {
                 Err(_) if heard.elapsed() >= SILENCE => {
@@ -319,10 +337,22 @@ impl PodSource {
             // A bookmark has done its work; what is not known cannot be acted on.
             _ => None,
         };
+        if let Some(change) = &change {
+            self.journal
+                .saw(&change.view, change.kind == Kind::Remove || change.view.ends());
+        }
         let pods = self.known.len();
         self.report
             .send_if_modified(|report| std::mem::replace(&mut report.pods, pods) != pods);
         Ok(self.pass_on(change).await?.map(|()| true))
+    }
+
+    fn roll(&self) -> Roll {
+        let unreadable = self.unreadable.iter().map(|uid| PodUid::from(uid.as_str()));
+        Roll {
+            pods: self.known.uids().cloned().chain(unreadable).collect(),
+            any_of_the_api: self.known.of_the_api() > 0,
+        }
     }
 
     async fn pass_on(&self, change: Option<Change>) -> Result<Result<(), Closed>, ApiError> {
@@ -340,7 +370,7 @@ impl PodSource {
         if self.known.is_same(&uid, &version) && self.guard.why_absence_proves_nothing().is_none() {
             return Some(Listed::Same(uid));
         }
-        Some(Listed::New(self.project(item)?, version.into()))
+        Some(Listed::New(Box::new(self.project(item)?), version.into()))
     }
 
     /// A pod that cannot be understood is reported once and left alone.

@@ -1,12 +1,13 @@
 //! What the map of workers can be asked, by whoever has a handle to it.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 use super::kill::{Granted, Kill, Refused};
 use crate::{
+    guard::doubt::Doubt,
     pod::PodUid,
     record::{Record, Story},
 };
@@ -31,6 +32,8 @@ pub(super) enum Question {
     },
     Kill(Kill, oneshot::Sender<Result<Granted, Refused>>),
     Record(PodUid, oneshot::Sender<Option<Arc<Record>>>),
+    AtWork(oneshot::Sender<BTreeSet<PodUid>>),
+    Release(PodUid, Doubt, oneshot::Sender<bool>),
 }
 
 /// All pods that end, at one moment.
@@ -84,6 +87,20 @@ impl WorkersHandle {
     pub async fn record(&self, uid: PodUid) -> Option<Option<Arc<Record>>> {
         let (answer, told) = oneshot::channel();
         self.questions.send(Question::Record(uid, answer)).await.ok()?;
+        told.await.ok()
+    }
+
+    /// UIDs of all pods that end or have just ended; `None` while the agent stops.
+    pub async fn at_work(&self) -> Option<BTreeSet<PodUid>> {
+        let (answer, told) = oneshot::channel();
+        self.questions.send(Question::AtWork(answer)).await.ok()?;
+        told.await.ok()
+    }
+
+    /// Settles a doubt about a pod that ends; whether there is such a pod. `None` while the agent stops.
+    pub async fn release(&self, uid: PodUid, doubt: Doubt) -> Option<bool> {
+        let (answer, told) = oneshot::channel();
+        self.questions.send(Question::Release(uid, doubt, answer)).await.ok()?;
         told.await.ok()
     }
 }

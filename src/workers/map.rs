@@ -1,7 +1,7 @@
 //! `podSyncStatuses`: which pods end, how far each is, and who works on it. One task owns the map; nobody locks it.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -25,6 +25,7 @@ use crate::{
     clock::rounded,
     context::Context,
     events::Reason,
+    guard::doubt::{Doubt, Release},
     memory,
     node::checkpoint::{self, JOURNAL},
     pod::{PodUid, PodView},
@@ -167,7 +168,8 @@ impl PodWorkers {
         let (asked_for, imposed) = kill.map(|kill| (kill.grace, kill.imposed)).unwrap_or_default();
         let in_force = entry.as_ref().map(|entry| entry.grace);
         let grace = grace::effective(in_force, asked(&view, asked_for.or(cause.imposed_grace())));
-        let used_before = entry.as_ref().map(|entry| grace::used(&entry.begun, &now));
+        let begun = entry.as_ref().filter(|entry| entry.has_begun());
+        let used_before = begun.map(|entry| grace::used(&entry.begun, &now));
         let period = used_before.map_or_else(|| Period::new(grace), |used| Period::resumed(grace, used));
         let reached = entry.as_ref().map(|entry| entry.stage);
         let imposed = imposed.or_else(|| entry?.imposed);
@@ -190,6 +192,7 @@ impl PodWorkers {
             view,
             removed,
             imposed: imposed.map(Arc::new),
+            releases: 0,
         };
         let status = PodSyncStatus {
             update: watch::Sender::new(update),
@@ -204,6 +207,9 @@ impl PodWorkers {
     /// News about a pod that ends: passed on, never back in time.
     fn update(&mut self, uid: &PodUid, view: Arc<PodView>, removed: bool) {
         let Some(status) = self.pods.get_mut(uid) else { return };
+        if removed {
+            status.record.set_finalizers(Vec::new());
+        }
         if removed && status.state == State::Finished {
             self.pods.remove(uid);
             self.ended.insert(uid.clone(), Instant::now());
@@ -383,7 +389,24 @@ impl PodWorkers {
             Question::Kill(_, answer) if answer.is_closed() => None,
             Question::Kill(kill, answer) => answer.send(self.kill(kill)).ok().map(drop),
             Question::Record(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
+            Question::AtWork(answer) => answer.send(self.at_work()).ok().map(drop),
+            Question::Release(_, _, answer) if answer.is_closed() => None,
+            Question::Release(uid, doubt, answer) => answer.send(self.release(&uid, doubt)).ok(),
         };
+    }
+
+    /// All that the map has to do with, or had a moment ago.
+    fn at_work(&self) -> BTreeSet<PodUid> {
+        self.pods.keys().chain(self.ended.keys()).cloned().collect()
+    }
+
+    /// Settles a doubt about a pod; `false` if the pod ends no more.
+    fn release(&mut self, uid: &PodUid, doubt: Doubt) -> bool {
+        let Some(status) = self.pods.get(uid) else { return false };
+        let at = self.context.clock.now();
+        self.context.journal.release(uid, Release { doubt, at });
+        status.update.send_modify(|update| update.releases += 1);
+        true
     }
 
     fn record(&self, uid: &PodUid) -> Option<Arc<Record>> {

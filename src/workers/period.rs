@@ -65,6 +65,11 @@ impl Period {
         self.deadline.subscribe()
     }
 
+    /// Whether anything was done to the pod yet.
+    pub fn has_begun(&self) -> bool {
+        self.lock().has_begun
+    }
+
     /// Something is about to be done to the pod. `true` the first time.
     pub fn begins(&self) -> bool {
         let mut state = self.lock();

@@ -7,9 +7,12 @@ use backon::BackoffBuilder as _;
 use k8s_openapi::api::core::v1::PodStatus;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
+mod cleaning;
+mod driver_hold;
+mod mounts;
 mod status;
 
 use super::period::Period;
@@ -21,7 +24,6 @@ use crate::{
     node::{
         checkpoint::{self, JOURNAL},
         cri::types::{Container, RuntimePod},
-        fault::Fault,
     },
     pod::PodView,
     quiet::Urgent,
@@ -31,7 +33,7 @@ use crate::{
         status::{Imposed, Stage as StatusStage},
     },
     teardown::{
-        Failure, NOT_KILLED, cleanup, collected, evidence, first, places,
+        Failure, NOT_KILLED, collected, evidence, first, places,
         stop::{Stop, passed},
         volumes,
     },
@@ -48,9 +50,6 @@ const LOOK_FOR_REST: Duration = Duration::from_secs(30);
 /// A pod that is not gone so long after its grace period, and whose last attempt failed, is blocked.
 const BLOCKED_AFTER: Duration = Duration::from_secs(30);
 
-/// A clean-up that takes longer keeps its place no more.
-const LONG: Duration = Duration::from_secs(5);
-
 /// What a worker is told about its pod; a newer one replaces an older one that it has not looked at.
 #[derive(Debug, Clone)]
 pub struct PodUpdate {
@@ -60,6 +59,8 @@ pub struct PodUpdate {
     pub removed: bool,
     /// The end that somebody decided on.
     pub imposed: Option<Arc<Imposed>>,
+    /// How often somebody has settled a doubt about it.
+    pub releases: u32,
 }
 
 /// How a worker ended.
@@ -114,6 +115,7 @@ impl Worker {
                 Ok(outcome) => {
                     // What has been made good is waited for no more.
                     self.record.set_failures(Vec::new());
+                    self.record.set_doubt(None);
                     self.record.set_stage(match outcome {
                         Outcome::Finished => Stage::Finished,
                         Outcome::Kept | Outcome::EndedByKubelet => Stage::Terminated,
@@ -130,6 +132,8 @@ impl Worker {
             let mut deadline = self.period.subscribe();
             let over = passed(deadline.clone());
             let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_of_a_stop);
+            let mounted = failures.iter().any(|failure| failure.step == Step::Volumes);
+            let unmounted = mounts::of_pod_change(Arc::clone(&self.context), Arc::clone(&update.view));
             tokio::select! {
                 biased;
                 () = context.stopping.cancelled() => return Outcome::Kept,
@@ -138,6 +142,8 @@ impl Worker {
                 Ok(()) = deadline.changed() => pauses = backoff.build(),
                 // What has held up other stops holds them up no more.
                 () = over, if waits => {}
+                // The kernel tells, whoever has unmounted something.
+                () = unmounted, if mounted => {}
                 () = sleep(pause) => {}
             }
         }
@@ -175,12 +181,27 @@ impl Worker {
 
     /// Whether runtime, cgroups and the kubelet's directory show nothing of the pod. What is left when the kubelet goes is
     /// this agent's to end, and the runtime does not tell of all of it.
-    async fn is_nothing_left(&self, view: &PodView) -> bool {
-        let cgroups = &self.context.cgroups;
-        let nothing_runs = |cgroup| cgroups.processes(&cgroup).is_ok_and(|pids| pids.is_empty());
+    async fn is_nothing_left(&self, view: &Arc<PodView>) -> bool {
+        let nothing_left = |context: &Context, view: &PodView| {
+            let nothing_runs = |cgroup| context.cgroups.processes(&cgroup).is_ok_and(|pids| pids.is_empty());
+            Ok(
+                places::cgroups(context, view).all(|cgroup| cgroup.is_ok_and(nothing_runs))
+                    && places::dir(context, view).is_ok_and(|dir| matches!(dir.open(), Ok(None))),
+            )
+        };
         self.look(view).await.is_ok_and(|observed| observed.is_gone())
-            && places::cgroups(&self.context, view).all(|cgroup| cgroup.is_ok_and(nothing_runs))
-            && places::dir(&self.context, view).is_ok_and(|dir| matches!(dir.open(), Ok(None)))
+            && self.on_node(view, nothing_left).await.unwrap_or(false)
+    }
+
+    /// Looks at the node's files, where it holds up nobody else if one of them hangs.
+    async fn on_node<T: Send + 'static>(
+        &self,
+        view: &Arc<PodView>,
+        look: impl FnOnce(&Context, &PodView) -> Result<T, Vec<Failure>> + Send + 'static,
+    ) -> Result<T, Vec<Failure>> {
+        let (context, view) = (Arc::clone(&self.context), Arc::clone(view));
+        let looked = self.context.reads.work(move || look(&context, &view)).await;
+        looked.unwrap_or_else(|why| Err(vec![Failure::new(Step::Term, "", why)]))
     }
 
     /// Returns when there is news worth another attempt at once: the deletion, or the object's end. Most news is the echo
@@ -190,6 +211,7 @@ impl Worker {
             newer.removed != update.removed
                 || newer.view.deletion != update.view.deletion
                 || newer.imposed != update.imposed
+                || newer.releases != update.releases
         };
         if self.updates.wait_for(news).await.is_err() {
             // There will be no more news.
@@ -199,26 +221,36 @@ impl Worker {
 
     async fn attempt(&self, update: &PodUpdate, urgent: &mut Option<Urgent>) -> Result<Outcome, Vec<Failure>> {
         let PodUpdate { view, removed, .. } = update;
+        // On the disk with what is waited for below, and so before anything is told to stop.
+        self.context.journal.tries(&view.pod.uid, self.context.clock.now());
         let (observed, ()) = tokio::join!(self.look(view), self.remembered());
-        let observed = observed?;
-        evidence::all_agree(&self.context, view, *removed, &observed)?;
+        let observed = Arc::new(observed?);
+        let (shown, removed) = (Arc::clone(&observed), *removed);
+        self.on_node(view, move |context, view| {
+            evidence::all_agree(context, view, removed, &shown)
+        })
+        .await?;
         let stopped = if has_ended_by_itself(update, &observed) {
-            observed.clone()
+            Arc::clone(&observed)
         } else {
+            self.wait_for_those_who_need_it(view, &observed).await?;
             self.begins(view);
             self.stop(update, &observed).await?;
-            self.look(view).await?
+            Arc::new(self.look(view).await?)
         };
         self.context.quiet.moved();
-        evidence::nothing_runs(&self.context, view, &stopped)?;
-        evidence::nothing_is_prepared(view)?;
-        if !*removed {
+        self.kill_released(view, &stopped).await?;
+        let shown = Arc::clone(&stopped);
+        self.on_node(view, move |context, view| evidence::nothing_runs(context, view, &shown))
+            .await?;
+        self.release_devices(view, &observed).await?;
+        if !removed {
             self.remember_ends(view, &observed, &stopped).await;
         }
 
         // The terminal status of a pod with attached volumes starts the controller's clock for a forced detach.
-        let (mut gone, mut shown, mut failures) = (*removed, None, Vec::new());
-        if !view.attachable_volumes && !places::dir(&self.context, view)?.may_hold_attached() {
+        let (mut gone, mut shown, mut failures) = (removed, None, Vec::new());
+        if !self.may_hold_attached(view).await? {
             match self.status(view, gone, &stopped, StatusStage::Stopped, None).await {
                 Ok(status) => (gone, shown) = (status.is_none(), status),
                 Err(unsent) => failures = unsent,
@@ -317,7 +349,10 @@ impl Worker {
         if let Some(container) = self.unremembered(view, observed, stopped).next() {
             return Err(failure(&format_args!("{} could not be read", container.name)));
         }
-        self.context.journal.durable().await.map_err(|error| failure(&error))
+        checkpoint::before(JOURNAL, &"ends");
+        let recorded = self.context.journal.durable().await;
+        checkpoint::after(JOURNAL, &"ends");
+        recorded.map_err(|error| failure(&error))
     }
 
     fn reached(&self, view: &PodView, stage: Stage) {
@@ -334,7 +369,9 @@ impl Worker {
             deadline: self.period.subscribe(),
             record: &self.record,
         };
-        if update.removed || observed.is_gone() {
+        // With attached volumes the API keeps the statuses of when the containers ran, also on a later try.
+        let has_ended = observed.running().next().is_none();
+        if update.removed || observed.is_gone() || has_ended && self.may_hold_attached(&update.view).await? {
             return collected(stop.everything().await);
         }
         // Not waited for: what it says is older than what the next status will say, and the API server refuses it
@@ -353,48 +390,22 @@ impl Worker {
         }
     }
 
-    /// Volumes first: what a memory volume holds is charged to the cgroup.
-    async fn clean_node(&self, view: &PodView) -> Result<(), Vec<Failure>> {
-        let dir = places::dir(&self.context, view)?;
-        let span = self.record.span(Step::Volumes, "");
-        let result = volumes::tear_down_volumes(&dir, &self.context.mounts, &self.context.effects).await;
-        let result = result.map(drop).map_err(faults(Step::Volumes));
-        span.end(&result.as_ref().map_err(|failures| first(failures)));
-        result?;
-        let span = self.record.span(Step::Cgroup, "");
-        let mut failures = Vec::new();
-        for cgroup in places::cgroups(&self.context, view) {
-            let result = self.context.cgroups.destroy(&cgroup?, &self.context.effects).await;
-            failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
+    async fn may_hold_attached(&self, view: &Arc<PodView>) -> Result<bool, Vec<Failure>> {
+        if view.attachable_volumes {
+            return Ok(true);
         }
-        let result = collected(failures);
-        span.end(&result.as_ref().map_err(|failures| first(failures)));
-        result
+        self.on_node(view, |context, view| {
+            Ok(volumes::may_hold_attached(&places::dir(context, view)?))
+        })
+        .await
     }
 
     async fn final_delete(&self, view: &PodView, shown: &PodStatus) -> Result<(), Vec<Failure>> {
         let span = self.record.span(Step::Delete, "");
         let result = Box::pin(final_delete::send(&self.context, view, shown)).await;
         span.end(&result);
-        result.map_err(|failure| vec![failure])
-    }
-
-    /// When nobody waits any more: containers, sandboxes, logs, directory.
-    async fn clean_up(&self, view: &PodView) -> Result<(), Vec<Failure>> {
-        let place = self.context.quiet.place().await;
-        let dir = places::dir(&self.context, view)?;
-        let span = self.record.span(Step::Cleanup, "");
-        let mut removed = Box::pin(cleanup::remove(&self.context, view, &dir));
-        let result = match timeout(LONG, &mut removed).await {
-            Ok(result) => result,
-            Err(_) => {
-                // It hangs somewhere, and others can be cleaned up in its place.
-                drop(place);
-                removed.await
-            }
-        };
-        span.end(&result.as_ref().map_err(|failures| first(failures)));
-        result
+        self.record.set_finalizers(result.map_err(|failure| vec![failure])?);
+        Ok(())
     }
 
     fn report(&self, view: &PodView, failures: &[Failure]) {
@@ -406,7 +417,7 @@ impl Worker {
             let failures = failures.iter().filter(|failure| steps.contains(&failure.step));
             failures.map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
-        let kill = of(&[Step::Term, Step::Kill, Step::Sandbox, Step::Cgroup]);
+        let kill = of(&[Step::Term, Step::Kill, Step::Sandbox, Step::Devices, Step::Cgroup]);
         self.tell(view, Reason::FailedKillPod, NOT_KILLED, &kill);
         if self.record.takes_too_long() {
             let late = "the runtime has not killed the pod within its grace period";
@@ -428,6 +439,10 @@ impl Worker {
         }
         self.record
             .set_failures(failures.iter().map(ToString::to_string).collect());
+        let doubt = failures
+            .iter()
+            .find_map(|failure| Some((failure.doubt.clone()?, failure.to_string())));
+        self.record.set_doubt(doubt);
     }
 
     fn tell(&self, view: &PodView, reason: Reason, what: &str, failures: &str) {
@@ -441,8 +456,4 @@ impl Worker {
 /// A pod that is over by its phase and of which nothing runs is not stopped once more.
 fn has_ended_by_itself(update: &PodUpdate, observed: &RuntimePod) -> bool {
     update.view.terminal_phase && update.view.deletion.is_none() && !update.removed && !observed.lives()
-}
-
-fn faults(step: Step) -> impl Fn(Vec<Fault>) -> Vec<Failure> {
-    move |faults| faults.iter().map(|fault| Failure::new(step, "", fault)).collect()
 }

@@ -233,7 +233,7 @@ fn what_is_no_flag_and_no_verb_is_wrong_usage() {
 fn help_says_what_each_verb_takes_and_how_it_ends() {
     let help = told(&["--help"]);
     assert_eq!(help.code, Some(0));
-    for verb in ["run", "check", "status", "timeline"] {
+    for verb in ["run", "check", "status", "timeline", "held", "release"] {
         assert!(help.out.contains(verb), "{verb} is not in {}", help.out);
     }
     let flags = [

@@ -8,5 +8,6 @@ mod check;
 mod collector;
 mod end;
 mod flags;
+mod held;
 mod output;
 mod run;

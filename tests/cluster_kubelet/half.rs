@@ -155,11 +155,15 @@ impl Half<'_> {
         let before = self.pods().await?;
         let told_before = self.events().await?;
         let began = Timestamp::from_second(Timestamp::now().as_second())?;
+        let pods = &before;
         let deletions = self.scenarios.iter().map(|scenario| async move {
             self.write(scenario, &scenario.before_the_end).await?;
             if let Some(eviction) = &scenario.eviction {
                 let evicted = self.evict(scenario, eviction, power).await;
                 evicted.with_context(|| format!("evict {}", scenario.name))?;
+            }
+            if let (Power::Kubelet, true) = (power, speaks_by_its_log(&scenario.pod)) {
+                self.keep_containers(&pods[&name(scenario)])?;
             }
             self.delete(scenario).await
         });
@@ -287,6 +291,12 @@ impl Half<'_> {
     fn path_of(&self, scenario: &Scenario) -> String {
         self.path(&format!("pods/{}", name(scenario)))
     }
+}
+
+/// Whether what a container wrote to its log is its last word.
+fn speaks_by_its_log(pod: &Value) -> bool {
+    let mut containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+    containers.any(|container| container["terminationMessagePolicy"] == "FallbackToLogsOnError")
 }
 
 /// Only the finalizer holds it.

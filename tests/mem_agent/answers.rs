@@ -88,11 +88,11 @@ async fn whoever_kills_a_pod_that_was_evicted_learns_why_it_has_failed() {
 async fn an_eviction_has_succeeded_only_when_the_api_server_shows_it_and_until_then_it_is_told_what_it_waits_for() {
     let node = node_with("web", &plain(), false).await;
     // Told, the end would start the clock of a forced detach.
-    let volume = node.pod_dir("web").join("volumes/kubernetes.io~csi/pvc-1");
+    let volume = node.pod_dir("web").join("volumes/kubernetes.io~rbd/pvc-1");
     fs::create_dir_all(volume.join("mount")).unwrap();
     let socket = node.flags.socket.socket.clone();
     let waits = tokio::spawn(async move { followed(socket, "web/evict", &eviction("Evicted")).await });
-    node.failing("web", "kubernetes.io~csi/pvc-1").await;
+    node.failing("web", "kubernetes.io~rbd/pvc-1").await;
     sleep(secs(300)).await;
     assert!(!waits.is_finished());
     assert!(!outcome(&node, "web", 0).await.ended);

@@ -5,13 +5,19 @@ use std::{
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command},
+    sync::mpsc,
+    thread::{self, JoinHandle},
+    time::Duration,
 };
 
+use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::json;
 use testbed::apiserver::requests::Request;
 use tokio::time::sleep;
 
 use crate::{
+    guard::kubelet,
+    held::release,
     node::{Node, secs, until},
     pods::{hooked, uid},
 };
@@ -52,7 +58,7 @@ async fn volumes_and_the_cgroup_go_before_the_object() {
 async fn a_volume_of_an_unknown_kind_keeps_the_object_and_is_named_in_the_status() {
     for (kind, phase) in [
         // Told, the end would start the clock of a forced detach.
-        ("kubernetes.io~csi/pvc-1", "Running"),
+        ("kubernetes.io~rbd/pvc-1", "Running"),
         ("example.com~flex/x", "Running"),
         // The end itself is no secret.
         ("kubernetes.io~nfs/share", "Succeeded"),
@@ -140,6 +146,54 @@ async fn a_cgroup_with_processes_of_which_the_runtime_knows_nothing_is_held() {
     }
 }
 
+/// A file that whoever reads waits for, until it is removed; at the latest after some seconds that really pass.
+struct Hangs {
+    end: mpsc::Sender<()>,
+    remover: JoinHandle<bool>,
+}
+
+impl Hangs {
+    fn at(path: PathBuf) -> Self {
+        mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+        let (end, ends) = mpsc::channel();
+        let remover = thread::spawn(move || {
+            let in_time = ends.recv_timeout(Duration::from_secs(20)).is_ok();
+            // Who waits for a writer has one, and then the end of the file.
+            let pipe = fs::File::options().read(true).write(true).open(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            thread::sleep(Duration::from_millis(100));
+            drop(pipe);
+            in_time
+        });
+        Self { end, remover }
+    }
+
+    /// Removes it; whether it is not too late.
+    fn end(self) -> bool {
+        // Too late if nobody listens any more.
+        self.end.send(()).ok();
+        self.remover.join().unwrap()
+    }
+}
+
+// A clock that is paused stands still while a thread works.
+#[tokio::test]
+async fn a_look_that_hangs_holds_up_no_other_pod() {
+    let mut node = Node::new().await;
+    for name in ["web", "other"] {
+        node.polite_pod(name);
+    }
+    fs::create_dir_all(cgroup(&node, "web").join("child")).unwrap();
+    let hangs = Hangs::at(cgroup(&node, "web").join("child/cgroup.procs"));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.delete("other", None).await;
+    node.gone("other").await;
+    assert!(node.get("web").await.is_some());
+    assert!(hangs.end(), "all has waited for it");
+}
+
 /// A process that is killed if anybody takes it for one of the pod's.
 struct Bystander(Child);
 
@@ -216,6 +270,50 @@ async fn a_runtime_that_knows_a_sandbox_and_no_container_does_not_know_whose_pro
 }
 
 #[tokio::test(start_paused = true)]
+async fn processes_that_somebody_has_released_are_killed_before_anything_rests_on_their_end_and_others_never() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.cri.change(|world| {
+        world.containers.clear();
+        world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false);
+    });
+    let volume = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
+    fs::create_dir_all(&volume).unwrap();
+    let other = cgroup(&node, "web").join("0123456789abcdef");
+    let mut process = Bystander::in_cgroup(&other);
+    // A kernel that is slow to kill: as long as the file is there, it is only told to.
+    let kill = cgroup(&node, "web").join("cgroup.kill");
+    fs::write(&kill, "").unwrap();
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.failing("web", "have them killed: pod-teardown release pod/default/web")
+        .await;
+    let held = kubelet(&node);
+    sleep(secs(10)).await;
+    release(&node, "pod/default/web").await.unwrap();
+    // What was shown is not what is there.
+    let new = cgroup(&node, "web").join("fedcba9876543210");
+    let stranger = Bystander::in_cgroup(&new);
+    fs::remove_dir_all(held).unwrap();
+    sleep(secs(120)).await;
+    assert!(process.lives());
+    drop(stranger);
+    fs::remove_dir_all(&new).unwrap();
+    let asked = || fs::read_to_string(&kill).unwrap() == "1";
+    until("it is to be killed", async || asked()).await;
+    sleep(secs(60)).await;
+    assert!(process.lives() && volume.exists());
+    let shown = node.get("web").await.unwrap();
+    assert!(!["Succeeded", "Failed"].contains(&shown["status"]["phase"].as_str().unwrap()));
+    // As a kernel does it, with the cgroup's files.
+    fs::remove_file(&kill).unwrap();
+    until("it is killed", async || !process.lives()).await;
+    fs::remove_dir_all(&other).unwrap();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_left_in_the_cgroup_of_a_pod_that_the_runtime_knows_is_killed() {
     let mut node = Node::new().await;
     node.polite_pod("web");
@@ -238,6 +336,22 @@ async fn what_is_left_in_the_cgroup_of_a_pod_that_the_runtime_knows_is_killed() 
         processes.iter_mut().all(|process| !process.lives())
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_in_the_cgroup_is_killed_also_while_a_volume_keeps_the_pod() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    let volume = node.pod_dir("web").join("volumes/kubernetes.io~unheard-of/data");
+    fs::create_dir_all(&volume).unwrap();
+    let id = node.cri.look(|world| world.container("main").unwrap().id.clone());
+    let mut process = Bystander::in_cgroup(&cgroup(&node, "web").join(id));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    until("it is killed", async || !process.lives()).await;
+    node.failing("web", "unheard-of").await;
+    assert!(volume.exists() && cgroup(&node, "web").exists() && deletes(&node) == 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use pod_teardown::ops::admin::kill::Ask;
 use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::{Action, Fault},
-    scripted_cri::Kind,
+    scripted_cri::{Kind, PodBuilder},
 };
 use tokio::time::{Instant, sleep};
 
@@ -425,4 +425,31 @@ async fn a_pod_whose_directory_is_below_another_root_is_held_until_it_is_there()
     fs::rename(&elsewhere, &dir).unwrap();
     node.cri.allow_everything();
     node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_with_the_uid_of_a_pod_of_the_api_server_is_told_and_never_touched() {
+    let from_file = |pod: PodBuilder<'_>| drop(pod.source("file").container("main"));
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    for name in ["deleted", "gone", "gone-meanwhile"] {
+        node.pod(name, &plain(), from_file);
+    }
+    node.start().await;
+    node.delete("deleted", None).await;
+    node.delete("gone", Some(0)).await;
+    for name in ["deleted", "gone"] {
+        node.failing(name, "does the manifest of a static pod carry the UID")
+            .await;
+    }
+    node.crash().await;
+    node.delete("gone-meanwhile", Some(0)).await;
+    node.start().await;
+    sleep(secs(900)).await;
+    assert!(node.cri.effects().is_empty() && node.get("deleted").await.is_some());
+    let strangers = node.status().await.watch.strangers;
+    assert_eq!(strangers, ["default/gone-meanwhile (UID uid-gone-meanwhile)"]);
+    for name in ["deleted", "gone", "gone-meanwhile"] {
+        assert!(node.pod_dir(name).join("etc-hosts").exists());
+    }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use pod_teardown::{
     agent,
-    cli::{CgroupDriverFlag, GcFlag, NodeFlags, PodsFlag, SocketFlag, UnsyncedFlag},
+    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, SocketFlag, UnsyncedFlag},
     clock::BootClock,
     config::{self, Problem},
     host::Host,
@@ -120,6 +120,7 @@ impl Node {
             pods: PodsFlag::Always,
             gc: GcFlag::Never,
             gc_kubeconfig: None,
+            force_unmount: ForceUnmountFlag::Never,
             gc_unsynced: UnsyncedFlag::Hold,
             metrics_addr: None,
             kubeconfig: Some(path("kubeconfig")),
@@ -132,6 +133,7 @@ impl Node {
             state_dir: path("state"),
             socket: SocketFlag { socket: path("socket") },
             shutdown_timeout: "20s".to_owned(),
+            driver_hold: "10m".to_owned(),
             dry_run: false,
         };
         Self {
@@ -174,6 +176,7 @@ impl Node {
         let settings = config::validate(&self.flags).await.unwrap();
         let (at, up) = self.up;
         let host = Host {
+            sys_block: pod_teardown::host::SYS_BLOCK.into(),
             root: self.path("root"),
             proc: self.path("proc"),
             mountinfo: self.path("mountinfo"),
@@ -236,6 +239,17 @@ impl Node {
             .into_iter()
             .map(|view| view.pod.uid.to_string())
             .collect();
+        drop(journal);
+        self.journal_closed().await;
+        uids
+    }
+
+    /// UIDs of pods that the journal of an agent that has ended knows to have been seen.
+    pub async fn seen(&self) -> Vec<String> {
+        self.journal_closed().await;
+        let machine = Identity::read(&self.path("root"));
+        let journal = journal::Journal::open(&self.flags.state_dir, &machine).unwrap();
+        let uids = journal.all_seen().into_iter().map(|(uid, _)| uid.to_string()).collect();
         drop(journal);
         self.journal_closed().await;
         uids

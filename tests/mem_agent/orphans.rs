@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     guard::kubelet,
+    held::{is_held, items, release},
     node::{Node, secs, until},
     pods::uid,
 };
@@ -64,6 +65,65 @@ async fn on_a_node_of_which_the_api_server_knows_no_pod_nothing_is_an_orphan() {
     until("it is told", async || node.status().await.watch.strangers.len() == 1).await;
     sleep(secs(600)).await;
     assert!(node.cri.effects().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn most_of_many_pods_that_only_the_runtime_knows_are_ended_by_somebodys_word_alone() {
+    for (listed, orphans, holds) in [(1, 12, true), (13, 12, false), (1, 9, false)] {
+        let mut node = Node::new().await;
+        for number in 0..listed {
+            node.polite_pod(&format!("lives-{number}"));
+        }
+        let names: Vec<_> = (0..orphans).map(|number| format!("web-{number}")).collect();
+        for name in &names {
+            node.left_over(name, |pod| drop(pod.container("main")));
+        }
+        node.cri.allow_everything();
+        node.start().await;
+        if holds {
+            for restarts in [true, false] {
+                let item = is_held(&node, "absence").await;
+                assert!(item.why.contains("the runtime holds 13 pods"), "{item:?}");
+                sleep(secs(700)).await;
+                let item = is_held(&node, "absence").await;
+                assert!(item.release.contains("(12)"), "{item:?}");
+                assert!(node.cri.effects().is_empty());
+                if restarts {
+                    node.crash().await;
+                    node.start().await;
+                }
+            }
+            release(&node, "absence").await.unwrap();
+        }
+        for name in &names {
+            node.nothing_left(name).await;
+        }
+        assert!(items(&node).await.is_empty(), "{listed} {orphans}");
+        let orphan = |uid: &str| uid.starts_with("uid-web-");
+        assert!(node.cri.effects().iter().all(|(_, seen)| orphan(&seen.pod_uid)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_whose_end_was_seen_are_no_crowd_that_nobody_knows() {
+    let mut node = Node::new().await;
+    let names: Vec<_> = (0..30).map(|number| format!("web-{number}")).collect();
+    for name in &names {
+        node.polite_pod(name);
+    }
+    node.polite_pod("lives");
+    node.cri.allow_everything();
+    node.start().await;
+    for (number, name) in names.iter().enumerate() {
+        // Half of them by force.
+        node.delete(name, (number % 2 == 0).then_some(0)).await;
+    }
+    for name in &names {
+        node.nothing_left(name).await;
+        assert!(items(&node).await.is_empty());
+    }
+    sleep(secs(60)).await;
+    assert!(items(&node).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

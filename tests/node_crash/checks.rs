@@ -28,6 +28,14 @@ pub async fn may_be_deleted(stage: &Stage, pod: &StartedPod) -> Result<()> {
     Ok(())
 }
 
+/// Volumes and devices are taken back from containers that have ended.
+pub async fn may_be_released(stage: &Stage, pod: &StartedPod) -> Result<()> {
+    let mut left = running(&stage.containerd, pod).await?;
+    left.retain(|running| running.starts_with("container "));
+    ensure!(left.is_empty(), "a volume or device is to be taken from {left:?}");
+    Ok(())
+}
+
 /// How often the hook ran: invariant 5, and that it was not left out.
 pub fn hook_ran(said: &[String], struck: Option<Fault>) -> Result<()> {
     let times = |line: &str| said.iter().filter(|said| *said == line).count();

@@ -6,7 +6,10 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use testbed::pods::StartedPod;
 
-use super::pods::{NOTING, container, exec, pod};
+use super::{
+    pods::{NOTING, container, exec, pod},
+    storage::demand,
+};
 
 /// Its name.
 pub const POD: &str = "web";
@@ -32,6 +35,7 @@ pub fn everything(grace: Duration) -> Value {
         { "name": "memory", "emptyDir": { "medium": "Memory", "sizeLimit": "8Mi" } },
         { "name": "all", "projected": { "sources": [{ "downwardAPI": { "items": [field] } }] } },
     ]);
+    demand(&mut pod);
     pod
 }
 

@@ -21,7 +21,7 @@ use super::{
 /// Runs at a time: each waits much more than it works.
 const PLACES: usize = 6;
 /// Of the cells beside the first column of deletions, one in so many is drawn where not all are asked for.
-const ONE_IN: usize = 6;
+const ONE_IN: usize = 8;
 /// Longest life of an agent after the change was let go; most changes take less.
 const MOMENT: u64 = 12;
 /// How often a run is tried whose point did not come: what goes on side by side has no order.

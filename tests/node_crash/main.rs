@@ -1,8 +1,8 @@
 //! The crash matrix: a pod is taken down on a real containerd, once for each step and each thing that can go wrong at it.
 //!
 //! `ask` says how the end of a pod is asked for, `gate` stops the agent at a point, `run` does the harm of a `fault` there
-//! and sees the teardown through to its end, `checks` looks whether anything happened that must not, and `matrix` shows
-//! what came of it.
+//! and sees the teardown through to its end, `checks` and `storage` look whether anything happened that must not, and
+//! `matrix` shows what came of it.
 
 #![allow(
     clippy::disallowed_methods,
@@ -22,6 +22,7 @@ mod scene;
 
 mod ask;
 mod checks;
+mod drivers;
 mod everything;
 mod fault;
 mod field;
@@ -30,6 +31,7 @@ mod matrix;
 mod place;
 mod point;
 mod run;
+mod storage;
 
 use std::process::ExitCode;
 

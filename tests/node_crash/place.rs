@@ -13,14 +13,19 @@ use testbed::{
 };
 
 use super::{
+    drivers::Drivers,
     pods::{POLITE, simple},
     scene::Scene,
+    storage::{Storage, demand},
 };
 
 pub struct Place {
     pub api: Arc<MemApiServer>,
     /// While no run has it.
     pub stage: Option<Arc<Stage>>,
+    pub drivers: Arc<Drivers>,
+    /// What one of the pods beside has of the same drivers.
+    pub kept: Storage,
     node: String,
     beside: Vec<Beside>,
 }
@@ -38,8 +43,11 @@ impl Place {
     pub async fn set(name: &str) -> Result<Self> {
         let api = Arc::new(MemApiServer::start(Config::default()).await?);
         let stage = Arc::new(Stage::set_on(Box::new(Arc::clone(&api)), name).await?);
+        let drivers = Arc::new(Drivers::start(&stage)?);
         let scene = Scene::new(stage, None, "beside".to_owned()).await?;
-        let lives = scene.run(simple("lives", 10, POLITE)).await?;
+        let mut lives = simple("lives", 10, POLITE);
+        demand(&mut lives);
+        let (lives, kept) = drivers.run(&scene, lives, None).await?;
         let fixed = static_pod(&scene).await?;
         let mut beside = Vec::new();
         for pod in [lives, fixed] {
@@ -51,6 +59,8 @@ impl Place {
         Ok(Self {
             api,
             stage: Some(stage),
+            drivers,
+            kept,
             node: name.to_owned(),
             beside,
         })
@@ -61,8 +71,9 @@ impl Place {
         format!("system:node:{}", self.node)
     }
 
-    /// Runs on as they were: the pods beside, and their objects.
+    /// Run on as they were: the pods beside, and their objects.
     pub async fn all_beside_are_untouched(&self, stage: &Stage) -> Result<()> {
+        self.kept.is_there(stage).await?;
         for Beside { pod, object, path } in &self.beside {
             let now = stage.admin.get(path).await?.ok()?;
             ensure!(now == *object, "{path} was changed from\n{object}\nto\n{now}");

@@ -37,17 +37,19 @@ pub struct Names {
 // === impl Names ===
 
 impl Names {
-    pub fn of(pod: &StartedPod) -> Self {
+    /// Of a pod, and of what else is called so.
+    pub fn of(pod: &StartedPod, others: Vec<(String, &'static str)>) -> Self {
         let containers = pod.containers.iter().map(|(name, id)| (id.clone(), name.clone()));
+        let own = [
+            (pod.dir.display().to_string(), "DIR"),
+            (pod.logs.display().to_string(), "LOGS"),
+            (pod.cgroup.clone(), " of the pod "),
+            (pod.sandbox_id.clone(), "sandbox"),
+            (format!("/api/v1/namespaces/{}/", pod.identity.namespace), ""),
+            (pod.uid().to_owned(), "UID"),
+        ];
         Self {
-            known: vec![
-                (pod.dir.display().to_string(), "DIR"),
-                (pod.logs.display().to_string(), "LOGS"),
-                (pod.cgroup.clone(), " of the pod "),
-                (pod.sandbox_id.clone(), "sandbox"),
-                (format!("/api/v1/namespaces/{}/", pod.identity.namespace), ""),
-                (pod.uid().to_owned(), "UID"),
-            ],
+            known: others.into_iter().chain(own).collect(),
             containers: containers.collect(),
             counts: HashMap::new(),
         }

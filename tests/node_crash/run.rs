@@ -1,51 +1,42 @@
 //! One teardown, with at most one fault in it, from the deletion to its very end.
 
 use std::{
-    fs,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use serde_json::Value;
-use testbed::{
-    apiserver::{
-        MemApiServer,
-        faults::{Action, Fault as Trouble},
-    },
-    pods::StartedPod,
-    stage::AgentProcess,
-};
+use testbed::{apiserver::MemApiServer, pods::StartedPod, stage::AgentProcess};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::{
-    ask::{Cause, Eviction, REASON},
+    ask::{Cause, Eviction},
     checks,
+    drivers::Drivers,
     everything::{POD, everything, leads_out},
-    fault::{Fault, Strike},
+    fault::Strike,
     gate::{Arrival, Gate},
     history::History,
     place::Place,
-    point::{Names, Point, When},
+    point::{Names, Point, Step, When},
     scene::Scene,
+    storage::{self, Storage},
 };
+
+mod end;
+mod harm;
+
+use harm::{Later, dies_late};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 /// All runs but one kind are over in 10 s; the rest is for pauses after failures, and a machine under load.
 const LIMIT: Duration = Duration::from_secs(240);
-/// How long the runtime and the API server stay away.
-const RUNTIME_AWAY: Duration = Duration::from_millis(300);
-const SERVER_AWAY: Duration = Duration::from_secs(3);
 /// `--shutdown-timeout`: some teardowns come to their end within it, others do not.
 const SHUTDOWN: &str = "2s";
-/// Until an agent that was told to stop has ended: its timeout, a second for the map and one for events,
-/// three for the Lease, and the load.
-const STOPPED_WITHIN: Duration = Duration::from_secs(2 + 1 + 1 + 3 + 4);
-/// Where the agent dies late in a stop, so that a grace period that begins anew is seen.
-const LATE: Duration = Duration::from_secs(6);
 
 /// What the agent calls a write to its journal.
 pub const JOURNAL: &str = "write to the journal";
@@ -56,20 +47,13 @@ const HOOK: &str = "run the preStop hook of";
 #[error("the point never came")]
 pub struct NeverCame;
 
-/// What is still to be done to the world.
-enum Later {
-    Nothing,
-    Kill(Instant),
-    RuntimeComesBack(Instant),
-    ServerComesBack(Instant),
-    HasStopped { by: Instant },
-}
-
 struct Run {
     scene: Scene,
     api: Arc<MemApiServer>,
     user: String,
+    drivers: Arc<Drivers>,
     pod: StartedPod,
+    storage: Storage,
     kept: PathBuf,
     names: Names,
     gate: Gate,
@@ -117,26 +101,25 @@ fn grace(strike: Option<&Strike>) -> Duration {
     Duration::from_secs(if dies_late { 7 } else { 4 })
 }
 
-fn dies_late(strike: &Strike) -> bool {
-    strike.fault == Fault::KilledDuring && strike.step.is("StopContainer", "stubborn")
-}
-
 // === impl Run ===
 
 impl Run {
     async fn begin(scene: Scene, place: &Place, cause: Cause, strike: Option<Strike>) -> Result<(Self, History)> {
-        let pod = scene.run(everything(grace(strike.as_ref()))).await?;
+        let pod = everything(grace(strike.as_ref()));
+        let (pod, storage) = place.drivers.run(&scene, pod, Some(&place.kept)).await?;
         let dir = scene.stage.containerd.ground().dir();
         let kept = dir.join("kept").join(&scene.namespace);
         leads_out(&pod, &kept)?;
         let gate = Gate::open(&dir.join(format!("{}.sock", scene.namespace)))?;
         place.api.forget_requests();
         let mut run = Self {
-            names: Names::of(&pod),
+            names: Names::of(&pod, storage.names(&scene.stage.node)),
             api: Arc::clone(&place.api),
             user: place.user(),
+            drivers: Arc::clone(&place.drivers),
             scene,
             pod,
+            storage,
             kept,
             gate,
             agent: None,
@@ -240,19 +223,10 @@ impl Run {
         }
         let step = &point.step;
         match point.when {
+            When::Before => self.may_do(step).await?,
             When::After if step.is(JOURNAL, "hook ended main") => self.hook_is_recorded = true,
             When::After if step.is(JOURNAL, "forget") => self.finished = true,
-            When::Before if step.verb == HOOK => ensure!(
-                !self.hook_is_recorded,
-                "invariant 5: a hook whose end is recorded is to be run again"
-            ),
-            When::Before if step.verb == "DELETE" => {
-                if let Later::RuntimeComesBack(_) = self.later {
-                    self.bring_runtime_back().await?;
-                }
-                checks::may_be_deleted(&self.scene.stage, &self.pod).await?;
-            }
-            When::Before | When::After => {}
+            When::After => {}
         }
         match &self.strike {
             Some(strike) if !self.struck && strike.point() == point => {
@@ -268,191 +242,27 @@ impl Run {
         }
     }
 
-    async fn strike(&mut self, strike: &Strike, arrival: Arrival) -> Result<()> {
-        let now = Instant::now();
-        match strike.fault {
-            Fault::KilledBefore | Fault::KilledAfter => self.crash_and_restart().await?,
-            Fault::KilledDuring if dies_late(strike) => {
-                arrival.go_on().await;
-                self.later = Later::Kill(self.start + LATE);
-            }
-            Fault::KilledDuring => {
-                arrival.go_on().await;
-                sleep(strike.moment).await;
-                self.crash_and_restart().await?;
-            }
-            Fault::RuntimeRestarts => {
-                self.stage()?.containerd.kill();
-                arrival.go_on().await;
-                self.later = Later::RuntimeComesBack(now + RUNTIME_AWAY);
-            }
-            Fault::ServerAway => {
-                let faults = self.api.faults();
-                faults.inject(Trouble::new(Action::CutWatch).user(&self.user));
-                faults.inject(Trouble::new(Action::Refuse).user(&self.user));
-                arrival.go_on().await;
-                self.later = Later::ServerComesBack(now + SERVER_AWAY);
-            }
-            Fault::Terminated => {
-                self.agent.as_ref().context("no agent runs")?.tell_to_stop()?;
-                arrival.go_on().await;
-                self.later = Later::HasStopped {
-                    by: now + STOPPED_WITHIN,
-                };
-            }
-            Fault::Replaced => {
-                self.take_object().await?;
-                self.successor = Some(self.succeed().await?);
-                arrival.go_on().await;
-            }
-            Fault::Orphaned => {
-                self.crash().await?;
-                self.take_object().await?;
-                self.start_agent()?;
-            }
+    /// What must hold before a step is done.
+    async fn may_do(&mut self, step: &Step) -> Result<()> {
+        if step.verb == HOOK {
+            ensure!(
+                !self.hook_is_recorded,
+                "invariant 5: a hook whose end is recorded is to be run again"
+            );
         }
-        Ok(())
-    }
-
-    async fn do_later(&mut self) -> Result<()> {
-        let now = Instant::now();
-        match self.later {
-            Later::Kill(at) if now >= at => self.crash_and_restart().await?,
-            Later::RuntimeComesBack(at) if now >= at => self.bring_runtime_back().await?,
-            Later::ServerComesBack(at) if now >= at => {
-                self.api.faults().clear();
-                self.note("--- the API server is back");
-            }
-            Later::HasStopped { by } => match self.has_ended()? {
-                Some(0) => {
-                    self.note("--- it has stopped");
-                    self.start_agent()?;
-                }
-                Some(code) => bail!("told to stop, the agent ended with {code}"),
-                None => {
-                    ensure!(now < by, "told to stop, the agent goes on");
-                    return Ok(());
-                }
-            },
-            _ => {
-                if let Some(code) = self.has_ended()? {
-                    bail!("the agent ended by itself, with {code}");
-                }
-                return Ok(());
-            }
+        let is_deleted = step.verb == "DELETE";
+        if !is_deleted && !storage::is_step(step) {
+            return Ok(());
         }
-        self.later = Later::Nothing;
-        Ok(())
-    }
-
-    /// The exit code; 255 for a signal.
-    fn has_ended(&mut self) -> Result<Option<i32>> {
-        let ended = self.agent.as_mut().context("no agent runs")?.has_ended()?;
-        Ok(ended.map(|status| status.code().unwrap_or(255)))
-    }
-
-    async fn crash_and_restart(&mut self) -> Result<()> {
-        self.crash().await?;
-        self.start_agent()
-    }
-
-    async fn crash(&mut self) -> Result<()> {
-        self.agent.take().context("no agent runs")?.crash().await?;
-        self.note("--- it is dead");
-        Ok(())
-    }
-
-    async fn bring_runtime_back(&mut self) -> Result<()> {
-        self.stage()?.containerd.restart().await?;
-        self.later = Later::Nothing;
-        self.note("--- the runtime is back");
-        Ok(())
-    }
-
-    fn stage(&mut self) -> Result<&mut testbed::stage::Stage> {
-        Arc::get_mut(&mut self.scene.stage).context("somebody else has the stage")
-    }
-
-    /// The object is gone, nothing is left on the node, and the agent is back at its watch.
-    async fn is_over(&mut self) -> Result<bool> {
-        let now = Instant::now();
-        if now < self.next_look || !matches!(self.later, Later::Nothing) || !self.watches() {
-            return Ok(false);
+        self.storage.may_be_done(step, &self.scene.stage, &self.drivers).await?;
+        if let Later::RuntimeComesBack(_) = self.later {
+            self.bring_runtime_back().await?;
         }
-        let often = Duration::from_millis(if self.finished { 100 } else { 500 });
-        self.next_look = now + often;
-        if !self.deleted && self.is_evicted().await? {
-            self.delete().await?;
+        if is_deleted {
+            checks::may_be_deleted(&self.scene.stage, &self.pod).await
+        } else {
+            checks::may_be_released(&self.scene.stage, &self.pod).await
         }
-        if self.successor.is_none() {
-            if self.scene.stage.admin.get(&self.scene.path(POD)).await?.code() != 404 {
-                return Ok(false);
-            }
-            self.successor = Some(self.succeed().await?);
-        }
-        if !self.finished && !self.struck {
-            return Ok(false);
-        }
-        let left = self.scene.stage.leftovers(std::slice::from_ref(&self.pod)).await?;
-        Ok(left.is_empty())
-    }
-
-    /// It has failed, and no more is left of it than is kept until the deletion.
-    async fn is_evicted(&mut self) -> Result<bool> {
-        if let Some(eviction) = &mut self.eviction
-            && eviction.is_refused()?
-        {
-            self.ask_for_eviction()?;
-        }
-        let object = self.scene.stage.admin.get(&self.scene.path(POD)).await?;
-        if object.code() == 404 {
-            return Ok(false);
-        }
-        let status = object.ok()?["status"].take();
-        if status["phase"] != "Failed" || status["reason"] != REASON {
-            return Ok(false);
-        }
-        let left = self.scene.stage.leftovers(std::slice::from_ref(&self.pod)).await?;
-        Ok(["process", "mount", "cgroup"].iter().all(|kind| !left.has(kind)))
-    }
-
-    /// Another pod takes the name at once, on the same node: whatever the agent still asks for must not hit it.
-    async fn succeed(&self) -> Result<Value> {
-        let mut successor = everything(Duration::from_secs(30));
-        successor["metadata"]["namespace"] = self.scene.namespace.as_str().into();
-        successor["spec"]["nodeName"] = self.scene.stage.node.as_str().into();
-        Ok(self.scene.stage.admin.create_pod(&successor).await?)
-    }
-
-    async fn finish(&mut self, place: &Place, history: History) -> Result<()> {
-        // Nobody is held up any more.
-        self.gate.close();
-        let agent = self.agent.take().context("no agent runs")?;
-        let log = agent.log();
-        let code = agent.stop().await?;
-        ensure!(code == Some(0), "at last the agent ended with {code:?}");
-        ensure!(!log.contains("panicked"), "something panicked; see its log");
-        let answer = self.scene.stage.admin.get(&self.scene.path(POD)).await?;
-        let successor = answer.ok().unwrap_or_default();
-        ensure!(
-            Some(&successor) == self.successor.as_ref(),
-            "invariant 2: the successor of the same name was changed to {successor}"
-        );
-        let grace = grace(self.strike.as_ref());
-        let struck = self.strike.as_ref().map(|strike| strike.fault);
-        let told = history.end().await?;
-        if !struck.is_some_and(Fault::takes_the_object) {
-            checks::ended_well(&told, &self.begun, grace, struck)?;
-            let reason = &told.last()["status"]["reason"];
-            ensure!((self.cause == Cause::Evicted) == (reason == REASON), "reason {reason}");
-        }
-        checks::hook_ran(&self.scene.said(POD), struck)?;
-        let data = fs::read_to_string(self.kept.join("data")).unwrap_or_default();
-        ensure!(data == "precious", "invariant 6: what a link leads to was removed");
-        place.all_beside_are_untouched(&self.scene.stage).await?;
-        let deleted = self.scene.stage.admin.delete_pod(&self.scene.namespace, POD, Some(0));
-        deleted.await?;
-        Ok(())
     }
 
     async fn explain(&self) -> String {

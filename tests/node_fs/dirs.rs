@@ -3,7 +3,10 @@
 use std::{
     ffi::OsStr,
     fs,
-    os::{fd::OwnedFd, unix::fs::symlink},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt as _, fs::symlink},
+    },
     path::Path,
     sync::{
         Arc,
@@ -228,5 +231,142 @@ fn a_directory_that_keeps_filling_is_given_up_after_some_tries() {
         .unwrap_err();
         assert_eq!(faults, [Fault::new("remove", &v, Cause::KeepsFilling)]);
         assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
+    });
+}
+
+#[test]
+fn directories_swapped_for_links_on_every_level_all_the_time_never_lead_outside() {
+    in_own_namespace(|space| {
+        for name in ["a/b/c/data", "b/c/data", "c/data", "data"] {
+            write(&space.outside.join(name), "precious");
+        }
+        let v = space.pod.path().join(V);
+        for round in 0..50 {
+            let levels = [v.clone(), v.join("a"), v.join("a/b")];
+            write(&v.join("a/b/c/data"), "cheap");
+            for (level, name) in levels.iter().zip(["a", "b", "c"]) {
+                symlink(space.outside.join(name), level.join("link")).unwrap();
+            }
+            let stop = AtomicBool::new(false);
+            let removed = std::thread::scope(|scope| {
+                for (level, name) in levels.iter().zip(["a", "b", "c"]) {
+                    let level: OwnedFd = fs::File::open(level).unwrap().into();
+                    let stop = &stop;
+                    scope.spawn(move || {
+                        while !stop.load(Ordering::Relaxed) {
+                            let _ = renameat_with(&level, name, &level, "link", RenameFlags::EXCHANGE);
+                        }
+                    });
+                }
+                let removed = remove(space, &Effects::ungated());
+                stop.store(true, Ordering::Relaxed);
+                removed
+            });
+            if removed.is_err() {
+                assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done), "round {round}");
+            }
+            assert!(!v.exists());
+            for name in ["a/b/c/data", "b/c/data", "c/data", "data"] {
+                assert_eq!(
+                    fs::read_to_string(space.outside.join(name)).unwrap(),
+                    "precious",
+                    "round {round}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn a_bind_mount_that_appears_during_the_removal_is_not_entered_at_any_moment() {
+    in_own_namespace(|space| {
+        write(&space.outside.join("data"), "precious");
+        write(&space.outside.join("d/data"), "precious");
+        // The mount appears before each step of the removal once, until it comes too late.
+        let mut moment = 0;
+        loop {
+            let v = space.pod.path().join(V);
+            write(&v.join("a/d/file"), "");
+            write(&v.join("b/file"), "");
+            let (at, outside) = (v.join("a"), space.outside.clone());
+            let appeared = Arc::new(AtomicBool::new(false));
+            let seen = appeared.clone();
+            let effects = meanwhile(move |call| {
+                if call == moment && rustix::mount::mount_bind(&outside, &at).is_ok() {
+                    seen.store(true, Ordering::SeqCst);
+                }
+            });
+            let removed = remove(space, &effects);
+            assert_eq!(
+                fs::read_to_string(space.outside.join("data")).unwrap(),
+                "precious",
+                "moment {moment}"
+            );
+            assert_eq!(
+                fs::read_to_string(space.outside.join("d/data")).unwrap(),
+                "precious",
+                "moment {moment}"
+            );
+            if !appeared.load(Ordering::SeqCst) {
+                assert_eq!(removed, Ok(Outcome::Done));
+                break;
+            }
+            let mounted = rustix::mount::unmount(v.join("a"), rustix::mount::UnmountFlags::empty()).is_ok();
+            assert_eq!(
+                removed.is_err(),
+                mounted,
+                "moment {moment}: what stays mounted is told: {removed:?}"
+            );
+            let _ = remove(space, &Effects::ungated()).unwrap();
+            moment += 1;
+        }
+        assert!(moment > 3, "it appeared at {moment} moments");
+    });
+}
+
+#[test]
+fn a_directory_that_is_immutable_or_only_grows_is_named_once_and_tried_once() {
+    in_own_namespace(|space| {
+        let v = space.pod.path().join(V);
+        for (name, flags) in [("stone", IFlags::IMMUTABLE), ("log", IFlags::APPEND)] {
+            write(&v.join(name).join("in/file"), "");
+            write(&v.join(name).join("file"), "");
+            let held = fs::File::open(v.join(name)).unwrap();
+            rustix::fs::ioctl_setflags(&held, flags).unwrap();
+            let calls = Arc::new(AtomicUsize::new(0));
+            let counted = calls.clone();
+            let faults = remove(space, &meanwhile(move |call| counted.store(call, Ordering::SeqCst))).unwrap_err();
+            assert_eq!(faults, [Fault::new("remove", v.join(name), Cause::Errno(Errno::PERM))]);
+            assert!(calls.load(Ordering::SeqCst) < 40, "{calls:?}");
+            rustix::fs::ioctl_setflags(&held, IFlags::empty()).unwrap();
+            assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
+        }
+    });
+}
+
+#[test]
+fn names_that_no_tool_likes_go_like_any_other() {
+    in_own_namespace(|space| {
+        let v = space.pod.path().join(V);
+        let long = "x".repeat(255);
+        let names: [&[u8]; 9] = [
+            b"-rf",
+            b"*",
+            b"a\nb",
+            b"...",
+            b" ",
+            b"\xff\xfe",
+            b"a\\040b",
+            b"$(reboot)",
+            long.as_bytes(),
+        ];
+        for name in names {
+            let name = OsStr::from_bytes(name);
+            write(&v.join(name).join(name), "");
+            fs::create_dir(v.join(name).join("..d")).unwrap();
+        }
+        assert_eq!(fs::read_dir(&v).unwrap().count(), names.len());
+        assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
+        assert!(!v.exists());
     });
 }

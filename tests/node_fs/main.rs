@@ -9,9 +9,18 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod cgroups;
+mod csi;
+mod csi_users;
+mod data;
 mod dirs;
+mod drivers;
+mod fuse;
+mod holders;
 mod kubelet;
 mod mounts;
+mod node;
 mod pod;
+mod servers;
 mod space;
+mod table;
 mod volumes;

@@ -8,7 +8,10 @@ use std::{
 };
 
 use nix::sched::{CloneFlags, unshare};
-use pod_teardown::node::{kubelet_root::KubeletRoot, mounts::Mounts, pod_dir::PodDir};
+use pod_teardown::{
+    node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, pod_dir::PodDir},
+    teardown::volumes::storage::{NoCluster, Storage, Turns},
+};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 
 pub const UID: &str = "5f0d7f0e-1b1c-4f7e-8d2b-6a9c1c7e0a01";
@@ -102,6 +105,27 @@ impl Space {
         fs::create_dir_all(&path).unwrap();
         bind(source, &path);
         path
+    }
+
+    /// What volumes are taken away with in this namespace.
+    pub fn storage(&self, effects: &Effects) -> Arc<Storage> {
+        Arc::new(Storage {
+            root: KubeletRoot::resolve(&self.root).unwrap(),
+            mounts: self.mounts.clone(),
+            all_mounts: Arc::new(Mounts::new("/proc/thread-self/mountinfo", "/")),
+            effects: effects.clone(),
+            sys_block: "/sys/block".into(),
+            proc: "/proc".into(),
+            cluster: Arc::new(NoCluster),
+            turns: Turns::default(),
+        })
+    }
+
+    /// Another pod of this node.
+    pub fn another_pod(&self) -> PodDir {
+        let uid = UID.replace("01", "02");
+        fs::create_dir_all(self.root.join("pods").join(&uid)).unwrap();
+        PodDir::new(&KubeletRoot::resolve(&self.root).unwrap(), &uid).unwrap()
     }
 
     /// Paths of all mounts of the pod.

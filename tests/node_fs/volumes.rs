@@ -2,27 +2,32 @@
 
 use std::{
     fs,
+    mem::MaybeUninit,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use futures::future::join_all;
 use pod_teardown::{
     node::{
         effects::{Effects, Held},
         fault::{Cause, Fault},
+        kubelet_root::KubeletRoot,
+        mounts::Mounts,
+        pod_dir::PodDir,
     },
-    teardown::volumes::{VolumesReport, tear_down_volumes},
+    teardown::volumes::{VolumesReport, storage::Storage, tear_down_volumes},
 };
-use rustix::io::Errno;
+use rustix::fs::inotify;
 
 use crate::space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write};
 
-fn tear_down(space: &Space) -> Result<VolumesReport, Vec<Fault>> {
+pub fn tear_down(space: &Space) -> Result<VolumesReport, Vec<Fault>> {
     tear_down_with(space, &Effects::ungated())
 }
 
 fn tear_down_with(space: &Space, effects: &Effects) -> Result<VolumesReport, Vec<Fault>> {
-    block_on(tear_down_volumes(&space.pod, &space.mounts, effects))
+    block_on(tear_down_volumes(&space.pod, &space.storage(effects)))
 }
 
 #[track_caller]
@@ -31,7 +36,7 @@ pub fn take_away(space: &Space) {
 }
 
 #[track_caller]
-fn assert_gone(space: &Space) {
+pub fn assert_gone(space: &Space) {
     assert_eq!(space.mounted(), Vec::<PathBuf>::new());
     assert_eq!(space.pod.leftovers(&space.mounts), Ok(vec![]));
     assert_eq!(
@@ -42,9 +47,46 @@ fn assert_gone(space: &Space) {
 }
 
 #[track_caller]
-fn assert_precious(path: impl AsRef<Path>) {
+pub fn assert_precious(path: impl AsRef<Path>) {
     let path = path.as_ref();
     assert_eq!(fs::read_to_string(path).unwrap(), "precious", "{path:?}");
+}
+
+#[test]
+fn pods_that_end_together_share_a_few_reads_of_the_mount_table() {
+    const PODS: usize = 60;
+    in_own_namespace(|space| {
+        // An ordinary file: of that it is told when it is opened.
+        let table = space.outside.join("mountinfo");
+        fs::copy("/proc/thread-self/mountinfo", &table).unwrap();
+        let told = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        // Events of one kind alone would be told as one.
+        let both = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_NOWRITE;
+        inotify::add_watch(&told, &table, both).unwrap();
+
+        let root = KubeletRoot::resolve(&space.root).unwrap();
+        let pods = (0..PODS).map(|pod| PodDir::new(&root, &format!("{UID}-{pod}")).unwrap());
+        let pods: Vec<PodDir> = pods.collect();
+        for pod in &pods {
+            write(&pod.path().join("volumes/kubernetes.io~empty-dir/v/file"), "");
+        }
+        let storage = Arc::new(Storage {
+            mounts: Arc::new(Mounts::new(table, root.pods())),
+            ..Arc::into_inner(space.storage(&Effects::ungated())).unwrap()
+        });
+        block_on(async {
+            let done = join_all(pods.iter().map(|pod| tear_down_volumes(pod, &storage))).await;
+            assert!(done.iter().all(Result::is_ok), "{done:?}");
+        });
+        assert!(pods.iter().all(|pod| pod.leftovers_on_disk().unwrap().is_empty()));
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&told, &mut buffer);
+        let mut reads = 0;
+        while let Ok(event) = events.next() {
+            reads += usize::from(event.events().contains(inotify::ReadFlags::OPEN));
+        }
+        assert!((1..PODS / 2).contains(&reads), "{reads} reads for {PODS} pods");
+    });
 }
 
 /// A pod with one volume of each kind, mounted where a kubelet mounts it.
@@ -127,7 +169,7 @@ fn while_a_bind_mount_in_a_volume_is_busy_nothing_of_the_volume_is_removed() {
         let errors = tear_down(space).unwrap_err();
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert_eq!(errors[0].path, dir.join("bound"));
-        assert_eq!(errors[0].cause, Cause::Errno(Errno::BUSY));
+        assert!(matches!(errors[0].cause, Cause::Busy(_)), "{errors:?}");
         assert_precious(dir.join("own"));
         assert_precious(dir.join("bound/file"));
         assert!(
@@ -222,19 +264,19 @@ fn subpaths_of_host_paths_are_unmounted_and_the_host_keeps_its_files() {
 #[test]
 fn kinds_that_are_not_handled_are_left_alone_and_keep_the_pod() {
     in_own_namespace(|space| {
-        let nfs = space.volume("nfs", "share");
-        tmpfs(&nfs);
-        write(&nfs.join("file"), "precious");
-        let target = space.subpath("share", 0, &nfs);
+        let iscsi = space.volume("iscsi", "share");
+        tmpfs(&iscsi);
+        write(&iscsi.join("file"), "precious");
+        let target = space.subpath("share", 0, &iscsi);
         tmpfs(&space.volume("secret", "s"));
         let errors = tear_down(space).unwrap_err();
         assert_eq!(errors.len(), 1, "{errors:?}");
         let text = errors[0].to_string();
-        assert!(text.contains("kubernetes.io~nfs") && text.contains("share"), "{text}");
-        assert_precious(nfs.join("file"));
+        assert!(text.contains("kubernetes.io~iscsi") && text.contains("share"), "{text}");
+        assert_precious(iscsi.join("file"));
         let mut left = space.mounted();
         left.sort();
-        assert_eq!(left, [target, nfs], "the secret is gone all the same");
+        assert_eq!(left, [target, iscsi], "the secret is gone all the same");
         assert_eq!(space.pod.is_clean(&space.mounts), Ok(false));
     });
 }
@@ -305,7 +347,7 @@ fn a_root_that_is_mounted_on_itself_and_reached_by_a_link_makes_no_difference() 
         let root = pod_teardown::node::kubelet_root::KubeletRoot::resolve(&link).unwrap();
         let pod = pod_teardown::node::pod_dir::PodDir::new(&root, UID).unwrap();
         of_each_kind(space);
-        let report = block_on(tear_down_volumes(&pod, &space.mounts, &Effects::ungated())).unwrap();
+        let report = block_on(tear_down_volumes(&pod, &space.storage(&Effects::ungated()))).unwrap();
         assert_eq!(report.unmounted, 4);
         assert_gone(space);
     });

@@ -9,7 +9,7 @@ use pod_teardown::{
     clock::{BootClock, WallClock},
     config::{PodSettings, Problem},
     host::Host,
-    node::kubelet_root::KubeletRoot,
+    node::{kubelet_root::KubeletRoot, unmounts::ForceUnmount},
     ops::admin::PodAnswers,
     outside::Outside,
 };
@@ -71,6 +71,7 @@ impl Machine {
             Duration::from_secs(100) + booted.elapsed()
         });
         Host {
+            sys_block: pod_teardown::host::SYS_BLOCK.into(),
             root: self.node.join("root"),
             proc: self.node.join("proc"),
             mountinfo: self.node.join("mountinfo"),
@@ -83,6 +84,7 @@ impl Machine {
         let mut kube = kube::Config::new(http::Uri::from_static("http://api.test"));
         kube.auth_info.token = Some(format!("system:node:{NODE}").into());
         PodSettings {
+            driver_hold: Duration::from_secs(600),
             kube,
             // It is not there, and so it never changes.
             kubeconfig: self.node.join("kubeconfig"),
@@ -92,6 +94,7 @@ impl Machine {
             kubelet_cgroup_driver: None,
             cgroup_root: "/".to_owned(),
             pod_logs_dir: self.node.join("logs"),
+            force_unmount: ForceUnmount::Never,
         }
     }
 

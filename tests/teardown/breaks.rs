@@ -1,13 +1,13 @@
 //! What breaks under a pod: its network's plugins, its shim.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, time::Duration};
 
 use anyhow::{Result, ensure};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use testbed::pods::StartedPod;
+use testbed::{cgroups::hierarchies, pods::StartedPod};
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -79,10 +79,11 @@ fn kill_shim(scene: &Scene, pod: &StartedPod) -> Result<()> {
 async fn ended_and_clean(scene: &Scene, pod: &StartedPod) -> Result<()> {
     scene.gone_and_clean(pod).await?;
     let late = Instant::now() + PATIENCE;
-    while Path::new("/sys/fs/cgroup/unified")
-        .join(pod.cgroup.trim_start_matches('/'))
-        .exists()
-    {
+    let paths: Vec<_> = hierarchies()?
+        .iter()
+        .map(|root| root.join(pod.cgroup.trim_start_matches('/')))
+        .collect();
+    while paths.iter().any(|path| path.exists()) {
         ensure!(
             Instant::now() < late,
             "the cgroup stays: {:?}",

@@ -84,6 +84,7 @@ cases! {
     requests, Shared: [
         a_pod_that_is_killed_ends_with_its_hook_and_keeps_its_object,
         an_evicted_pod_has_failed_though_its_container_ends_well,
+        check_shows_the_cgroup_driver_and_the_version_of_this_machine,
     ],
     hooks, Shared: [
         a_hook_that_overruns_is_cut_at_the_deadline,
@@ -116,6 +117,8 @@ cases! {
     ],
     volumes, Shared: [
         volumes_of_every_kind_are_unmounted_and_removed,
+        what_somebody_unmounts_by_hand_lets_its_pod_go_at_once,
+        why_names_the_mount_that_is_busy_and_the_container_that_holds_it,
         what_a_host_path_shows_stays,
     ],
 }

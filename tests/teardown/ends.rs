@@ -50,7 +50,7 @@ pub async fn one_that_ignores_its_signal_is_killed_when_its_grace_is_over(scene:
 
 pub async fn one_that_is_frozen_is_killed_when_its_grace_is_over(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("frozen", 2, POLITE)).await?;
-    cgroups::set(&pod.cgroup, "freezer.state", "FROZEN")?;
+    cgroups::freeze(&pod.cgroup)?;
     let took = scene.take_down(&pod).await?;
     ensure!(took < Duration::from_secs(30), "it took {took:?}");
     Ok(())

@@ -24,6 +24,11 @@ pub async fn a_finalizer_keeps_the_object_but_not_the_node(scene: &mut Scene) ->
     scene.merge("held", &label).await?;
     scene.fence().await?;
     ensure!(scene.object("held").await?["metadata"]["uid"] == pod.uid());
+    let told = scene.ask(&["why", pod.uid()]).await?;
+    ensure!(
+        told.contains(FINALIZER) && told.contains("This node has done its part"),
+        "{told}"
+    );
     release(scene, "held").await?;
     scene.gone_and_clean(&pod).await
 }

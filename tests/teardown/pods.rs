@@ -68,7 +68,8 @@ pub fn mount_out(pod: &mut Value, dir: &str) {
     }
 }
 
-fn push(list: &mut Value, item: Value) {
+/// Adds to a list, also to one that is not there yet.
+pub fn push(list: &mut Value, item: Value) {
     match list.as_array_mut() {
         Some(items) => items.push(item),
         None => *list = json!([item]),

@@ -1,9 +1,10 @@
 //! Ends on request, and of what only the runtime knows.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use anyhow::{Result, ensure};
 use serde_json::json;
+use testbed::cgroups::Driver;
 use tokio::time::Instant;
 
 use super::{
@@ -64,4 +65,26 @@ pub async fn a_pod_that_only_the_runtime_knows_is_taken_down(scene: &mut Scene) 
     scene.untouched(&lives, &before).await?;
     scene.take_down(&lives).await?;
     scene.stop_agent().await
+}
+
+/// As the kernel and the kubelet's configuration have it, and not as somebody says.
+pub async fn check_shows_the_cgroup_driver_and_the_version_of_this_machine(scene: &mut Scene) -> Result<()> {
+    let (told, code) = scene.check().await?;
+    let row = told.lines().find(|line| line.contains("cgroups")).unwrap_or_default();
+    let (driver, systemd) = match scene.stage.starter.dirs().cgroup_driver {
+        Driver::Systemd => ("systemd driver", ", systemd 2"),
+        Driver::Cgroupfs => ("cgroupfs driver", ""),
+    };
+    let kernel = fs::read_to_string("/proc/self/mountinfo")?;
+    let (v1, v2) = (kernel.contains(" - cgroup "), kernel.contains(" - cgroup2 "));
+    let version = match (v1, v2) {
+        (false, _) => ", v2",
+        (true, true) => ", hybrid: ",
+        (true, false) => ", v1: ",
+    };
+    for words in [driver, version, systemd] {
+        ensure!(row.contains(words), "{words:?} is not in {told}");
+    }
+    ensure!(code == Some(0), "{code:?}: {told}");
+    Ok(())
 }

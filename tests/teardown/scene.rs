@@ -98,7 +98,8 @@ impl Scene {
         Ok(())
     }
 
-    async fn ready(&self, pod: &StartedPod) -> Result<()> {
+    /// Waits until all containers of a pod have set their traps.
+    pub async fn ready(&self, pod: &StartedPod) -> Result<()> {
         let late = Instant::now() + PATIENCE;
         for container in pod.containers.keys() {
             let file = self.out(&pod.identity.name).join(pods::ready(container));
@@ -231,6 +232,11 @@ impl Scene {
     /// What the agent's command line says.
     pub async fn ask(&self, arguments: &[&str]) -> Result<String> {
         self.agent.as_ref().context("no agent runs")?.ask(arguments).await
+    }
+
+    /// What `check` prints where this scene's agent would run, and its exit code.
+    pub async fn check(&self) -> Result<(String, Option<i32>)> {
+        AgentProcess::check(&self.stage, Path::new(AGENT)).await
     }
 
     /// Starts the agent, and returns once it watches.

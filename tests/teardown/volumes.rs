@@ -1,13 +1,15 @@
 //! Volumes: what was mounted is unmounted, what was written is removed.
 
-use std::fs;
+use std::{ffi::OsStr, fs, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use testbed::cgroups;
+use tokio::time::{Instant, sleep};
 
 use super::{
-    pods::{POLITE, container, pod},
-    scene::Scene,
+    pods::{POLITE, container, pod, simple},
+    scene::{PATIENCE, Scene},
 };
 
 /// One of each kind, two of them with a subPath.
@@ -57,11 +59,100 @@ pub async fn volumes_of_every_kind_are_unmounted_and_removed(scene: &mut Scene) 
     let before = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
     let mounted = before.remains.iter().filter(|line| line.starts_with("mount ")).count();
     // Four on a tmpfs, and three subPaths in each of two containers.
-    ensure!(mounted == 4 + 3 * 2, "{before}");
+    ensure!(mounted == 4 + 3 * 2, "{mounted} mounts: {before}");
     let written = pod.volumes.get("disk").context("volume disk")?.join("a/b/3");
     ensure!(written.is_file(), "{} is missing", written.display());
 
     scene.take_down(&pod).await.map(drop)
+}
+
+/// The kernel tells of it: nobody waits for the next attempt, which is 8 s away by then.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the directory is the test's own, not the agent's work"
+)]
+pub async fn what_somebody_unmounts_by_hand_lets_its_pod_go_at_once(scene: &mut Scene) -> Result<()> {
+    let mut main = container("main", POLITE);
+    main["volumeMounts"] = json!([{ "name": "disk", "mountPath": "/disk" }]);
+    let mut web = pod("unmounted", 10, &[main]);
+    web["spec"]["volumes"] = json!([{ "name": "disk", "emptyDir": {} }]);
+    let pod = scene.run(web).await?;
+    let disk = pod.volumes.get("disk").context("volume disk")?;
+    // Of a kind that is not handled.
+    let dir = disk
+        .ancestors()
+        .nth(2)
+        .context("volumes")?
+        .join("kubernetes.io~iscsi/lun");
+    fs::create_dir_all(&dir)?;
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&dir).status()?;
+    ensure!(mounted.success(), "{mounted}");
+    scene.delete(&pod, None).await?;
+    let late = Instant::now() + PATIENCE;
+    loop {
+        let status = scene.status().await?;
+        let stories = status["pods"]["terminating"].as_array().cloned().unwrap_or_default();
+        let attempts = stories.iter().find(|story| story["uid"] == pod.uid());
+        if attempts.is_some_and(|story| story["attempts"].as_u64() >= Some(4)) {
+            break;
+        }
+        ensure!(Instant::now() < late, "no four attempts: {status}");
+        sleep(Duration::from_millis(50)).await;
+    }
+    let unmounted = Command::new("umount").arg(&dir).status()?;
+    ensure!(unmounted.success(), "{unmounted}");
+    fs::remove_dir(&dir)?;
+    let since = Instant::now();
+    scene.gone_and_clean(&pod).await?;
+    ensure!(
+        since.elapsed() < Duration::from_secs(5),
+        "only after {:?}",
+        since.elapsed()
+    );
+    Ok(())
+}
+
+/// Such as a container that looks into all pods' directories: it is told by its id, as crictl shows it.
+pub async fn why_names_the_mount_that_is_busy_and_the_container_that_holds_it(scene: &mut Scene) -> Result<()> {
+    let mut main = container("main", POLITE);
+    main["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);
+    let mut web = pod("held", 10, &[main]);
+    web["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
+    let pods = [web, simple("other", 10, POLITE)];
+    let [pod, other] = scene.run_all(pods.into()).await?.try_into().ok().context("two pods")?;
+    let memory = pod.volumes.get("memory").context("volume memory")?;
+    let container = other.containers.get("main").context("container main")?;
+    let mut holder = Command::new("sleep").arg("300").current_dir(memory).spawn()?;
+    let of_container = |name: &OsStr| name.to_string_lossy().contains(container.as_str());
+    for cgroup in cgroups::find(of_container)? {
+        fs::write(cgroup.join("cgroup.procs"), holder.id().to_string())
+            .with_context(|| format!("join {}", cgroup.display()))?;
+    }
+    scene.delete(&pod, None).await?;
+    let name = scene.name("held");
+    let late = Instant::now() + PATIENCE;
+    let told = loop {
+        // Before its end has begun nobody knows of it.
+        let told = scene.ask(&["why", &name]).await.unwrap_or_default();
+        if told.contains("waits for: volumes") || Instant::now() > late {
+            break told;
+        }
+        sleep(Duration::from_millis(50)).await;
+    };
+    let event = scene.event(&pod, "FailedUnMount").await?["message"].to_string();
+    holder.kill().and_then(|()| holder.wait())?;
+    let path = memory.to_str().context("UTF-8")?;
+    let holder = format!(
+        "process {} \"sleep\" of container {} (working directory)",
+        holder.id(),
+        &container[..13]
+    );
+    for words in [path, &holder, "done: term, sandbox", "is tried again"] {
+        ensure!(told.contains(words), "{words:?} is not in {told}");
+    }
+    ensure!(event.contains("of container"), "{event}");
+    scene.gone_and_clean(&pod).await?;
+    scene.take_down(&other).await.map(drop)
 }
 
 /// What lies behind a hostPath is not the pod's.

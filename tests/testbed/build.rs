@@ -1,9 +1,22 @@
-//! Makes Rust of the messages in `proto`.
+//! Makes Rust of the messages in `proto`, and of the calls of drivers in the agent's own.
+
+/// The agent's.
+const DRIVERS: [&str; 4] = [
+    "../../proto/csi.proto",
+    "../../proto/dra_v1.proto",
+    "../../proto/dra_v1beta1.proto",
+    "../../proto/pluginregistration.proto",
+];
 
 fn main() -> std::io::Result<()> {
     println!("cargo::rerun-if-changed=proto");
+    println!("cargo::rerun-if-changed=../../proto");
     prost_build::Config::new()
         // Sorted, so that the same object is always the same bytes.
         .btree_map(["."])
-        .compile_protos(&["proto/meta.proto"], &["proto"])
+        .compile_protos(&["proto/meta.proto"], &["proto"])?;
+    tonic_prost_build::configure()
+        .build_client(false)
+        .include_file("drivers.rs")
+        .compile_protos(&DRIVERS, &["../../proto"])
 }

@@ -85,7 +85,7 @@ impl World {
     }
 
     fn ask(&self, name: &str) -> Result<Why, String> {
-        Why::asked(&self.shared.lock(), &name.parse().unwrap(), Instant::now())
+        asked(&self.shared.lock(), &name.parse().unwrap(), Instant::now())
     }
 
     #[track_caller]

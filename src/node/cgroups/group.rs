@@ -1,4 +1,4 @@
-//! One cgroup in one hierarchy: what is in it, and how it is emptied.
+//! One cgroup in one hierarchy: what is in it, and how it is removed.
 
 use std::{
     ffi::OsStr,
@@ -8,22 +8,17 @@ use std::{
     process,
 };
 
-use rustix::{
-    io::Errno,
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-};
+use rustix::io::Errno;
 
-use super::HierarchyKind;
+use super::{HierarchyKind, Survivors};
 use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
-    fault::{Cause, Fault, Pids},
+    fault::{Cause, Fault},
     mounts::errno,
 };
 
 const PROCS: &str = "cgroup.procs";
-const KILL: &str = "cgroup.kill";
-const FREEZER_STATE: &str = "freezer.state";
 
 /// A cgroup's directory; need not exist.
 #[derive(Debug, Clone)]
@@ -79,112 +74,21 @@ impl Group {
                 cause: Cause::Errno(Errno::BUSY),
             }) => match self.processes()? {
                 pids if pids.is_empty() => Err(Fault::new(verb, path, Errno::BUSY)),
-                pids => Err(Fault::new(verb, path, Cause::Processes(Pids(pids)))),
+                pids => Err(Fault::new(verb, path, Cause::Processes(Survivors::look_at(&pids)))),
             },
             other => other,
         }
     }
 
-    /// Sends SIGKILL to all that is in it, and lets what is frozen run into it.
-    pub fn kill(&self, effects: &Effects) -> Result<Outcome, Fault> {
-        const VERB: &str = "kill the processes of";
-        let fault = |cause: Cause| Fault::new(VERB, &self.path, cause);
-        if self.processes()?.is_empty() {
-            return Ok(Outcome::Nothing);
-        }
-        if !effects
-            .allow(&Effect::new(VERB, &self.path))
-            .map_err(|held| fault(held.into()))?
-        {
-            return Ok(Outcome::Withheld);
-        }
-        let killed = self.kill_all();
-        checkpoint::after(VERB, &self.path);
-        killed.map(|()| Outcome::Done)
-    }
-
-    fn kill_all(&self) -> Result<(), Fault> {
-        match self.kind {
-            HierarchyKind::V2 => match write_existing(&self.path.join(KILL), "1") {
-                Ok(()) => return Ok(()),
-                // A kernel before 5.14 lacks the file.
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(Fault::new("kill the processes of", &self.path, errno(&error))),
-            },
-            HierarchyKind::V1 | HierarchyKind::Freezer => {}
-        }
-        self.kill_one_by_one()?;
-        self.frozen()?.iter().try_for_each(|file| thaw(file))
-    }
-
-    /// A process id may be given to a stranger between the listing and the signal. So each is first held by a
-    /// descriptor, and signalled only if it is listed once more after that.
-    fn kill_one_by_one(&self) -> Result<(), Fault> {
-        let mut held = Vec::new();
-        for raw in self.processes()? {
-            if let Some(pid) = Pid::from_raw(raw) {
-                match pidfd_open(pid, PidfdFlags::empty()) {
-                    Ok(fd) => held.push((raw, fd)),
-                    // Ended meanwhile, or a thread of a process that the next look shows.
-                    Err(Errno::SRCH | Errno::INVAL) => {}
-                    Err(errno) => return Err(Fault::new("hold a process of", &self.path, errno)),
-                }
+    /// Whether nothing is in it any more; if not, who it is.
+    pub fn is_empty(&self) -> Result<(), Fault> {
+        match self.processes()? {
+            pids if pids.is_empty() => Ok(()),
+            pids => {
+                let left = Cause::Processes(Survivors::look_at(&pids));
+                Err(Fault::new("kill the processes of", &self.path, left))
             }
         }
-        let still = self.processes()?;
-        for (_, fd) in held.iter().filter(|(raw, _)| still.binary_search(raw).is_ok()) {
-            match pidfd_send_signal(fd, Signal::KILL) {
-                Ok(()) | Err(Errno::SRCH) => {}
-                Err(errno) => return Err(Fault::new("kill the processes of", &self.path, errno)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets what is frozen in it run, if only into its end.
-    pub fn thaw(&self, effects: &Effects) -> Result<Outcome, Fault> {
-        const VERB: &str = "thaw";
-        let frozen = self.frozen()?;
-        if frozen.is_empty() {
-            return Ok(Outcome::Nothing);
-        }
-        if !effects
-            .allow(&Effect::new(VERB, &self.path))
-            .map_err(|held| Fault::new(VERB, &self.path, held))?
-        {
-            return Ok(Outcome::Withheld);
-        }
-        let thawed = frozen.iter().try_for_each(|file| thaw(file));
-        checkpoint::after(VERB, &self.path);
-        thawed?;
-        Ok(Outcome::Done)
-    }
-
-    /// The switches of what is frozen. Only with v1 does a frozen process take no signal, not even SIGKILL. Parents
-    /// first, since a frozen parent freezes its children.
-    fn frozen(&self) -> Result<Vec<PathBuf>, Fault> {
-        let mut frozen = Vec::new();
-        if self.kind != HierarchyKind::Freezer {
-            return Ok(frozen);
-        }
-        for dir in tree(&self.path)? {
-            let file = dir.join(FREEZER_STATE);
-            match fs::read_to_string(&file) {
-                Ok(state) if state.trim() == "THAWED" => {}
-                Ok(_) => frozen.push(file),
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(Fault::new("read", file, errno(&error))),
-            }
-        }
-        Ok(frozen)
-    }
-}
-
-fn thaw(file: &Path) -> Result<(), Fault> {
-    match write_existing(file, "THAWED") {
-        Ok(()) => Ok(()),
-        Err(error) if is_gone(&error) => Ok(()),
-        Err(error) => Err(Fault::new("thaw", file, errno(&error))),
     }
 }
 
@@ -207,7 +111,7 @@ fn processes_of(dirs: Vec<PathBuf>) -> Result<Vec<i32>, Fault> {
 }
 
 /// The cgroup and everything below it, parents first.
-fn tree(path: &Path) -> Result<Vec<PathBuf>, Fault> {
+pub(super) fn tree(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut dirs = vec![path.to_owned()];
     let mut next = 0;
     while let Some(dir) = dirs.get(next).cloned() {
@@ -261,12 +165,12 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn write_existing(file: &Path, text: &str) -> io::Result<()> {
+pub(super) fn write_existing(file: &Path, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut fs::OpenOptions::new().write(true).open(file)?, text.as_bytes())
 }
 
 /// Removed, or being removed: reading a file of a dying cgroup says `ENODEV`.
-fn is_gone(error: &io::Error) -> bool {
+pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(errno(error), Errno::NOENT | Errno::NODEV)
 }
 
@@ -279,6 +183,7 @@ fn can_be_meant(pid: &i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::cgroups::kill::Rest;
 
     #[test]
     fn ids_that_would_hit_somebody_else_are_dropped() {
@@ -299,7 +204,9 @@ mod tests {
             };
             assert!(!group.exists());
             assert_eq!(group.processes(), Ok(vec![]));
-            assert_eq!(group.kill(&Effects::ungated()), Ok(Outcome::Nothing));
+            assert_eq!(group.kill(Rest::Lives, &Effects::ungated()), Ok(Outcome::Nothing));
+            assert_eq!(group.freeze(), Ok(()));
+            assert_eq!(group.thaw_all(), Ok(()));
             assert_eq!(group.remove_tree(&Effects::ungated()), Ok(Outcome::Nothing));
         }
     }

@@ -1,6 +1,9 @@
 //! How the kubelet names the cgroup of a pod.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
 
 /// Quality of service, by which pods are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,6 +57,16 @@ impl PodCgroup {
     pub fn path(&self) -> &Path {
         &self.0
     }
+
+    /// Whether it is a unit of systemd. No pod's name ends so with the other driver.
+    pub fn is_slice(&self) -> bool {
+        self.unit().ends_with(".slice")
+    }
+
+    /// Its last component, which with the systemd driver is the name of its unit.
+    pub fn unit(&self) -> &str {
+        self.0.file_name().and_then(OsStr::to_str).unwrap_or_default()
+    }
 }
 
 /// The pod's cgroup with the cgroupfs driver.
@@ -77,6 +90,17 @@ pub fn pod_slice_name(cgroup_root: &str, qos: Qos, uid: &str) -> Result<PodCgrou
         path.push(format!("{slice}.slice"));
     }
     Ok(PodCgroup(path))
+}
+
+/// The UID in the name of a pod's cgroup or slice: the reverse of [`pod_cgroup_name`] and [`pod_slice_name`]. Whether such a
+/// name is that of a pod's is told by where it is.
+pub fn uid_in(name: &str) -> Option<String> {
+    let uid = match name.strip_suffix(".slice") {
+        // Parts are joined by `-`, and have none themselves: the UID's are written as `_`.
+        Some(slice) => slice.rsplit('-').next()?.strip_prefix("pod")?.replace('_', "-"),
+        None => name.strip_prefix("pod")?.to_owned(),
+    };
+    is_part(&uid).then_some(uid)
 }
 
 fn parts(cgroup_root: &str, qos: Qos, uid: &str) -> Result<Vec<String>, BadPart> {
@@ -136,6 +160,10 @@ mod tests {
         for (root, qos, cgroupfs, systemd) in table {
             assert_eq!(pod_cgroup_name(root, qos, "12-ab").unwrap().path(), Path::new(cgroupfs));
             assert_eq!(pod_slice_name(root, qos, "12-ab").unwrap().path(), Path::new(systemd));
+            for path in [cgroupfs, systemd] {
+                let name = path.rsplit('/').next().unwrap();
+                assert_eq!(uid_in(name).as_deref(), Some("12-ab"), "{name}");
+            }
         }
     }
 
@@ -152,6 +180,22 @@ mod tests {
             pod_slice_name("/my_root", Qos::Burstable, "u"),
             Err(BadPart("my_root".into()))
         );
+    }
+
+    #[test]
+    fn no_uid_is_read_from_a_name_that_is_no_pods() {
+        for name in [
+            "",
+            "pod",
+            "burstable",
+            "kubepods-burstable.slice",
+            "cri-containerd-12ab.scope",
+            "kubepods-pod.slice",
+            ".slice",
+            "pod../x",
+        ] {
+            assert_eq!(uid_in(name), None, "{name:?}");
+        }
     }
 
     #[test]

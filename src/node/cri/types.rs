@@ -1,6 +1,6 @@
 //! What this agent knows of the container runtime, in its own words: CRI protobuf ends at this file's neighbours.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use jiff::Timestamp;
 
@@ -35,6 +35,15 @@ pub enum ContainerState {
     Exited,
     /// The runtime cannot tell: it may be running, and is treated so.
     Unknown,
+}
+
+impl fmt::Display for CgroupDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Systemd => "systemd",
+            Self::Cgroupfs => "cgroupfs",
+        })
+    }
 }
 
 impl ContainerState {
@@ -113,6 +122,21 @@ impl Sandbox {
     /// Whether its network and cgroup stand.
     pub fn is_ready(&self) -> bool {
         self.state == SandboxState::Ready
+    }
+
+    /// Who told the kubelet to make it, if that is said.
+    pub fn source(&self) -> Option<&str> {
+        self.annotations.get(keys::CONFIG_SOURCE).map(String::as_str)
+    }
+
+    /// Whether it is said to come from the API server.
+    pub fn is_from_api(&self) -> bool {
+        self.source() == Some("api")
+    }
+
+    /// Whether it is said to come from somewhere else, as that of a static pod is.
+    pub fn is_from_elsewhere(&self) -> bool {
+        self.source().is_some_and(|source| source != "api")
     }
 }
 

@@ -1,55 +1,33 @@
 //! The mount table, read from the text of mountinfo.
-//!
-//! Own parser: the kernel writes paths as bytes that need not be UTF-8, and escapes some of them; the `procfs` crate
-//! reads lines as UTF-8 and undoes no escape.
 
 use std::{
+    cmp::Ordering,
     collections::HashMap,
     ffi::{OsStr, OsString},
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    iter,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
+
+use super::mount::{BadLine, Mount, path_of};
 
 /// What every kubelet calls the directory of its pods.
 const PODS: &str = "pods";
 
-/// One mount of this mount namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// The kernel's id; may be used again after an unmount.
-    pub id: u64,
-    /// Id of the mount that this one is mounted on.
-    pub parent: u64,
-    /// Major and minor number of the file system: what tells two superblocks apart.
-    pub device: (u32, u32),
-    /// The directory or file of that file system that is mounted.
-    pub root: PathBuf,
-    /// That directory or file has been removed meanwhile.
-    pub root_deleted: bool,
-    /// Where it is mounted.
-    pub path: PathBuf,
-    /// Type of file system, such as `tmpfs`.
-    pub fs_type: OsString,
-    /// What was mounted, such as a device.
-    pub source: OsString,
-    /// Options of the file system, separated by commas.
-    pub super_options: OsString,
-}
-
 /// The mounts at or below one place, in the kernel's order.
+///
+/// A question about one pod touches only what is mounted for it: there may be thousands of others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MountTable {
     mounts: Vec<Mount>,
+    /// Where they stand in `mounts`, by path: what lies at or below a place stands together.
+    by_path: Vec<usize>,
+    /// Where they stand in `mounts`.
+    by_id: HashMap<u64, usize>,
     /// What is mounted below directories called `pods` in other places.
     other_pods: Vec<PathBuf>,
-}
-
-/// What a line of mountinfo must have and this one has not.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("mountinfo line without {missing}: {line:?}")]
-pub struct BadLine {
-    missing: &'static str,
-    line: OsString,
+    /// Where they stand in `other_pods`, by what may be a pod's UID.
+    other_by_uid: HashMap<OsString, Vec<usize>>,
 }
 
 // === impl MountTable ===
@@ -59,33 +37,48 @@ impl MountTable {
     ///
     /// A line that cannot be read is an error: a mount that is overlooked would be a lie.
     pub fn parse(text: &[u8], scope: &Path) -> Result<Self, BadLine> {
-        let (mut mounts, mut other_pods) = (Vec::new(), Vec::new());
+        let mut table = Self::default();
+        let scope = plain(scope);
         for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-            // The path is the fifth field; most lines of a busy node are containers' and end here.
-            let Some(field) = line.split(|&byte| byte == b' ').nth(4) else {
-                return Err(BadLine {
-                    missing: "a path",
-                    line: OsString::from_vec(line.to_vec()),
-                });
-            };
-            let path = PathBuf::from(unescape(field));
-            if path.starts_with(scope) {
-                mounts.push(Mount::parse(line, path)?);
-            } else if path.iter().any(|part| part == PODS) {
-                other_pods.push(path);
+            // Most lines of a busy node are containers' and end here.
+            let path = path_of(line)?;
+            if lies_within(key(&path), key(&scope)) {
+                table.mounts.push(Mount::parse(line, path.into_owned())?);
+            } else {
+                table.note_pods_elsewhere(&path);
             }
         }
-        Ok(Self { mounts, other_pods })
+        let ids = table.mounts.iter().enumerate();
+        table.by_id = ids.map(|(at, mount)| (mount.id, at)).collect();
+        table.by_path = (0..table.mounts.len()).collect();
+        let key = |at: usize| key(&table.mounts[at].path);
+        table.by_path.sort_by(|&one, &other| order(key(one), key(other)));
+        Ok(table)
+    }
+
+    fn note_pods_elsewhere(&mut self, path: &Path) {
+        let below = path.iter().skip(1);
+        // Directories above the kubelet's may be called so, too.
+        let mut uids: Vec<&OsStr> = path
+            .iter()
+            .zip(below)
+            .filter_map(|(above, part)| (above == PODS).then_some(part))
+            .collect();
+        uids.sort_unstable();
+        uids.dedup();
+        for uid in &uids {
+            let at = self.other_by_uid.entry((*uid).to_owned()).or_default();
+            at.push(self.other_pods.len());
+        }
+        if !uids.is_empty() {
+            self.other_pods.push(path.to_owned());
+        }
     }
 
     /// What is mounted for the pod with this UID by a kubelet that has another root directory than we know.
     pub fn elsewhere(&self, uid: &str) -> impl Iterator<Item = &Path> {
-        // Directories above the kubelet's may be called so, too.
-        let of_it = move |path: &&Path| {
-            let below = path.iter().skip(1);
-            path.iter().zip(below).any(|(above, part)| above == PODS && part == uid)
-        };
-        self.other_pods.iter().map(PathBuf::as_path).filter(of_it)
+        let at = self.other_by_uid.get(OsStr::new(uid)).into_iter().flatten();
+        at.map(|&at| self.other_pods[at].as_path())
     }
 
     /// All mounts, in the kernel's order.
@@ -95,123 +88,98 @@ impl MountTable {
 
     /// What is mounted below `dir`, in the order in which it has to be unmounted.
     pub fn below(&self, dir: &Path) -> Vec<Mount> {
-        self.in_order(|mount| mount.path != dir && mount.path.starts_with(dir))
+        let within = self.within(dir).iter().copied();
+        self.in_order(within.filter(|&at| self.mounts[at].path != dir).collect())
     }
 
     /// What is mounted on `path` itself, topmost first.
     pub fn on(&self, path: &Path) -> Vec<Mount> {
-        self.in_order(|mount| mount.path == path)
+        let within = self.within(path).iter().copied();
+        self.in_order(within.take_while(|&at| self.mounts[at].path == path).collect())
     }
 
     /// What is mounted on one of `places` or below it, in the order in which it has to be unmounted.
     pub fn at_or_below<P: AsRef<Path>>(&self, places: &[P]) -> Vec<Mount> {
-        self.in_order(|mount| places.iter().any(|place| mount.path.starts_with(place)))
+        let within = places.iter().flat_map(|place| self.within(place.as_ref())).copied();
+        self.in_order(within.collect())
+    }
+
+    /// The mount that whoever goes to `path` ends up on: the topmost of the nearest at or above it.
+    pub fn holding(&self, path: &Path) -> Option<&Mount> {
+        let on = |path: &Path| self.on(path).first().map(|mount| mount.id);
+        let id = path.ancestors().find_map(on)?;
+        self.by_id.get(&id).map(|&at| &self.mounts[at])
+    }
+
+    /// Whether all that it is mounted in, as far as it is known here, is in memory: the way to it asks nobody.
+    pub(super) fn lies_in_memory(&self, mount: &Mount) -> bool {
+        self.ancestors(mount).all(Mount::is_in_memory)
+    }
+
+    /// Where the mounts at `place` or below it stand.
+    fn within(&self, place: &Path) -> &[usize] {
+        let place = plain(place);
+        let key_at = |at: usize| key(&self.mounts[at].path);
+        let first = self
+            .by_path
+            .partition_point(|&at| order(key_at(at), key(&place)).is_lt());
+        let from = &self.by_path[first..];
+        &from[..from.partition_point(|&at| lies_within(key_at(at), key(&place)))]
     }
 
     /// Deepest first: by path, then within a stack on one path the topmost, which has the others as ancestors.
-    fn in_order(&self, wanted: impl Fn(&Mount) -> bool) -> Vec<Mount> {
-        let mut chosen: Vec<(usize, &Mount)> = self.mounts.iter().enumerate().filter(|(_, m)| wanted(m)).collect();
-        if chosen.len() > 1 {
-            let parents: HashMap<u64, u64> = self.mounts.iter().map(|mount| (mount.id, mount.parent)).collect();
-            chosen.sort_by_cached_key(|(line, mount)| {
-                let key = (mount.path.components().count(), ancestors(&parents, mount.id), *line);
-                std::cmp::Reverse(key)
-            });
-        }
-        chosen.into_iter().map(|(_, mount)| mount.clone()).collect()
+    fn in_order(&self, mut chosen: Vec<usize>) -> Vec<Mount> {
+        chosen.sort_unstable();
+        // Places may lie within each other.
+        chosen.dedup();
+        chosen.sort_by_cached_key(|&at| {
+            let mount = &self.mounts[at];
+            std::cmp::Reverse((mount.path.components().count(), self.ancestors(mount).count(), at))
+        });
+        chosen.into_iter().map(|at| self.mounts[at].clone()).collect()
     }
-}
 
-/// How many of the known mounts lie between this one and the root.
-fn ancestors(parents: &HashMap<u64, u64>, mut id: u64) -> usize {
-    // Bounded by the size of the table, since a table read in two parts may hold a loop.
-    for depth in 0..=parents.len() {
-        match parents.get(&id) {
-            Some(&parent) if parent != id => id = parent,
-            _ => return depth,
-        }
-    }
-    parents.len()
-}
-
-// === impl Mount ===
-
-impl Mount {
-    fn parse(line: &[u8], path: PathBuf) -> Result<Self, BadLine> {
-        let bad = |missing| BadLine {
-            missing,
-            line: OsString::from_vec(line.to_vec()),
+    /// The known mounts that it is mounted in, from the nearest on.
+    fn ancestors<'a>(&'a self, mount: &'a Mount) -> impl Iterator<Item = &'a Mount> {
+        let above = |mount: &&Mount| {
+            let parent = &self.mounts[*self.by_id.get(&mount.parent)?];
+            (parent.id != mount.id).then_some(parent)
         };
-        let mut fields = line.split(|&byte| byte == b' ');
-        let id = number(fields.next()).ok_or_else(|| bad("an id"))?;
-        let parent = number(fields.next()).ok_or_else(|| bad("a parent"))?;
-        let device = fields.next().and_then(device).ok_or_else(|| bad("a device"))?;
-        let mut root = unescape(fields.next().ok_or_else(|| bad("a root"))?);
-        // No path within a file system holds two slashes, so this suffix is the kernel's.
-        let root_deleted = root.as_bytes().ends_with(b"//deleted");
-        if root_deleted {
-            let length = root.len() - b"//deleted".len();
-            root = OsString::from_vec(root.into_vec()[..length].to_vec());
-        }
-        // Path and options of the mount, then any number of optional fields up to a lone dash.
-        fields
-            .by_ref()
-            .skip(2)
-            .find(|field| *field == b"-")
-            .ok_or_else(|| bad("a separator"))?;
-        let fs_type = unescape(fields.next().ok_or_else(|| bad("a type"))?);
-        let source = unescape(fields.next().ok_or_else(|| bad("a source"))?);
-        let super_options = unescape(fields.next().unwrap_or_default());
-        Ok(Self {
-            id,
-            parent,
-            device,
-            root: root.into(),
-            root_deleted,
-            path,
-            fs_type,
-            source,
-            super_options,
-        })
+        // Bounded by the size of the table, since a table read in two parts may hold a loop.
+        iter::successors(Some(mount), above).skip(1).take(self.mounts.len())
     }
 }
 
-fn number<T: std::str::FromStr>(field: Option<&[u8]>) -> Option<T> {
-    std::str::from_utf8(field?).ok()?.parse().ok()
+/// Without anything that can be left out, as the kernel writes paths.
+fn plain(path: &Path) -> PathBuf {
+    path.components().collect()
 }
 
-fn device(field: &[u8]) -> Option<(u32, u32)> {
-    let mut parts = field.splitn(2, |&byte| byte == b':');
-    Some((number(parts.next())?, number(parts.next())?))
+/// What plain paths are compared by: a node has thousands of them, and part by part that takes ten times as long.
+fn key(path: &Path) -> &[u8] {
+    let path = path.as_os_str().as_bytes();
+    path.strip_suffix(b"/").unwrap_or(path)
 }
 
-/// Undoes the kernel's octal escapes: a backslash and three octal digits, one byte.
-pub fn unescape(field: &[u8]) -> OsString {
-    if !field.contains(&b'\\') {
-        return OsStr::from_bytes(field).to_owned();
+/// Such that what lies at or below a place stands together.
+fn order(one: &[u8], other: &[u8]) -> Ordering {
+    let rank = |byte: u8| if byte == b'/' { 0 } else { byte };
+    match one.iter().zip(other).find(|(one, other)| one != other) {
+        Some((&one, &other)) => rank(one).cmp(&rank(other)),
+        None => one.len().cmp(&other.len()),
     }
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, tail)) = rest.split_first() {
-        match rest {
-            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            _ => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    OsString::from_vec(bytes)
+}
+
+fn lies_within(path: &[u8], place: &[u8]) -> bool {
+    let rest = path.strip_prefix(place);
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::unescape, *};
 
     fn table(lines: &[&str]) -> MountTable {
         MountTable::parse(lines.join("\n").as_bytes(), Path::new("/")).unwrap()
@@ -322,12 +290,75 @@ mod tests {
     }
 
     #[test]
+    fn who_goes_to_a_path_ends_up_on_the_topmost_mount_at_or_above_it() {
+        let table = table(&[
+            "10 1 0:5 / /p/v rw - tmpfs t rw",
+            "11 10 0:6 / /p/v rw - tmpfs t rw",
+            "12 11 0:7 / /p/v/in rw - tmpfs t rw",
+        ]);
+        let id = |path| table.holding(Path::new(path)).map(|mount| mount.id);
+        assert_eq!(
+            [id("/p/v"), id("/p/v/a/b"), id("/p/v/in/a"), id("/p/vx"), id("/")],
+            [Some(11), Some(11), Some(12), None, None]
+        );
+    }
+
+    #[test]
+    fn what_lies_in_a_server_or_on_a_disk_does_not_lie_in_memory_however_deep() {
+        let table = table(&[
+            "10 1 0:5 / /p/v rw - tmpfs t rw",
+            "11 10 0:6 / /p/v/in rw - hugetlbfs t rw",
+            "12 11 0:7 / /p/v/in/in rw - fuse.sshfs t rw",
+            "13 12 0:8 / /p/v/in/in/in rw - tmpfs t rw",
+            "14 13 0:9 / /p/v/in/in/in/in rw - tmpfs t rw",
+            "15 1 8:1 / /p/w rw - ext4 t rw",
+            "16 15 0:3 / /p/w/in rw - tmpfs t rw",
+        ]);
+        let all = table.all().iter().filter(|it| table.lies_in_memory(it));
+        let in_memory: Vec<u64> = all.map(|mount| mount.id).collect();
+        assert_eq!(in_memory, [10, 11, 12, 15]);
+    }
+
+    #[test]
     fn a_table_with_a_loop_is_still_ordered() {
         let table = table(&["1 2 0:5 / /p/a rw - t s o", "2 1 0:5 / /p/b rw - t s o"]);
         assert_eq!(table.below(Path::new("/p")).len(), 2);
     }
 
+    /// A table of few names, so that paths lie within each other and stacks arise, in any order.
+    fn any_table() -> impl Strategy<Value = MountTable> {
+        let path = proptest::collection::vec(proptest::sample::select(vec!["a", "a-b", "ab", "b", "pods"]), 0..5);
+        proptest::collection::vec((path, 0u64..40), 0..40).prop_map(|mounts| {
+            let lines = mounts
+                .iter()
+                .enumerate()
+                .map(|(id, (path, parent))| format!("{id} {parent} 0:{id} / /{} rw - tmpfs t rw\n", path.join("/")));
+            MountTable::parse(lines.collect::<String>().as_bytes(), Path::new("/")).unwrap()
+        })
+    }
+
+    /// The order of unmounting, worked out from the whole table.
+    fn naive(table: &MountTable, wanted: impl Fn(&Mount) -> bool) -> Vec<u64> {
+        let mut chosen: Vec<_> = table.all().iter().enumerate().filter(|(_, it)| wanted(it)).collect();
+        chosen.sort_by_key(|(at, it)| (it.path.components().count(), table.ancestors(it).count(), *at));
+        chosen.into_iter().rev().map(|(_, it)| it.id).collect()
+    }
+
     proptest! {
+        #[test]
+        fn the_index_finds_what_a_look_at_every_mount_finds(
+            table in any_table(),
+            places in proptest::collection::vec("(/a|/a-b|/ab|/b|/pods){0,4}/?|", 0..4),
+        ) {
+            let at_or_below = |it: &Mount| places.iter().any(|place| it.path.starts_with(place));
+            prop_assert_eq!(ids(&table.at_or_below(&places)), naive(&table, at_or_below));
+            for place in places.iter().map(Path::new) {
+                prop_assert_eq!(ids(&table.on(place)), naive(&table, |it| it.path == place));
+                let below = naive(&table, |it| it.path != place && it.path.starts_with(place));
+                prop_assert_eq!(ids(&table.below(place)), below);
+            }
+        }
+
         #[test]
         fn whatever_the_kernel_escapes_is_read_as_it_was(name in proptest::collection::vec(1u8..=255, 1..40)) {
             let name: Vec<u8> = name.into_iter().filter(|&byte| byte != b'/').collect();

@@ -1,60 +1,242 @@
-//! One unmount: of exactly this path, through no symlink, never lazy and never forced.
+//! One unmount: of exactly this path, through no symlink, never lazy, and by force only for a server that is gone.
 
 use std::{
-    ffi::OsStr,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    ffi::{OsStr, OsString},
+    os::fd::{AsRawFd, OwnedFd},
     path::{Component, Path, PathBuf},
+    sync::Arc,
+    thread::park_timeout,
+    time::Duration,
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, openat2, statx},
+    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags, openat2, statfs, statx},
     io::Errno,
     mount::UnmountFlags,
 };
 
+use super::{
+    Mount, MountTable,
+    hanging::{Hanging, Mounted, is_gone},
+};
 use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
     fault::{Cause, Fault},
-    unmounts::Unmounts,
+    threads::NotDone,
+    unmounts::{Call, ForceUnmount, NotBack, Unmounting, Unmounts},
 };
 
 const VERB: &str = "unmount";
+/// A connection that was cut lets go of those who waited for it a moment later.
+const LET_GO: Duration = Duration::from_millis(20);
+const LET_GO_TRIES: u32 = 10;
 
 /// Unmounts the topmost mount on `path`, which must be absolute and free of symlinks.
 ///
-/// `UMOUNT_NOFOLLOW` guards only the last component, and a container may have swapped any other for a symlink. So the
-/// directory that holds the mount point is opened without following any, and the unmount starts from there.
+/// Whatever hangs in the kernel does so on a thread of its own: after some seconds it is left to itself and a fault.
 pub fn unmount(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
+    unmount_point(path, effects, |_, _| None)
+}
+
+/// The same of a mount that a table shows. If nothing of it can hang, no thread is made for it.
+pub(super) fn unmount_seen(mount: &Mount, table: &MountTable, effects: &Effects) -> Result<Outcome, Fault> {
+    unmount_point(&mount.path, effects, |parent, name| {
+        table
+            .lies_in_memory(mount)
+            .then(|| MountPoint::find_at_once(parent, name, mount))?
+    })
+}
+
+fn unmount_point(
+    path: &Path,
+    effects: &Effects,
+    at_once: impl FnOnce(&Path, &OsStr) -> Option<MountPoint>,
+) -> Result<Outcome, Fault> {
     let fault = |cause: Cause| Fault::new(VERB, path, cause);
     let (parent, name) = split(path).ok_or_else(|| fault(Cause::BadName(path.into())))?;
-    let parent = match open_parent(parent) {
-        Ok(parent) => parent,
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Outcome::Nothing),
-        Err(errno) => return Err(fault(errno.into())),
+    let unmounting = effects.unmounting();
+    let found = match &unmounting.by {
+        Unmounts::Kernel => match at_once(parent, name) {
+            Some(point) => Ok(Some(point)),
+            None => {
+                let (parent, name) = (parent.to_owned(), name.to_owned());
+                unmounting
+                    .wait_for(path, Call::Find, move || MountPoint::find(&parent, name))
+                    .map_err(|not_back| fault(cause(path, not_back)))?
+            }
+        },
+        Unmounts::By(_) => open_parent(parent, ResolveFlags::empty()).map(|_| None),
     };
-    if matches!(effects.unmounts(), Unmounts::Kernel) && !may_be_mount(&parent, name) {
-        return Ok(Outcome::Nothing);
-    }
+    let point = match (found, &unmounting.by) {
+        (Ok(Some(point)), _) => Some(Arc::new(point)),
+        (Ok(None), Unmounts::By(_)) => None,
+        (Ok(None), Unmounts::Kernel) | (Err(Errno::NOENT | Errno::NOTDIR), _) => return Ok(Outcome::Nothing),
+        (Err(errno), _) => return Err(fault(errno.into())),
+    };
     if !effects
         .allow(&Effect::new(VERB, &path))
         .map_err(|held| fault(held.into()))?
     {
         return Ok(Outcome::Withheld);
     }
-    let done = match effects.unmounts() {
-        Unmounts::Kernel => {
-            let target = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
-            rustix::mount::unmount(&target, UnmountFlags::NOFOLLOW)
-        }
-        Unmounts::By(unmount) => unmount(path),
+    let done = match (&point, &unmounting.by) {
+        (Some(point), _) => unmounting.unmount(path, point),
+        (None, Unmounts::By(unmount)) => Ok(unmount(path)),
+        (None, Unmounts::Kernel) => Ok(Err(Errno::INVAL)),
     };
     checkpoint::after(VERB, &path);
-    match done {
+    match done.map_err(|not_back| fault(cause(path, not_back)))? {
         Ok(()) => Ok(Outcome::Done),
         // Gone meanwhile, or no mount (any more).
         Err(Errno::NOENT | Errno::NOTDIR | Errno::INVAL) => Ok(Outcome::Nothing),
         Err(errno) => Err(fault(errno.into())),
+    }
+}
+
+fn cause(path: &Path, not_back: NotBack) -> Cause {
+    match not_back {
+        NotBack::Hangs(hang) => Cause::from(Hanging {
+            since: hang.since,
+            what: Mounted::on(path),
+        }),
+        NotBack::OthersHang => Cause::NotDone(NotDone::OthersHang),
+        NotBack::CutShort => Cause::NotDone(NotDone::CutShort),
+    }
+}
+
+// === impl Unmounting ===
+
+impl Unmounting {
+    /// Unmounts it, and cuts the connection to a server that is gone if that is wanted.
+    fn unmount(&self, path: &Path, point: &Arc<MountPoint>) -> Result<rustix::io::Result<()>, NotBack> {
+        if point.is_quick {
+            return self
+                .under_way
+                .here(path, Call::Unmount, || point.unmount(UnmountFlags::empty()));
+        }
+        if self.force == ForceUnmount::DeadServer && self.is_dead(path, point) {
+            return self.force(path, point);
+        }
+        let plain = Arc::clone(point);
+        match self.wait_for(path, Call::Unmount, move || plain.unmount(UnmountFlags::empty())) {
+            Err(NotBack::Hangs(_)) if self.may_force(path) => self.force(path, point),
+            done => done,
+        }
+    }
+
+    /// Never lazily: what is still in use stays mounted, and is told.
+    fn force(&self, path: &Path, point: &Arc<MountPoint>) -> Result<rustix::io::Result<()>, NotBack> {
+        tracing::warn!(
+            ?path,
+            "Server of a mount does not answer: the connection is cut, as --force-unmount says"
+        );
+        let point = Arc::clone(point);
+        let force = move || {
+            for _ in 1..LET_GO_TRIES {
+                match point.unmount(UnmountFlags::FORCE) {
+                    Err(Errno::BUSY) => park_timeout(LET_GO),
+                    done => return done,
+                }
+            }
+            point.unmount(UnmountFlags::FORCE)
+        };
+        self.wait_for(path, Call::Force, force)
+    }
+
+    fn is_dead(&self, path: &Path, point: &Arc<MountPoint>) -> bool {
+        let point = Arc::clone(point);
+        let dead = match self.wait_for(path, Call::Probe, move || point.probe()) {
+            Err(NotBack::Hangs(_)) => true,
+            Ok(Err(errno)) => is_gone(errno),
+            Ok(Ok(())) | Err(NotBack::OthersHang | NotBack::CutShort) => false,
+        };
+        dead && self.may_force(path)
+    }
+
+    fn may_force(&self, path: &Path) -> bool {
+        self.force == ForceUnmount::DeadServer && Mounted::on(path).is_some_and(|it| it.has_server())
+    }
+
+    fn wait_for<T: Send + 'static>(
+        &self,
+        path: &Path,
+        call: Call,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NotBack> {
+        self.under_way.wait_for(path, call, self.patience, work)
+    }
+}
+
+/// Where something is mounted: the directory that holds it, and the name in there.
+///
+/// `UMOUNT_NOFOLLOW` guards only the last component, and a container may have swapped any other for a symlink. So the
+/// directory that holds the mount point is opened without following any, and the unmount starts from there.
+struct MountPoint {
+    parent: OwnedFd,
+    name: OsString,
+    /// Nothing of the unmount can hang.
+    is_quick: bool,
+}
+
+// === impl MountPoint ===
+
+impl MountPoint {
+    /// Nothing if the kernel knows that nothing is mounted there.
+    fn find(parent: &Path, name: OsString) -> rustix::io::Result<Option<Self>> {
+        let point = Self {
+            parent: open_parent(parent, ResolveFlags::empty())?,
+            name,
+            is_quick: false,
+        };
+        Ok(point.may_be_mount().then_some(point))
+    }
+
+    /// The same for `mount`, if it is topmost there, by what the kernel knows without asking any file system. Nothing where
+    /// that does not suffice, or where to unmount it might mean to write what it holds.
+    fn find_at_once(parent: &Path, name: &OsStr, mount: &Mount) -> Option<Self> {
+        let parent = open_parent(parent, ResolveFlags::CACHED).ok()?;
+        let is_on_its_device = |it: &Statx| (it.stx_dev_major, it.stx_dev_minor) == mount.device;
+        let dir = look(&parent, OsStr::new(""))?;
+        // Where it is the directory's too, that file system stays mounted: nothing has to be written.
+        let stays = is_on_its_device(&dir);
+        if dir.stx_mnt_id != mount.parent || !(mount.is_in_memory() || stays) {
+            return None;
+        }
+        let root = look(&parent, name)?;
+        (root.stx_mnt_id == mount.id && is_on_its_device(&root)).then(|| Self {
+            parent,
+            name: name.to_owned(),
+            is_quick: true,
+        })
+    }
+
+    fn unmount(&self, flags: UnmountFlags) -> rustix::io::Result<()> {
+        rustix::mount::unmount(self.path(), UnmountFlags::NOFOLLOW | flags)
+    }
+
+    /// Asks the server for something. Whoever waits here for an answer keeps the mount in use.
+    fn probe(&self) -> rustix::io::Result<()> {
+        statfs(self.path()).map(drop)
+    }
+
+    /// Whether the kernel calls it the root of a mount. In doubt yes: the unmount itself will tell.
+    fn may_be_mount(&self) -> bool {
+        // Not synchronised: a server that is gone must not hold up the question.
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        match statx(&self.parent, &*self.name, flags, StatxFlags::empty()) {
+            Ok(found) => {
+                !found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
+                    || found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+            }
+            Err(errno) => !matches!(errno, Errno::NOENT | Errno::NOTDIR),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new("/proc/thread-self/fd")
+            .join(self.parent.as_raw_fd().to_string())
+            .join(&self.name)
     }
 }
 
@@ -69,22 +251,16 @@ fn split(path: &Path) -> Option<(&Path, &OsStr)> {
     Some((path.parent()?, path.file_name()?))
 }
 
-fn open_parent(parent: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+/// What the kernel knows of it by itself, the mount that it is on above all.
+fn look(dir: &OwnedFd, name: &OsStr) -> Option<Statx> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = statx(dir, name, flags, StatxFlags::MNT_ID).ok()?;
+    (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found)
 }
 
-/// Whether the kernel calls it the root of a mount. In doubt yes: the unmount itself will tell.
-fn may_be_mount(parent: impl AsFd, name: &OsStr) -> bool {
-    // Not synchronised: a server that is gone must not hold up the question.
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    match statx(parent, name, flags, StatxFlags::empty()) {
-        Ok(found) => {
-            !found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
-                || found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
-        }
-        Err(errno) => !matches!(errno, Errno::NOENT | Errno::NOTDIR),
-    }
+fn open_parent(parent: &Path, how: ResolveFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | how)
 }
 
 #[cfg(test)]

@@ -12,27 +12,18 @@ use super::{error, json_answer};
 use crate::{
     api::escape,
     counters::Counters,
-    gc::{
-        core::Core,
-        counts::SharedPast,
-        graph::Graph,
-        names::{clipped, visible},
-        picture::Picture,
-        report::WorkReport,
-        shared::Shared,
-        why::Why,
-    },
+    gc::{core::Core, counts::SharedPast, graph::Graph, picture::Picture, report::WorkReport, shared::Shared, why},
     object_name::ObjectName,
     ops::{gc_status::GcReport, status::CollectorReport},
     standby::Turns,
+    why::Why,
 };
 
 /// Where a picture is asked for, with `?uid=` and a UID or without.
 pub const GRAPH: &str = "/v1/gc/graph";
 /// Where it is asked how the collector stands.
 pub const STATUS: &str = "/v1/gc/status";
-/// Where it is asked why an object is still there, with `?of=` and its UID or name.
-pub const WHY: &str = "/v1/gc/why";
+const NO_COLLECTOR: &str = "this agent does not collect: it was started without --gc-kubeconfig, or with --gc never";
 
 /// What questions about garbage are answered from.
 pub struct GcAnswers {
@@ -73,68 +64,27 @@ pub fn question(uid: Option<&str>) -> String {
     }
 }
 
-/// The question why an object is still there.
-pub fn why_question(name: &ObjectName) -> String {
-    format!("{WHY}?of={}", escape(&name.to_string()))
-}
-
-/// The answer of this collector; nothing if the question is for somebody else. `pods`: this agent takes pods down.
-pub(super) fn answer(
-    gc: Option<&GcAnswers>,
-    pods: bool,
-    path: &str,
-    query: Option<&str>,
-) -> Option<Response<Full<Bytes>>> {
-    if ![GRAPH, STATUS, WHY].contains(&path) {
+/// The answer of this collector; nothing if the question is for somebody else.
+pub(super) fn answer(gc: Option<&GcAnswers>, path: &str, query: Option<&str>) -> Option<Response<Full<Bytes>>> {
+    if ![GRAPH, STATUS].contains(&path) {
         return None;
     }
-    let asked = (path == WHY).then(|| asked(query));
-    let pod = asked.as_ref().filter(|_| pods).and_then(|name| name.as_ref().ok());
-    let instead = pod.map(of_a_pod).unwrap_or_default();
     let Some(gc) = gc else {
-        return Some(error(
-            StatusCode::NOT_FOUND,
-            &format!(
-                "this agent does not collect: it was started without --gc-kubeconfig, or with --gc never{instead}"
-            ),
-        ));
+        return Some(error(StatusCode::NOT_FOUND, NO_COLLECTOR));
     };
-    Some(match (path, asked) {
-        (STATUS, _) => status(gc),
-        (_, Some(name)) => gc
-            .now(|core, now| why(core, &name, &instead, now))
-            .unwrap_or_else(|| nothing(gc, &instead)),
+    Some(match path {
+        STATUS => status(gc),
         _ => gc
             .now(|core, _| draw(&core.graph, query))
-            .unwrap_or_else(|| nothing(gc, "")),
+            .unwrap_or_else(|| error(StatusCode::NOT_FOUND, &nothing(gc))),
     })
 }
 
-fn asked(query: Option<&str>) -> Result<ObjectName, &'static str> {
-    let name = query.and_then(|query| query.strip_prefix("of=")).unwrap_or_default();
-    percent_decode_str(name).decode_utf8_lossy().parse()
-}
-
-/// Whom to ask if a pod of this node was meant; nothing if none can have been.
-fn of_a_pod(name: &ObjectName) -> String {
-    let is_pod = |kind: &str| ["pod", "pods", "po"].contains(&&*kind.to_ascii_lowercase());
-    let timeline = match name {
-        ObjectName::Place { group: Some(_), .. } => return String::new(),
-        ObjectName::Place {
-            kind,
-            namespace: Some(namespace),
-            name,
-            ..
-        } if is_pod(kind) => format!("{namespace}/{name}"),
-        ObjectName::Place { namespace: Some(_), .. } => return String::new(),
-        // As other verbs name a pod.
-        ObjectName::Place { kind, name, .. } if !is_pod(kind) => format!("{kind}/{name}"),
-        ObjectName::Place { .. } | ObjectName::Uid(_) => "NAMESPACE/NAME".to_owned(),
-    };
-    format!(
-        "; how a pod of this node is taken down is told by pod-teardown status and pod-teardown timeline {}",
-        visible(&clipped(&timeline))
-    )
+/// Why this object is still there, as far as the collector knows.
+pub(super) fn why(gc: Option<&GcAnswers>, name: &ObjectName) -> Result<Why, String> {
+    let gc = gc.ok_or_else(|| NO_COLLECTOR.to_owned())?;
+    let known = gc.now(|core, now| why::asked(core, name, now));
+    known.unwrap_or_else(|| Err(nothing(gc)))
 }
 
 fn status(gc: &GcAnswers) -> Response<Full<Bytes>> {
@@ -147,7 +97,7 @@ fn status(gc: &GcAnswers) -> Response<Full<Bytes>> {
 }
 
 /// Nothing is known here; whom to ask instead.
-fn nothing(gc: &GcAnswers, instead: &str) -> Response<Full<Bytes>> {
+fn nothing(gc: &GcAnswers) -> String {
     let view = gc.turns.view();
     let why = view.stands_by.unwrap_or_else(|| "it begins".to_owned());
     let holder = view.lease.filter(|lease| !lease.is_own).and_then(|lease| lease.holder);
@@ -155,21 +105,7 @@ fn nothing(gc: &GcAnswers, instead: &str) -> Response<Full<Bytes>> {
         let node = holder.rsplit_once('_').map_or(&*holder, |(node, _)| node);
         format!("; it is the turn of {holder}: ask the agent of node {node}")
     });
-    error(
-        StatusCode::NOT_FOUND,
-        &format!("the collector of this agent knows nothing: {why}{whom}{instead}"),
-    )
-}
-
-fn why(core: &Core, name: &Result<ObjectName, &'static str>, instead: &str, now: Instant) -> Response<Full<Bytes>> {
-    let asked = match name {
-        Ok(name) => Why::asked(core, name, now),
-        Err(how) => return error(StatusCode::BAD_REQUEST, &format!("the object {how}")),
-    };
-    match asked {
-        Ok(why) => json_answer(&why),
-        Err(nothing) => error(StatusCode::NOT_FOUND, &format!("{nothing}{instead}")),
-    }
+    format!("the collector of this agent knows nothing: {why}{whom}")
 }
 
 fn draw(graph: &Graph, query: Option<&str>) -> Response<Full<Bytes>> {
@@ -246,34 +182,7 @@ mod tests {
         assert!(code == 404 && body.contains("no dependent with UID"), "{code} {body}");
         let (code, body) = asked(&graph, &question(Some(""))).await;
         assert!(code == 400 && body.contains("an empty one"), "{code} {body}");
-        let (code, body) = read(answer(None, true, GRAPH, None).unwrap()).await;
+        let (code, body) = read(answer(None, GRAPH, None).unwrap()).await;
         assert!(code == 404 && body.contains("does not collect"), "{code} {body}");
-        assert!(!body.contains("timeline"), "{body}");
-    }
-
-    #[tokio::test]
-    async fn who_asks_why_a_pod_is_still_there_is_told_whom_to_ask() {
-        for (name, pods, words) in [
-            ("default/web", true, Some("timeline default/web")),
-            ("Pod/shop/web", true, Some("timeline shop/web")),
-            ("po/web", true, Some("timeline NAMESPACE/NAME")),
-            (
-                "0b9a8230-aace-4480-91d0-db24e46eb609",
-                true,
-                Some("timeline NAMESPACE/NAME"),
-            ),
-            ("Deployment.apps/default/web", true, None),
-            ("deploy/default/web", true, None),
-            ("default/web", false, None),
-        ] {
-            let question = why_question(&name.parse().unwrap());
-            let query = question.strip_prefix(WHY).unwrap().strip_prefix('?');
-            let (code, body) = read(answer(None, pods, WHY, query).unwrap()).await;
-            assert!(code == 404 && body.contains("does not collect"), "{code} {body}");
-            match words {
-                Some(words) => assert!(body.contains("pod-teardown status") && body.contains(words), "{body}"),
-                None => assert!(!body.contains("timeline"), "{body}"),
-            }
-        }
     }
 }

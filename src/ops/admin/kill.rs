@@ -3,9 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
+use http::{Response, StatusCode};
+use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -22,8 +21,6 @@ pub const PODS: &str = "/v1/pods";
 pub const OUTCOMES: &str = "/v1/outcomes";
 /// The longest wait for an outcome; whoever asks may ask again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// More is no request.
-const LARGEST: usize = 64 << 10;
 
 /// What is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,19 +62,14 @@ pub(super) fn target(path: &str) -> Option<(&str, &str, bool)> {
 }
 
 /// Does what is asked, and says of which pod.
-pub(super) async fn request(pods: &PodAnswers, request: Request<Incoming>, peer: &str) -> Response<Full<Bytes>> {
-    let path = request.uri().path().to_owned();
-    let Some((namespace, name, evict)) = target(&path) else {
+pub(super) async fn request(pods: &PodAnswers, path: &str, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
+    let Some((namespace, name, evict)) = target(path) else {
         return error(
             StatusCode::NOT_FOUND,
-            "POST is answered at /v1/pods/NAMESPACE/NAME/kill and /v1/pods/NAMESPACE/NAME/evict",
+            "POST is answered at /v1/pods/NAMESPACE/NAME/kill, /v1/pods/NAMESPACE/NAME/evict and /v1/release",
         );
     };
-    let body = match Limited::new(request.into_body(), LARGEST).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body cannot be read: {cause}")),
-    };
-    let kill = match kill(namespace, name, evict, &body) {
+    let kill = match kill(namespace, name, evict, body) {
         Ok(kill) => kill,
         Err(why) => return error(StatusCode::BAD_REQUEST, &why),
     };

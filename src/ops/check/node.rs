@@ -16,8 +16,8 @@ use crate::{
         peek::{Peek, asides, peek},
     },
     node::{
-        cgroups::Cgroups,
-        cri::{Cri, CriEndpoint},
+        cgroups::{Cgroups, systemd::Systemd},
+        cri::{Cri, CriEndpoint, types::CgroupDriver},
         identity::Identity,
         kubelet_process::{self, Ours},
         lock::LockError,
@@ -178,11 +178,16 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
     let kubelet = settings.kubelet_cgroup_driver.as_deref();
     let driver = host::driver(settings.cgroup_driver, cri, kubelet, &cgroups, &settings.cgroup_root).await;
     rows.push(match driver {
-        Ok(driver) => {
-            let driver = format!("{driver:?}").to_lowercase();
-            Row::ok("cgroups", format!("{driver} driver, {cgroups}"))
-        }
-        Err(problem) => Row::from_problem("cgroups", &problem),
+        CgroupDriver::Cgroupfs => Row::ok("cgroups", format!("{driver} driver, {cgroups}")),
+        CgroupDriver::Systemd => match Systemd::of_this_machine().version().await {
+            Ok(version) => Row::ok("cgroups", format!("{driver} driver, {cgroups}, systemd {version}")),
+            Err(error) => Row::new(
+                "cgroups",
+                Verdict::Unreachable,
+                format!("{driver} driver, {cgroups}, but systemd cannot be asked: {error}"),
+                "look at `systemctl status dbus`; is --cgroup-driver the kubelet's?",
+            ),
+        },
     });
     rows
 }

@@ -79,6 +79,10 @@ impl Server<'_> {
                 json!({ "verb": "patch", "resource": "pods", "subresource": "status" }),
             ),
             ("delete pods", json!({ "verb": "delete", "resource": "pods" })),
+            (
+                "patch nodes/status",
+                json!({ "verb": "patch", "resource": "nodes", "subresource": "status", "name": node_name }),
+            ),
             ("create events", json!({ "verb": "create", "resource": "events" })),
             ("patch events", json!({ "verb": "patch", "resource": "events" })),
         ];
@@ -160,7 +164,7 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
             WHAT,
             Verdict::Configuration,
             format!("its UID is {uid}, and the journal was made for {recorded}: the agent would touch nothing"),
-            "see that this is the right cluster; if the node was registered anew, move the journal away",
+            "see that this is the right cluster; if the node was registered anew, start the agent and say: pod-teardown release node-uid",
         );
     }
     if machine_id.is_empty() && system_uuid.is_empty() {

@@ -63,7 +63,22 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         "Pods of this node that the API shows.",
         status.watch.pods as u64,
     )?;
+    page.gauge(
+        "strangers",
+        "UIDs of which something is here and that cannot be proven to be those of pods of the API: left alone.",
+        status.house.strangers.len() as u64,
+    )?;
+    page.gauge(
+        "unused_volumes_stuck",
+        "Volumes that no pod uses and that cannot be taken off the node for now; status says why.",
+        status.house.volumes.len() as u64,
+    )?;
     let stories = &status.pods.terminating;
+    page.gauge(
+        "pods_held",
+        "Pods that wait for a person's decision, see pod-teardown held.",
+        stories.iter().filter(|story| story.doubted.is_some()).count() as u64,
+    )?;
     let stages = [
         (Stage::Terminating, "terminating"),
         (Stage::Terminated, "terminated"),
@@ -109,6 +124,8 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         events_dropped,
         pods_unreadable,
         workers_panicked,
+        leftovers_found,
+        unused_volumes_failed,
         journal_writes_failed,
         journal_commits,
         journal_commits_us,
@@ -145,6 +162,16 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
             "workers_panicked",
             "Workers that panicked and were started again.",
             workers_panicked,
+        ),
+        (
+            "leftovers_found",
+            "Pods that were gone and of which something was found and taken down.",
+            leftovers_found,
+        ),
+        (
+            "unused_volumes_failed",
+            "Attempts to take a volume that no pod uses off the node that failed and are repeated.",
+            unused_volumes_failed,
         ),
         (
             "journal_writes_failed",

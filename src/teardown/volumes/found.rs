@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::kind::{self, OneByOne, VolumeKind};
 use crate::node::{
     dirs::Dir,
     fault::{Cause, Fault},
@@ -12,10 +13,11 @@ use crate::node::{
 };
 
 /// The volumes of one pod.
-#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Volumes to take away.
+    /// Volumes to take away all at once.
     pub known: Vec<Known>,
+    /// Volumes to take away one by one.
+    pub one_by_one: Vec<Single>,
     /// Directories `volume-subpaths/<volume>` without a volume: of hostPath volumes, or of volumes that are gone.
     pub stray: Vec<PathBuf>,
     /// What is left alone, and why.
@@ -25,34 +27,73 @@ pub(super) struct Found {
 }
 
 /// A volume to take away.
-#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub volume: VolumeDir,
+    pub kind: &'static dyn VolumeKind,
     /// Its directory.
     pub path: PathBuf,
     /// The directory of its subPath targets, if there is one.
     pub subpaths: Option<PathBuf>,
 }
 
+/// A volume to take away by itself.
+pub(super) struct Single {
+    pub volume: VolumeDir,
+    pub way: &'static dyn OneByOne,
+    /// Its directory.
+    pub path: PathBuf,
+    /// The directory of its subPath targets, if there is one: they go first.
+    pub subpaths: Option<PathBuf>,
+}
+
 // === impl Found ===
 
 impl Found {
-    pub fn in_dir(dir: &Dir) -> Result<Self, Fault> {
+    /// What is in this pod's directory, and the raw block volumes of which something is `mapped` for it elsewhere.
+    pub fn in_dir(dir: &Dir, mapped: Vec<VolumeDir>) -> Result<Self, Fault> {
         let all_subpaths = dir.path().join(names::SUBPATHS);
         let mut subpaths = match dir.below(names::SUBPATHS)? {
             Some(subpaths) => subpaths.names()?,
             None => Vec::new(),
         };
-        let (volumes, others): (Vec<_>, Vec<_>) = volumes_in(dir)?.into_iter().partition(VolumeDir::is_known);
-        let others: Vec<_> = others.into_iter().map(|other| (other.plugin, other.name)).collect();
-        let devices = two_levels(dir, names::DEVICES)?;
-
+        let mut others = Vec::new();
+        let mut volumes = Vec::new();
+        for volume in volumes_in(dir)? {
+            match kind::of(&volume.plugin) {
+                Some(kind) => volumes.push((volume, kind)),
+                None => others.push((volume.plugin, volume.name)),
+            }
+        }
+        let mut devices = two_levels(dir, names::DEVICES)?;
+        devices.extend(mapped.into_iter().map(|it| (it.plugin, it.name)));
+        devices.sort();
+        devices.dedup();
+        let (handled, devices): (Vec<_>, Vec<_>) = devices
+            .into_iter()
+            .partition(|(plugin, _)| kind::of_device(plugin).is_some());
+        let handled = handled.into_iter().map(|(plugin, name)| VolumeDir { plugin, name });
+        let mut known = Vec::new();
+        let mut one_by_one: Vec<_> = self::one_by_one(handled)
+            .into_iter()
+            .map(|(volume, way)| Single {
+                path: [
+                    dir.path(),
+                    names::DEVICES.as_ref(),
+                    volume.plugin.as_ref(),
+                    volume.name.as_ref(),
+                ]
+                .iter()
+                .collect(),
+                volume,
+                way,
+                subpaths: None,
+            })
+            .collect();
         let mut left_alone = unhandled("unmount", &dir.path().join(names::VOLUMES), &others);
         left_alone.extend(unhandled("unmap", &dir.path().join(names::DEVICES), &devices));
         let is_other = |wanted: &OsStr| others.iter().chain(&devices).any(|(_, name)| name == wanted);
 
-        let mut known = Vec::new();
-        for volume in volumes {
+        for (volume, kind) in volumes {
             let target = all_subpaths.join(&volume.name);
             let has_subpaths = subpaths.contains(&volume.name);
             if has_subpaths && is_other(&volume.name) {
@@ -60,17 +101,32 @@ impl Found {
                 continue;
             }
             let path = dir.path().join(volume.relative());
-            known.push(Known {
-                path,
-                subpaths: has_subpaths.then_some(target),
-                volume,
-            });
+            let subpaths = has_subpaths.then_some(target);
+            match kind.one_by_one() {
+                Some(way) => one_by_one.push(Single {
+                    volume,
+                    way,
+                    path,
+                    subpaths,
+                }),
+                None => known.push(Known {
+                    volume,
+                    kind,
+                    path,
+                    subpaths,
+                }),
+            }
         }
-        subpaths.retain(|name| !known.iter().any(|known| known.volume.name == *name));
+        let named = known.iter().map(|known| &known.volume.name);
+        let named: Vec<_> = named
+            .chain(one_by_one.iter().map(|single| &single.volume.name))
+            .collect();
+        subpaths.retain(|name| !named.contains(&name));
         let (kept, stray): (Vec<_>, Vec<_>) = subpaths.into_iter().partition(|name| is_other(name));
         let paths = |names: Vec<OsString>| names.into_iter().map(|name| all_subpaths.join(name)).collect();
         Ok(Self {
             known,
+            one_by_one,
             stray: paths(stray),
             left_alone,
             kept: paths(kept),
@@ -79,11 +135,21 @@ impl Found {
 
     /// All directories of subPath targets that are to go.
     pub fn subpaths(&self) -> impl Iterator<Item = &Path> {
-        self.known
-            .iter()
-            .filter_map(|known| known.subpaths.as_deref())
+        let known = self.known.iter().map(|known| &known.subpaths);
+        known
+            .chain(self.one_by_one.iter().map(|single| &single.subpaths))
+            .filter_map(Option::as_deref)
             .chain(self.stray.iter().map(PathBuf::as_path))
     }
+}
+
+/// Raw block volumes of kinds that are handled here, with the way of each.
+pub(super) fn one_by_one(devices: impl IntoIterator<Item = VolumeDir>) -> Vec<(VolumeDir, &'static dyn OneByOne)> {
+    let with_way = |volume: VolumeDir| {
+        let kind = kind::of_device(&volume.plugin)?;
+        Some((volume, kind as &dyn OneByOne))
+    };
+    devices.into_iter().filter_map(with_way).collect()
 }
 
 fn unhandled(verb: &'static str, place: &Path, volumes: &[(OsString, OsString)]) -> Vec<Fault> {
@@ -118,7 +184,7 @@ mod tests {
         for path in paths {
             fs::create_dir_all(root.join(path)).unwrap();
         }
-        let found = Found::in_dir(&Dir::open(&root).unwrap().unwrap()).unwrap();
+        let found = Found::in_dir(&Dir::open(&root).unwrap().unwrap(), Vec::new()).unwrap();
         (root, found)
     }
 
@@ -139,29 +205,32 @@ mod tests {
     #[test]
     fn volumes_that_are_not_handled_keep_their_subpaths_and_are_named() {
         let (root, found) = found(&[
-            "volumes/kubernetes.io~csi/pv",
-            "volumeDevices/kubernetes.io~csi/block",
+            "volumes/kubernetes.io~iscsi/pv",
+            "volumeDevices/kubernetes.io~iscsi/block",
             "volume-subpaths/pv/c/0",
             "volume-subpaths/block/c/0",
         ]);
-        assert_eq!((found.known, found.stray, found.kept.len()), (vec![], vec![], 2));
+        assert_eq!((found.known.len(), found.stray.len(), found.kept.len()), (0, 0, 2));
         let paths: Vec<_> = found.left_alone.iter().map(|fault| fault.path.clone()).collect();
         assert_eq!(
             paths,
             [
-                root.join("volumes/kubernetes.io~csi/pv"),
-                root.join("volumeDevices/kubernetes.io~csi/block")
+                root.join("volumes/kubernetes.io~iscsi/pv"),
+                root.join("volumeDevices/kubernetes.io~iscsi/block")
             ]
         );
         let text = found.left_alone[0].to_string();
-        assert!(text.contains("kubernetes.io~csi") && text.contains("\"pv\""), "{text}");
+        assert!(
+            text.contains("kubernetes.io~iscsi") && text.contains("\"pv\""),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_volume_whose_subpaths_may_be_anothers_is_left_alone() {
-        let both = ["volumes/kubernetes.io~empty-dir/data", "volumes/kubernetes.io~nfs/data"];
+        let both = ["volumes/kubernetes.io~empty-dir/data", "volumes/kubernetes.io~fc/data"];
         let (root, shared) = found(&[both[0], both[1], "volume-subpaths/data/c/0"]);
-        assert_eq!((shared.known, shared.stray), (vec![], vec![]));
+        assert_eq!((shared.known.len(), shared.stray.len()), (0, 0));
         assert_eq!(
             shared.left_alone[1],
             Fault::new("unmount", root.join("volume-subpaths/data"), Cause::SharedName)

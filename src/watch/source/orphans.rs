@@ -1,10 +1,11 @@
 //! What the runtime holds besides the pods that the API server shows.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use super::{Closed, PodSource};
 use crate::{
     api::ApiError,
+    guard::Unshown,
     pod::{PodRef, PodView},
     watch::{Change, Sighted},
     words::some_of,
@@ -23,7 +24,15 @@ impl PodSource {
         let proven = |sighted: &&Sighted| sighted.from_api && self.known.of_the_api() > 0;
         let (suspects, strangers): (Vec<_>, Vec<_>) = unknown.partition(proven);
         self.tell_strangers(strangers.into_iter());
-        if self.guard.why_held().is_some() || self.guard.why_absence_proves_nothing().is_some() {
+        if self.guard.why_held().is_some() {
+            return Ok(Ok(()));
+        }
+        // Of one whose end was seen a look may still show something, and nobody wonders that it is not listed.
+        let suspected: HashSet<_> = suspects.iter().map(|sighted| &sighted.pod.uid).collect();
+        let from_api = runtime.pods.iter().filter(|(_, sighted)| sighted.from_api);
+        let from_api = from_api.filter(|(uid, _)| !self.journal.saw_end(uid));
+        let unshown = Unshown::of(from_api.map(|(uid, _)| (uid.clone(), suspected.contains(uid))));
+        if self.guard.sighted(unshown).is_some() {
             return Ok(Ok(()));
         }
         for Sighted { pod, .. } in suspects {

@@ -1,13 +1,13 @@
 //! How a node ends a pod by itself, whoever looks after the node.
 
-use std::{fs, io::ErrorKind, path::Path};
+use std::{fs, io::ErrorKind};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 use testbed::{cgroups, pods::Identity, stage::AgentProcess, wait::eventually};
 use tokio::time::sleep;
 
-use super::{END_LIMIT, Half, STABLE, has_ended, name};
+use super::{END_LIMIT, Half, STABLE, has_ended};
 use crate::scenario::{Eviction, Scenario};
 
 /// Of the file by which a volume outgrows its limit.
@@ -25,17 +25,12 @@ impl Half<'_> {
     /// Returns when the pod is over and its node looks at it no more.
     pub(super) async fn evict(&self, scenario: &Scenario, eviction: &Eviction, power: &Power<'_>) -> Result<()> {
         let pod = self.pod(scenario).await?;
-        let uid = pod["metadata"]["uid"].as_str().context("a pod without UID")?.to_owned();
-        let identity = Identity {
-            uid,
-            namespace: self.namespace.to_owned(),
-            name: name(scenario),
-        };
+        let identity = self.identity(&pod)?;
         let dirs = self.stage.starter.dirs();
         let volumes = dirs.pod(&identity.uid).join("volumes/kubernetes.io~empty-dir");
         let volume = volumes.join(eviction.volume);
         let keep = || match power {
-            Power::Kubelet => keep_containers(&pod, &dirs.logs(&identity)),
+            Power::Kubelet => self.keep_containers(&pod),
             Power::Agent(_) => Ok(()),
         };
         keep()?;
@@ -65,23 +60,33 @@ impl Half<'_> {
         sleep(STABLE).await;
         Ok(())
     }
-}
 
-/// A kubelet cannot remove a pod's containers after this. Those of a pod that it evicts it removes as soon as one of its looks,
-/// one each second, finds them dead; where that is before it has read how they ended, it does not know any more. So some of
-/// its pods would end as unknown, and others not.
-///
-/// What looks like an older log of a container must go before the container; a directory with something in it does not. Once
-/// a minute a kubelet removes all logs of evicted pods, wherefore this is done again and again.
-fn keep_containers(pod: &Value, logs: &Path) -> Result<()> {
-    for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
-        let name = container["name"].as_str().context("a container without a name")?;
-        let dir = logs.join(name).join("0.log.kept/full");
-        match fs::create_dir_all(&dir) {
-            // The kubelet removes what is above it just now.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            created => created.with_context(|| format!("create {}", dir.display()))?,
+    /// A kubelet cannot remove a pod's containers after this. Those of a pod that it evicts or that is deleted it removes as
+    /// soon as one of its looks, one each second, finds them dead; where that is before it has read how they ended, or their
+    /// logs, it does not know any more. So some of its pods would end as unknown, or without words, and others not.
+    ///
+    /// What looks like an older log of a container must go before the container; a directory with something in it does not.
+    /// Once a minute a kubelet removes all logs of evicted pods, wherefore this is done again and again.
+    pub(super) fn keep_containers(&self, pod: &Value) -> Result<()> {
+        let logs = self.stage.starter.dirs().logs(&self.identity(pod)?);
+        for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
+            let name = container["name"].as_str().context("a container without a name")?;
+            let dir = logs.join(name).join("0.log.kept/full");
+            match fs::create_dir_all(&dir) {
+                // The kubelet removes what is above it just now.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                created => created.with_context(|| format!("create {}", dir.display()))?,
+            }
         }
+        Ok(())
     }
-    Ok(())
+
+    fn identity(&self, pod: &Value) -> Result<Identity> {
+        let of = |field: &str| pod["metadata"][field].as_str().map(str::to_owned);
+        Ok(Identity {
+            uid: of("uid").context("a pod without UID")?,
+            namespace: self.namespace.to_owned(),
+            name: of("name").context("a pod without a name")?,
+        })
+    }
 }

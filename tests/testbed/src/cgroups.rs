@@ -5,11 +5,24 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use procfs::process::Process;
+use tokio::process::Command;
+
+/// Names another driver than cgroupfs, where the machine has one: `systemd`.
+const DRIVER: &str = "TESTBED_CGROUP_DRIVER";
 
 /// A removed container's last process may take a moment to leave.
 const BUSY_ROUNDS: u32 = 40;
+
+/// Who makes the cgroups of pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driver {
+    /// Whoever needs them, as directories.
+    Cgroupfs,
+    /// systemd, as slices and scopes.
+    Systemd,
+}
 
 /// Where the hierarchies are mounted, each once.
 pub fn hierarchies() -> Result<Vec<PathBuf>> {
@@ -52,6 +65,16 @@ pub fn set(cgroup: &str, file: &str, value: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Freezes all processes in a cgroup: with version 1 where that has a freezer.
+pub fn freeze(cgroup: &str) -> Result<()> {
+    let has_freezer = |root: &PathBuf| within(root, cgroup).join("freezer.state").exists();
+    if hierarchies()?.iter().any(has_freezer) {
+        set(cgroup, "freezer.state", "FROZEN")
+    } else {
+        set(cgroup, "cgroup.freeze", "1")
+    }
 }
 
 /// Removes a cgroup and those below it from all hierarchies. One that is not there is no failure.
@@ -98,6 +121,75 @@ pub fn processes(dir: &Path) -> Vec<u32> {
     pids
 }
 
+// === impl Driver ===
+
+impl Driver {
+    /// What the environment of the tests asks for.
+    pub fn from_env() -> Result<Self> {
+        match std::env::var(DRIVER) {
+            Err(_) => Ok(Self::Cgroupfs),
+            Ok(name) if name == "systemd" => Ok(Self::Systemd),
+            Ok(name) => bail!("{DRIVER}={name}: there is only systemd"),
+        }
+    }
+
+    /// As a kubelet's configuration names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cgroupfs => "cgroupfs",
+            Self::Systemd => "systemd",
+        }
+    }
+
+    /// The path within each hierarchy of a cgroup that a kubelet calls so, part by part.
+    pub fn path(self, parts: &[&str]) -> String {
+        let mut path = String::new();
+        let mut slice = String::new();
+        for part in parts {
+            path.push('/');
+            match self {
+                Self::Cgroupfs => path.push_str(part),
+                Self::Systemd => {
+                    slice.push_str(if slice.is_empty() { "" } else { "-" });
+                    slice.push_str(&part.replace('-', "_"));
+                    path.push_str(&slice);
+                    path.push_str(".slice");
+                }
+            }
+        }
+        path
+    }
+
+    /// Makes a cgroup, as [`Self::path`] gave it.
+    pub async fn create(self, cgroup: &str) -> Result<()> {
+        match self {
+            Self::Cgroupfs => create(cgroup),
+            Self::Systemd => systemctl("start", cgroup).await,
+        }
+    }
+
+    /// Removes it and those below it.
+    pub async fn remove(self, cgroup: &str) -> Result<()> {
+        match self {
+            Self::Cgroupfs => remove(cgroup).await,
+            Self::Systemd => systemctl("stop", cgroup).await,
+        }
+    }
+}
+
+/// A slice needs no file: its name says all.
+async fn systemctl(verb: &str, cgroup: &str) -> Result<()> {
+    let unit = cgroup.rsplit('/').next().unwrap_or_default();
+    let output = Command::new("systemctl").args([verb, unit]).output().await;
+    let output = output.context("start systemctl")?;
+    ensure!(
+        output.status.success(),
+        "systemctl {verb} {unit}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
+
 fn within(root: &Path, cgroup: &str) -> PathBuf {
     root.join(cgroup.trim_start_matches('/'))
 }
@@ -108,6 +200,10 @@ fn inherit_cpuset(parent: &Path, child: &Path) -> Result<()> {
         let own = child.join(file);
         if fs::read_to_string(&own).is_ok_and(|text| text.trim().is_empty()) {
             let inherited = parent.join(file);
+            // The root of version 2 has none.
+            if !inherited.exists() {
+                continue;
+            }
             let value = fs::read(&inherited).with_context(|| format!("read {}", inherited.display()))?;
             // On version 2 empty means "as the parent", on both sides.
             if !value.trim_ascii().is_empty() {

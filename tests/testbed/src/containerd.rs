@@ -19,6 +19,7 @@ use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use crate::cgroups::Driver;
 use crate::ground::Ground;
 use binary::Binary;
 use daemon::Daemon;
@@ -78,7 +79,7 @@ impl Containerd {
         let network = Network::create(ground.id()).await?;
         fs::create_dir_all(&paths.plugins).with_context(|| format!("create {}", paths.plugins.display()))?;
         binary::link_cni_plugins(&paths.plugins)?;
-        write(&paths.config, &config::daemon(&paths, &binary))?;
+        write(&paths.config, &config::daemon(&paths, &binary, Driver::from_env()?))?;
         write(&paths.network(), &config::network(&network, &paths).to_string())?;
         let daemon = Daemon::spawn(&binary, &paths)?;
         let mut containerd = Self {

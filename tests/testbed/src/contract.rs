@@ -21,6 +21,7 @@ mod scene;
 mod selectors;
 mod status;
 mod things;
+mod volumes;
 mod watch;
 mod writes;
 
@@ -217,6 +218,12 @@ claims! {
         a_node_that_does_not_exist_is_missing_to_itself,
         it_evicts_its_own_pods_only,
         an_unknown_token_is_nobody,
+    ],
+    volumes: [
+        a_node_takes_one_out_of_its_list_if_that_is_still_as_it_was_seen,
+        the_last_one_leaves_no_list,
+        a_node_reads_the_persistent_volumes_of_its_pods_only,
+        a_node_reads_the_resource_claims_of_its_pods_only,
     ],
     leases: [
         a_time_has_six_digits_or_is_refused,

@@ -150,7 +150,7 @@ fn configuration(dirs: &NodeDirs, own: &Path, [port, health_port]: [u16; 2]) -> 
         "healthzPort": health_port,
         "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
-        "cgroupDriver": "cgroupfs",
+        "cgroupDriver": dirs.cgroup_driver.name(),
         "cgroupRoot": dirs.cgroup_root,
         "podLogsDir": dirs.pod_logs_dir,
         "volumePluginDir": own.join("volume-plugins"),

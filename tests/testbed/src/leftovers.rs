@@ -105,8 +105,7 @@ impl Leftovers {
     }
 
     fn look_at_cgroups(&mut self, uid: &str) -> Result<()> {
-        let names = cgroup_names(uid);
-        for dir in cgroups::find(|name| names.iter().any(|wanted| name == wanted.as_str()))? {
+        for dir in cgroups::find(|name| is_of_pod(&name.to_string_lossy(), uid))? {
             self.add("cgroup", &dir.display().to_string());
         }
         Ok(())
@@ -115,14 +114,13 @@ impl Leftovers {
     /// A process of the pod is in one of its cgroups, or has something of its directory mounted: a runtime that put it
     /// into another cgroup does not hide it.
     fn look_at_processes(&mut self, dirs: &NodeDirs, uid: &str) -> Result<()> {
-        let names = cgroup_names(uid);
         let inside = format!("{}/", dirs.pod(uid).display());
         let own_namespace = fs::read_link("/proc/self/ns/mnt").context("read /proc/self/ns/mnt")?;
         // A process that ends while it is looked at is none that is left.
         for process in all_processes().context("read /proc")?.flatten() {
             let in_cgroup = process.cgroups().is_ok_and(|cgroups| {
                 let mut paths = cgroups.0.iter().map(|cgroup| cgroup.pathname.as_str());
-                paths.any(|path| path.split('/').any(|part| names.iter().any(|name| name == part)))
+                paths.any(|path| path.split('/').any(|part| is_of_pod(part, uid)))
             });
             let elsewhere = fs::read_link(format!("/proc/{}/ns/mnt", process.pid)).is_ok_and(|it| it != own_namespace);
             // A bind mount names the host's path as its root.
@@ -169,10 +167,8 @@ impl fmt::Display for Leftovers {
     }
 }
 
-/// The directory's name with the cgroupfs driver, and the ends of the slice's name with that of systemd.
-fn cgroup_names(uid: &str) -> Vec<String> {
-    let slice = uid.replace('-', "_");
-    let prefixes = ["kubepods-", "kubepods-burstable-", "kubepods-besteffort-"];
-    let slices = prefixes.iter().map(|prefix| format!("{prefix}pod{slice}.slice"));
-    std::iter::once(format!("pod{uid}")).chain(slices).collect()
+/// Whether a cgroup is the pod's: by its whole name with the cgroupfs driver, by its end with that of systemd.
+fn is_of_pod(name: &str, uid: &str) -> bool {
+    let slice = format!("-pod{}.slice", uid.replace('-', "_"));
+    name == format!("pod{uid}") || name.ends_with(&slice)
 }

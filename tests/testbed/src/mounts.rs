@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use procfs::process::Process;
+use procfs::FromRead as _;
+use procfs::process::{MountInfos, MountOptFields};
 
 /// Mount points at and below a directory in the order of their mounting: the last one has to go first.
 pub fn below(dir: &Path) -> Result<Vec<PathBuf>> {
-    let table = Process::myself()
-        .and_then(|process| process.mountinfo())
-        .context("read /proc/self/mountinfo")?;
+    // Not /proc/self: that is the main thread's namespace.
+    let table = MountInfos::from_file("/proc/thread-self/mountinfo").context("read /proc/thread-self/mountinfo")?;
     Ok(table
         .into_iter()
         .map(|mount| mount.mount_point)
@@ -36,8 +36,12 @@ pub fn bind(from: &Path, to: &Path) -> Result<()> {
         .with_context(|| format!("bind {} on {}", from.display(), to.display()))
 }
 
-/// Mounts a directory on itself and shares what is mounted below it, as the kubelet does with its root.
+/// Sees to it that what is mounted below a directory is shared, as the kubelet does with its root: mounts it on itself, unless
+/// it lies on a shared mount already.
 pub fn share(dir: &Path) -> Result<()> {
+    if is_on_shared(dir)? {
+        return Ok(());
+    }
     bind(dir, dir)?;
     mount(
         None::<&str>,
@@ -47,6 +51,19 @@ pub fn share(dir: &Path) -> Result<()> {
         None::<&str>,
     )
     .with_context(|| format!("share mounts below {}", dir.display()))
+}
+
+fn is_on_shared(dir: &Path) -> Result<bool> {
+    let table = MountInfos::from_file("/proc/thread-self/mountinfo").context("read /proc/thread-self/mountinfo")?;
+    // Of several on one path the last is on top.
+    let holds = table.into_iter().filter(|mount| dir.starts_with(&mount.mount_point));
+    let nearest = holds.max_by_key(|mount| mount.mount_point.components().count());
+    Ok(nearest.is_some_and(|mount| {
+        mount
+            .opt_fields
+            .iter()
+            .any(|field| matches!(field, MountOptFields::Shared(_)))
+    }))
 }
 
 /// Unmounts everything at and below a directory. Mounts that vanish meanwhile are no failure.

@@ -25,7 +25,7 @@ pub use dirs::NodeDirs;
 pub use identity::Identity;
 
 use crate::containerd::{Containerd, Cri};
-use crate::{cgroups, mounts};
+use crate::mounts;
 use volumes::VolumeDirs;
 
 /// Pods that are started or removed at a time: more only wait for each other in the runtime.
@@ -94,10 +94,15 @@ impl PodStarter {
 
     /// Starts a pod from its object as the API server returned it: with a UID.
     pub async fn start(&self, pod: &Value) -> Result<StartedPod> {
+        self.start_with(pod, VolumeDirs::default()).await
+    }
+
+    /// As [`Self::start`], for a pod of which a driver has published some volumes already.
+    pub async fn start_with(&self, pod: &Value, published: VolumeDirs) -> Result<StartedPod> {
         let pod: Pod = serde_json::from_value(pod.clone()).context("read a pod object")?;
         let identity = Identity::of(&pod)?;
         let what = format!("start pod {}/{}", identity.namespace, identity.name);
-        start::start(self.cri.clone(), &self.dirs, pod, identity)
+        start::start(self.cri.clone(), &self.dirs, pod, identity, published)
             .await
             .context(what)
     }
@@ -167,7 +172,7 @@ impl PodStarter {
         removed.with_context(|| format!("remove sandbox {pod_sandbox_id}"))?;
         mounts::remove_dir(&pod.dir)?;
         mounts::remove_dir(&pod.logs)?;
-        cgroups::remove(&pod.cgroup).await
+        self.dirs.cgroup_driver.remove(&pod.cgroup).await
     }
 
     /// As [`Self::clear_away`] for many, several at a time.

@@ -28,7 +28,6 @@ mod log;
 mod pod;
 mod script;
 mod service;
-mod socket;
 mod stage;
 mod world;
 
@@ -39,9 +38,10 @@ use std::time::Duration;
 use k8s_cri::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
+use tonic::service::Routes;
 
+use crate::grpc_socket::{Manner, Socket};
 use service::Service;
-use socket::{Manner, Socket};
 use stage::Stage;
 
 pub use call::{ExecSync, Kind, Pattern, RemoveContainer, RemovePodSandbox, Seen, StopContainer, StopPodSandbox};
@@ -223,10 +223,7 @@ impl ScriptedCri {
 
     async fn listen(&self, manner: Manner) {
         self.stop().await;
-        let service = Service {
-            stage: Arc::clone(&self.stage),
-        };
-        let socket = Socket::open(&self.path, manner, service).expect("a socket to listen on");
+        let socket = Socket::open(&self.path, manner, Routes::new(self.service())).expect("a socket to listen on");
         *self.socket.lock().await = Some(socket);
     }
 

@@ -47,7 +47,7 @@ fn full_pod() -> Value {
 
 async fn node() -> (Containerd, PodStarter) {
     let containerd = Containerd::start().await.unwrap();
-    let dirs = NodeDirs::create(containerd.ground()).unwrap();
+    let dirs = NodeDirs::create(containerd.ground()).await.unwrap();
     let starter = PodStarter::new(&containerd, dirs);
     (containerd, starter)
 }
@@ -275,8 +275,7 @@ async fn a_containerd_dropped_by_a_panic_leaves_nothing() {
 async fn a_frozen_pod_does_not_keep_a_containerd_from_going() {
     let (containerd, starter) = node().await;
     let started = starter.start(&full_pod()).await.unwrap();
-    cgroups::set(&started.cgroup, "freezer.state", "FROZEN").unwrap();
-    cgroups::set(&started.cgroup, "cgroup.freeze", "1").unwrap();
+    cgroups::freeze(&started.cgroup).unwrap();
     containerd.stop().await.unwrap();
 }
 

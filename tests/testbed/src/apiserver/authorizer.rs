@@ -74,6 +74,7 @@ fn node_may(store: &Store, node: &str, verb: &str, target: &Target, fields: &Fie
         ("", "persistentvolumeclaims" | "persistentvolumes", "") if verb == "get" => {
             related(store, node, verb, target, fields)
         }
+        ("resource.k8s.io", "resourceclaims", "") if verb == "get" => related(store, node, verb, target, fields),
         ("", "services", "") | ("storage.k8s.io", "csidrivers", "") => allowed(reads),
         ("storage.k8s.io", "volumeattachments", "") => allowed(verb == "get"),
         ("storage.k8s.io", "csinodes", "") if target.name != node => Err(format!(

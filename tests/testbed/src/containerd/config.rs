@@ -5,16 +5,18 @@ use serde_json::{Value, json};
 use super::binary::Binary;
 use super::network::Network;
 use super::{PAUSE_IMAGE, Paths};
+use crate::cgroups::Driver;
 
 /// The daemon's configuration.
-pub fn daemon(paths: &Paths, binary: &Binary) -> String {
+pub fn daemon(paths: &Paths, binary: &Binary, driver: Driver) -> String {
+    let systemd = driver == Driver::Systemd;
     let Paths {
         root, state, socket, ..
     } = paths;
     let cri = if binary.release.0 >= 2 {
-        cri_v3(paths, binary)
+        cri_v3(paths, binary, systemd)
     } else {
-        cri_v2(paths)
+        cri_v2(paths, systemd)
     };
     let version = if binary.release.0 >= 2 { 3 } else { 2 };
     // Disabled plugins: one would create a directory below /opt, the others only cost time.
@@ -43,7 +45,7 @@ disabled_plugins = [
 }
 
 /// containerd 1: one CRI plugin.
-fn cri_v2(paths: &Paths) -> String {
+fn cri_v2(paths: &Paths, systemd: bool) -> String {
     let Paths { cni, plugins, runc, .. } = paths;
     format!(
         r#"[plugins."io.containerd.grpc.v1.cri"]
@@ -58,12 +60,13 @@ fn cri_v2(paths: &Paths) -> String {
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       Root = {runc:?}
+      SystemdCgroup = {systemd}
 "#
     )
 }
 
 /// containerd 2: images and runtime are plugins of their own, and NRI would listen on a socket outside of our directory.
-fn cri_v3(paths: &Paths, binary: &Binary) -> String {
+fn cri_v3(paths: &Paths, binary: &Binary, systemd: bool) -> String {
     let Paths { cni, plugins, runc, .. } = paths;
     let bin_dir = if binary.release >= (2, 1) {
         format!("bin_dirs = [{plugins:?}]")
@@ -86,6 +89,7 @@ fn cri_v3(paths: &Paths, binary: &Binary) -> String {
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
       Root = {runc:?}
+      SystemdCgroup = {systemd}
 "#
     )
 }

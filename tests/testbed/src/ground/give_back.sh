@@ -26,11 +26,18 @@ runtime() {
     done
 }
 
+# Our cgroups in every hierarchy: the plain one, and the slice where systemd makes them.
+cgroups() {
+    for root in $hierarchies; do
+        for cgroup in "$root/$id" "$root/$id.slice"; do
+            [ -d "$cgroup" ] && echo "$cgroup"
+        done
+    done
+}
+
 # Whatever runs in our cgroups or was forked by our runtime.
 contained() {
-    for root in $hierarchies; do
-        [ -d "$root/$id" ] && find "$root/$id" -name cgroup.procs -exec cat {} + 2>/dev/null
-    done
+    for cgroup in $(cgroups); do find "$cgroup" -name cgroup.procs -exec cat {} + 2>/dev/null; done
     for pid in $(runtime); do
         cat /proc/"$pid"/task/*/children 2>/dev/null
     done
@@ -38,10 +45,9 @@ contained() {
 
 # A frozen process does not die.
 thaw() {
-    for root in $hierarchies; do
-        [ -d "$root/$id" ] || continue
-        for file in $(find "$root/$id" -name freezer.state 2>/dev/null); do echo THAWED 2>/dev/null >"$file"; done
-        for file in $(find "$root/$id" -name cgroup.freeze 2>/dev/null); do echo 0 2>/dev/null >"$file"; done
+    for cgroup in $(cgroups); do
+        for file in $(find "$cgroup" -name freezer.state 2>/dev/null); do echo THAWED 2>/dev/null >"$file"; done
+        for file in $(find "$cgroup" -name cgroup.freeze 2>/dev/null); do echo 0 2>/dev/null >"$file"; done
     done
 }
 
@@ -51,12 +57,6 @@ processes() {
 
 mounts() {
     awk -v at="$dir" '$5 == at || index($5, at "/") == 1 {print $5}' /proc/self/mountinfo | tac
-}
-
-cgroups() {
-    for root in $hierarchies; do
-        [ -d "$root/$id" ] && echo "$root/$id"
-    done
 }
 
 round=0
@@ -88,6 +88,8 @@ for port in /sys/class/net/"$id"/brif/*; do
 done
 [ -e /sys/class/net/"$id" ] && ip link delete "$id" 2>/dev/null
 
+# Nothing runs in it any more, and without its slices systemd would keep their units.
+if cgroups | grep -qF "/$id.slice"; then systemctl stop "$id.slice" 2>/dev/null; fi
 round=0
 while [ -n "$(cgroups)" ] && [ $round -lt 50 ]; do
     [ $round -gt 0 ] && sleep 0.05

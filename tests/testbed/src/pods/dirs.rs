@@ -10,7 +10,7 @@ use super::identity::Identity;
 use super::qos::QosClass;
 use super::volumes::write;
 use crate::ground::Ground;
-use crate::{cgroups, mounts};
+use crate::{cgroups::Driver, mounts};
 
 /// The places that a kubelet's configuration names.
 #[derive(Debug, Clone)]
@@ -21,17 +21,20 @@ pub struct NodeDirs {
     pub pod_logs_dir: PathBuf,
     /// `cgroupRoot`, such as `/ptb123x0`; `kubepods` lies below it.
     pub cgroup_root: String,
+    /// `cgroupDriver`.
+    pub cgroup_driver: Driver,
 }
 
 // === impl NodeDirs ===
 
 impl NodeDirs {
     /// Makes them on a ground, which takes them away with itself. One ground holds one kubelet.
-    pub fn create(ground: &Ground) -> Result<Self> {
+    pub async fn create(ground: &Ground) -> Result<Self> {
         let dirs = Self {
             kubelet_root: ground.dir().join("kubelet"),
             pod_logs_dir: ground.dir().join("pod-logs"),
             cgroup_root: format!("/{}", ground.id()),
+            cgroup_driver: Driver::from_env()?,
         };
         for dir in [&dirs.kubelet_root, &dirs.pod_logs_dir] {
             fs::create_dir(dir).with_context(|| format!("create {}", dir.display()))?;
@@ -40,7 +43,8 @@ impl NodeDirs {
         // As at a kubelet's start: before its first pod.
         fs::create_dir(dirs.pods()).with_context(|| format!("create {}", dirs.pods().display()))?;
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
-            cgroups::create(&dirs.qos_cgroup(class))?;
+            let cgroup = dirs.cgroup_driver.path(&dirs.qos_cgroup(class));
+            dirs.cgroup_driver.create(&cgroup).await?;
         }
         write(&dirs.config_file(), &dirs.config(), 0o644)?;
         Ok(dirs)
@@ -69,24 +73,29 @@ impl NodeDirs {
 
     /// The pod's cgroup within each hierarchy.
     pub fn cgroup(&self, pod: &Pod, uid: &str) -> String {
-        format!("{}/pod{uid}", self.qos_cgroup(QosClass::of(pod)))
+        let name = format!("pod{uid}");
+        let mut parts = self.qos_cgroup(QosClass::of(pod));
+        parts.push(&name);
+        self.cgroup_driver.path(&parts)
     }
 
     fn config(&self) -> String {
         format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
-             cgroupDriver: cgroupfs\ncgroupRoot: {}\npodLogsDir: {}\n",
+             cgroupDriver: {}\ncgroupRoot: {}\npodLogsDir: {}\n",
+            self.cgroup_driver.name(),
             self.cgroup_root,
             self.pod_logs_dir.display()
         )
     }
 
-    fn qos_cgroup(&self, class: QosClass) -> String {
-        let below = match class {
-            QosClass::Guaranteed => "",
-            QosClass::Burstable => "/burstable",
-            QosClass::BestEffort => "/besteffort",
-        };
-        format!("{}/kubepods{below}", self.cgroup_root)
+    fn qos_cgroup(&self, class: QosClass) -> Vec<&str> {
+        let mut parts = vec![self.cgroup_root.trim_start_matches('/'), "kubepods"];
+        parts.extend(match class {
+            QosClass::Guaranteed => None,
+            QosClass::Burstable => Some("burstable"),
+            QosClass::BestEffort => Some("besteffort"),
+        });
+        parts
     }
 }

@@ -37,19 +37,27 @@ struct Start<'a> {
 }
 
 /// See the module's documentation.
-pub(super) async fn start(cri: Cri, dirs: &NodeDirs, pod: Pod, identity: Identity) -> Result<StartedPod> {
+pub(super) async fn start(
+    cri: Cri,
+    dirs: &NodeDirs,
+    pod: Pod,
+    identity: Identity,
+    published: VolumeDirs,
+) -> Result<StartedPod> {
     let started_at = Timestamp::now();
     let spec = pod.spec.clone().context("read the pod: spec is missing")?;
     let cgroup = dirs.cgroup(&pod, &identity.uid);
     let (dir, logs) = (dirs.pod(&identity.uid), dirs.logs(&identity));
-    cgroups::create(&cgroup)?;
+    dirs.cgroup_driver.create(&cgroup).await?;
     cgroups::set(&cgroup, "cpu.shares", &qos::cpu_shares(&spec.containers).to_string())?;
     for part in ["volumes", "plugins", "containers"] {
         make_dir(&dir.join(part), 0o750)?;
     }
     make_dir(&dir, 0o750)?;
     make_dir(&logs, 0o755)?;
-    let volumes = volumes::set_up(spec.volumes.as_deref().unwrap_or_default(), &dir)?;
+    let own = spec.volumes.iter().flatten();
+    let mut volumes = volumes::set_up(own.filter(|volume| !published.contains_key(&volume.name)), &dir)?;
+    volumes.extend(published);
 
     let sandbox = configs::sandbox(&pod, &identity, &cgroup, &logs.to_string_lossy(), started_at);
     let (sandbox_id, ip) = run_sandbox(cri.clone(), &sandbox).await?;

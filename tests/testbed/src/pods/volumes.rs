@@ -38,9 +38,9 @@ enum Kind {
     Host(PathBuf),
 }
 
-/// Makes all volumes of a pod below its directory.
-pub fn set_up(volumes: &[Volume], pod_dir: &Path) -> Result<VolumeDirs> {
-    let dirs = volumes.iter().map(|volume| {
+/// Makes volumes of a pod below its directory.
+pub fn set_up<'a>(volumes: impl Iterator<Item = &'a Volume>, pod_dir: &Path) -> Result<VolumeDirs> {
+    let dirs = volumes.map(|volume| {
         let dir = set_up_one(volume, pod_dir).with_context(|| format!("set up volume {}", volume.name))?;
         Ok((volume.name.clone(), dir))
     });

@@ -1,6 +1,7 @@
 //! The agent as a process of its own.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
@@ -26,6 +27,26 @@ const START: Duration = Duration::from_secs(20);
 
 /// Until it ends, by itself or when told to.
 const END: Duration = Duration::from_secs(60);
+
+/// The flags of an agent of this stage that keeps what it needs in `dir`, but for its own places.
+fn flags(stage: &Stage, dir: &Path) -> Result<Vec<OsString>> {
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    let kubeconfig = dir.join("kubeconfig");
+    fs::write(&kubeconfig, stage.api.node_kubeconfig(&stage.node))
+        .with_context(|| format!("write {}", kubeconfig.display()))?;
+    let dirs = stage.starter.dirs();
+    let flags = [
+        ("--kubeconfig", kubeconfig.into()),
+        ("--node-name", OsString::from(&stage.node)),
+        ("--cri-endpoint", stage.containerd.endpoint().into()),
+        ("--kubelet-root", dirs.kubelet_root.clone().into()),
+        ("--kubelet-config", dirs.config_file().into()),
+    ];
+    Ok(flags
+        .into_iter()
+        .flat_map(|(name, value)| [name.into(), value])
+        .collect())
+}
 
 /// A running agent; killed when dropped.
 pub struct AgentProcess {
@@ -61,27 +82,28 @@ impl AgentProcess {
 
     fn spawn_with(stage: &Stage, binary: &Path, more: impl FnOnce(&mut Command)) -> Result<Self> {
         let dir = stage.containerd.ground().dir().join("agent");
-        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-        let kubeconfig = dir.join("kubeconfig");
-        fs::write(&kubeconfig, stage.api.node_kubeconfig(&stage.node))
-            .with_context(|| format!("write {}", kubeconfig.display()))?;
-        let dirs = stage.starter.dirs();
+        let flags = flags(stage, &dir)?;
         Self::launch(binary, &dir, |command| {
-            command
-                .arg("--kubeconfig")
-                .arg(&kubeconfig)
-                .args([
-                    "--node-name",
-                    &stage.node,
-                    "--cri-endpoint",
-                    &stage.containerd.endpoint(),
-                ])
-                .arg("--kubelet-root")
-                .arg(&dirs.kubelet_root)
-                .arg("--kubelet-config")
-                .arg(dirs.config_file());
+            command.args(&flags);
             more(command);
         })
+    }
+
+    /// What `check` prints, with the flags that the agent of this stage has, and its exit code.
+    pub async fn check(stage: &Stage, binary: &Path) -> Result<(String, Option<i32>)> {
+        let dir = stage.containerd.ground().dir().join("check");
+        let output = Command::new(binary)
+            .arg("check")
+            .args(flags(stage, &dir)?)
+            .arg("--state-dir")
+            .arg(dir.join("state"))
+            .arg("--socket")
+            .arg(dir.join("admin.sock"))
+            .output()
+            .await
+            .with_context(|| format!("run {}", binary.display()))?;
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok((told, output.status.code()))
     }
 
     /// Starts it on no stage, with nothing to do but to collect as `gc` says, and waits for nothing.

@@ -25,7 +25,18 @@ pub fn is_used(store: &Store, node: &str, resource: &str, namespace: &str, name:
     if resource == "persistentvolumes" {
         return pods.any(|pod| claims_volume(store, &pod, name));
     }
+    if resource == "resourceclaims" {
+        return pods.any(|pod| claims_devices(&pod, name));
+    }
     pods.any(|pod| names(&pod["spec"], resource, name))
+}
+
+/// By its spec, or by a claim that was made for it.
+fn claims_devices(pod: &Value, claim: &str) -> bool {
+    let lists = [&pod["spec"]["resourceClaims"], &pod["status"]["resourceClaimStatuses"]];
+    let listed = lists.iter().filter_map(|list| list.as_array()).flatten();
+    let extended = &pod["status"]["extendedResourceClaimStatus"];
+    listed.chain([extended]).any(|it| it["resourceClaimName"] == claim)
 }
 
 fn names(part: &Value, resource: &str, name: &str) -> bool {

@@ -8,7 +8,12 @@ fn store() -> Store {
     let pods = kinds::find("", "v1", "pods").unwrap();
     for (name, node) in [("mine", "x"), ("other", "y")] {
         let volumes = json!([{ "configMap": { "name": format!("of-{name}") } }]);
-        let pod = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": node, "volumes": volumes } });
+        let claims = json!([{ "name": "gpu", "resourceClaimName": format!("gpu-of-{name}") }]);
+        let pod = json!({
+            "metadata": { "name": name, "namespace": "ns" },
+            "spec": { "nodeName": node, "volumes": volumes, "resourceClaims": claims },
+            "status": { "resourceClaimStatuses": [{ "name": "nic", "resourceClaimName": format!("nic-of-{name}") }] },
+        });
         store.put(pods, &pods.key("ns", name), pod);
     }
     store
@@ -66,6 +71,30 @@ fn a_node_does_what_a_kubelet_does_and_no_more() {
         ("delete", "/api/v1/nodes/x", "", false),
         ("get", "/api/v1/namespaces/ns/configmaps/of-mine", "", true),
         ("get", "/api/v1/namespaces/ns/configmaps/of-other", "", false),
+        (
+            "get",
+            "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/gpu-of-mine",
+            "",
+            true,
+        ),
+        (
+            "get",
+            "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/nic-of-mine",
+            "",
+            true,
+        ),
+        (
+            "get",
+            "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/gpu-of-other",
+            "",
+            false,
+        ),
+        (
+            "list",
+            "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims",
+            "",
+            false,
+        ),
         ("list", "/api/v1/namespaces", "", false),
     ] {
         assert_eq!(ask(verb, path, fields).is_ok(), allowed, "{verb} {path}?{fields}");

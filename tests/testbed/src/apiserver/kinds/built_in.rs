@@ -168,6 +168,10 @@ pub static KINDS: &[Kind] = &[
         ..Kind::of("storage.k8s.io", "v1", "csidrivers", "CSIDriver").cluster()
     },
     Kind {
+        answers_object: true,
+        ..Kind::of("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim").with_status()
+    },
+    Kind {
         generation: true,
         ..Kind::of(
             "apiextensions.k8s.io",

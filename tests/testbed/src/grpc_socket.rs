@@ -1,4 +1,4 @@
-//! The unix socket that the runtime is reached by, and the ways in which it can misbehave.
+//! The unix socket that a gRPC server is reached by, and the ways in which it can misbehave.
 
 use std::future::pending;
 use std::io;
@@ -6,7 +6,6 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use k8s_cri::v1::runtime_service_server::RuntimeServiceServer;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -14,15 +13,14 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
-use super::service::Service;
-
 /// How a socket treats those who connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// As a container runtime.
+pub(crate) enum Manner {
+    /// As what it is.
     Serve,
     /// Takes connections and says nothing.
     Silent,
@@ -32,7 +30,7 @@ pub(super) enum Manner {
 
 /// A socket that is listened on until it is closed.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     cut: CancellationToken,
     tasks: TaskTracker,
 }
@@ -51,7 +49,7 @@ const GREETING: &[u8] = b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n";
 
 impl Socket {
     /// Listens at `path`; a socket that lies there already is replaced.
-    pub(super) fn open(path: &Path, manner: Manner, service: Service) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, manner: Manner, services: Routes) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -79,11 +77,9 @@ impl Socket {
         });
         match manner {
             Manner::Serve => socket.until_cut(async move {
-                let runtime = Server::builder().add_service(RuntimeServiceServer::new(service));
+                let server = Server::builder().add_routes(services);
                 // Fails only if the listener does, which then also ends the loop above.
-                let _ended = runtime
-                    .serve_with_incoming(UnboundedReceiverStream::new(incoming))
-                    .await;
+                let _ended = server.serve_with_incoming(UnboundedReceiverStream::new(incoming)).await;
             }),
             Manner::Silent => socket.until_cut(keep(incoming, b"")),
             Manner::Foreign => socket.until_cut(keep(incoming, GREETING)),
@@ -97,7 +93,7 @@ impl Socket {
     }
 
     /// Stops listening and cuts every connection. The socket's file stays, as after a crash.
-    pub(super) async fn close(self) {
+    pub(crate) async fn close(self) {
         self.cut.cancel();
         self.tasks.close();
         self.tasks.wait().await;

@@ -1,0 +1,233 @@
+//! Volumes of many pods, taken away by the agent's own functions and by plain system calls, in turns: on a node with few
+//! mounts, on one with thousands, and one volume with very many files.
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "what was measured is told, and the mounts are those of the bench's own namespace"
+)]
+
+#[path = "../tests/node_fs/space.rs"]
+#[allow(dead_code, reason = "shared with the tests")]
+mod space;
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Mutex,
+    thread,
+    time::Duration,
+};
+
+use futures::future::join_all;
+use pod_teardown::{
+    node::{dirs::Dir, effects::Effects, kubelet_root::KubeletRoot, pod_dir::PodDir},
+    teardown::volumes::tear_down_volumes,
+};
+use rustix::mount::{UnmountFlags, unmount};
+use space::{Space, block_on, in_own_namespace, tmpfs, write};
+use testbed::bench::{
+    figures::Figures,
+    line::{self, Goal, Line},
+};
+use tokio::time::Instant;
+
+const PODS: usize = 110;
+const ROUNDS: usize = 7;
+/// Mounts of others on a node that is full of them.
+const OTHERS: usize = 4_450;
+const FILES: usize = 200_000;
+const FILE_ROUNDS: usize = 3;
+/// As many as the agent lets work at a time.
+const THREADS: usize = 4;
+/// Of each pod's five volumes, those in memory.
+const IN_MEMORY: [&str; 3] = [
+    "kubernetes.io~empty-dir/memory",
+    "kubernetes.io~secret/s",
+    "kubernetes.io~projected/p",
+];
+const ON_DISK: [&str; 2] = ["kubernetes.io~empty-dir/disk", "kubernetes.io~configmap/c"];
+
+/// What some rounds came to, as multiples of the plain system calls.
+#[derive(Default)]
+struct Rounds {
+    plain: Vec<f64>,
+    agent: Vec<f64>,
+}
+
+fn main() {
+    // `cargo test` runs benches, too; there is nothing to measure without optimisation.
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    let few = volumes(PODS, 0);
+    let half = volumes(PODS / 2, OTHERS);
+    let full = volumes(PODS, OTHERS);
+    let memory = files(None);
+    let disk_place = tempfile::tempdir_in("/var/tmp").unwrap();
+    let disk = files(Some(disk_place.path().canonicalize().unwrap()));
+    let growth = full.agent.iter().zip(&half.agent).map(|(full, half)| full / half / 2.0);
+    let most = |goal| Some(Goal::AtMost(goal));
+    let line = |what: &str, unit, figures, goal| Line {
+        what: what.to_owned(),
+        unit,
+        figures,
+        goal,
+    };
+    let seconds = |values: &[f64]| Figures::of(values.iter().copied());
+    let lines = [
+        line("110 pods, 5 volumes: plain calls", "s", seconds(&few.plain), None),
+        line("110 pods, 5 volumes: agent", "s", seconds(&few.agent), None),
+        line("agent / plain calls", "", few.ratio(), most(1.15)),
+        line("the same among 5,000 mounts: plain", "s", seconds(&full.plain), None),
+        line("the same among 5,000 mounts: agent", "s", seconds(&full.agent), None),
+        line("agent / plain, 5,000 mounts", "", full.ratio(), None),
+        line(
+            "per pod, 110 pods / 55, 5,000 mounts",
+            "",
+            Figures::of(growth),
+            most(1.1),
+        ),
+        line("200,000 files in memory: agent / rm", "", memory.ratio(), most(1.2)),
+        line("200,000 files on disk: agent / rm", "", disk.ratio(), most(1.2)),
+    ];
+    println!("{}", line::table("Volumes: unmounted and removed", &lines));
+}
+
+// === impl Rounds ===
+
+impl Rounds {
+    /// Round by round: what disturbs one side disturbs the other.
+    fn ratio(&self) -> Figures {
+        Figures::of(self.agent.iter().zip(&self.plain).map(|(agent, plain)| agent / plain))
+    }
+}
+
+fn uid(pod: usize) -> String {
+    format!("5f0d7f0e-1b1c-4f7e-8d2b-{pod:012}")
+}
+
+fn make(space: &Space, pods: usize) -> Vec<PodDir> {
+    let root = KubeletRoot::resolve(&space.root).unwrap();
+    let pod = |number| {
+        let dir = space.root.join("pods").join(uid(number));
+        fs::create_dir_all(&dir).unwrap();
+        let pod = PodDir::new(&root, &uid(number)).unwrap();
+        for volume in IN_MEMORY {
+            tmpfs(&pod.path().join("volumes").join(volume));
+        }
+        for volume in IN_MEMORY.iter().chain(&ON_DISK) {
+            for file in 0..4 {
+                write(
+                    &pod.path().join("volumes").join(volume).join(format!("d/{file}")),
+                    "some content",
+                );
+            }
+        }
+        pod
+    };
+    (0..pods).map(pod).collect()
+}
+
+/// Takes the volumes of so many pods away, beside so many mounts of others.
+fn volumes(pods: usize, others: usize) -> Rounds {
+    measured(move |space| {
+        for other in 0..others {
+            tmpfs(&space.root.join(format!("pods/other-{}/volumes/{other}", other / 5)));
+        }
+        let mut rounds = Rounds::default();
+        for _ in 0..ROUNDS {
+            let made = make(space, pods);
+            rounds.plain.push(seconds(|| plain(&made)));
+            assert_clean(&made);
+            let made = make(space, pods);
+            let storage = space.storage(&Effects::ungated());
+            rounds.agent.push(seconds(|| {
+                block_on(async {
+                    let done = join_all(made.iter().map(|pod| tear_down_volumes(pod, &storage))).await;
+                    assert!(done.iter().all(Result::is_ok), "{done:?}");
+                });
+            }));
+            assert_clean(&made);
+        }
+        rounds
+    })
+}
+
+fn assert_clean(pods: &[PodDir]) {
+    assert!(pods.iter().all(|pod| pod.leftovers_on_disk().unwrap().is_empty()));
+}
+
+/// What anybody would write who knows what is where, without any care.
+fn plain(pods: &[PodDir]) {
+    let left = Mutex::new(pods.iter());
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let next = left.lock().unwrap().next();
+                    let Some(pod) = next else { break };
+                    let volumes = pod.path().join("volumes");
+                    for volume in IN_MEMORY {
+                        unmount(volumes.join(volume), UnmountFlags::NOFOLLOW).unwrap();
+                    }
+                    for volume in IN_MEMORY.iter().chain(&ON_DISK) {
+                        fs::remove_dir_all(volumes.join(volume)).unwrap();
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Removes a volume with very many files, in memory or in this place.
+fn files(place: Option<PathBuf>) -> Rounds {
+    measured(move |space| {
+        let base = place.as_deref().unwrap_or(&space.outside);
+        let mut rounds = Rounds::default();
+        for _ in 0..FILE_ROUNDS {
+            fill(base);
+            rounds.plain.push(seconds(|| {
+                assert!(
+                    Command::new("rm")
+                        .arg("-rf")
+                        .arg(base.join("v"))
+                        .status()
+                        .unwrap()
+                        .success()
+                );
+            }));
+            fill(base);
+            let dir = Dir::open(base).unwrap().unwrap();
+            rounds.agent.push(seconds(|| {
+                dir.remove_tree(OsStr::new("v"), &Effects::ungated()).map(drop).unwrap();
+            }));
+        }
+        rounds
+    })
+}
+
+fn fill(base: &Path) {
+    for dir in 0..20 {
+        let dir = base.join("v").join(dir.to_string());
+        fs::create_dir_all(&dir).unwrap();
+        (0..FILES / 20).for_each(|file| drop(fs::File::create(dir.join(file.to_string())).unwrap()));
+    }
+    rustix::fs::sync();
+}
+
+fn seconds(work: impl FnOnce()) -> f64 {
+    let began = Instant::now();
+    work();
+    let took: Duration = began.elapsed();
+    took.as_secs_f64()
+}
+
+/// In a mount namespace of its own, on a thread that ends with it.
+fn measured(measure: impl FnOnce(&Space) -> Rounds + Send + 'static) -> Rounds {
+    let (told, result) = std::sync::mpsc::channel();
+    in_own_namespace(move |space| told.send(measure(space)).unwrap());
+    result.recv().unwrap()
+}

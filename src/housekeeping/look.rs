@@ -1,0 +1,134 @@
+//! What is there of pods: in the runtime, below the kubelet's directory, among logs and cgroups. Nothing is changed.
+
+use std::{collections::BTreeMap, fmt, fs, io, path::Path, sync::Arc};
+
+use tokio::time::Instant;
+
+use crate::{
+    context::Context,
+    node::{fault::Fault, mounts::errno, pod_dir::PodDir},
+    pod::PodUid,
+    teardown::volumes::mapped_pods,
+    watch::{RuntimePods, Sighted},
+};
+
+/// What is there under one UID.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Traces {
+    /// Sandboxes.
+    pub runtime: Option<Sighted>,
+    /// The kubelet's directory.
+    pub directory: bool,
+    /// A device that is mounted for it outside of that directory.
+    pub device: bool,
+    /// A cgroup, in whichever hierarchy.
+    pub cgroup: bool,
+    /// Directories of logs, each by the namespace and name in its own.
+    pub logs: Vec<(String, String)>,
+}
+
+/// Looks everywhere. What cannot be seen is an error: nothing is concluded from half a look.
+pub(super) async fn look(context: &Context) -> Result<BTreeMap<PodUid, Traces>, String> {
+    let (root, logs_dir) = (context.kubelet_root.clone(), context.pod_logs_dir.clone());
+    let storage = Arc::clone(&context.storage);
+    let (cgroups, cgroup_root) = (context.cgroups.clone(), context.cgroup_root.clone());
+    let on_disk = move || -> Result<BTreeMap<PodUid, Traces>, Fault> {
+        let mut found = BTreeMap::<PodUid, Traces>::new();
+        let mut of = |uid: &str, mark: &dyn Fn(&mut Traces)| mark(found.entry(uid.into()).or_default());
+        for uid in directories(root.pods())? {
+            if PodDir::new(&root, &uid).is_ok() {
+                of(&uid, &|traces| traces.directory = true);
+            }
+        }
+        for uid in mapped_pods(&storage)? {
+            if PodDir::new(&root, &uid).is_ok() {
+                of(&uid, &|traces| traces.device = true);
+            }
+        }
+        for uid in cgroups.pods(&cgroup_root)? {
+            of(&uid, &|traces| traces.cgroup = true);
+        }
+        for name in directories(&logs_dir)? {
+            if let Some((namespace, name, uid)) = log_dir(&name) {
+                of(uid, &|traces| traces.logs.push((namespace.to_owned(), name.to_owned())));
+            }
+        }
+        Ok(found)
+    };
+    let found = context.reads.work(on_disk).await.map_err(|error| error.to_string())?;
+    let mut found = found.map_err(|fault| fault.to_string())?;
+    let began = Instant::now();
+    let sandboxes = context.cri.list_sandboxes().await.map_err(|error| error.to_string())?;
+    for (uid, sighted) in RuntimePods::of(began, sandboxes).pods {
+        found.entry(uid).or_default().runtime = Some(sighted);
+    }
+    Ok(found)
+}
+
+/// Names of the directories in a directory that need not be there. Links lead elsewhere.
+fn directories(path: &Path) -> Result<Vec<String>, Fault> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries,
+    };
+    let fault = |error: io::Error| Fault::new("read", path, errno(&error));
+    let mut names = Vec::new();
+    for entry in entries.map_err(fault)? {
+        let entry = entry.map_err(fault)?;
+        if entry.file_type().map_err(fault)?.is_dir() {
+            names.extend(entry.file_name().into_string());
+        }
+    }
+    Ok(names)
+}
+
+/// Namespace, name and UID in the name of a pod's log directory; none of them has a `_`.
+fn log_dir(name: &str) -> Option<(&str, &str, &str)> {
+    let mut parts = name.split('_');
+    let named = (parts.next()?, parts.next()?, parts.next()?);
+    let empty = [named.0, named.1, named.2].contains(&"");
+    (parts.next().is_none() && !empty).then_some(named)
+}
+
+// === impl Traces ===
+
+impl Traces {
+    /// Without the logs of pods that are called otherwise: those that this one would take away.
+    pub fn of(&self, namespace: &str, name: &str) -> Self {
+        let mut traces = self.clone();
+        traces.logs.retain(|(ns, pod)| ns == namespace && pod == name);
+        traces
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Traces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            (self.runtime.is_some(), "sandbox"),
+            (self.directory, "directory"),
+            (self.device, "raw block device"),
+            (self.cgroup, "cgroup"),
+            (!self.logs.is_empty(), "logs"),
+        ];
+        let there: Vec<_> = all.iter().filter(|(there, _)| *there).map(|(_, what)| *what).collect();
+        f.write_str(&there.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_name_of_three_parts_is_that_of_a_pods_logs() {
+        assert_eq!(log_dir("ns_web-0_12-ab"), Some(("ns", "web-0", "12-ab")));
+        for name in ["", "ns_web", "ns__12", "_web_12", "ns_web_", "a_b_c_d", "audit"] {
+            assert_eq!(log_dir(name), None, "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! How far each pod's end has come: what may not begin again after a crash.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Journal, JournalError,
+    ends::Ends,
+    writer::{Row, Table, Write},
+};
+use crate::{
+    clock::Mark,
+    guard::doubt::Release,
+    pod::{PodRef, PodUid, PodView},
+    record::Stage,
+    report::status::Imposed,
+};
+
+/// What is known of one pod's end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodEntry {
+    /// For people.
+    pub namespace: String,
+    /// For people.
+    pub name: String,
+    /// When this node began to end the pod.
+    pub begun: Mark,
+    /// The grace period in force, counted from `begun`.
+    pub grace: Duration,
+    /// It has not begun: nothing was tried with the pod yet, such as beside a kubelet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untouched: bool,
+    /// It has not begun: the pod's end waits for others that need it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits: bool,
+    /// Its claims of dynamic resources were released: the kubelet's checkpoint, which says who has any, is never changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub released: bool,
+    /// The end that somebody decided on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imposed: Option<Imposed>,
+    /// By container id.
+    #[serde(default)]
+    pub hooks: BTreeMap<String, HookEntry>,
+    /// How far its end has come; for people, since every attempt starts from what is really there.
+    #[serde(default)]
+    pub stage: Stage,
+    /// Containers that were seen to have ended.
+    #[serde(default)]
+    pub ends: Ends,
+    /// What somebody has released of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub releases: Vec<Release>,
+}
+
+/// A preStop hook that was begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookEntry {
+    /// When.
+    pub started: Mark,
+    /// Once it has ended, well or not, it is never run again.
+    pub ended: bool,
+}
+
+// === impl Journal ===
+
+impl Journal {
+    /// What is known of a pod's end.
+    pub fn pod(&self, uid: &PodUid) -> Option<PodEntry> {
+        self.lock().pods.get(uid).cloned()
+    }
+
+    /// Pods whose end was begun and not finished, as far as the journal knows them.
+    pub fn unfinished(&self) -> Vec<PodView> {
+        let state = self.lock();
+        let view = |(uid, entry): (&PodUid, &PodEntry)| {
+            let pod = PodRef {
+                uid: uid.clone(),
+                namespace: entry.namespace.as_str().into(),
+                name: entry.name.as_str().into(),
+            };
+            PodView::remembered(pod)
+        };
+        state.pods.iter().map(view).collect()
+    }
+
+    /// Whether the end of a pod was begun and is not forgotten.
+    pub fn knows(&self, uid: &PodUid) -> bool {
+        self.lock().pods.contains_key(uid)
+    }
+
+    /// Records that a pod is to end, which begins with [`Self::tries`], that its grace period was shortened, or that
+    /// somebody decided on how it ends. Durable soon, not at once.
+    pub fn begin(&self, pod: &PodRef, begun: Mark, grace: Duration, imposed: Option<&Imposed>) {
+        self.change(&pod.uid, |entry| match entry {
+            Some(entry) => {
+                entry.grace = entry.grace.min(grace);
+                entry.imposed = imposed.cloned().or(entry.imposed.take());
+            }
+            None => {
+                *entry = Some(PodEntry {
+                    namespace: pod.namespace.to_string(),
+                    name: pod.name.to_string(),
+                    begun,
+                    grace,
+                    untouched: true,
+                    waits: false,
+                    released: false,
+                    imposed: imposed.cloned(),
+                    hooks: BTreeMap::new(),
+                    stage: Stage::default(),
+                    ends: Ends::new(),
+                    releases: Vec::new(),
+                });
+            }
+        });
+    }
+
+    /// Records that the pod's end is tried from now on, and that its grace period may run. Durable soon, not at once.
+    pub fn tries(&self, uid: &PodUid, now: Mark) {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry
+                && std::mem::take(&mut entry.untouched)
+                && !entry.waits
+            {
+                entry.begun = now;
+            }
+        });
+    }
+
+    /// Records that the grace period runs from now on, and not from when the pod was first seen to end: nothing has been done
+    /// to it yet. Durable soon, not at once.
+    pub fn counts_from(&self, uid: &PodUid, now: Mark) {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry {
+                (entry.begun, entry.untouched, entry.waits) = (now, false, false);
+            }
+        });
+    }
+
+    /// Records that the pod's end waits for others, so that the time until it begins is none of its grace, also after a
+    /// restart. Since when it does: an earlier run of this agent may have recorded that. Durable soon, not at once.
+    pub fn waits(&self, uid: &PodUid, now: Mark) -> Mark {
+        let mut since = now;
+        self.change(uid, |entry| match entry {
+            Some(entry) if entry.waits => since = entry.begun.clone(),
+            Some(entry) => (entry.begun, entry.waits) = (since.clone(), true),
+            None => {}
+        });
+        since
+    }
+
+    /// Records that the pod's claims were released. Durable soon, not at once.
+    pub fn released(&self, uid: &PodUid) {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry {
+                entry.released = true;
+            }
+        });
+    }
+
+    /// Records that a hook begins. Returns when that is on the disk.
+    pub async fn hook_started(&self, uid: &PodUid, container: &str, started: Mark) -> Result<(), JournalError> {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry {
+                entry
+                    .hooks
+                    .insert(container.to_owned(), HookEntry { started, ended: false });
+            }
+        });
+        self.durable().await
+    }
+
+    /// Records that a hook has ended, well or not. Returns when that is on the disk.
+    pub async fn hook_ended(&self, uid: &PodUid, container: &str) -> Result<(), JournalError> {
+        self.change(uid, |entry| {
+            if let Some(hook) = entry.as_mut().and_then(|entry| entry.hooks.get_mut(container)) {
+                hook.ended = true;
+            }
+        });
+        self.durable().await
+    }
+
+    /// Records how containers have ended, once for each. Durable soon, not at once.
+    pub fn ended(&self, uid: &PodUid, ends: Ends) {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry {
+                for (id, end) in ends {
+                    entry.ends.entry(id).or_insert(end);
+                }
+            }
+        });
+    }
+
+    /// How containers of this pod were seen to have ended.
+    pub fn ends(&self, uid: &PodUid) -> Ends {
+        let state = self.lock();
+        state.pods.get(uid).map(|entry| entry.ends.clone()).unwrap_or_default()
+    }
+
+    /// Records how far a pod's end has come. Durable soon, not at once.
+    pub fn reached(&self, uid: &PodUid, stage: Stage) {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry {
+                entry.stage = entry.stage.max(stage);
+            }
+        });
+    }
+
+    /// Records that somebody has settled a doubt about this pod. Durable soon, not at once.
+    pub fn release(&self, uid: &PodUid, release: Release) {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry {
+                entry.releases.retain(|before| before.doubt.kind != release.doubt.kind);
+                entry.releases.push(release);
+            }
+        });
+    }
+
+    /// Doubts about this pod that somebody has settled.
+    pub fn releases(&self, uid: &PodUid) -> Vec<Release> {
+        let state = self.lock();
+        state
+            .pods
+            .get(uid)
+            .map(|entry| entry.releases.clone())
+            .unwrap_or_default()
+    }
+
+    /// The pod is gone and nothing of it is left.
+    pub fn forget(&self, uid: &PodUid) {
+        self.change(uid, |entry| *entry = None);
+    }
+
+    fn change(&self, uid: &PodUid, change: impl FnOnce(&mut Option<PodEntry>)) {
+        let mut state = self.lock();
+        let before = state.pods.remove(uid);
+        let mut entry = before.clone();
+        change(&mut entry);
+        if let Some(entry) = &entry {
+            state.pods.insert(uid.clone(), entry.clone());
+        }
+        if entry != before {
+            self.send(Write::Row(Row::Pod(
+                Table::Ends,
+                uid.clone(),
+                entry.as_ref().map(PodEntry::bytes),
+            )));
+        }
+    }
+}
+
+// === impl PodEntry ===
+
+impl PodEntry {
+    /// Whether its grace period has begun.
+    pub fn has_begun(&self) -> bool {
+        !(self.untouched || self.waits)
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}

@@ -1,0 +1,125 @@
+//! Which pods the API server has shown, over restarts and damage.
+
+use super::*;
+use crate::guard::doubt::{Doubt, DoubtKind};
+
+fn view(uid: &str, mirror: bool) -> PodView {
+    PodView {
+        mirror,
+        ..PodView::remembered(pod(uid))
+    }
+}
+
+fn known(journal: &Journal) -> Vec<(String, bool)> {
+    let seen = journal.all_seen().into_iter();
+    seen.map(|(uid, seen)| (uid.to_string(), seen.ends)).collect()
+}
+
+/// Lets go of the file, so that the test may write to it.
+async fn closed(dir: &Path, journal: Journal) {
+    drop(journal);
+    while Database::open(dir.join(FILE)).is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn tamper(dir: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
+    let database = Database::open(dir.join(FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    change(&transaction);
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn pods_that_were_seen_are_known_after_a_restart_until_they_are_forgotten_and_mirrors_never() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = reopened(dir.path(), async |journal: &Journal| {
+        for uid in ["a", "b", "c"] {
+            journal.saw(&view(uid, false), false);
+        }
+        journal.saw(&view("mirror", true), false);
+        journal.saw(&view("b", false), true);
+        journal.forget_seen(&"c".into());
+    })
+    .await;
+    assert_eq!(known(&journal), [("a".to_owned(), false), ("b".to_owned(), true)]);
+    let (uid, seen) = journal.all_seen().swap_remove(0);
+    assert_eq!(seen.pod(&uid), pod("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_shown_again_as_it_was_is_not_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
+    journal.saw(&view("a", false), false);
+    journal.durable().await.unwrap();
+    let before = journal.cost().commits;
+    for _ in 0..5 {
+        journal.saw(&view("a", false), false);
+        journal.durable().await.unwrap();
+    }
+    assert_eq!(journal.cost().commits, before);
+}
+
+#[tokio::test]
+async fn a_journal_from_before_pods_that_were_seen_were_kept_opens_without_loss() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = BootClock::new().unwrap().now();
+    let journal = reopened(dir.path(), async |journal: &Journal| {
+        journal.begin(&pod("a"), now, Duration::from_secs(10), None);
+    })
+    .await;
+    closed(dir.path(), journal).await;
+    tamper(dir.path(), |transaction| {
+        transaction.delete_table(file::SEEN).unwrap();
+    });
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert!(journal.knows(&"a".into()) && journal.asides().is_empty());
+    assert_eq!(known(&journal), []);
+    journal.saw(&view("b", false), false);
+    journal.durable().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pod_whose_row_cannot_be_read_is_kept_aside_and_the_others_are_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = reopened(dir.path(), async |journal: &Journal| {
+        journal.saw(&view("good", false), false);
+    })
+    .await;
+    closed(dir.path(), journal).await;
+    tamper(dir.path(), |transaction| {
+        let mut seen = transaction.open_table(file::SEEN).unwrap();
+        seen.insert("torn", &b"{\"namespace\":\"ns\""[..]).unwrap();
+    });
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert_eq!(known(&journal), [("good".to_owned(), false)]);
+    let asides = journal.asides();
+    assert_eq!(asides.len(), 1, "{asides:?}");
+    assert!(fs::read_to_string(&asides[0].path).unwrap().contains("torn"));
+    closed(dir.path(), journal).await;
+    // Told once: it is no longer in the journal.
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert_eq!(journal.asides(), asides);
+}
+
+#[tokio::test]
+async fn a_release_is_known_after_a_restart_and_forgotten_with_its_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = BootClock::new().unwrap().now();
+    let release = |facts: &str| Release {
+        doubt: Doubt::new(DoubtKind::NoCgroup, [facts.to_owned()]),
+        at: at.clone(),
+    };
+    let journal = reopened(dir.path(), async |journal: &Journal| {
+        journal.release(&"b".into(), release("of a pod that does not end"));
+        journal.begin(&pod("a"), at.clone(), Duration::from_secs(10), None);
+        journal.release(&"a".into(), release("first"));
+        journal.release(&"a".into(), release("second"));
+    })
+    .await;
+    assert_eq!(journal.releases(&"a".into()), [release("second")]);
+    assert!(!journal.knows(&"b".into()));
+    journal.forget(&"a".into());
+    assert!(journal.releases(&"a".into()).is_empty());
+}

@@ -1,0 +1,116 @@
+//! The hierarchies that are mounted, and what each of them can do.
+
+use std::path::{Path, PathBuf};
+
+use crate::node::mounts::Mount;
+
+/// One hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Where it is mounted.
+    pub path: PathBuf,
+    /// What it can do.
+    pub kind: HierarchyKind,
+}
+
+/// What a hierarchy can do against those who fork while they are killed; the most comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HierarchyKind {
+    /// The unified hierarchy, alone or beside v1: kills all at once, or freezes.
+    V2,
+    /// The v1 hierarchy with the freezer.
+    Freezer,
+    /// Another v1 hierarchy.
+    V1,
+}
+
+/// Each hierarchy once: controllers that share one show the same device. Of several mounts the whole and shortest wins.
+pub(super) fn all_of(mounts: &[Mount]) -> Vec<Hierarchy> {
+    let is_cgroup = |mount: &&Mount| mount.fs_type == "cgroup" || mount.fs_type == "cgroup2";
+    let mut found: Vec<&Mount> = mounts.iter().filter(is_cgroup).collect();
+    found.sort_by_key(|mount| (mount.device, mount.root != Path::new("/"), mount.path.as_os_str().len()));
+    found.dedup_by_key(|mount| mount.device);
+    found
+        .into_iter()
+        .map(|mount| Hierarchy {
+            path: mount.path.clone(),
+            kind: kind(mount),
+        })
+        .collect()
+}
+
+fn kind(mount: &Mount) -> HierarchyKind {
+    let options = mount.super_options.to_string_lossy();
+    if mount.fs_type == "cgroup2" {
+        HierarchyKind::V2
+    } else if options.split(',').any(|option| option == "freezer") {
+        HierarchyKind::Freezer
+    } else {
+        HierarchyKind::V1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::node::{cgroups::Cgroups, fault::Fault};
+
+    fn detect(lines: &[&str]) -> Result<Vec<(String, HierarchyKind)>, Fault> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), lines.join("\n")).unwrap();
+        let mut found: Vec<_> = Cgroups::detect(file.path(), Path::new("/sys/fs/cgroup"))?
+            .hierarchies
+            .into_iter()
+            .map(|it| (it.path.to_str().unwrap().to_owned(), it.kind))
+            .collect();
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(found)
+    }
+
+    fn at(path: &str, kind: HierarchyKind) -> (String, HierarchyKind) {
+        (format!("/sys/fs/cgroup{path}"), kind)
+    }
+
+    #[test]
+    fn hybrid_is_every_v1_hierarchy_and_the_unified_one() {
+        let found = detect(&[
+            "30 1 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs rw",
+            "31 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct",
+            "32 30 0:29 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer",
+            "33 30 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd",
+            "34 30 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+        ]);
+        let expected = [
+            at("/cpu,cpuacct", HierarchyKind::V1),
+            at("/freezer", HierarchyKind::Freezer),
+            at("/systemd", HierarchyKind::V1),
+            at("/unified", HierarchyKind::V2),
+        ];
+        assert_eq!(found.unwrap(), expected);
+    }
+
+    #[test]
+    fn a_hierarchy_that_is_mounted_twice_counts_once_by_its_shortest_whole_mount() {
+        let found = detect(&[
+            "1 0 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct",
+            "2 0 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct",
+            "3 0 0:28 /part /sys/fs/cgroup/c rw - cgroup cgroup rw,cpu,cpuacct",
+            "4 0 0:28 / /run/other/cpu rw - cgroup cgroup rw,cpu,cpuacct",
+        ]);
+        assert_eq!(found.unwrap(), [at("/cpu", HierarchyKind::V1)]);
+    }
+
+    #[test]
+    fn pure_v2_is_one_hierarchy_at_the_root() {
+        let found = detect(&["1 0 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate"]);
+        assert_eq!(found.unwrap(), [at("", HierarchyKind::V2)]);
+    }
+
+    #[test]
+    fn no_hierarchy_at_all_is_an_error_and_not_an_empty_success() {
+        assert!(detect(&["1 0 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw"]).is_err());
+        assert!(Cgroups::detect(Path::new("/no/such/file"), Path::new("/sys/fs/cgroup")).is_err());
+    }
+}

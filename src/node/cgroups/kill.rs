@@ -1,0 +1,134 @@
+//! How all that is in a cgroup is killed, also what forks meanwhile.
+
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+use super::{
+    HierarchyKind,
+    group::{Group, is_gone, write_existing},
+};
+use crate::node::{
+    checkpoint,
+    effects::{Effect, Effects, Outcome},
+    fault::{Cause, Fault},
+    mounts::errno,
+};
+
+const VERB: &str = "kill the processes of";
+const KILL: &str = "cgroup.kill";
+/// So many descriptors a process can spare, whatever its limit is.
+const HELD: usize = 256;
+
+/// What is known of the processes before they are killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// They may fork while they are killed.
+    Lives,
+    /// They were killed in another hierarchy.
+    Dies,
+}
+
+// === impl Group ===
+
+impl Group {
+    /// Sends SIGKILL to all that is in it, and lets what is frozen run into it.
+    pub fn kill(&self, rest: Rest, effects: &Effects) -> Result<Outcome, Fault> {
+        let fault = |cause: Cause| Fault::new(VERB, &self.path, cause);
+        if self.processes()?.is_empty() {
+            return Ok(Outcome::Nothing);
+        }
+        if !effects
+            .allow(&Effect::new(VERB, &self.path))
+            .map_err(|held| fault(held.into()))?
+        {
+            return Ok(Outcome::Withheld);
+        }
+        let killed = self.kill_all(rest);
+        checkpoint::after(VERB, &self.path);
+        killed.map(|()| Outcome::Done)
+    }
+
+    fn kill_all(&self, rest: Rest) -> Result<(), Fault> {
+        if self.kind == HierarchyKind::V2 && self.kill_at_once()? {
+            return Ok(());
+        }
+        let frozen = match rest {
+            Rest::Lives => self.freeze(),
+            Rest::Dies => Ok(()),
+        };
+        let killed = self.kill_one_by_one();
+        // Whatever became of that: what is frozen here nobody else thaws.
+        let thawed = self.thaw_all();
+        frozen.and(killed).and(thawed)
+    }
+
+    /// Whether the kernel could do that: one before 5.14 lacks the file.
+    fn kill_at_once(&self) -> Result<bool, Fault> {
+        match write_existing(&self.path.join(KILL), "1") {
+            Ok(()) => Ok(true),
+            Err(error) if is_gone(&error) => Ok(false),
+            Err(error) => Err(Fault::new(VERB, &self.path, errno(&error))),
+        }
+    }
+
+    /// A process id may be given to a stranger between the listing and the signal. So each is first held by a
+    /// descriptor, and signalled only if it is listed once more after that.
+    fn kill_one_by_one(&self) -> Result<(), Fault> {
+        for some in self.processes()?.chunks(HELD) {
+            let mut held = Vec::new();
+            for &raw in some {
+                let Some(pid) = Pid::from_raw(raw) else { continue };
+                match pidfd_open(pid, PidfdFlags::empty()) {
+                    Ok(fd) => held.push((raw, fd)),
+                    // Ended meanwhile, or a thread of a process that the next look shows.
+                    Err(Errno::SRCH | Errno::INVAL) => {}
+                    Err(errno) => return Err(Fault::new("hold a process of", &self.path, errno)),
+                }
+            }
+            let still = self.processes()?;
+            for (_, fd) in held.iter().filter(|(raw, _)| still.binary_search(raw).is_ok()) {
+                match pidfd_send_signal(fd, Signal::KILL) {
+                    Ok(()) | Err(Errno::SRCH) => {}
+                    Err(errno) => return Err(Fault::new(VERB, &self.path, errno)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, process::Command, sync::Arc};
+
+    use super::*;
+    use crate::node::effects::Held;
+
+    #[test]
+    fn nothing_is_frozen_or_killed_in_a_dry_run_or_behind_a_shut_gate_and_what_was_frozen_to_be_killed_is_thawed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = Command::new("sleep").arg("1000").spawn().unwrap();
+        let write = |file, text: &str| fs::write(dir.path().join(file), text).unwrap();
+        write("cgroup.procs", &process.id().to_string());
+        write("cgroup.freeze", "-");
+        write("cgroup.events", "populated 1\nfrozen 1\n");
+        let group = Group {
+            path: dir.path().to_owned(),
+            kind: HierarchyKind::V2,
+        };
+        let switch = || fs::read_to_string(dir.path().join("cgroup.freeze")).unwrap();
+        let dry = Effects::new(true, Arc::new(|| Ok(())));
+        assert_eq!(group.kill(Rest::Lives, &dry), Ok(Outcome::Withheld));
+        let held = || Held {
+            reason: "a kubelet is here".to_owned(),
+        };
+        let shut = Effects::new(false, Arc::new(move || Err(held())));
+        assert!(group.kill(Rest::Lives, &shut).unwrap_err().is_held());
+        assert_eq!((switch().as_str(), process.try_wait().unwrap()), ("-", None));
+        assert_eq!(group.kill(Rest::Lives, &Effects::ungated()), Ok(Outcome::Done));
+        assert!(!process.wait().unwrap().success());
+        assert_eq!(switch(), "0");
+    }
+}

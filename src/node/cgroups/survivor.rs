@@ -1,0 +1,182 @@
+//! Processes that outlive SIGKILL, and what they wait in.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+/// So many are named: they suffice to find the culprit.
+const NAMED: usize = 8;
+
+/// Processes that were to be gone, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survivors {
+    /// The first of them.
+    pub named: Vec<Survivor>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+/// One process. What is not known of it is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Survivor {
+    /// Its id.
+    pub pid: i32,
+    /// The name of its program.
+    pub name: String,
+    /// The function of the kernel in which one of its threads waits and takes no signal; `Some("")` if the kernel does
+    /// not tell which.
+    pub waits_in: Option<String>,
+}
+
+// === impl Survivors ===
+
+impl Survivors {
+    /// Looks at these processes.
+    pub fn look_at(pids: &[i32]) -> Self {
+        Self {
+            named: pids.iter().take(NAMED).map(|pid| Survivor::look_at(*pid)).collect(),
+            more: pids.len().saturating_sub(NAMED),
+        }
+    }
+}
+
+impl fmt::Display for Survivors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, survivor) in self.named.iter().enumerate() {
+            write!(f, "{}{survivor}", if i == 0 { "" } else { ", " })?;
+        }
+        if self.more > 0 {
+            write!(f, " and {} more", self.more)?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Survivor ===
+
+impl Survivor {
+    /// Looks at a process, which may end meanwhile.
+    pub fn look_at(pid: i32) -> Self {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        let waits_in = threads(&process).find_map(|thread| {
+            let read = |file| fs::read_to_string(thread.join(file)).unwrap_or_default();
+            is_in_state('D', &read("stat")).then(|| waits_in(&read("wchan"), &read("stack")))
+        });
+        Self {
+            pid,
+            name: name.trim_end().to_owned(),
+            waits_in,
+        }
+    }
+}
+
+impl fmt::Display for Survivor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Who runs in a container chooses the name.
+        let name = self.name.escape_debug();
+        match self.waits_in.as_deref() {
+            Some("") => write!(f, "{} ({name}, waits in the kernel and takes no signal)", self.pid),
+            Some(function) => write!(f, "{} ({name}, waits in {function} and takes no signal)", self.pid),
+            None if self.name.is_empty() => write!(f, "{}", self.pid),
+            None => write!(f, "{} ({name})", self.pid),
+        }
+    }
+}
+
+/// Whether a process runs, or would if it were its turn. One that has ended since it was listed did.
+pub(super) fn is_ready(pid: i32) -> bool {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let mut threads = threads(&process).peekable();
+    let has_ended = threads.peek().is_none();
+    has_ended || threads.any(|thread| is_in_state('R', &fs::read_to_string(thread.join("stat")).unwrap_or_default()))
+}
+
+/// The first thread may have ended, and another one hang.
+fn threads(process: &Path) -> impl Iterator<Item = PathBuf> {
+    let threads = fs::read_dir(process.join("task")).into_iter().flatten();
+    threads.flatten().map(|thread| thread.path())
+}
+
+/// From `/proc/PID/stat`: the state follows the name, which may hold any character.
+fn is_in_state(state: char, stat: &str) -> bool {
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, found)| found.starts_with(state))
+}
+
+/// `wchan` is `0` where the kernel does not tell; `stack` is told to root, and not by every kernel.
+fn waits_in(wchan: &str, stack: &str) -> String {
+    let innermost = || {
+        let function = stack.lines().next()?.split_whitespace().nth(1)?;
+        function.split('+').next()
+    };
+    match wchan.trim() {
+        "" | "0" => innermost().unwrap_or_default().to_owned(),
+        function => function.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survivor(pid: i32, name: &str, waits_in: Option<&str>) -> Survivor {
+        Survivor {
+            pid,
+            name: name.to_owned(),
+            waits_in: waits_in.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn who_waits_in_the_kernel_is_told_with_what_he_waits_in() {
+        let survivors = Survivors {
+            named: vec![
+                survivor(5, "tar", Some("rpc_wait_bit_killable")),
+                survivor(6, "a\nb", Some("")),
+                survivor(7, "sh", None),
+                survivor(8, "", None),
+            ],
+            more: 2,
+        };
+        assert_eq!(
+            survivors.to_string(),
+            "5 (tar, waits in rpc_wait_bit_killable and takes no signal), \
+             6 (a\\nb, waits in the kernel and takes no signal), 7 (sh), 8 and 2 more"
+        );
+    }
+
+    #[test]
+    fn only_the_first_are_looked_at() {
+        let survivors = Survivors::look_at(&(1_000_000_001..=1_000_000_010).collect::<Vec<_>>());
+        assert_eq!((survivors.named.len(), survivors.more), (8, 2));
+        assert_eq!(survivors.named[0], survivor(1_000_000_001, "", None));
+    }
+
+    #[test]
+    fn the_state_is_found_behind_whatever_name() {
+        assert!(is_in_state('D', "7 (a) S (b) D 1 7"));
+        assert!(!is_in_state('D', "7 (a) D (b) S 1 7"));
+        assert!(!is_in_state('D', ""));
+    }
+
+    #[test]
+    fn whoever_runs_or_has_ended_is_not_taken_for_one_that_waits() {
+        assert!(is_ready(1_000_000_001));
+        assert!(is_ready(i32::try_from(std::process::id()).unwrap()));
+        let mut sleeps = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(sleeps.id()).unwrap();
+        assert!((0..1_000_000).any(|_| !is_ready(pid)));
+        sleeps.kill().unwrap();
+        sleeps.wait().unwrap();
+    }
+
+    #[test]
+    fn what_it_waits_in_is_read_from_the_stack_where_wchan_does_not_tell() {
+        let stack = "[<0>] folio_wait_bit+0x1/0x2\n[<0>] vfs_read+0x3/0x4\n";
+        assert_eq!(waits_in("nfs_wait_bit_killable", stack), "nfs_wait_bit_killable");
+        assert_eq!(waits_in("0", stack), "folio_wait_bit");
+        assert_eq!(waits_in("0", ""), "");
+    }
+}

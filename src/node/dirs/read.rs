@@ -1,0 +1,106 @@
+//! Small files of a directory, read as they are found by whoever trusts nothing of them.
+
+use std::{ffi::OsStr, fs::File, io::Read as _};
+
+use rustix::{
+    fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, openat2, statx},
+    io::Errno,
+};
+
+use super::{Dir, WITHIN};
+use crate::node::fault::{Cause, Fault};
+
+/// For a file that is read. Of what is no file, such as a pipe without a writer, opening it must not wait either.
+const FILE: OFlags = OFlags::RDONLY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY);
+
+/// What an entry of a directory is, itself and not what it may lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// What it is.
+    pub kind: FileType,
+    /// When it was last written, in seconds and nanoseconds since 1970.
+    pub modified: (i64, u32),
+}
+
+// === impl Dir ===
+
+impl Dir {
+    /// What lies in the file `name`, which must be an ordinary one of at most `limit` bytes; `None` if there is none.
+    pub fn read_file(&self, name: &OsStr, limit: u64) -> Result<Option<Vec<u8>>, Fault> {
+        const VERB: &str = "read";
+        self.check(name, VERB)?;
+        let fault = |cause: Cause| Fault::new(VERB, self.path.join(name), cause);
+        let fd = match openat2(&self.fd, name, FILE, Mode::empty(), WITHIN) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NAMETOOLONG) => return Ok(None),
+            // A link, or a socket.
+            Err(Errno::LOOP | Errno::NXIO) => return Err(fault(Cause::NoFile)),
+            Err(errno) => return Err(fault(errno.into())),
+        };
+        let found = fstat(&fd).map_err(|errno| fault(errno.into()))?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return Err(fault(Cause::NoFile));
+        }
+        let mut bytes = Vec::new();
+        match File::from(fd).take(limit.saturating_add(1)).read_to_end(&mut bytes) {
+            Ok(_) if bytes.len() as u64 > limit => Err(fault(Cause::TooLarge(limit))),
+            Ok(_) => Ok(Some(bytes)),
+            Err(error) => Err(fault(Errno::from_io_error(&error).unwrap_or(Errno::IO).into())),
+        }
+    }
+
+    /// What the entry `name` is; `None` if there is none.
+    pub fn look_at(&self, name: &OsStr) -> Result<Option<Seen>, Fault> {
+        const VERB: &str = "look at";
+        self.check(name, VERB)?;
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        match statx(&self.fd, name, flags, StatxFlags::TYPE | StatxFlags::MTIME) {
+            Ok(found) => Ok(Some(Seen {
+                kind: FileType::from_raw_mode(found.stx_mode.into()),
+                modified: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
+            })),
+            Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(None),
+            Err(errno) => Err(Fault::new(VERB, self.path.join(name), errno)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::{fs::symlink, net::UnixListener},
+    };
+
+    use rustix::fs::{CWD, mkfifoat};
+
+    use super::*;
+
+    #[test]
+    fn only_an_ordinary_file_within_the_limit_is_read_and_nothing_else_is_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().canonicalize().unwrap();
+        let dir = Dir::open(&path).unwrap().unwrap();
+        let read = |name: &str| dir.read_file(name.as_ref(), 8).map_err(|fault| fault.cause);
+        fs::write(path.join("full"), "12345678").unwrap();
+        fs::write(path.join("over"), "123456789").unwrap();
+        fs::write(path.join("empty"), "").unwrap();
+        fs::create_dir(path.join("directory")).unwrap();
+        symlink("full", path.join("link")).unwrap();
+        mkfifoat(CWD, path.join("pipe"), Mode::RUSR).unwrap();
+        let _listener = UnixListener::bind(path.join("socket")).unwrap();
+        assert_eq!(read("full"), Ok(Some(b"12345678".to_vec())));
+        assert_eq!(read("empty"), Ok(Some(Vec::new())));
+        assert_eq!(read("absent"), Ok(None));
+        assert_eq!(read("over"), Err(Cause::TooLarge(8)));
+        for name in ["directory", "link", "pipe", "socket"] {
+            assert_eq!(read(name), Err(Cause::NoFile), "{name}");
+        }
+        for name in ["", ".", "..", "directory/x", "/etc/passwd"] {
+            assert_eq!(read(name), Err(Cause::BadName(name.into())));
+        }
+    }
+}

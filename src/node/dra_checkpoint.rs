@@ -1,0 +1,257 @@
+//! What the kubelet writes down of the claims that it prepared for pods. Only read here: a kubelet that finds anything wrong
+//! in it does not start.
+//!
+//! It may lack claims that are in use, and holds ones whose preparation never began.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+};
+
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
+use serde_json::value::RawValue;
+
+use super::{
+    dirs::Dir,
+    fault::{Cause, Fault},
+    plugins::ClaimRef,
+};
+
+/// The file's name in the kubelet's root.
+pub const FILE: &str = "dra_manager_state";
+
+/// A few thousand claims with many devices each.
+const LIMIT: u64 = 64 << 20;
+
+/// The claims that the kubelet prepared, or began to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Those that can be read.
+    pub claims: Vec<PreparedClaim>,
+    /// Why that may be wrong, or not all.
+    pub doubts: Vec<Doubt>,
+}
+
+/// A claim in the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedClaim {
+    /// Which one.
+    pub claim: ClaimRef,
+    /// UIDs of the pods for which it is prepared.
+    pub pods: BTreeSet<String>,
+    /// The drivers that hold something for it, also ones that prepared no device.
+    pub drivers: BTreeSet<String>,
+}
+
+/// Why a checkpoint is not to be relied on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Doubt {
+    /// It was changed, or not written to its end.
+    #[error("its checksum is {is} and should be {said}")]
+    Checksum {
+        /// What the file says.
+        said: u64,
+        /// What was computed.
+        is: u32,
+    },
+    /// Nothing can be read of it, or nothing of one of its claims.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Envelope {
+    data: String,
+    checksum: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Data {
+    claim_info_state_list: Option<Vec<Box<RawValue>>>,
+}
+
+#[derive(Deserialize)]
+struct ClaimInfo {
+    #[serde(rename = "ClaimUID")]
+    uid: String,
+    #[serde(rename = "ClaimName")]
+    name: String,
+    #[serde(rename = "Namespace")]
+    namespace: String,
+    #[serde(rename = "PodUIDs")]
+    pods: Option<BTreeMap<String, IgnoredAny>>,
+    #[serde(rename = "DriverState")]
+    drivers: Option<BTreeMap<String, IgnoredAny>>,
+}
+
+/// The checkpoint in the kubelet's root; `None` where no kubelet with DRA ever ran.
+///
+/// # Errors
+/// When the file cannot be read at all.
+pub fn read(root: &Dir) -> Result<Option<Checkpoint>, Fault> {
+    match root.read_file(OsStr::new(FILE), LIMIT) {
+        Ok(bytes) => Ok(bytes.map(|bytes| parse(&bytes))),
+        Err(Fault {
+            cause: cause @ (Cause::TooLarge(_) | Cause::NoFile),
+            ..
+        }) => Ok(Some(Checkpoint::doubted(Doubt::Unreadable(cause.to_string())))),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// What a checkpoint says, as far as it can be read.
+pub fn parse(bytes: &[u8]) -> Checkpoint {
+    let envelope: Envelope = match json(bytes) {
+        Ok(envelope) => envelope,
+        Err(doubt) => return Checkpoint::doubted(doubt),
+    };
+    let is = crc32fast::hash(envelope.data.as_bytes());
+    let mut checkpoint = match json::<Data>(envelope.data.as_bytes()) {
+        Ok(data) => Checkpoint::of(&data.claim_info_state_list.unwrap_or_default()),
+        Err(doubt) => Checkpoint::doubted(doubt),
+    };
+    if envelope.checksum != u64::from(is) {
+        let said = envelope.checksum;
+        checkpoint.doubts.insert(0, Doubt::Checksum { said, is });
+    }
+    checkpoint
+}
+
+fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Doubt> {
+    serde_json::from_slice(bytes).map_err(|error| Doubt::Unreadable(error.to_string()))
+}
+
+// === impl Checkpoint ===
+
+impl Checkpoint {
+    /// The claims that are prepared for a pod.
+    pub fn of_pod<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a PreparedClaim> {
+        self.claims.iter().filter(move |claim| claim.pods.contains(uid))
+    }
+
+    fn of(claims: &[Box<RawValue>]) -> Self {
+        let mut checkpoint = Self::default();
+        for claim in claims {
+            match json::<ClaimInfo>(claim.get().as_bytes()) {
+                Ok(claim) => checkpoint.claims.push(claim.into()),
+                Err(doubt) => checkpoint.doubts.push(doubt),
+            }
+        }
+        checkpoint
+    }
+
+    fn doubted(doubt: Doubt) -> Self {
+        Self {
+            claims: Vec::new(),
+            doubts: vec![doubt],
+        }
+    }
+}
+
+// === impl PreparedClaim ===
+
+impl From<ClaimInfo> for PreparedClaim {
+    fn from(info: ClaimInfo) -> Self {
+        Self {
+            claim: ClaimRef {
+                namespace: info.namespace,
+                uid: info.uid,
+                name: info.name,
+            },
+            pods: info.pods.unwrap_or_default().into_keys().collect(),
+            drivers: info.drivers.unwrap_or_default().into_keys().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    // The list as a kubelet 1.36 writes it, with the crc32 of zlib.
+    const WRITTEN: &str = r#"{"Data":"{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"checkpoint.dra.kubelet.k8s.io/v1\",\"ClaimInfoStateList\":[{\"ClaimUID\":\"c1\",\"ClaimName\":\"gpu\",\"Namespace\":\"shop\",\"PodUIDs\":{\"u1\":{},\"u2\":{}},\"DriverState\":{\"gpu.example.com\":{\"Devices\":[{\"PoolName\":\"p\",\"DeviceName\":\"d\",\"ShareID\":null,\"RequestNames\":[\"r\"],\"CDIDeviceIDs\":[\"x\"]}]},\"net.example.com\":{\"Devices\":null}}}]}","Checksum":CRC}"#;
+    const CHECKSUM: &str = "2319698127";
+
+    fn sealed(data: &str) -> Vec<u8> {
+        json!({"Data": data, "Checksum": crc32fast::hash(data.as_bytes())})
+            .to_string()
+            .into_bytes()
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    fn gpu() -> PreparedClaim {
+        PreparedClaim {
+            claim: ClaimRef {
+                namespace: "shop".to_owned(),
+                uid: "c1".to_owned(),
+                name: "gpu".to_owned(),
+            },
+            pods: names(&["u1", "u2"]),
+            drivers: names(&["gpu.example.com", "net.example.com"]),
+        }
+    }
+
+    #[test]
+    fn claims_are_read_with_pods_and_with_drivers_that_prepared_no_device() {
+        let checkpoint = parse(WRITTEN.replace("CRC", CHECKSUM).as_bytes());
+        assert_eq!(checkpoint.doubts, []);
+        assert_eq!(checkpoint.claims, [gpu()]);
+        assert_eq!(checkpoint.of_pod("u2").count(), 1);
+        assert_eq!(checkpoint.of_pod("u3").count(), 0);
+    }
+
+    #[test]
+    fn a_wrong_checksum_leaves_a_doubt_and_the_claims() {
+        let checkpoint = parse(WRITTEN.replace("CRC", "7").as_bytes());
+        assert_eq!(checkpoint.claims, [gpu()]);
+        let is = CHECKSUM.parse().unwrap();
+        assert_eq!(checkpoint.doubts, [Doubt::Checksum { said: 7, is }]);
+    }
+
+    #[test]
+    fn a_claim_that_makes_no_sense_does_not_take_the_others_with_it() {
+        let data = json!({"ClaimInfoStateList": [
+            {"ClaimUID": 7},
+            {"ClaimUID": "c1", "ClaimName": "gpu", "Namespace": "shop", "PodUIDs": {"u1": {}, "u2": {}},
+             "DriverState": {"gpu.example.com": {"Devices": []}, "net.example.com": null}},
+            "x",
+        ]});
+        let checkpoint = parse(&sealed(&data.to_string()));
+        assert_eq!(checkpoint.claims, [gpu()]);
+        assert_eq!(checkpoint.doubts.len(), 2);
+    }
+
+    #[test]
+    fn no_claims_are_no_doubt_and_what_cannot_be_read_is_one() {
+        for data in ["{}", "{\"ClaimInfoStateList\":null}", "{\"ClaimInfoStateList\":[]}"] {
+            assert_eq!(parse(&sealed(data)), Checkpoint::default());
+        }
+        let whole = WRITTEN.replace("CRC", CHECKSUM);
+        for cut in 0..whole.len() {
+            let checkpoint = parse(&whole.as_bytes()[..cut]);
+            assert_eq!((checkpoint.claims.len(), checkpoint.doubts.len()), (0, 1), "{cut}");
+        }
+        for data in ["", "7", "[]x", "{\"ClaimInfoStateList\":7}"] {
+            assert_eq!(parse(&sealed(data)).doubts.len(), 1, "{data}");
+        }
+    }
+
+    #[test]
+    fn a_node_without_the_file_has_no_checkpoint() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = Dir::open(&temp.path().canonicalize().unwrap()).unwrap().unwrap();
+        assert_eq!(read(&root), Ok(None));
+        std::fs::write(temp.path().join(FILE), sealed("{}")).unwrap();
+        assert_eq!(read(&root), Ok(Some(Checkpoint::default())));
+    }
+}

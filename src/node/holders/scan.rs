@@ -1,0 +1,326 @@
+//! The look at all processes, once for all mounts that are in use.
+
+use std::{
+    collections::HashMap,
+    ffi::{OsStr, OsString},
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{Holder, Holders, How, Lists, NAMED, Namespace, container_of, within};
+use crate::node::mounts::{Mount, MountTable, unescape};
+
+/// What was found so far.
+pub(super) struct Scan {
+    lists: Lists,
+    table: Arc<MountTable>,
+    busy: Vec<Mount>,
+    own: Option<PathBuf>,
+    /// Other namespaces in which somebody is, by their link.
+    others: HashMap<PathBuf, Seen>,
+    found: HashMap<u64, Holders>,
+}
+
+/// How another mount namespace sees the mounts.
+#[derive(Clone, Default)]
+struct Seen {
+    copies: Vec<Twin>,
+}
+
+/// A mount that is the same as one that is in use, in another namespace.
+#[derive(Clone)]
+struct Twin {
+    of: u64,
+    id: u64,
+    path: PathBuf,
+    /// Who was seen there first, until somebody is found who uses it.
+    seen_by: Option<i32>,
+}
+
+/// Looks at all processes; `false` if the time is up before. The lock is free whenever something may hang.
+pub(super) fn all(scan: &Mutex<Scan>, longest: Duration) -> bool {
+    let until = Instant::now() + longest;
+    let (proc, table) = {
+        let mut scan = lock(scan);
+        scan.look_at_devices();
+        (scan.lists.proc.clone(), Arc::clone(&scan.table))
+    };
+    let Ok(entries) = fs::read_dir(&proc) else {
+        return false;
+    };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    for pid in pids {
+        if Instant::now() > until {
+            return false;
+        }
+        let dir = proc.join(i32::to_string(&pid));
+        // In a statement of its own: the lock is free again after it.
+        let places = lock(scan).places(pid, &dir);
+        let Some((places, namespace)) = places else { continue };
+        for (of, how) in uses(&dir, &places, namespace, &table) {
+            lock(scan).note(of, pid, &dir, how, namespace);
+        }
+    }
+    lock(scan).note_copies();
+    true
+}
+
+fn lock(scan: &Mutex<Scan>) -> MutexGuard<'_, Scan> {
+    scan.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A mount as one process sees it.
+struct Place {
+    of: u64,
+    id: u64,
+    path: PathBuf,
+    device: (u32, u32),
+}
+
+// === impl Scan ===
+
+impl Scan {
+    pub fn new(lists: Lists, table: Arc<MountTable>, busy: Vec<Mount>) -> Self {
+        let link = |who: &str| fs::read_link(lists.proc.join(who).join("ns/mnt")).ok();
+        let inside = |mount: &Mount| {
+            let inside = table
+                .all()
+                .iter()
+                .filter(|it| it.parent == mount.id && it.id != mount.id);
+            inside.take(NAMED).map(|it| it.path.clone()).collect()
+        };
+        Self {
+            own: link("thread-self").or_else(|| link("self")),
+            found: busy
+                .iter()
+                .map(|mount| {
+                    let inside = inside(mount);
+                    (
+                        mount.id,
+                        Holders {
+                            inside,
+                            ..Holders::default()
+                        },
+                    )
+                })
+                .collect(),
+            others: HashMap::new(),
+            lists,
+            table,
+            busy,
+        }
+    }
+
+    pub fn found(&self) -> HashMap<u64, Holders> {
+        self.found.clone()
+    }
+
+    /// The mounts as a process sees them, if it may see any; each namespace is looked at once.
+    fn places(&mut self, pid: i32, dir: &Path) -> Option<(Vec<Place>, Namespace)> {
+        let namespace = fs::read_link(dir.join("ns/mnt")).ok()?;
+        let place = |mount: &Mount, id: u64, path: &Path| Place {
+            of: mount.id,
+            id,
+            path: path.to_owned(),
+            device: mount.device,
+        };
+        let own = self.busy.iter().map(|it| place(it, it.id, &it.path));
+        if Some(&namespace) == self.own.as_ref() {
+            return Some((own.collect(), Namespace::Own));
+        }
+        let busy = &self.busy;
+        let seen = self.others.entry(namespace).or_insert_with(|| Seen {
+            copies: copies(dir, busy, pid),
+        });
+        let copies = seen.copies.iter().filter_map(|copy| {
+            let mount = busy.iter().find(|it| it.id == copy.of)?;
+            Some(place(mount, copy.id, &copy.path))
+        });
+        // A file of this namespace may be open there.
+        let only_by_id = own.map(|it| Place {
+            path: PathBuf::new(),
+            ..it
+        });
+        Some((copies.chain(only_by_id).collect(), Namespace::Other))
+    }
+
+    fn note(&mut self, of: u64, pid: i32, dir: &Path, how: How, namespace: Namespace) {
+        if how != How::Copy && namespace == Namespace::Other {
+            let link = fs::read_link(dir.join("ns/mnt")).ok();
+            let seen = link.and_then(|link| self.others.get_mut(&link));
+            let copies = seen.into_iter().flat_map(|seen| &mut seen.copies);
+            copies.filter(|copy| copy.of == of).for_each(|copy| copy.seen_by = None);
+        }
+        let Some(holders) = self.found.get_mut(&of) else { return };
+        if holders.processes.len() == NAMED {
+            holders.more += 1;
+            return;
+        }
+        let text = |name: &str| fs::read(dir.join(name)).unwrap_or_default();
+        holders.processes.push(Holder {
+            pid,
+            command: String::from_utf8_lossy(&text("comm")).trim_end().to_owned(),
+            container: container_of(&String::from_utf8_lossy(&text("cgroup"))),
+            how,
+            namespace,
+        });
+    }
+
+    /// A copy that nobody uses does not always keep the mount: it is told where nothing better is known.
+    fn note_copies(&mut self) {
+        let unused: Vec<(u64, i32)> = self
+            .others
+            .values()
+            .flat_map(|seen| &seen.copies)
+            .filter(|copy| self.found.get(&copy.of).is_some_and(|it| it.processes.is_empty()))
+            .filter_map(|copy| Some((copy.of, copy.seen_by?)))
+            .collect();
+        for (of, pid) in unused {
+            let dir = self.lists.proc.join(pid.to_string());
+            self.note(of, pid, &dir, How::Copy, Namespace::Other);
+        }
+    }
+
+    /// Loop devices and swap whose files lie on a mount.
+    fn look_at_devices(&mut self) {
+        let loops = fs::read_dir(self.lists.sys.join("block"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let backing = |device: &fs::DirEntry| fs::read(device.path().join("loop/backing_file")).ok();
+        let mut files: Vec<(PathBuf, PathBuf)> = loops
+            .filter_map(|device| {
+                let file = backing(&device)?;
+                let file = PathBuf::from(OsStr::from_bytes(file.trim_ascii_end()));
+                Some((Path::new("/dev").join(device.file_name()), file))
+            })
+            .collect();
+        let swaps = fs::read(self.lists.proc.join("swaps")).unwrap_or_default();
+        for line in swaps.split(|&it| it == b'\n').skip(1) {
+            let file = PathBuf::from(unescape(line.split(u8::is_ascii_whitespace).next().unwrap_or_default()));
+            files.push((file.clone(), file));
+        }
+        for mount in &self.busy {
+            let here = files.iter().filter(|(_, file)| lies_on(&self.table, file, &mount.path));
+            if let Some(holders) = self.found.get_mut(&mount.id) {
+                holders.devices = here.take(NAMED).map(|(device, _)| device.clone()).collect();
+            }
+        }
+    }
+}
+
+/// The same mounts in the namespace of another process: of the same file system, and the same directory of it.
+fn copies(dir: &Path, busy: &[Mount], pid: i32) -> Vec<Twin> {
+    let Ok(text) = fs::read(dir.join("mountinfo")) else {
+        return Vec::new();
+    };
+    let devices: Vec<String> = busy
+        .iter()
+        .map(|it| format!("{}:{}", it.device.0, it.device.1))
+        .collect();
+    // Most mounts there are something else, and not worth to be understood.
+    let same_device = |line: &&[u8]| {
+        let device = line.split(|&it| it == b' ').nth(2);
+        device.is_some_and(|it| devices.iter().any(|device| device.as_bytes() == it))
+    };
+    let lines: Vec<&[u8]> = text.split(|&it| it == b'\n').filter(same_device).collect();
+    let Ok(table) = MountTable::parse(&lines.join(&b'\n'), Path::new("/")) else {
+        return Vec::new();
+    };
+    let same = |mount: &Mount| {
+        busy.iter()
+            .find(|it| it.device == mount.device && it.root == mount.root)
+            .map(|it| it.id)
+    };
+    let copy = |mount: &Mount| {
+        Some(Twin {
+            of: same(mount)?,
+            id: mount.id,
+            path: mount.path.clone(),
+            seen_by: Some(pid),
+        })
+    };
+    table.all().iter().filter_map(copy).collect()
+}
+
+/// What of a process lies on the mounts; of each mount once.
+fn uses(dir: &Path, places: &[Place], namespace: Namespace, table: &MountTable) -> Vec<(u64, How)> {
+    let mut uses: Vec<(u64, How)> = Vec::new();
+    let lies_there = |file: &Path, place: &Place| match namespace {
+        Namespace::Own => lies_on(table, file, &place.path),
+        Namespace::Other => !place.path.as_os_str().is_empty() && within(file, &place.path),
+    };
+    for (link, how) in [
+        ("cwd", How::WorkingDirectory),
+        ("root", How::Root),
+        ("exe", How::Executable),
+    ] {
+        if let Ok(file) = fs::read_link(dir.join(link)) {
+            let there = places.iter().filter(|place| lies_there(&file, place));
+            uses.extend(there.map(|place| (place.of, how)));
+        }
+    }
+    for entry in fs::read_dir(dir.join("fdinfo")).into_iter().flatten().flatten() {
+        if let Some(id) = mount_of(&fs::read(entry.path()).unwrap_or_default()) {
+            let there = places.iter().filter(|place| place.id == id);
+            uses.extend(there.map(|place| (place.of, How::OpenFile)));
+        }
+    }
+    if uses.is_empty() {
+        let maps = fs::read(dir.join("maps")).unwrap_or_default();
+        for (device, file) in maps.split(|&it| it == b'\n').filter_map(mapped) {
+            let there = places
+                .iter()
+                .filter(|place| place.device == device && lies_there(Path::new(&file), place));
+            uses.extend(there.map(|place| (place.of, How::MappedFile)));
+        }
+    }
+    let mut told = Vec::new();
+    uses.retain(|(of, _)| {
+        let new = !told.contains(of);
+        told.push(*of);
+        new
+    });
+    uses
+}
+
+/// Whether a file of this namespace lies on what is mounted on `place`, and on nothing that is mounted in there.
+fn lies_on(table: &MountTable, file: &Path, place: &Path) -> bool {
+    within(file, place) && table.holding(file).is_none_or(|mount| mount.path == place)
+}
+
+/// The mount that an open file lies on, of the text of its fdinfo.
+fn mount_of(fdinfo: &[u8]) -> Option<u64> {
+    let line = fdinfo
+        .split(|&it| it == b'\n')
+        .find_map(|line| line.strip_prefix(b"mnt_id:"))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+/// Device and path of a file that is mapped, of a line of maps.
+fn mapped(line: &[u8]) -> Option<((u32, u32), OsString)> {
+    let at = line.iter().position(|&it| it == b'/')?;
+    let device = std::str::from_utf8(line[..at].split(|&it| it == b' ').nth(3)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    Some(((number(major)?, number(minor)?), unescape(&line[at..])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_maps_and_fdinfo_are_read() {
+        let line = b"7f00-7f01 r-xp 00000000 fd:1a 131 /v/with space (deleted)";
+        assert_eq!(mapped(line), Some(((0xfd, 0x1a), "/v/with space (deleted)".into())));
+        assert_eq!(mapped(b"7f00-7f01 rw-p 00000000 00:00 0 [heap]"), None);
+        assert_eq!(mount_of(b"pos:\t0\nflags:\t02\nmnt_id:\t29\nino:\t5\n"), Some(29));
+        assert_eq!(mount_of(b""), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! Mounts whose server is gone, and what is said of an unmount that hangs.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt, fs,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+};
+
+use jiff::Timestamp;
+use rustix::io::Errno;
+
+use super::{Mount, MountTable};
+
+/// What the kernel answers for a server that it has given up.
+const GONE: [Errno; 4] = [Errno::NOTCONN, Errno::STALE, Errno::IO, Errno::HOSTDOWN];
+/// The mounts of the thread that asks, which are those that it can unmount.
+const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
+
+/// An unmount that has not come back.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Hanging {
+    /// Since when.
+    pub since: Timestamp,
+    /// What is mounted there, if it was seen.
+    pub what: Option<Mounted>,
+}
+
+/// What is mounted somewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// Type of file system, such as `nfs4`.
+    pub fs_type: OsString,
+    /// What was mounted, such as a server and its directory.
+    pub source: OsString,
+}
+
+// === impl Mounted ===
+
+impl Mounted {
+    /// What is topmost on `path`, by the text of the mount table: whoever looked there himself might hang.
+    pub fn on(path: &Path) -> Option<Self> {
+        let table = MountTable::parse(&fs::read(MOUNTINFO).ok()?, path).ok()?;
+        table.on(path).first().map(Self::from)
+    }
+
+    /// Whether somebody else than this kernel has to answer for it.
+    pub fn has_server(&self) -> bool {
+        let name = self.fs_type.as_bytes();
+        matches!(
+            name,
+            b"nfs" | b"nfs4" | b"cifs" | b"smb3" | b"ceph" | b"9p" | b"fuse" | b"fuseblk"
+        ) || name.starts_with(b"fuse.")
+    }
+}
+
+impl From<&Mount> for Mounted {
+    fn from(mount: &Mount) -> Self {
+        Self {
+            fs_type: mount.fs_type.clone(),
+            source: mount.source.clone(),
+        }
+    }
+}
+
+/// Whether this answer tells that the server is gone.
+pub(super) fn is_gone(errno: Errno) -> bool {
+    GONE.contains(&errno)
+}
+
+// === impl Hanging ===
+
+impl fmt::Display for Hanging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it hangs in the kernel since {}", self.since)?;
+        let Some(what) = &self.what else {
+            return f.write_str(
+                "; a server behind it, or behind a directory above it, may be gone: it ends when that answers again",
+            );
+        };
+        let name = |name: &OsStr| name.to_string_lossy().escape_debug().to_string();
+        write!(f, " ({} of {}); ", name(&what.fs_type), name(&what.source))?;
+        if what.has_server() {
+            f.write_str(
+                "the server may be gone: it ends when that answers again, or by force with --force-unmount dead-server",
+            )
+        } else {
+            f.write_str("its device, or the server behind a directory above it, may be slow or gone: it ends with that")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mounted(fs_type: &str, source: &str) -> Mounted {
+        Mounted {
+            fs_type: fs_type.into(),
+            source: source.into(),
+        }
+    }
+
+    #[test]
+    fn only_what_others_answer_for_is_ever_forced() {
+        let with = [
+            "nfs",
+            "nfs4",
+            "cifs",
+            "smb3",
+            "ceph",
+            "fuse",
+            "fuse.sshfs",
+            "fuseblk",
+            "9p",
+        ];
+        for name in with {
+            assert!(mounted(name, "").has_server(), "{name}");
+        }
+        for name in ["tmpfs", "ext4", "xfs", "overlay", "fusectl", "nfsd", "proc", ""] {
+            assert!(!mounted(name, "").has_server(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_hang_is_told_with_its_server_and_the_way_out_on_one_line() {
+        let hanging = |what| Hanging {
+            since: "2026-03-01T10:00:00Z".parse().unwrap(),
+            what,
+        };
+        assert_eq!(
+            hanging(Some(mounted("nfs4", "nas:/export\nforged"))).to_string(),
+            "it hangs in the kernel since 2026-03-01T10:00:00Z (nfs4 of nas:/export\\nforged); the server may be gone: it \
+             ends when that answers again, or by force with --force-unmount dead-server"
+        );
+        assert!(
+            !hanging(Some(mounted("ext4", "/dev/sda")))
+                .to_string()
+                .contains("--force")
+        );
+        assert!(hanging(None).to_string().contains("2026-03-01T10:00:00Z; a server"));
+    }
+
+    #[test]
+    fn what_is_mounted_is_read_from_the_table() {
+        assert_eq!(Mounted::on(Path::new("/proc")).unwrap().fs_type, "proc");
+        assert_eq!(Mounted::on(Path::new("/proc/self/no-mount")), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! One line of mountinfo.
+//!
+//! Own parser: the kernel writes paths as bytes that need not be UTF-8, and escapes some of them; the `procfs` crate
+//! reads lines as UTF-8 and undoes no escape.
+
+use std::{
+    borrow::Cow,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+};
+
+/// One mount of this mount namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// The kernel's id; may be used again after an unmount.
+    pub id: u64,
+    /// Id of the mount that this one is mounted on.
+    pub parent: u64,
+    /// Major and minor number of the file system: what tells two superblocks apart.
+    pub device: (u32, u32),
+    /// The directory or file of that file system that is mounted.
+    pub root: PathBuf,
+    /// That directory or file has been removed meanwhile.
+    pub root_deleted: bool,
+    /// Where it is mounted.
+    pub path: PathBuf,
+    /// Type of file system, such as `tmpfs`.
+    pub fs_type: OsString,
+    /// What was mounted, such as a device.
+    pub source: OsString,
+    /// Options of the file system, separated by commas.
+    pub super_options: OsString,
+}
+
+/// What a line of mountinfo must have and this one has not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("mountinfo line without {missing}: {line:?}")]
+pub struct BadLine {
+    missing: &'static str,
+    line: OsString,
+}
+
+/// Where the mount of this line of mountinfo is.
+pub(super) fn path_of(line: &[u8]) -> Result<Cow<'_, Path>, BadLine> {
+    let field = line.split(|&byte| byte == b' ').nth(4);
+    field.map(plain).ok_or_else(|| BadLine {
+        missing: "a path",
+        line: OsString::from_vec(line.to_vec()),
+    })
+}
+
+/// A path as it is, of a field in which the kernel may have escaped it.
+fn plain(field: &[u8]) -> Cow<'_, Path> {
+    if field.contains(&b'\\') {
+        Cow::Owned(unescape(field).into())
+    } else {
+        Cow::Borrowed(Path::new(OsStr::from_bytes(field)))
+    }
+}
+
+// === impl Mount ===
+
+impl Mount {
+    /// Whether its file system lives in memory and ends with it: nobody is asked, and nothing written, when it goes.
+    pub(super) fn is_in_memory(&self) -> bool {
+        matches!(self.fs_type.as_bytes(), b"tmpfs" | b"ramfs" | b"hugetlbfs")
+    }
+
+    pub(super) fn parse(line: &[u8], path: PathBuf) -> Result<Self, BadLine> {
+        let bad = |missing| BadLine {
+            missing,
+            line: OsString::from_vec(line.to_vec()),
+        };
+        let mut fields = line.split(|&byte| byte == b' ');
+        let id = number(fields.next()).ok_or_else(|| bad("an id"))?;
+        let parent = number(fields.next()).ok_or_else(|| bad("a parent"))?;
+        let device = fields.next().and_then(device).ok_or_else(|| bad("a device"))?;
+        let mut root = unescape(fields.next().ok_or_else(|| bad("a root"))?);
+        // No path within a file system holds two slashes, so this suffix is the kernel's.
+        let root_deleted = root.as_bytes().ends_with(b"//deleted");
+        if root_deleted {
+            let length = root.len() - b"//deleted".len();
+            root = OsString::from_vec(root.into_vec()[..length].to_vec());
+        }
+        // Path and options of the mount, then any number of optional fields up to a lone dash.
+        fields
+            .by_ref()
+            .skip(2)
+            .find(|field| *field == b"-")
+            .ok_or_else(|| bad("a separator"))?;
+        let fs_type = unescape(fields.next().ok_or_else(|| bad("a type"))?);
+        let source = unescape(fields.next().ok_or_else(|| bad("a source"))?);
+        let super_options = unescape(fields.next().unwrap_or_default());
+        Ok(Self {
+            id,
+            parent,
+            device,
+            root: root.into(),
+            root_deleted,
+            path,
+            fs_type,
+            source,
+            super_options,
+        })
+    }
+}
+
+fn number<T: std::str::FromStr>(field: Option<&[u8]>) -> Option<T> {
+    std::str::from_utf8(field?).ok()?.parse().ok()
+}
+
+/// Major and minor number, as the kernel writes them.
+pub(crate) fn device(field: &[u8]) -> Option<(u32, u32)> {
+    let mut parts = field.splitn(2, |&byte| byte == b':');
+    Some((number(parts.next())?, number(parts.next())?))
+}
+
+/// Undoes the kernel's octal escapes: a backslash and three octal digits, one byte.
+pub fn unescape(field: &[u8]) -> OsString {
+    if !field.contains(&b'\\') {
+        return OsStr::from_bytes(field).to_owned();
+    }
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        match rest {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}

@@ -1,0 +1,256 @@
+//! Mounts in other mount namespaces: an unmount in ours does not end a file system that somebody else has mounted.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    fault::Fault,
+    mounts::{device, errno, unescape},
+};
+
+/// A process in another mount namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id.
+    pub pid: u32,
+    /// Its command.
+    pub command: String,
+}
+
+/// A line of mountinfo, as far as it says what goes along with what.
+struct Line {
+    id: u64,
+    parent: u64,
+    device: (u32, u32),
+    path: PathBuf,
+    /// Its peer group: what is done in one of its mounts is done in all.
+    shared: Option<u64>,
+    /// The peer group that it follows.
+    master: Option<u64>,
+}
+
+/// A process whose mount namespace shows the file system of one of these devices, or any other block device on a path that
+/// ends so. Processes that end meanwhile, and what may not be looked at, hold nothing.
+pub fn that_mounts(proc: &Path, devices: &[(u32, u32)], ends_with: &Path) -> Result<Option<Holder>, Fault> {
+    let is_held = |line: Line| devices.contains(&line.device) || line.device.0 != 0 && line.path.ends_with(ends_with);
+    let mut holder = None;
+    each(proc, &mut |pid, table| {
+        let found = lines(table).any(is_held);
+        if found {
+            holder = Some(Holder::of(proc, pid));
+        }
+        found
+    })?;
+    Ok(holder)
+}
+
+/// A process in whose mount namespace the file system of one of these devices stays when `place` is unmounted in ours, whose
+/// mountinfo is `own`. A copy of that mount goes along with it if what it is mounted on follows ours, directly or through
+/// others.
+pub fn that_keeps(
+    proc: &Path,
+    own: &[u8],
+    devices: &[(u32, u32)],
+    place: &Path,
+    ends_with: &Path,
+) -> Result<Option<Holder>, Fault> {
+    let own: Vec<Line> = lines(own).collect();
+    let on = own.iter().rev().find(|line| line.path == place);
+    let below = on.and_then(|on| own.iter().find(|line| line.id == on.parent));
+    let mut following: BTreeSet<u64> = below.and_then(|below| below.shared).into_iter().collect();
+    let is_ours = |line: &Line| own.iter().any(|own| own.id == line.id);
+
+    let (mut chains, mut copies) = (BTreeSet::new(), Vec::new());
+    each(proc, &mut |pid, table| {
+        let lines: Vec<Line> = lines(table).collect();
+        chains.extend(lines.iter().filter_map(|line| Some((line.master?, line.shared?))));
+        for copy in lines
+            .iter()
+            .filter(|line| devices.contains(&line.device) && !is_ours(line))
+        {
+            let below = lines.iter().find(|line| line.id == copy.parent);
+            let groups = below.map(|below| [below.shared, below.master]).unwrap_or_default();
+            copies.push((pid, copy.path.ends_with(ends_with), groups));
+        }
+        false
+    })?;
+    // Who follows a follower follows, too.
+    while let Some(&(_, more)) = chains
+        .iter()
+        .find(|(master, shared)| following.contains(master) && !following.contains(shared))
+    {
+        following.insert(more);
+    }
+    let goes = |groups: [Option<u64>; 2]| groups.iter().flatten().any(|group| following.contains(group));
+    let kept = copies
+        .into_iter()
+        .find(|&(_, is_there, groups)| !(is_there && goes(groups)));
+    Ok(kept.map(|(pid, ..)| Holder::of(proc, pid)))
+}
+
+/// Looks at the mounts of each mount namespace, with one of its processes, until `look` has seen enough.
+fn each(proc: &Path, look: &mut dyn FnMut(u32, &[u8]) -> bool) -> Result<(), Fault> {
+    let mut seen: HashSet<PathBuf> = HashSet::new();
+    let entries = fs::read_dir(proc).map_err(|error| Fault::new("list", proc, errno(&error)))?;
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let Ok(namespace) = fs::read_link(entry.path().join("ns/mnt")) else {
+            continue;
+        };
+        if seen.contains(&namespace) {
+            continue;
+        }
+        // One that ends just now has told nothing of its namespace: another of its processes is asked.
+        let Ok(table) = fs::read(entry.path().join("mountinfo")) else {
+            continue;
+        };
+        seen.insert(namespace);
+        if look(pid, &table) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn lines(table: &[u8]) -> impl Iterator<Item = Line> {
+    table.split(|&byte| byte == b'\n').filter_map(Line::parse)
+}
+
+// === impl Line ===
+
+impl Line {
+    fn parse(line: &[u8]) -> Option<Self> {
+        let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
+        let mut fields = line.split(|&byte| byte == b' ');
+        let mut line = Self {
+            id: number(fields.next()?)?,
+            parent: number(fields.next()?)?,
+            device: device(fields.next()?)?,
+            path: PathBuf::from(unescape(fields.nth(1)?)),
+            shared: None,
+            master: None,
+        };
+        for field in fields.skip(1).take_while(|field| *field != b"-") {
+            if let Some(group) = field.strip_prefix(b"shared:") {
+                line.shared = number(group);
+            } else if let Some(group) = field.strip_prefix(b"master:") {
+                line.master = number(group);
+            }
+        }
+        Some(line)
+    }
+}
+
+// === impl Holder ===
+
+impl Holder {
+    fn of(proc: &Path, pid: u32) -> Self {
+        let command = fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+        Self {
+            pid,
+            command: command.trim_end().to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} ({:?})", self.pid, self.command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A namespace of one process, with these lines of mountinfo.
+    fn namespace(proc: &Path, pid: &str, table: &str) {
+        let dir = proc.join(pid);
+        fs::create_dir_all(dir.join("ns")).unwrap();
+        symlink(format!("mnt:[{pid}]"), dir.join("ns/mnt")).unwrap();
+        fs::write(dir.join("mountinfo"), table).unwrap();
+        fs::write(dir.join("comm"), "postgres\n").unwrap();
+    }
+
+    #[test]
+    fn a_copy_keeps_the_file_system_unless_it_goes_along_with_ours() {
+        const OURS: &str = "20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n30 20 8:16 / /kubelet/stage/global rw shared:9 - ext4 /dev/sdb rw\n";
+        let on = |root: &str, path: &str| {
+            format!("50 1 8:1 / / rw {root}- ext4 /dev/sda1 rw\n51 50 8:16 / {path} rw - ext4 /dev/sdb rw\n")
+        };
+        let (place, below) = (Path::new("/kubelet/stage/global"), Path::new("stage/global"));
+        for (what, tables, keeps) in [
+            ("a peer", vec![on("shared:1 ", "/kubelet/stage/global")], None),
+            ("a follower", vec![on("master:1 ", "/host/kubelet/stage/global")], None),
+            ("a private copy", vec![on("", "/kubelet/stage/global")], Some(100)),
+            (
+                "a follower of others",
+                vec![on("master:2 ", "/kubelet/stage/global")],
+                Some(100),
+            ),
+            ("a bind mount of its own", vec![on("master:1 ", "/mnt")], Some(100)),
+            (
+                "a follower of a follower",
+                vec![
+                    on("master:7 ", "/kubelet/stage/global"),
+                    on("shared:7 master:1 ", "/kubelet/stage/global"),
+                ],
+                None,
+            ),
+            (
+                "another file system",
+                vec!["51 50 8:17 / /data rw - ext4 /dev/sdc rw\n".to_owned()],
+                None,
+            ),
+        ] {
+            let proc = tempfile::tempdir().unwrap();
+            namespace(proc.path(), "1", OURS);
+            for (place, table) in tables.iter().enumerate() {
+                namespace(proc.path(), &(100 + place).to_string(), table);
+            }
+            let found = that_keeps(proc.path(), OURS.as_bytes(), &[(8, 16)], place, below).unwrap();
+            assert_eq!(found.map(|holder| holder.pid), keeps, "{what}");
+        }
+        assert!(that_keeps(Path::new("/no/such/proc"), b"", &[(8, 16)], place, below).is_err());
+    }
+
+    #[test]
+    fn one_process_of_each_namespace_is_asked_and_the_one_that_holds_the_device_is_named() {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, namespace, table) in [
+            ("7", "mnt:[1]", "36 35 8:1 / / rw - ext4 /dev/sda1 rw\n"),
+            ("8", "mnt:[2]", "37 36 8:16 / /data rw - ext4 /dev/sdb rw\n"),
+            ("self", "mnt:[3]", "37 36 8:17 / /data rw - ext4 /dev/sdb rw\n"),
+        ] {
+            let dir = proc.path().join(pid);
+            fs::create_dir_all(dir.join("ns")).unwrap();
+            symlink(namespace, dir.join("ns/mnt")).unwrap();
+            fs::write(dir.join("mountinfo"), table).unwrap();
+            fs::write(dir.join("comm"), "postgres\n").unwrap();
+        }
+        let nowhere = Path::new("no/such/place");
+        let found = that_mounts(proc.path(), &[(8, 16)], nowhere).unwrap().unwrap();
+        assert_eq!(found.to_string(), "process 8 (\"postgres\")");
+        let found = that_mounts(proc.path(), &[], Path::new("data")).unwrap();
+        assert_eq!(
+            found.map(|holder| holder.pid),
+            Some(8),
+            "by its path, also where nobody remembers the device"
+        );
+        assert_eq!(that_mounts(proc.path(), &[(8, 17)], nowhere), Ok(None));
+        assert!(that_mounts(Path::new("/no/such/proc"), &[(8, 1)], nowhere).is_err());
+
+        // A process of a namespace that cannot tell any more does not stand for the others in it.
+        let gone = proc.path().join("6");
+        fs::create_dir_all(gone.join("ns")).unwrap();
+        symlink("mnt:[2]", gone.join("ns/mnt")).unwrap();
+        assert!(that_mounts(proc.path(), &[(8, 16)], nowhere).unwrap().is_some());
+    }
+}

@@ -1,0 +1,182 @@
+//! What can go wrong between the agent and a driver.
+
+use std::{error::Error, fmt, path::PathBuf, time::Duration};
+
+use tonic::{Code, Status};
+
+use super::registry::Kind;
+use crate::node::effects::Held;
+
+/// A driver that was needed and is not there to be called.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{kind} driver {driver:?} is gone from this node: {why} (looked for below {looked_in:?}); what it holds can only be \
+     taken back once its pod runs here again"
+)]
+pub struct DriverGone {
+    /// Of which kind it would be.
+    pub kind: Kind,
+    /// Its name.
+    pub driver: String,
+    /// How that was seen.
+    pub why: String,
+    /// The directory in which drivers register.
+    pub looked_in: PathBuf,
+}
+
+/// A call to a driver that failed: which one, about what, and how.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// No connection, or it broke while the call was out: what the driver did is not known.
+    #[error("{call}: the driver cannot be reached: {cause}")]
+    Unreachable {
+        /// The call.
+        call: Call,
+        /// The innermost cause.
+        cause: String,
+    },
+    /// No answer in time: what the driver did is not known.
+    #[error("{call}: no answer within {after:?}")]
+    Timeout {
+        /// The call.
+        call: Call,
+        /// How long the answer was waited for.
+        after: Duration,
+    },
+    /// The driver said no. For every code, `NotFound` too, the volume or device counts as still held.
+    #[error("{call}: {code:?}: {message:?}")]
+    Failed {
+        /// The call.
+        call: Call,
+        /// The driver's class of error.
+        code: Code,
+        /// The driver's words.
+        message: String,
+    },
+    /// The path cannot be sent.
+    #[error("{call}: the path is no UTF-8")]
+    NoText {
+        /// The call that was not made.
+        call: Call,
+    },
+    /// Effects are not allowed now; nothing was sent.
+    #[error("{call}: {held}")]
+    Held {
+        /// The call that was not made.
+        call: Call,
+        /// Why.
+        held: Held,
+    },
+}
+
+/// A call to a driver, and what it is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Name of the call.
+    pub name: &'static str,
+    /// Name of the driver, or its registration socket while that is not known.
+    pub driver: String,
+    /// A path, or claims; empty if it is about neither.
+    pub target: String,
+}
+
+// === impl DriverError ===
+
+impl DriverError {
+    pub(super) fn from_status(call: Call, status: &Status) -> Self {
+        // A status that came over the wire has no source; one that tonic made of a broken connection has.
+        match status.source() {
+            Some(source) => Self::unreachable(call, source),
+            None => Self::Failed {
+                call,
+                code: status.code(),
+                message: status.message().to_owned(),
+            },
+        }
+    }
+
+    pub(super) fn unreachable(call: Call, error: &(dyn Error + 'static)) -> Self {
+        let innermost = std::iter::successors(Some(error), |&error| error.source()).last();
+        Self::Unreachable {
+            call,
+            cause: innermost.unwrap_or(error).to_string(),
+        }
+    }
+
+    /// The call that this is about.
+    pub fn call(&self) -> &Call {
+        match self {
+            Self::Unreachable { call, .. }
+            | Self::Timeout { call, .. }
+            | Self::Failed { call, .. }
+            | Self::NoText { call }
+            | Self::Held { call, .. } => call,
+        }
+    }
+
+    /// Whether the driver was out of reach, as opposed to the call having failed or hung.
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Failed { code, .. } => *code == Code::Unavailable,
+            Self::Timeout { .. } | Self::NoText { .. } | Self::Held { .. } => false,
+        }
+    }
+
+    /// Whether the gate was the cause, so that trying anything else now is in vain.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::Held { .. })
+    }
+}
+
+// === impl Call ===
+
+impl Call {
+    pub(super) fn new(name: &'static str, driver: &str, target: impl Into<String>) -> Self {
+        Self {
+            name,
+            driver: driver.to_owned(),
+            target: target.into(),
+        }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of driver {:?}", self.name, self.driver)?;
+        if self.target.is_empty() {
+            return Ok(());
+        }
+        write!(f, " for {:?}", self.target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_driver_says_stays_on_one_line_and_names_driver_call_and_code() {
+        let call = Call::new("NodeUnpublishVolume", "csi.example.com", "/pods/u/mount");
+        let error = DriverError::from_status(call, &Status::internal("umount: busy\nERROR forged"));
+        assert_eq!(
+            error.to_string(),
+            "NodeUnpublishVolume of driver \"csi.example.com\" for \"/pods/u/mount\": Internal: \"umount: busy\\nERROR forged\""
+        );
+    }
+
+    #[test]
+    fn a_driver_that_is_gone_is_told_with_where_it_was_looked_for_and_what_helps() {
+        let gone = DriverGone {
+            kind: Kind::Csi,
+            driver: "csi.example.com".to_owned(),
+            why: "none of 3 sockets registers it".to_owned(),
+            looked_in: "/var/lib/kubelet/plugins_registry".into(),
+        };
+        assert_eq!(
+            gone.to_string(),
+            "CSI driver \"csi.example.com\" is gone from this node: none of 3 sockets registers it (looked for below \
+             \"/var/lib/kubelet/plugins_registry\"); what it holds can only be taken back once its pod runs here again"
+        );
+    }
+}

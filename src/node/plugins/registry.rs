@@ -1,0 +1,233 @@
+//! Who registered at the kubelet: every socket below its `plugins_registry` is asked who it is.
+//!
+//! The kubelet's own next step, telling the driver that it was taken in, is never taken here.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures::stream::{self, StreamExt as _};
+use tokio::{net::UnixStream, time::timeout};
+
+use super::{
+    call::Way,
+    csi::Csi,
+    dra::{Dra, Service},
+    error::{Call, DriverError, DriverGone},
+    wire::pluginregistration::{InfoRequest, PluginInfo, registration_client::RegistrationClient},
+};
+use crate::node::{effects::Effects, fault::Fault};
+
+mod walk;
+
+use walk::Socket;
+
+/// The directory's name below the kubelet's root.
+pub const DIRECTORY: &str = "plugins_registry";
+
+/// How long a driver may take to say who it is, connecting included; the kubelet gives it 1 s for the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Sockets that are asked at a time: more than any node has drivers, less than the agent may open.
+const AT_ONCE: usize = 64;
+/// Sockets that do not answer of which so many are told by name.
+const TOLD: usize = 3;
+
+/// All drivers that registered, as of one look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registry {
+    /// The directory that was looked at.
+    pub dir: PathBuf,
+    /// Those that answered, the latest first.
+    pub registered: Vec<Registered>,
+    /// Sockets that did not answer.
+    pub silent: Vec<Silent>,
+    /// Parts of the directory that could not be read.
+    pub faults: Vec<Fault>,
+}
+
+/// A driver as it introduced itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// What it is a driver of.
+    pub kind: Kind,
+    /// Its name.
+    pub name: String,
+    /// The socket that takes its calls.
+    pub endpoint: PathBuf,
+    /// Versions of its API for CSI, names of gRPC services for DRA.
+    pub versions: Vec<String>,
+    /// The socket by which it registered.
+    pub socket: PathBuf,
+}
+
+/// A socket that does not say who it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Silent {
+    /// The socket.
+    pub socket: PathBuf,
+    /// Why: a refused connection is that of a driver that is gone.
+    pub error: DriverError,
+}
+
+/// What a driver is one of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Volumes.
+    Csi,
+    /// Dynamic resources.
+    Dra,
+    /// Something that teardown has nothing to say to.
+    Other,
+}
+
+// === impl Registry ===
+
+impl Registry {
+    /// Asks every socket below `dir` who it is, side by side. A directory that is not there is that of a kubelet without
+    /// drivers.
+    ///
+    /// # Errors
+    /// When the directory itself cannot be read.
+    pub async fn read(dir: &Path, effects: &Effects) -> Result<Self, Fault> {
+        let path = dir.to_owned();
+        let (mut sockets, faults) = effects
+            .work(move |_| walk::sockets(&path))
+            .await
+            .unwrap_or_else(|not_done| Err(Fault::new("read", dir, not_done)))?;
+        sockets.sort_unstable_by(|a, b| (b.since, &b.path).cmp(&(a.since, &a.path)));
+        let mut registry = Self {
+            dir: dir.to_owned(),
+            registered: Vec::new(),
+            silent: Vec::new(),
+            faults,
+        };
+        let mut answers = stream::iter(sockets).map(ask).buffered(AT_ONCE);
+        while let Some(answer) = answers.next().await {
+            match answer {
+                Ok(registered) => registry.registered.push(registered),
+                Err(silent) => registry.silent.push(silent),
+            }
+        }
+        Ok(registry)
+    }
+
+    /// The CSI driver of this name; of several the latest that takes connections.
+    ///
+    /// # Errors
+    /// When there is none, or none that speaks CSI 1.
+    pub async fn csi(&self, driver: &str) -> Result<Csi, DriverGone> {
+        let endpoint = |it: &Registered| {
+            let known = it.versions.iter().any(|version| is_first(version));
+            known.then(|| Csi::new(driver, &it.endpoint))
+        };
+        self.latest(Kind::Csi, driver, endpoint).await
+    }
+
+    /// The plugin of this DRA driver; of several the latest that takes connections.
+    ///
+    /// # Errors
+    /// When there is none, or none with a service that is known here.
+    pub async fn dra(&self, driver: &str) -> Result<Dra, DriverGone> {
+        let plugin = |it: &Registered| {
+            let service = it.versions.iter().find_map(|name| Service::named(name))?;
+            Some(Dra::new(driver, &it.endpoint, service))
+        };
+        self.latest(Kind::Dra, driver, plugin).await
+    }
+
+    async fn latest<T>(
+        &self,
+        kind: Kind,
+        driver: &str,
+        understood: impl Fn(&Registered) -> Option<T>,
+    ) -> Result<T, DriverGone> {
+        let mut why = Vec::new();
+        for it in self.registered.iter().filter(|it| it.kind == kind && it.name == driver) {
+            match (understood(it), connects(&it.endpoint).await) {
+                (Some(found), Ok(())) => return Ok(found),
+                (Some(_), Err(error)) => why.push(format!("its socket {:?} does not answer: {error}", it.endpoint)),
+                (None, _) => why.push(format!("it speaks only {:?}", it.versions)),
+            }
+        }
+        if why.is_empty() {
+            why.push(format!(
+                "none of {} drivers that answer has this name",
+                self.registered.len()
+            ));
+            why.extend(self.silent.iter().take(TOLD).map(|silent| silent.error.to_string()));
+            if let Some(more) = self.silent.len().checked_sub(TOLD + 1) {
+                why.push(format!("{} more sockets do not answer", more + 1));
+            }
+        }
+        Err(DriverGone {
+            kind,
+            driver: driver.to_owned(),
+            why: why.join("; "),
+            looked_in: self.dir.clone(),
+        })
+    }
+}
+
+/// Who listens on a socket.
+async fn ask(Socket { path, .. }: Socket) -> Result<Registered, Silent> {
+    let way = Way {
+        call: Call::new("GetInfo", &path.to_string_lossy(), ""),
+        socket: &path,
+        deadline: PATIENCE,
+    };
+    let answer = way.look(InfoRequest {}, async |channel, request| {
+        RegistrationClient::new(channel).get_info(request).await
+    });
+    match answer.await {
+        Ok(info) => Ok(Registered::from_info(info, path)),
+        Err(error) => Err(Silent { socket: path, error }),
+    }
+}
+
+async fn connects(socket: &Path) -> std::io::Result<()> {
+    timeout(PATIENCE, UnixStream::connect(socket)).await??;
+    Ok(())
+}
+
+/// Whether a version of CSI is a 1.x.
+fn is_first(version: &str) -> bool {
+    let version = version.strip_prefix('v').unwrap_or(version);
+    version.split('.').next() == Some("1")
+}
+
+// === impl Registered ===
+
+impl Registered {
+    fn from_info(info: PluginInfo, socket: PathBuf) -> Self {
+        let endpoint = if info.endpoint.is_empty() {
+            socket.clone()
+        } else {
+            info.endpoint.into()
+        };
+        Self {
+            kind: match info.r#type.as_str() {
+                "CSIPlugin" => Kind::Csi,
+                "DRAPlugin" => Kind::Dra,
+                _ => Kind::Other,
+            },
+            name: info.name,
+            endpoint,
+            versions: info.supported_versions,
+            socket,
+        }
+    }
+}
+
+// === impl Kind ===
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Csi => "CSI",
+            Self::Dra => "DRA",
+            Self::Other => "other",
+        })
+    }
+}

@@ -1,0 +1,84 @@
+//! Sockets below a directory.
+
+use std::{
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::FileType;
+
+use crate::node::{
+    dirs::Dir,
+    fault::{Cause, Fault},
+};
+
+/// Directories within each other; drivers use one or two.
+const DEPTH: usize = 8;
+/// Entries in all; a node has a few dozen drivers at most.
+const MOST: usize = 1024;
+
+/// A socket in the registry.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) path: PathBuf,
+    /// When it was made.
+    pub(super) since: (i64, u32),
+}
+
+struct Walk {
+    sockets: Vec<Socket>,
+    faults: Vec<Fault>,
+    left: usize,
+}
+
+/// All sockets at and below `dir` whose names do not begin with a dot, without following links; what cannot be read is left
+/// out and told.
+pub(super) fn sockets(dir: &Path) -> Result<(Vec<Socket>, Vec<Fault>), Fault> {
+    let mut walk = Walk {
+        sockets: Vec::new(),
+        faults: Vec::new(),
+        left: MOST,
+    };
+    if let Some(dir) = Dir::open(dir)? {
+        walk.enter(&dir, DEPTH)?;
+    }
+    Ok((walk.sockets, walk.faults))
+}
+
+// === impl Walk ===
+
+impl Walk {
+    fn enter(&mut self, dir: &Dir, depth: usize) -> Result<(), Fault> {
+        let names = dir.names()?;
+        for (at, name) in names
+            .iter()
+            .enumerate()
+            .filter(|(_, name)| !name.as_bytes().starts_with(b"."))
+        {
+            if self.left == 0 {
+                self.faults
+                    .push(Fault::new("read", dir.path(), Cause::More(names.len() - at)));
+                break;
+            }
+            self.left -= 1;
+            let path = dir.path().join(name);
+            match dir.look_at(name) {
+                Ok(Some(seen)) if seen.kind == FileType::Socket => self.sockets.push(Socket {
+                    path,
+                    since: seen.modified,
+                }),
+                Ok(Some(seen)) if seen.kind == FileType::Directory => {
+                    let inner = match depth {
+                        0 => Err(Fault::new("read", path, Cause::TooDeep)),
+                        _ => dir.below(name),
+                    };
+                    let read = inner.and_then(|inner| inner.map_or(Ok(()), |inner| self.enter(&inner, depth - 1)));
+                    self.faults.extend(read.err());
+                }
+                Ok(_) => {}
+                Err(fault) => self.faults.push(fault),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! What the guards hold back, and its release.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{JSON, PodAnswers, error, json_answer, response, stopping};
+use crate::{
+    guard::{
+        doubt::Doubt,
+        held::{ABSENCE, HeldItem, HeldReport, NODE_UID},
+    },
+    journal::JournalError,
+    workers::Overview,
+};
+
+/// Where that is asked for.
+pub const HELD: &str = "/v1/held";
+/// Where a release goes.
+pub const RELEASE: &str = "/v1/release";
+
+/// What is to be released.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ask {
+    /// Its name, or the UID of a pod.
+    pub item: String,
+    /// The digest that was shown with it: nothing is released if it is another one by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}
+
+/// What was released.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Released {
+    /// As it was held.
+    pub item: HeldItem,
+    /// Why a restart would not know of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_durable: Option<String>,
+}
+
+/// All that is held; nothing while the agent stops.
+async fn report(pods: &PodAnswers) -> Option<(HeldReport, Overview)> {
+    // Before the runtime has been reached no pod is held, and the map does not answer.
+    let reached = pods.runtime.borrow().version.is_some();
+    let overview = if reached {
+        pods.workers.overview().await?
+    } else {
+        Overview::default()
+    };
+    let mut items = pods.guard.holds();
+    items.extend(HeldItem::of_pods(&overview.terminating));
+    let held = pods.guard.why_held_for_good();
+    Some((HeldReport { held, items }, overview))
+}
+
+/// What is held, and why.
+pub(super) async fn held(pods: &PodAnswers) -> Response<Full<Bytes>> {
+    match report(pods).await {
+        Some((report, _)) => json_answer(&report),
+        None => stopping(),
+    }
+}
+
+/// Releases one item, and says what it was.
+pub(super) async fn release(pods: &PodAnswers, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
+    let ask: Ask = match serde_json::from_slice(body) {
+        Ok(ask) => ask,
+        Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body is no request: {cause}")),
+    };
+    tracing::info!(item = ask.item, peer, "Somebody releases what is held");
+    // Whoever hangs up does not interrupt it, so that what becomes of it is logged.
+    let releasing = tokio::spawn(grant(pods.clone(), ask, peer.to_owned()));
+    releasing
+        .await
+        .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
+}
+
+async fn grant(pods: PodAnswers, Ask { item: name, digest }: Ask, peer: String) -> Response<Full<Bytes>> {
+    let refused = |code, why: &str| {
+        tracing::warn!(item = name, peer, why, "A release is refused");
+        error(code, why)
+    };
+    let Some((report, overview)) = report(&pods).await else {
+        return stopping();
+    };
+    let item = match report.find(&name) {
+        Ok(item) => item.clone(),
+        Err(why) => return refused(StatusCode::NOT_FOUND, &why),
+    };
+    if digest.is_some_and(|digest| digest != item.digest) {
+        let why = format!(
+            "what is held as {} is not what was shown: see pod-teardown held; by now it is {}: {}",
+            item.item, item.digest, item.why
+        );
+        tracing::warn!(item = name, peer, why, "A release is refused");
+        let body = json!({ "error": why, "item": item });
+        return response(StatusCode::CONFLICT, JSON, body.to_string());
+    }
+    let released = match (item.item.as_str(), &item.uid) {
+        (NODE_UID, None) => pods.guard.release_node_uid().await,
+        (ABSENCE, None) => pods.guard.release_absence().await,
+        (_, Some(uid)) => match doubt(&overview, uid) {
+            Some(doubt) => release_pod(&pods, uid, doubt).await,
+            None => None,
+        },
+        (_, None) => None,
+    };
+    let Some(durable) = released else {
+        return refused(StatusCode::CONFLICT, "it is held no more");
+    };
+    tracing::warn!(
+        item = item.item,
+        pod.uid = item.uid,
+        peer,
+        why = item.why,
+        release = item.release,
+        "Released by somebody's word"
+    );
+    let not_durable = durable.err().map(|cause| cause.to_string());
+    if let Some(cause) = &not_durable {
+        tracing::error!(
+            item = item.item,
+            cause,
+            "A release is not on the disk yet: a restart would not know it"
+        );
+    }
+    json_answer(&Released { item, not_durable })
+}
+
+fn doubt(overview: &Overview, uid: &str) -> Option<Doubt> {
+    let story = overview.terminating.iter().find(|story| story.uid == uid)?;
+    story.doubted.as_ref().map(|doubted| doubted.doubt.clone())
+}
+
+async fn release_pod(pods: &PodAnswers, uid: &str, doubt: Doubt) -> Option<Result<(), JournalError>> {
+    let ends = pods.workers.release(uid.into(), doubt).await?;
+    if ends { Some(pods.journal.durable().await) } else { None }
+}

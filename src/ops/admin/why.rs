@@ -1,0 +1,71 @@
+//! Why an object is still there: a pod of this node, or any object that the collector knows.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use percent_encoding::percent_decode_str;
+
+use super::{Admin, PodAnswers, error, json_answer};
+use crate::{
+    api::escape,
+    object_name::ObjectName,
+    ops::why::{joined, of_pod},
+    record::{Stage, Story},
+    why::Why,
+};
+
+/// Where it is asked, with `?of=` and a UID or a name behind it.
+pub const WHY: &str = "/v1/why";
+
+/// The question why an object is still there.
+pub fn question(name: &ObjectName) -> String {
+    format!("{WHY}?of={}", escape(&name.to_string()))
+}
+
+pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {
+    let name = query.and_then(|query| query.strip_prefix("of=")).unwrap_or_default();
+    let name: ObjectName = match percent_decode_str(name).decode_utf8_lossy().parse() {
+        Ok(name) => name,
+        Err(how) => return error(StatusCode::BAD_REQUEST, &format!("the object {how}")),
+    };
+    let (pod, instead) = match &admin.pods {
+        None => (None, String::new()),
+        Some(pods) => match of_this_node(pods, &name).await {
+            Ok(pod) => (pod, no_pod(&name)),
+            Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
+        },
+    };
+    let collector = super::gc::why(admin.gc.as_ref(), &name).map_err(|nothing| format!("{nothing}{instead}"));
+    match joined(pod, collector) {
+        Ok(why) => json_answer(&why),
+        Err(nothing) => error(StatusCode::NOT_FOUND, &nothing),
+    }
+}
+
+/// The newest story of such a pod, if there is any.
+async fn of_this_node(pods: &PodAnswers, name: &ObjectName) -> Result<Option<(Why, Stage)>, String> {
+    let story: Option<Story> = match (name, name.pod()) {
+        (ObjectName::Uid(uid), _) => {
+            let record = pods.in_time(pods.workers.record(uid.as_str().into())).await?;
+            record.map(|record| record.tell())
+        }
+        (_, Some((namespace, name))) => pods.in_time(pods.workers.stories(namespace, name)).await?.pop(),
+        (_, None) => None,
+    };
+    let held = pods.guard.why_held();
+    Ok(story.map(|story| (of_pod(&story, held.as_deref()), story.stage)))
+}
+
+/// What is said besides where a pod of this node may have been meant.
+fn no_pod(name: &ObjectName) -> String {
+    match name {
+        ObjectName::Uid(_) => "; nor does this agent know of a teardown of a pod with this UID".to_owned(),
+        _ => match name.pod() {
+            Some((namespace, pod)) => format!(
+                "; nor does this agent know of a teardown of a pod {namespace}/{pod}: it knows those since its start, the last 256"
+            ),
+            None if name.is_of_pods() => "; a pod of this node is named NAMESPACE/NAME".to_owned(),
+            None => String::new(),
+        },
+    }
+}

@@ -1,0 +1,91 @@
+//! What `held` and `release` print.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+
+use super::{admin::held::Released, status::seconds};
+use crate::{
+    guard::held::{HeldItem, HeldReport},
+    words::some_of,
+};
+
+/// What is held, for people.
+pub fn text(report: &HeldReport, now: Timestamp) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    if let Some(why) = &report.held {
+        let _ = writeln!(out, "Nothing may be touched, and nobody can release that: {why}\n");
+    }
+    if report.items.is_empty() {
+        let _ = writeln!(out, "Nothing is held that could be released.");
+    }
+    for HeldItem {
+        item,
+        uid,
+        since,
+        why,
+        release,
+        facts,
+        digest,
+    } in &report.items
+    {
+        let uid = uid.as_ref().map_or_else(String::new, |uid| format!("  (UID {uid})"));
+        let _ = writeln!(out, "{item}{uid}");
+        if let Some(since) = since {
+            let ms = u64::try_from(now.as_millisecond() - since.as_millisecond()).unwrap_or_default();
+            let _ = writeln!(out, "  since    {since:.0}, for {}", seconds(ms));
+        }
+        let _ = writeln!(out, "  why      {why}");
+        let _ = writeln!(out, "  release  {release}");
+        if !facts.is_empty() {
+            let _ = writeln!(out, "  facts    {}", some_of(facts.iter().cloned()));
+        }
+        let _ = writeln!(out, "  digest   {digest}\n");
+    }
+    out
+}
+
+/// What was released, for people.
+pub fn released(Released { item, not_durable }: &Released) -> String {
+    let told = format!("{} is released: {}", item.item, item.release);
+    match not_durable {
+        Some(cause) => format!("{told}; a restart of the agent would not know it yet: {cause}"),
+        None => told,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_item_is_shown_with_what_it_is_called_and_what_its_release_does() {
+        let since: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let item = |item: &str, uid: Option<&str>| HeldItem {
+            item: item.to_owned(),
+            uid: uid.map(str::to_owned),
+            since: Some(since),
+            why: "that is why".to_owned(),
+            release: "that follows".to_owned(),
+            facts: uid.into_iter().map(|_| "container 1".to_owned()).collect(),
+            digest: "0a".to_owned(),
+        };
+        let report = HeldReport {
+            held: None,
+            items: vec![item("absence", None), item("pod/ns/web-0", Some("12"))],
+        };
+        let told = text(&report, "2026-01-02T03:06:05Z".parse().unwrap());
+        let block = "  since    2026-01-02T03:04:05Z, for 2 min 0 s\n  why      that is why\n  release  that follows\n";
+        let (digest, facts) = ("  digest   0a\n\n", "  facts    container 1\n");
+        let expected = format!("absence\n{block}{digest}pod/ns/web-0  (UID 12)\n{block}{facts}{digest}");
+        assert_eq!(told, expected);
+
+        let report = HeldReport {
+            held: Some("a kubelet works on this node's pods".to_owned()),
+            items: Vec::new(),
+        };
+        let told = text(&report, since);
+        assert!(told.contains("nobody can release that: a kubelet works") && told.contains("Nothing is held"));
+    }
+}

@@ -1,0 +1,206 @@
+//! Why a pod of this node is still there, from the story of its end. Pure.
+
+use crate::{
+    gc::names::visible,
+    ops::status::stands,
+    record::{Stage, Step, Story},
+    why::{Told, Why},
+    words::counted,
+};
+
+/// Of a pod whose end this agent has begun, while `held` holds everything back, or nothing does.
+pub fn of_pod(story: &Story, held: Option<&str>) -> Why {
+    let mut says = vec![if story.kept {
+        format!("has ended{}", story.shown())
+    } else {
+        stands(story, held.is_some())
+    }];
+    says.push(format!(
+        "begun {} ({}), {}",
+        story.began.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        story.cause,
+        counted(story.attempts.into(), "attempt")
+    ));
+    let done = done(story);
+    if !done.is_empty() {
+        says.push(format!("done: {done}"));
+    }
+    says.extend(story.failures.iter().map(|failure| format!("waits for: {failure}")));
+    if !story.finalizers.is_empty() {
+        says.push(format!("finalizers of its object: {}", story.finalizers.join(", ")));
+    }
+    Why {
+        objects: vec![Told {
+            object: format!("Pod {}/{}", story.namespace, story.name),
+            uid: story.uid.clone(),
+            says: says.iter().map(|line| visible(line)).collect(),
+        }],
+        end: visible(&end(story, held)),
+    }
+}
+
+/// What this agent and its collector say of one object, each if it knows it: the collector knows better once the node has
+/// done its part.
+pub fn joined(pod: Option<(Why, Stage)>, collector: Result<Why, String>) -> Result<Why, String> {
+    match (pod, collector) {
+        (None, collector) => collector,
+        (Some((pod, _)), Err(_)) => Ok(pod),
+        (Some((mut pod, stage)), Ok(collector)) => {
+            let mut objects = collector.objects.into_iter();
+            if let (Some(here), Some(there)) = (pod.objects.first_mut(), objects.next()) {
+                here.says.extend(there.says);
+            }
+            if stage == Stage::Finished {
+                pod.objects.extend(objects);
+                pod.end = collector.end;
+            }
+            Ok(pod)
+        }
+    }
+}
+
+/// Steps that have come to a good end, in their order.
+fn done(story: &Story) -> String {
+    let is_done = |step: &Step| {
+        let mut spans = story.spans.iter().filter(|span| span.step == *step).peekable();
+        // Of attempts only the last one counts, whose bars come last.
+        let any = spans.peek().is_some();
+        let last = spans.last();
+        any && last.is_some_and(|span| span.end_ms.is_some() && span.failure.is_none())
+    };
+    let steps = Step::ALL.iter().filter(|step| is_done(step));
+    steps.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn end(story: &Story, held: Option<&str>) -> String {
+    let Story {
+        namespace,
+        name,
+        failures,
+        finalizers,
+        ..
+    } = story;
+    if story.stage == Stage::Finished && finalizers.is_empty() {
+        return "Nothing is left of it on this node, and its object was deleted.".to_owned();
+    }
+    if story.stage == Stage::Finished {
+        return format!(
+            "This node has done its part. Its object stays until whoever owns these finalizers takes them off; what is there \
+             now: kubectl get pod {name} -n {namespace} -o jsonpath='{{.metadata.finalizers}}'"
+        );
+    }
+    if story.kept {
+        return "Nothing of it runs, and it was not deleted: its object, its containers and their logs stay until it is."
+            .to_owned();
+    }
+    if let Some(held) = held {
+        return format!("Nothing on this node is touched: {held}");
+    }
+    if story.doubted.is_some() {
+        return format!(
+            "Only a person can settle this; see pod-teardown held, and then pod-teardown release pod/{namespace}/{name}"
+        );
+    }
+    if failures.is_empty() {
+        return "It goes on, and nothing has failed; pod-teardown timeline shows how.".to_owned();
+    }
+    let count = counted(failures.len() as u64, "thing");
+    let mounts = if story.failed_at() == Some(Step::Volumes) {
+        ", and as soon as the kernel tells that something of it was unmounted"
+    } else {
+        ""
+    };
+    format!("It waits for {count}, and is tried again within a minute{mounts}.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Span;
+
+    fn story(stage: Stage, failures: &[&str]) -> Story {
+        let span = |step, failure: Option<&str>| Span {
+            step,
+            what: String::new(),
+            start_ms: 0,
+            end_ms: Some(5),
+            failure: failure.map(str::to_owned),
+        };
+        Story {
+            namespace: "shop".into(),
+            stage,
+            elapsed_ms: 100_000,
+            attempts: 2,
+            failures: failures.iter().map(|&failure| failure.to_owned()).collect(),
+            spans: vec![
+                span(Step::Term, Some("it does not answer")),
+                span(Step::Sandbox, None),
+                span(Step::Volumes, None),
+                span(Step::Term, None),
+                span(Step::Volumes, Some("busy")),
+            ],
+            ..Story::sample()
+        }
+    }
+
+    #[test]
+    fn a_pod_that_waits_tells_what_is_done_and_what_not_with_whoever_holds_it() {
+        let busy = "volumes: unmount /v: busy; held by pid 12 (postgres) of container db";
+        let why = of_pod(&story(Stage::Terminated, &[busy]), None);
+        assert_eq!(
+            why.text(),
+            format!(
+                "Pod shop/web-0  uid 1234\n  the removal of its volumes will be tried again, for 1 min 40 s\n  begun 2026-01-02 \
+                 03:04:05 UTC (it was deleted), 2 attempts\n  done: term, sandbox\n  waits for: {busy}\n\nIt waits for 1 thing, \
+                 and is tried again within a minute, and as soon as the kernel tells that something of it was unmounted.\n"
+            )
+        );
+    }
+
+    #[test]
+    fn what_it_comes_to_names_who_has_to_do_something() {
+        let ends = |change: fn(&mut Story), held| {
+            let mut story = story(Stage::Terminated, &[]);
+            change(&mut story);
+            of_pod(&story, held).end
+        };
+        for (change, held, words) in [
+            ((|_| {}) as fn(&mut Story), None, "nothing has failed"),
+            (|_| {}, Some("a kubelet works"), "is touched: a kubelet works"),
+            (|it| it.kept = true, None, "it was not deleted"),
+            (|it| it.stage = Stage::Finished, None, "Nothing is left"),
+            (
+                |it| (it.stage, it.finalizers) = (Stage::Finished, vec!["example.com/hold".into()]),
+                None,
+                "kubectl get pod web-0 -n shop",
+            ),
+        ] {
+            let end = ends(change, held);
+            assert!(end.contains(words), "{end}");
+        }
+    }
+
+    #[test]
+    fn the_collector_has_the_last_word_once_the_node_has_done_its_part() {
+        let told = |object: &str, say: &str| Told {
+            object: object.to_owned(),
+            uid: "1".to_owned(),
+            says: vec![say.to_owned()],
+        };
+        let pod = || Why {
+            objects: vec![told("Pod a/b", "here")],
+            end: "node".to_owned(),
+        };
+        let collector = || Why {
+            objects: vec![told("Pod a/b", "there"), told("Job a/c", "other")],
+            end: "collector".to_owned(),
+        };
+        for (stage, objects, end) in [(Stage::Terminated, 1, "node"), (Stage::Finished, 2, "collector")] {
+            let why = joined(Some((pod(), stage)), Ok(collector())).unwrap();
+            assert_eq!((why.objects.len(), &*why.end), (objects, end));
+            assert_eq!(why.objects[0].says, ["here", "there"]);
+        }
+        assert_eq!(joined(Some((pod(), Stage::Finished)), Err("no".into())), Ok(pod()));
+        assert_eq!(joined(None, Err("no".into())), Err("no".into()));
+    }
+}

@@ -1,0 +1,205 @@
+//! The story as it is told.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{guard::doubt::Doubt, workers::termination::Cause};
+
+/// Steps of a teardown, in the order in which they are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Step {
+    /// A preStop hook runs.
+    Hook,
+    /// A container has its stop signal and ends by itself.
+    Term,
+    /// A container outlived its grace period.
+    Kill,
+    /// Sandboxes are stopped.
+    Sandbox,
+    /// Devices of dynamic resources are unprepared.
+    Devices,
+    /// Volumes are unmounted and their directories removed.
+    Volumes,
+    /// The pod's cgroup is emptied and removed.
+    Cgroup,
+    /// The status is sent.
+    Status,
+    /// The final delete.
+    Delete,
+    /// Containers, sandboxes, logs and the pod's directory are removed.
+    Cleanup,
+}
+
+/// Where a pod's end stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// Its containers are being stopped.
+    #[default]
+    Terminating,
+    /// Nothing of it runs; the node is being cleaned.
+    Terminated,
+    /// The API object is gone or held by finalizers; what is left in the runtime is being removed.
+    Deleted,
+    /// Nothing is left to do.
+    Finished,
+}
+
+/// One bar of a timeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Span {
+    /// Which step.
+    pub step: Step,
+    /// What it was about, such as a container's name; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub what: String,
+    /// Milliseconds from the beginning.
+    pub start_ms: u64,
+    /// Milliseconds from the beginning; `None` while it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_ms: Option<u64>,
+    /// Why it failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// The story as it is told on request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Story {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Identity.
+    pub uid: String,
+    /// When this agent began.
+    pub began: Timestamp,
+    /// Why.
+    pub cause: Cause,
+    /// Grace period in force, in seconds.
+    pub grace_seconds: u64,
+    /// Time left of the grace period, in milliseconds; 0 when it is over.
+    pub grace_left_ms: u64,
+    /// Where it stands.
+    pub stage: Stage,
+    /// Milliseconds since the beginning, or until the end.
+    pub elapsed_ms: u64,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// What failed in the last attempt, while that has not been made good.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+    /// The phase in which the API shows that it is over; nothing before that, and where the object was gone first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// The reason that the API shows with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// All is done but for a deletion, which may never come.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
+    /// What keeps its object after this node has deleted it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub finalizers: Vec<String>,
+    /// The bars.
+    pub spans: Vec<Span>,
+    /// What only a person can settle, if that is what it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubted: Option<Doubted>,
+}
+
+/// A doubt that holds a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doubted {
+    /// What is doubted.
+    pub doubt: Doubt,
+    /// Since when.
+    pub since: Timestamp,
+    /// In words.
+    pub why: String,
+}
+
+// === impl Story ===
+
+impl Story {
+    /// How the API shows that it is over, to be put behind a word, or nothing.
+    pub fn shown(&self) -> String {
+        match (&self.phase, &self.reason) {
+            (None, _) => String::new(),
+            (Some(phase), None) => format!(" as {phase}"),
+            (Some(phase), Some(reason)) => format!(" as {phase} ({reason})"),
+        }
+    }
+
+    /// The step that failed first in the last attempt. Failures are told as `STEP WHAT: WHY`.
+    pub fn failed_at(&self) -> Option<Step> {
+        let name = self.failures.first()?.split([' ', ':']).next()?;
+        Step::ALL.into_iter().find(|step| step.to_string() == name)
+    }
+}
+
+// === impl Step ===
+
+impl Step {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Hook,
+        Self::Term,
+        Self::Kill,
+        Self::Sandbox,
+        Self::Devices,
+        Self::Volumes,
+        Self::Cgroup,
+        Self::Status,
+        Self::Delete,
+        Self::Cleanup,
+    ];
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Hook => "hook",
+            Self::Term => "term",
+            Self::Kill => "kill",
+            Self::Sandbox => "sandbox",
+            Self::Devices => "devices",
+            Self::Volumes => "volumes",
+            Self::Cgroup => "cgroup",
+            Self::Status => "status",
+            Self::Delete => "delete",
+            Self::Cleanup => "cleanup",
+        })
+    }
+}
+
+#[cfg(test)]
+impl Story {
+    /// Of a pod that has begun to end after its deletion, for tests that change what matters to them.
+    pub fn sample() -> Self {
+        Self {
+            namespace: "default".into(),
+            name: "web-0".into(),
+            uid: "1234".into(),
+            began: "2026-01-02T03:04:05Z".parse().unwrap(),
+            cause: Cause::Deleted,
+            grace_seconds: 30,
+            grace_left_ms: 0,
+            stage: Stage::Terminating,
+            elapsed_ms: 0,
+            attempts: 1,
+            failures: Vec::new(),
+            phase: None,
+            reason: None,
+            kept: false,
+            finalizers: Vec::new(),
+            spans: Vec::new(),
+            doubted: None,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Devices of dynamic resources: claims that the kubelet had prepared for a pod are unprepared by their drivers, but for
+//! those that another pod uses. The terminal phase lets a claim be given to others, so all of this comes before it.
+//!
+//! What the kubelet had prepared is in its checkpoint, which is read and never written: a kubelet that returns finds
+//! claims of pods that are gone, and unprepares them once more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+
+use super::{Failure, collected};
+use crate::{
+    context::Context,
+    node::{
+        dirs::Dir,
+        dra_checkpoint::{self, Checkpoint, PreparedClaim},
+        plugins::{ClaimRef, Registry, registry::DIRECTORY},
+    },
+    pod::PodView,
+    record::Step,
+    teardown::devices::decide::{Neighbour, Verdict, decide},
+};
+
+mod decide;
+mod neighbours;
+
+/// The claims that the kubelet had prepared for the pod, or begun to.
+pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedClaim>, Vec<Failure>> {
+    // Of a pod whose object was never seen nobody knows whether it has any.
+    let is_known = !view.containers.is_empty();
+    if is_known && !view.dynamic_resources {
+        return Ok(Vec::new());
+    }
+    let Some(checkpoint) = checkpoint(context).await? else {
+        // No kubelet has ever prepared anything on this node.
+        return Ok(Vec::new());
+    };
+    if !checkpoint.doubts.is_empty() && view.dynamic_resources {
+        let doubts: Vec<_> = checkpoint.doubts.iter().map(ToString::to_string).collect();
+        let why = format!(
+            "what the kubelet prepared for the pod cannot be told: {} in {} of its directory; the devices and the pod wait \
+             for a kubelet, which itself starts only once that file is moved away",
+            doubts.join("; "),
+            dra_checkpoint::FILE
+        );
+        return Err(vec![Failure::new(Step::Devices, "", why)]);
+    }
+    let claims = checkpoint.claims.into_iter();
+    Ok(claims.filter(|claim| is_of(view, claim)).collect())
+}
+
+/// Has those of these claims unprepared that no other pod uses. A second call asks the drivers again, who must not mind.
+pub async fn release(context: &Context, view: &PodView, claims: &[PreparedClaim]) -> Result<(), Vec<Failure>> {
+    let uid = view.pod.uid.as_str();
+    let neighbours = neighbours::of(context, uid, claims).await?;
+    let mut by_driver: BTreeMap<&str, Vec<ClaimRef>> = BTreeMap::new();
+    let mut used = Vec::new();
+    for prepared in claims {
+        match decide(prepared, uid, &neighbours) {
+            Verdict::Unprepare => {
+                for driver in &prepared.drivers {
+                    by_driver.entry(driver).or_default().push(prepared.claim.clone());
+                }
+            }
+            Verdict::Used(by) => used.push((&prepared.claim, by)),
+        }
+    }
+    unprepare(context, by_driver).await?;
+    // Once, and not on each try.
+    for (ClaimRef { namespace, name, .. }, by) in used {
+        tracing::info!(
+            claim = format_args!("{namespace}/{name}"),
+            by,
+            "Another pod uses the claim: its devices stay prepared"
+        );
+    }
+    Ok(())
+}
+
+/// By the checkpoint, or by the pod's object: a kubelet forgets who uses a claim before it has released the last of a pod's,
+/// and the last user takes it along.
+fn is_of(view: &PodView, prepared: &PreparedClaim) -> bool {
+    let ClaimRef { namespace, name, .. } = &prepared.claim;
+    let by_name = *namespace == *view.pod.namespace && view.claims.iter().any(|claim| **claim == **name);
+    by_name || prepared.pods.contains(view.pod.uid.as_str())
+}
+
+async fn checkpoint(context: &Context) -> Result<Option<Checkpoint>, Vec<Failure>> {
+    let root = context.kubelet_root.path().to_owned();
+    let read = context.reads.work(move || match Dir::open(&root)? {
+        Some(root) => dra_checkpoint::read(&root),
+        None => Ok(None),
+    });
+    let failure = |why: &dyn std::fmt::Display| vec![Failure::new(Step::Devices, dra_checkpoint::FILE, why)];
+    match read.await {
+        Ok(read) => read.map_err(|fault| failure(&fault)),
+        Err(not_done) => Err(failure(&not_done)),
+    }
+}
+
+/// All drivers at once: one that fails keeps no other from its work.
+async fn unprepare(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>>) -> Result<(), Vec<Failure>> {
+    if by_driver.is_empty() {
+        return Ok(());
+    }
+    let drivers = Registry::read(&context.kubelet_root.path().join(DIRECTORY), &context.effects).await;
+    let drivers = drivers.map_err(|fault| vec![Failure::new(Step::Devices, "", fault)])?;
+    let calls = by_driver.iter().map(async |(driver, claims)| -> Vec<Failure> {
+        let failure = |why: &dyn std::fmt::Display| Failure::new(Step::Devices, driver, why);
+        let plugin = match drivers.dra(driver).await {
+            Ok(plugin) => plugin,
+            Err(gone) => return vec![failure(&gone)],
+        };
+        match plugin.unprepare(claims, &context.effects).await {
+            // A dry run.
+            Ok(None) => Vec::new(),
+            Ok(Some(done)) => {
+                let unknown: BTreeSet<_> = done.unknown.iter().collect();
+                if !unknown.is_empty() {
+                    tracing::warn!(
+                        driver,
+                        ?unknown,
+                        "Driver answers for claims that it was not asked about"
+                    );
+                }
+                let failed = done
+                    .claims
+                    .iter()
+                    .filter_map(|(claim, done)| Some((claim, done.as_ref().err()?)));
+                failed
+                    .map(|(claim, why)| failure(&format_args!("claim {claim}: {why}")))
+                    .collect()
+            }
+            Err(error) => vec![failure(&error)],
+        }
+    });
+    collected(join_all(calls).await.into_iter().flatten().collect())
+}
+
+impl From<&PodView> for Neighbour {
+    fn from(view: &PodView) -> Self {
+        Self {
+            uid: view.pod.uid.to_string(),
+            namespace: view.pod.namespace.to_string(),
+            claims: view.claims.iter().map(ToString::to_string).collect(),
+            lives: !view.ends(),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The other pods of this node, as far as they may use a claim: asked for anew for each decision, of the API server and of
+//! the runtime.
+
+use std::collections::BTreeSet;
+
+use futures::future::join_all;
+
+use super::decide::{Neighbour, Neighbours, uses};
+use crate::{context::Context, node::dra_checkpoint::PreparedClaim, pod::PodView, record::Step, teardown::Failure};
+
+/// All that may use one of these claims beside the pod `uid`.
+pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Result<Neighbours, Vec<Failure>> {
+    let failure = |why: &dyn std::fmt::Display| vec![Failure::new(Step::Devices, "", why)];
+    let listed = context.api.all_pods().await;
+    let listed = listed.map_err(|error| vec![Failure::of_request(Step::Devices, &error)])?;
+    let mut pods = Vec::new();
+    for pod in listed {
+        // One that cannot be understood may use any.
+        let view = PodView::project(pod, false);
+        let view = view.ok_or_else(|| failure(&"a pod of this node has neither name nor UID"))?;
+        pods.push(Neighbour::from(&view));
+    }
+    let reserved = claims
+        .iter()
+        .map(async |claim| -> Result<Vec<(String, String)>, Vec<Failure>> {
+            match context
+                .api
+                .reserved_for(&claim.claim.namespace, &claim.claim.name)
+                .await
+            {
+                // Another claim of this name by now says nothing of the one that was prepared.
+                Ok((of, by)) if of == claim.claim.uid => Ok(by.into_iter().map(|by| (of.clone(), by)).collect()),
+                Ok(_) => Ok(Vec::new()),
+                // Gone, or one that no pod of this node names: such a node may not read it.
+                Err(error) if matches!(error.code(), Some(403 | 404)) => {
+                    tracing::debug!(claim = claim.claim.name, %error, "For whom the claim is reserved cannot be read");
+                    Ok(Vec::new())
+                }
+                Err(error) => Err(vec![Failure::of_request(Step::Devices, &error)]),
+            }
+        });
+    let reserved: Result<Vec<_>, _> = join_all(reserved).await.into_iter().collect();
+    let reserved: Vec<_> = reserved?.into_iter().flatten().collect();
+    // What the API server has forgotten, or says to be ending, may still run.
+    let known: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
+    let witnessed = claims.iter().flat_map(|claim| &claim.pods);
+    let witnessed: BTreeSet<&String> = witnessed.chain(reserved.iter().map(|(_, by)| by)).collect();
+    pods.extend(
+        witnessed
+            .into_iter()
+            .filter(|pod| !known.contains(*pod))
+            .map(|pod| Neighbour {
+                uid: pod.clone(),
+                namespace: String::new(),
+                claims: Vec::new(),
+                lives: false,
+            }),
+    );
+    // A node full of pods that end asks the runtime of few of them.
+    let may_use = |pod: &Neighbour| claims.iter().any(|claim| uses(pod, claim, &reserved));
+    for pod in pods.iter_mut().filter(|pod| pod.uid != uid && !pod.lives) {
+        if may_use(pod) {
+            let observed = context.cri.pod_brief(&pod.uid).await;
+            pod.lives = observed.map_err(|error| failure(&error))?.lives();
+        }
+    }
+    Ok(Neighbours { pods, reserved })
+}

@@ -1,0 +1,229 @@
+//! Pods that are drivers themselves, of volumes or of devices: without them the volumes and claims of others cannot be
+//! released, and while no kubelet is there nobody starts them again. So they end last.
+//!
+//! `sockets below plugins_registry → the pod whose hostPath holds one → other pods that end and need it`
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use super::Failure;
+use crate::{
+    context::Context,
+    node::{
+        csi_files::{self, Found},
+        dirs::Dir,
+        dra_checkpoint,
+        fault::Fault,
+        kubelet_root::KubeletRoot,
+        plugins::{Kind, Registered, Registry, registry::DIRECTORY},
+        pod_dir::{names, other_pods, two_levels},
+    },
+    pod::PodView,
+    record::Step,
+};
+
+/// Below the kubelet's root: where drivers have their sockets.
+const PLUGINS: &str = "plugins";
+
+/// Pods that end and need this one as a driver: empty where it is none, or nobody needs it any more.
+pub async fn those_who_need(context: &Context, view: &PodView) -> Result<Vec<String>, Vec<Failure>> {
+    let root = &context.kubelet_root;
+    if !view
+        .host_paths
+        .iter()
+        .any(|path| may_hold_sockets(root, Path::new(&**path)))
+    {
+        return Ok(Vec::new());
+    }
+    let failure = |why: &dyn std::fmt::Display| vec![Failure::new(Step::Term, "", why)];
+    let registry = Registry::read(&root.path().join(DIRECTORY), &context.effects).await;
+    let registry = registry.map_err(|fault| failure(&fault))?;
+    let own: BTreeSet<Driver> = registry
+        .registered
+        .iter()
+        .filter(|driver| is_in(root, view, driver))
+        .filter_map(Driver::of)
+        .collect();
+    if own.is_empty() {
+        // One that does not answer in time may be this one.
+        let mut silent = registry.silent.iter().map(|silent| &silent.error);
+        if let Some(error) = silent.find(|error| !error.is_unreachable()) {
+            return Err(failure(error));
+        }
+        return match registry.faults.first() {
+            Some(fault) => Err(failure(fault)),
+            None => Ok(Vec::new()),
+        };
+    }
+    let (paths, uid) = (root.clone(), view.pod.uid.to_string());
+    let needed = context.reads.work(move || users(&paths, &uid, &own)).await;
+    let needed = needed.map_err(|why| failure(&why))?.map_err(|fault| failure(&fault))?;
+    if needed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let pods = context.api.all_pods().await;
+    let pods = pods.map_err(|error| vec![Failure::of_request(Step::Term, &error)])?;
+    let views = pods.into_iter().filter_map(|pod| PodView::project(pod, false));
+    let by_object = views.filter(PodView::ends);
+    // Those that somebody else has decided on, or of which the API knows no more.
+    let begun = context.journal.unfinished().into_iter();
+    let ending: BTreeMap<_, _> = begun.chain(by_object).map(|it| (it.pod.uid.clone(), it)).collect();
+    let waiting = ending
+        .values()
+        .filter(|other| needed.by(other, has_released(context, other)));
+    Ok(waiting.map(|other| other.pod.to_string()).collect())
+}
+
+/// Whether the claims of a pod that ends were released: a pod that is over by its phase, and that nobody works on any more, has
+/// been through all of it.
+fn has_released(context: &Context, other: &PodView) -> bool {
+    let entry = context.journal.pod(&other.pod.uid);
+    entry.map_or(other.terminal_phase, |entry| entry.released)
+}
+
+/// UIDs of pods with something of a driver.
+#[derive(Debug, Default)]
+struct Users {
+    volumes: BTreeSet<String>,
+    /// By the kubelet's checkpoint, which also names those whose claims were released since.
+    claims: BTreeSet<String>,
+}
+
+// === impl Users ===
+
+impl Users {
+    fn is_empty(&self) -> bool {
+        self.volumes.is_empty() && self.claims.is_empty()
+    }
+
+    fn by(&self, pod: &PodView, has_released: bool) -> bool {
+        let uid = pod.pod.uid.as_str();
+        self.volumes.contains(uid) || !has_released && self.claims.contains(uid)
+    }
+}
+
+/// A driver by what it drives.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Driver {
+    Csi(String),
+    Dra(String),
+}
+
+// === impl Driver ===
+
+impl Driver {
+    fn of(registered: &Registered) -> Option<Self> {
+        let name = registered.name.clone();
+        match registered.kind {
+            Kind::Csi => Some(Self::Csi(name)),
+            Kind::Dra => Some(Self::Dra(name)),
+            Kind::Other => None,
+        }
+    }
+}
+
+/// Whether the socket that takes the driver's calls lies in a directory that the pod shares with the host.
+fn is_in(root: &KubeletRoot, view: &PodView, driver: &Registered) -> bool {
+    let mut paths = view.host_paths.iter().map(|path| Path::new(&**path));
+    paths.any(|path| may_hold_sockets(root, path) && driver.endpoint.starts_with(path))
+}
+
+/// A path below the kubelet's `plugins` or `plugins_registry`, or one of these. Who shares more of the host than that is
+/// rather somebody who looks after it.
+fn may_hold_sockets(root: &KubeletRoot, path: &Path) -> bool {
+    [root.given(), root.path()]
+        .iter()
+        .any(|root| path.starts_with(root.join(PLUGINS)) || path.starts_with(root.join(DIRECTORY)))
+}
+
+/// The other pods with a volume or a claim of these drivers.
+fn users(root: &KubeletRoot, uid: &str, drivers: &BTreeSet<Driver>) -> Result<Users, Fault> {
+    let mut users = Users::default();
+    let drives_volumes = drivers.iter().any(|driver| matches!(driver, Driver::Csi(_)));
+    // A file that does not tell whose volume it is may be of any.
+    let is_of = |found: Found| match found {
+        Found::Read(csi_files::VolumeData {
+            driver: Some(driver), ..
+        }) => drivers.contains(&Driver::Csi(driver)),
+        Found::Read(_) | Found::Torn(_) | Found::Missing => drives_volumes,
+    };
+    let devices = Dir::open(&root.path().join(csi_files::STAGING).join(csi_files::BLOCK))?;
+    for pod in other_pods(root, uid)? {
+        let mut found = Vec::new();
+        if let Some(volumes) = pod.below(Path::new(names::VOLUMES).join(names::CSI))? {
+            for volume in volumes.names()? {
+                // What is no directory is no volume.
+                found.extend(volumes.below(volume)?.as_ref().map(csi_files::read).transpose()?);
+            }
+        }
+        for (_, volume) in two_levels(&pod, names::DEVICES)?
+            .into_iter()
+            .filter(|(plugin, _)| plugin == names::CSI)
+        {
+            let data = devices
+                .as_ref()
+                .map(|devices| devices.below(Path::new(&volume).join("data")));
+            found.push(match data.transpose()?.flatten() {
+                Some(data) => csi_files::read(&data)?,
+                None => Found::Missing,
+            });
+        }
+        if found.into_iter().any(is_of) {
+            users.volumes.insert(pod.name());
+        }
+    }
+    let checkpoint = Dir::open(root.path())?
+        .map(|root| dra_checkpoint::read(&root))
+        .transpose()?;
+    for claim in checkpoint.flatten().iter().flat_map(|checkpoint| &checkpoint.claims) {
+        if claim
+            .drivers
+            .iter()
+            .any(|driver| drivers.contains(&Driver::Dra(driver.clone())))
+        {
+            users
+                .claims
+                .extend(claim.pods.iter().filter(|pod| *pod != uid).cloned());
+        }
+    }
+    Ok(users)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::PodRef;
+
+    #[test]
+    fn a_pod_is_a_driver_by_the_directory_of_its_socket_and_not_by_all_of_the_kubelets() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("pods")).unwrap();
+        let root = KubeletRoot::resolve(temp.path()).unwrap();
+        let below = |path: &str| root.path().join(path).display().to_string();
+        let driver = Registered {
+            kind: Kind::Csi,
+            name: "d".into(),
+            endpoint: below("plugins/d/csi.sock").into(),
+            versions: Vec::new(),
+            socket: "/s".into(),
+        };
+        for (path, expected) in [
+            (below("plugins/d"), true),
+            (below("plugins"), true),
+            (below("plugins/other"), false),
+            (below("plugins_registry"), false),
+            (below(""), false),
+            ("/".to_owned(), false),
+        ] {
+            let mut view = PodView::remembered(PodRef {
+                uid: "u".into(),
+                namespace: "ns".into(),
+                name: "n".into(),
+            });
+            view.host_paths = vec![path.clone().into()];
+            assert_eq!(is_in(&root, &view, &driver), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! CSI volumes, as file systems and as raw block devices: their driver unpublishes them for the pod, and unstages them when
+//! no pod of this node uses them any more. What it says is not believed, but the mount table.
+//!
+//! `identity → publication (NodeUnpublishVolume) → users → release (NodeUnstageVolume) → volumesInUse → the pod's own trace`
+
+use std::{path::Path, sync::Arc};
+
+use futures::future::FutureExt as _;
+
+use super::super::{
+    kind::{OneByOne, Taken, VolumeKind},
+    storage::Storage,
+};
+use crate::{
+    node::{
+        csi_files::{self, Found, Lifecycle},
+        fault::Fault,
+        pod_dir::{PodDir, VolumeDir, names},
+    },
+    teardown::on_disk::{DiskReport, Work},
+};
+
+pub mod block;
+mod identity;
+mod publication;
+mod release;
+mod staging;
+mod unused;
+mod users;
+
+use release::Stage;
+use staging::Staged;
+pub use unused::{IsDue, Released, release_unused};
+use users::{Shape, Use};
+
+pub struct Csi;
+
+const PLUGIN: &str = names::CSI;
+/// Below a volume's directory: where its driver mounts it for the pod.
+const TARGET: &str = "mount";
+
+// === impl Csi ===
+
+impl VolumeKind for Csi {
+    fn plugin(&self) -> &'static str {
+        PLUGIN
+    }
+
+    fn may_be_attached(&self) -> bool {
+        true
+    }
+
+    fn one_by_one(&self) -> Option<&'static dyn OneByOne> {
+        Some(&Self)
+    }
+}
+
+impl OneByOne for Csi {
+    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Taken {
+        take_away(storage, pod, volume).boxed()
+    }
+}
+
+async fn take_away(storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Result<DiskReport, Vec<Fault>> {
+    let path = pod.path().join(volume.relative());
+    let target = path.join(TARGET);
+    let data = {
+        let (pod, volume) = (pod.clone(), volume.clone());
+        storage.look(&path, move |_| pod_copy(&pod, &volume)).await?
+    };
+    let identity = identity::of_volume(&storage, &pod, &volume, &data, &target).await?;
+    let name = identity
+        .as_ref()
+        .map_or_else(|| path.display().to_string(), |it| it.unique_name());
+    let _turn = storage.turns.take(&name).await;
+
+    let mut report = publication::end(&storage, identity.as_ref(), &target).await?;
+    // What belongs to one pod alone is neither staged nor attached.
+    let ephemeral = matches!(&data, Found::Read(data) if data.lifecycle == Lifecycle::Ephemeral);
+    if let Some(identity) = identity.filter(|_| !ephemeral) {
+        let own = Use::new(&pod, Shape::FileSystem, &volume);
+        let staged = Staged::of(&storage, &identity).map(Stage::FileSystem);
+        report += release::release(&storage, &identity, Some(own), staged.into_iter().collect()).await?;
+    }
+    report += storage
+        .work(&path, move |storage| remove_trace(storage, &pod, &volume))
+        .await?;
+    Ok(report)
+}
+
+/// What the kubelet has written of the volume into its directory.
+fn pod_copy(pod: &PodDir, volume: &VolumeDir) -> Result<Found, Fault> {
+    let dir = match pod.open()? {
+        Some(dir) => dir.below(volume.relative())?,
+        None => None,
+    };
+    dir.map_or(Ok(Found::Missing), |dir| csi_files::read(&dir))
+}
+
+/// Removes the volume's directory: the mount point, the kubelet's file and itself; never what else may lie there.
+fn remove_trace(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<DiskReport, Vec<Fault>> {
+    let Some(dir) = pod.open().map_err(|fault| vec![fault])? else {
+        return Ok(DiskReport::default());
+    };
+    let mut work = Work::on(&dir, &storage.effects);
+    let place = Path::new(names::VOLUMES).join(&volume.plugin);
+    work.remove_empty(place.join(&volume.name), TARGET.as_ref());
+    // While the mount point is there, this is what tells whose it is.
+    if work.faults.is_empty() {
+        work.remove_file(place.join(&volume.name), csi_files::FILE.as_ref());
+        work.remove_empty(place, &volume.name);
+    }
+    work.done()
+}

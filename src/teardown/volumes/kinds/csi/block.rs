@@ -1,0 +1,222 @@
+//! A CSI volume as a raw block device.
+//!
+//! `loop device → bind of the device → NodeUnpublishVolume → NodeUnstageVolume → volumesInUse → link in the pod`
+
+use std::{
+    collections::BTreeSet,
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use futures::future::FutureExt as _;
+
+use super::{
+    super::{
+        super::{
+            kind::{DeviceKind, OneByOne, Taken},
+            storage::Storage,
+        },
+        device::{self, Maps},
+    },
+    PLUGIN,
+    identity::{self, Identity, Unread},
+    publication,
+    release::{self, Stage},
+    users::{Shape, Use},
+};
+use crate::{
+    node::{
+        csi_files::{self, BLOCK, STAGING},
+        dirs::Dir,
+        fault::Fault,
+        pod_dir::{PodDir, VolumeDir},
+    },
+    teardown::on_disk::{DiskReport, Work},
+};
+
+pub struct Block;
+
+/// Beside the volumes: what is published for pods, and what is staged.
+const PUBLISHED: &str = "publish";
+const STAGED: &str = "staging";
+/// In each volume's directory.
+const MAPS: &str = "dev";
+const DATA: &str = "data";
+
+/// The places of one raw block volume, outside of any pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    all: PathBuf,
+    /// Name of its PersistentVolume.
+    pub volume: OsString,
+}
+
+/// Where all of them are.
+fn all_in(storage: &Storage) -> PathBuf {
+    storage.root.path().join(STAGING).join(BLOCK)
+}
+
+// === impl Places ===
+
+impl Places {
+    /// Those of the PersistentVolume of this name.
+    pub fn of(storage: &Storage, volume: &OsStr) -> Self {
+        Self {
+            all: all_in(storage),
+            volume: volume.to_owned(),
+        }
+    }
+
+    fn maps(&self) -> Maps {
+        Maps(self.all.join(&self.volume).join(MAPS))
+    }
+
+    fn published(&self) -> PathBuf {
+        self.all.join(PUBLISHED).join(&self.volume)
+    }
+
+    /// Where it is staged.
+    pub fn staged(&self) -> PathBuf {
+        self.all.join(STAGED).join(&self.volume)
+    }
+
+    /// Holds the kubelet's file.
+    pub fn data(&self) -> PathBuf {
+        self.all.join(&self.volume).join(DATA)
+    }
+
+    /// The volume that this is, by the kubelet's file. Blocks.
+    pub fn said(&self) -> Result<Result<Identity, Unread>, Fault> {
+        let data = self.data();
+        Ok(Identity::said(&csi_files::read_at(&data)?, &data))
+    }
+
+    /// The same, else by the PersistentVolume, whose name is the volume's.
+    pub async fn identity(&self, storage: &Arc<Storage>) -> Result<Option<Identity>, Vec<Fault>> {
+        let places = self.clone();
+        let said = storage.look(self.data(), move |_| places.said());
+        match said.await? {
+            Ok(identity) => Ok(Some(identity)),
+            Err(_) => identity::by_persistent_volume(storage, &self.volume, &self.data()).await,
+        }
+    }
+
+    /// UIDs of the pods for which it is mapped or published, and that may live. Blocks.
+    pub fn users(&self, storage: &Storage) -> Result<Vec<String>, Fault> {
+        let mut users = self.maps().users(storage)?;
+        users.extend(Maps(self.published()).users(storage)?);
+        Ok(users)
+    }
+
+    /// Removes all that a kubelet made for the volume, and what is left over of pods: empty files and directories, and the
+    /// kubelet's file. Blocks.
+    pub fn remove(&self, storage: &Storage) -> Result<DiskReport, Vec<Fault>> {
+        let Some(dir) = Dir::open(&self.all).map_err(|fault| vec![fault])? else {
+            return Ok(DiskReport::default());
+        };
+        let own = Path::new(&self.volume);
+        let mut work = Work::on(&dir, &storage.effects);
+        for maps in [Maps(self.published()), self.maps()] {
+            let left = maps.remove_left(&mut work);
+            work.faults.extend(left.err());
+        }
+        work.remove_empty(PUBLISHED, &self.volume);
+        // A driver leaves here what it mounted the device on; nothing is mounted any more.
+        work.remove_tree(STAGED, &self.volume);
+        work.remove_empty(own, MAPS.as_ref());
+        if work.faults.is_empty() {
+            work.remove_file(own.join(DATA), csi_files::FILE.as_ref());
+            work.remove_empty(own, DATA.as_ref());
+            work.keep(dir.remove_empty(&self.volume, &storage.effects));
+        }
+        work.done()
+    }
+}
+
+// === impl Block ===
+
+impl DeviceKind for Block {
+    fn plugin(&self) -> &'static str {
+        PLUGIN
+    }
+
+    fn mapped_for(&self, storage: &Storage, uid: &str) -> Result<Vec<OsString>, Fault> {
+        let all = all_in(storage);
+        let mut found = device::mapped_for(&all, MAPS, uid)?;
+        found.extend(device::mapped_for(&all.join(PUBLISHED), "", uid)?);
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
+    fn mapped_pods(&self, storage: &Storage) -> Result<Vec<String>, Fault> {
+        let all = all_in(storage);
+        let mut pods = device::mapped_pods(storage, &all, MAPS)?;
+        pods.extend(device::mapped_pods(storage, &all.join(PUBLISHED), "")?);
+        Ok(pods)
+    }
+}
+
+impl OneByOne for Block {
+    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Taken {
+        take_away(storage, pod, volume).boxed()
+    }
+}
+
+async fn take_away(storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Result<DiskReport, Vec<Fault>> {
+    let places = Places::of(&storage, &volume.name);
+    let what = places.data();
+    let identity = places.identity(&storage).await?;
+    let name = identity
+        .as_ref()
+        .map_or_else(|| what.display().to_string(), Identity::unique_name);
+    let _turn = storage.turns.take(&name).await;
+
+    let (maps, uid) = (places.maps(), pod.uid().to_owned());
+    let mut report = storage.work(&what, move |storage| maps.unmap(storage, &uid)).await?;
+    let published = Maps(places.published());
+    report += publication::end(&storage, identity.as_ref(), &published.0.join(pod.uid())).await?;
+    if report.withheld == 0 {
+        let uid = pod.uid().to_owned();
+        // It was the driver's to remove, keeps nobody, and is looked at again with the volume's directories.
+        match storage
+            .work(&what, move |storage| published.remove_left_of(storage, &uid))
+            .await
+        {
+            Ok(done) => report += done,
+            Err(faults) if faults.iter().any(Fault::is_held) => return Err(faults),
+            Err(faults) => {
+                tracing::warn!(
+                    pod.uid = pod.uid(),
+                    fault = faults.first().map(ToString::to_string),
+                    "Something is left where a driver has unpublished a raw block volume"
+                );
+            }
+        }
+    }
+    if let Some(identity) = &identity {
+        let own = Use::new(&pod, Shape::Block, &volume);
+        report += release::release(&storage, identity, Some(own), vec![Stage::Block(places)]).await?;
+    }
+    report += storage
+        .work(&what, move |storage| device::remove_link(storage, &pod, &volume))
+        .await?;
+    Ok(report)
+}
+
+/// The places of all raw block volumes of this node, of which a kubelet that was cut short may have left a part. Blocks.
+pub fn all(storage: &Storage) -> Result<Vec<Places>, Fault> {
+    let Some(all) = Dir::open(&all_in(storage))? else {
+        return Ok(Vec::new());
+    };
+    let mut volumes: BTreeSet<OsString> = all.names()?.into_iter().collect();
+    for place in [PUBLISHED, STAGED] {
+        if volumes.remove(OsStr::new(place))
+            && let Some(place) = all.below(place)?
+        {
+            volumes.extend(place.names()?);
+        }
+    }
+    Ok(volumes.iter().map(|volume| Places::of(storage, volume)).collect())
+}

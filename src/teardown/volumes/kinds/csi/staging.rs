@@ -1,0 +1,138 @@
+//! A volume with a file system as it is staged for the whole node.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{
+    super::super::storage::{Storage, in_words},
+    identity::{Identity, Unread, handle_in_use},
+    release::VERB,
+    users,
+};
+use crate::{
+    node::{
+        csi_files::{self, STAGING, staging_dir, staging_name},
+        dirs::Dir,
+        fault::Fault,
+        mounts::{Mount, MountTable},
+    },
+    teardown::on_disk::{DiskReport, Work},
+};
+
+/// Below a staging directory: where the volume is mounted for the node.
+pub const GLOBAL: &str = "globalmount";
+
+/// Where kubelets before 1.24 staged, each volume by its PersistentVolume's name.
+const OLD: &str = "pv";
+
+/// A staging directory `<driver>/<digest of the handle>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Staged {
+    pub driver: String,
+    /// Its name, the digest.
+    pub name: String,
+    /// Its path.
+    pub path: PathBuf,
+}
+
+// === impl Staged ===
+
+impl Staged {
+    /// Where this volume is staged, if it is.
+    pub fn of(storage: &Storage, identity: &Identity) -> Option<Self> {
+        let dir = staging_dir(&identity.driver, &identity.handle)?;
+        Some(Self {
+            path: storage.root.path().join(dir),
+            driver: identity.driver.clone(),
+            name: staging_name(&identity.handle),
+        })
+    }
+
+    /// Where it is mounted.
+    pub fn global(&self) -> PathBuf {
+        self.path.join(GLOBAL)
+    }
+
+    /// The mount itself, if it is mounted.
+    pub fn mount(&self, table: &MountTable) -> Option<Mount> {
+        table.on(&self.global()).into_iter().next()
+    }
+
+    /// The volume that is staged here, by the kubelet's file. Blocks.
+    pub fn said(&self) -> Result<Result<Identity, Unread>, Fault> {
+        let said = Identity::said(&csi_files::read_at(&self.path)?, &self.path);
+        Ok(match said {
+            Ok(said) if staging_name(&said.handle) != self.name => {
+                Err(Unread::new(&self.path, "it is about another one than its directory"))
+            }
+            said => said,
+        })
+    }
+
+    fn is_of(&self, identity: &Identity) -> bool {
+        identity.driver == self.driver && staging_name(&identity.handle) == self.name
+    }
+
+    /// The volume that is staged here: by the kubelet's file, by that of a pod, or by what the node has in use.
+    pub async fn identity(&self, storage: &Arc<Storage>) -> Result<Option<Identity>, Vec<Fault>> {
+        let staged = self.clone();
+        let said = storage.look(&self.path, move |storage| match staged.said()? {
+            Ok(said) => Ok(Some(said)),
+            Err(_) => users::each(storage, &mut |_, said| said.ok().filter(|said| staged.is_of(said))),
+        });
+        if let Some(said) = said.await? {
+            return Ok(Some(said));
+        }
+        let in_use = storage.cluster.in_use().await;
+        let in_use = in_use.map_err(|why| in_words(VERB, &self.path, &why))?;
+        Ok(handle_in_use(&in_use, &self.driver, &self.name).map(|handle| Identity {
+            driver: self.driver.clone(),
+            handle,
+        }))
+    }
+
+    /// Removes its directories and the kubelet's file; never what else may lie there.
+    pub fn remove(&self, storage: &Storage) -> Result<DiskReport, Vec<Fault>> {
+        let Some(dir) = Dir::open(&all_staged(storage)).map_err(|fault| vec![fault])? else {
+            return Ok(DiskReport::default());
+        };
+        let mut work = Work::on(&dir, &storage.effects);
+        let place = Path::new(&self.driver).join(&self.name);
+        work.remove_empty(&place, GLOBAL.as_ref());
+        if work.faults.is_empty() {
+            work.remove_file(&place, csi_files::FILE.as_ref());
+            work.remove_empty(&self.driver, self.name.as_ref());
+        }
+        work.done()
+    }
+}
+
+fn all_staged(storage: &Storage) -> PathBuf {
+    storage.root.path().join(STAGING)
+}
+
+/// All staging directories of volumes with file systems.
+pub fn all(storage: &Storage) -> Result<Vec<Staged>, Fault> {
+    let Some(drivers) = Dir::open(&all_staged(storage))? else {
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for driver in drivers
+        .names()?
+        .iter()
+        .filter(|name| *name != csi_files::BLOCK && *name != OLD)
+    {
+        let (Some(name), Some(dir)) = (driver.to_str(), drivers.below(driver)?) else {
+            continue;
+        };
+        let staged = dir.names()?.into_iter().filter_map(|staged| staged.into_string().ok());
+        found.extend(staged.map(|staged| Staged {
+            path: dir.path().join(&staged),
+            driver: name.to_owned(),
+            name: staged,
+        }));
+    }
+    Ok(found)
+}

@@ -1,0 +1,172 @@
+//! Who on this node uses a volume: with a file system, as a raw block device, or both.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    fmt,
+    path::Path,
+};
+
+use super::{
+    PLUGIN,
+    block::{self, Places},
+    identity::{Identity, Unread},
+    release::Stage,
+};
+use crate::{
+    node::{
+        csi_files,
+        fault::{Cause, Fault},
+        pod_dir::{PodDir, VolumeDir, names, other_pods, two_levels},
+    },
+    teardown::volumes::storage::Storage,
+};
+
+/// One pod's use of one of its volumes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Use {
+    /// The pod's UID.
+    pub pod: String,
+    /// How it uses it.
+    pub shape: Shape,
+    /// The volume's name in the pod, or the PersistentVolume's.
+    pub volume: OsString,
+}
+
+/// As what a pod has a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    FileSystem,
+    Block,
+}
+
+/// Who uses a volume, or may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    pub of: Use,
+    /// Nobody can tell whether it is this volume.
+    pub unread: Option<Unread>,
+}
+
+// === impl Use ===
+
+impl Use {
+    pub fn new(pod: &PodDir, shape: Shape, volume: &VolumeDir) -> Self {
+        Self {
+            pod: pod.uid().to_owned(),
+            shape,
+            volume: volume.name.clone(),
+        }
+    }
+}
+
+// === impl User ===
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pod = &self.of.pod;
+        match &self.unread {
+            None => write!(f, "pod {pod} uses it"),
+            Some(unread) => write!(
+                f,
+                "pod {pod} may use it: {unread}, and counts as a use of every volume until that pod has ended; if nothing is \
+                 mounted beside that file, remove its directory, else delete that pod"
+            ),
+        }
+    }
+}
+
+/// A pod that uses the volume, or one that may. Blocks.
+pub fn of(storage: &Storage, identity: &Identity, but: Option<&Use>) -> Result<Option<User>, Fault> {
+    let of = |user: &Use, said: Option<&Identity>| but != Some(user) && said.is_none_or(|it| it == identity);
+    first(storage, of)
+}
+
+/// The same for what is at this place, of which nobody can tell which volume it is. File systems are mounted for pods
+/// elsewhere. Blocks.
+pub fn of_nameless(storage: &Storage, stage: &Stage) -> Result<Option<User>, Fault> {
+    first(storage, |user, said| match stage {
+        Stage::Block(places) if user.shape == Shape::Block && user.volume == places.volume => true,
+        Stage::Block(_) | Stage::FileSystem(_) => said.is_none(),
+    })
+}
+
+/// The first one that is certain, else the first one that is not.
+fn first(storage: &Storage, is: impl Fn(&Use, Option<&Identity>) -> bool) -> Result<Option<User>, Fault> {
+    let mut doubted = None;
+    let certain = each(storage, &mut |of, said| {
+        if !is(&of, said.as_ref().ok()) {
+            return None;
+        }
+        match said {
+            Ok(_) => Some(User { of, unread: None }),
+            Err(unread) => {
+                doubted.get_or_insert(User {
+                    of,
+                    unread: Some(unread),
+                });
+                None
+            }
+        }
+    });
+    Ok(certain.map_err(in_the_way)?.or(doubted))
+}
+
+/// What keeps anybody from looking into a pod's directory may be of another pod than the one that waits for it.
+fn in_the_way(fault: Fault) -> Fault {
+    let why = format!(
+        "{}; as long as nobody can tell whether the pod of that directory uses the volume, it is not taken off the node: \
+         unmount there, or take away, what no kubelet has made",
+        fault.cause
+    );
+    Fault::new(fault.verb, fault.path, Cause::Words(why))
+}
+
+/// The first answer that `look` gives to any pod's use of any volume, and to whose volume that is. Blocks.
+pub fn each<T>(
+    storage: &Storage,
+    look: &mut impl FnMut(Use, Result<Identity, Unread>) -> Option<T>,
+) -> Result<Option<T>, Fault> {
+    let mut devices: BTreeMap<OsString, BTreeSet<String>> = BTreeMap::new();
+    for pod in other_pods(&storage.root, "")? {
+        for (plugin, volume) in two_levels(&pod, names::DEVICES)? {
+            if plugin == PLUGIN {
+                devices.entry(volume).or_default().insert(pod.name());
+            }
+        }
+        let plugin = Path::new(names::VOLUMES).join(PLUGIN);
+        let Some(volumes) = pod.below(&plugin)? else { continue };
+        for volume in volumes.names()? {
+            let Some(dir) = volumes.below(&volume)? else { continue };
+            let said = Identity::said(&csi_files::read(&dir)?, dir.path());
+            let user = Use {
+                pod: pod.name(),
+                shape: Shape::FileSystem,
+                volume,
+            };
+            if let Some(found) = look(user, said) {
+                return Ok(Some(found));
+            }
+        }
+    }
+    for places in block::all(storage)? {
+        devices
+            .entry(places.volume.clone())
+            .or_default()
+            .extend(places.users(storage)?);
+    }
+    for (volume, pods) in devices {
+        let said = Places::of(storage, &volume).said()?;
+        for pod in pods {
+            let user = Use {
+                pod,
+                shape: Shape::Block,
+                volume: volume.clone(),
+            };
+            if let Some(found) = look(user, said.clone()) {
+                return Ok(Some(found));
+            }
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,186 @@
+//! What raw block volumes have in common: a directory with one file for each pod, on which the device is bound, and which a
+//! loop device holds.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+};
+
+use rustix::{fs::FileType, io::Errno};
+
+use super::super::storage::Storage;
+use crate::{
+    node::{
+        dirs::Dir,
+        effects::{Effects, Outcome},
+        fault::{Cause, Fault},
+        loops,
+        pod_dir::{PodDir, VolumeDir, names},
+    },
+    teardown::on_disk::{DiskReport, Work},
+};
+
+/// The directory of one volume's maps, outside of any pod's.
+pub struct Maps(pub PathBuf);
+
+// === impl Maps ===
+
+impl Maps {
+    /// Takes the pod's map away: loop device, bind mount, file. What the data are stays as it is.
+    pub fn unmap(&self, storage: &Storage, uid: &str) -> Result<DiskReport, Vec<Fault>> {
+        let one = |fault| vec![fault];
+        let Some(dir) = Dir::open(&self.0).map_err(one)? else {
+            return Ok(DiskReport::default());
+        };
+        let file = self.0.join(uid);
+        let mut work = Work::on(&dir, &storage.effects);
+        for device in loops::on(&file, &storage.sys_block).map_err(one)? {
+            work.keep(loops::detach(&device, &file, &storage.sys_block, &storage.effects));
+        }
+        if work.faults.is_empty() {
+            work.unmount_all(&storage.all_mounts, &[&file]);
+        }
+        if work.faults.is_empty() {
+            work.keep(dir.remove_file(uid.as_ref(), &storage.effects));
+        }
+        work.done()
+    }
+
+    /// UIDs of the pods that have one here and may live. What nobody holds, of a pod without a directory, is only left over: a
+    /// kubelet makes that directory first and removes it last.
+    pub fn users(&self, storage: &Storage) -> Result<Vec<String>, Fault> {
+        self.pods(|uid| Ok(may_live(storage, uid) || self.is_held(storage, uid)?))
+    }
+
+    /// UIDs of the pods for which something is mounted here, or held by a loop device.
+    fn holders(&self, storage: &Storage) -> Result<Vec<String>, Fault> {
+        self.pods(|uid| self.is_held(storage, uid))
+    }
+
+    fn pods(&self, which: impl Fn(&OsStr) -> Result<bool, Fault>) -> Result<Vec<String>, Fault> {
+        let names = Dir::open(&self.0)?.map_or(Ok(Vec::new()), |dir| dir.names())?;
+        let mut pods = Vec::new();
+        for name in names {
+            if which(&name)? {
+                pods.push(name.to_string_lossy().into_owned());
+            }
+        }
+        Ok(pods)
+    }
+
+    fn is_held(&self, storage: &Storage, uid: &OsStr) -> Result<bool, Fault> {
+        let file = self.0.join(uid);
+        let mounted = !storage.all_mounts.read()?.at_or_below(&[&file]).is_empty();
+        Ok(mounted || !loops::on(&file, &storage.sys_block)?.is_empty())
+    }
+
+    /// Removes what is left over of all pods, on which nothing is mounted any more; what holds somebody's data is a fault.
+    pub fn remove_left(&self, work: &mut Work<'_>) -> Result<(), Fault> {
+        let Some(dir) = Dir::open(&self.0)? else { return Ok(()) };
+        for name in dir.names()? {
+            work.keep(remove_one(&dir, &name, work.effects));
+        }
+        Ok(())
+    }
+
+    /// The same of one pod.
+    pub fn remove_left_of(&self, storage: &Storage, uid: &str) -> Result<DiskReport, Vec<Fault>> {
+        let Some(dir) = Dir::open(&self.0).map_err(|fault| vec![fault])? else {
+            return Ok(DiskReport::default());
+        };
+        let mut work = Work::on(&dir, &storage.effects);
+        work.keep(remove_one(&dir, uid.as_ref(), &storage.effects));
+        work.done()
+    }
+}
+
+/// A pod whose directory cannot be looked for may live.
+fn may_live(storage: &Storage, uid: &OsStr) -> bool {
+    let Some(Ok(pod)) = uid.to_str().map(|uid| PodDir::new(&storage.root, uid)) else {
+        return false;
+    };
+    match pod.open_parent() {
+        Ok(Some(pods)) => !matches!(pods.below(uid), Ok(None)),
+        Ok(None) | Err(_) => true,
+    }
+}
+
+/// What devices are mounted on holds nothing.
+fn remove_one(dir: &Dir, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
+    match dir.look_at(name)?.map(|seen| seen.kind) {
+        None => Ok(Outcome::Nothing),
+        Some(FileType::Directory) => dir.remove_empty(name, effects),
+        Some(FileType::RegularFile) if dir.read_file(name, 0).is_err() => {
+            let why = "a driver has left it where it published a device, and it is not empty: left alone";
+            Err(Fault::new(
+                "remove",
+                dir.path().join(name),
+                Cause::Words(why.to_owned()),
+            ))
+        }
+        Some(_) => dir.remove_file(name, effects),
+    }
+}
+
+/// UIDs of the pods for which a device is mounted or held in one of the directories `<all>/<volume>/<maps>`.
+pub fn mapped_pods(storage: &Storage, all: &Path, maps: &str) -> Result<Vec<String>, Fault> {
+    let Some(all) = Dir::open(all)? else {
+        return Ok(Vec::new());
+    };
+    let mut pods = Vec::new();
+    for volume in all.names()? {
+        let place = Path::new(&volume).join(maps);
+        match all.below(&place) {
+            Ok(Some(place)) => pods.extend(Maps(place.path().to_owned()).holders(storage)?),
+            Ok(None) => {}
+            Err(fault) if is_no_directory(&fault) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(pods)
+}
+
+fn is_no_directory(fault: &Fault) -> bool {
+    matches!(fault.cause, Cause::Errno(Errno::NOTDIR | Errno::LOOP))
+}
+
+/// Names of the volumes of which this pod has a map in one of the directories `<all>/<volume>/<maps>`.
+pub fn mapped_for(all: &Path, maps: &str, uid: &str) -> Result<Vec<OsString>, Fault> {
+    let Some(all) = Dir::open(all)? else {
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for volume in all.names()? {
+        let place = if maps.is_empty() {
+            all.below(&volume)
+        } else {
+            all.below(Path::new(&volume).join(maps))
+        };
+        match place {
+            Ok(Some(place)) if place.names()?.iter().any(|name| name == uid) => found.push(volume),
+            Ok(_) => {}
+            Err(fault) if is_no_directory(&fault) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the pod's link to the device: the last trace of the volume in its directory.
+pub fn remove_link(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<DiskReport, Vec<Fault>> {
+    let one = |fault| vec![fault];
+    let Some(dir) = pod.open().map_err(one)? else {
+        return Ok(DiskReport::default());
+    };
+    let mut work = Work::on(&dir, &storage.effects);
+    let place = Path::new(names::DEVICES).join(&volume.plugin);
+    if let Some(place) = dir.below(&place).map_err(one)? {
+        // A kubelet makes a link here and nothing else.
+        if place.link_target(&volume.name).map_err(one)?.is_some() {
+            work.keep(place.remove_file(&volume.name, &storage.effects));
+        } else if place.names().map_err(one)?.contains(&volume.name) {
+            work.keep(place.remove_empty(&volume.name, &storage.effects));
+        }
+    }
+    work.done()
+}

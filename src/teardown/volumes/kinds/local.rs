@@ -1,0 +1,94 @@
+//! `local` volumes: a directory of the host, or the file system of a device that is mounted once for all pods. The data
+//! stays; what goes is the pod's mount, and the device's with the last pod.
+
+use std::{ffi::OsStr, path::Path, sync::Arc};
+
+use futures::future::FutureExt as _;
+
+use super::super::{
+    kind::{OneByOne, Taken, VolumeKind},
+    storage::Storage,
+};
+use crate::{
+    node::{
+        dirs::Dir,
+        fault::Fault,
+        pod_dir::{PodDir, VolumeDir, names, other_pods},
+    },
+    teardown::on_disk::{DiskReport, Work},
+};
+
+pub mod block;
+
+pub struct Local;
+
+const PLUGIN: &str = "kubernetes.io~local-volume";
+/// Below the kubelet's directory: one directory for each volume that is made of a device.
+const DEVICE_MOUNTS: &str = "plugins/kubernetes.io/local-volume/mounts";
+
+// === impl Local ===
+
+impl VolumeKind for Local {
+    fn plugin(&self) -> &'static str {
+        PLUGIN
+    }
+
+    fn one_by_one(&self) -> Option<&'static dyn OneByOne> {
+        Some(&Self)
+    }
+}
+
+impl OneByOne for Local {
+    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Taken {
+        async move {
+            let path = pod.path().join(volume.relative());
+            let _turn = storage.turns.take(&format!("{PLUGIN}/{}", volume.name.display())).await;
+            storage
+                .work(&path, move |storage| take_away(storage, &pod, &volume))
+                .await
+        }
+        .boxed()
+    }
+}
+
+fn take_away(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<DiskReport, Vec<Fault>> {
+    let one = |fault| vec![fault];
+    let Some(dir) = pod.open().map_err(one)? else {
+        return Ok(DiskReport::default());
+    };
+    let mut work = Work::on(&dir, &storage.effects);
+    work.unmount_all(&storage.mounts, &[&pod.path().join(volume.relative())]);
+    if work.faults.is_empty() && !is_used_by_another(storage, pod, &volume.name).map_err(one)? {
+        unmount_device(storage, &volume.name, &mut work);
+    }
+    // Last, so that whoever is cut short finds it again.
+    if work.faults.is_empty() {
+        work.remove_empty(Path::new(names::VOLUMES).join(&volume.plugin), &volume.name);
+    }
+    work.done()
+}
+
+fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result<bool, Fault> {
+    let place = Path::new(names::VOLUMES).join(PLUGIN);
+    for other in other_pods(&storage.root, pod.uid())? {
+        if let Some(volumes) = other.below(&place)?
+            && volumes.names()?.iter().any(|name| name == volume)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn unmount_device(storage: &Storage, volume: &OsStr, work: &mut Work<'_>) {
+    let mounts = storage.root.path().join(DEVICE_MOUNTS);
+    work.unmount_all(&storage.all_mounts, &[&mounts.join(volume)]);
+    if !work.faults.is_empty() {
+        return;
+    }
+    match Dir::open(&mounts) {
+        Ok(Some(mounts)) => work.remove_if_empty(&mounts, volume),
+        Ok(None) => {}
+        Err(fault) => work.faults.push(fault),
+    }
+}

@@ -1,0 +1,59 @@
+//! A `local` volume as a raw block device: what goes is the pod's map of it.
+
+use std::{ffi::OsString, sync::Arc};
+
+use futures::future::FutureExt as _;
+
+use super::{
+    super::{
+        super::{
+            kind::{DeviceKind, OneByOne, Taken},
+            storage::Storage,
+        },
+        device::{self, Maps},
+    },
+    PLUGIN,
+};
+use crate::node::{
+    fault::Fault,
+    pod_dir::{PodDir, VolumeDir},
+};
+
+pub struct Block;
+
+/// Below the kubelet's directory; with the escaped name of the plugin, unlike the device mounts.
+const ALL_MAPS: &str = "plugins/kubernetes.io~local-volume/volumeDevices";
+
+// === impl Block ===
+
+impl DeviceKind for Block {
+    fn plugin(&self) -> &'static str {
+        PLUGIN
+    }
+
+    fn mapped_for(&self, storage: &Storage, uid: &str) -> Result<Vec<OsString>, Fault> {
+        device::mapped_for(&storage.root.path().join(ALL_MAPS), "", uid)
+    }
+
+    fn mapped_pods(&self, storage: &Storage) -> Result<Vec<String>, Fault> {
+        device::mapped_pods(storage, &storage.root.path().join(ALL_MAPS), "")
+    }
+}
+
+impl OneByOne for Block {
+    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Taken {
+        async move {
+            let what = format!("{ALL_MAPS}/{}", volume.name.display());
+            let _turn = storage.turns.take(&what).await;
+            storage
+                .work(&what, move |storage| {
+                    let mut report =
+                        Maps(storage.root.path().join(ALL_MAPS).join(&volume.name)).unmap(storage, pod.uid())?;
+                    report += device::remove_link(storage, &pod, &volume)?;
+                    Ok(report)
+                })
+                .await
+        }
+        .boxed()
+    }
+}

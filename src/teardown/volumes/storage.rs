@@ -1,0 +1,165 @@
+//! What volumes are taken away with.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures::future::BoxFuture;
+use tokio::sync::OwnedMutexGuard;
+
+use crate::node::{
+    effects::Effects,
+    fault::{Cause, Fault},
+    kubelet_root::KubeletRoot,
+    mounts::Mounts,
+    plugins::{Csi, DriverGone, Registry, registry::DIRECTORY},
+};
+
+/// A driver that cannot be asked.
+pub(super) struct NoDriver {
+    pub why: DriverGone,
+    /// It does not run: each socket by which it could be reached has nobody behind it.
+    pub certain: bool,
+}
+
+/// The node's mounts, directories and drivers, and what the API server knows of its volumes.
+pub struct Storage {
+    /// The kubelet's directory.
+    pub root: KubeletRoot,
+    /// What is mounted below the directory of its pods.
+    pub mounts: Arc<Mounts>,
+    /// All that is mounted on this machine: read only where a volume has a part outside of its pod's directory.
+    pub all_mounts: Arc<Mounts>,
+    /// The gate for effects.
+    pub effects: Effects,
+    /// Where the kernel lists block devices.
+    pub sys_block: PathBuf,
+    /// Where processes are listed.
+    pub proc: PathBuf,
+    /// What the API server knows.
+    pub cluster: Arc<dyn Cluster>,
+    /// One at a time.
+    pub turns: Turns,
+}
+
+/// What the API server knows of this node's volumes.
+pub trait Cluster: Send + Sync {
+    /// The CSI driver and volume handle behind the PersistentVolume of this name, while this node may read it.
+    fn persistent_volume(&self, name: String) -> BoxFuture<'static, Result<Option<(String, String)>, String>>;
+
+    /// The node's `volumesInUse`.
+    fn in_use(&self) -> BoxFuture<'static, Result<Vec<String>, String>>;
+
+    /// Takes a volume out of the node's `volumesInUse`: from then on it may be detached.
+    fn out_of_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>>;
+}
+
+/// Turns of those who work on the same volume: whoever comes second finds what the first has left.
+#[derive(Default)]
+pub struct Turns {
+    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// By where they were staged: devices of volumes that are no longer mounted there, but by somebody elsewhere.
+    lingering: Mutex<HashMap<PathBuf, (u32, u32)>>,
+}
+
+/// No API server: of a volume nothing is known but what lies on the node, and nobody waits for it.
+pub struct NoCluster;
+
+// === impl Storage ===
+
+impl Storage {
+    /// A path as it is below the kubelet's root, which other mount namespaces may have elsewhere.
+    pub fn below_root<'a>(&self, path: &'a Path) -> &'a Path {
+        path.strip_prefix(self.root.path()).unwrap_or(path)
+    }
+
+    /// Does work that may block, when it is its turn.
+    pub async fn work<T: Send + 'static>(
+        self: &Arc<Self>,
+        what: impl AsRef<Path>,
+        work: impl FnOnce(&Self) -> Result<T, Vec<Fault>> + Send + 'static,
+    ) -> Result<T, Vec<Fault>> {
+        let storage = Arc::clone(self);
+        let result = self.effects.work(move |_| work(&storage)).await;
+        result.unwrap_or_else(|why| Err(vec![Fault::new("work on", what, why)]))
+    }
+
+    /// As [`Self::work`], for what has one way to fail.
+    pub(super) async fn look<T: Send + 'static>(
+        self: &Arc<Self>,
+        what: impl AsRef<Path>,
+        look: impl FnOnce(&Self) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Vec<Fault>> {
+        self.work(what, |storage| look(storage).map_err(|fault| vec![fault]))
+            .await
+    }
+
+    /// Says that this volume, of which something was at `place`, may be detached.
+    pub(super) async fn out_of_use(&self, volume: String, place: &Path) -> Result<(), Vec<Fault>> {
+        let out = self.cluster.out_of_use(volume).await;
+        out.map_err(|why| in_words("take out of volumesInUse", place, &why))
+    }
+
+    /// The CSI driver of this name.
+    pub(super) async fn csi(&self, driver: &str) -> Result<Result<Csi, NoDriver>, Vec<Fault>> {
+        let drivers = Registry::read(&self.root.path().join(DIRECTORY), &self.effects).await;
+        let drivers = drivers.map_err(|fault| vec![fault])?;
+        Ok(drivers.csi(driver).await.map_err(|why| NoDriver {
+            why,
+            certain: drivers.faults.is_empty() && drivers.silent.iter().all(|silent| silent.error.is_unreachable()),
+        }))
+    }
+}
+
+// === impl Turns ===
+
+impl Turns {
+    /// Waits until nobody else works on what is called so.
+    pub async fn take(&self, what: &str) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(what.to_owned()).or_default())
+        };
+        turn.lock_owned().await
+    }
+
+    /// Remembers the device of what was staged here until it is known to be mounted nowhere: the mount table of this
+    /// namespace has forgotten it by then.
+    pub(super) fn lingers(&self, staged: &Path, device: Option<(u32, u32)>) {
+        let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
+        match device {
+            Some(device) => drop(lingering.insert(staged.to_owned(), device)),
+            None => drop(lingering.remove(staged)),
+        }
+    }
+
+    /// The device that is remembered.
+    pub(super) fn lingering(&self, staged: &Path) -> Option<(u32, u32)> {
+        let lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
+        lingering.get(staged).copied()
+    }
+}
+
+// === impl NoCluster ===
+
+impl Cluster for NoCluster {
+    fn persistent_volume(&self, _name: String) -> BoxFuture<'static, Result<Option<(String, String)>, String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn in_use(&self) -> BoxFuture<'static, Result<Vec<String>, String>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn out_of_use(&self, _volume: String) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A failure in words.
+pub(super) fn in_words(verb: &'static str, path: impl AsRef<Path>, why: &dyn std::fmt::Display) -> Vec<Fault> {
+    vec![Fault::new(verb, path, Cause::Words(why.to_string()))]
+}

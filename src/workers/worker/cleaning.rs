@@ -1,0 +1,118 @@
+//! What is taken off the node once nothing runs: processes that were left, devices, volumes, cgroups, and what the runtime has.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::timeout;
+
+use super::Worker;
+use crate::{
+    node::{cri::types::RuntimePod, effects::Outcome as Effect, fault::Fault},
+    pod::PodView,
+    record::Step,
+    teardown::{Failure, cleanup, collected, devices, evidence, first, places, user_namespace, volumes},
+};
+
+/// A clean-up that takes longer keeps its place no more.
+const LONG: Duration = Duration::from_secs(5);
+
+// === impl Worker ===
+
+impl Worker {
+    /// Nothing rests on these processes having ended before they have.
+    pub(super) async fn kill_released(
+        &self,
+        view: &Arc<PodView>,
+        stopped: &Arc<RuntimePod>,
+    ) -> Result<(), Vec<Failure>> {
+        let shown = Arc::clone(stopped);
+        let released = self.on_node(view, move |context, view| evidence::released(context, view, &shown));
+        for cgroup in released.await? {
+            tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes of which the runtime knows no container, as somebody has decided");
+            let killed = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
+            killed.map(drop).map_err(faults(Step::Cgroup))?;
+        }
+        Ok(())
+    }
+
+    /// A terminal phase lets the claims be given to others. Once released they are nobody's to release again, whose driver
+    /// may have ended since; unless somebody has started the pod anew.
+    pub(super) async fn release_devices(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+        let entry = self.context.journal.pod(&view.pod.uid);
+        if entry.is_some_and(|entry| entry.released) && !observed.lives() {
+            return Ok(());
+        }
+        let claims = devices::prepared(&self.context, view).await?;
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let span = self.record.span(Step::Devices, "");
+        let result = Box::pin(devices::release(&self.context, view, &claims)).await;
+        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        result?;
+        self.context.journal.released(&view.pod.uid);
+        Ok(())
+    }
+
+    /// Volumes first: what a memory volume holds is charged to the cgroup. The user ids last, when nothing has them.
+    pub(super) async fn clean_node(&self, view: &PodView) -> Result<(), Vec<Failure>> {
+        let dir = places::dir(&self.context, view)?;
+        let span = self.record.span(Step::Volumes, "");
+        let volumes = async || {
+            let done = volumes::tear_down_volumes(&dir, &self.context.storage).await;
+            done.map(drop).map_err(faults(Step::Volumes))
+        };
+        let mut result = volumes().await;
+        // Who has outlived the containers may be who holds a volume, and is not to live on because of another one.
+        if let Err(failures) = &mut result {
+            match self.kill_left(view).await {
+                Ok(Effect::Done) => result = volumes().await,
+                Ok(Effect::Nothing | Effect::Withheld) => {}
+                Err(more) => failures.extend(more),
+            }
+        }
+        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        result?;
+        let span = self.record.span(Step::Cgroup, "");
+        let mut failures = Vec::new();
+        for cgroup in places::cgroups(&self.context, view) {
+            let result = self.context.cgroups.destroy(&cgroup?, &self.context.effects).await;
+            failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
+        }
+        let result = collected(failures);
+        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        result?;
+        user_namespace::release(&dir, view, &self.context.effects).await
+    }
+
+    /// Kills whatever the containers have left in the pod's cgroup.
+    async fn kill_left(&self, view: &PodView) -> Result<Effect, Vec<Failure>> {
+        let mut killed = Effect::Nothing;
+        for cgroup in places::cgroups(&self.context, view) {
+            let result = self.context.cgroups.kill(&cgroup?, &self.context.effects).await;
+            killed = killed.and(result.map_err(faults(Step::Cgroup))?);
+        }
+        Ok(killed)
+    }
+
+    /// When nobody waits any more: containers, sandboxes, logs, directory.
+    pub(super) async fn clean_up(&self, view: &PodView) -> Result<(), Vec<Failure>> {
+        let place = self.context.quiet.place().await;
+        let dir = places::dir(&self.context, view)?;
+        let span = self.record.span(Step::Cleanup, "");
+        let mut removed = Box::pin(cleanup::remove(&self.context, view, &dir));
+        let result = match timeout(LONG, &mut removed).await {
+            Ok(result) => result,
+            Err(_) => {
+                // It hangs somewhere, and others can be cleaned up in its place.
+                drop(place);
+                removed.await
+            }
+        };
+        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        result
+    }
+}
+
+fn faults(step: Step) -> impl Fn(Vec<Fault>) -> Vec<Failure> {
+    move |faults| faults.iter().map(|fault| Failure::new(step, "", fault)).collect()
+}

@@ -1,0 +1,458 @@
+//! Claims of dynamic resources: unprepared between the last container's end and the terminal phase, and never under a pod
+//! that still runs.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use testbed::{
+    apiserver::faults::Fault,
+    drivers::{Conduct, DraCall, DraDriver, DraService},
+    scripted_cri::{Kind, Logged},
+};
+use tokio::time::sleep;
+use tonic::Code;
+
+use crate::{
+    log::Log,
+    node::{Node, secs, until},
+    pods::{plain, pod, uid},
+    server::trouble,
+};
+
+pub const DRIVER: &str = "gpu.example.com";
+const OTHER: &str = "nic.example.com";
+
+/// A claim in the kubelet's checkpoint.
+pub struct Prepared<'a> {
+    pub name: &'a str,
+    /// Names of pods.
+    pub pods: &'a [&'a str],
+    pub drivers: &'a [&'a str],
+}
+
+const fn gpu<'a>(pods: &'a [&'a str]) -> Prepared<'a> {
+    Prepared {
+        name: "gpu",
+        pods,
+        drivers: &[DRIVER],
+    }
+}
+
+pub fn claim_uid(claim: &str) -> String {
+    format!("claim-{claim}")
+}
+
+/// Writes the checkpoint as a kubelet does, and returns what was written.
+pub fn checkpoint(node: &Node, claims: &[Prepared<'_>]) -> Vec<u8> {
+    let keys =
+        |keys: &[&str], value: &Value| -> Value { keys.iter().map(|&key| (key.to_owned(), value.clone())).collect() };
+    let claims: Vec<Value> = claims
+        .iter()
+        .map(|claim| {
+            let pods: Vec<_> = claim.pods.iter().map(|name| uid(name)).collect();
+            let pods: Vec<_> = pods.iter().map(String::as_str).collect();
+            json!({
+                "ClaimUID": claim_uid(claim.name), "ClaimName": claim.name, "Namespace": "default",
+                "PodUIDs": keys(&pods, &json!({})),
+                "DriverState": keys(claim.drivers, &json!({ "Devices": null })),
+            })
+        })
+        .collect();
+    let data = json!({ "kind": "DRACheckpoint", "ClaimInfoStateList": claims }).to_string();
+    let sealed = json!({ "Data": data, "Checksum": crc32fast::hash(data.as_bytes()) }).to_string();
+    fs::write(file(node), &sealed).unwrap();
+    sealed.into_bytes()
+}
+
+fn file(node: &Node) -> std::path::PathBuf {
+    node.path("kubelet/dra_manager_state")
+}
+
+/// A pod's object whose spec names these claims.
+pub fn claiming(name: &str, claims: &[&str]) -> Value {
+    let mut object = pod(name, &plain());
+    let claims = claims
+        .iter()
+        .map(|claim| json!({ "name": claim, "resourceClaimName": claim }));
+    object["spec"]["resourceClaims"] = claims.collect();
+    object
+}
+
+/// Such a pod, which ends so many seconds after its stop signal.
+fn claiming_pod(node: &Node, name: &str, claims: &[&str], ends_after: u64) {
+    node.object(claiming(name, claims));
+    node.left_over(name, |pod| {
+        drop(pod.container("main").ends_after_term(secs(ends_after), 0));
+    });
+}
+
+fn driver(node: &Node, name: &str) -> DraDriver {
+    DraDriver::start(&node.path("kubelet"), name, &[DraService::V1]).unwrap()
+}
+
+/// Names of the claims of all calls.
+fn asked(driver: &DraDriver) -> Vec<String> {
+    let claims = driver.called().into_iter().flat_map(|called| called.call.claims);
+    claims.map(|(_, name, _)| name).collect()
+}
+
+/// Nothing of the pod runs, and the API does not show that it has ended.
+async fn waits(node: &Node, name: &str) {
+    sleep(secs(300)).await;
+    node.cri
+        .look(|world| assert!(world.sandboxes.values().any(|it| it.pod_uid == uid(name) && !it.ready)));
+    assert_eq!(node.get(name).await.unwrap()["status"]["phase"], "Running");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_unprepared_when_the_containers_have_stopped_and_before_the_terminal_phase_is_shown() {
+    let mut node = Node::new().await;
+    let driver = driver(&node, DRIVER);
+    claiming_pod(&node, "web", &["gpu"], 3);
+    let written = checkpoint(&node, &[gpu(&["web"])]);
+    driver.behave(Conduct::Slow(secs(10)));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    sleep(secs(2)).await;
+    assert!(driver.called().is_empty(), "while a container runs");
+    until("the driver is asked", async || !driver.called().is_empty()).await;
+    node.cri
+        .look(|world| assert!(world.sandboxes.values().all(|sandbox| !sandbox.ready)));
+    sleep(secs(9)).await;
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    node.nothing_left("web").await;
+    let call = DraCall {
+        service: DraService::V1,
+        claims: vec![("default".into(), "gpu".into(), claim_uid("gpu"))],
+    };
+    let calls: Vec<_> = driver.called().into_iter().map(|called| called.call).collect();
+    assert_eq!(calls, [call]);
+    assert_eq!(fs::read(file(&node)).unwrap(), written);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_of_the_older_service_alone_is_asked_by_that() {
+    let mut node = Node::new().await;
+    let driver = DraDriver::start(&node.path("kubelet"), DRIVER, &[DraService::V1beta1]).unwrap();
+    claiming_pod(&node, "web", &["gpu"], 0);
+    checkpoint(&node, &[gpu(&["web"])]);
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert_eq!(driver.called()[0].call.service, DraService::V1beta1);
+}
+
+fn reserved(node: &Node, claim: &str, pods: &[&str]) {
+    let reserved = pods
+        .iter()
+        .map(|name| json!({ "resource": "pods", "name": name, "uid": uid(name) }));
+    node.object(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": { "name": claim, "namespace": "default", "uid": claim_uid(claim) },
+        "spec": {}, "status": { "reservedFor": reserved.collect::<Value>() },
+    }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_a_living_pod_uses_is_left_whoever_says_so() {
+    for (witness, prepared_for, of_spec, reserved_for) in [
+        ("checkpoint", &["web", "db"][..], &[][..], &[][..]),
+        ("spec", &["web"], &["gpu"], &[]),
+        ("reservation", &["web"], &[], &["web", "db"]),
+    ] {
+        let mut node = Node::new().await;
+        let driver = driver(&node, DRIVER);
+        claiming_pod(&node, "web", &["gpu"], 0);
+        claiming_pod(&node, "db", of_spec, 0);
+        reserved(&node, "gpu", reserved_for);
+        let written = checkpoint(&node, &[gpu(prepared_for)]);
+        node.start().await;
+        node.cri.allow_everything();
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+        sleep(secs(300)).await;
+        assert!(driver.called().is_empty(), "{witness}");
+        assert_eq!(fs::read(file(&node)).unwrap(), written, "{witness}");
+        // The last one takes it along, where anything says that it is one of its own.
+        node.delete("db", None).await;
+        node.nothing_left("db").await;
+        assert_eq!(asked(&driver).len(), usize::from(witness == "spec"), "{witness}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_made_for_a_pod_is_known_by_its_status_to_be_used_and_goes_with_it() {
+    let made = json!({ "resourceClaimStatuses": [{ "name": "gpu", "resourceClaimName": "gpu" }] });
+    let mapping = json!({ "containerName": "main", "requestName": "r", "resourceName": "example.com/gpu" });
+    let extended =
+        json!({ "extendedResourceClaimStatus": { "resourceClaimName": "gpu", "requestMappings": [mapping] } });
+    for (kind, claims, status) in [
+        (
+            "by a template",
+            json!([{ "name": "gpu", "resourceClaimTemplateName": "gpus" }]),
+            made,
+        ),
+        ("for extended resources", json!([]), extended),
+    ] {
+        let mut node = Node::new().await;
+        let driver = driver(&node, DRIVER);
+        claiming_pod(&node, "web", &["gpu"], 0);
+        let mut db = pod("db", &plain());
+        db["spec"]["resourceClaims"] = claims;
+        for (field, value) in status.as_object().unwrap() {
+            db["status"][field] = value.clone();
+        }
+        node.object(db);
+        node.left_over("db", |_| {});
+        // Neither reservation nor checkpoint speaks of the other pod.
+        reserved(&node, "gpu", &["web"]);
+        checkpoint(&node, &[gpu(&["web"])]);
+        node.start().await;
+        node.cri.allow_everything();
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+        sleep(secs(300)).await;
+        assert!(driver.called().is_empty(), "{kind}");
+        checkpoint(&node, &[gpu(&["db"])]);
+        node.delete("db", None).await;
+        node.nothing_left("db").await;
+        assert_eq!(asked(&driver), ["gpu"], "{kind}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_end_together_do_not_keep_each_others_claim() {
+    let mut node = Node::new().await;
+    let driver = driver(&node, DRIVER);
+    for (name, ends_after) in [("web", 2), ("db", 9)] {
+        claiming_pod(&node, name, &["gpu"], ends_after);
+    }
+    reserved(&node, "gpu", &["web", "db"]);
+    checkpoint(&node, &[gpu(&["web", "db"])]);
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.delete("db", None).await;
+    node.nothing_left("web").await;
+    assert!(driver.called().is_empty(), "a container of the other one still runs");
+    node.nothing_left("db").await;
+    assert_eq!(asked(&driver), ["gpu"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_pods_that_have_no_part_in_the_claim_the_runtime_is_not_asked() {
+    let mut node = Node::new().await;
+    let driver = driver(&node, DRIVER);
+    claiming_pod(&node, "web", &["gpu"], 0);
+    checkpoint(&node, &[gpu(&["web", "db-0"])]);
+    for number in 0..20 {
+        node.pod(&format!("db-{number}"), &plain(), |pod| {
+            drop(pod.container("main").ignores_term());
+        });
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    for number in 0..20 {
+        node.delete(&format!("db-{number}"), None).await;
+    }
+    node.calls(20, |_| true).await;
+    sleep(secs(5)).await;
+    let before = node.cri.log().len();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert!(driver.called().is_empty(), "the first of them uses it");
+    let log = node.cri.log().split_off(before);
+    let lists = log
+        .iter()
+        .filter(|entry| matches!(entry.call, Logged::Read("ListContainers", _)));
+    assert!(lists.count() < 10, "{log:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_cannot_be_read_is_not_taken_for_none() {
+    let mut node = Node::new().await;
+    let driver = driver(&node, DRIVER);
+    claiming_pod(&node, "web", &["gpu"], 0);
+    claiming_pod(&node, "db", &[], 0);
+    reserved(&node, "gpu", &["db"]);
+    checkpoint(&node, &[gpu(&["web"])]);
+    node.start().await;
+    node.cri.allow_everything();
+    trouble(&node, Fault::status(500).resource("resourceclaims").times(3));
+    node.delete("web", None).await;
+    node.failing("web", "resourceclaims").await;
+    node.nothing_left("web").await;
+    assert!(driver.called().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_gone_or_not_the_nodes_to_read_is_unprepared() {
+    for code in [403, 404] {
+        let mut node = Node::new().await;
+        let driver = driver(&node, DRIVER);
+        claiming_pod(&node, "web", &["gpu"], 0);
+        checkpoint(&node, &[gpu(&["web"])]);
+        node.start().await;
+        node.cri.allow_everything();
+        trouble(&node, Fault::status(code).resource("resourceclaims"));
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+        assert_eq!(asked(&driver), ["gpu"], "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_in_trouble_keeps_the_pod_and_not_the_claims_of_other_drivers() {
+    for trouble in [
+        "refuses",
+        "hangs",
+        "is gone",
+        "passes the claim over",
+        "fails for the claim",
+    ] {
+        let mut node = Node::new().await;
+        let (bad, good) = (driver(&node, DRIVER), driver(&node, OTHER));
+        claiming_pod(&node, "web", &["gpu", "nic"], 0);
+        let nic = Prepared {
+            name: "nic",
+            pods: &["web"],
+            drivers: &[OTHER],
+        };
+        let written = checkpoint(&node, &[gpu(&["web"]), nic]);
+        let words = match trouble {
+            "refuses" => {
+                bad.behave(Conduct::Fails(Code::Internal, "device is busy".to_owned()));
+                "device is busy"
+            }
+            "hangs" => {
+                bad.behave(Conduct::Hangs);
+                "45"
+            }
+            "is gone" => {
+                bad.crash().await;
+                "gone from this node"
+            }
+            "fails for the claim" => {
+                bad.fails_for(&claim_uid("gpu"), "the device fell off the bus");
+                "fell off the bus"
+            }
+            _ => {
+                bad.passes_over(&claim_uid("gpu"));
+                "does not mention it"
+            }
+        };
+        node.start().await;
+        node.cri.allow_everything();
+        node.delete("web", None).await;
+        node.failing("web", words).await;
+        let failures = node.story("web").await.unwrap().failures;
+        let of_driver = failures
+            .iter()
+            .all(|failure| failure.starts_with("devices gpu.example.com: "));
+        assert!(of_driver, "{trouble}: {failures:?}");
+        waits(&node, "web").await;
+        assert!(asked(&good).contains(&"nic".to_owned()), "{trouble}");
+        if trouble == "is gone" {
+            bad.come_back().unwrap();
+        }
+        if matches!(trouble, "passes the claim over" | "fails for the claim") {
+            drop(bad);
+            let _other = driver(&node, DRIVER);
+            node.nothing_left("web").await;
+        } else {
+            bad.behave(Conduct::Well);
+            node.nothing_left("web").await;
+        }
+        assert_eq!(fs::read(file(&node)).unwrap(), written, "{trouble}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_after_a_call_that_failed_does_not_take_a_shared_claim_from_the_pod_that_runs() {
+    let log = Log::new();
+    let mut node = Node::new().await;
+    let (shared, own) = (driver(&node, DRIVER), driver(&node, OTHER));
+    claiming_pod(&node, "web", &["gpu", "nic"], 0);
+    claiming_pod(&node, "db", &["gpu"], 0);
+    let nic = Prepared {
+        name: "nic",
+        pods: &["web"],
+        drivers: &[OTHER, DRIVER],
+    };
+    checkpoint(&node, &[gpu(&["web", "db"]), nic]);
+    own.behave_for(3, Conduct::Fails(Code::Unavailable, "not yet".to_owned()));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert_eq!(asked(&own), ["nic"; 4]);
+    assert_eq!(asked(&shared), ["nic"; 4]);
+    assert_eq!(log.lines("Another pod uses the claim").len(), 1, "not on each try");
+    assert_eq!(node.get("db").await.unwrap()["status"]["phase"], "Running");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_that_is_not_whole_keeps_pods_with_claims_and_says_what_helps() {
+    for damage in ["checksum", "torn", "empty"] {
+        let mut node = Node::new().await;
+        let driver = driver(&node, DRIVER);
+        claiming_pod(&node, "web", &["gpu"], 0);
+        node.polite_pod("db");
+        let whole = checkpoint(&node, &[gpu(&["web"])]);
+        let damaged = match damage {
+            "checksum" => String::from_utf8(whole.clone())
+                .unwrap()
+                .replace("claim-gpu", "claim-gpv")
+                .into_bytes(),
+            "torn" => whole[..whole.len() / 2].to_vec(),
+            _ => Vec::new(),
+        };
+        fs::write(file(&node), &damaged).unwrap();
+        node.start().await;
+        node.cri.allow_everything();
+        node.delete("web", None).await;
+        node.delete("db", None).await;
+        node.failing("web", "dra_manager_state").await;
+        let failure = node.story("web").await.unwrap().failures.concat();
+        assert!(failure.contains("moved away"), "{failure}");
+        waits(&node, "web").await;
+        // One without claims has nothing to do with it.
+        node.nothing_left("db").await;
+        assert!(driver.called().is_empty(), "{damage}");
+        assert_eq!(fs::read(file(&node)).unwrap(), damaged, "{damage}");
+        fs::rename(file(&node), node.path("aside")).unwrap();
+        node.nothing_left("web").await;
+    }
+}
+
+/// A pod that ended by itself, and whose object stays.
+async fn kept(node: &mut Node) -> DraDriver {
+    let driver = driver(node, DRIVER);
+    claiming_pod(node, "job", &["gpu"], 0);
+    let mut over = claiming("job", &["gpu"]);
+    over["status"]["phase"] = "Succeeded".into();
+    node.object(over);
+    checkpoint(node, &[gpu(&["job"])]);
+    node.cri.allow_everything();
+    node.start().await;
+    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    assert_eq!(asked(&driver), ["gpu"]);
+    driver
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_claims_were_released_needs_its_driver_no_more() {
+    for restarted in [false, true] {
+        let mut node = Node::new().await;
+        kept(&mut node).await.crash().await;
+        if restarted {
+            node.crash().await;
+            node.start().await;
+        }
+        node.delete("job", None).await;
+        node.nothing_left("job").await;
+    }
+}

@@ -1,0 +1,378 @@
+//! Pods that are drivers themselves end after the pods that need them, but not for ever after.
+
+use std::{fs, os::unix::fs::symlink, time::Duration};
+
+use serde_json::json;
+use testbed::{
+    drivers::{Conduct, CsiDriver, DraDriver, DraService, left::Pv},
+    scripted_cri::{Kind, PodBuilder, Seen},
+};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use crate::{
+    devices::{DRIVER as DRA, Prepared, checkpoint, claiming},
+    guard::kubelet,
+    in_use::{DRIVER as CSI, csi_driver, published, storing_pod},
+    log::Log,
+    node::{Node, secs, until},
+    pods::{plain, pod, uid},
+};
+
+const DATA: Pv<'_> = Pv {
+    name: "pv-1",
+    driver: CSI,
+    handle: "vol-1",
+    staged: true,
+};
+
+/// A pod that shares the directory of this driver's socket with the host.
+fn driver_object(node: &Node, name: &str, driver: &str) {
+    let mut object = pod(name, &plain());
+    let socket_dir = node.path("kubelet/plugins").join(driver);
+    object["spec"]["volumes"] = json!([{ "name": "socket-dir", "hostPath": { "path": socket_dir } }]);
+    node.object(object);
+}
+
+fn driver_pod(node: &Node, name: &str, driver: &str, build: impl FnOnce(PodBuilder<'_>)) {
+    driver_object(node, name, driver);
+    node.left_over(name, build);
+}
+
+fn polite(pod: PodBuilder<'_>) {
+    drop(pod.container("main"));
+}
+
+/// A node with a driver's pod `csi` and a pod `db` that has a volume of it, and an agent that holds drivers for a minute.
+async fn started(ends_after: u64) -> (Node, CsiDriver) {
+    let mut node = Node::new().await;
+    node.flags.driver_hold = "60s".to_owned();
+    let driver = csi_driver(&node, CSI);
+    driver_pod(&node, "csi", CSI, polite);
+    storing_pod(&node, "db", &DATA, ends_after);
+    node.start().await;
+    node.cri.allow_everything();
+    (node, driver)
+}
+
+fn busy() -> Conduct {
+    Conduct::Fails(Code::Internal, "busy".to_owned())
+}
+
+fn stops(node: &Node, name: &str) -> Vec<(Duration, Seen)> {
+    let of_pod = |seen: &Seen| seen.kind == Kind::StopContainer && seen.pod_uid == uid(name);
+    node.cri
+        .effects()
+        .into_iter()
+        .filter(|(_, seen)| of_pod(seen))
+        .collect()
+}
+
+/// Waits until the pod is told to stop, and returns with how much grace.
+async fn stopped_with(node: &Node, name: &str) -> Duration {
+    until("it is told to stop", async || !stops(node, name).is_empty()).await;
+    stops(node, name)[0].1.timeout.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_ends_after_the_pod_that_ends_and_has_a_volume_of_it() {
+    let (node, driver) = started(20).await;
+    node.delete("csi", None).await;
+    node.delete("db", None).await;
+    node.failing("csi", "held: default/db that end need this pod as a driver")
+        .await;
+    sleep(secs(15)).await;
+    assert!(stops(&node, "csi").is_empty());
+    until("the volume is unstaged", async || driver.effects().len() == 2).await;
+    assert!(stops(&node, "csi").is_empty());
+    // The whole grace period is still its own, and nobody says that it waits.
+    assert_eq!(stopped_with(&node, "csi").await, secs(30));
+    node.nothing_left("db").await;
+    node.nothing_left("csi").await;
+    assert_eq!(node.count_events("csi", "DriverHoldExceeded").await, 0);
+    assert_eq!(node.count_events("csi", "FailedKillPod").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_driver_has_waited_for_is_not_told_any_more_while_it_stops() {
+    let mut node = Node::new().await;
+    let _driver = csi_driver(&node, CSI);
+    driver_pod(&node, "csi", CSI, |pod| drop(pod.container("main").ignores_term()));
+    storing_pod(&node, "db", &DATA, 5);
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("csi", None).await;
+    node.delete("db", None).await;
+    node.failing("csi", "held: ").await;
+    stopped_with(&node, "csi").await;
+    assert_eq!(node.story("csi").await.unwrap().failures, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_volume_of_a_pod_that_lives_holds_no_driver() {
+    let (node, driver) = started(0).await;
+    let began = Instant::now();
+    node.delete("csi", None).await;
+    node.nothing_left("csi").await;
+    assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
+    assert_eq!(driver.effects(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_goes_when_it_was_held_for_long_enough_and_the_event_names_who_is_left() {
+    let (node, driver) = started(0).await;
+    driver.behave(busy());
+    let began = Instant::now();
+    node.delete("csi", None).await;
+    node.delete("db", None).await;
+    assert_eq!(stopped_with(&node, "csi").await, secs(30));
+    let held = began.elapsed();
+    assert!(held >= secs(60) && held < secs(65), "{held:?}");
+    node.nothing_left("csi").await;
+    until("it is told", async || {
+        node.count_events("csi", "DriverHoldExceeded").await == 1
+    })
+    .await;
+    let events = node.events("csi").await;
+    let (_, message) = events
+        .iter()
+        .find(|(reason, _)| reason == "DriverHoldExceeded")
+        .unwrap();
+    assert!(message.contains("default/db"), "{message}");
+    assert!(node.get("db").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_of_the_agent_makes_neither_the_grace_shorter_nor_the_hold_longer() {
+    for recovers in [true, false] {
+        let (mut node, driver) = started(0).await;
+        driver.behave(busy());
+        let began = Instant::now();
+        node.delete("csi", None).await;
+        node.delete("db", None).await;
+        node.failing("csi", "held: ").await;
+        for _ in 0..2 {
+            sleep(secs(20)).await;
+            node.crash().await;
+            node.start().await;
+        }
+        assert!(stops(&node, "csi").is_empty());
+        if recovers {
+            driver.behave(Conduct::Well);
+        }
+        assert_eq!(stopped_with(&node, "csi").await, secs(30));
+        assert!(began.elapsed() < secs(66), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_nobody_tried_beside_a_kubelet_has_not_begun_after_a_restart() {
+    let (mut node, driver) = started(0).await;
+    driver.behave(busy());
+    let process = kubelet(&node);
+    sleep(secs(3)).await;
+    for name in ["csi", "db"] {
+        node.delete(name, None).await;
+        node.failing(name, "a kubelet works on this node's pods").await;
+    }
+    for _ in 0..2 {
+        sleep(secs(90)).await;
+        node.crash().await;
+        node.start().await;
+    }
+    fs::remove_dir_all(process).unwrap();
+    assert_eq!(stopped_with(&node, "db").await, secs(30));
+    node.failing("csi", "held: default/db that end need this pod as a driver")
+        .await;
+    // The hold begins with the first try, too.
+    sleep(secs(40)).await;
+    assert!(stops(&node, "csi").is_empty());
+    driver.behave(Conduct::Well);
+    assert_eq!(stopped_with(&node, "csi").await, secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_stops_meanwhile_tells_of_no_failure() {
+    let log = Log::new();
+    let (mut node, driver) = started(0).await;
+    driver.behave(busy());
+    node.delete("csi", None).await;
+    node.delete("db", None).await;
+    node.failing("csi", "held: ").await;
+    assert_eq!(node.stop().await, Ok(()));
+    let failed = log.lines("Teardown step failed");
+    assert!(failed.iter().all(|line| line.contains("uid-db")), "{failed:?}");
+    assert_eq!(node.count_events("csi", "FailedKillPod").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_of_which_nothing_runs_is_not_held() {
+    let mut node = Node::new().await;
+    let driver = csi_driver(&node, CSI);
+    driver.behave(busy());
+    driver_object(&node, "csi", CSI);
+    node.left_over("csi", |pod| drop(pod.container("main").exited(1)));
+    node.cri.change(|world| {
+        for sandbox in world.sandboxes.values_mut() {
+            sandbox.ready = false;
+        }
+    });
+    storing_pod(&node, "db", &DATA, 0);
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("db", None).await;
+    node.failing("db", "busy").await;
+    let began = Instant::now();
+    node.delete("csi", None).await;
+    node.nothing_left("csi").await;
+    assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_drivers_that_wait_for_each_other_both_end_after_the_hold() {
+    let mut node = Node::new().await;
+    node.flags.driver_hold = "60s".to_owned();
+    let (one, two) = ("one.example.com", "two.example.com");
+    let _drivers = [csi_driver(&node, one), csi_driver(&node, two)];
+    for (name, driver, of) in [("one", one, two), ("two", two, one)] {
+        driver_pod(&node, name, driver, polite);
+        let pv = Pv {
+            name: of,
+            driver: of,
+            handle: of,
+            staged: false,
+        };
+        published(&node, name, &pv);
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    let began = Instant::now();
+    for name in ["one", "two"] {
+        node.delete(name, None).await;
+    }
+    for name in ["one", "two"] {
+        stopped_with(&node, name).await;
+        node.nothing_left(name).await;
+    }
+    assert!(
+        began.elapsed() > secs(59) && began.elapsed() < secs(75),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_object_is_gone_already_still_has_its_driver_wait() {
+    let (node, driver) = started(0).await;
+    driver.behave(busy());
+    node.delete("db", None).await;
+    node.failing("db", "busy").await;
+    node.delete("db", Some(0)).await;
+    node.gone("db").await;
+    node.delete("csi", None).await;
+    node.failing("csi", "held: default/db").await;
+    sleep(secs(20)).await;
+    assert!(stops(&node, "csi").is_empty());
+    driver.behave(Conduct::Well);
+    node.nothing_left("db").await;
+    node.nothing_left("csi").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_raw_block_volume_holds_its_driver_and_one_of_another_driver_does_not() {
+    for (of, held) in [(CSI, true), ("other.example.com", false)] {
+        let mut node = Node::new().await;
+        let driver = csi_driver(&node, CSI);
+        driver.behave(busy());
+        driver_pod(&node, "csi", CSI, polite);
+        node.polite_pod("db");
+        let data = node.path("kubelet/plugins/kubernetes.io/csi/volumeDevices/pv-1/data");
+        fs::create_dir_all(&data).unwrap();
+        let said = json!({ "driverName": of, "volumeHandle": "vol-1" });
+        fs::write(data.join("vol_data.json"), said.to_string()).unwrap();
+        let links = node.pod_dir("db").join("volumeDevices/kubernetes.io~csi");
+        fs::create_dir_all(&links).unwrap();
+        symlink("/no/such/device", links.join("pv-1")).unwrap();
+        node.start().await;
+        node.cri.allow_everything();
+        node.delete("db", None).await;
+        node.delete("csi", None).await;
+        sleep(secs(30)).await;
+        assert_eq!(stops(&node, "csi").is_empty(), held, "{of}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_does_not_tell_its_driver_holds_each_of_them() {
+    let (node, driver) = started(0).await;
+    driver.behave(busy());
+    let volume = node.pod_dir("db").join("volumes/kubernetes.io~csi/pv-1");
+    fs::write(volume.join("vol_data.json"), "{").unwrap();
+    fs::write(volume.join("mount/left"), "").unwrap();
+    node.delete("db", None).await;
+    node.delete("csi", None).await;
+    node.failing("csi", "held: default/db").await;
+}
+
+/// A node with a DRA driver's pod `dra` and a pod `job` with a claim of it.
+async fn with_claim(finalizers: &[&str]) -> (Node, DraDriver) {
+    let mut node = Node::new().await;
+    let driver = DraDriver::start(&node.path("kubelet"), DRA, &[DraService::V1]).unwrap();
+    driver_pod(&node, "dra", DRA, polite);
+    let mut object = claiming("job", &["gpu"]);
+    object["metadata"]["finalizers"] = json!(finalizers);
+    node.object(object);
+    node.left_over("job", polite);
+    let gpu = Prepared {
+        name: "gpu",
+        pods: &["job"],
+        drivers: &[DRA],
+    };
+    checkpoint(&node, &[gpu]);
+    node.start().await;
+    node.cri.allow_everything();
+    (node, driver)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_of_devices_ends_after_the_pod_that_ends_and_has_a_claim_of_it() {
+    let (node, driver) = with_claim(&[]).await;
+    driver.behave(busy());
+    node.delete("dra", None).await;
+    node.delete("job", None).await;
+    node.failing("dra", "held: default/job").await;
+    sleep(secs(30)).await;
+    assert!(stops(&node, "dra").is_empty());
+    driver.behave(Conduct::Well);
+    node.nothing_left("job").await;
+    node.nothing_left("dra").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_claims_were_released_holds_no_driver_though_the_checkpoint_names_it() {
+    for kept_by in ["finalizer", "restart", "its own end"] {
+        let (mut node, driver) = with_claim(if kept_by == "its own end" { &[] } else { &["test/hold"] }).await;
+        if kept_by == "its own end" {
+            let path = "/api/v1/namespaces/default/pods/job/status";
+            let over = json!({ "status": { "phase": "Succeeded" } });
+            node.admin
+                .patch(path, testbed::rest::Patch::Merge, &over)
+                .await
+                .unwrap();
+            until("it is kept", async || node.status().await.pods.kept == 1).await;
+        } else {
+            node.delete("job", None).await;
+            until("it is finished", async || node.status().await.counters.finished == 1).await;
+        }
+        if kept_by == "restart" {
+            node.crash().await;
+            node.start().await;
+        }
+        assert!(!driver.called().is_empty(), "{kept_by}");
+        let began = Instant::now();
+        node.delete("dra", None).await;
+        node.nothing_left("dra").await;
+        assert!(began.elapsed() < secs(10), "{kept_by}: {:?}", began.elapsed());
+        assert!(node.get("job").await.is_some(), "{kept_by}");
+    }
+}

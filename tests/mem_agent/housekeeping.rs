@@ -1,0 +1,324 @@
+//! What is left on the node of pods that are gone: on the disk, among logs and cgroups, in the journal.
+
+use std::{fs, path::PathBuf};
+
+use pod_teardown::housekeeping::HouseReport;
+use serde_json::json;
+use testbed::apiserver::faults::{Action, Fault};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    guard::kubelet,
+    node::{NODE, Node, secs, until},
+    pods::{plain, pod, uid},
+    server::trouble,
+    world::{recorded_node, replaced},
+};
+
+fn logs(node: &Node, name: &str) -> PathBuf {
+    node.path("logs").join(format!("default_{name}_{}", uid(name)))
+}
+
+/// A volume with data in it, as a kubelet lays one out.
+fn volume(node: &Node, name: &str) -> PathBuf {
+    node.pod_dir(name).join("volumes/kubernetes.io~empty-dir/data")
+}
+
+/// Makes nothing but the pod's cgroup, its logs, or its directory with a volume.
+fn leave(node: &Node, name: &str, what: &str) {
+    match what {
+        "cgroup" => fs::create_dir_all(node.pod_cgroup(name)).unwrap(),
+        "logs" => {
+            fs::create_dir_all(logs(node, name).join("main")).unwrap();
+            fs::write(logs(node, name).join("main/0.log"), "said").unwrap();
+        }
+        "directory" => {
+            fs::create_dir_all(volume(node, name)).unwrap();
+            fs::write(volume(node, name).join("file"), "data").unwrap();
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn is_left(node: &Node, name: &str) -> Vec<&'static str> {
+    let places = [
+        ("cgroup", node.pod_cgroup(name)),
+        ("logs", logs(node, name)),
+        ("directory", node.pod_dir(name)),
+    ];
+    let there = places.into_iter().filter(|(_, path)| path.exists());
+    there.map(|(what, _)| what).collect()
+}
+
+/// A node with a pod that lives, and with pods of these names that the agent has seen and that are gone with all that was
+/// theirs. They are not forgotten yet, if the agent does not run on.
+pub async fn after_the_end_of(names: &[&str]) -> Node {
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    for name in names {
+        node.polite_pod(name);
+    }
+    node.cri.allow_everything();
+    node.start().await;
+    for name in names {
+        node.delete(name, None).await;
+    }
+    for name in names {
+        node.nothing_left(name).await;
+    }
+    until("all are finished", async || {
+        node.status().await.counters.finished == names.len() as u64
+    })
+    .await;
+    node
+}
+
+async fn house(node: &Node) -> HouseReport {
+    node.status().await.house
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_kind_of_rest_of_a_pod_that_was_seen_is_taken_down_to_its_end_after_a_while() {
+    let node = after_the_end_of(&["a", "b", "c"]).await;
+    let effects = node.cri.effects().len();
+    for (name, what) in [("a", "cgroup"), ("b", "logs"), ("c", "directory")] {
+        leave(&node, name, what);
+    }
+    let began = Instant::now();
+    until("they are observed", async || house(&node).await.leftovers.len() == 3).await;
+    assert_eq!(
+        house(&node).await.leftovers,
+        [
+            "default/a (UID uid-a): cgroup",
+            "default/b (UID uid-b): logs",
+            "default/c (UID uid-c): directory"
+        ]
+    );
+    until("nothing is left", async || {
+        ["a", "b", "c"].iter().all(|name| is_left(&node, name).is_empty())
+    })
+    .await;
+    assert!(
+        (secs(120)..secs(160)).contains(&began.elapsed()),
+        "{:?}",
+        began.elapsed()
+    );
+    until("all are finished", async || node.status().await.counters.finished == 6).await;
+    assert_eq!(node.cri.effects().len(), effects, "the runtime knew nothing of them");
+    assert_eq!(is_left(&node, "lives"), ["cgroup", "logs", "directory"]);
+    assert_eq!(node.status().await.counters.leftovers_found, 3);
+    let mut node = node;
+    node.crash().await;
+    assert!(node.journal().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_proof_survives_agent_and_machine() {
+    let mut node = Node::new().await;
+    for name in ["lives", "web"] {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    // The list is in the journal.
+    sleep(secs(1)).await;
+    node.crash().await;
+    node.boot_id = "boot-2".to_owned();
+    node.cri.change(|world| {
+        world.containers.retain(|_, it| it.pod_uid != uid("web"));
+        world.sandboxes.retain(|_, it| it.pod_uid != uid("web"));
+    });
+    node.delete("web", Some(0)).await;
+    leave(&node, "web", "directory");
+    node.start().await;
+    until("nothing is left", async || is_left(&node, "web").is_empty()).await;
+    assert!(node.cri.effects().is_empty());
+    // Then the proof is forgotten, too: what comes under its UID from now on is nobody's.
+    sleep(secs(60)).await;
+    leave(&node, "web", "directory");
+    sleep(secs(900)).await;
+    assert_eq!(house(&node).await.strangers, ["UID uid-web: directory"]);
+    assert!(volume(&node, "web").join("file").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_can_prove_is_told_and_never_touched() {
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    let of_a_static_pod = node.path("kubelet/pods/0123456789abcdef0123456789abcdef/volumes");
+    fs::create_dir_all(&of_a_static_pod).unwrap();
+    for what in ["cgroup", "logs", "directory"] {
+        leave(&node, "unknown", what);
+    }
+    // A mirror is no proof of anything.
+    let mut mirror = pod("mirror", &plain());
+    mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "" });
+    node.object(mirror);
+    leave(&node, "mirror", "directory");
+    node.start().await;
+    node.delete("mirror", Some(0)).await;
+    node.gone("mirror").await;
+    sleep(secs(1200)).await;
+    assert_eq!(
+        house(&node).await.strangers,
+        [
+            "UID 0123456789abcdef0123456789abcdef: directory",
+            "UID uid-mirror: directory",
+            "UID uid-unknown: directory, cgroup, logs"
+        ]
+    );
+    assert_eq!(is_left(&node, "unknown"), ["cgroup", "logs", "directory"]);
+    assert!(volume(&node, "mirror").join("file").exists() && of_a_static_pod.exists());
+    assert!(node.cri.effects().is_empty() && node.status().await.counters.begun == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_a_kubelet_nothing_is_touched_and_afterwards_it_is_observed_anew() {
+    let node = after_the_end_of(&["web"]).await;
+    leave(&node, "web", "logs");
+    sleep(secs(100)).await;
+    let process = kubelet(&node);
+    sleep(secs(600)).await;
+    assert_eq!(is_left(&node, "web"), ["logs"]);
+    assert_eq!(house(&node).await, HouseReport::default());
+    fs::remove_dir_all(process).unwrap();
+    let began = Instant::now();
+    until("nothing is left", async || is_left(&node, "web").is_empty()).await;
+    assert!(began.elapsed() >= secs(120), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_come_and_go_beside_a_kubelet_do_not_gather_in_the_journal() {
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    kubelet(&node);
+    node.start().await;
+    jobs_come_and_go(&node).await;
+    sleep(secs(90)).await;
+    node.crash().await;
+    assert_eq!(node.seen().await, ["uid-lives"]);
+}
+
+async fn jobs_come_and_go(node: &Node) {
+    for number in 0..20 {
+        let name = format!("job-{number}");
+        node.object(pod(&name, &plain()));
+        sleep(secs(2)).await;
+        node.delete(&name, Some(0)).await;
+        node.gone(&name).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_do_they_while_absence_proves_nothing() {
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    kubelet(&node);
+    node.start().await;
+    let own = recorded_node(&node).await;
+    replaced(&mut node, 1).await;
+    node.object(own);
+    node.object(pod("lives", &plain()));
+    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    jobs_come_and_go(&node).await;
+    sleep(secs(90)).await;
+    node.crash().await;
+    assert_eq!(node.seen().await, ["uid-lives"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_first_complete_list_nothing_is_nobodys() {
+    let mut node = Node::new().await;
+    for name in ["lives", "web"] {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    sleep(secs(1)).await;
+    node.crash().await;
+    let user = format!("system:node:{NODE}");
+    trouble(&node, Fault::status(500).verb("list").resource("pods").user(&user));
+    node.launch().await;
+    sleep(secs(900)).await;
+    assert_eq!(house(&node).await, HouseReport::default());
+    assert_eq!(is_left(&node, "web"), ["cgroup", "logs", "directory"]);
+    node.api.faults().clear();
+    sleep(secs(300)).await;
+    assert_eq!(is_left(&node, "web"), ["cgroup", "logs", "directory"]);
+    assert!(node.cri.effects().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_does_not_answer_by_name_proves_nothing() {
+    let node = after_the_end_of(&["web"]).await;
+    leave(&node, "web", "directory");
+    let user = format!("system:node:{NODE}");
+    trouble(&node, Fault::status(503).verb("list").resource("pods").user(&user));
+    sleep(secs(600)).await;
+    assert!(volume(&node, "web").join("file").exists());
+    node.api.faults().clear();
+    until("nothing is left", async || is_left(&node, "web").is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_absence_proves_nothing_what_is_left_stays() {
+    let mut node = after_the_end_of(&["web"]).await;
+    leave(&node, "web", "directory");
+    let own = recorded_node(&node).await;
+    replaced(&mut node, 1).await;
+    node.object(own);
+    node.object(pod("lives", &plain()));
+    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    sleep(secs(900)).await;
+    assert!(volume(&node, "web").join("file").exists());
+    assert_eq!(house(&node).await.leftovers, ["default/web (UID uid-web): directory"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_taken_away_is_not_tried_again_and_again_by_one_worker_after_another() {
+    let node = after_the_end_of(&["web"]).await;
+    // A volume of a plugin that nobody here knows.
+    fs::create_dir_all(node.pod_dir("web").join("volumes/example.com~strange/data/more")).unwrap();
+    until("it is tried", async || {
+        node.status().await.counters.leftovers_found == 1
+    })
+    .await;
+    sleep(secs(1800)).await;
+    let status = node.status().await;
+    assert_eq!((status.counters.leftovers_found, status.pods.terminating.len()), (1, 1));
+    assert!(
+        node.pod_dir("web")
+            .join("volumes/example.com~strange/data/more")
+            .exists()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_containers_and_old_logs_of_a_pod_that_lives_are_not_ours() {
+    let mut node = Node::new().await;
+    node.polite_pod("lives");
+    node.cri.change(|world| {
+        world.pod("default", "lives", &uid("lives")).container("main");
+        world
+            .containers
+            .values_mut()
+            .for_each(|it| it.state = testbed::scripted_cri::SimState::Exited);
+    });
+    node.start().await;
+    sleep(secs(900)).await;
+    assert!(node.cri.effects().is_empty());
+    assert_eq!(house(&node).await, HouseReport::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_was_cut_short_makes_no_pod_nobodys() {
+    let mut node = Node::new().await;
+    for name in ["lives", "web"] {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    for _ in 0..5 {
+        trouble(&node, Fault::new(Action::CutWatch).once());
+        sleep(secs(100)).await;
+    }
+    assert_eq!(is_left(&node, "web"), ["cgroup", "logs", "directory"]);
+    assert!(node.cri.effects().is_empty());
+}

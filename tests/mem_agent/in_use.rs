@@ -1,0 +1,368 @@
+//! Volumes that are attached to the node: when a pod with one has ended for the API server, and when the volume may be
+//! detached. Drivers have nothing mounted here: what they are asked, and in which order, is what counts.
+
+use std::{fs, path::PathBuf};
+
+use serde_json::{Value, json};
+use testbed::{
+    apiserver::faults::Fault,
+    drivers::{
+        Conduct, CsiCall, CsiDriver,
+        left::{Pv, staging},
+    },
+    rest::Patch,
+};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use crate::{
+    held::is_held,
+    node::{NODE, Node, secs, until},
+    pods::{plain, pod},
+    server::trouble,
+};
+
+pub const DRIVER: &str = "disk.example.com";
+const PV: Pv<'_> = Pv {
+    name: "pv-1",
+    driver: DRIVER,
+    handle: "vol-1",
+    staged: true,
+};
+const IN_USE: &str = "kubernetes.io/csi/disk.example.com^vol-1";
+/// Of a kind that nobody here knows anything of.
+const OTHER: &str = "kubernetes.io/example-disk/vol-2";
+
+pub fn csi_driver(node: &Node, name: &str) -> CsiDriver {
+    CsiDriver::start(&node.path("kubelet"), name).unwrap()
+}
+
+/// A volume of a driver, staged and published for the pod as the kubelet's files have it.
+pub fn published(node: &Node, pod: &str, pv: &Pv<'_>) -> PathBuf {
+    let volume = node.pod_dir(pod).join("volumes/kubernetes.io~csi").join(pv.name);
+    fs::create_dir_all(volume.join("mount")).unwrap();
+    let data = json!({ "driverName": pv.driver, "volumeHandle": pv.handle, "volumeLifecycleMode": "Persistent" });
+    fs::write(volume.join("vol_data.json"), data.to_string()).unwrap();
+    let staging = staging(&node.path("kubelet"), pv);
+    fs::create_dir_all(&staging).unwrap();
+    fs::write(staging.with_file_name("vol_data.json"), data.to_string()).unwrap();
+    volume.join("mount")
+}
+
+/// A pod with a PersistentVolume, which ends so many seconds after its stop signal.
+pub fn storing_pod(node: &Node, name: &str, pv: &Pv<'_>, ends_after: u64) -> PathBuf {
+    let mut object = pod(name, &plain());
+    object["spec"]["volumes"] = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
+    node.object(object);
+    node.left_over(name, |pod| {
+        drop(pod.container("main").ends_after_term(secs(ends_after), 0));
+    });
+    published(node, name, pv)
+}
+
+fn unique_name(handle: &str) -> String {
+    format!("kubernetes.io/csi/{DRIVER}^{handle}")
+}
+
+async fn set_in_use(node: &Node, volumes: &[&str]) {
+    let patch = json!({ "status": { "volumesInUse": volumes } });
+    let path = format!("/api/v1/nodes/{NODE}/status");
+    let answer = node.admin.patch(&path, Patch::Merge, &patch).await.unwrap();
+    assert_eq!(answer.code(), 200, "{}", answer.body);
+}
+
+async fn in_use(node: &Node) -> Value {
+    let answer = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap();
+    answer.body["status"]["volumesInUse"].clone()
+}
+
+/// Nobody may take the pod's end as told, nor the volume as free.
+async fn is_attached(node: &Node, name: &str) {
+    let status = node.get(name).await.unwrap()["status"].take();
+    assert_eq!(status["phase"], "Running");
+    // With none that runs the controller would begin to count.
+    let ended = status.to_string().contains("\"terminated\"");
+    assert!(!ended, "{status}");
+    assert!(in_use(node).await.as_array().unwrap().contains(&json!(IN_USE)));
+}
+
+fn calls(driver: &CsiDriver) -> Vec<&'static str> {
+    let name = |call: CsiCall| match call {
+        CsiCall::Unpublish { .. } => "unpublish",
+        CsiCall::Unstage { .. } => "unstage",
+        CsiCall::Capabilities => "capabilities",
+    };
+    driver.effects().into_iter().map(name).collect()
+}
+
+/// A node with a pod whose volume is in use, and an agent.
+async fn started() -> (Node, CsiDriver) {
+    let mut node = Node::new().await;
+    let driver = csi_driver(&node, DRIVER);
+    storing_pod(&node, "db", &PV, 1);
+    set_in_use(&node, &[IN_USE, OTHER]).await;
+    node.start().await;
+    node.cri.allow_everything();
+    (node, driver)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_has_ended_and_its_volume_may_be_detached_only_when_it_is_unpublished_and_unstaged() {
+    let (node, driver) = started().await;
+    driver.behave(Conduct::Slow(secs(20)));
+    node.delete("db", None).await;
+    until("it is being unstaged", async || {
+        is_attached(&node, "db").await;
+        calls(&driver) == ["unpublish", "unstage"]
+    })
+    .await;
+    sleep(secs(19)).await;
+    is_attached(&node, "db").await;
+    until("it may be detached", async || in_use(&node).await == json!([OTHER])).await;
+    node.nothing_left("db").await;
+    assert_eq!(calls(&driver), ["unpublish", "unstage"]);
+    assert!(!staging(&node.path("kubelet"), &PV).parent().unwrap().exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_in_trouble_keeps_the_pod_and_the_volume_attached() {
+    for (trouble, words) in [
+        (
+            Conduct::Fails(Code::Internal, "target is busy".into()),
+            "target is busy",
+        ),
+        (Conduct::Hangs, "120"),
+    ] {
+        let (node, driver) = started().await;
+        driver.behave(trouble);
+        node.delete("db", None).await;
+        node.failing("db", words).await;
+        sleep(secs(600)).await;
+        is_attached(&node, "db").await;
+        driver.behave(Conduct::Well);
+        node.nothing_left("db").await;
+        assert_eq!(in_use(&node).await, json!([OTHER]));
+    }
+}
+
+/// The agent's mount table, with these places beside what is always there.
+fn mounts(node: &Node, places: &[&PathBuf]) {
+    let mut table = format!(
+        "31 1 0:27 / {} rw - cgroup2 cgroup2 rw\n",
+        node.path("cgroup").display()
+    );
+    for (number, place) in places.iter().enumerate() {
+        table += &format!("{} 1 8:16 / {} rw - ext4 /dev/sdb rw\n", 40 + number, place.display());
+    }
+    fs::write(node.path("mountinfo"), table).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_driver_says_does_not_count_while_the_kernel_shows_the_mount() {
+    let (node, driver) = started().await;
+    let target = node.pod_dir("db").join("volumes/kubernetes.io~csi/pv-1/mount");
+    let staging = staging(&node.path("kubelet"), &PV);
+    mounts(&node, &[&staging, &target]);
+    driver.behave(Conduct::Pretends);
+    node.delete("db", None).await;
+    node.failing("db", "still mounted").await;
+    sleep(secs(300)).await;
+    assert!(!calls(&driver).contains(&"unstage"));
+    is_attached(&node, "db").await;
+    mounts(&node, &[&staging]);
+    node.failing("db", "globalmount").await;
+    sleep(secs(300)).await;
+    is_attached(&node, "db").await;
+    mounts(&node, &[]);
+    driver.behave(Conduct::Well);
+    node.nothing_left("db").await;
+    assert_eq!(in_use(&node).await, json!([OTHER]));
+}
+
+/// A process in a mount namespace of its own, in which the staged file system is mounted and stays.
+fn keeping(node: &Node) -> PathBuf {
+    let holder = node.path("proc/4711");
+    fs::create_dir_all(holder.join("ns")).unwrap();
+    std::os::unix::fs::symlink("mnt:[7]", holder.join("ns/mnt")).unwrap();
+    fs::write(holder.join("comm"), "backup\n").unwrap();
+    fs::write(holder.join("mountinfo"), "9 1 8:16 / /data rw - ext4 /dev/sdb rw\n").unwrap();
+    holder
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_system_that_another_mount_namespace_would_keep_is_not_unstaged() {
+    let (node, driver) = started().await;
+    let holder = keeping(&node);
+    mounts(&node, &[&staging(&node.path("kubelet"), &PV)]);
+    node.delete("db", None).await;
+    node.failing("db", "\"backup\"").await;
+    sleep(secs(300)).await;
+    assert!(!calls(&driver).contains(&"unstage"));
+    is_attached(&node, "db").await;
+    fs::remove_dir_all(&holder).unwrap();
+    until("it is being unstaged", async || calls(&driver).contains(&"unstage")).await;
+    mounts(&node, &[]);
+    node.nothing_left("db").await;
+    assert_eq!(in_use(&node).await, json!([OTHER]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_system_that_lives_on_in_another_mount_namespace_keeps_its_volume_attached_however_often_it_is_tried() {
+    let (node, driver) = started().await;
+    mounts(&node, &[&staging(&node.path("kubelet"), &PV)]);
+    driver.behave(Conduct::Slow(secs(5)));
+    node.delete("db", None).await;
+    until("it is being unstaged", async || calls(&driver).contains(&"unstage")).await;
+    // Made while the driver was at it.
+    let holder = keeping(&node);
+    mounts(&node, &[]);
+    node.failing("db", "\"backup\"").await;
+    sleep(secs(300)).await;
+    assert!(calls(&driver).len() > 3, "{:?}", calls(&driver));
+    is_attached(&node, "db").await;
+    fs::remove_dir_all(&holder).unwrap();
+    node.nothing_left("db").await;
+    assert_eq!(in_use(&node).await, json!([OTHER]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_two_pods_stays_in_use_until_the_second_has_ended() {
+    let (node, driver) = started().await;
+    storing_pod(&node, "web", &PV, 0);
+    node.delete("db", None).await;
+    node.nothing_left("db").await;
+    assert_eq!(calls(&driver), ["unpublish"]);
+    assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert_eq!(calls(&driver), ["unpublish", "unpublish", "unstage"]);
+    assert_eq!(in_use(&node).await, json!([OTHER]));
+}
+
+/// Returns when the trouble has met somebody.
+async fn the_write_is_on_its_way(node: &Node) {
+    until("the list is written", async || node.api.faults().pending().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_changes_under_the_write_is_read_again_and_nobody_elses_entry_is_lost() {
+    let (node, _driver) = started().await;
+    trouble(&node, Fault::delay(secs(10)).resource("nodes/status").once());
+    node.delete("db", None).await;
+    the_write_is_on_its_way(&node).await;
+    let third = "kubernetes.io/example-disk/vol-3";
+    set_in_use(&node, &[IN_USE, OTHER, third]).await;
+    node.nothing_left("db").await;
+    assert_eq!(in_use(&node).await, json!([OTHER, third]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_end_together_do_not_overtake_each_other_in_the_list() {
+    let mut node = Node::new().await;
+    let _driver = csi_driver(&node, DRIVER);
+    let names: Vec<_> = (0..20).map(|number| format!("db-{number}")).collect();
+    let volumes: Vec<_> = names.iter().map(|name| unique_name(name)).collect();
+    for name in &names {
+        let pv = Pv {
+            name,
+            handle: name,
+            ..PV
+        };
+        storing_pod(&node, name, &pv, 1);
+    }
+    let in_list: Vec<_> = volumes.iter().map(String::as_str).chain([OTHER]).collect();
+    set_in_use(&node, &in_list).await;
+    node.start().await;
+    node.cri.allow_everything();
+    for name in &names {
+        node.delete(name, None).await;
+    }
+    for name in &names {
+        node.nothing_left(name).await;
+    }
+    assert_eq!(in_use(&node).await, json!([OTHER]));
+    let all = node.api.requests().into_iter();
+    let changes = all.filter(|it| it.asked.resource == "nodes/status" && it.asked.user.starts_with("system:node:"));
+    let codes: Vec<_> = changes.map(|request| request.code).collect();
+    assert_eq!(codes, [Some(200); 20]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_list_of_another_node_of_this_name_is_left_alone() {
+    let (node, _driver) = started().await;
+    trouble(&node, Fault::delay(secs(10)).resource("nodes/status").once());
+    node.delete("db", None).await;
+    the_write_is_on_its_way(&node).await;
+    let path = format!("/api/v1/nodes/{NODE}");
+    let own = node.admin.get(&path).await.unwrap().body;
+    node.admin.delete(&path, None).await.unwrap();
+    let mut other = own.clone();
+    other["metadata"] = json!({ "name": NODE, "uid": "another" });
+    node.object(other);
+    until("it is noticed", async || node.status().await.held.is_some()).await;
+    sleep(secs(600)).await;
+    assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));
+    assert!(node.get("db").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_takes_no_change_of_the_list_keeps_the_pod_and_is_asked_again() {
+    let (node, _driver) = started().await;
+    trouble(&node, Fault::status(503).resource("nodes/status"));
+    node.delete("db", None).await;
+    node.failing("db", "volumesInUse").await;
+    let began = Instant::now();
+    sleep(secs(300)).await;
+    is_attached(&node, "db").await;
+    node.api.faults().clear();
+    node.nothing_left("db").await;
+    assert!(began.elapsed() < secs(430), "{:?}", began.elapsed());
+    assert_eq!(in_use(&node).await, json!([OTHER]));
+}
+
+/// A node on which a pod lives, and a volume is in use and staged that seems to be nobody's, and an agent.
+async fn with_unused() -> (Node, CsiDriver) {
+    let mut node = Node::new().await;
+    let driver = csi_driver(&node, DRIVER);
+    for name in ["db", "web"] {
+        node.polite_pod(name);
+    }
+    published(&node, "db", &PV);
+    set_in_use(&node, &[IN_USE, OTHER]).await;
+    fs::rename(node.pod_dir("db"), node.path("elsewhere")).unwrap();
+    node.start().await;
+    (node, driver)
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_pod_lives_whose_directory_is_elsewhere_no_volume_is_taken_for_nobodys() {
+    let (node, driver) = with_unused().await;
+    sleep(secs(600)).await;
+    assert_eq!(calls(&driver), [""; 0]);
+    assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));
+    let told = node.status().await.house.volumes;
+    assert!(
+        told.iter()
+            .any(|told| told.contains("default/db lives and has no directory")),
+        "{told:?}"
+    );
+    fs::create_dir_all(node.pod_dir("db")).unwrap();
+    until("it may be detached", async || in_use(&node).await == json!([OTHER])).await;
+    assert_eq!(calls(&driver), ["unstage"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_absence_proves_nothing_no_volume_is_taken_for_nobodys() {
+    let (mut node, driver) = with_unused().await;
+    fs::create_dir_all(node.pod_dir("db")).unwrap();
+    sleep(secs(1)).await;
+    node.crash().await;
+    for name in ["db", "web"] {
+        node.delete(name, Some(0)).await;
+    }
+    node.start().await;
+    is_held(&node, "absence").await;
+    sleep(secs(600)).await;
+    assert_eq!(calls(&driver), [""; 0]);
+    assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));
+}

@@ -1,0 +1,97 @@
+//! Volumes that no pod uses any more and that cannot be taken off the node: they keep nothing else, and nobody busy.
+
+use std::fs;
+
+use serde_json::json;
+use testbed::drivers::{
+    Conduct, CsiCall, CsiDriver,
+    left::{Pv, staging},
+};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use crate::{
+    housekeeping::after_the_end_of,
+    in_use::{DRIVER, csi_driver},
+    log::Log,
+    node::{Node, secs, until},
+};
+
+/// A driver, and volumes of it that are staged for nobody.
+fn staged(node: &Node, name: &str, handles: &[&str]) -> CsiDriver {
+    let driver = csi_driver(node, name);
+    for handle in handles {
+        let pv = Pv {
+            name: handle,
+            driver: name,
+            handle,
+            staged: true,
+        };
+        let staging = staging(&node.path("kubelet"), &pv);
+        fs::create_dir_all(&staging).unwrap();
+        let data = json!({ "driverName": name, "volumeHandle": handle });
+        fs::write(staging.with_file_name("vol_data.json"), data.to_string()).unwrap();
+    }
+    driver
+}
+
+fn unstaged(driver: &CsiDriver) -> usize {
+    let calls = driver.effects();
+    calls
+        .iter()
+        .filter(|call| matches!(call, CsiCall::Unstage { .. }))
+        .count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_hangs_keeps_nothing_from_going_that_is_left_of_pods() {
+    let node = after_the_end_of(&["web"]).await;
+    let driver = staged(&node, DRIVER, &["1", "2", "3", "4", "5", "6", "7", "8"]);
+    driver.behave(Conduct::Hangs);
+    let began = Instant::now();
+    let left = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
+    fs::create_dir_all(&left).unwrap();
+    until("it is gone", async || !node.pod_dir("web").exists()).await;
+    assert!(began.elapsed() < secs(200), "{:?}", began.elapsed());
+    until("the driver is asked", async || !driver.called().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_cannot_be_taken_off_is_tried_less_and_less_often_and_said_once() {
+    let log = Log::new();
+    let node = after_the_end_of(&[]).await;
+    let driver = staged(&node, DRIVER, &["1"]);
+    let refuses = |why: &str| Conduct::Fails(Code::Internal, why.to_owned());
+    driver.behave(refuses("no way"));
+    sleep(secs(3600)).await;
+    // Each time the first thing that it is asked is what it can.
+    let tries = driver.called().len();
+    assert!((5..15).contains(&tries), "{tries}");
+    let status = node.status().await;
+    assert_eq!(status.counters.unused_volumes_failed, tries as u64);
+    assert_eq!(status.house.volumes.len(), 1);
+    assert!(status.house.volumes[0].contains("no way"), "{:?}", status.house.volumes);
+    assert_eq!(log.lines("no way").len(), 1);
+    driver.behave(refuses("no chance"));
+    until("the change is said", async || log.lines("no chance").len() == 1).await;
+    driver.behave(Conduct::Well);
+    until("it is taken off", async || node.status().await.house.volumes.is_empty()).await;
+    assert!(
+        !node
+            .path("kubelet/plugins/kubernetes.io/csi")
+            .join(DRIVER)
+            .join("1")
+            .exists()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_hangs_keeps_no_volume_of_another_staged() {
+    let node = after_the_end_of(&[]).await;
+    let hangs = staged(&node, DRIVER, &["1", "2", "3", "4", "5", "6", "7", "8"]);
+    hangs.behave(Conduct::Hangs);
+    let quick = staged(&node, "quick.example.com", &["quick"]);
+    let began = Instant::now();
+    until("it is taken off", async || unstaged(&quick) == 1).await;
+    assert!(began.elapsed() < secs(200), "{:?}", began.elapsed());
+}

@@ -1,0 +1,56 @@
+//! The user ids of a pod are given back when nothing of it is left that has them.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::{
+    node::{Node, secs, until},
+    pods::{plain, pod},
+};
+
+const RANGE: &str = r#"{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}"#;
+
+#[tokio::test(start_paused = true)]
+async fn the_range_of_user_ids_is_given_back_also_while_the_object_stays_and_not_before_the_cgroup_is_gone() {
+    let mut node = Node::new().await;
+    let mut own_users = pod("web", &plain());
+    own_users["spec"]["hostUsers"] = json!(false);
+    own_users["metadata"]["finalizers"] = json!(["test/hold"]);
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(1), 0));
+    });
+    node.object(own_users);
+    let file = node.pod_dir("web").join("userns");
+    fs::write(&file, RANGE).unwrap();
+    // A cgroup with something in it that is no cgroup's cannot be removed here.
+    let stuck = node.pod_cgroup("web").join("stuck");
+    fs::write(&stuck, "").unwrap();
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.failing("web", "cgroup:").await;
+    assert_eq!(fs::read_to_string(&file).unwrap(), RANGE, "whole, or not there");
+    fs::remove_file(stuck).unwrap();
+    until("it is given back", async || !file.exists()).await;
+    assert!(node.get("web").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_in_place_of_the_range_is_removed_and_what_it_points_to_stays() {
+    let mut node = Node::new().await;
+    let mut own_users = pod("web", &plain());
+    own_users["spec"]["hostUsers"] = json!(false);
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(1), 0));
+    });
+    node.object(own_users);
+    let precious = node.path("precious");
+    fs::write(&precious, RANGE).unwrap();
+    std::os::unix::fs::symlink(&precious, node.pod_dir("web").join("userns")).unwrap();
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert_eq!(fs::read_to_string(precious).unwrap(), RANGE);
+}

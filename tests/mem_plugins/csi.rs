@@ -1,0 +1,187 @@
+//! The calls of a CSI driver.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pod_teardown::node::effects::{Effects, Held, Outcome};
+use pod_teardown::node::plugins::{Csi, DriverError};
+use testbed::drivers::{Conduct, CsiCall, CsiDriver};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use crate::{Root, dry_run, gated, secs};
+
+const DRIVER: &str = "disk.example.com";
+const VOLUME: &str = "vol/../0123";
+const TARGET: &str = "/no/such/pods/u1/volumes/kubernetes.io~csi/pv-1/mount";
+
+async fn start(root: &Root) -> (CsiDriver, Csi) {
+    let driver = CsiDriver::start(&root.path(), DRIVER).unwrap();
+    let csi = root.read().await.csi(DRIVER).await.unwrap();
+    (driver, csi)
+}
+
+async fn unpublish(csi: &Csi, effects: &Effects) -> Result<Outcome, DriverError> {
+    csi.unpublish(VOLUME, Path::new(TARGET), effects).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_call_says_which_volume_and_where() {
+    let root = Root::new();
+    let (driver, csi) = start(&root).await;
+    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
+    assert_eq!(
+        csi.unstage(VOLUME, Path::new(TARGET), &Effects::ungated()).await,
+        Ok(Outcome::Done)
+    );
+    let expected = [
+        CsiCall::Unpublish {
+            volume_id: VOLUME.to_owned(),
+            target_path: TARGET.into(),
+        },
+        CsiCall::Unstage {
+            volume_id: VOLUME.to_owned(),
+            staging_target_path: TARGET.into(),
+        },
+    ];
+    assert_eq!(driver.effects(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whether_it_stages_is_asked_each_time() {
+    let root = Root::new();
+    let (driver, csi) = start(&root).await;
+    for stages in [true, false, true] {
+        driver.stages(stages);
+        assert_eq!(csi.stages().await, Ok(stages));
+    }
+    assert_eq!(driver.called().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_a_driver_refuses_with_is_a_failure_and_not_found_is_no_exception() {
+    let root = Root::new();
+    let (driver, csi) = start(&root).await;
+    for code in (1..=16).map(Code::from_i32) {
+        driver.behave_for(1, Conduct::Fails(code, "volume is\nunknown".to_owned()));
+        let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
+        let DriverError::Failed {
+            code: told,
+            ref message,
+            ..
+        } = error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!((told, &**message), (code, "volume is\nunknown"));
+        let text = error.to_string();
+        let expected =
+            format!("NodeUnpublishVolume of driver \"{DRIVER}\" for \"{TARGET}\": {code:?}: \"volume is\\nunknown\"");
+        assert_eq!(text, expected);
+    }
+    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_hangs_costs_its_deadline_and_no_more() {
+    let root = Root::new();
+    let (driver, csi) = start(&root).await;
+    driver.behave(Conduct::Hangs);
+    let begun = Instant::now();
+    let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
+    assert_eq!(begun.elapsed(), secs(120));
+    assert!(
+        matches!(error, DriverError::Timeout { after, .. } if after == secs(120)),
+        "{error}"
+    );
+    let impatient = csi.clone().with_deadline(secs(3));
+    let begun = Instant::now();
+    assert!(matches!(impatient.stages().await, Err(DriverError::Timeout { .. })));
+    assert_eq!(begun.elapsed(), secs(3));
+
+    driver.behave(Conduct::Slow(secs(119)));
+    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
+    driver.behave_if(|call| *call == CsiCall::Capabilities, Conduct::Hangs);
+    let task = tokio::spawn(async move { (unpublish(&csi, &Effects::ungated()).await, csi.stages().await) });
+    let (unpublished, stages) = task.await.unwrap();
+    assert_eq!(unpublished, Ok(Outcome::Done));
+    assert!(matches!(stages, Err(DriverError::Timeout { .. })), "{stages:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_is_gone_refuses_at_once_and_one_that_dies_in_the_call_is_out_of_reach() {
+    let root = Root::new();
+    let (driver, csi) = start(&root).await;
+    driver.behave(Conduct::Hangs);
+    let effects = Effects::ungated();
+    let (cut, ()) = futures::join!(csi.unstage(VOLUME, Path::new(TARGET), &effects), async {
+        sleep(secs(3)).await;
+        driver.crash().await;
+    });
+    let error = cut.unwrap_err();
+    assert!(error.is_unreachable() && !error.is_held(), "{error}");
+
+    let begun = Instant::now();
+    let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
+    assert_eq!(begun.elapsed(), secs(0));
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "NodeUnpublishVolume of driver \"{DRIVER}\" for \"{TARGET}\": the driver cannot be reached: Connection refused \
+             (os error 111)"
+        )
+    );
+    driver.come_back().unwrap();
+    driver.behave(Conduct::Well);
+    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shut_gate_and_a_dry_run_send_nothing() {
+    let root = Root::new();
+    let (driver, csi) = start(&root).await;
+    let (effects, shut) = gated();
+    shut.store(true, Ordering::Relaxed);
+    let error = unpublish(&csi, &effects).await.unwrap_err();
+    assert!(error.is_held(), "{error}");
+    assert_eq!(unpublish(&csi, &dry_run()).await, Ok(Outcome::Withheld));
+    assert_eq!(
+        csi.unstage(VOLUME, Path::new(TARGET), &dry_run()).await,
+        Ok(Outcome::Withheld)
+    );
+    assert_eq!(driver.called(), []);
+    assert_eq!(csi.stages().await, Ok(true), "looking is no effect");
+
+    shut.store(false, Ordering::Relaxed);
+    assert_eq!(unpublish(&csi, &effects).await, Ok(Outcome::Done));
+    assert_eq!(driver.effects().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_that_cannot_be_sent_is_not_sent_as_another() {
+    let root = Root::new();
+    let (driver, csi) = start(&root).await;
+    let path = Path::new(OsStr::from_bytes(b"/pods/\xff"));
+    let error = csi.unpublish(VOLUME, path, &Effects::ungated()).await.unwrap_err();
+    assert!(matches!(error, DriverError::NoText { .. }), "{error}");
+    assert_eq!(driver.called(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_that_shuts_while_the_driver_is_dialled_holds_the_call_back() {
+    let root = Root::new();
+    let (driver, csi) = start(&root).await;
+    let asked = AtomicUsize::new(0);
+    let gate = move || match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => Ok(()),
+        _ => Err(Held {
+            reason: "a kubelet is here".to_owned(),
+        }),
+    };
+    let error = unpublish(&csi, &Effects::new(false, Arc::new(gate))).await.unwrap_err();
+    assert!(error.is_held(), "{error}");
+    assert_eq!(driver.called(), []);
+}

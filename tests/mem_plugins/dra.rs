@@ -1,0 +1,154 @@
+//! The call of a DRA driver.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use pod_teardown::node::dirs::Dir;
+use pod_teardown::node::dra_checkpoint;
+use pod_teardown::node::effects::Effects;
+use pod_teardown::node::plugins::{ClaimRef, Dra, DriverError, Service, Unprepared};
+use testbed::drivers::claims::{Prepared, write_checkpoint};
+use testbed::drivers::{Conduct, DraCall, DraDriver, DraService};
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::{Root, dry_run, gated, secs};
+
+const GPU: &str = "gpu.example.com";
+
+async fn start(root: &Root, services: &[DraService]) -> (DraDriver, Dra) {
+    let driver = DraDriver::start(&root.path(), GPU, services).unwrap();
+    let plugin = root.read().await.dra(GPU).await.unwrap();
+    (driver, plugin)
+}
+
+fn claim(uid: &str) -> ClaimRef {
+    ClaimRef {
+        namespace: "shop".to_owned(),
+        uid: uid.to_owned(),
+        name: format!("claim-{uid}"),
+    }
+}
+
+fn results<const N: usize>(results: [(&str, Result<(), &str>); N]) -> BTreeMap<String, Result<(), String>> {
+    let owned = results.map(|(uid, result)| (uid.to_owned(), result.map_err(str::to_owned)));
+    owned.into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_claims_go_in_one_call_by_the_service_that_the_plugin_has() {
+    for service in [DraService::V1, DraService::V1beta1] {
+        let root = Root::new();
+        let (driver, plugin) = start(&root, &[service]).await;
+        let answer = plugin.unprepare(&[claim("c1"), claim("c2")], &Effects::ungated()).await;
+        let expected = Unprepared {
+            claims: results([("c1", Ok(())), ("c2", Ok(()))]),
+            unknown: vec![],
+        };
+        assert_eq!(answer, Ok(Some(expected)));
+        let sent = |uid: &str| ("shop".to_owned(), format!("claim-{uid}"), uid.to_owned());
+        let calls: Vec<_> = driver.called().into_iter().map(|called| called.call).collect();
+        let claims = vec![sent("c1"), sent("c2")];
+        assert_eq!(calls, [DraCall { service, claims }]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_lacks_the_service_that_it_registered_is_told_with_its_name() {
+    let root = Root::new();
+    let (_driver, plugin) = start(&root, &[DraService::V1beta1]).await;
+    let wrong = Dra::new(GPU, plugin.endpoint(), Service::V1);
+    let error = wrong.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("Unimplemented") && text.contains("asked by v1.DRAPlugin"),
+        "{text}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_claim_that_the_answer_names_without_error_was_taken_back() {
+    let root = Root::new();
+    let (driver, plugin) = start(&root, &[DraService::V1]).await;
+    driver.fails_for("c1", "device is busy");
+    driver.passes_over("c2");
+    driver.tells_of("stranger");
+    let claims = [claim("c1"), claim("c2"), claim("c3")];
+    let answer = plugin.unprepare(&claims, &Effects::ungated()).await;
+    let expected = Unprepared {
+        claims: results([
+            ("c1", Err("device is busy")),
+            ("c2", Err("the driver's answer does not mention it")),
+            ("c3", Ok(())),
+        ]),
+        unknown: vec!["stranger".to_owned()],
+    };
+    assert_eq!(answer, Ok(Some(expected)));
+
+    driver.behave_for(1, Conduct::Pretends);
+    let answer = plugin.unprepare(&claims, &Effects::ungated()).await.unwrap().unwrap();
+    assert!(answer.claims.values().all(Result::is_err), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_refuses_hangs_or_is_gone_is_told_with_the_claims() {
+    let root = Root::new();
+    let (driver, plugin) = start(&root, &[DraService::V1]).await;
+    driver.behave_for(1, Conduct::Fails(Code::Internal, "no".to_owned()));
+    let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
+    let text = format!("NodeUnprepareResources of driver \"{GPU}\" for \"shop/claim-c1 (c1)\": Internal: \"no\"");
+    assert_eq!(error.to_string(), text);
+
+    driver.behave_for(1, Conduct::Hangs);
+    let begun = Instant::now();
+    let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
+    assert_eq!(begun.elapsed(), secs(45));
+    assert!(matches!(error, DriverError::Timeout { .. }), "{error}");
+
+    driver.crash().await;
+    let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
+    assert!(error.is_unreachable(), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shut_gate_and_a_dry_run_take_nothing_back() {
+    let root = Root::new();
+    let (driver, plugin) = start(&root, &[DraService::V1]).await;
+    let (effects, shut) = gated();
+    shut.store(true, Ordering::Relaxed);
+    assert!(plugin.unprepare(&[claim("c1")], &effects).await.unwrap_err().is_held());
+    assert_eq!(plugin.unprepare(&[claim("c1")], &dry_run()).await, Ok(None));
+    assert_eq!(driver.called(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_in_a_checkpoint_lead_to_their_drivers_from_a_task_of_its_own() {
+    let root = Root::new();
+    let (driver, _) = start(&root, &[DraService::V1]).await;
+    let prepared = Prepared {
+        uid: "c1",
+        namespace: "shop",
+        name: "claim-c1",
+        pods: &["u1"],
+        drivers: &[GPU],
+    };
+    let others = Prepared {
+        uid: "c2",
+        pods: &["u2"],
+        ..prepared
+    };
+    write_checkpoint(&root.path(), &[prepared, others]).unwrap();
+    let dir = Dir::open(&root.path()).unwrap().unwrap();
+    let checkpoint = dra_checkpoint::read(&dir).unwrap().unwrap();
+    assert_eq!((checkpoint.doubts.len(), checkpoint.claims.len()), (0, 2));
+
+    let unprepared = tokio::spawn(async move {
+        let held: Vec<_> = checkpoint.of_pod("u1").cloned().collect();
+        let name = held[0].drivers.first().unwrap();
+        let plugin = root.read().await.dra(name).await.unwrap();
+        plugin.unprepare(&[held[0].claim.clone()], &Effects::ungated()).await
+    });
+    let answer = unprepared.await.unwrap().unwrap().unwrap();
+    assert_eq!(answer.claims, results([("c1", Ok(()))]));
+    assert_eq!(driver.called().len(), 1);
+}

@@ -1,0 +1,76 @@
+//! The clients of CSI and DRA drivers, against real sockets: who is found, what is sent, and what is made of answers, of
+//! errors, and of none.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod csi;
+mod dra;
+mod registry;
+mod wire;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pod_teardown::node::effects::{Effects, Held};
+use pod_teardown::node::plugins::Registry;
+use tempfile::TempDir;
+
+/// A kubelet's root of a test's own.
+struct Root(TempDir);
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A gate, and what shuts it.
+fn gated() -> (Effects, Arc<AtomicBool>) {
+    let shut = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&shut);
+    let gate = move || match seen.load(Ordering::Relaxed) {
+        false => Ok(()),
+        true => Err(Held {
+            reason: "a kubelet is here".to_owned(),
+        }),
+    };
+    (Effects::new(false, Arc::new(gate)), shut)
+}
+
+fn dry_run() -> Effects {
+    Effects::new(true, Arc::new(|| Ok(())))
+}
+
+// === impl Root ===
+
+impl Root {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().canonicalize().unwrap()
+    }
+
+    fn registry(&self) -> PathBuf {
+        self.path().join("plugins_registry")
+    }
+
+    async fn read(&self) -> Registry {
+        Registry::read(&self.registry(), &Effects::ungated()).await.unwrap()
+    }
+}
+
+/// Sets when a socket was made, in seconds of a made-up clock.
+fn made_at(socket: &Path, seconds: i64) {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+    let time = Timespec {
+        tv_sec: seconds,
+        tv_nsec: 0,
+    };
+    let times = Timestamps {
+        last_access: time,
+        last_modification: time,
+    };
+    utimensat(CWD, socket, &times, AtFlags::empty()).unwrap();
+}

@@ -1,0 +1,232 @@
+//! Who is found.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use pod_teardown::node::dirs::Dir;
+use pod_teardown::node::effects::Effects;
+use pod_teardown::node::fault::Cause;
+use pod_teardown::node::plugins::dra::Service;
+use pod_teardown::node::plugins::{Csi, DriverError, Kind, Registered, Registry};
+use testbed::drivers::{Conduct, CsiDriver, DraDriver, DraService};
+use tokio::time::Instant;
+
+use crate::{Root, made_at, secs};
+
+const DRIVER: &str = "disk.example.com";
+const GPU: &str = "gpu.example.com";
+
+#[tokio::test(start_paused = true)]
+async fn drivers_are_found_with_all_that_they_say_of_themselves() {
+    let root = Root::new();
+    let disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
+    let gpu = DraDriver::start(&root.path(), GPU, &[DraService::V1beta1, DraService::V1]).unwrap();
+    made_at(disk.registration(), 1);
+    made_at(gpu.registration(), 2);
+    let registry = root.read().await;
+    let expected = [
+        Registered {
+            kind: Kind::Dra,
+            name: GPU.to_owned(),
+            endpoint: gpu.endpoint().to_owned(),
+            versions: vec!["v1beta1.DRAPlugin".to_owned(), "v1.DRAPlugin".to_owned()],
+            socket: gpu.registration().to_owned(),
+        },
+        Registered {
+            kind: Kind::Csi,
+            name: DRIVER.to_owned(),
+            endpoint: disk.endpoint().to_owned(),
+            versions: vec!["1.0.0".to_owned()],
+            socket: disk.registration().to_owned(),
+        },
+    ];
+    assert_eq!(registry.registered, expected);
+    assert_eq!((registry.silent.len(), registry.faults.len()), (0, 0));
+    assert_eq!(registry.csi(DRIVER).await, Ok(Csi::new(DRIVER, disk.endpoint())));
+    let plugin = registry.dra(GPU).await.unwrap();
+    assert_eq!(plugin.service(), Service::V1beta1, "the first of the plugin's own list");
+    assert!(registry.csi(GPU).await.is_err() && registry.dra(DRIVER).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn sockets_are_found_at_any_depth_and_neither_links_nor_files_nor_hidden_ones_are_asked() {
+    let root = Root::new();
+    let _disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
+    let dir = root.registry();
+    let registration = dir.join(format!("{DRIVER}-reg.sock"));
+    for name in [".hidden.sock", "a/.hidden/reg.sock", "a/b/reg.sock"] {
+        fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();
+        // Another name of the same socket.
+        fs::hard_link(&registration, dir.join(name)).unwrap();
+    }
+    symlink(&registration, dir.join("link.sock")).unwrap();
+    symlink(&dir, dir.join("loop")).unwrap();
+    fs::write(dir.join("file.sock"), "").unwrap();
+    let registry = root.read().await;
+    let mut found: Vec<_> = registry.registered.iter().map(|it| it.socket.clone()).collect();
+    found.sort();
+    assert_eq!(found, [dir.join("a/b/reg.sock"), registration]);
+    assert_eq!((registry.silent, registry.faults), (vec![], vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_crashed_is_gone_and_is_back_once_it_listens_again() {
+    let root = Root::new();
+    let disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
+    disk.crash().await;
+    let registry = root.read().await;
+    assert_eq!(registry.registered, []);
+    assert_eq!(registry.silent[0].socket, disk.registration());
+    assert!(registry.silent[0].error.is_unreachable());
+    let gone = registry.csi(DRIVER).await.unwrap_err();
+    assert_eq!(
+        (gone.kind, &*gone.driver, gone.looked_in.clone()),
+        (Kind::Csi, DRIVER, root.registry())
+    );
+    let text = gone.to_string();
+    let socket = format!("{:?}", disk.registration().display().to_string());
+    for part in [DRIVER, &socket, "Connection refused", "once its pod runs here again"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+
+    disk.come_back().unwrap();
+    assert!(root.read().await.csi(DRIVER).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_is_gone_also_where_only_its_registrar_lives() {
+    let root = Root::new();
+    let disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
+    fs::remove_file(disk.endpoint()).unwrap();
+    let registry = root.read().await;
+    assert_eq!(registry.registered.len(), 1);
+    let gone = registry.csi(DRIVER).await.unwrap_err();
+    let socket = format!("{:?} does not answer: No such file", disk.endpoint());
+    assert!(gone.why.contains(&socket), "{gone}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn registrars_that_hang_cost_two_seconds_however_many_they_are() {
+    let root = Root::new();
+    let hanging: Vec<_> = (0..20)
+        .map(|i| {
+            let driver = CsiDriver::start(&root.path(), &format!("hangs-{i}.example.com")).unwrap();
+            driver.introduces_itself(Conduct::Hangs);
+            driver
+        })
+        .collect();
+    // Connections are taken in by the kernel, and nobody ever reads from them.
+    let _deaf = UnixListener::bind(root.registry().join("deaf.sock")).unwrap();
+    let _disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
+    let begun = Instant::now();
+    let registry = root.read().await;
+    assert_eq!(begun.elapsed(), secs(2));
+    assert_eq!(registry.silent.len(), hanging.len() + 1);
+    for silent in &registry.silent {
+        assert!(
+            matches!(silent.error, DriverError::Timeout { after, .. } if after == secs(2)),
+            "{silent:?}"
+        );
+    }
+    assert!(registry.csi(DRIVER).await.is_ok(), "the others hold up nobody");
+    let gone = registry.csi("other.example.com").await.unwrap_err().to_string();
+    assert!(gone.contains("18 more sockets do not answer"), "{gone}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_plugins_of_a_driver_the_latest_that_takes_connections_is_called() {
+    let root = Root::new();
+    let start = |uid: &str, at| {
+        let plugin = DraDriver::start_beside(&root.path(), GPU, uid, &[DraService::V1]).unwrap();
+        made_at(plugin.registration(), at);
+        plugin
+    };
+    let (old, new, older) = (start("u1", 20), start("u2", 30), start("u3", 10));
+    let called = async || {
+        root.read()
+            .await
+            .dra(GPU)
+            .await
+            .map(|plugin| plugin.endpoint().to_owned())
+    };
+    assert_eq!(called().await.unwrap(), new.endpoint());
+    let registry = root.read().await;
+    new.crash().await;
+    let plugin = registry.dra(GPU).await.unwrap();
+    assert_eq!(plugin.endpoint(), old.endpoint(), "it crashed after it was asked");
+    assert_eq!(called().await.unwrap(), old.endpoint());
+    old.crash().await;
+    assert_eq!(called().await.unwrap(), older.endpoint());
+    older.crash().await;
+    assert!(called().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_of_another_version_is_told_and_not_called() {
+    let root = Root::new();
+    let disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
+    let mut registry = root.read().await;
+    let cases = [
+        (&["0.3.0"][..], false),
+        (&["0.3.0", "1.11.0"], true),
+        (&["v1"], true),
+        (&[], false),
+        (&["10.0"], false),
+    ];
+    for (versions, spoken) in cases {
+        registry.registered[0].versions = versions.iter().map(ToString::to_string).collect();
+        assert_eq!(registry.csi(DRIVER).await.is_ok(), spoken, "{versions:?}");
+    }
+    registry.registered[0].versions = vec!["v2.DRAPlugin".to_owned()];
+    registry.registered[0].kind = Kind::Dra;
+    let gone = registry.dra(DRIVER).await.unwrap_err();
+    assert!(gone.why.contains("it speaks only [\"v2.DRAPlugin\"]"), "{gone}");
+    registry.registered[0].versions.push("v1.DRAPlugin".to_owned());
+    assert_eq!(registry.dra(DRIVER).await.unwrap().endpoint(), disk.endpoint());
+}
+
+#[tokio::test]
+async fn a_kubelet_without_drivers_has_an_empty_registry_and_a_flood_of_files_ends() {
+    let root = Root::new();
+    assert_eq!(
+        (root.read().await.registered, root.read().await.faults),
+        (vec![], vec![])
+    );
+    let disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
+    for i in 0..1100 {
+        fs::write(root.registry().join(format!("{i}")), "").unwrap();
+    }
+    let deep = root.registry().join("d/".repeat(30));
+    fs::create_dir_all(deep).unwrap();
+    let faults = root.read().await.faults;
+    assert!(
+        faults.iter().any(|fault| matches!(fault.cause, Cause::More(_))),
+        "{faults:?}"
+    );
+
+    for i in 0..1100 {
+        fs::remove_file(root.registry().join(format!("{i}"))).unwrap();
+    }
+    let registry = root.read().await;
+    assert!(
+        registry.faults.iter().any(|fault| fault.cause == Cause::TooDeep),
+        "{registry:?}"
+    );
+    assert_eq!(
+        registry.registered[0].endpoint,
+        disk.endpoint(),
+        "the others are found all the same"
+    );
+}
+
+#[tokio::test]
+async fn a_registry_that_is_a_link_is_a_fault_and_not_followed() {
+    let root = Root::new();
+    let _disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
+    let link = root.path().join("link");
+    symlink(root.registry(), &link).unwrap();
+    let fault = Registry::read(&link, &Effects::ungated()).await.unwrap_err();
+    assert_eq!(fault.path, link);
+    assert!(Dir::open(&root.registry()).unwrap().is_some());
+}

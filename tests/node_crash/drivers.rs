@@ -1,0 +1,163 @@
+//! The drivers of a place, and pods that have a volume and a device of them.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use testbed::{
+    drivers::{
+        CsiCall, CsiDriver, DraCall, DraDriver, DraService,
+        claims::{Prepared, write_checkpoint},
+        left::{Pv, stage_and_publish},
+    },
+    pods::StartedPod,
+    rest::Patch,
+    stage::Stage,
+};
+
+use super::{
+    scene::Scene,
+    storage::{DATA, Storage},
+};
+
+pub const CSI: &str = "disk.example.com";
+pub const DRA: &str = "gpu.example.com";
+
+/// They really mount, and serve all runs of their place.
+pub struct Drivers {
+    root: PathBuf,
+    csi: CsiDriver,
+    dra: DraDriver,
+}
+
+// === impl Drivers ===
+
+impl Drivers {
+    pub fn start(stage: &Stage) -> Result<Self> {
+        let root = stage.starter.dirs().kubelet_root.clone();
+        Ok(Self {
+            csi: CsiDriver::start(&root, CSI)?,
+            dra: DraDriver::start(&root, DRA, &[DraService::V1])?,
+            root,
+        })
+    }
+
+    /// Runs a pod that demands storage, as a kubelet does. `beside` is what other pods have, which stays prepared.
+    pub async fn run(&self, scene: &Scene, mut pod: Value, beside: Option<&Storage>) -> Result<(StartedPod, Storage)> {
+        let stage = &scene.stage;
+        pod["metadata"]["namespace"] = scene.namespace.as_str().into();
+        pod["spec"]["nodeName"] = stage.node.as_str().into();
+        scene.give_out(&mut pod)?;
+        let stored = stage.admin.create_pod(&pod).await?;
+        let storage = self.equip(stage, &stored, beside).await?;
+        let volumes = [(DATA.to_owned(), storage.target.clone())];
+        let started = stage.starter.start_with(&stored, volumes.into()).await?;
+        stage.report(&started).await?;
+        scene.ready(&started).await?;
+        Ok((started, storage))
+    }
+
+    /// What a scheduler, controllers, a kubelet and these drivers do for a pod before it starts.
+    async fn equip(&self, stage: &Stage, pod: &Value, beside: Option<&Storage>) -> Result<Storage> {
+        let pod_uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+        let (volume, handle) = (format!("pv-{namespace}"), format!("disks/{namespace}"));
+        let claim = self.claim_device(stage, namespace, pod).await?;
+        Self::bind_volume(stage, namespace, &volume, &handle).await?;
+        let pv = Pv {
+            name: &volume,
+            driver: CSI,
+            handle: &handle,
+            staged: true,
+        };
+        let published = stage_and_publish(&self.root, pod_uid, &pv)?;
+        let storage = Storage {
+            pod: (namespace.to_owned(), pod_uid.to_owned()),
+            target: published.target,
+            staging: published.staging.context("the volume is staged")?,
+            volume,
+            handle,
+            claim,
+            asked_before: (self.volumes_asked().len(), self.claims_asked().len()),
+        };
+        let all: Vec<&Storage> = beside.into_iter().chain([&storage]).collect();
+        self.prepare(&all)?;
+        let in_use: Vec<_> = all.iter().map(|it| it.unique_name()).collect();
+        let attached = in_use.iter().map(|name| json!({ "name": name, "devicePath": "" }));
+        let status = json!({ "status": { "volumesInUse": in_use, "volumesAttached": attached.collect::<Value>() } });
+        let node = format!("/api/v1/nodes/{}/status", stage.node);
+        stage.admin.patch(&node, Patch::Merge, &status).await?.ok()?;
+        Ok(storage)
+    }
+
+    /// A claim that was made for the pod by a template: its name and UID.
+    async fn claim_device(&self, stage: &Stage, namespace: &str, pod: &Value) -> Result<(String, String)> {
+        let metadata = &pod["metadata"];
+        let pod_name = metadata["name"].as_str().unwrap_or_default();
+        let name = format!("{pod_name}-gpu-x7k2p");
+        let claims = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims");
+        let object = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": { "name": name, "namespace": namespace },
+            "spec": { "devices": { "requests": [{ "name": "request", "exactly": { "deviceClassName": DRA } }] } },
+        });
+        let created = stage.admin.create(&claims, &object).await?.ok()?;
+        let result = json!({ "request": "request", "driver": DRA, "pool": "pool", "device": "device-0" });
+        let status = json!({ "status": {
+            "allocation": { "devices": { "results": [result] } },
+            "reservedFor": [{ "resource": "pods", "name": pod_name, "uid": metadata["uid"] }],
+        }});
+        let path = format!("{claims}/{name}/status");
+        stage.admin.patch(&path, Patch::Merge, &status).await?.ok()?;
+        let made = json!({ "status": { "resourceClaimStatuses": [{ "name": "gpu", "resourceClaimName": name }] } });
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod_name}/status");
+        stage.admin.patch(&path, Patch::Merge, &made).await?.ok()?;
+        let uid = created["metadata"]["uid"].as_str().unwrap_or_default();
+        Ok((name, uid.to_owned()))
+    }
+
+    async fn bind_volume(stage: &Stage, namespace: &str, volume: &str, handle: &str) -> Result<()> {
+        let claims = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
+        let claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": { "name": DATA, "namespace": namespace },
+            "spec": { "volumeName": volume, "accessModes": ["ReadWriteOnce"] },
+        });
+        let bound = stage.admin.create(&claims, &claim).await?.ok()?;
+        let object = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": { "name": volume },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "csi": { "driver": CSI, "volumeHandle": handle },
+                "claimRef": { "namespace": namespace, "name": DATA, "uid": bound["metadata"]["uid"] },
+            },
+        });
+        let created = stage.admin.create("/api/v1/persistentvolumes", &object);
+        created.await?.ok()?;
+        Ok(())
+    }
+
+    /// The kubelet's checkpoint.
+    fn prepare(&self, all: &[&Storage]) -> Result<()> {
+        let users: Vec<[&str; 1]> = all.iter().map(|it| [it.pod.1.as_str()]).collect();
+        let prepared = all.iter().zip(&users).map(|(storage, users)| Prepared {
+            namespace: &storage.pod.0,
+            name: &storage.claim.0,
+            uid: &storage.claim.1,
+            pods: users,
+            drivers: &[DRA],
+        });
+        write_checkpoint(&self.root, &prepared.collect::<Vec<_>>())
+    }
+
+    /// What was to be done with volumes so far.
+    pub fn volumes_asked(&self) -> Vec<CsiCall> {
+        self.csi.effects()
+    }
+
+    /// What was to be done with claims so far.
+    pub fn claims_asked(&self) -> Vec<DraCall> {
+        self.dra.called().into_iter().map(|called| called.call).collect()
+    }
+}

@@ -1,0 +1,108 @@
+//! The end of a run: when it is over, and what must hold then.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{
+    super::{
+        ask::{Cause, REASON},
+        checks,
+        everything::{POD, everything},
+        fault::Fault,
+        history::History,
+        place::Place,
+    },
+    Run, grace,
+    harm::Later,
+};
+
+// === impl Run ===
+
+impl Run {
+    /// The object is gone, nothing is left on the node, and the agent is back at its watch.
+    pub(super) async fn is_over(&mut self) -> Result<bool> {
+        let now = Instant::now();
+        if now < self.next_look || !matches!(self.later, Later::Nothing) || !self.watches() {
+            return Ok(false);
+        }
+        let often = Duration::from_millis(if self.finished { 100 } else { 500 });
+        self.next_look = now + often;
+        if !self.deleted && self.is_evicted().await? {
+            self.delete().await?;
+        }
+        if self.successor.is_none() {
+            if self.scene.stage.admin.get(&self.scene.path(POD)).await?.code() != 404 {
+                return Ok(false);
+            }
+            self.successor = Some(self.succeed().await?);
+        }
+        if !self.finished && !self.struck {
+            return Ok(false);
+        }
+        let left = self.scene.stage.leftovers(std::slice::from_ref(&self.pod)).await?;
+        Ok(left.is_empty())
+    }
+
+    /// It has failed, and no more is left of it than is kept until the deletion.
+    async fn is_evicted(&mut self) -> Result<bool> {
+        if let Some(eviction) = &mut self.eviction
+            && eviction.is_refused()?
+        {
+            self.ask_for_eviction()?;
+        }
+        let object = self.scene.stage.admin.get(&self.scene.path(POD)).await?;
+        if object.code() == 404 {
+            return Ok(false);
+        }
+        let status = object.ok()?["status"].take();
+        if status["phase"] != "Failed" || status["reason"] != REASON {
+            return Ok(false);
+        }
+        let left = self.scene.stage.leftovers(std::slice::from_ref(&self.pod)).await?;
+        Ok(["process", "mount", "cgroup"].iter().all(|kind| !left.has(kind)))
+    }
+
+    /// Another pod takes the name at once, on the same node: whatever the agent still asks for must not hit it.
+    pub(super) async fn succeed(&self) -> Result<Value> {
+        let mut successor = everything(Duration::from_secs(30));
+        successor["metadata"]["namespace"] = self.scene.namespace.as_str().into();
+        successor["spec"]["nodeName"] = self.scene.stage.node.as_str().into();
+        Ok(self.scene.stage.admin.create_pod(&successor).await?)
+    }
+
+    pub(super) async fn finish(&mut self, place: &Place, history: History) -> Result<()> {
+        // Nobody is held up any more.
+        self.gate.close();
+        let agent = self.agent.take().context("no agent runs")?;
+        let log = agent.log();
+        let code = agent.stop().await?;
+        ensure!(code == Some(0), "at last the agent ended with {code:?}");
+        ensure!(!log.contains("panicked"), "something panicked; see its log");
+        let answer = self.scene.stage.admin.get(&self.scene.path(POD)).await?;
+        let successor = answer.ok().unwrap_or_default();
+        ensure!(
+            Some(&successor) == self.successor.as_ref(),
+            "invariant 2: the successor of the same name was changed to {successor}"
+        );
+        let grace = grace(self.strike.as_ref());
+        let struck = self.strike.as_ref().map(|strike| strike.fault);
+        let told = history.end().await?;
+        if !struck.is_some_and(Fault::takes_the_object) {
+            checks::ended_well(&told, &self.begun, grace, struck)?;
+            let reason = &told.last()["status"]["reason"];
+            ensure!((self.cause == Cause::Evicted) == (reason == REASON), "reason {reason}");
+        }
+        let once = struck.is_none();
+        self.storage.is_released(&self.scene.stage, &self.drivers, once).await?;
+        checks::hook_ran(&self.scene.said(POD), struck)?;
+        let data = fs::read_to_string(self.kept.join("data")).unwrap_or_default();
+        ensure!(data == "precious", "invariant 6: what a link leads to was removed");
+        place.all_beside_are_untouched(&self.scene.stage).await?;
+        let deleted = self.scene.stage.admin.delete_pod(&self.scene.namespace, POD, Some(0));
+        deleted.await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,214 @@
+//! A volume and a device of a pod, and what must hold of them at and after every run.
+//!
+//! A volume may be attached elsewhere once it has left the node's `volumesInUse`, a device may be given to others once the
+//! pod is shown to have ended: both only when their drivers have taken them back.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use testbed::{
+    drivers::{CsiCall, DraCall, DraService},
+    mounts,
+    stage::Stage,
+};
+
+use super::{
+    drivers::{CSI, Drivers},
+    everything::POD,
+    pods::push,
+    point::Step,
+};
+
+/// The pod's name for its volume, and the claim's name.
+pub const DATA: &str = "data";
+/// What steps call the write that takes a volume out of `volumesInUse`.
+const NODE_STATUS: &str = "status of the node";
+
+/// What one pod has.
+#[derive(Debug)]
+pub struct Storage {
+    /// Namespace and UID.
+    pub pod: (String, String),
+    /// Name of the PersistentVolume.
+    pub volume: String,
+    pub handle: String,
+    /// Where the pod has the volume, and where the node has it for all pods.
+    pub target: PathBuf,
+    pub staging: PathBuf,
+    /// Name and UID of the device's claim.
+    pub claim: (String, String),
+    /// How often the drivers were asked for something before there was all this.
+    pub asked_before: (usize, usize),
+}
+
+/// Has a pod use a volume and a device in its first container.
+pub fn demand(pod: &mut Value) {
+    let spec = &mut pod["spec"];
+    push(
+        &mut spec["volumes"],
+        json!({ "name": DATA, "persistentVolumeClaim": { "claimName": DATA } }),
+    );
+    spec["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimTemplateName": "gpu" }]);
+    let container = &mut spec["containers"][0];
+    push(
+        &mut container["volumeMounts"],
+        json!({ "name": DATA, "mountPath": "/data" }),
+    );
+    container["resources"]["claims"] = json!([{ "name": "gpu" }]);
+}
+
+/// Whether it is about volumes or devices.
+pub fn is_step(step: &Step) -> bool {
+    step.verb.starts_with("Node") || step.is("PATCH", NODE_STATUS)
+}
+
+// === impl Storage ===
+
+impl Storage {
+    /// As in `volumesInUse`.
+    pub fn unique_name(&self) -> String {
+        format!("kubernetes.io/csi/{CSI}^{}", self.handle)
+    }
+
+    /// What steps call its things.
+    pub fn names(&self, node: &str) -> Vec<(String, &'static str)> {
+        vec![
+            (parent(&self.staging).display().to_string(), "STAGED"),
+            (self.volume.clone(), "PV"),
+            (self.claim.1.clone(), "CLAIM"),
+            (format!("{}/{}", self.pod.0, self.claim.0), "claim"),
+            (format!("/api/v1/nodes/{node}/status"), NODE_STATUS),
+        ]
+    }
+
+    /// Before a step that is about this or rests on it, so that nothing that is wrong is mended before it is seen.
+    pub async fn may_be_done(&self, step: &Step, stage: &Stage, drivers: &Drivers) -> Result<()> {
+        let may_be_detached = step.is("PATCH", NODE_STATUS) || !self.is_in_use(stage).await?;
+        self.is_in_order(may_be_detached, stage, drivers).await
+    }
+
+    async fn is_in_order(&self, may_be_detached: bool, stage: &Stage, drivers: &Drivers) -> Result<()> {
+        if may_be_detached {
+            let mounted = self.mounted()?;
+            ensure!(
+                mounted.is_empty(),
+                "a volume may be detached that is mounted on {mounted:?}"
+            );
+            let asked = self.volumes_asked(drivers);
+            ensure!(
+                asked.contains(&self.unstage()),
+                "a volume may be detached of which its driver was asked only {asked:?}"
+            );
+        }
+        if self.is_shown_to_have_ended(stage).await? {
+            ensure!(
+                !self.is_in_use(stage).await?,
+                "the pod is shown to have ended while its volume is in use"
+            );
+            let asked = self.claims_asked(drivers);
+            ensure!(
+                !asked.is_empty(),
+                "the pod is shown to have ended while its device is prepared"
+            );
+        }
+        Ok(())
+    }
+
+    /// At the end: its drivers were asked for exactly that, and nothing is left. `once` if nobody had reason to ask again.
+    pub async fn is_released(&self, stage: &Stage, drivers: &Drivers, once: bool) -> Result<()> {
+        self.is_in_order(true, stage, drivers).await?;
+        ensure!(!self.is_in_use(stage).await?, "the volume is still in use");
+        // The pod's own directory is looked for with the rest of the pod.
+        let staged = parent(&self.staging);
+        ensure!(!staged.exists(), "of the volume is left {}", staged.display());
+
+        let volumes = self.volumes_asked(drivers);
+        ensure!(
+            are_asked(&volumes, &[self.unpublish(), self.unstage()], once),
+            "of the volume's driver was asked {volumes:?}"
+        );
+        let (name, uid) = self.claim.clone();
+        let unprepare = DraCall {
+            service: DraService::V1,
+            claims: vec![(self.pod.0.clone(), name, uid)],
+        };
+        let claims = self.claims_asked(drivers);
+        ensure!(
+            are_asked(&claims, &[unprepare], once),
+            "of the device's driver was asked {claims:?}"
+        );
+        Ok(())
+    }
+
+    /// For a pod that runs on: all is as it was. That its drivers were not asked is for the others to see.
+    pub async fn is_there(&self, stage: &Stage) -> Result<()> {
+        ensure!(
+            self.is_in_use(stage).await?,
+            "{} was taken out of use",
+            self.unique_name()
+        );
+        let mounted = self.mounted()?;
+        ensure!(mounted.len() == 2, "{} is only mounted on {mounted:?}", self.volume);
+        Ok(())
+    }
+
+    async fn is_in_use(&self, stage: &Stage) -> Result<bool> {
+        let node = stage.admin.get(&format!("/api/v1/nodes/{}", stage.node)).await?.ok()?;
+        let in_use = node["status"]["volumesInUse"].as_array();
+        Ok(in_use.is_some_and(|all| all.contains(&self.unique_name().into())))
+    }
+
+    async fn is_shown_to_have_ended(&self, stage: &Stage) -> Result<bool> {
+        let (namespace, uid) = &self.pod;
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{POD}");
+        let pod = stage.admin.get(&path).await?.ok().unwrap_or_default();
+        let is_terminal = matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
+        Ok(pod["metadata"]["uid"] == uid.as_str() && is_terminal)
+    }
+
+    /// By the kernel's table.
+    fn mounted(&self) -> Result<Vec<PathBuf>> {
+        let mut mounted = mounts::below(&self.target)?;
+        mounted.extend(mounts::below(&self.staging)?);
+        Ok(mounted)
+    }
+
+    fn unpublish(&self) -> CsiCall {
+        CsiCall::Unpublish {
+            volume_id: self.handle.clone(),
+            target_path: self.target.clone(),
+        }
+    }
+
+    fn unstage(&self) -> CsiCall {
+        CsiCall::Unstage {
+            volume_id: self.handle.clone(),
+            staging_target_path: self.staging.clone(),
+        }
+    }
+
+    fn volumes_asked(&self, drivers: &Drivers) -> Vec<CsiCall> {
+        drivers.volumes_asked().split_off(self.asked_before.0)
+    }
+
+    fn claims_asked(&self, drivers: &Drivers) -> Vec<DraCall> {
+        drivers.claims_asked().split_off(self.asked_before.1)
+    }
+}
+
+/// A volume's directory among the staged ones, by which a kubelet would find it again.
+fn parent(staging: &Path) -> &Path {
+    staging.parent().unwrap_or(staging)
+}
+
+/// Whether a driver was asked for this in this order, and for nothing else. It has to bear to be asked again, from the
+/// beginning or for what it has done last.
+fn are_asked<C: PartialEq>(calls: &[C], expected: &[C], once: bool) -> bool {
+    if once {
+        return calls == expected;
+    }
+    let firsts = expected.iter().map(|it| calls.iter().position(|call| call == it));
+    let firsts: Option<Vec<_>> = firsts.collect();
+    firsts.is_some_and(|firsts| firsts.is_sorted()) && calls.iter().all(|call| expected.contains(call))
+}

@@ -1,0 +1,98 @@
+//! Nodes that are containers themselves, as kind has them: a cgroup namespace, hierarchies mounted in it, and a cgroup
+//! root of the kubelet's own.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    process::{Child, Command},
+};
+
+use nix::sched::{CloneFlags, setns};
+use pod_teardown::node::{
+    cgroups::{Cgroups, Qos},
+    effects::{Effects, Outcome},
+};
+use rustix::mount::{MountFlags, mount};
+
+use super::{Pod, nap};
+use crate::space::{UID, block_on, in_own_namespace};
+
+/// The root that kind's nodes have.
+const ROOT: &str = "/kubelet";
+
+/// The first process of a node: it is in the test's own cgroup, which is all that its namespace shows.
+fn node_of(pod: &mut Pod) -> usize {
+    let mut enter = String::new();
+    for hierarchy in pod.cgroups.hierarchies() {
+        let cgroup = hierarchy.path.join(&pod.root);
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            // Version 2 has none at its root, and needs none.
+            if let Ok(all) = fs::read(hierarchy.path.join(file)) {
+                fs::write(cgroup.join(file), all).unwrap();
+            }
+        }
+        enter += &format!("echo 0 > {}/cgroup.procs || exit 9; ", cgroup.display());
+    }
+    let script = format!("{enter} exec unshare --cgroup sleep 1000");
+    pod.children
+        .push(Command::new("sh").args(["-c", &script]).spawn().unwrap());
+    pod.children.len() - 1
+}
+
+/// Takes this thread into the cgroup namespace of the node, once that has one.
+fn enter(node: &Child) {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/cgroup")).unwrap();
+    while namespace(&node.id().to_string()) == namespace("thread-self") {
+        nap();
+    }
+    let file = fs::File::open(format!("/proc/{}/ns/cgroup", node.id())).unwrap();
+    setns(file, CloneFlags::CLONE_NEWCGROUP).unwrap();
+}
+
+/// Mounts all hierarchies of this machine once more, as they look in this thread's cgroup namespace.
+fn mount_all(target: &Path) {
+    for line in fs::read_to_string("/proc/thread-self/mountinfo").unwrap().lines() {
+        let (front, back) = line.split_once(" - ").unwrap();
+        let back: Vec<&str> = back.split(' ').collect();
+        let options: Vec<&str> = back[2]
+            .split(',')
+            .filter(|it| !["rw", "ro", "xattr"].contains(it))
+            .collect();
+        let options = match back[0] {
+            "cgroup" => std::ffi::CString::new(options.join(",")).unwrap(),
+            "cgroup2" => c"".to_owned(),
+            _ => continue,
+        };
+        let name = front.split(' ').nth(4).unwrap().rsplit('/').next().unwrap();
+        let path = target.join(name);
+        fs::create_dir_all(&path).unwrap();
+        mount("cgroup", &path, back[0], MountFlags::empty(), Some(options.as_c_str())).unwrap();
+    }
+}
+
+#[test]
+fn the_cgroup_of_a_pod_on_a_node_that_is_a_container_goes_and_that_of_the_node_stays() {
+    in_own_namespace(|space| {
+        let mut pod = Pod::with_root(ROOT);
+        let node = node_of(&mut pod);
+        let ids = ["", "container/deeper"].map(|below| pod.run(below, "exec sleep 1000"));
+        enter(&pod.children[node]);
+        let mounts = space.outside.join("cgroup");
+        mount_all(&mounts);
+        let cgroups = Cgroups::detect(Path::new("/proc/thread-self/mountinfo"), &mounts).unwrap();
+        assert_eq!(cgroups.hierarchies().len(), pod.cgroups.hierarchies().len());
+
+        assert_eq!(cgroups.pods(ROOT), Ok(BTreeSet::from([UID.to_owned()])));
+        assert_eq!(cgroups.pods("/"), Ok(BTreeSet::new()));
+        let names = cgroups.pod(ROOT, Qos::Burstable, UID).unwrap();
+        assert_eq!(
+            cgroups.processes(&names[0]).unwrap(),
+            BTreeSet::from(ids).into_iter().collect::<Vec<_>>()
+        );
+        let destroyed = block_on(cgroups.destroy(&names[0], &Effects::ungated()));
+        assert_eq!(destroyed, Ok(Outcome::Done));
+        pod.assert_gone();
+        assert!(pod.children[node].try_wait().unwrap().is_none());
+    });
+}

@@ -1,0 +1,502 @@
+//! CSI volumes with a driver that really mounts, and does what it should or not.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use pod_teardown::{
+    node::{
+        effects::{Effects, Held},
+        pod_dir::PodDir,
+    },
+    teardown::volumes::{VolumesReport, storage::Storage, tear_down_volumes},
+};
+use testbed::drivers::{
+    Conduct, CsiDriver,
+    left::{Pv, publish_ephemeral, stage_and_publish, stage_and_publish_block, staging},
+};
+
+use crate::{
+    node::{DRIVER, IN_USE, Known, PV, on_node},
+    space::{Space, UID, bind, tmpfs, write},
+};
+
+fn other_pod(space: &Space) -> PodDir {
+    space.another_pod()
+}
+
+#[test]
+fn a_volume_is_unpublished_then_unstaged_and_only_then_no_longer_in_use() {
+    on_node(Known::with(&[IN_USE, "kubernetes.io/csi/other^x"]), async |node| {
+        let published = node.publish();
+        let sub = node.space.subpath("pv-1", 0, &published.target);
+        node.goes().await;
+        assert_eq!(node.calls(), ["unpublish", "unstage"]);
+        assert_eq!(node.known.has_in_use(), ["kubernetes.io/csi/other^x"]);
+        assert!(!sub.exists() && !published.staging.unwrap().parent().unwrap().exists());
+        assert_eq!(node.tear_down().await, Ok(VolumesReport::default()));
+    });
+}
+
+#[test]
+fn a_volume_that_another_pod_uses_stays_staged_and_in_use_until_that_ends() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        node.publish();
+        let other = other_pod(node.space);
+        let of_other = stage_and_publish(&node.space.root, other.uid(), &PV).unwrap();
+        node.goes().await;
+        assert_eq!(node.calls(), ["unpublish"]);
+        assert_eq!(node.known.has_in_use(), [IN_USE]);
+        assert_eq!(fs::read_to_string(of_other.target.join("data")).unwrap(), "precious");
+        let done = tear_down_volumes(&other, &node.storage).await.unwrap();
+        assert_eq!(done.unmounted, 2);
+        assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage"]);
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn two_pods_that_end_at_once_leave_nothing_staged() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        node.publish();
+        let other = other_pod(node.space);
+        stage_and_publish(&node.space.root, other.uid(), &PV).unwrap();
+        node.driver.behave(Conduct::Slow(Duration::from_millis(50)));
+        let (one, two) = tokio::join!(node.tear_down(), tear_down_volumes(&other, &node.storage));
+        assert_eq!((one.unwrap().withheld, two.unwrap().withheld), (0, 0));
+        assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage"]);
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_driver_that_says_it_is_done_while_the_mount_is_there_is_asked_again() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        let published = node.publish();
+        node.driver.behave(Conduct::Pretends);
+        for _ in 0..2 {
+            let why = node.fails().await;
+            assert!(why.contains("still mounted") && why.contains(DRIVER), "{why}");
+        }
+        assert_eq!(node.calls(), ["unpublish", "unpublish"]);
+        assert_eq!(node.known.has_in_use(), [IN_USE], "it may be written to yet");
+        assert!(published.target.join("data").exists());
+
+        // The same when it is unstaged.
+        node.driver.behave_for(1, Conduct::Well);
+        let why = node.fails().await;
+        assert!(why.contains("globalmount") && why.contains("still mounted"), "{why}");
+        assert_eq!(node.known.has_in_use(), [IN_USE]);
+        node.driver.behave(Conduct::Well);
+        node.goes().await;
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_staging_directory_that_may_not_be_removed_just_now_keeps_the_pod() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        node.publish();
+        let (known, shuts) = (node.known.clone(), AtomicBool::new(true));
+        // For one moment, after the volume has left the list.
+        let gate = move || {
+            let shut = known.has_in_use().is_empty() && shuts.swap(false, Ordering::Relaxed);
+            let reason = "whether a kubelet works here is not known".to_owned();
+            if shut { Err(Held { reason }) } else { Ok(()) }
+        };
+        let effects = Effects::new(false, Arc::new(gate));
+        node.storage = Arc::new(Storage {
+            cluster: Arc::new(node.known.clone()),
+            ..Arc::into_inner(node.space.storage(&effects)).unwrap()
+        });
+        let why = node.fails().await;
+        assert!(why.contains("globalmount") && why.contains("held back"), "{why}");
+        node.goes().await;
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_driver_that_is_gone_keeps_the_pod_and_is_named_until_it_is_back() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        node.publish();
+        let memory = node.space.volume("empty-dir", "memory");
+        tmpfs(&memory);
+        node.driver.crash().await;
+        let why = node.fails().await;
+        assert!(why.contains(DRIVER) && why.contains("gone from this node"), "{why}");
+        assert!(!memory.exists(), "other volumes are not held up");
+        assert_eq!(node.known.has_in_use(), [IN_USE]);
+        node.driver.come_back().unwrap();
+        node.goes().await;
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_driver_that_refuses_is_quoted_and_asked_again() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        node.publish();
+        let busy = Conduct::Fails(tonic::Code::Internal, "target is busy".into());
+        node.driver.behave_for(1, busy);
+        let why = node.fails().await;
+        assert!(
+            why.contains("target is busy") && why.contains("NodeUnpublishVolume"),
+            "{why}"
+        );
+        node.goes().await;
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_driver_that_hangs_holds_up_no_other_volume() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        node.publish();
+        let other = other_pod(node.space);
+        let quick = CsiDriver::start(&node.space.root, "quick.example.com").unwrap();
+        let pv = Pv {
+            name: "pv-2",
+            driver: quick.name(),
+            handle: "2",
+            staged: true,
+        };
+        stage_and_publish(&node.space.root, other.uid(), &pv).unwrap();
+        node.driver.behave(Conduct::Hangs);
+        tokio::select! {
+            done = node.tear_down() => panic!("{done:?}"),
+            done = tear_down_volumes(&other, &node.storage) => assert_eq!(done.unwrap().unmounted, 2),
+        }
+        node.driver.behave(Conduct::Well);
+        node.goes().await;
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_torn_file_is_made_up_for_by_what_is_staged() {
+    for torn in ["", "{\"driverName\":\"csi.exam", "[]", "\0\0\0\0"] {
+        on_node(Known::with(&[IN_USE]), async move |node| {
+            let published = node.publish();
+            fs::write(published.volume.join("vol_data.json"), torn).unwrap();
+            node.goes().await;
+            assert_eq!(node.calls(), ["unpublish", "unstage"], "{torn:?}");
+            node.assert_clean();
+        });
+    }
+}
+
+#[test]
+fn two_torn_files_are_made_up_for_by_the_volumes_in_use() {
+    on_node(
+        Known::with(&["kubernetes.io/csi/csi.example.com^vol/2", IN_USE]),
+        async |node| {
+            let published = node.publish();
+            fs::remove_file(published.volume.join("vol_data.json")).unwrap();
+            fs::write(published.staging.unwrap().with_file_name("vol_data.json"), "").unwrap();
+            node.goes().await;
+            assert_eq!(node.known.has_in_use(), ["kubernetes.io/csi/csi.example.com^vol/2"]);
+        },
+    );
+}
+
+#[test]
+fn a_torn_file_of_a_volume_that_is_not_staged_is_made_up_for_by_the_persistent_volume() {
+    let known = Known {
+        volume: Some((DRIVER.into(), PV.handle.into())),
+        ..Known::with(&[IN_USE])
+    };
+    on_node(known, async |node| {
+        node.driver.stages(false);
+        let published = stage_and_publish(&node.space.root, UID, &Pv { staged: false, ..PV }).unwrap();
+        fs::write(published.volume.join("vol_data.json"), "{").unwrap();
+        node.goes().await;
+        assert_eq!(node.calls(), ["unpublish"]);
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_mount_of_which_nobody_knows_the_driver_keeps_the_pod_and_says_what_to_do() {
+    on_node(Known::default(), async |node| {
+        let published = stage_and_publish(&node.space.root, UID, &Pv { staged: false, ..PV }).unwrap();
+        fs::write(published.volume.join("vol_data.json"), "").unwrap();
+        let why = node.fails().await;
+        assert!(why.contains("unmounted by hand"), "{why}");
+        rustix::mount::unmount(&published.target, rustix::mount::UnmountFlags::empty()).unwrap();
+        node.goes().await;
+        assert_eq!(node.calls(), [""; 0]);
+    });
+}
+
+#[test]
+fn whatever_a_kubelet_has_made_before_it_died_goes() {
+    // In the order in which it is made, and half of it in which it goes.
+    let steps = ["volume", "file", "target"];
+    for made in 0..=steps.len() {
+        on_node(Known::with(&[IN_USE]), async move |node| {
+            let published = stage_and_publish(&node.space.root, UID, &PV).unwrap();
+            rustix::mount::unmount(&published.target, rustix::mount::UnmountFlags::empty()).unwrap();
+            if made < 3 {
+                fs::remove_dir(&published.target).unwrap();
+            }
+            if made < 2 {
+                fs::remove_file(published.volume.join("vol_data.json")).unwrap();
+            }
+            if made < 1 {
+                fs::remove_dir(&published.volume).unwrap();
+            }
+            node.goes().await;
+            assert!(!published.volume.exists(), "{made}");
+            // Where nothing in the pod tells of the volume any more, it is found by itself.
+            node.unused_goes().await;
+            assert!(node.calls().contains(&"unstage"), "{made}: {:?}", node.calls());
+            node.assert_clean();
+        });
+    }
+}
+
+#[test]
+fn what_is_staged_for_a_pod_that_lives_is_never_unstaged() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        let published = node.publish();
+        node.unused_goes().await;
+        assert_eq!(node.calls(), [""; 0]);
+        // Also where its file is torn: it may be the one.
+        fs::write(published.volume.join("vol_data.json"), "").unwrap();
+        let told = node.unused_fails().await;
+        assert!(told.contains("may use it"), "{told}");
+        assert_eq!(node.calls(), [""; 0]);
+        // And where it has lost its directory, but not its mount.
+        assert_eq!(node.known.has_in_use(), [IN_USE]);
+        assert_eq!(fs::read_to_string(published.target.join("data")).unwrap(), "precious");
+    });
+}
+
+#[test]
+fn what_is_in_use_and_not_even_staged_can_be_attached_elsewhere() {
+    on_node(
+        Known::with(&[IN_USE, "kubernetes.io/csi/d^gone", "kubernetes.io/iscsi/x"]),
+        async |node| {
+            let published = node.publish();
+            // As long as one file cannot be read, it may be any of them.
+            let file = published.volume.join("vol_data.json");
+            let whole = fs::read(&file).unwrap();
+            fs::write(&file, "").unwrap();
+            let told = node.unused_fails().await;
+            assert!(told.contains("may use it"), "{told}");
+            assert!(
+                told.contains("d^gone") && told.contains(file.to_str().unwrap()),
+                "{told}"
+            );
+            assert_eq!(node.known.has_in_use().len(), 3);
+            fs::write(&file, whole).unwrap();
+            node.unused_goes().await;
+            assert_eq!(node.known.has_in_use(), [IN_USE, "kubernetes.io/iscsi/x"]);
+        },
+    );
+}
+
+#[test]
+fn a_raw_block_volume_that_is_staged_for_nobody_goes() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
+        node.unused_goes().await;
+        assert_eq!(node.calls(), [""; 0], "a pod has it");
+        for mounted in [&block.device, &block.target] {
+            rustix::mount::unmount(mounted, rustix::mount::UnmountFlags::empty()).unwrap();
+            fs::remove_file(mounted).unwrap();
+        }
+        fs::remove_file(&block.link).unwrap();
+        node.unused_goes().await;
+        assert_eq!(node.calls(), ["unstage"]);
+        assert_eq!(nothing_of_the_device(&node.space.root), Vec::<PathBuf>::new());
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_staged_volume_that_is_mounted_elsewhere_is_not_unstaged_and_the_place_is_named() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        node.publish();
+        let elsewhere = node.space.outside.join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        bind(&staging(&node.space.root, &PV), &elsewhere);
+        let why = node.fails().await;
+        assert!(why.contains("elsewhere"), "{why}");
+        assert_eq!(node.calls(), ["unpublish"]);
+        assert_eq!(node.known.has_in_use(), [IN_USE]);
+    });
+}
+
+#[test]
+fn volumes_that_share_a_file_system_of_one_server_do_not_wait_for_each_other() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        let first = node.publish();
+        let second = Pv {
+            name: "pv-2",
+            handle: "vol/2",
+            ..PV
+        };
+        let (other, of_second) = (other_pod(node.space), staging(&node.space.root, &second));
+        fs::create_dir_all(&of_second).unwrap();
+        bind(first.staging.as_ref().unwrap(), &of_second);
+        let data = serde_json::json!({ "driverName": DRIVER, "volumeHandle": second.handle });
+        fs::write(of_second.with_file_name("vol_data.json"), data.to_string()).unwrap();
+        let of_other = stage_and_publish(&node.space.root, other.uid(), &second).unwrap();
+        node.goes().await;
+        assert_eq!(node.calls(), ["unpublish", "unstage"]);
+        assert_eq!(fs::read_to_string(of_other.target.join("data")).unwrap(), "precious");
+        assert_eq!(tear_down_volumes(&other, &node.storage).await.unwrap().withheld, 0);
+        node.assert_clean();
+        assert!(!of_second.exists());
+    });
+}
+
+#[test]
+fn a_volume_of_the_pod_alone_is_unpublished_and_never_unstaged() {
+    on_node(Known::default(), async |node| {
+        let published = publish_ephemeral(&node.space.root, UID, "scratch", DRIVER).unwrap();
+        node.goes().await;
+        assert_eq!(node.calls(), ["unpublish"]);
+        assert!(!published.volume.exists());
+    });
+}
+
+#[test]
+fn mounts_on_and_in_a_published_volume_go_in_order() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        let published = node.publish();
+        fs::create_dir(published.target.join("inner")).unwrap();
+        write(&node.space.outside.join("file"), "precious");
+        bind(&node.space.outside, &published.target.join("inner"));
+        bind(published.staging.as_ref().unwrap(), &published.target);
+        node.goes().await;
+        assert_eq!(fs::read_to_string(node.space.outside.join("file")).unwrap(), "precious");
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn files_that_a_driver_leaves_where_its_mount_was_are_kept_and_keep_the_pod() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        let published = node.publish();
+        let odd = published.volume.join("left-by-the-driver");
+        fs::write(&odd, "precious").unwrap();
+        let why = node.fails().await;
+        assert!(why.contains("pv-1"), "{why}");
+        assert_eq!(fs::read_to_string(&odd).unwrap(), "precious");
+    });
+}
+
+#[test]
+fn hostile_names_in_the_file_lead_nowhere() {
+    on_node(Known::default(), async |node| {
+        let dir = node.space.volume("csi", "pv-1");
+        write(&node.space.outside.join("keep/vol_data.json"), "precious");
+        for (driver, handle) in [("../../../outside/keep", "x"), ("a/b", ".."), ("", ""), ("..", "..")] {
+            let data = serde_json::json!({ "driverName": driver, "volumeHandle": handle });
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("vol_data.json"), data.to_string()).unwrap();
+            node.goes().await;
+            assert!(!dir.exists());
+        }
+        symlink(node.space.outside.join("keep"), &dir).unwrap();
+        let why = node.fails().await;
+        assert!(why.contains("pv-1"), "{why}");
+        assert_eq!(node.calls(), [""; 0]);
+        assert!(node.space.outside.join("keep/vol_data.json").exists());
+    });
+}
+
+pub fn disk(space: &Space) -> PathBuf {
+    let file = space.outside.join("disk");
+    fs::write(&file, vec![7; 1 << 20]).unwrap();
+    file
+}
+
+pub fn nothing_of_the_device(root: &Path) -> Vec<PathBuf> {
+    let all = root.join("plugins/kubernetes.io/csi/volumeDevices");
+    let below = |dir: &str| fs::read_dir(all.join(dir)).into_iter().flatten().flatten();
+    below("publish")
+        .chain(below("staging"))
+        .chain(below("pv-1"))
+        .map(|it| it.path())
+        .collect()
+}
+
+#[test]
+fn a_raw_block_volume_goes_from_its_lock_to_its_staging_and_its_data_stay() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        let disk = disk(node.space);
+        let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk, true).unwrap();
+        let lock = block.lock.as_ref().unwrap();
+        node.goes().await;
+        assert!(!lock.is_attached() && !block.link.is_symlink());
+        assert_eq!(node.calls(), ["unpublish", "unstage"]);
+        assert_eq!(nothing_of_the_device(&node.space.root), Vec::<PathBuf>::new());
+        assert_eq!(fs::read(disk).unwrap(), vec![7; 1 << 20]);
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_raw_block_volume_of_two_pods_stays_staged_until_the_second_ends() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        let (disk, other) = (disk(node.space), other_pod(node.space));
+        stage_and_publish_block(&node.space.root, UID, &PV, &disk, true).unwrap();
+        let of_other = stage_and_publish_block(&node.space.root, other.uid(), &PV, &disk, true).unwrap();
+        node.goes().await;
+        assert_eq!(node.calls(), ["unpublish"]);
+        assert!(of_other.lock.as_ref().unwrap().is_attached());
+        assert_eq!(node.known.has_in_use(), [IN_USE]);
+        assert_eq!(tear_down_volumes(&other, &node.storage).await.unwrap().withheld, 0);
+        assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage"]);
+        assert_eq!(nothing_of_the_device(&node.space.root), Vec::<PathBuf>::new());
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_raw_block_volume_whose_driver_pretends_keeps_the_pod() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
+        node.driver.behave(Conduct::Pretends);
+        let why = node.fails().await;
+        assert!(why.contains("still mounted"), "{why}");
+        assert!(block.target.exists() && block.link.is_symlink());
+        assert_eq!(node.known.has_in_use(), [IN_USE]);
+        node.driver.behave(Conduct::Well);
+        node.goes().await;
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_raw_block_volume_that_lost_its_link_or_its_map_in_a_crash_is_found() {
+    for lost in ["link", "map", "pod"] {
+        on_node(Known::with(&[IN_USE]), async move |node| {
+            let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
+            match lost {
+                "link" => fs::remove_file(&block.link).unwrap(),
+                "pod" => fs::remove_dir_all(node.space.pod.path()).unwrap(),
+                _ => {
+                    fs::remove_file(&block.link).unwrap();
+                    rustix::mount::unmount(&block.device, rustix::mount::UnmountFlags::empty()).unwrap();
+                    fs::remove_file(&block.device).unwrap();
+                }
+            }
+            node.goes().await;
+            assert_eq!(node.calls(), ["unpublish", "unstage"], "{lost}");
+            assert_eq!(nothing_of_the_device(&node.space.root), Vec::<PathBuf>::new());
+            node.assert_clean();
+        });
+    }
+}

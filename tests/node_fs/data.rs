@@ -1,0 +1,217 @@
+//! Volumes whose data are somebody's: file systems of servers, `local` volumes, raw block devices.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use pod_teardown::{
+    node::{effects::Effects, fault::Cause},
+    teardown::volumes::tear_down_volumes,
+};
+use rustix::io::Errno;
+
+use crate::{
+    space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write},
+    volumes::{assert_gone, assert_precious, take_away, tear_down},
+};
+
+/// A loop device of this test's own.
+pub struct Loop(pub PathBuf, PathBuf);
+
+impl Loop {
+    pub fn on(file: &Path) -> Self {
+        let made = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        Self(String::from_utf8(made.stdout).unwrap().trim().into(), file.to_owned())
+    }
+
+    /// Whether it is still on its file: another test may have been given its name.
+    pub fn is_attached(&self) -> bool {
+        let device = self.0.file_name().unwrap();
+        let file = Path::new("/sys/block").join(device).join("loop/backing_file");
+        fs::read_to_string(file).is_ok_and(|file| file.trim_end() == self.1.to_str().unwrap())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if self.is_attached() {
+            Command::new("losetup").arg("-d").arg(&self.0).status().ok();
+        }
+    }
+}
+
+pub fn image(space: &Space, name: &str) -> PathBuf {
+    let path = space.outside.join(name);
+    fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
+    path
+}
+
+#[test]
+fn file_systems_of_servers_are_unmounted_and_their_files_stay() {
+    in_own_namespace(|space| {
+        for plugin in ["nfs", "cephfs", "glusterfs", "azure-file", "quobyte"] {
+            write(&space.outside.join(plugin).join("sub/file"), "precious");
+            let dir = space.volume(plugin, &format!("{plugin}-volume"));
+            bind(&space.outside.join(plugin), &dir);
+            space.subpath(&format!("{plugin}-volume"), 0, &dir.join("sub"));
+            // One that a kubelet made and died before it mounted anything there.
+            space.volume(plugin, &format!("{plugin}-half"));
+        }
+        take_away(space);
+        for plugin in ["nfs", "cephfs", "glusterfs", "azure-file", "quobyte"] {
+            assert_precious(space.outside.join(plugin).join("sub/file"));
+        }
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn files_under_the_mount_point_of_a_server_keep_the_pod_and_stay() {
+    in_own_namespace(|space| {
+        let dir = space.volume("nfs", "share");
+        write(&dir.join("written-before-the-mount"), "precious");
+        tmpfs(&dir);
+        let errors = tear_down(space).unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert_eq!(
+            (&errors[0].path, &errors[0].cause),
+            (&dir, &Cause::Errno(Errno::NOTEMPTY))
+        );
+        assert_precious(dir.join("written-before-the-mount"));
+    });
+}
+
+#[test]
+fn a_local_directory_keeps_its_files_and_the_pod_loses_its_mount() {
+    in_own_namespace(|space| {
+        write(&space.outside.join("disk/file"), "precious");
+        let dir = space.volume("local-volume", "pv-1");
+        bind(&space.outside.join("disk"), &dir);
+        bind(&space.outside.join("disk"), &dir);
+        take_away(space);
+        assert_precious(space.outside.join("disk/file"));
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn the_mount_of_a_local_device_goes_with_its_last_pod() {
+    in_own_namespace(|space| {
+        let device = space.root.join("plugins/kubernetes.io/local-volume/mounts/pv-1");
+        tmpfs(&device);
+        let other = space.another_pod();
+        let of_other = other.path().join("volumes/kubernetes.io~local-volume/pv-1");
+        fs::create_dir_all(&of_other).unwrap();
+        bind(&device, &of_other);
+        bind(&device, &space.volume("local-volume", "pv-1"));
+        write(&device.join("file"), "precious");
+
+        take_away(space);
+        assert_gone(space);
+        assert_precious(of_other.join("file"));
+        assert_precious(device.join("file"));
+
+        let done = block_on(tear_down_volumes(&other, &space.storage(&Effects::ungated()))).unwrap();
+        assert_eq!(done.unmounted, 2, "the pod's mount and the device's");
+        assert!(!device.exists() && device.parent().unwrap().exists());
+    });
+}
+
+#[test]
+fn a_local_device_that_is_busy_keeps_the_last_pod_until_it_is_free() {
+    in_own_namespace(|space| {
+        let device = space.root.join("plugins/kubernetes.io/local-volume/mounts/pv-1");
+        tmpfs(&device);
+        bind(&device, &space.volume("local-volume", "pv-1"));
+        let open = fs::File::create(device.join("file")).unwrap();
+        for _ in 0..2 {
+            let errors = tear_down(space).unwrap_err();
+            assert_eq!(errors[0].path, device, "{errors:?}");
+        }
+        drop(open);
+        take_away(space);
+        assert!(!device.exists());
+        assert_gone(space);
+    });
+}
+
+/// What a kubelet makes for a raw block device of a local volume.
+pub fn map_block(space: &Space, device: &Path) -> (PathBuf, PathBuf) {
+    let map = space
+        .root
+        .join("plugins/kubernetes.io~local-volume/volumeDevices/pv-1")
+        .join(UID);
+    write(&map, "");
+    bind(device, &map);
+    let link = space.pod.path().join("volumeDevices/kubernetes.io~local-volume/pv-1");
+    fs::create_dir_all(link.parent().unwrap()).unwrap();
+    symlink(device, &link).unwrap();
+    (map, link)
+}
+
+#[test]
+fn a_raw_block_device_is_unmapped_and_what_is_on_it_stays() {
+    in_own_namespace(|space| {
+        let file = image(space, "disk.img");
+        fs::write(&file, vec![7; 1 << 20]).unwrap();
+        let device = Loop::on(&file);
+        let (map, link) = map_block(space, &device.0);
+        let lock = Loop::on(&map);
+        assert!(lock.is_attached());
+        take_away(space);
+        assert!(!lock.is_attached() && !map.exists() && !link.is_symlink());
+        assert!(device.is_attached(), "the device itself is not the pod's");
+        assert_eq!(fs::read(&file).unwrap(), vec![7; 1 << 20]);
+        assert_gone(space);
+    });
+}
+
+#[test]
+fn a_raw_block_device_that_lost_its_link_in_a_crash_is_found_all_the_same() {
+    in_own_namespace(|space| {
+        let device = Loop::on(&image(space, "disk.img"));
+        let (map, link) = map_block(space, &device.0);
+        let lock = Loop::on(&map);
+        fs::remove_file(link).unwrap();
+        take_away(space);
+        assert!(!lock.is_attached() && !map.exists());
+
+        map_block(space, &device.0);
+        fs::remove_dir_all(space.pod.path()).unwrap();
+        take_away(space);
+        assert!(!map.exists(), "also when the pod's directory is gone");
+    });
+}
+
+#[test]
+fn a_device_that_another_pod_maps_as_well_is_left_to_it() {
+    in_own_namespace(|space| {
+        let device = Loop::on(&image(space, "disk.img"));
+        let (map, _) = map_block(space, &device.0);
+        let of_other = map.with_file_name(UID.replace("01", "02"));
+        write(&of_other, "");
+        bind(&device.0, &of_other);
+        let lock = Loop::on(&of_other);
+        take_away(space);
+        assert!(!map.exists() && lock.is_attached() && of_other.exists());
+    });
+}
+
+#[test]
+fn what_is_no_link_in_place_of_a_device_is_never_removed_with_its_content() {
+    in_own_namespace(|space| {
+        let odd = space.pod.path().join("volumeDevices/kubernetes.io~local-volume/pv-1");
+        write(&odd.join("file"), "precious");
+        let errors = tear_down(space).unwrap_err();
+        assert_eq!(errors[0].path, odd, "{errors:?}");
+        assert_precious(odd.join("file"));
+    });
+}

@@ -1,0 +1,147 @@
+//! A file system in user space whose daemon answers as much as a test wants.
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io::{ErrorKind, Read as _, Write as _},
+    os::fd::AsRawFd as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode, OFlags},
+    io::Errno,
+    mount::{MountFlags, mount},
+};
+
+const LOOKUP: u32 = 1;
+const GETATTR: u32 = 3;
+const INIT: u32 = 26;
+const ROOT: u64 = 1;
+const DIRECTORY: u32 = 0o040_755;
+
+/// A daemon that serves directories and nothing in them, until it falls silent.
+///
+/// It ends with its value, and the connection with it: else whoever waits for an answer could never be killed.
+pub struct Daemon {
+    silent: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    serving: Option<JoinHandle<()>>,
+}
+
+// === impl Daemon ===
+
+impl Daemon {
+    /// Mounts it on `path`.
+    pub fn mounted_on(path: &Path) -> Self {
+        let device = mounted(path);
+        let (silent, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (seen, stopped) = (Arc::clone(&silent), Arc::clone(&stop));
+        let serving = Some(thread::spawn(move || serve(device, &seen, &stopped)));
+        Self { silent, stop, serving }
+    }
+
+    /// From now on it reads and does not answer.
+    pub fn fall_silent(&self) {
+        self.silent.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nobody is connected with it any more.
+    pub fn is_cut_off(&self) -> bool {
+        self.serving.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.serving.take().map(JoinHandle::join);
+    }
+}
+
+/// Mounts one whose daemon is dead.
+pub fn dead_on(path: &Path) {
+    drop(mounted(path));
+}
+
+fn mounted(path: &Path) -> File {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let device = File::from(rustix::fs::open("/dev/fuse", flags, Mode::empty()).unwrap());
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+    let options = CString::new(options).unwrap();
+    mount(
+        "nas:/share",
+        path,
+        "fuse",
+        MountFlags::empty(),
+        Some(options.as_c_str()),
+    )
+    .unwrap();
+    device
+}
+
+fn serve(mut device: File, silent: &AtomicBool, stop: &AtomicBool) {
+    let mut request = vec![0; 1 << 17];
+    let a_while = Timespec {
+        tv_sec: 0,
+        tv_nsec: 10_000_000,
+    };
+    while !stop.load(Ordering::SeqCst) {
+        poll(&mut [PollFd::new(&device, PollFlags::IN)], Some(&a_while)).unwrap();
+        let length = match device.read(&mut request) {
+            Ok(length) => length,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            // Nobody is connected any more.
+            Err(_) => break,
+        };
+        let request = &request[..length];
+        let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
+        if opcode != INIT && silent.load(Ordering::SeqCst) {
+            continue;
+        }
+        let body = match opcode {
+            // 7.31, and nothing more than that.
+            INIT => Ok([7_u32, 31, 0, 0, 0, 4096, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0].to_vec()),
+            LOOKUP => Ok([
+                // A node that nobody may remember for any time: each way goes by the daemon.
+                words(2),
+                words(0),
+                words(0),
+                words(0),
+                vec![0, 0],
+                attributes(2),
+            ]
+            .concat()),
+            GETATTR => Ok([words(0), vec![0, 0], attributes(ROOT)].concat()),
+            _ => Err(-Errno::NOSYS.raw_os_error()),
+        };
+        let unique = &request[8..16];
+        let (error, body) = body.map_or_else(|error| (error, Vec::new()), |body| (0, body));
+        let body: Vec<u8> = body.into_iter().flat_map(u32::to_ne_bytes).collect();
+        let length = u32::try_from(16 + body.len()).unwrap();
+        let answer = [&length.to_ne_bytes(), &error.to_ne_bytes()[..], unique, &body].concat();
+        // A request that was given up has no answer.
+        device.write_all(&answer).ok();
+    }
+}
+
+fn words(number: u64) -> Vec<u32> {
+    #[allow(clippy::cast_possible_truncation, reason = "both halves are kept")]
+    let halves = [number as u32, (number >> 32) as u32];
+    halves.to_vec()
+}
+
+/// Of a directory: ino, size, blocks, three times, three fractions, mode, links, owner, group, device, block size, flags.
+fn attributes(inode: u64) -> Vec<u32> {
+    let mut all = words(inode);
+    all.extend([0; 10]);
+    all.extend([0; 3]);
+    all.extend([DIRECTORY, 2, 0, 0, 0, 4096, 0]);
+    all
+}

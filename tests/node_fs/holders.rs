@@ -1,0 +1,249 @@
+//! Who keeps a mount in use.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use pod_teardown::node::{
+    effects::Effects,
+    fault::Cause,
+    holders::{Holder, Holders, How, Lists, Namespace, holders},
+};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use tokio::time::Instant;
+
+use crate::{
+    fuse::Daemon,
+    space::{Space, in_own_namespace, tmpfs, write},
+};
+
+/// A process that ends with its value.
+struct Process(Child);
+
+// === impl Process ===
+
+impl Process {
+    fn of(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.0.id()).unwrap()
+    }
+
+    /// Waits until it has become what it shall be.
+    fn running(self, program: &str) -> Self {
+        let comm = format!("/proc/{}/comm", self.pid());
+        while fs::read_to_string(&comm).unwrap().trim() != program {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait()).unwrap();
+    }
+}
+
+fn of(space: &Space, path: &Path) -> Holders {
+    let table = space.mounts.read().unwrap();
+    let mount = table.on(path).remove(0);
+    let mut found = holders(&Lists::default(), &table, std::slice::from_ref(&mount), &Arc::default());
+    found.remove(&mount.id).unwrap()
+}
+
+fn told(holders: &Holders) -> Vec<(i32, How, Namespace)> {
+    let mut told: Vec<_> = holders
+        .processes
+        .iter()
+        .map(|it| (it.pid, it.how, it.namespace))
+        .collect();
+    told.sort_by_key(|it| it.0);
+    told
+}
+
+#[test]
+fn a_busy_mount_is_told_with_each_process_that_holds_it_and_how() {
+    in_own_namespace(|space| {
+        let dir = space.volume("empty-dir", "v");
+        tmpfs(&dir);
+        tmpfs(&space.volume("empty-dir", "other"));
+        fs::copy("/bin/sleep", dir.join("slumber")).unwrap();
+        let library = fs::read_to_string("/proc/self/maps").unwrap();
+        let library = library
+            .lines()
+            .find_map(|line| line.split_whitespace().nth(5).filter(|it| it.contains("libgcc_s")));
+        fs::copy(library.unwrap(), dir.join("library.so")).unwrap();
+        let processes = [
+            Process::of(Command::new("sleep").arg("1000").current_dir(&dir)).running("sleep"),
+            Process::of(Command::new(dir.join("slumber")).arg("1000")).running("slumber"),
+            Process::of(
+                Command::new("sleep")
+                    .arg("1000")
+                    .env("LD_PRELOAD", dir.join("library.so")),
+            )
+            .running("sleep"),
+        ];
+        let open = fs::File::create(dir.join("file")).unwrap();
+        // So that the library is surely mapped.
+        thread::sleep(Duration::from_millis(100));
+        let still = space
+            .mounts
+            .unmount_all_below(space.pod.path(), &Effects::ungated())
+            .unwrap_err();
+        assert_eq!(still.faults.len(), 1);
+        let Cause::Busy(holders) = &still.faults[0].cause else {
+            panic!("{still:?}")
+        };
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut expected = vec![
+            // Only this thread of it is in the namespace of the test.
+            (own, How::OpenFile, Namespace::Other),
+            (processes[0].pid(), How::WorkingDirectory, Namespace::Own),
+            (processes[1].pid(), How::Executable, Namespace::Own),
+            (processes[2].pid(), How::MappedFile, Namespace::Own),
+        ];
+        expected.sort_by_key(|it| it.0);
+        assert_eq!(told(holders), expected);
+        let line = still.faults[0].to_string();
+        let named = format!("process {} \"slumber\" (running program)", processes[1].pid());
+        assert!(line.contains(&named) && !line.contains('\n'), "{line}");
+        drop((processes, open));
+        space
+            .mounts
+            .unmount_all_below(space.pod.path(), &Effects::ungated())
+            .unwrap();
+    });
+}
+
+#[test]
+fn who_holds_a_mount_in_another_namespace_is_named_too() {
+    in_own_namespace(|space| {
+        let dir = space.volume("empty-dir", "v");
+        tmpfs(&dir);
+        let unshared = |propagation: &str, inside: &str| {
+            let script = format!("{inside} exec sleep 1000");
+            let mut command = Command::new("unshare");
+            let command = command.args(["--mount", "--propagation", propagation, "sh", "-c", &script]);
+            Process::of(command.env("DIR", &dir)).running("sleep")
+        };
+        let idle = unshared("private", "");
+        assert_eq!(told(&of(space, &dir)), [(idle.pid(), How::Copy, Namespace::Other)]);
+        // Slaves keep the master's mount, private copies do not.
+        let user = unshared("slave", "cd \"$DIR\";");
+        let still = space
+            .mounts
+            .unmount_all_below(space.pod.path(), &Effects::ungated())
+            .unwrap_err();
+        let Cause::Busy(holders) = &still.faults[0].cause else {
+            panic!("{still:?}")
+        };
+        assert_eq!(told(holders), [(user.pid(), How::WorkingDirectory, Namespace::Other)]);
+        drop(user);
+        space
+            .mounts
+            .unmount_all_below(space.pod.path(), &Effects::ungated())
+            .unwrap();
+    });
+}
+
+#[test]
+fn only_the_first_holders_are_named_and_the_others_counted() {
+    in_own_namespace(|space| {
+        let dir = space.volume("empty-dir", "v");
+        tmpfs(&dir);
+        let processes: Vec<_> = (0..11)
+            .map(|_| Process::of(Command::new("sleep").arg("1000").current_dir(&dir)).running("sleep"))
+            .collect();
+        let found = of(space, &dir);
+        assert_eq!((found.processes.len(), found.more, found.cut_short), (8, 3, false));
+        drop(processes);
+        assert_eq!(of(space, &dir), Holders::default());
+    });
+}
+
+#[test]
+fn what_is_mounted_inside_and_loop_devices_on_it_are_told() {
+    in_own_namespace(|space| {
+        let dir = space.volume("empty-dir", "v");
+        tmpfs(&dir);
+        tmpfs(&dir.join("in side"));
+        let image = dir.join("image");
+        fs::write(&image, vec![0; 1 << 20]).unwrap();
+        let attached = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(&image)
+            .output()
+            .unwrap();
+        let device = PathBuf::from(String::from_utf8(attached.stdout).unwrap().trim());
+        let found = of(space, &dir);
+        assert!(
+            Command::new("losetup")
+                .arg("-d")
+                .arg(&device)
+                .status()
+                .unwrap()
+                .success()
+        );
+        assert_eq!((found.inside, found.devices), (vec![dir.join("in side")], vec![device]));
+        assert_eq!(found.processes, [], "nothing of what is mounted inside counts");
+    });
+}
+
+#[test]
+fn a_server_that_never_answers_does_not_hold_up_the_look() {
+    in_own_namespace(|space| {
+        let dir = space.volume("nfs", "silent");
+        let daemon = Daemon::mounted_on(&dir);
+        let open = openat(CWD, &dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        daemon.fall_silent();
+        let began = Instant::now();
+        let found = of(space, &dir);
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert_eq!(
+            found.processes.iter().map(|it| it.how).collect::<Vec<_>>(),
+            [How::OpenFile]
+        );
+        drop(open);
+    });
+}
+
+#[test]
+fn a_process_of_a_container_is_told_with_it() {
+    let id = "0123456789abcdef".repeat(4);
+    in_own_namespace(move |space| {
+        let dir = space.volume("empty-dir", "v");
+        tmpfs(&dir);
+        let table = space.mounts.read().unwrap();
+        let mount = table.on(&dir).remove(0);
+        // A list of processes as the kernel would write it.
+        let lists = Lists {
+            proc: space.outside.join("proc"),
+            sys: space.outside.join("sys"),
+        };
+        let of_process = |name: &str| lists.proc.join("77").join(name);
+        write(&of_process("comm"), "evil\\x\n");
+        write(&of_process("cgroup"), &format!("0::/kubepods/pod1/{id}\n"));
+        write(&of_process("fdinfo/3"), &format!("pos:\t0\nmnt_id:\t{}\n", mount.id));
+        for process in ["77", "self"] {
+            fs::create_dir_all(lists.proc.join(process).join("ns")).unwrap();
+            std::os::unix::fs::symlink("mnt:[1]", lists.proc.join(process).join("ns/mnt")).unwrap();
+        }
+        let found = holders(&lists, &table, std::slice::from_ref(&mount), &Arc::default());
+        let expected = Holder {
+            pid: 77,
+            command: "evil\\x".to_owned(),
+            container: Some(id),
+            how: How::OpenFile,
+            namespace: Namespace::Own,
+        };
+        assert_eq!(found[&mount.id].processes, [expected]);
+    });
+}

@@ -1,0 +1,154 @@
+//! A node with a CSI driver that really mounts, and an API server that knows which volumes are in use.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use futures::future::{BoxFuture, FutureExt as _};
+use pod_teardown::{
+    node::{effects::Effects, fault::Fault},
+    teardown::volumes::{
+        VolumesReport, release_unused,
+        storage::{Cluster, Storage},
+        tear_down_volumes,
+    },
+};
+use testbed::drivers::{
+    CsiCall, CsiDriver,
+    left::{Published, Pv, stage_and_publish, staging},
+};
+
+use crate::space::{Space, UID, block_on, in_own_namespace, write};
+
+pub const DRIVER: &str = "csi.example.com";
+pub const PV: Pv<'_> = Pv {
+    name: "pv-1",
+    driver: DRIVER,
+    handle: "vol/1",
+    staged: true,
+};
+pub const IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/1";
+
+/// An API server that knows which volumes are in use.
+#[derive(Clone, Default)]
+pub struct Known {
+    pub in_use: Arc<Mutex<Vec<String>>>,
+    pub volume: Option<(String, String)>,
+}
+
+impl Known {
+    pub fn with(volumes: &[&str]) -> Self {
+        Self {
+            in_use: Arc::new(Mutex::new(volumes.iter().map(|&it| it.to_owned()).collect())),
+            volume: None,
+        }
+    }
+
+    pub fn has_in_use(&self) -> Vec<String> {
+        self.in_use.lock().unwrap().clone()
+    }
+}
+
+impl Cluster for Known {
+    fn persistent_volume(&self, _name: String) -> BoxFuture<'static, Result<Option<(String, String)>, String>> {
+        let volume = self.volume.clone();
+        async move { Ok(volume) }.boxed()
+    }
+
+    fn in_use(&self) -> BoxFuture<'static, Result<Vec<String>, String>> {
+        let in_use = self.has_in_use();
+        async move { Ok(in_use) }.boxed()
+    }
+
+    fn out_of_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>> {
+        self.in_use.lock().unwrap().retain(|it| *it != volume);
+        async { Ok(()) }.boxed()
+    }
+}
+
+/// A node with a driver and an API server.
+pub struct Node<'a> {
+    pub space: &'a Space,
+    pub driver: CsiDriver,
+    pub known: Known,
+    pub storage: Arc<Storage>,
+}
+
+impl Node<'_> {
+    pub fn publish(&self) -> Published {
+        let published = stage_and_publish(&self.space.root, UID, &PV).unwrap();
+        write(&published.target.join("data"), "precious");
+        published
+    }
+
+    /// The agent has forgotten all that it had not written down.
+    pub fn restart(&mut self) {
+        self.storage = storage(self.space, &self.known);
+    }
+
+    pub async fn tear_down(&self) -> Result<VolumesReport, Vec<Fault>> {
+        tear_down_volumes(&self.space.pod, &self.storage).await
+    }
+
+    pub async fn goes(&self) {
+        assert_eq!(self.tear_down().await.unwrap().withheld, 0);
+    }
+
+    pub async fn unused_goes(&self) {
+        let released = release_unused(&self.storage, &mut |_| true).await;
+        assert_eq!((released.failed, released.report.withheld), (BTreeMap::new(), 0));
+    }
+
+    /// What is told of volumes that seem to be nobody's.
+    pub async fn unused_fails(&self) -> String {
+        let failed = release_unused(&self.storage, &mut |_| true).await.failed;
+        let faults = failed.into_values().flatten().map(|fault| fault.to_string());
+        faults.collect::<Vec<_>>().join("\n")
+    }
+
+    pub async fn fails(&self) -> String {
+        let faults = self.tear_down().await.unwrap_err();
+        faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+
+    pub fn calls(&self) -> Vec<&'static str> {
+        let name = |call: CsiCall| match call {
+            CsiCall::Unpublish { .. } => "unpublish",
+            CsiCall::Unstage { .. } => "unstage",
+            CsiCall::Capabilities => "capabilities",
+        };
+        self.driver.effects().into_iter().map(name).collect()
+    }
+
+    pub fn assert_clean(&self) {
+        assert_eq!(self.known.has_in_use(), Vec::<String>::new());
+        let staged = staging(&self.space.root, &PV);
+        assert!(!staged.parent().unwrap().exists(), "{staged:?}");
+    }
+}
+
+/// With no memory of anything yet.
+fn storage(space: &Space, known: &Known) -> Arc<Storage> {
+    let storage = Arc::into_inner(space.storage(&Effects::ungated())).unwrap();
+    Arc::new(Storage {
+        cluster: Arc::new(known.clone()),
+        ..storage
+    })
+}
+
+/// Runs a test on a node whose API server has the volume in use.
+pub fn on_node(known: Known, test: impl AsyncFnOnce(&mut Node<'_>) + Send + 'static) {
+    in_own_namespace(move |space| {
+        block_on(async {
+            let driver = CsiDriver::start(&space.root, DRIVER).unwrap();
+            let mut node = Node {
+                space,
+                driver,
+                storage: storage(space, &known),
+                known,
+            };
+            test(&mut node).await;
+        });
+    });
+}

@@ -1,0 +1,216 @@
+//! A plugin of a driver of dynamic resources (DRA).
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use tonic::service::{Routes, RoutesBuilder};
+use tonic::{Request, Response, Status};
+
+use super::conduct::{Called, Conduct, Play};
+use super::home::Home;
+use super::wire::k8s::io::kubelet::pkg::apis::dra::v1::{
+    NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
+    dra_plugin_server as v1,
+};
+use super::wire::k8s::io::kubelet::pkg::apis::dra::v1beta1::dra_plugin_server as v1beta1;
+
+/// A gRPC service of a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DraService {
+    /// `v1.DRAPlugin`.
+    V1,
+    /// `v1beta1.DRAPlugin`.
+    V1beta1,
+}
+
+/// What a plugin was asked to take back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DraCall {
+    /// By which service.
+    pub service: DraService,
+    /// Namespace, name and UID of each claim.
+    pub claims: Vec<(String, String, String)>,
+}
+
+/// A plugin on a node. It lives until it is dropped, which leaves its sockets as a crash does.
+#[derive(Debug)]
+pub struct DraDriver {
+    home: Home,
+    plugin: Plugin,
+}
+
+#[derive(Debug, Clone)]
+struct Plugin {
+    play: Arc<Play<DraCall>>,
+    words: Arc<Mutex<HashMap<String, Word>>>,
+}
+
+/// What is said of a claim in place of success.
+#[derive(Debug, Clone)]
+enum Word {
+    Error(String),
+    Nothing,
+    Unasked,
+}
+
+// === impl DraDriver ===
+
+impl DraDriver {
+    /// Starts the only plugin of the driver of this name below a kubelet's root.
+    pub fn start(root: &Path, name: &str, services: &[DraService]) -> Result<Self> {
+        Self::listen(root, name, &format!("{name}-reg.sock"), "dra.sock", services)
+    }
+
+    /// Starts one more plugin of that driver, as a pod of a rolling update does.
+    pub fn start_beside(root: &Path, name: &str, pod_uid: &str, services: &[DraService]) -> Result<Self> {
+        let registration = format!("{name}-{pod_uid}-reg.sock");
+        Self::listen(root, name, &registration, &format!("dra-{pod_uid}.sock"), services)
+    }
+
+    fn listen(root: &Path, name: &str, registration: &str, endpoint: &str, services: &[DraService]) -> Result<Self> {
+        let plugin = Plugin {
+            play: Arc::new(Play::new()),
+            words: Arc::default(),
+        };
+        let names: Vec<_> = services.iter().map(|service| service.name()).collect();
+        let places = (registration, endpoint);
+        Ok(Self {
+            home: Home::open(root, "DRAPlugin", name, places, &names, plugin.routes(services))?,
+            plugin,
+        })
+    }
+
+    /// The socket that takes its calls.
+    pub fn endpoint(&self) -> &Path {
+        self.home.endpoint()
+    }
+
+    /// The socket by which it registers.
+    pub fn registration(&self) -> &Path {
+        self.home.registration()
+    }
+
+    /// How it behaves from now on. One that pretends says nothing of any claim.
+    pub fn behave(&self, conduct: Conduct) {
+        self.plugin.play.behave(conduct);
+    }
+
+    /// How it behaves for the next `n` calls.
+    pub fn behave_for(&self, n: usize, conduct: Conduct) {
+        self.plugin.play.behave_for(n, conduct);
+    }
+
+    /// How it answers when it is asked who it is.
+    pub fn introduces_itself(&self, conduct: Conduct) {
+        self.home.introduces_itself(conduct);
+    }
+
+    /// Answers with an error for the claim of this UID.
+    pub fn fails_for(&self, uid: &str, error: &str) {
+        self.plugin.say(uid, Word::Error(error.to_owned()));
+    }
+
+    /// Leaves the claim of this UID out of its answers.
+    pub fn passes_over(&self, uid: &str) {
+        self.plugin.say(uid, Word::Nothing);
+    }
+
+    /// Answers for the claim of this UID also where nobody asks.
+    pub fn tells_of(&self, uid: &str) {
+        self.plugin.say(uid, Word::Unasked);
+    }
+
+    /// Ends as in a crash: connections are cut, and the files of the sockets stay.
+    pub async fn crash(&self) {
+        self.home.crash().await;
+    }
+
+    /// Listens again after a crash.
+    pub fn come_back(&self) -> Result<()> {
+        self.home.come_back()
+    }
+
+    /// What it was asked so far, and when.
+    pub fn called(&self) -> Vec<Called<DraCall>> {
+        self.plugin.play.calls()
+    }
+}
+
+// === impl DraService ===
+
+impl DraService {
+    fn name(self) -> &'static str {
+        match self {
+            Self::V1 => "v1.DRAPlugin",
+            Self::V1beta1 => "v1beta1.DRAPlugin",
+        }
+    }
+}
+
+// === impl Plugin ===
+
+impl Plugin {
+    fn routes(&self, services: &[DraService]) -> Routes {
+        let mut routes = RoutesBuilder::default();
+        for service in services {
+            match service {
+                DraService::V1 => routes.add_service(v1::DraPluginServer::new(self.clone())),
+                DraService::V1beta1 => routes.add_service(v1beta1::DraPluginServer::new(self.clone())),
+            };
+        }
+        routes.routes()
+    }
+
+    fn say(&self, uid: &str, word: Word) {
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        words.insert(uid.to_owned(), word);
+    }
+
+    async fn unprepare(
+        &self,
+        service: DraService,
+        request: NodeUnprepareResourcesRequest,
+    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+        let claims = request.claims.into_iter().map(|it| (it.namespace, it.name, it.uid));
+        let claims: Vec<_> = claims.collect();
+        let uids: Vec<_> = claims.iter().map(|(_, _, uid)| uid.clone()).collect();
+        let mut answer = NodeUnprepareResourcesResponse::default();
+        if self.play.play(DraCall { service, claims }).await? {
+            let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+            let unasked = words.iter().filter(|(_, word)| matches!(word, Word::Unasked));
+            for uid in uids.iter().chain(unasked.map(|(uid, _)| uid)) {
+                let error = match words.get(uid) {
+                    Some(Word::Nothing) => continue,
+                    Some(Word::Error(error)) => error.clone(),
+                    Some(Word::Unasked) | None => String::new(),
+                };
+                answer
+                    .claims
+                    .insert(uid.clone(), NodeUnprepareResourceResponse { error });
+            }
+        }
+        Ok(Response::new(answer))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::DraPlugin for Plugin {
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+        self.unprepare(DraService::V1, request.into_inner()).await
+    }
+}
+
+#[tonic::async_trait]
+impl v1beta1::DraPlugin for Plugin {
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+        self.unprepare(DraService::V1beta1, request.into_inner()).await
+    }
+}
