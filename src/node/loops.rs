@@ -30,8 +30,9 @@ nix::ioctl_none_bad!(
     0x4C01
 );
 
-/// So often it is looked whether a device is gone, and so long apart.
-const LOOKS: u32 = 10;
+/// So often it is looked whether a device is gone, and so long apart. A losetup that wanted the same device at the same
+/// moment keeps it open for a quarter of a second before it takes another one.
+const LOOKS: u32 = 60;
 const NAP: Duration = Duration::from_millis(10);
 
 /// What the kernel writes behind the path of a file that has been removed.

@@ -238,13 +238,20 @@ fn who_holds_a_volume_that_its_driver_calls_busy_is_named() {
         let sleep = |place: &Path| Command::new("sleep").arg("1000").current_dir(place).spawn().unwrap();
         for place in [published.target, published.staging.unwrap()] {
             let mut holder = sleep(&place);
-            let why = node.fails().await;
+            let mut why = node.fails().await;
+            for _ in 0..10 {
+                // On a machine that is busy, too.
+                if !why.contains("not all processes were looked at") {
+                    break;
+                }
+                why = node.fails().await;
+            }
             holder.kill().unwrap();
             holder.wait().unwrap();
             let named = format!("process {} \"sleep\"", holder.id());
             assert!(why.contains("busy") && why.contains(&named), "{why}");
         }
-        node.goes().await;
+        node.goes_soon().await;
         node.assert_clean();
     });
 }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::{
     space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write},
-    volumes::{assert_gone, assert_precious, take_away, tear_down},
+    volumes::{assert_gone, assert_precious, take_away, take_away_soon, tear_down},
 };
 
 /// A loop device of this test's own.
@@ -137,7 +137,7 @@ fn a_local_device_that_is_busy_keeps_the_last_pod_until_it_is_free() {
             assert_eq!(errors[0].path, device, "{errors:?}");
         }
         drop(open);
-        take_away(space);
+        take_away_soon(space);
         assert!(!device.exists());
         assert_gone(space);
     });

@@ -116,10 +116,7 @@ fn a_busy_mount_is_told_with_each_process_that_holds_it_and_how() {
         let named = format!("process {} \"slumber\" (running program)", processes[1].pid());
         assert!(line.contains(&named) && !line.contains('\n'), "{line}");
         drop((processes, open));
-        space
-            .mounts
-            .unmount_all_below(space.pod.path(), &Effects::ungated())
-            .unwrap();
+        space.unmount_what_is_let_go();
     });
 }
 
@@ -147,10 +144,7 @@ fn who_holds_a_mount_in_another_namespace_is_named_too() {
         };
         assert_eq!(told(holders), [(user.pid(), How::WorkingDirectory, Namespace::Other)]);
         drop(user);
-        space
-            .mounts
-            .unmount_all_below(space.pod.path(), &Effects::ungated())
-            .unwrap();
+        space.unmount_what_is_let_go();
     });
 }
 

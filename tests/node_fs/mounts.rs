@@ -2,17 +2,19 @@
 
 use std::{
     fs,
+    io::IoSlice,
     ops::ControlFlow,
-    os::unix::fs::symlink,
+    os::{fd::AsRawFd, unix::fs::symlink, unix::net::UnixStream},
     path::PathBuf,
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
     time::Duration,
 };
 
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use pod_teardown::node::{
     effects::{Effects, Outcome},
     fault::Cause,
@@ -250,12 +252,44 @@ fn a_busy_mount_is_reported_with_path_and_cause_and_the_others_go() {
         assert!(matches!(still.faults[0].cause, Cause::Busy(_)), "{still:?}");
         assert_eq!(space.mounted(), [busy]);
         drop(open);
-        space
-            .mounts
-            .unmount_all_below(space.pod.path(), &Effects::ungated())
-            .unwrap();
+        space.unmount_what_is_let_go();
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
     });
+}
+
+#[test]
+fn a_mount_that_was_in_use_by_nobody_who_could_be_found_is_tried_once_more_at_once() {
+    in_own_namespace(|space| {
+        let dir = space.volume("empty-dir", "v");
+        tmpfs(&dir);
+        // On its way from one process to another a file is open in none.
+        let (one, other) = UnixStream::pair().unwrap();
+        send(&one, &fs::File::create(dir.join("file")).unwrap());
+        let on_its_way = Mutex::new(Some((one, other)));
+        let tries = Arc::new(AtomicU32::new(0));
+        let gate = {
+            let tries = Arc::clone(&tries);
+            Arc::new(move || {
+                // A try by the table of late, one by the table of now, and after the look at all processes another one.
+                if tries.fetch_add(1, Ordering::SeqCst) == 2 {
+                    on_its_way.lock().unwrap().take();
+                }
+                Ok(())
+            })
+        };
+        space
+            .mounts
+            .unmount_all_below(space.pod.path(), &Effects::new(false, gate))
+            .unwrap();
+        assert_eq!(tries.load(Ordering::SeqCst), 3);
+        assert_eq!(space.mounted(), Vec::<PathBuf>::new());
+    });
+}
+
+fn send(to: &UnixStream, file: &fs::File) {
+    let files = [file.as_raw_fd()];
+    let with = [ControlMessage::ScmRights(&files)];
+    sendmsg::<()>(to.as_raw_fd(), &[IoSlice::new(b"f")], &with, MsgFlags::empty(), None).unwrap();
 }
 
 #[test]

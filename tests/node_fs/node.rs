@@ -19,7 +19,7 @@ use testbed::drivers::{
     left::{Published, Pv, stage_and_publish, staging},
 };
 
-use crate::space::{Space, UID, block_on, in_own_namespace, write};
+use crate::space::{Space, UID, block_on, in_own_namespace, soon, write};
 
 pub const DRIVER: &str = "csi.example.com";
 pub const PV: Pv<'_> = Pv {
@@ -93,6 +93,11 @@ impl Node<'_> {
 
     pub async fn goes(&self) {
         assert_eq!(self.tear_down().await.unwrap().withheld, 0);
+    }
+
+    /// The same when somebody has just let go of it.
+    pub async fn goes_soon(&self) {
+        assert_eq!(soon(async || self.tear_down().await).await.withheld, 0);
     }
 
     pub async fn unused_goes(&self) {

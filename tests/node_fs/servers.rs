@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::{
     fuse::{Daemon, dead_on},
-    space::{block_on, in_own_namespace, tmpfs},
+    space::{block_on, in_own_namespace, soon, tmpfs},
 };
 
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -199,7 +199,7 @@ fn a_server_that_answers_is_never_cut_off_and_a_mount_in_use_is_never_hidden() {
             "cut off, in use, and still there for everybody to see"
         );
         drop(open);
-        space.mounts.unmount_all_at(&[&dir], &effects).unwrap();
+        block_on(soon(async || space.mounts.unmount_all_at(&[&dir], &effects)));
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
     });
 }

@@ -1,10 +1,12 @@
 //! A mount namespace of a test's own, with a kubelet directory in it.
 
 use std::{
+    fmt::Debug,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 use nix::sched::{CloneFlags, unshare};
@@ -49,6 +51,17 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         .build()
         .unwrap()
         .block_on(future)
+}
+
+/// Tries it again while it fails. A process that another test starts has for a moment whatever is open here.
+pub async fn soon<T, E: Debug>(mut what: impl AsyncFnMut() -> Result<T, E>) -> T {
+    for _ in 0..100 {
+        if let Ok(done) = what().await {
+            return done;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    what().await.unwrap()
 }
 
 pub fn tmpfs(path: &Path) {
@@ -126,6 +139,12 @@ impl Space {
         let uid = UID.replace("01", "02");
         fs::create_dir_all(self.root.join("pods").join(&uid)).unwrap();
         PodDir::new(&KubeletRoot::resolve(&self.root).unwrap(), &uid).unwrap()
+    }
+
+    /// Unmounts all of the pod, now that nobody of this test uses it any more.
+    pub fn unmount_what_is_let_go(&self) {
+        let effects = Effects::ungated();
+        block_on(soon(async || self.mounts.unmount_all_below(self.pod.path(), &effects)));
     }
 
     /// Paths of all mounts of the pod.

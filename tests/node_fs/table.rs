@@ -208,7 +208,7 @@ fn busy(kind: Kind) {
             assert!(!other.exists(), "others are not held up");
         }
         drop(open);
-        node.goes().await;
+        node.goes_soon().await;
         made.assert_gone(node);
     });
 }
@@ -384,7 +384,7 @@ mod block {
             assert!(why.contains(lock.0.to_str().unwrap()), "{why}");
             assert!(link.is_symlink());
             drop(open);
-            node.goes().await;
+            node.goes_soon().await;
             assert!(!map.exists() && !link.is_symlink() && device.is_attached());
         });
     }
@@ -401,7 +401,7 @@ mod block {
             assert!(why.contains(lock.path.to_str().unwrap()), "{why}");
             assert_eq!(node.calls(), [""; 0], "it is not taken from under whoever has it open");
             drop(open);
-            node.goes().await;
+            node.goes_soon().await;
             node.assert_clean();
         });
     }

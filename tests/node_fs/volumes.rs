@@ -20,7 +20,7 @@ use pod_teardown::{
 };
 use rustix::fs::inotify;
 
-use crate::space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write};
+use crate::space::{Space, UID, bind, block_on, in_own_namespace, soon, tmpfs, write};
 
 pub fn tear_down(space: &Space) -> Result<VolumesReport, Vec<Fault>> {
     tear_down_with(space, &Effects::ungated())
@@ -33,6 +33,13 @@ fn tear_down_with(space: &Space, effects: &Effects) -> Result<VolumesReport, Vec
 #[track_caller]
 pub fn take_away(space: &Space) {
     assert_eq!(tear_down(space).unwrap().withheld, 0);
+}
+
+/// The same when somebody has just let go of it.
+pub fn take_away_soon(space: &Space) {
+    let storage = space.storage(&Effects::ungated());
+    let done = block_on(soon(async || tear_down_volumes(&space.pod, &storage).await));
+    assert_eq!(done.withheld, 0);
 }
 
 #[track_caller]
@@ -202,7 +209,7 @@ fn a_busy_memory_volume_keeps_its_content_and_its_subpaths_do_not_hide_it() {
         assert_precious(dir.join("sub/file"));
         assert!(!space.mounted().contains(&target));
         drop(open);
-        take_away(space);
+        take_away_soon(space);
         assert_gone(space);
     });
 }

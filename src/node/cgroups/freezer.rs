@@ -22,9 +22,9 @@ use crate::node::{
 
 const FREEZE: &str = "freeze";
 const THAW: &str = "thaw";
-/// So often is looked, with waits after that double from a millisecond: together two seconds. Each process has to have
+/// So often is looked, with waits after that double from a millisecond: together eight seconds. Each process has to have
 /// its turn to run before it is frozen, and hundreds of them wait long for it.
-const LOOKS: u32 = 11;
+const LOOKS: u32 = 13;
 /// After so many, in a quarter of a second, nobody is within a fork any more who does not run.
 const BRIEF: u32 = 8;
 

@@ -17,7 +17,7 @@ use super::{
 use crate::node::{
     effects::{Effects, Outcome},
     fault::{Cause, Fault},
-    holders::{Lists, holders},
+    holders::{Holders, Lists, holders},
     unmounts::Unmounts,
 };
 
@@ -43,6 +43,8 @@ pub struct Rounds {
     /// What the last round tried. Their ids alone do not tell: the kernel gives one away again at once.
     tried: Vec<Mount>,
     rounds: usize,
+    /// What was in use by nobody who could be found was tried once more.
+    tried_once_more: bool,
 }
 
 /// What a round of unmounting did.
@@ -94,6 +96,7 @@ impl Rounds {
             faults: HashMap::new(),
             tried: Vec::new(),
             rounds: 0,
+            tried_once_more: false,
         }
     }
 
@@ -129,6 +132,13 @@ impl Rounds {
         }
         if left == self.tried || self.rounds > ROUNDS || self.faults.values().any(Fault::is_held) {
             explain_busy(&mut self.faults, &left, &table, effects);
+            // Whoever used it for a moment, such as a process that was just ending, has let go of it meanwhile. Nothing
+            // would tell of that.
+            if !self.tried_once_more && self.faults.values().any(is_in_use_by_nobody) {
+                self.tried_once_more = true;
+                self.unmount_each(left, &table, effects);
+                return ControlFlow::Continue(self);
+            }
             let unexplained = |mount: &Mount| Fault::new("unmount", &mount.path, Cause::StillMounted);
             let faults = left
                 .iter()
@@ -168,6 +178,10 @@ impl Rounds {
             report: self.report,
         })
     }
+}
+
+fn is_in_use_by_nobody(fault: &Fault) -> bool {
+    matches!(&fault.cause, Cause::Busy(holders) if **holders == Holders::default())
 }
 
 /// Finds who keeps mounts in use, where that is why they stay.

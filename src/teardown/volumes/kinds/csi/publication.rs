@@ -152,7 +152,7 @@ async fn held_by(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
         };
         let under_way = &storage.effects.unmounting().under_way;
         let found = holders(&lists, &table, &table.at_or_below(&[&place]), under_way);
-        Ok(found.into_values().find(|it| !it.processes.is_empty()))
+        Ok(found.into_values().find(|it| !it.processes.is_empty() || it.cut_short))
     });
     look.await.ok().flatten()
 }
