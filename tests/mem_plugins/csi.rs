@@ -78,8 +78,9 @@ async fn whatever_a_driver_refuses_with_is_a_failure_and_not_found_is_no_excepti
         };
         assert_eq!((told, &**message), (code, "volume is\nunknown"));
         let text = error.to_string();
-        let expected =
-            format!("NodeUnpublishVolume of driver \"{DRIVER}\" for \"{TARGET}\": {code:?}: \"volume is\\nunknown\"");
+        let expected = format!(
+            "NodeUnpublishVolume of driver \"{DRIVER}\" for volume \"{VOLUME}\": {code:?}: \"volume is\\nunknown\""
+        );
         assert_eq!(text, expected);
     }
     assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
@@ -130,7 +131,7 @@ async fn a_driver_that_is_gone_refuses_at_once_and_one_that_dies_in_the_call_is_
     assert_eq!(
         error.to_string(),
         format!(
-            "NodeUnpublishVolume of driver \"{DRIVER}\" for \"{TARGET}\": the driver cannot be reached: Connection refused \
+            "NodeUnpublishVolume of driver \"{DRIVER}\" for volume \"{VOLUME}\": the driver cannot be reached: Connection refused \
              (os error 111)"
         )
     );

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use testbed::pods::StartedPod;
 
 use super::{
+    drivers::demand,
     pods::{NOTING, container, exec, pod},
-    storage::demand,
 };
 
 /// Its name.

@@ -11,6 +11,9 @@
 #![allow(clippy::print_stdout, reason = "the matrix is what this prints")]
 
 #[expect(dead_code, reason = "other claims use more of it")]
+#[path = "../teardown/drivers.rs"]
+mod drivers;
+#[expect(dead_code, reason = "other claims use more of it")]
 #[path = "../teardown/history.rs"]
 mod history;
 #[expect(dead_code, reason = "other claims use more of it")]
@@ -22,7 +25,6 @@ mod scene;
 
 mod ask;
 mod checks;
-mod drivers;
 mod everything;
 mod fault;
 mod field;

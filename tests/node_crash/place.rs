@@ -13,10 +13,9 @@ use testbed::{
 };
 
 use super::{
-    drivers::Drivers,
+    drivers::{Drivers, Storage, demand},
     pods::{POLITE, simple},
     scene::Scene,
-    storage::{Storage, demand},
 };
 
 pub struct Place {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use super::{
     ask::{Cause, Eviction},
     checks,
-    drivers::Drivers,
+    drivers::{Drivers, Storage},
     everything::{POD, everything, leads_out},
     fault::Strike,
     gate::{Arrival, Gate},
@@ -24,7 +24,7 @@ use super::{
     place::Place,
     point::{Names, Point, Step, When},
     scene::Scene,
-    storage::{self, Storage},
+    storage,
 };
 
 mod end;

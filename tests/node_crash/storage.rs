@@ -1,62 +1,24 @@
-//! A volume and a device of a pod, and what must hold of them at and after every run.
+//! What must hold of a pod's volume and its device at and after every run.
 //!
 //! A volume may be attached elsewhere once it has left the node's `volumesInUse`, a device may be given to others once the
 //! pod is shown to have ended: both only when their drivers have taken them back.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, ensure};
-use serde_json::{Value, json};
 use testbed::{
-    drivers::{CsiCall, DraCall, DraService},
-    mounts,
+    drivers::{DraCall, DraService},
     stage::Stage,
 };
 
 use super::{
-    drivers::{CSI, Drivers},
+    drivers::{Drivers, Storage},
     everything::POD,
-    pods::push,
     point::Step,
 };
 
-/// The pod's name for its volume, and the claim's name.
-pub const DATA: &str = "data";
 /// What steps call the write that takes a volume out of `volumesInUse`.
 const NODE_STATUS: &str = "status of the node";
-
-/// What one pod has.
-#[derive(Debug)]
-pub struct Storage {
-    /// Namespace and UID.
-    pub pod: (String, String),
-    /// Name of the PersistentVolume.
-    pub volume: String,
-    pub handle: String,
-    /// Where the pod has the volume, and where the node has it for all pods.
-    pub target: PathBuf,
-    pub staging: PathBuf,
-    /// Name and UID of the device's claim.
-    pub claim: (String, String),
-    /// How often the drivers were asked for something before there was all this.
-    pub asked_before: (usize, usize),
-}
-
-/// Has a pod use a volume and a device in its first container.
-pub fn demand(pod: &mut Value) {
-    let spec = &mut pod["spec"];
-    push(
-        &mut spec["volumes"],
-        json!({ "name": DATA, "persistentVolumeClaim": { "claimName": DATA } }),
-    );
-    spec["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimTemplateName": "gpu" }]);
-    let container = &mut spec["containers"][0];
-    push(
-        &mut container["volumeMounts"],
-        json!({ "name": DATA, "mountPath": "/data" }),
-    );
-    container["resources"]["claims"] = json!([{ "name": "gpu" }]);
-}
 
 /// Whether it is about volumes or devices.
 pub fn is_step(step: &Step) -> bool {
@@ -66,11 +28,6 @@ pub fn is_step(step: &Step) -> bool {
 // === impl Storage ===
 
 impl Storage {
-    /// As in `volumesInUse`.
-    pub fn unique_name(&self) -> String {
-        format!("kubernetes.io/csi/{CSI}^{}", self.handle)
-    }
-
     /// What steps call its things.
     pub fn names(&self, node: &str) -> Vec<(String, &'static str)> {
         vec![
@@ -153,47 +110,12 @@ impl Storage {
         Ok(())
     }
 
-    async fn is_in_use(&self, stage: &Stage) -> Result<bool> {
-        let node = stage.admin.get(&format!("/api/v1/nodes/{}", stage.node)).await?.ok()?;
-        let in_use = node["status"]["volumesInUse"].as_array();
-        Ok(in_use.is_some_and(|all| all.contains(&self.unique_name().into())))
-    }
-
     async fn is_shown_to_have_ended(&self, stage: &Stage) -> Result<bool> {
         let (namespace, uid) = &self.pod;
         let path = format!("/api/v1/namespaces/{namespace}/pods/{POD}");
         let pod = stage.admin.get(&path).await?.ok().unwrap_or_default();
         let is_terminal = matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
         Ok(pod["metadata"]["uid"] == uid.as_str() && is_terminal)
-    }
-
-    /// By the kernel's table.
-    fn mounted(&self) -> Result<Vec<PathBuf>> {
-        let mut mounted = mounts::below(&self.target)?;
-        mounted.extend(mounts::below(&self.staging)?);
-        Ok(mounted)
-    }
-
-    fn unpublish(&self) -> CsiCall {
-        CsiCall::Unpublish {
-            volume_id: self.handle.clone(),
-            target_path: self.target.clone(),
-        }
-    }
-
-    fn unstage(&self) -> CsiCall {
-        CsiCall::Unstage {
-            volume_id: self.handle.clone(),
-            staging_target_path: self.staging.clone(),
-        }
-    }
-
-    fn volumes_asked(&self, drivers: &Drivers) -> Vec<CsiCall> {
-        drivers.volumes_asked().split_off(self.asked_before.0)
-    }
-
-    fn claims_asked(&self, drivers: &Drivers) -> Vec<DraCall> {
-        drivers.claims_asked().split_off(self.asked_before.1)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Each is an async function of its [`Scene`]; it holds if it returns without an error.
 
+mod drivers;
 mod history;
 pub mod pods;
 mod runner;
@@ -10,6 +11,7 @@ mod scene;
 mod breaks;
 mod bystanders;
 mod crashes;
+mod csi;
 mod ends;
 mod holds;
 mod hooks;
@@ -114,6 +116,9 @@ cases! {
         the_object_of_another_nodes_pod_is_left_alone_though_its_containers_end_here,
         a_mirror_pod_is_left_alone,
         a_pod_that_is_not_deleted_is_left_alone,
+    ],
+    csi, Shared: [
+        a_volume_may_be_attached_elsewhere_once_its_driver_has_taken_it_back_and_not_before,
     ],
     volumes, Shared: [
         volumes_of_every_kind_are_unmounted_and_removed,

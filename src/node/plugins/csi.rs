@@ -64,7 +64,7 @@ impl Csi {
         target_path: &Path,
         effects: &Effects,
     ) -> Result<Outcome, DriverError> {
-        let (way, target_path) = self.way_to("NodeUnpublishVolume", target_path)?;
+        let (way, target_path) = self.way_to("NodeUnpublishVolume", volume_id, target_path)?;
         let request = NodeUnpublishVolumeRequest {
             volume_id: volume_id.to_owned(),
             target_path,
@@ -86,7 +86,7 @@ impl Csi {
         staging_target_path: &Path,
         effects: &Effects,
     ) -> Result<Outcome, DriverError> {
-        let (way, staging_target_path) = self.way_to("NodeUnstageVolume", staging_target_path)?;
+        let (way, staging_target_path) = self.way_to("NodeUnstageVolume", volume_id, staging_target_path)?;
         let request = NodeUnstageVolumeRequest {
             volume_id: volume_id.to_owned(),
             staging_target_path,
@@ -114,8 +114,8 @@ impl Csi {
         Ok(capabilities.any(|it| matches!(it.r#type, Some(Type::Rpc(rpc)) if rpc.r#type == stages)))
     }
 
-    fn way_to(&self, name: &'static str, path: &Path) -> Result<(Way<'_>, String), DriverError> {
-        let call = Call::new(name, &self.driver, path.to_string_lossy());
+    fn way_to(&self, name: &'static str, volume: &str, path: &Path) -> Result<(Way<'_>, String), DriverError> {
+        let call = Call::new(name, &self.driver, path.to_string_lossy()).about(volume);
         match path.to_str() {
             Some(text) => Ok((self.way(call), text.to_owned())),
             None => Err(DriverError::NoText { call }),

@@ -78,6 +78,8 @@ pub struct Call {
     pub driver: String,
     /// A path, or claims; empty if it is about neither.
     pub target: String,
+    /// The driver's own name of the volume that it is about.
+    pub volume: Option<String>,
 }
 
 // === impl DriverError ===
@@ -137,17 +139,25 @@ impl Call {
             name,
             driver: driver.to_owned(),
             target: target.into(),
+            volume: None,
         }
+    }
+
+    /// The same, about this volume: whoever knows the driver's storage knows it by that name, and not by our path.
+    pub(super) fn about(self, volume: &str) -> Self {
+        let volume = Some(volume.to_owned());
+        Self { volume, ..self }
     }
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of driver {:?}", self.name, self.driver)?;
-        if self.target.is_empty() {
-            return Ok(());
+        match &self.volume {
+            Some(volume) => write!(f, " for volume {volume:?}"),
+            None if self.target.is_empty() => Ok(()),
+            None => write!(f, " for {:?}", self.target),
         }
-        write!(f, " for {:?}", self.target)
     }
 }
 
@@ -157,11 +167,11 @@ mod tests {
 
     #[test]
     fn whatever_a_driver_says_stays_on_one_line_and_names_driver_call_and_code() {
-        let call = Call::new("NodeUnpublishVolume", "csi.example.com", "/pods/u/mount");
+        let call = Call::new("NodeUnpublishVolume", "csi.example.com", "/pods/u/mount").about("vol/1");
         let error = DriverError::from_status(call, &Status::internal("umount: busy\nERROR forged"));
         assert_eq!(
             error.to_string(),
-            "NodeUnpublishVolume of driver \"csi.example.com\" for \"/pods/u/mount\": Internal: \"umount: busy\\nERROR forged\""
+            "NodeUnpublishVolume of driver \"csi.example.com\" for volume \"vol/1\": Internal: \"umount: busy\\nERROR forged\""
         );
     }
 

@@ -67,6 +67,8 @@ mod tests {
         let sum: u64 = (0..2_000_000_u64).map(std::hint::black_box).sum();
         assert!(std::hint::black_box(sum) > 0);
         assert!(usage.cpu().unwrap() > before);
-        assert!(usage.peak().unwrap() >= usage.resident().unwrap());
+        // In this order, since other tests grow this process meanwhile; the kernel counts to about a MiB.
+        let resident = usage.resident().unwrap();
+        assert!(resident > 1.0 && usage.peak().unwrap() > resident - 1.0);
     }
 }

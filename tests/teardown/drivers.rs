@@ -10,20 +10,54 @@ use testbed::{
         claims::{Prepared, write_checkpoint},
         left::{Pv, stage_and_publish},
     },
+    mounts,
     pods::StartedPod,
     rest::Patch,
     stage::Stage,
 };
 
-use super::{
-    scene::Scene,
-    storage::{DATA, Storage},
-};
+use super::{pods::push, scene::Scene};
 
 pub const CSI: &str = "disk.example.com";
 pub const DRA: &str = "gpu.example.com";
 
-/// They really mount, and serve all runs of their place.
+/// The pod's name for its volume, and the claim's name.
+const DATA: &str = "data";
+
+/// What one pod has.
+#[derive(Debug)]
+pub struct Storage {
+    /// Namespace and UID.
+    pub pod: (String, String),
+    /// Name of the PersistentVolume.
+    pub volume: String,
+    pub handle: String,
+    /// Where the pod has the volume, and where the node has it for all pods.
+    pub target: PathBuf,
+    pub staging: PathBuf,
+    /// Name and UID of the device's claim.
+    pub claim: (String, String),
+    /// How often the drivers were asked for something before there was all this.
+    pub asked_before: (usize, usize),
+}
+
+/// Has a pod use a volume and a device in its first container.
+pub fn demand(pod: &mut Value) {
+    let spec = &mut pod["spec"];
+    push(
+        &mut spec["volumes"],
+        json!({ "name": DATA, "persistentVolumeClaim": { "claimName": DATA } }),
+    );
+    spec["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimTemplateName": "gpu" }]);
+    let container = &mut spec["containers"][0];
+    push(
+        &mut container["volumeMounts"],
+        json!({ "name": DATA, "mountPath": "/data" }),
+    );
+    container["resources"]["claims"] = json!([{ "name": "gpu" }]);
+}
+
+/// They really mount, and serve all pods of their node.
 pub struct Drivers {
     root: PathBuf,
     csi: CsiDriver,
@@ -121,13 +155,18 @@ impl Drivers {
         let claim = json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim",
             "metadata": { "name": DATA, "namespace": namespace },
-            "spec": { "volumeName": volume, "accessModes": ["ReadWriteOnce"] },
+            "spec": {
+                "volumeName": volume,
+                "accessModes": ["ReadWriteOnce"],
+                "resources": { "requests": { "storage": "1Gi" } },
+            },
         });
         let bound = stage.admin.create(&claims, &claim).await?.ok()?;
         let object = json!({
             "apiVersion": "v1", "kind": "PersistentVolume",
             "metadata": { "name": volume },
             "spec": {
+                "capacity": { "storage": "1Gi" },
                 "accessModes": ["ReadWriteOnce"],
                 "csi": { "driver": CSI, "volumeHandle": handle },
                 "claimRef": { "namespace": namespace, "name": DATA, "uid": bound["metadata"]["uid"] },
@@ -151,6 +190,11 @@ impl Drivers {
         write_checkpoint(&self.root, &prepared.collect::<Vec<_>>())
     }
 
+    /// The driver of volumes.
+    pub fn csi(&self) -> &CsiDriver {
+        &self.csi
+    }
+
     /// What was to be done with volumes so far.
     pub fn volumes_asked(&self) -> Vec<CsiCall> {
         self.csi.effects()
@@ -159,5 +203,54 @@ impl Drivers {
     /// What was to be done with claims so far.
     pub fn claims_asked(&self) -> Vec<DraCall> {
         self.dra.called().into_iter().map(|called| called.call).collect()
+    }
+}
+
+// === impl Storage ===
+
+impl Storage {
+    /// As in `volumesInUse`.
+    pub fn unique_name(&self) -> String {
+        format!("kubernetes.io/csi/{CSI}^{}", self.handle)
+    }
+
+    /// Whether the node says that it uses the volume.
+    pub async fn is_in_use(&self, stage: &Stage) -> Result<bool> {
+        let node = stage.admin.get(&format!("/api/v1/nodes/{}", stage.node)).await?.ok()?;
+        let in_use = node["status"]["volumesInUse"].as_array();
+        Ok(in_use.is_some_and(|all| all.contains(&self.unique_name().into())))
+    }
+
+    /// Where the volume is mounted, by the kernel's table.
+    pub fn mounted(&self) -> Result<Vec<PathBuf>> {
+        let mut mounted = mounts::below(&self.target)?;
+        mounted.extend(mounts::below(&self.staging)?);
+        Ok(mounted)
+    }
+
+    /// What its driver is asked for first.
+    pub fn unpublish(&self) -> CsiCall {
+        CsiCall::Unpublish {
+            volume_id: self.handle.clone(),
+            target_path: self.target.clone(),
+        }
+    }
+
+    /// What its driver is asked for then.
+    pub fn unstage(&self) -> CsiCall {
+        CsiCall::Unstage {
+            volume_id: self.handle.clone(),
+            staging_target_path: self.staging.clone(),
+        }
+    }
+
+    /// What its volumes' driver was asked for since it is there.
+    pub fn volumes_asked(&self, drivers: &Drivers) -> Vec<CsiCall> {
+        drivers.volumes_asked().split_off(self.asked_before.0)
+    }
+
+    /// What its devices' driver was asked for since it is there.
+    pub fn claims_asked(&self, drivers: &Drivers) -> Vec<DraCall> {
+        drivers.claims_asked().split_off(self.asked_before.1)
     }
 }

@@ -1,0 +1,77 @@
+//! Volumes and devices of drivers.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use testbed::drivers::{Conduct, CsiCall};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use super::{
+    drivers::{Drivers, demand},
+    pods::{POLITE, simple},
+    scene::{PATIENCE, Scene},
+};
+
+/// While the driver fails, the pod waits and is told why; the device goes all the same.
+pub async fn a_volume_may_be_attached_elsewhere_once_its_driver_has_taken_it_back_and_not_before(
+    scene: &mut Scene,
+) -> Result<()> {
+    let drivers = Drivers::start(&scene.stage)?;
+    let mut web = simple("stateful", 10, POLITE);
+    demand(&mut web);
+    let (pod, storage) = drivers.run(scene, web, None).await?;
+    let stage = &scene.stage;
+    ensure!(
+        storage.is_in_use(stage).await? && storage.mounted()?.len() == 2,
+        "{storage:?}"
+    );
+
+    let is_unstage = |call: &CsiCall| matches!(call, CsiCall::Unstage { .. });
+    let refuses = Conduct::Fails(Code::Internal, "the array is away".to_owned());
+    drivers.csi().behave_if(is_unstage, refuses);
+    scene.delete(&pod, None).await?;
+    let event = scene.event(&pod, "FailedUnMount").await?["message"].to_string();
+    ensure!(
+        event.contains("the array is away") && event.contains(&storage.handle),
+        "{event}"
+    );
+    let late = Instant::now() + PATIENCE;
+    while storage.volumes_asked(&drivers).len() < 4 {
+        ensure!(
+            Instant::now() < late,
+            "it is not tried again: {:?}",
+            storage.volumes_asked(&drivers)
+        );
+        ensure!(
+            storage.is_in_use(stage).await?,
+            "{} may be attached elsewhere while it is staged here",
+            storage.volume
+        );
+        sleep(Duration::from_millis(25)).await;
+    }
+    ensure!(storage.mounted()? == [&*storage.staging], "{:?}", storage.mounted()?);
+    scene.object("stateful").await?;
+
+    drivers.csi().behave(Conduct::Well);
+    scene.gone_and_clean(&pod).await?;
+    let asked = storage.volumes_asked(&drivers);
+    let (unpublish, unstage) = (storage.unpublish(), storage.unstage());
+    let no_other = asked.iter().all(|call| [&unpublish, &unstage].contains(&call));
+    ensure!(
+        no_other && asked.first() == Some(&unpublish) && asked.last() == Some(&unstage),
+        "{asked:?}"
+    );
+    ensure!(
+        storage.claims_asked(&drivers).len() == 1,
+        "{:?}",
+        storage.claims_asked(&drivers)
+    );
+    ensure!(
+        !storage.is_in_use(stage).await? && storage.mounted()?.is_empty(),
+        "{storage:?}"
+    );
+    let staged = storage.staging.parent().is_some_and(|it| it.exists());
+    ensure!(!staged, "{} is left", storage.staging.display());
+    Ok(())
+}
