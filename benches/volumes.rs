@@ -41,7 +41,7 @@ const OTHERS: usize = 4_450;
 const FILES: usize = 200_000;
 const FILE_ROUNDS: usize = 3;
 /// As many as the agent lets work at a time.
-const THREADS: usize = 4;
+const THREADS: usize = 8;
 /// Of each pod's five volumes, those in memory.
 const IN_MEMORY: [&str; 3] = [
     "kubernetes.io~empty-dir/memory",

@@ -20,7 +20,7 @@ pub const THREADS: usize = 64;
 /// Of them, those that the work on pods may take, however it hangs.
 const PLACES: usize = THREADS - 16;
 /// Pieces of work at a time, as long as they are short.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 /// What takes longer gives its turn away.
 const SHORT: Duration = Duration::from_millis(100);
 /// Whoever gets no place for so long is told so.
