@@ -6,7 +6,10 @@ use tokio::time::Instant;
 
 use crate::{
     context::Context,
-    node::{fault::Fault, mounts::errno, pod_dir::PodDir},
+    node::{
+        fault::{Fault, errno},
+        pod_dir::PodDir,
+    },
     pod::PodUid,
     teardown::volumes::mapped_pods,
     watch::{RuntimePods, Sighted},

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use super::{
     cri::types::CgroupDriver,
     effects::{Effects, Outcome},
-    fault::Fault,
-    mounts::{MountTable, errno},
+    fault::{Fault, errno},
+    mounts::MountTable,
 };
 
 mod destroy;

@@ -108,6 +108,11 @@ pub struct Fault {
     pub cause: Cause,
 }
 
+/// The kernel's error number, `EIO` where the library made the error up.
+pub(crate) fn errno(error: &std::io::Error) -> rustix::io::Errno {
+    rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
+}
+
 // === impl Cause ===
 
 impl From<Errno> for Cause {

@@ -126,7 +126,7 @@ fn why(kind: Kind, dir: &Path, ours: Ours<'_>) -> Option<Why> {
 }
 
 fn works_here(kind: Kind, dir: &Path, ours: Ours<'_>) -> Result<Option<Why>, Errno> {
-    let arguments = fs::read(dir.join("cmdline")).map_err(|error| super::mounts::errno(&error))?;
+    let arguments = fs::read(dir.join("cmdline")).map_err(|error| super::fault::errno(&error))?;
     let their_root = match (kind, path_flag(&arguments, ROOT_FLAG)) {
         (Kind::Holder(by), _) if !holds(by, &arguments) => return Ok(None),
         (Kind::Holder(_), None) => return unsaid(dir, ours.root),

@@ -10,8 +10,7 @@ use std::{
 use super::{
     dirs::Dir,
     effects::{Effects, Outcome},
-    fault::Fault,
-    mounts::errno,
+    fault::{Fault, errno},
 };
 
 /// The kubelet cuts the name of a link before its suffix, so that it fits a file name.

@@ -20,8 +20,7 @@ use rustix::io::Errno;
 use super::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
-    fault::{Cause, Fault},
-    mounts::errno,
+    fault::{Cause, Fault, errno},
 };
 
 nix::ioctl_none_bad!(

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{
     effects::Effects,
-    fault::{Cause, Fault},
+    fault::{Cause, Fault, errno},
 };
 
 mod hanging;
@@ -192,11 +192,6 @@ impl Known {
     fn is_young(&self) -> bool {
         self.read.is_some_and(|read| read.elapsed() < KEPT)
     }
-}
-
-/// The kernel's error number, `EIO` where the library made the error up.
-pub(crate) fn errno(error: &std::io::Error) -> rustix::io::Errno {
-    rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
 }
 
 #[cfg(test)]

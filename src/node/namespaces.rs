@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    fault::Fault,
-    mounts::{device, errno, unescape},
+    fault::{Fault, errno},
+    mounts::{device, unescape},
 };
 
 /// A process in another mount namespace.

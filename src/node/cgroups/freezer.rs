@@ -16,8 +16,7 @@ use super::{
 use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
-    fault::Fault,
-    mounts::errno,
+    fault::{Fault, errno},
 };
 
 const FREEZE: &str = "freeze";

@@ -14,8 +14,7 @@ use super::{HierarchyKind, Survivors};
 use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
-    fault::{Cause, Fault},
-    mounts::errno,
+    fault::{Cause, Fault, errno},
 };
 
 const PROCS: &str = "cgroup.procs";

@@ -12,8 +12,7 @@ use super::{
 use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
-    fault::{Cause, Fault},
-    mounts::errno,
+    fault::{Cause, Fault, errno},
 };
 
 const VERB: &str = "kill the processes of";

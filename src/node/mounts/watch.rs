@@ -9,8 +9,8 @@ use std::{fs, future::pending, path::Path};
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{errno, source::open_kernels};
-use crate::node::fault::Fault;
+use super::source::open_kernels;
+use crate::node::fault::{Fault, errno};
 
 /// Tells each change of the mount table that was made after this watch was.
 ///
