@@ -38,10 +38,10 @@ pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedC
     if !checkpoint.doubts.is_empty() && view.dynamic_resources {
         let doubts: Vec<_> = checkpoint.doubts.iter().map(ToString::to_string).collect();
         let why = format!(
-            "what the kubelet prepared for the pod cannot be told: {} in {} of its directory; the devices and the pod wait \
-             for a kubelet, which itself starts only once that file is moved away",
+            "what the kubelet prepared for the pod cannot be told: {} in {}; the devices and the pod wait for a kubelet, which \
+             itself starts only once that file is moved away",
             doubts.join("; "),
-            dra_checkpoint::FILE
+            context.kubelet_root.path().join(dra_checkpoint::FILE).display()
         );
         return Err(vec![Failure::new(Step::Devices, "", why)]);
     }

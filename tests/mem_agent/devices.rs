@@ -417,7 +417,8 @@ async fn a_checkpoint_that_is_not_whole_keeps_pods_with_claims_and_says_what_hel
         node.delete("db", None).await;
         node.failing("web", "dra_manager_state").await;
         let failure = node.story("web").await.unwrap().failures.concat();
-        assert!(failure.contains("moved away"), "{failure}");
+        let path = file(&node).display().to_string();
+        assert!(failure.contains("moved away") && failure.contains(&path), "{failure}");
         waits(&node, "web").await;
         // One without claims has nothing to do with it.
         node.nothing_left("db").await;
