@@ -17,10 +17,7 @@ use crate::{
 
 /// A node with these pods, whose agent watches and will not hear of what happens next.
 async fn deaf(names: &[&str]) -> Node {
-    let mut node = Node::new().await;
-    for name in names {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(names).await;
     node.start().await;
     node.cri.allow_everything();
     trouble(&node, Fault::new(Action::StallWatch).once());

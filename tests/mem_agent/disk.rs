@@ -179,10 +179,7 @@ impl Hangs {
 // A clock that is paused stands still while a thread works.
 #[tokio::test]
 async fn a_look_that_hangs_holds_up_no_other_pod() {
-    let mut node = Node::new().await;
-    for name in ["web", "other"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["web", "other"]).await;
     fs::create_dir_all(cgroup(&node, "web").join("child")).unwrap();
     let hangs = Hangs::at(cgroup(&node, "web").join("child/cgroup.procs"));
     node.start().await;

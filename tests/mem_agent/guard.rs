@@ -183,10 +183,7 @@ async fn pods_that_a_kubelet_has_ended_are_not_gathered_until_it_is_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_a_kubelet_ended_while_no_agent_ran_are_not_gathered_either() {
-    let mut node = Node::new().await;
-    for name in ["lives", "web"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["lives", "web"]).await;
     kubelet(&node);
     node.start().await;
     node.delete("web", None).await;
@@ -209,10 +206,7 @@ async fn pods_that_a_kubelet_ended_while_no_agent_ran_are_not_gathered_either() 
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_the_agent_had_begun_with_are_not_gathered_when_a_kubelet_ends_them() {
-    let mut node = Node::new().await;
-    for name in ["lives", "kept"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["lives", "kept"]).await;
     node.pod("web", &hooked(&exec()), |pod| {
         drop(pod.container("main").ignores_term());
     });
@@ -267,10 +261,7 @@ async fn a_server_that_is_busy_and_names_no_pause_is_not_asked_all_the_time() {
 /// A connection that led astray holds everything; whoever hears all the time looks again as soon as who hears nothing.
 #[tokio::test(start_paused = true)]
 async fn a_node_on_which_much_happens_is_looked_at_again_as_soon_as_others() {
-    let mut node = Node::new().await;
-    for name in ["web", "db"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     node.cri.allow_everything();
     trouble(&node, Fault::status(403).verb("get").resource("nodes").once());
@@ -305,10 +296,7 @@ async fn a_pod_whose_object_went_beside_a_kubelet_that_did_nothing_is_ended_afte
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_seems_to_have_ended_beside_a_kubelet_is_kept_in_mind_in_the_wrong_world() {
-    let mut node = Node::new().await;
-    for name in ["lives", "web"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["lives", "web"]).await;
     kubelet(&node);
     node.start().await;
     let own = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap().body["metadata"].take();

@@ -149,10 +149,7 @@ async fn what_another_cluster_lacks_of_the_pods_from_before_takes_another_word_t
 
 #[tokio::test(start_paused = true)]
 async fn an_older_list_is_believed_from_its_release_on_also_after_a_restart() {
-    let mut node = Node::new().await;
-    for name in ["web", "db"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     let own = recorded_node(&node).await;
     // The store comes back as it was before `web` was made.
@@ -178,10 +175,7 @@ async fn an_older_list_is_believed_from_its_release_on_also_after_a_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hold_from_before_a_restart_can_be_released() {
-    let mut node = Node::new().await;
-    for name in ["web", "db"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     let own = recorded_node(&node).await;
     replaced(&mut node, 1).await;
@@ -201,10 +195,7 @@ async fn a_hold_from_before_a_restart_can_be_released() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_is_suddenly_empty_is_believed_from_its_release_on() {
-    let mut node = Node::new().await;
-    for name in ["web", "db"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     trouble(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;

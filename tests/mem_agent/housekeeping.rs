@@ -114,10 +114,7 @@ async fn each_kind_of_rest_of_a_pod_that_was_seen_is_taken_down_to_its_end_after
 
 #[tokio::test(start_paused = true)]
 async fn the_proof_survives_agent_and_machine() {
-    let mut node = Node::new().await;
-    for name in ["lives", "web"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["lives", "web"]).await;
     node.start().await;
     // The list is in the journal.
     sleep(secs(1)).await;
@@ -227,10 +224,7 @@ async fn nor_do_they_while_absence_proves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn before_the_first_complete_list_nothing_is_nobodys() {
-    let mut node = Node::new().await;
-    for name in ["lives", "web"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["lives", "web"]).await;
     node.start().await;
     sleep(secs(1)).await;
     node.crash().await;
@@ -310,10 +304,7 @@ async fn dead_containers_and_old_logs_of_a_pod_that_lives_are_not_ours() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_was_cut_short_makes_no_pod_nobodys() {
-    let mut node = Node::new().await;
-    for name in ["lives", "web"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["lives", "web"]).await;
     node.start().await;
     for _ in 0..5 {
         trouble(&node, Fault::new(Action::CutWatch).once());

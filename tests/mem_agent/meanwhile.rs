@@ -160,10 +160,7 @@ async fn a_pod_that_could_not_be_read_and_whose_object_is_gone_is_at_least_told(
 
 #[tokio::test(start_paused = true)]
 async fn a_known_pod_whose_object_can_no_longer_be_read_ends_when_that_goes() {
-    let mut node = Node::new().await;
-    for name in ["lives", "web"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["lives", "web"]).await;
     node.start().await;
     node.cri.allow_everything();
     let mut odd = node.get("web").await.unwrap();

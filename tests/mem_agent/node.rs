@@ -90,6 +90,13 @@ impl Node {
         Self::with(api.await.unwrap()).await
     }
 
+    /// The same, with a polite pod of each of these names.
+    pub async fn with_pods(names: &[&str]) -> Self {
+        let node = Self::new().await;
+        names.iter().for_each(|name| node.polite_pod(name));
+        node
+    }
+
     /// The same, with this API server.
     pub async fn with(api: MemApiServer) -> Self {
         if std::env::var_os("RUST_LOG").is_some() {

@@ -34,10 +34,7 @@ async fn what_listens_at_the_start_and_is_no_runtime_ends_the_agent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
-    let mut node = Node::new().await;
-    for name in ["web", "db"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     node.cri.stop().await;
     for name in ["web", "db"] {

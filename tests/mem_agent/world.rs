@@ -59,10 +59,7 @@ async fn another_cluster(node: &mut Node) {
 
 #[tokio::test(start_paused = true)]
 async fn a_visit_to_another_cluster_ends_no_pod() {
-    let mut node = Node::new().await;
-    for name in ["web", "db"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     let own = recorded_node(&node).await;
     another_cluster(&mut node).await;
@@ -143,10 +140,7 @@ async fn doubted(node: &Node) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_restored_store_lacks_is_still_not_gone_when_its_versions_have_climbed() {
-    let mut node = Node::new().await;
-    for name in ["web", "db"] {
-        node.polite_pod(name);
-    }
+    let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     restored(&mut node).await;
     doubted(&node).await;
