@@ -1,5 +1,5 @@
 //! Volumes of many pods, taken away by the agent's own functions and by plain system calls, in turns: on a node with few
-//! mounts, on one with thousands, and one volume with very many files.
+//! mounts, on one with thousands, one volume with very many files, and others beside that one.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -16,15 +16,15 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::Mutex,
+    sync::{Arc, Mutex},
     thread,
     time::Duration,
 };
 
-use futures::future::join_all;
+use futures::{future::join_all, join};
 use pod_teardown::{
     node::{dirs::Dir, effects::Effects, kubelet_root::KubeletRoot, pod_dir::PodDir},
-    teardown::volumes::tear_down_volumes,
+    teardown::volumes::{storage::Storage, tear_down_volumes},
 };
 use rustix::mount::{UnmountFlags, unmount};
 use space::{Space, block_on, in_own_namespace, tmpfs, write};
@@ -32,7 +32,7 @@ use testbed::bench::{
     figures::Figures,
     line::{self, Goal, Line},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 const PODS: usize = 110;
 const ROUNDS: usize = 7;
@@ -40,6 +40,9 @@ const ROUNDS: usize = 7;
 const OTHERS: usize = 4_450;
 const FILES: usize = 200_000;
 const FILE_ROUNDS: usize = 3;
+/// Pods that end beside a removal of very many files, and how long after it has begun.
+const BESIDE: usize = 20;
+const LATER: Duration = Duration::from_millis(20);
 /// As many as the agent lets work at a time.
 const THREADS: usize = 8;
 /// Of each pod's five volumes, those in memory.
@@ -68,6 +71,7 @@ fn main() {
     let memory = files(None);
     let disk_place = tempfile::tempdir_in("/var/tmp").unwrap();
     let disk = files(Some(disk_place.path().canonicalize().unwrap()));
+    let beside = beside();
     let growth = full.agent.iter().zip(&half.agent).map(|(full, half)| full / half / 2.0);
     let most = |goal| Some(Goal::AtMost(goal));
     let line = |what: &str, unit, figures, goal| Line {
@@ -92,6 +96,7 @@ fn main() {
         ),
         line("200,000 files in memory: agent / rm", "", memory.ratio(), most(1.2)),
         line("200,000 files on disk: agent / rm", "", disk.ratio(), most(1.2)),
+        line("20 pods beside that: agent's / rm", "", beside.ratio(), most(1.2)),
     ];
     println!("{}", line::table("Volumes: unmounted and removed", &lines));
 }
@@ -144,13 +149,51 @@ fn volumes(pods: usize, others: usize) -> Rounds {
             assert_clean(&made);
             let made = make(space, pods);
             let storage = space.storage(&Effects::ungated());
-            rounds.agent.push(seconds(|| {
-                block_on(async {
-                    let done = join_all(made.iter().map(|pod| tear_down_volumes(pod, &storage))).await;
-                    assert!(done.iter().all(Result::is_ok), "{done:?}");
-                });
-            }));
+            rounds.agent.push(seconds(|| block_on(take_away(&made, &storage))));
             assert_clean(&made);
+        }
+        rounds
+    })
+}
+
+async fn take_away(pods: &[PodDir], storage: &Arc<Storage>) {
+    let done = join_all(pods.iter().map(|pod| tear_down_volumes(pod, storage))).await;
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
+}
+
+/// How long pods take beside the removal of very many files, by somebody else and by the agent itself.
+fn beside() -> Rounds {
+    measured(|space| {
+        let storage = space.storage(&Effects::ungated());
+        let later = async |pods: &[PodDir]| {
+            sleep(LATER).await;
+            let began = Instant::now();
+            take_away(pods, &storage).await;
+            (began.elapsed().as_secs_f64(), Instant::now())
+        };
+        let mut rounds = Rounds::default();
+        for _ in 0..FILE_ROUNDS {
+            let made = make(space, BESIDE);
+            fill(&space.outside);
+            let mut rm = Command::new("rm")
+                .arg("-rf")
+                .arg(space.outside.join("v"))
+                .spawn()
+                .unwrap();
+            let (took, _) = block_on(later(&made));
+            assert!(rm.try_wait().unwrap().is_none(), "they were not beside each other");
+            assert!(rm.wait().unwrap().success());
+            rounds.plain.push(took);
+
+            let made = make(space, BESIDE);
+            fill(&space.volume("empty-dir", "full"));
+            let full = async {
+                take_away(std::slice::from_ref(&space.pod), &storage).await;
+                Instant::now()
+            };
+            let (end, (took, before)) = block_on(async { join!(full, later(&made)) });
+            assert!(end > before, "they were not beside each other");
+            rounds.agent.push(took);
         }
         rounds
     })
