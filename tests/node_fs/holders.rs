@@ -92,8 +92,10 @@ fn a_busy_mount_is_told_with_each_process_that_holds_it_and_how() {
             .running("sleep"),
         ];
         let open = fs::File::create(dir.join("file")).unwrap();
-        // So that the library is surely mapped.
-        thread::sleep(Duration::from_millis(100));
+        let maps = format!("/proc/{}/maps", processes[2].pid());
+        while !fs::read_to_string(&maps).unwrap().contains("library.so") {
+            thread::sleep(Duration::from_millis(5));
+        }
         let still = space
             .mounts
             .unmount_all_below(space.pod.path(), &Effects::ungated())

@@ -1,12 +1,15 @@
 //! Mounts whose server is gone, or is there and never answers.
 
 use std::{
+    fs,
     ops::ControlFlow,
     path::{Path, PathBuf},
+    sync::mpsc,
     thread,
     time::Duration,
 };
 
+use nix::unistd::gettid;
 use pod_teardown::{
     node::{
         effects::{Effects, Outcome},
@@ -27,7 +30,7 @@ use crate::{
     space::{block_on, in_own_namespace, soon, tmpfs},
 };
 
-const PATIENCE: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 fn effects(force: ForceUnmount) -> Effects {
     Effects::ungated().with_patience(PATIENCE).with_force_unmount(force)
@@ -36,8 +39,16 @@ fn effects(force: ForceUnmount) -> Effects {
 /// Somebody who asks the server and waits for its answer.
 fn asking(path: &Path) -> thread::JoinHandle<Errno> {
     let path = path.to_owned();
-    let asking = thread::spawn(move || statfs(&path).unwrap_err());
-    thread::sleep(Duration::from_millis(50));
+    let (tell, told) = mpsc::channel();
+    let asking = thread::spawn(move || {
+        tell.send(gettid()).unwrap();
+        statfs(&path).unwrap_err()
+    });
+    let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+    // `R` for as long as it has not asked.
+    while fs::read_to_string(&stat).unwrap().contains(") R ") {
+        thread::yield_now();
+    }
     asking
 }
 
