@@ -32,6 +32,7 @@ mod gate;
 mod matrix;
 mod place;
 mod point;
+mod pulse;
 mod run;
 mod storage;
 

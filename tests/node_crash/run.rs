@@ -23,6 +23,7 @@ use super::{
     history::History,
     place::Place,
     point::{Names, Point, Step, When},
+    pulse::Late,
     scene::Scene,
     storage,
 };
@@ -206,7 +207,8 @@ impl Run {
                     }
                 }
             }
-            ensure!(Instant::now() < late, "it does not come to an end: something is left");
+            let endless = || Late("it does not come to an end: something is left".to_owned());
+            ensure!(Instant::now() < late, endless());
         }
         ensure!(self.struck || self.strike.is_none(), NeverCame);
         Ok(())
