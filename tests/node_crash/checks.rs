@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use testbed::{cgroups, mounts, pods::StartedPod, stage::Stage};
 
-use super::{fault::Fault, history::Told, place::running, pulse::Late};
+use super::{fault::Fault, history::Told, place::running};
 
 /// What a stop may take longer than the grace period: its own two seconds, and what runtime and machine need.
 const SLACK: Duration = Duration::from_millis(2_000 + 3_000);
@@ -77,8 +77,9 @@ pub fn ended_well(told: &Told, begun: &Range<Timestamp>, grace: Duration, struck
         Some(Fault::RuntimeRestarts) => SLACK + RUNTIME_SLACK,
         _ => SLACK,
     };
-    let took = format!("invariant 4: a grace of {grace:?} took {shortest:?} to {longest:?}");
-    ensure!(longest > grace, took);
-    ensure!(shortest < grace + slack, Late(took));
+    ensure!(
+        longest > grace && shortest < grace + slack,
+        "invariant 4: a grace of {grace:?} took {shortest:?} to {longest:?}"
+    );
     Ok(())
 }

@@ -15,7 +15,6 @@ use super::{
     fault::{Fault, Strike},
     matrix::{Cell, Matrix},
     place::Place,
-    pulse::{Late, Pulse},
     run::{NeverCame, run},
 };
 
@@ -25,8 +24,7 @@ const PLACES: usize = 6;
 const ONE_IN: usize = 8;
 /// Longest life of an agent after the change was let go; most changes take less.
 const MOMENT: u64 = 12;
-/// How often a run is tried whose point did not come, since what goes on side by side has no order, or that was late on a
-/// machine that stood still.
+/// How often a run is tried whose point did not come: what goes on side by side has no order.
 const TRIES: usize = 3;
 
 type Queue = Arc<Mutex<VecDeque<Strike>>>;
@@ -57,15 +55,13 @@ pub async fn all_survive(cause: Cause) -> Result<()> {
         if all { ", all cells" } else { "" }
     );
 
-    let pulse = Pulse::start()?;
     let queue: Queue = Arc::new(Mutex::new(strikes.into()));
     let mut workers = JoinSet::new();
     let mut first = Some(place);
     for number in 0..places.unwrap_or(PLACES) {
         let (first, queue, runtime) = (first.take(), Arc::clone(&queue), Handle::current());
-        let pulse = pulse.clone();
         // On a thread of its own: it also looks at the kernel's files, which blocks.
-        workers.spawn_blocking(move || runtime.block_on(work(cause, number, first, queue, pulse)));
+        workers.spawn_blocking(move || runtime.block_on(work(cause, number, first, queue)));
     }
     while let Some(done) = workers.join_next().await {
         for (strike, cell) in done.context("a worker panicked")? {
@@ -102,13 +98,7 @@ fn drawn(matrix: &Matrix, cause: Cause, seed: u64, all: bool) -> Vec<Strike> {
     strikes
 }
 
-async fn work(
-    cause: Cause,
-    number: usize,
-    mut place: Option<Place>,
-    queue: Queue,
-    pulse: Pulse,
-) -> Vec<(Strike, Cell)> {
+async fn work(cause: Cause, number: usize, mut place: Option<Place>, queue: Queue) -> Vec<(Strike, Cell)> {
     let mut done = Vec::new();
     let mut runs = 0;
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -116,7 +106,6 @@ async fn work(
         let mut cell = Cell::Broke(String::new());
         for _ in 0..TRIES {
             runs += 1;
-            let begun = Instant::now();
             let tried = attempt(&mut place, cause, &strike, format!("run-{number}-{runs}")).await;
             let Err(error) = tried else {
                 cell = Cell::Survived;
@@ -125,24 +114,15 @@ async fn work(
             // What a failed run has left is in nobody's way at a new place.
             place = None;
             cell = Cell::Broke(error.root_cause().to_string());
-            if is::<NeverCame>(&error) {
-                continue;
-            }
-            match pulse.stood_still(begun).filter(|_| is::<Late>(&error)) {
-                Some(still) => eprintln!("--- {strike}, run again as the machine stood still for {still:?}: {error}"),
-                None => {
-                    eprintln!("--- {strike} BROKE: {error:?}");
-                    break;
-                }
+            let never_came = error.is::<NeverCame>() || error.root_cause().is::<NeverCame>();
+            if !never_came {
+                eprintln!("--- {strike} BROKE: {error:?}");
+                break;
             }
         }
         done.push((strike, cell));
     }
     done
-}
-
-fn is<E: std::error::Error + Send + Sync + 'static>(error: &anyhow::Error) -> bool {
-    error.is::<E>() || error.root_cause().is::<E>()
 }
 
 async fn attempt(place: &mut Option<Place>, cause: Cause, strike: &Strike, name: String) -> Result<()> {

@@ -32,7 +32,6 @@ mod gate;
 mod matrix;
 mod place;
 mod point;
-mod pulse;
 mod run;
 mod storage;
 

@@ -23,7 +23,6 @@ use super::{
     history::History,
     place::Place,
     point::{Names, Point, Step, When},
-    pulse::Late,
     scene::Scene,
     storage,
 };
@@ -207,8 +206,7 @@ impl Run {
                     }
                 }
             }
-            let endless = || Late("it does not come to an end: something is left".to_owned());
-            ensure!(Instant::now() < late, endless());
+            ensure!(Instant::now() < late, "it does not come to an end: something is left");
         }
         ensure!(self.struck || self.strike.is_none(), NeverCame);
         Ok(())
