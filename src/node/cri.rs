@@ -9,6 +9,7 @@ pub mod endpoint;
 pub mod error;
 mod greeting;
 mod info;
+mod started;
 pub mod types;
 
 pub use client::{Cri, CriService, OutOfReach};

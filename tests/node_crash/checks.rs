@@ -1,6 +1,6 @@
 //! What must hold at and after every run, seen from outside the agent.
 
-use std::{ops::Range, time::Duration};
+use std::{fs, ops::Range, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
@@ -12,6 +12,9 @@ use super::{fault::Fault, history::Told, place::running};
 const SLACK: Duration = Duration::from_millis(2_000 + 3_000);
 /// A runtime that was away, and whoever waits before it asks again.
 const RUNTIME_SLACK: Duration = Duration::from_secs(5);
+/// containerd answers nothing about a pod for so long if whoever asked for an exec is gone before it was started: its shim
+/// waits for readers that do not come, and holds its lock meanwhile.
+const SHIM_SLACK: Duration = Duration::from_secs(30);
 
 /// Invariant 1, at the moment before the final DELETE, while the agent stands still.
 pub async fn may_be_deleted(stage: &Stage, pod: &StartedPod) -> Result<()> {
@@ -54,7 +57,13 @@ pub fn hook_ran(said: &[String], struck: Option<Fault>) -> Result<()> {
 
 /// Exit codes, and invariant 4: neither longer nor shorter than the grace period.
 /// It began in `begun`: who asks twice does not know by which of the two.
-pub fn ended_well(told: &Told, begun: &Range<Timestamp>, grace: Duration, struck: Option<Fault>) -> Result<()> {
+pub fn ended_well(
+    told: &Told,
+    begun: &Range<Timestamp>,
+    grace: Duration,
+    struck: Option<Fault>,
+    shim_held: bool,
+) -> Result<()> {
     let last = told.last();
     for (name, end) in [
         ("main", (0, "Completed")),
@@ -75,6 +84,8 @@ pub fn ended_well(told: &Told, begun: &Range<Timestamp>, grace: Duration, struck
     let (longest, shortest) = (since(begun.start) + Duration::from_secs(1), since(begun.end));
     let slack = match struck {
         Some(Fault::RuntimeRestarts) => SLACK + RUNTIME_SLACK,
+        // It waits with whoever was killed.
+        Some(_) if shim_held => SLACK + SHIM_SLACK,
         _ => SLACK,
     };
     ensure!(
@@ -82,4 +93,15 @@ pub fn ended_well(told: &Told, begun: &Range<Timestamp>, grace: Duration, struck
         "invariant 4: a grace of {grace:?} took {shortest:?} to {longest:?}"
     );
     Ok(())
+}
+
+/// Whether containerd says that an exec in this pod was given up by whoever asked for it before it was started.
+pub fn shim_was_held(stage: &Stage, pod: &StartedPod) -> Result<bool> {
+    let log = &stage.containerd.paths().log;
+    let said = fs::read(log).with_context(|| format!("read {}", log.display()))?;
+    let said = String::from_utf8_lossy(&said);
+    let mut given_up = said
+        .lines()
+        .filter(|line| line.contains("failed to start exec") && line.contains("context canceled"));
+    Ok(given_up.any(|line| pod.containers.values().any(|id| line.contains(id.as_str()))))
 }

@@ -8,6 +8,7 @@ use tonic::{Code, Response, Status};
 use super::client::{Cri, REQUEST_DEADLINE, within};
 use super::convert;
 use super::error::{Call, CriError};
+use super::started::begun_before_given_up;
 use super::types::ExecOutcome;
 use crate::node::{checkpoint, effects::Effect};
 
@@ -41,7 +42,13 @@ impl Cri {
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
         let deadline = Duration::from_secs(seconds).saturating_add(MARGIN);
-        match change(NAME, container_id, deadline, self.client().exec_sync(request)).await {
+        let (mut client, id) = (self.client(), container_id.to_owned());
+        let call = async move { change(NAME, &id, deadline, client.exec_sync(request)).await };
+        let ended = || CriError::Unreachable {
+            call: Call::new(NAME, container_id),
+            cause: "the agent ends".to_owned(),
+        };
+        match begun_before_given_up(call).await.ok_or_else(ended).flatten() {
             Ok(answer) => Ok(convert::exec_outcome(&answer)),
             // The runtime's own word for "the command did not end in time".
             Err(CriError::Failed {

@@ -91,7 +91,8 @@ impl Run {
         let struck = self.strike.as_ref().map(|strike| strike.fault);
         let told = history.end().await?;
         if !struck.is_some_and(Fault::takes_the_object) {
-            checks::ended_well(&told, &self.begun, grace, struck)?;
+            let shim_held = checks::shim_was_held(&self.scene.stage, &self.pod)?;
+            checks::ended_well(&told, &self.begun, grace, struck, shim_held)?;
             let reason = &told.last()["status"]["reason"];
             ensure!((self.cause == Cause::Evicted) == (reason == REASON), "reason {reason}");
         }

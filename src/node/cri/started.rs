@@ -1,0 +1,71 @@
+//! Calls that are not given up while the runtime still begins what they ask for.
+
+use std::time::Duration;
+
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
+
+/// How long a runtime may take to begin: tens of milliseconds on a quiet node.
+///
+/// A shim of containerd whose caller is gone before a command was begun waits 30 s for readers that do not come, and
+/// answers nothing else about its pod meanwhile: grace periods grow by them.
+const BEGINS: Duration = Duration::from_secs(1);
+
+/// Makes the call. When nobody waits for its answer any more it is given up, but not before it has had time to begin;
+/// `None` when the agent ends.
+pub async fn begun_before_given_up<T: Send + 'static>(call: impl Future<Output = T> + Send + 'static) -> Option<T> {
+    let (mut answer, answered) = oneshot::channel();
+    let begins = Instant::now() + BEGINS;
+    tokio::spawn(async move {
+        let told = tokio::select! {
+            told = call => told,
+            () = async { answer.closed().await; sleep_until(begins).await } => return,
+        };
+        // Who does not wait any more need not know.
+        answer.send(told).ok();
+    });
+    answered.await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// A call that takes `millis` and is waited for no longer than `waited`: what it answers, and when it ended, unless it
+    /// was given up.
+    async fn call(millis: u64, waited: u64) -> (Option<&'static str>, Option<u64>) {
+        let (ended, end) = oneshot::channel();
+        let begun = Instant::now();
+        let call = begun_before_given_up(async move {
+            sleep(Duration::from_millis(millis)).await;
+            ended.send(()).unwrap();
+            "done"
+        });
+        let answer = timeout(Duration::from_millis(waited), call).await.ok().flatten();
+        let ended = end.await.ok();
+        let after = u64::try_from(begun.elapsed().as_millis()).unwrap();
+        (answer, ended.map(|()| after))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_gets_the_answer() {
+        assert_eq!(call(5_000, 60_000).await, (Some("done"), Some(5_000)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_nobody_waits_for_comes_to_its_end_while_it_may_still_begin() {
+        assert_eq!(call(900, 20).await, (None, Some(900)));
+        assert_eq!(call(1_100, 20).await, (None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_has_begun_is_given_up_at_once() {
+        let begun = Instant::now();
+        assert_eq!(call(5_000, 2_000).await, (None, None));
+        assert_eq!(begun.elapsed(), Duration::from_secs(2));
+    }
+}
