@@ -300,7 +300,8 @@ pub struct NodeFlags {
         default_value = "/var/lib/kubelet"
     )]
     pub kubelet_root: PathBuf,
-    /// The kubelet's configuration file: cgroupDriver, cgroupRoot, cgroupsPerQOS and podLogsDir are read from it.
+    /// The kubelet's configuration file: cgroupDriver, cgroupRoot, cgroupsPerQOS,
+    /// podLogsDir, healthzBindAddress and healthzPort are read from it.
     #[arg(long, env = "POD_TEARDOWN_KUBELET_CONFIG", value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,
     /// Who made the pods' cgroups.
@@ -320,10 +321,21 @@ pub struct NodeFlags {
     /// Where status, why, timeline, held and the other verbs find the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
-    /// Whether this node's pods are taken down. Always: while no kubelet process is here. Never: the agent only collects
-    /// garbage, and needs no runtime.
-    #[arg(long, env = "POD_TEARDOWN_PODS", value_enum, default_value_t = PodsFlag::Always)]
+    /// Whether this node's pods are taken down. Auto: stand by for this node's kubelet, take over when it is gone, and let go
+    /// when it comes back. Always: there is to be no kubelet; only while a process of one is here nothing is touched. Never:
+    /// the agent only collects garbage, and needs no runtime.
+    #[arg(long, env = "POD_TEARDOWN_PODS", value_enum, default_value_t = PodsFlag::Auto)]
     pub pods: PodsFlag,
+    /// With --pods auto: how long the kubelet must have no process, not answer at its healthz, and not renew its Lease, all
+    /// of it seen by this agent, before it takes over; with a unit, such as 45s. A restart of the kubelet should take less,
+    /// and a Lease counts for 40 s.
+    #[arg(
+        long,
+        env = "POD_TEARDOWN_TAKE_OVER_AFTER",
+        value_name = "DURATION",
+        default_value = "45s"
+    )]
+    pub take_over_after: String,
     /// What becomes of a mount whose server (NFS, CIFS, Ceph, FUSE, 9p) is gone. Never: it waits until that answers again.
     /// Dead-server: after some seconds the connection is cut, and what was written and not sent is lost.
     #[arg(long, env = "POD_TEARDOWN_FORCE_UNMOUNT", value_enum, default_value_t = ForceUnmountFlag::Never)]
@@ -379,6 +391,8 @@ pub enum CgroupDriverFlag {
 /// `--pods`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PodsFlag {
+    /// While the kubelet is gone.
+    Auto,
     /// Take them down.
     Always,
     /// Leave them alone.

@@ -27,6 +27,8 @@ const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 const NOT_FOR_FILES: [i64; 4] = [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270];
 /// Nobody waits longer for an agent to stop.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// The least that a kubelet must be away.
+const SHORTEST: Duration = Duration::from_secs(2);
 
 /// What `run` and `check` work with; made only by [`validate`].
 #[derive(Debug)]
@@ -72,6 +74,17 @@ pub struct PodSettings {
     pub driver_hold: Duration,
     /// Whether mounts of servers that are gone are unmounted by force.
     pub force_unmount: ForceUnmount,
+    /// What it goes by to stand by for a kubelet; nothing where there is to be none.
+    pub understudy: Option<Understudy>,
+}
+
+/// What tells whether the kubelet of this node is gone.
+#[derive(Debug, Clone, Copy)]
+pub struct Understudy {
+    /// How long it must be away.
+    pub take_over_after: Duration,
+    /// Where it tells its health, if it does.
+    pub healthz: Option<SocketAddr>,
 }
 
 /// What it takes to collect garbage.
@@ -114,7 +127,7 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     let mut problems = Problems::default();
     let node_name = problems.take(node_name(flags.node_name.as_deref()));
     let pods = match flags.pods {
-        PodsFlag::Always => pod_settings(flags, &mut problems).await.map(Some),
+        PodsFlag::Auto | PodsFlag::Always => pod_settings(flags, &mut problems).await.map(Some),
         PodsFlag::Never => Some(None),
     };
     let gc = problems.take(gc_settings(flags).await);
@@ -152,8 +165,13 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     let kubelet = problems.take(kubelet_configuration(flags.kubelet_config.as_deref()));
     let cgroup_root = problems.take(cgroup_root(flags.cgroup_root.as_deref(), kubelet.as_ref()));
     let driver_hold = problems.take(duration("--driver-hold", &flags.driver_hold));
+    let take_over_after = problems.take(take_over_after(&flags.take_over_after));
     let (kube, kubeconfig) = kube?;
     let kubelet = kubelet?;
+    let understudy = Understudy {
+        take_over_after: take_over_after?,
+        healthz: kubelet.healthz(),
+    };
     Some(PodSettings {
         kube,
         kubeconfig,
@@ -168,6 +186,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
             ForceUnmountFlag::Never => ForceUnmount::Never,
             ForceUnmountFlag::DeadServer => ForceUnmount::DeadServer,
         },
+        understudy: (flags.pods == PodsFlag::Auto).then_some(understudy),
     })
 }
 
@@ -338,6 +357,19 @@ fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
             "write a number with its unit, such as 20s, 1500ms or 2m",
         )
     })
+}
+
+/// Shorter than a look takes nothing can be seen.
+fn take_over_after(text: &str) -> Result<Duration, Problem> {
+    let after = duration("--take-over-after", text)?;
+    if after >= SHORTEST {
+        Ok(after)
+    } else {
+        Err(Problem::usage(
+            format!("--take-over-after {text}: nothing is known of a kubelet before it was looked for some seconds"),
+            "name at least 2s; 45s lets a kubelet be started again, and its Lease run out",
+        ))
+    }
 }
 
 #[derive(Default)]

@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     api::{ApiClient, ApiError, Proof},
     journal::{Journal, WatchMemory},
+    liveness::signs::Look,
     node::{
         effects::{Effects, Held},
         identity::Identity,
@@ -52,6 +53,8 @@ pub struct Guard {
     state: Arc<Mutex<State>>,
     /// Told when somebody has released what another list may settle.
     released: Arc<Notify>,
+    /// Told when this agent stands by no more.
+    taken_over: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -63,6 +66,8 @@ struct State {
     kubelet: Result<Option<String>, String>,
     /// When the last look for a kubelet that has ended was begun.
     looked: Instant,
+    /// Why this agent stands by, where it does so for a kubelet that may not be seen among the processes.
+    stands_by: Option<String>,
     store: WatchMemory,
     remembered: Option<Instant>,
     /// Version of the last complete list.
@@ -99,6 +104,7 @@ impl Guard {
                 since: Timestamp::now(),
                 kubelet: Err("it has not been looked for yet".to_owned()),
                 looked: Instant::now(),
+                stands_by: None,
                 store,
                 remembered: None,
                 listed: None,
@@ -107,6 +113,7 @@ impl Guard {
                 unshown: Missing::default(),
             })),
             released: Arc::default(),
+            taken_over: Arc::default(),
         }
     }
 
@@ -130,6 +137,31 @@ impl Guard {
         let state = self.lock();
         let wrong = state.world.as_ref().err().map(|wrong| wrong.why.clone());
         wrong.or_else(|| state.why_a_kubelet())
+    }
+
+    /// Whose turn it is, by more than the processes: why this agent stands by, if it does.
+    pub fn set_turn(&self, stands_by: Option<String>) {
+        let mut state = self.lock();
+        if state.stands_by.is_some() && stands_by.is_none() {
+            self.taken_over.notify_waiters();
+        }
+        state.stands_by = stands_by;
+    }
+
+    /// Returns when this agent stands by no more.
+    pub async fn takes_over(&self) {
+        self.taken_over.notified().await;
+    }
+
+    /// What the last look at the processes has shown, and when it was begun.
+    pub fn last_look(&self) -> (Look, Instant) {
+        let state = self.lock();
+        let look = match &state.kubelet {
+            Ok(Some(kubelet)) => Look::Lives(kubelet.clone()),
+            Ok(None) => Look::Silent("there is none".to_owned()),
+            Err(why) => Look::Unknown(why.clone()),
+        };
+        (look, state.looked)
     }
 
     /// Whether nothing may be touched because of a kubelet, and for no other reason: what is seen to happen to pods is this
@@ -368,7 +400,8 @@ impl State {
         let since = self.looked.elapsed();
         let unknown =
             (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
-        kubelet.or(unknown)
+        let stands_by = || Some(format!("standing by: {}", self.stands_by.as_ref()?));
+        kubelet.or(unknown).or_else(stands_by)
     }
 }
 

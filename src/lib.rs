@@ -13,6 +13,8 @@ pub mod guard;
 pub mod host;
 pub mod outside;
 
+pub mod liveness;
+
 pub mod watch;
 
 pub mod workers;

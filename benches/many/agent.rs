@@ -128,6 +128,7 @@ fn flags(node: &Node) -> NodeFlags {
     NodeFlags {
         driver_hold: "10m".to_owned(),
         pods: PodsFlag::Always,
+        take_over_after: "45s".to_owned(),
         gc: GcFlag::Never,
         gc_kubeconfig: None,
         force_unmount: ForceUnmountFlag::Never,

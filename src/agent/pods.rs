@@ -12,7 +12,7 @@ use super::spawn;
 use crate::{
     api::ApiClient,
     cli::CgroupDriverFlag,
-    config::{PodSettings, Problem, ProblemKind},
+    config::{PodSettings, Problem, ProblemKind, Understudy},
     context::Context,
     counters::Counters,
     events::{self, Events},
@@ -20,6 +20,7 @@ use crate::{
     host::{Host, driver, same_mount_namespace},
     housekeeping::{HouseReport, Housekeeping},
     journal::Journal,
+    liveness::{lookout::Lookout, report::TurnReport},
     node::{
         cgroups::Cgroups,
         cri::{Cri, types::CgroupDriver},
@@ -60,6 +61,8 @@ pub struct Pods {
     runtime_report: watch::Sender<RuntimeReport>,
     watch_report: watch::Sender<WatchReport>,
     house_report: watch::Sender<HouseReport>,
+    /// Where the agent stands by for a kubelet.
+    turn_report: Option<watch::Sender<TurnReport>>,
     handle: WorkersHandle,
     questions: Questions,
     kubelet: AbortOnDropHandle<()>,
@@ -94,6 +97,9 @@ impl Pods {
         let guard = Guard::new(machine, journal.clone(), host.proc.clone()).looking(outside.blocking);
         let (kubelet_root, cri_socket) = (settings.kubelet_root.clone(), settings.cri_endpoint.path().to_owned());
         guard.look(&kubelet_root, &cri_socket).await;
+        if settings.understudy.is_some() {
+            guard.set_turn(Some("it is not known yet whether the kubelet lives".to_owned()));
+        }
         let (handle, questions) = WorkersHandle::new();
         Ok(Self {
             host,
@@ -111,6 +117,7 @@ impl Pods {
             runtime_report: watch::Sender::new(RuntimeReport::default()),
             watch_report: watch::Sender::new(WatchReport::default()),
             house_report: watch::Sender::new(HouseReport::default()),
+            turn_report: settings.understudy.map(|_| watch::Sender::new(TurnReport::default())),
             handle,
             questions,
             kubelet: spawn(guard.clone().look_for_kubelet(kubelet_root, cri_socket)),
@@ -126,6 +133,7 @@ impl Pods {
             guard: self.guard.clone(),
             watch: self.watch_report.subscribe(),
             house: self.house_report.subscribe(),
+            turn: self.turn_report.as_ref().map(watch::Sender::subscribe),
             workers: self.handle.clone(),
             journal: self.journal.clone(),
             counters: Arc::clone(&self.counters),
@@ -152,6 +160,7 @@ impl Pods {
             runtime_report,
             watch_report,
             house_report,
+            turn_report,
             handle,
             questions,
             kubelet,
@@ -167,6 +176,7 @@ impl Pods {
             pod_logs_dir,
             driver_hold,
             force_unmount: _,
+            understudy,
         } = settings;
         let Outside {
             dial,
@@ -229,6 +239,21 @@ impl Pods {
                 "check server, certificates and token in the kubeconfig",
             )
         })?;
+        let lookout = understudy.zip(turn_report).map(|(understudy, report)| {
+            let Understudy {
+                take_over_after,
+                healthz,
+            } = understudy;
+            let lookout = Lookout {
+                guard: guard.clone(),
+                api: api.clone(),
+                healthz,
+                take_over_after,
+                clock: host.clock.clone(),
+                report,
+            };
+            spawn(lookout.run())
+        });
         let (changes_in, changes) = mpsc::channel(CHANGES);
         let leftovers = changes_in.downgrade();
         let (sighted, runtime_pods) = watch::channel(Arc::new(RuntimePods::none()));
@@ -315,7 +340,7 @@ impl Pods {
         {
             tracing::error!("The map of workers does not end");
         }
-        drop((asking, kubelet, relist, housekeeping));
+        drop((asking, kubelet, lookout, relist, housekeeping));
         // An API that does not answer is not waited for any more. Nothing depends on what it is told here.
         timeout(LAST_EVENTS, &mut sender).await.ok();
         if let Err(error) = journal.durable().await {

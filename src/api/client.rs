@@ -123,6 +123,25 @@ impl ApiClient {
         self.get_json(&node_path(&self.node_name)).await
     }
 
+    /// What a kubelet changes in this Node's Lease with each renewal, several values in one text; nothing where there is no
+    /// Lease.
+    pub async fn node_lease(&self) -> Result<Option<String>, ApiError> {
+        let name = &self.node_name;
+        let path = format!(
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{}",
+            escape(name)
+        );
+        match self.get_json::<Value>(&path).await {
+            Ok(lease) => {
+                let spec = &lease["spec"];
+                let renewed = [&lease["metadata"]["uid"], &spec["holderIdentity"], &spec["renewTime"]];
+                Ok(Some(renewed.map(ToString::to_string).join(" ")))
+            }
+            Err(error) if error.is_absence_of("coordination.k8s.io", "leases", name) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Version that the server reports, such as `v1.36.3`.
     pub async fn version(&self) -> Result<String, ApiError> {
         let info: Value = self.get_json("/version").await?;

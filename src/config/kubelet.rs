@@ -1,6 +1,9 @@
 //! What the kubelet was told in its configuration file.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
 
 use serde::Deserialize;
 
@@ -20,6 +23,29 @@ pub(super) struct KubeletConfiguration {
     #[serde(rename = "cgroupsPerQOS")]
     cgroups_per_qos: Option<bool>,
     pub pod_logs_dir: Option<PathBuf>,
+    healthz_bind_address: Option<IpAddr>,
+    healthz_port: Option<u16>,
+}
+
+/// Where a kubelet tells its health if it is not told otherwise.
+const HEALTHZ: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::LOCALHOST), 10248);
+
+// === impl KubeletConfiguration ===
+
+impl KubeletConfiguration {
+    /// Where the kubelet tells its health; nowhere with port 0.
+    pub fn healthz(&self) -> Option<SocketAddr> {
+        let (addr, port) = HEALTHZ;
+        let addr = match self.healthz_bind_address.unwrap_or(addr) {
+            any if any.is_unspecified() && any.is_ipv6() => Ipv6Addr::LOCALHOST.into(),
+            any if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            addr => addr,
+        };
+        match self.healthz_port.unwrap_or(port) {
+            0 => None,
+            port => Some((addr, port).into()),
+        }
+    }
 }
 
 pub(super) fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfiguration, Problem> {

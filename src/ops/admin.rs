@@ -36,6 +36,7 @@ use crate::{
     guard::Guard,
     housekeeping::HouseReport,
     journal::{Journal, aside::Aside},
+    liveness::report::TurnReport,
     node::runtime::RuntimeReport,
     watch::WatchReport,
     workers::{Overview, WorkersHandle},
@@ -77,6 +78,8 @@ pub struct PodAnswers {
     pub watch: watch::Receiver<WatchReport>,
     /// What is left on this node of pods that are gone.
     pub house: watch::Receiver<HouseReport>,
+    /// Whose turn it is, where the agent stands by for a kubelet.
+    pub turn: Option<watch::Receiver<TurnReport>>,
     /// The pods that end.
     pub workers: WorkersHandle,
     /// What survives a crash.
@@ -297,6 +300,7 @@ impl PodAnswers {
         };
         let trouble = self.journal.trouble();
         report.held = self.guard.why_held();
+        report.understudy = self.turn.as_ref().map(|turn| turn.borrow().clone());
         report.watch = self.watch.borrow().clone();
         // Whoever asks for one pod by name may find it out between two lists.
         let held = self.guard.why_absence_proves_nothing();

@@ -9,6 +9,7 @@ use crate::{
     counters::Counts,
     guard::held::ABSENCE,
     housekeeping::HouseReport,
+    liveness::report::{SignReport, TurnReport},
     node::runtime::RuntimeReport,
     record::{Stage, Step, Story},
     watch::{SourceState, WatchReport},
@@ -35,6 +36,9 @@ pub struct StatusReport {
     /// The collector, where one runs.
     #[serde(default)]
     pub collector: Option<CollectorReport>,
+    /// Whose turn it is, where the agent stands by for a kubelet.
+    #[serde(default)]
+    pub understudy: Option<TurnReport>,
     /// Why nothing may be touched at the moment.
     pub held: Option<String>,
     /// The container runtime.
@@ -64,6 +68,38 @@ pub struct CollectorReport {
     pub stands_by: Option<String>,
     /// Why not every kind can be seen, which matters while it works; nothing if they can.
     pub not_synced: Option<String>,
+}
+
+// === impl TurnReport ===
+
+impl TurnReport {
+    fn line(&self, now: Timestamp) -> String {
+        let for_how_long = ago(self.since, now);
+        match &self.stands_by {
+            Some(why) => format!("{why}; standing by{for_how_long}"),
+            None => format!("gone; its pods are taken down{for_how_long}"),
+        }
+    }
+}
+
+// === impl SignReport ===
+
+impl SignReport {
+    fn line(&self, now: Timestamp) -> String {
+        let Self {
+            sign,
+            shows,
+            seen,
+            since,
+        } = self;
+        format!("{sign:<8} {shows}{}: {seen}", ago(*since, now))
+    }
+}
+
+/// For how long something has been so.
+fn ago(since: Option<Timestamp>, now: Timestamp) -> String {
+    let lasts = since.and_then(|since| u64::try_from(now.duration_since(since).as_millis()).ok());
+    lasts.map_or_else(String::new, |lasts| format!(", for {}", seconds(lasts)))
 }
 
 // === impl CollectorReport ===
@@ -110,6 +146,12 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     let _ = writeln!(out, "API       {watch}, {pods} on this node");
     if let Some(error) = &report.watch.error {
         let _ = writeln!(out, "          {error}");
+    }
+    if let Some(turn) = &report.understudy {
+        let _ = writeln!(out, "kubelet   {}", turn.line(now));
+        for sign in &turn.signs {
+            let _ = writeln!(out, "          {}", sign.line(now));
+        }
     }
     for held in report.held.iter().chain(&report.watch.held) {
         let _ = writeln!(out, "HELD      {held}");

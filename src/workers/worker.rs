@@ -168,6 +168,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
+                () = self.context.guard.takes_over() => {}
                 ended = ended => if ended { return Some(Outcome::EndedByKubelet) },
             }
         }

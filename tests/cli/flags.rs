@@ -37,6 +37,16 @@ fn cases() -> Vec<Case> {
             ["--shutdown-timeout", "soon", "20s"],
         ),
         (
+            Flags::good().with("take-over-after", "45"),
+            USAGE,
+            ["--take-over-after", "45", "unit"],
+        ),
+        (
+            Flags::good().with("take-over-after", "1s"),
+            USAGE,
+            ["--take-over-after", "1s", "2s"],
+        ),
+        (
             Flags::good().with("metrics-addr", "localhost"),
             USAGE,
             ["--metrics-addr localhost", "with a port", "127.0.0.1:9464"],

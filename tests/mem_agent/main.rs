@@ -33,6 +33,7 @@ mod runtime;
 mod server;
 mod stop;
 mod telling;
+mod understudy;
 mod unused;
 mod user_namespace;
 mod world;

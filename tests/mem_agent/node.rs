@@ -119,12 +119,15 @@ impl Node {
         fs::write(path("mountinfo"), mount).unwrap();
         let logs = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "podLogsDir": path("logs"),
+            // A socket would not wait for this clock.
+            "healthzPort": 0,
         });
         fs::write(path("kubelet.yaml"), logs.to_string()).unwrap();
         fs::write(path("kubeconfig"), api.node_kubeconfig(NODE)).unwrap();
         let cri = ScriptedCri::start(World::new()).await;
         let flags = NodeFlags {
             pods: PodsFlag::Always,
+            take_over_after: "45s".to_owned(),
             gc: GcFlag::Never,
             gc_kubeconfig: None,
             force_unmount: ForceUnmountFlag::Never,

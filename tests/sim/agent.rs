@@ -95,6 +95,7 @@ impl Machine {
             cgroup_root: "/".to_owned(),
             pod_logs_dir: self.node.join("logs"),
             force_unmount: ForceUnmount::Never,
+            understudy: None,
         }
     }
 

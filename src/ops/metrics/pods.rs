@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use super::page::Page;
 use crate::{
     counters::Counts,
+    liveness::{judge::Turn, report::TurnReport},
     ops::status::StatusReport,
     record::{Stage, Step},
     watch::SourceState,
@@ -17,11 +18,37 @@ pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     let since = Some(Duration::from_secs(since));
     page.seconds("start_time", "When the agent was started, since the Unix epoch.", since)?;
     if status.takes_pods {
+        status
+            .understudy
+            .as_ref()
+            .map_or(Ok(()), |turn| understudy(page, turn))?;
         health(page, status)?;
         pods(page, status)?;
         counters(page, &status.counters)?;
     }
     Ok(())
+}
+
+fn understudy(page: &mut Page<'_>, report: &TurnReport) -> fmt::Result {
+    page.gauges(
+        "turn",
+        "1 for whose turn it is to take pods down: ours, or why this agent stands by; with --pods auto.",
+        Turn::KINDS.map(|kind| ([("turn", kind)], u64::from(report.turn == kind))),
+    )?;
+    let since = report.since.and_then(|since| u64::try_from(since.as_second()).ok());
+    page.seconds(
+        "turn_since",
+        "Since when it is, since the Unix epoch.",
+        since.map(Duration::from_secs),
+    )?;
+    page.gauges(
+        "kubelet_lives",
+        "1 while this sign of the kubelet shows that it lives, 0 while it does not, or cannot be looked at.",
+        report
+            .signs
+            .iter()
+            .map(|sign| ([("sign", sign.sign.clone())], u64::from(sign.shows == "lives"))),
+    )
 }
 
 fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {

@@ -3,6 +3,8 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
+
 use super::*;
 use crate::gc::{
     counts::{Counts, Past},
@@ -10,6 +12,7 @@ use crate::gc::{
     limit::Pace,
     queue::Depth,
 };
+use crate::liveness::report::{SignReport, TurnReport};
 
 const DOCS: &str = include_str!("../../../docs/metrics.md");
 
@@ -56,6 +59,15 @@ fn full() -> Scrape {
         status: Some(StatusReport {
             version: "1.2.3".to_owned(),
             takes_pods: true,
+            understudy: Some(TurnReport {
+                turn: "ours".to_owned(),
+                since: Some(Timestamp::UNIX_EPOCH),
+                signs: vec![SignReport {
+                    sign: "lease".to_owned(),
+                    ..SignReport::default()
+                }],
+                ..TurnReport::default()
+            }),
             ..StatusReport::default()
         }),
         collector: Some(Collecting {

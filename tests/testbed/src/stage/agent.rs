@@ -41,6 +41,8 @@ fn flags(stage: &Stage, dir: &Path) -> Result<Vec<OsString>> {
         ("--cri-endpoint", stage.containerd.endpoint().into()),
         ("--kubelet-root", dirs.kubelet_root.clone().into()),
         ("--kubelet-config", dirs.config_file().into()),
+        // Whoever tries its standing by says so.
+        ("--pods", "always".into()),
     ];
     Ok(flags
         .into_iter()

@@ -1,0 +1,129 @@
+//! Looks at the kubelet's signs of life until the agent stops, and tells the guard whose turn it is.
+
+use std::{net::SocketAddr, ops::Range, pin::pin, time::Duration};
+
+use futures::{
+    Stream, StreamExt as _,
+    stream::{select, unfold},
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
+
+use super::{
+    healthz,
+    judge::{Terms, Turn, Why, judge},
+    report::TurnReport,
+    signs::{Look, Signs, State},
+};
+use crate::{api::ApiClient, clock::BootClock, guard::Guard};
+
+/// How often it is judged, by what was seen until then.
+const JUDGE: Duration = Duration::from_secs(1);
+/// How often it is asked for its health, and its Lease looked at.
+const ASK: Duration = Duration::from_secs(5);
+/// An answer of the API server that takes longer is none.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Looks at processes that are further apart show nothing of what was between.
+const GAP: Duration = Duration::from_secs(5);
+/// The same of health and Lease: two looks, and how long they may take.
+const ASK_GAP: Duration = Duration::from_secs(15);
+
+/// What it takes to look.
+pub struct Lookout {
+    /// Told whose turn it is, and asked for kubelet processes.
+    pub guard: Guard,
+    /// Has the Lease.
+    pub api: ApiClient,
+    /// Where the kubelet tells its health, if it does.
+    pub healthz: Option<SocketAddr>,
+    /// `--take-over-after`.
+    pub take_over_after: Duration,
+    /// Tells for how long the machine is up.
+    pub clock: BootClock,
+    /// For `status`.
+    pub report: watch::Sender<TurnReport>,
+}
+
+/// What a look has shown that takes a while.
+enum Answer {
+    Health(Look),
+    Lease(Result<State, String>),
+}
+
+// === impl Lookout ===
+
+impl Lookout {
+    /// Looks until it is dropped.
+    pub async fn run(self) {
+        let start = Instant::now();
+        let mut signs = Signs::unseen(start, GAP, ASK_GAP);
+        let mut turn = Turn::StandsBy(Why::Unknown(
+            "whether a kubelet runs here: it was not looked at yet".to_owned(),
+        ));
+        let mut ticks = interval(JUDGE);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let health = again(|| async { Answer::Health(self.health().await) });
+        let lease = again(|| async { Answer::Lease(self.lease().await) });
+        let mut answers = pin!(select(health, lease));
+        loop {
+            tokio::select! {
+                biased;
+                _ = ticks.tick() => {}
+                Some((over, answer)) = answers.next() => match answer {
+                    Answer::Health(look) => signs.healthz.see(look, &over),
+                    Answer::Lease(state) => signs.lease.see(state, &over),
+                },
+            }
+            let (look, looked) = self.guard.last_look();
+            signs.see_process(look, looked, self.take_over_after);
+            let terms = Terms {
+                take_over_after: self.take_over_after,
+                up: self.clock.now().since_boot,
+            };
+            let next = judge(&signs, terms, &turn, Instant::now());
+            self.tell(&turn, &next, &signs);
+            turn = next;
+        }
+    }
+
+    async fn health(&self) -> Look {
+        match self.healthz {
+            Some(at) => healthz::look(at).await,
+            None => Look::Silent("the kubelet is configured to tell its health nowhere".to_owned()),
+        }
+    }
+
+    async fn lease(&self) -> Result<State, String> {
+        match timeout(PATIENCE, self.api.node_lease()).await {
+            Ok(state) => state.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("the API server has not answered within {PATIENCE:?}")),
+        }
+    }
+
+    fn tell(&self, before: &Turn, turn: &Turn, signs: &Signs) {
+        let report = TurnReport::of(turn, signs, &self.report.borrow(), self.clock.wall().now());
+        if before.kind() != turn.kind() {
+            let seen = report.seen();
+            match turn {
+                Turn::Ours => tracing::warn!(seen, "The kubelet is gone: this agent takes its pods down"),
+                Turn::StandsBy(why @ Why::Wedged) => tracing::error!(%why, seen, "Standing by"),
+                Turn::StandsBy(why) => tracing::info!(%why, seen, "Standing by"),
+            }
+        }
+        self.guard.set_turn(report.stands_by.clone());
+        self.report.send_replace(report);
+    }
+}
+
+/// Looks for ever, with when each look was begun and when it ended.
+fn again<F: Future>(look: impl Fn() -> F) -> impl Stream<Item = (Range<Instant>, F::Output)> {
+    let mut ticks = interval(ASK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    unfold((ticks, look), |(mut ticks, look)| async move {
+        let began = ticks.tick().await;
+        let shown = look().await;
+        Some(((began..Instant::now(), shown), (ticks, look)))
+    })
+}

@@ -1,0 +1,299 @@
+//! Signs of a kubelet's life, and for how long this agent has seen each of them. Pure.
+//!
+//! Nothing is believed that another clock says: what counts is how long it was looked at here, without a gap.
+
+use std::{ops::Range, time::Duration};
+
+use tokio::time::Instant;
+
+/// What one look has shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Look {
+    /// A kubelet lives.
+    Lives(String),
+    /// Nothing of one is to be seen.
+    Silent(String),
+    /// It could not be seen whether.
+    Unknown(String),
+}
+
+/// One kind of sign, over time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sign {
+    /// The last look.
+    pub look: Look,
+    /// Since when each look has shown the same.
+    pub since: Instant,
+    looked: Instant,
+    /// Between two looks that are further apart anything may have happened.
+    gap: Duration,
+}
+
+/// The kubelet's Lease, which says nothing by itself: only its changes do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// What was seen of it.
+    pub sign: Sign,
+    /// When it was last seen renewed.
+    pub renewed: Option<Instant>,
+    /// Its last state.
+    last: Option<State>,
+}
+
+/// What changes whenever a kubelet renews its Lease; nothing where there is no Lease.
+pub type State = Option<String>;
+
+/// All signs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signs {
+    /// Kubelet processes of this node.
+    pub process: Sign,
+    /// Since when kubelets come, or come and go without staying away for long.
+    pub around: Option<Instant>,
+    /// What answers where the kubelet tells its health.
+    pub healthz: Sign,
+    /// The Lease of this Node.
+    pub lease: Lease,
+    /// The unit that starts kubelets is about to do so.
+    pub starting: Option<String>,
+}
+
+// === impl Sign ===
+
+impl Sign {
+    /// Nothing was seen yet; looks are to come at least once in `gap`.
+    pub fn unseen(now: Instant, gap: Duration) -> Self {
+        Self {
+            look: Look::Unknown("it was not looked at yet".to_owned()),
+            since: now,
+            looked: now,
+            gap,
+        }
+    }
+
+    /// A look, from its begin to its end: what it shows was so at some moment between.
+    pub fn see(&mut self, look: Look, over: &Range<Instant>) {
+        let gap = over.start.saturating_duration_since(self.looked) > self.gap;
+        if gap || std::mem::discriminant(&look) != std::mem::discriminant(&self.look) {
+            self.since = over.end;
+        }
+        (self.look, self.looked) = (look, over.start);
+    }
+
+    /// How long nothing of a kubelet was seen, up to the last look; nothing where that look is of old.
+    pub fn silent(&self, now: Instant) -> Option<Duration> {
+        self.holds(now, matches!(self.look, Look::Silent(_)))
+    }
+
+    /// Whether a kubelet was seen to live, and not long ago.
+    pub fn lives(&self, now: Instant) -> bool {
+        self.holds(now, matches!(self.look, Look::Lives(_))).is_some()
+    }
+
+    fn holds(&self, now: Instant, so: bool) -> Option<Duration> {
+        let fresh = now.saturating_duration_since(self.looked) <= self.gap;
+        (so && fresh).then(|| self.looked.saturating_duration_since(self.since))
+    }
+
+    /// Why it tells nothing, if it does not.
+    pub fn unknown(&self, now: Instant) -> Option<&str> {
+        let of_old = now.saturating_duration_since(self.looked) > self.gap;
+        match &self.look {
+            Look::Unknown(why) => Some(why),
+            _ if of_old => Some("the last look takes too long"),
+            _ => None,
+        }
+    }
+}
+
+// === impl Look ===
+
+impl Look {
+    /// In words.
+    pub fn told(&self) -> &str {
+        match self {
+            Self::Lives(what) | Self::Silent(what) | Self::Unknown(what) => what,
+        }
+    }
+
+    /// In one word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Lives(_) => "lives",
+            Self::Silent(_) => "silent",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+}
+
+// === impl Lease ===
+
+impl Lease {
+    /// Nothing was seen yet.
+    pub fn unseen(now: Instant, gap: Duration) -> Self {
+        Self {
+            sign: Sign::unseen(now, gap),
+            renewed: None,
+            last: None,
+        }
+    }
+
+    /// A look. One that an API server did not answer shows nothing, and makes what was seen before it worthless: no kubelet
+    /// could renew its Lease meanwhile.
+    pub fn see(&mut self, state: Result<State, String>, over: &Range<Instant>) {
+        let state = match state {
+            Ok(state) => state,
+            Err(why) => {
+                self.last = None;
+                self.sign.see(Look::Unknown(why), over);
+                return;
+            }
+        };
+        let before = self.last.replace(state);
+        let (before, state) = (before.as_ref(), self.last.as_ref());
+        // The first one is compared with nothing, and one that vanishes is renewed by nobody.
+        let renewed = before.is_some() && before != state && state.is_some_and(Option::is_some);
+        let look = if renewed {
+            Look::Lives("is renewed".to_owned())
+        } else if state.is_some_and(Option::is_some) {
+            Look::Silent("is not renewed".to_owned())
+        } else {
+            Look::Silent("is not there".to_owned())
+        };
+        // What was seen renewed has stayed as it was since that look.
+        let since = self.sign.lives(over.start).then_some(self.sign.since);
+        self.sign.see(look, over);
+        if renewed {
+            (self.sign.since, self.renewed) = (over.end, Some(over.end));
+        } else if let Some(since) = since {
+            self.sign.since = since;
+        }
+    }
+}
+
+// === impl Signs ===
+
+impl Signs {
+    /// Nothing was seen yet; processes and healthz are looked at, and the Lease asked for, at least once in those.
+    pub fn unseen(now: Instant, gap: Duration, lease_gap: Duration) -> Self {
+        Self {
+            process: Sign::unseen(now, gap),
+            around: None,
+            healthz: Sign::unseen(now, gap),
+            lease: Lease::unseen(now, lease_gap),
+            starting: None,
+        }
+    }
+
+    /// Each sign with its name.
+    pub fn each(&self) -> [(&'static str, &Sign); 3] {
+        [
+            ("process", &self.process),
+            ("healthz", &self.healthz),
+            ("lease", &self.lease.sign),
+        ]
+    }
+
+    /// A look at the processes. One that stays away for as long as `away` is not around any more.
+    pub fn see_process(&mut self, look: Look, looked: Instant, away: Duration) {
+        self.process.see(look, &(looked..looked));
+        match &self.process.look {
+            Look::Lives(_) => drop(self.around.get_or_insert(looked)),
+            _ if self.process.silent(looked).is_some_and(|silent| silent >= away) => self.around = None,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GAP: Duration = Duration::from_secs(5);
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn silent() -> Look {
+        Look::Silent(String::new())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_was_looked_at_all_the_time_has_lasted() {
+        let start = Instant::now();
+        let mut sign = Sign::unseen(start, GAP);
+        let at = |seconds| start + secs(seconds)..start + secs(seconds);
+        sign.see(silent(), &at(0));
+        sign.see(silent(), &at(5));
+        assert_eq!(sign.silent(start + secs(6)), Some(secs(5)));
+        assert_eq!(sign.silent(start + secs(11)), None, "nobody has looked since");
+        sign.see(silent(), &at(11));
+        assert_eq!(
+            sign.silent(start + secs(11)),
+            Some(secs(0)),
+            "after a gap it begins again"
+        );
+        sign.see(Look::Unknown(String::new()), &at(12));
+        assert_eq!(sign.silent(start + secs(12)), None);
+        sign.see(silent(), &at(13));
+        assert_eq!(sign.silent(start + secs(13)), Some(secs(0)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_silent_since_it_was_first_seen_as_it_is() {
+        let start = Instant::now();
+        let mut lease = Lease::unseen(start, secs(10));
+        let mut see = |state: Result<Option<&str>, &str>, after: u64| {
+            let state = state.map(|it| it.map(str::to_owned)).map_err(str::to_owned);
+            lease.see(state, &(start + secs(after)..start + secs(after)));
+            (
+                lease.sign.lives(start + secs(after)),
+                lease.sign.silent(start + secs(after)),
+            )
+        };
+        assert_eq!(
+            see(Ok(Some("1")), 0),
+            (false, Some(secs(0))),
+            "the first one is no change"
+        );
+        assert_eq!(see(Ok(Some("1")), 5), (false, Some(secs(5))));
+        assert_eq!(see(Ok(Some("2")), 10), (true, None));
+        assert_eq!(
+            see(Ok(Some("2")), 15),
+            (false, Some(secs(5))),
+            "since the look that first showed it"
+        );
+        assert_eq!(see(Ok(Some("3")), 20), (true, None));
+        assert_eq!(see(Ok(Some("4")), 25), (true, None));
+        assert_eq!(see(Ok(Some("4")), 30), (false, Some(secs(5))));
+        assert_eq!(see(Err("refused"), 35), (false, None));
+        assert_eq!(
+            see(Ok(Some("4")), 40),
+            (false, Some(secs(0))),
+            "an outage counts for nothing"
+        );
+        assert_eq!(
+            see(Ok(None), 45),
+            (false, Some(secs(5))),
+            "one that is deleted is not renewed"
+        );
+        assert_eq!(see(Ok(Some("9")), 50), (true, None), "one that is made is");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubelet_that_comes_and_goes_is_around_until_it_stays_away() {
+        let start = Instant::now();
+        let mut signs = Signs::unseen(start, GAP, secs(10));
+        for second in 0..60 {
+            let lives = second % 10 == 0;
+            let look = if lives { Look::Lives(String::new()) } else { silent() };
+            signs.see_process(look, start + secs(second), secs(45));
+        }
+        assert_eq!(signs.around, Some(start));
+        for second in 60..97 {
+            signs.see_process(silent(), start + secs(second), secs(45));
+        }
+        assert_eq!(signs.around, None);
+    }
+}

@@ -1,0 +1,265 @@
+//! Beside a kubelet: standing by while it lives, taking over when it is gone, and letting go when it comes back.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use pod_teardown::{cli::PodsFlag, ops::admin::kill::Ask};
+use serde_json::json;
+use testbed::apiserver::faults::{Action, Fault};
+use tokio::time::{Instant, advance, sleep};
+
+use crate::{
+    guard::kubelet,
+    node::{NODE, Node, secs, until},
+    requests::refused,
+    server::trouble,
+};
+
+/// `--take-over-after` where nothing is said.
+const THRESHOLD: Duration = secs(45);
+/// How late it may be seen that it is over: a look at the processes, and one at the Lease.
+const LATE: Duration = secs(8);
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
+
+/// A node whose agent stands by for a kubelet, which lives.
+struct Stage {
+    node: Node,
+    process: Option<PathBuf>,
+    renewals: u64,
+}
+
+impl Stage {
+    /// With a polite pod, and an agent that has seen the kubelet.
+    async fn set() -> Self {
+        let mut node = Node::with_pods(&["web"]).await;
+        node.flags.pods = PodsFlag::Auto;
+        let process = Some(kubelet(&node));
+        let mut stage = Self {
+            node,
+            process,
+            renewals: 0,
+        };
+        stage.renew().await;
+        stage.node.start().await;
+        stage.node.cri.allow_everything();
+        stage
+    }
+
+    /// The kubelet renews its Lease.
+    async fn renew(&mut self) {
+        self.renewals += 1;
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": NODE, "namespace": "kube-node-lease", "uid": "lease-uid" },
+            "spec": { "holderIdentity": NODE, "renewTime": format!("2026-01-01T00:00:{:02}.000000Z", self.renewals % 60) },
+        });
+        if self.renewals == 1 {
+            self.node.object(lease);
+        } else {
+            let patch = json!({ "spec": lease["spec"] });
+            let answer = self
+                .node
+                .admin
+                .patch(LEASE, testbed::rest::Patch::Merge, &patch)
+                .await
+                .unwrap();
+            assert_eq!(answer.code(), 200, "{:?}", answer.body);
+        }
+    }
+
+    /// The kubelet lives, or somebody who renews its Lease, for so long.
+    async fn renews_for(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.renew().await;
+            sleep(secs(10)).await;
+        }
+    }
+
+    /// The kubelet dies.
+    fn dies(&mut self) {
+        fs::remove_dir_all(self.process.take().unwrap()).unwrap();
+    }
+
+    /// It is started again.
+    fn returns(&mut self) {
+        self.process = Some(kubelet(&self.node));
+    }
+
+    async fn turn(&self) -> String {
+        let status = self.node.status().await;
+        status.understudy.unwrap().turn
+    }
+
+    /// Nobody has touched anything.
+    fn nothing_was_touched(&self) {
+        assert_eq!(self.node.cri.effects(), Vec::new());
+    }
+
+    /// Waits until the agent has taken over, and tells how long that took.
+    async fn taken_over(&self) -> Duration {
+        let begun = Instant::now();
+        until("the agent takes over", async || self.turn().await == "ours").await;
+        begun.elapsed()
+    }
+}
+
+fn in_time(took: Duration) {
+    assert!((THRESHOLD - secs(1)..THRESHOLD + LATE).contains(&took), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_kubelet_lives_nothing_is_touched_and_when_it_is_gone_its_pods_are_taken_down() {
+    let mut stage = Stage::set().await;
+    stage.node.delete("web", None).await;
+    stage.renews_for(secs(120)).await;
+    assert_eq!(stage.turn().await, "kubelet");
+    stage.nothing_was_touched();
+    stage.renew().await;
+    stage.dies();
+    in_time(stage.taken_over().await);
+    stage.node.nothing_left("web").await;
+    assert_eq!(stage.node.status().await.held, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_of_the_kubelet_takes_nothing_over() {
+    let mut stage = Stage::set().await;
+    stage.node.delete("web", None).await;
+    for _ in 0..5 {
+        stage.renew().await;
+        stage.dies();
+        sleep(secs(30)).await;
+        assert_eq!(stage.turn().await, "not-yet");
+        stage.returns();
+        stage.renews_for(secs(20)).await;
+        assert_eq!(stage.turn().await, "kubelet");
+    }
+    stage.nothing_was_touched();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_starts_without_a_kubelet_waits_as_if_that_had_only_just_gone() {
+    let mut stage = Stage::set().await;
+    stage.dies();
+    stage.taken_over().await;
+    assert_eq!(stage.node.stop().await, Ok(()));
+    stage.node.delete("web", None).await;
+    stage.node.start().await;
+    in_time(stage.taken_over().await);
+    stage.node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_api_server_proves_nothing_of_the_kubelet() {
+    let mut stage = Stage::set().await;
+    stage.node.delete("web", None).await;
+    trouble(&stage.node, Fault::new(Action::Refuse).resource("leases"));
+    stage.dies();
+    sleep(secs(300)).await;
+    assert_eq!(stage.turn().await, "unknown");
+    stage.nothing_was_touched();
+    stage.node.api.faults().clear();
+    in_time(stage.taken_over().await);
+    // Once it is the agent's turn, an outage takes it from nobody.
+    trouble(&stage.node, Fault::new(Action::Refuse).resource("leases"));
+    sleep(secs(120)).await;
+    assert_eq!(stage.turn().await, "ours");
+    stage.node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_renews_the_lease_unseen_keeps_the_agent_from_taking_over_and_stops_it() {
+    let mut stage = Stage::set().await;
+    stage.node.delete("web", None).await;
+    stage.dies();
+    stage.renews_for(secs(300)).await;
+    assert_eq!(stage.turn().await, "unseen");
+    let held = stage.node.status().await.held.unwrap();
+    assert!(
+        held.contains("renews the Lease") && held.contains("on another machine"),
+        "{held}"
+    );
+    stage.nothing_was_touched();
+    stage.renew().await;
+    in_time(stage.taken_over().await);
+    stage.renew().await;
+    until("the agent lets go", async || stage.turn().await != "ours").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_only_exists_is_left_alone_and_said_to_be_wedged() {
+    let mut stage = Stage::set().await;
+    stage.node.delete("web", None).await;
+    until("the kubelet is said to be wedged", async || {
+        stage.turn().await == "wedged"
+    })
+    .await;
+    sleep(secs(600)).await;
+    let status = stage.node.status().await;
+    assert!(status.understudy.unwrap().stands_by.unwrap().contains("it is wedged"));
+    stage.nothing_was_touched();
+    stage.renew().await;
+    until("it works again", async || stage.turn().await == "kubelet").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_has_only_just_started_may_start_its_kubelet_yet() {
+    let mut stage = Stage::set().await;
+    assert_eq!(stage.node.stop().await, Ok(()));
+    stage.dies();
+    stage.node.boot_id = "boot-2".to_owned();
+    stage.node.booted(secs(20));
+    stage.node.start().await;
+    let took = stage.taken_over().await;
+    assert!((secs(278)..secs(284)).contains(&took), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_did_not_run_for_a_while_has_seen_nothing() {
+    let mut stage = Stage::set().await;
+    stage.dies();
+    stage.taken_over().await;
+    stage.returns();
+    until("the agent lets go", async || stage.turn().await == "kubelet").await;
+    stage.dies();
+    sleep(secs(30)).await;
+    // As of a process that was stopped, or a machine that was moved.
+    advance(secs(60)).await;
+    in_time(stage.taken_over().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_returns_gets_its_node_back_at_once() {
+    let mut stage = Stage::set().await;
+    stage.dies();
+    stage.taken_over().await;
+    stage.returns();
+    sleep(secs(2)).await;
+    assert_eq!(stage.turn().await, "kubelet");
+    stage.node.delete("web", None).await;
+    sleep(secs(60)).await;
+    stage.nothing_was_touched();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_refused_while_the_agent_stands_by_though_no_kubelet_is_seen() {
+    let mut stage = Stage::set().await;
+    stage.dies();
+    until("the agent waits", async || stage.turn().await == "not-yet").await;
+    let why = refused(&stage.node, "web/kill", &Ask::default()).await;
+    assert!(why.contains("standing by"), "{why}");
+}
+
+/// Of values that say nothing, none is taken for a sign of life.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_never_there_is_renewed_by_nobody() {
+    let mut node = Node::with_pods(&["web"]).await;
+    node.flags.pods = PodsFlag::Auto;
+    node.delete("web", None).await;
+    node.start().await;
+    node.cri.allow_everything();
+    node.nothing_left("web").await;
+    let signs = node.status().await.understudy.unwrap().signs;
+    let lease = signs.iter().find(|sign| sign.sign == "lease").unwrap();
+    assert_eq!((lease.shows.as_str(), lease.seen.as_str()), ("silent", "is not there"));
+}
