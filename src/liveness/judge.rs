@@ -34,8 +34,6 @@ pub enum Why {
     NotYet(Duration),
     /// The machine has only just started.
     Boots(Duration),
-    /// Somebody is about to start one.
-    Starting(String),
     /// It cannot be told.
     Unknown(String),
 }
@@ -73,9 +71,6 @@ pub fn judge(signs: &Signs, terms: Terms, before: &Turn, now: Instant) -> Turn {
     if *before == Turn::Ours {
         return Turn::Ours;
     }
-    if let Some(why) = &signs.starting {
-        return Turn::StandsBy(Why::Starting(why.clone()));
-    }
     let signs = [
         ("whether the kubelet tells its health", healthz),
         ("whether the kubelet renews its Lease", lease),
@@ -106,15 +101,12 @@ impl Turn {
             Self::StandsBy(Why::Unseen(_)) => "unseen",
             Self::StandsBy(Why::NotYet(_)) => "not-yet",
             Self::StandsBy(Why::Boots(_)) => "boots",
-            Self::StandsBy(Why::Starting(_)) => "starting",
             Self::StandsBy(Why::Unknown(_)) => "unknown",
         }
     }
 
     /// Each of them.
-    pub const KINDS: [&str; 8] = [
-        "ours", "kubelet", "wedged", "unseen", "not-yet", "boots", "starting", "unknown",
-    ];
+    pub const KINDS: [&str; 7] = ["ours", "kubelet", "wedged", "unseen", "not-yet", "boots", "unknown"];
 }
 
 impl fmt::Display for Why {
@@ -132,7 +124,6 @@ impl fmt::Display for Why {
             ),
             Self::NotYet(left) => write!(f, "the kubelet is away; taking over in {} s if it stays so", left.as_secs()),
             Self::Boots(left) => write!(f, "the machine has only just started; a kubelet has {} s to start", left.as_secs()),
-            Self::Starting(why) => write!(f, "the kubelet is about to be started: {why}"),
             Self::Unknown(what) => write!(f, "it is not known {what}"),
         }
     }
@@ -160,7 +151,6 @@ mod tests {
         around: u64,
         healthz: Seen,
         lease: Seen,
-        starting: bool,
         up: Duration,
         ours: bool,
     }
@@ -171,7 +161,6 @@ mod tests {
         around: 0,
         healthz: Silent(45),
         lease: Silent(45),
-        starting: false,
         up: LONG,
         ours: false,
     };
@@ -200,7 +189,6 @@ mod tests {
             signs.lease.renewed = Some(now);
         }
         signs.around = (case.around > 0).then(|| now - Duration::from_secs(case.around));
-        signs.starting = case.starting.then(String::new);
         let before = if case.ours {
             Turn::Ours
         } else {
@@ -388,11 +376,6 @@ mod tests {
                 not_yet(35),
             ),
             ("boot is over", Case { up: BOOT, ..DEAD }, Turn::Ours),
-            (
-                "about to be started",
-                Case { starting: true, ..DEAD },
-                by(Why::Starting(String::new())),
-            ),
             // It is ours, and stays so.
             ("outage while it is ours", Case { lease: Unknown, ..OURS }, Turn::Ours),
             (

@@ -54,8 +54,6 @@ pub struct Signs {
     pub healthz: Sign,
     /// The Lease of this Node.
     pub lease: Lease,
-    /// The unit that starts kubelets is about to do so.
-    pub starting: Option<String>,
 }
 
 // === impl Sign ===
@@ -181,7 +179,6 @@ impl Signs {
             around: None,
             healthz: Sign::unseen(now, gap),
             lease: Lease::unseen(now, lease_gap),
-            starting: None,
         }
     }
 
