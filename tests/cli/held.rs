@@ -25,7 +25,11 @@ async fn what_is_held_is_shown_and_released_by_its_name_and_who_asks_is_logged()
     let api = MemApiServer::start(config).await.unwrap();
     let cri = ScriptedCri::start(World::new()).await;
     let watches = |agent: &Agent| agent.status()["watch"]["state"] == "watching";
-    let mut agent = Agent::start(Flags::at(&api).with("cri-endpoint", cri.endpoint()));
+    let mut agent = Agent::start(
+        Flags::at(&api)
+            .with("cri-endpoint", cri.endpoint())
+            .with("pods", "always"),
+    );
     agent.until("it watches", watches).await;
     let nothing = asked(&agent, &["held"]);
     assert_eq!(
