@@ -20,6 +20,7 @@ pub async fn begun_before_given_up<T: Send + 'static>(call: impl Future<Output =
     let begins = Instant::now() + BEGINS;
     tokio::spawn(async move {
         let told = tokio::select! {
+            biased;
             told = call => told,
             () = async { answer.closed().await; sleep_until(begins).await } => return,
         };
