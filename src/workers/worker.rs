@@ -4,6 +4,7 @@
 use std::{fmt::Display, sync::Arc, time::Duration};
 
 use backon::BackoffBuilder as _;
+use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::PodStatus;
 use tokio::{
     sync::watch,
@@ -15,6 +16,7 @@ mod driver_hold;
 mod mounts;
 mod status;
 
+use self::mounts::PodMounts;
 use super::period::Period;
 use crate::{
     clock::pauses,
@@ -94,6 +96,7 @@ impl Worker {
         let mut urgent = Some(self.context.quiet.urgent());
         let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
         let mut pauses = backoff.build();
+        let mut mounts: Option<PodMounts> = None;
         loop {
             if self.context.guard.why_held().is_some() {
                 urgent = None;
@@ -132,8 +135,11 @@ impl Worker {
             let mut deadline = self.period.subscribe();
             let over = passed(deadline.clone());
             let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_of_a_stop);
-            let mounted = failures.iter().any(|failure| failure.step == Step::Volumes);
-            let unmounted = mounts::of_pod_change(Arc::clone(&self.context), Arc::clone(&update.view));
+            let is_mounted = failures.iter().any(|failure| failure.step == Step::Volumes);
+            // What was unmounted during the attempt is a reason for another one, too.
+            let of_pod = mounts.take().or_else(|| PodMounts::of(&context, &update.view));
+            mounts = of_pod.filter(|_| is_mounted);
+            let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::change));
             tokio::select! {
                 biased;
                 () = context.stopping.cancelled() => return Outcome::Kept,
@@ -143,7 +149,7 @@ impl Worker {
                 // What has held up other stops holds them up no more.
                 () = over, if waits => {}
                 // The kernel tells, whoever has unmounted something.
-                () = unmounted, if mounted => {}
+                Some(()) = unmounted => {}
                 () = sleep(pause) => {}
             }
         }
