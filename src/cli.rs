@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr};
+use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{
     Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, builder::BoolishValueParser,
@@ -150,6 +150,25 @@ pub enum Verb {
         /// Only if what it rests on is still what held showed with this digest.
         #[arg(long, value_name = "DIGEST")]
         digest: Option<String>,
+        /// How to reach the agent.
+        #[command(flatten)]
+        socket: SocketFlag,
+    },
+    /// Give this node's pods to a kubelet that is about to start.
+    ///
+    /// For the ExecStartPre= of kubelet.service. Nothing begins any more; pods that are being taken down come to a safe point:
+    /// all their containers are stopped and no call is under way, and what was killed or evicted is over in the API. Then, or
+    /// at the end of the time, the agent touches nothing until that kubelet is gone again, or has not come within
+    /// --take-over-after.
+    #[command(
+        after_help = "Example:\n  pod-teardown hand-back --timeout 60s\n\nExit code: always 0, also if no agent answers: it keeps \
+        no kubelet from starting. 64 if the command line is wrong."
+    )]
+    HandBack {
+        /// How long pods have to come to a safe point; with a unit, such as 60s. Of those that have not, the kubelet repeats
+        /// hooks and grace period; they are named. Less than the TimeoutStartSec= of the unit.
+        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+        timeout: Duration,
         /// How to reach the agent.
         #[command(flatten)]
         socket: SocketFlag,

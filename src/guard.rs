@@ -32,6 +32,7 @@ mod absence;
 pub mod doubt;
 pub mod held;
 mod release;
+pub mod turn;
 
 use absence::Missing;
 pub use absence::{Census, Unshown};
@@ -55,6 +56,8 @@ pub struct Guard {
     released: Arc<Notify>,
     /// Told when this agent stands by no more.
     taken_over: Arc<Notify>,
+    /// Told when nothing is under way.
+    at_rest: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -66,8 +69,7 @@ struct State {
     kubelet: Result<Option<String>, String>,
     /// When the last look for a kubelet that has ended was begun.
     looked: Instant,
-    /// Why this agent stands by, where it does so for a kubelet that may not be seen among the processes.
-    stands_by: Option<String>,
+    turn: turn::Turn,
     store: WatchMemory,
     remembered: Option<Instant>,
     /// Version of the last complete list.
@@ -104,7 +106,7 @@ impl Guard {
                 since: Timestamp::now(),
                 kubelet: Err("it has not been looked for yet".to_owned()),
                 looked: Instant::now(),
-                stands_by: None,
+                turn: turn::Turn::default(),
                 store,
                 remembered: None,
                 listed: None,
@@ -114,6 +116,7 @@ impl Guard {
             })),
             released: Arc::default(),
             taken_over: Arc::default(),
+            at_rest: Arc::default(),
         }
     }
 
@@ -137,20 +140,6 @@ impl Guard {
         let state = self.lock();
         let wrong = state.world.as_ref().err().map(|wrong| wrong.why.clone());
         wrong.or_else(|| state.why_a_kubelet())
-    }
-
-    /// Whose turn it is, by more than the processes: why this agent stands by, if it does.
-    pub fn set_turn(&self, stands_by: Option<String>) {
-        let mut state = self.lock();
-        if state.stands_by.is_some() && stands_by.is_none() {
-            self.taken_over.notify_waiters();
-        }
-        state.stands_by = stands_by;
-    }
-
-    /// Returns when this agent stands by no more.
-    pub async fn takes_over(&self) {
-        self.taken_over.notified().await;
     }
 
     /// What the last look at the processes has shown, and when it was begun.
@@ -377,6 +366,9 @@ impl Guard {
                 Ok(None) => tracing::info!("No kubelet works on this node's pods"),
             }
         }
+        if let Ok(Some(_)) = kubelet {
+            state.turn.kubelet_is_seen();
+        }
         state.kubelet = kubelet;
         state.looked = began;
     }
@@ -400,8 +392,8 @@ impl State {
         let since = self.looked.elapsed();
         let unknown =
             (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
-        let stands_by = || Some(format!("standing by: {}", self.stands_by.as_ref()?));
-        kubelet.or(unknown).or_else(stands_by)
+        let stands_by = || Some(format!("standing by: {}", self.turn.stands_by.as_ref()?));
+        kubelet.or(unknown).or_else(|| self.turn.why_held()).or_else(stands_by)
     }
 }
 

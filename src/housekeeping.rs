@@ -28,6 +28,8 @@ use unused::Unused;
 
 /// Between two passes. Nothing urgent is found by them.
 const EVERY: Duration = Duration::from_secs(30);
+/// What a hand-back waits for is called so.
+const UNUSED: &str = "volumes that no pod uses";
 
 /// What `status` says of what is left on this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,7 +138,7 @@ impl Housekeeping {
             journal.forget_seen(&uid);
         }
         // Beside a kubelet what is left is not observed, but left to it.
-        if guard.why_held().is_some() {
+        if guard.why_nothing_begins().is_some() {
             self.unused.forget();
             self.tell(Vec::new(), Vec::new());
             return Ok(());
@@ -148,8 +150,10 @@ impl Housekeeping {
             self.end(end).await?;
         }
         match facts.without_directory() {
-            None if may_conclude => self.unused.release().await,
-            None => self.unused.forget(),
+            None => match guard.begin(UNUSED.to_owned()) {
+                Ok(under_way) if may_conclude => self.unused.release(under_way).await,
+                _ => self.unused.forget(),
+            },
             // Who uses a volume is told by the directories of pods.
             Some(pod) => self.unused.hold(format!(
                 "volumes that nobody uses stay as they are: {pod} lives and has no directory in {}; is --kubelet-root the \

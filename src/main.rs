@@ -18,7 +18,7 @@ use pod_teardown::{
         admin::{self, kill::Ask},
         check, client, end,
         gc_status::{self, GcReport},
-        held, logging,
+        hand_back, held, logging,
         status::{self, StatusReport},
         timeline,
     },
@@ -90,6 +90,7 @@ async fn dispatch(cli: Cli) -> ExitCode {
             let text = |report: &HeldReport| held::text(report, Timestamp::now());
             ask(&socket, admin::held::HELD, (!json).then_some(text)).await
         }
+        Verb::HandBack { timeout, socket } => print(&hand_back::hand_back(&socket.socket, timeout).await, 0),
         Verb::Release { item, digest, socket } => release(&socket, item, digest).await,
         Verb::Gc {
             verb: GcVerb::Status(AskFlags { socket, json }),

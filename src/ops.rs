@@ -5,6 +5,7 @@ pub mod check;
 pub mod client;
 pub mod end;
 pub mod gc_status;
+pub mod hand_back;
 pub mod held;
 pub mod logging;
 pub mod metrics;

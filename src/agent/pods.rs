@@ -44,6 +44,8 @@ use crate::{
 const CHANGES: usize = 64;
 /// For events that are not told yet when the agent stops.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
+/// How long a kubelet has to start that nobody stands by for.
+const HANDED_BACK: Duration = Duration::from_secs(45);
 
 /// Ready to be run.
 pub struct Pods {
@@ -134,6 +136,10 @@ impl Pods {
             watch: self.watch_report.subscribe(),
             house: self.house_report.subscribe(),
             turn: self.turn_report.as_ref().map(watch::Sender::subscribe),
+            hands_back_for: self
+                .settings
+                .understudy
+                .map_or(HANDED_BACK, |understudy| understudy.take_over_after),
             workers: self.handle.clone(),
             journal: self.journal.clone(),
             counters: Arc::clone(&self.counters),

@@ -12,6 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{EVERY, HouseReport, decide::MIN_AGE};
 use crate::{
     counters::Counters,
+    guard::turn::UnderWay,
     teardown::volumes::{Released, release_unused, storage::Storage},
 };
 
@@ -62,7 +63,7 @@ impl Unused {
     }
 
     /// Has them taken off the node, unless that goes on yet.
-    pub async fn release(&mut self) {
+    pub async fn release(&mut self, under_way: UnderWay) {
         match self.at_work.take() {
             Some(task) if !task.is_finished() => {
                 self.at_work = Some(task);
@@ -82,6 +83,7 @@ impl Unused {
             Arc::clone(&self.counters),
             self.report.clone(),
             volumes,
+            under_way,
         );
         self.at_work = Some(AbortOnDropHandle::new(tokio::spawn(round)));
     }
@@ -109,9 +111,11 @@ async fn round(
     counters: Arc<Counters>,
     report: watch::Sender<HouseReport>,
     mut volumes: Volumes,
+    under_way: UnderWay,
 ) -> Volumes {
-    let Released { report: done, failed } =
-        release_unused(&storage, &mut |volume| volumes.is_due(volume, Instant::now())).await;
+    let mut may_begin = |volume: &str| under_way.may_begin_more() && volumes.is_due(volume, Instant::now());
+    let Released { report: done, failed } = release_unused(&storage, &mut may_begin).await;
+    drop(under_way);
     if done.unmounted > 0 {
         tracing::warn!(
             mounts = done.unmounted,

@@ -1,6 +1,7 @@
 //! The admin socket: HTTP over a unix socket, for this program's own verbs and for curl.
 
 pub mod gc;
+pub mod hand_back;
 pub mod held;
 pub mod kill;
 pub mod why;
@@ -80,6 +81,8 @@ pub struct PodAnswers {
     pub house: watch::Receiver<HouseReport>,
     /// Whose turn it is, where the agent stands by for a kubelet.
     pub turn: Option<watch::Receiver<TurnReport>>,
+    /// For how long a node that was handed back is a kubelet's that has not been seen yet.
+    pub hands_back_for: Duration,
     /// The pods that end.
     pub workers: WorkersHandle,
     /// What survives a crash.
@@ -329,6 +332,8 @@ async fn asked_to_do(pods: &PodAnswers, request: Request<Incoming>, peer: &str) 
     };
     if path == held::RELEASE {
         held::release(pods, &body, peer).await
+    } else if path == hand_back::HAND_BACK {
+        hand_back::hand_back(pods, &body, peer).await
     } else {
         kill::request(pods, &path, &body, peer).await
     }

@@ -71,6 +71,17 @@ pub async fn wait<T: DeserializeOwned>(socket: &Path, path: &str, wait: Duration
     exchanged(socket, Method::GET, path, Bytes::new(), wait + PATIENCE).await
 }
 
+/// Asks the agent at `socket` to do something for which it may take so long.
+pub async fn tell_for<T: DeserializeOwned>(
+    socket: &Path,
+    path: &str,
+    what: &impl Serialize,
+    time: Duration,
+) -> Result<T, AskError> {
+    let body = serde_json::to_vec(what).unwrap_or_default();
+    exchanged(socket, Method::POST, path, body.into(), time.saturating_add(PATIENCE)).await
+}
+
 /// Asks the agent at `socket` to do something.
 pub async fn tell<T: DeserializeOwned>(socket: &Path, path: &str, what: &impl Serialize) -> Result<T, AskError> {
     let body = serde_json::to_vec(what).unwrap_or_default();

@@ -235,7 +235,7 @@ impl PodWorkers {
         if self.context.stopping.is_cancelled() {
             return Err(Refused::Stopping(kill.pod()));
         }
-        if let Some(why) = self.context.guard.why_held() {
+        if let Some(why) = self.context.guard.why_nothing_begins() {
             return Err(kill.held(why, self.context.guard.leaves_all_to_a_kubelet()));
         }
         let ending = self.pods.values().map(|status| status.update.borrow());

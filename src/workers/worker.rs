@@ -98,15 +98,17 @@ impl Worker {
         let mut pauses = backoff.build();
         let mut mounts: Option<PodMounts> = None;
         loop {
-            if self.context.guard.why_held().is_some() {
+            let Ok(under_way) = self.context.guard.begin(self.record.pod().to_string()) else {
                 urgent = None;
                 if let Some(outcome) = self.let_go().await {
                     return outcome;
                 }
-            }
+                continue;
+            };
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
             let attempt = self.attempt(&update, &mut urgent).await;
+            drop(under_way);
             if let Err(failures) = &attempt {
                 self.report(&update.view, failures);
             }
@@ -159,7 +161,7 @@ impl Worker {
     /// none. How the worker ends if that does not come: the agent stops, or a kubelet has done the work.
     async fn let_go(&self) -> Option<Outcome> {
         let mut look = Instant::now();
-        while let Some(why) = self.context.guard.why_held() {
+        while let Some(why) = self.context.guard.why_nothing_begins() {
             self.record.set_failures(vec![format!("held: {why}")]);
             let ended = async {
                 sleep(LOOK_AGAIN).await;
@@ -245,6 +247,10 @@ impl Worker {
             self.stop(update, &observed).await?;
             Arc::new(self.look(view).await?)
         };
+        // All containers are stopped. Those of a pod that is not deleted a kubelet would start again, unless the API shows that
+        // it is over.
+        let deleted = view.deletion.is_some() || removed;
+        self.safe_point(deleted)?;
         self.context.quiet.moved();
         self.kill_released(view, &stopped).await?;
         let shown = Arc::clone(&stopped);
@@ -263,6 +269,7 @@ impl Worker {
                 Err(unsent) => failures = unsent,
             }
         }
+        self.safe_point(deleted || shown.is_some())?;
         if failures.is_empty() {
             self.reached(view, Stage::Terminated);
         } else if let Err(unremembered) = self.ends_are_durable(view, &observed, &stopped).await {
@@ -273,6 +280,7 @@ impl Worker {
         // An API server that takes no status keeps no memory and no secrets here: only what follows rests on it.
         failures.extend(self.clean_node(view).await.err().into_iter().flatten());
         collected(failures)?;
+        self.safe_point(deleted || shown.is_some())?;
         shown = self
             .status(view, gone, &stopped, StatusStage::Terminated, shown.as_deref())
             .await?;
@@ -286,6 +294,15 @@ impl Worker {
         *urgent = None;
         self.clean_up(view).await?;
         Ok(Outcome::Finished)
+    }
+
+    /// No call is under way: here the pod is left to a kubelet that is about to start, if it may be. It goes on with the next
+    /// attempt.
+    fn safe_point(&self, may_be_left: bool) -> Result<(), Vec<Failure>> {
+        if may_be_left && self.context.guard.why_nothing_begins().is_some() {
+            return Err(Vec::new());
+        }
+        Ok(())
     }
 
     async fn look(&self, view: &PodView) -> Result<RuntimePod, Vec<Failure>> {

@@ -225,6 +225,7 @@ fn what_is_no_flag_and_no_verb_is_wrong_usage() {
         &["timeline", "default/web-0", "--format", "png"],
         &["run", "--cgroup-driver", "fancy"],
         &["why"],
+        &["hand-back", "--timeout", "60"],
         &[],
     ] {
         let told = told(arguments);
@@ -240,10 +241,20 @@ fn what_is_no_flag_and_no_verb_is_wrong_usage() {
 }
 
 #[test]
+fn a_hand_back_keeps_no_kubelet_from_starting_where_no_agent_is() {
+    let told = told(&["hand-back", "--socket", "/no/such/socket"]);
+    assert_eq!((told.code, told.err.as_str()), (Some(0), ""));
+    assert!(
+        told.out.contains("nothing to hand back") && told.out.contains("/no/such/socket"),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn help_says_what_each_verb_takes_and_how_it_ends() {
     let help = told(&["--help"]);
     assert_eq!(help.code, Some(0));
-    for verb in ["run", "check", "status", "timeline", "held", "release"] {
+    for verb in ["run", "check", "status", "timeline", "held", "release", "hand-back"] {
         assert!(help.out.contains(verb), "{verb} is not in {}", help.out);
     }
     let flags = [

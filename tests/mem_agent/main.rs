@@ -18,6 +18,7 @@ mod ends;
 mod files;
 mod grace;
 mod guard;
+mod hand_back;
 mod held;
 mod hooks;
 mod hostile;

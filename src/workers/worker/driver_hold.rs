@@ -51,7 +51,7 @@ impl Worker {
             }
             self.record.set_failures(vec![format!("held: {words}")]);
             told = words;
-            if self.context.guard.why_held().is_some() {
+            if self.context.guard.why_nothing_begins().is_some() {
                 return Err(Vec::new());
             }
             tokio::select! {

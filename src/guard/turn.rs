@@ -1,0 +1,156 @@
+//! Whether anything may be begun: not while this agent stands by for a kubelet, nor when the node is handed back to one.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout};
+
+use super::Guard;
+
+/// Whose turn it is, by all but the processes.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// Why this agent stands by, where it does so for a kubelet that may not be seen among the processes.
+    pub stands_by: Option<String>,
+    /// How many ask for the node just now, for a kubelet.
+    handing_back: usize,
+    /// Until when it is a kubelet's that has not been seen yet.
+    handed_back: Option<Instant>,
+    under_way: BTreeMap<u64, String>,
+    last: u64,
+}
+
+/// Something that was begun, as long as it goes on.
+pub struct UnderWay {
+    guard: Guard,
+    id: u64,
+}
+
+/// What came of a hand-back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HandedBack {
+    /// What had not come to a safe point when the time was over, and was let go as it was: pods, of which the kubelet will
+    /// repeat hooks and grace period.
+    pub cut_short: Vec<String>,
+}
+
+// === impl Turn ===
+
+impl Turn {
+    /// Why nothing may be touched, if so.
+    pub fn why_held(&self) -> Option<String> {
+        let left = self.handed_back?.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then(|| {
+            format!(
+                "the node was handed back to its kubelet, which has {} s to start",
+                left.as_secs() + 1
+            )
+        })
+    }
+
+    /// A kubelet is here: it holds everything back by itself.
+    pub fn kubelet_is_seen(&mut self) {
+        self.handed_back = None;
+    }
+}
+
+// === impl Guard ===
+
+impl Guard {
+    /// Whose turn it is, by more than the processes: why this agent stands by, if it does.
+    pub fn set_turn(&self, stands_by: Option<String>) {
+        let mut state = self.lock();
+        if state.turn.stands_by.is_some() && stands_by.is_none() {
+            self.taken_over.notify_waiters();
+        }
+        state.turn.stands_by = stands_by;
+    }
+
+    /// Returns when this agent stands by no more.
+    pub async fn takes_over(&self) {
+        self.taken_over.notified().await;
+    }
+
+    /// Why nothing may be begun at the moment, though what was begun may perhaps go on.
+    pub fn why_nothing_begins(&self) -> Option<String> {
+        let handing_back = || {
+            let going_on = self.lock().turn.handing_back > 0;
+            going_on.then(|| "the node is being handed back to its kubelet".to_owned())
+        };
+        self.why_held().or_else(handing_back)
+    }
+
+    /// Begins something that a hand-back waits for, called so; an error says why nothing begins.
+    pub fn begin(&self, what: String) -> Result<UnderWay, String> {
+        if let Some(why) = self.why_nothing_begins() {
+            return Err(why);
+        }
+        let mut state = self.lock();
+        state.turn.last += 1;
+        let id = state.turn.last;
+        state.turn.under_way.insert(id, what);
+        Ok(UnderWay {
+            guard: self.clone(),
+            id,
+        })
+    }
+
+    /// Gives the node to a kubelet that is about to start: nothing begins from here on, and what is under way has so long to
+    /// come to a safe point. Then nothing is touched for as long as `keeps`, or until a kubelet is seen.
+    pub async fn hand_back(&self, patience: Duration, keeps: Duration) -> HandedBack {
+        let _handing_back = HandingBack::begin(self);
+        let at_rest = async {
+            loop {
+                let ends = self.at_rest.notified();
+                if self.lock().turn.under_way.is_empty() {
+                    return;
+                }
+                ends.await;
+            }
+        };
+        // Let go in time or not: whoever asked starts a kubelet now.
+        timeout(patience, at_rest).await.ok();
+        let mut state = self.lock();
+        state.turn.handed_back = Some(Instant::now() + keeps);
+        let cut_short = state.turn.under_way.values().cloned().collect();
+        HandedBack { cut_short }
+    }
+}
+
+/// Ends with whoever hands the node back.
+struct HandingBack<'a>(&'a Guard);
+
+// === impl HandingBack ===
+
+impl<'a> HandingBack<'a> {
+    fn begin(guard: &'a Guard) -> Self {
+        guard.lock().turn.handing_back += 1;
+        Self(guard)
+    }
+}
+
+impl Drop for HandingBack<'_> {
+    fn drop(&mut self) {
+        self.0.lock().turn.handing_back -= 1;
+    }
+}
+
+// === impl UnderWay ===
+
+impl UnderWay {
+    /// Whether more may be begun as part of it.
+    pub fn may_begin_more(&self) -> bool {
+        self.guard.why_nothing_begins().is_none()
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut state = self.guard.lock();
+        state.turn.under_way.remove(&self.id);
+        if state.turn.under_way.is_empty() {
+            self.guard.at_rest.notify_waiters();
+        }
+    }
+}

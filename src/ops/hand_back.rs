@@ -1,0 +1,46 @@
+//! `hand-back`: gives the node to a kubelet that is about to start, and never keeps that from starting.
+
+use std::{path::Path, time::Duration};
+
+use super::{
+    admin::hand_back::{Ask, HAND_BACK},
+    client::{self, AskError},
+};
+use crate::{guard::turn::HandedBack, words::some_of};
+
+/// What came of it, in words.
+pub async fn hand_back(socket: &Path, timeout: Duration) -> String {
+    let ask = Ask {
+        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+    };
+    text(client::tell_for(socket, HAND_BACK, &ask, timeout).await)
+}
+
+fn text(answer: Result<HandedBack, AskError>) -> String {
+    match answer {
+        Ok(HandedBack { cut_short }) if cut_short.is_empty() => {
+            "The node is handed back: nothing is under way.".to_owned()
+        }
+        Ok(HandedBack { cut_short }) => format!(
+            "The node is handed back, and not all had come to a safe point: the kubelet will repeat hooks and grace period of {}.",
+            some_of(cut_short)
+        ),
+        // Nobody works on the node's pods who could be asked.
+        Err(error @ AskError::NoAgent { .. }) => format!("There is nothing to hand back: {error}"),
+        Err(error) => format!("Whether the node is handed back is not known: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_cut_short_is_named() {
+        assert!(text(Ok(HandedBack::default())).contains("nothing is under way"));
+        let cut_short = vec!["default/web-0".to_owned()];
+        assert!(text(Ok(HandedBack { cut_short })).contains("default/web-0"));
+        let refused = AskError::Refused("this agent takes no pods down".to_owned());
+        assert!(text(Err(refused)).contains("takes no pods down"));
+    }
+}

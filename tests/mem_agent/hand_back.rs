@@ -1,0 +1,146 @@
+//! `hand-back`: the node is given to a kubelet that is about to start, each pod at a safe point.
+
+use std::{fs, time::Duration};
+
+use pod_teardown::{
+    guard::turn::HandedBack,
+    ops::{
+        admin::{hand_back, kill::Ask},
+        client,
+    },
+};
+use testbed::scripted_cri::{ExecSync, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    guard::kubelet,
+    node::{Node, secs, until},
+    pods::{exec, hooked, plain},
+    requests::{granted, refused},
+};
+
+/// How long a kubelet has to start.
+const KEEPS: Duration = secs(45);
+
+async fn hand_back(node: &Node, patience: Duration) -> HandedBack {
+    let ask = hand_back::Ask {
+        timeout_ms: u64::try_from(patience.as_millis()).unwrap(),
+    };
+    let socket = &node.flags.socket.socket;
+    client::tell_for(socket, hand_back::HAND_BACK, &ask, patience)
+        .await
+        .unwrap()
+}
+
+fn at_rest() -> HandedBack {
+    HandedBack::default()
+}
+
+/// The agent runs, "web" has a hook that takes so long, and whatever else is called comes to its end at once.
+async fn with_hook(takes: Duration) -> Node {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
+    node.pod("other", &plain(), |pod| drop(pod.container("main")));
+    node.start().await;
+    node.cri.any_number_of(expect(ExecSync::any()).then(takes));
+    for pattern in [StopPodSandbox::any(), RemoveContainer::any(), RemovePodSandbox::any()] {
+        node.cri.any_number_of(expect(pattern));
+    }
+    node.cri.any_number_of(expect(StopContainer::any()));
+    node
+}
+
+fn called(node: &Node) -> Vec<Kind> {
+    node.kinds().into_iter().map(|(kind, _)| kind).collect()
+}
+
+async fn hook_runs(node: &Node) {
+    node.calls(1, |seen| seen.kind == Kind::ExecSync).await;
+}
+
+async fn phase(node: &Node, name: &str) -> String {
+    let pod = node.get(name).await.unwrap();
+    pod["status"]["phase"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_in_its_hook_is_stopped_first_and_nothing_else_is_begun() {
+    let node = with_hook(secs(10)).await;
+    node.delete("web", None).await;
+    hook_runs(&node).await;
+    let (begun, handing_back) = (Instant::now(), hand_back(&node, secs(60)));
+    let meanwhile = async {
+        sleep(secs(1)).await;
+        node.delete("other", None).await;
+        let why = refused(&node, "other/kill", &Ask::default()).await;
+        assert!(why.contains("is being handed back"), "{why}");
+    };
+    let (handed_back, ()) = tokio::join!(handing_back, meanwhile);
+    assert_eq!(handed_back, at_rest());
+    assert!((secs(9)..secs(12)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    let stopped = [Kind::ExecSync, Kind::StopContainer, Kind::StopPodSandbox];
+    assert_eq!(called(&node), stopped);
+    // Nothing of it but what ran is gone.
+    assert!(node.pod_dir("web").exists());
+    assert_eq!(phase(&node, "web").await, "Running");
+    sleep(KEEPS - secs(2)).await;
+    assert_eq!(called(&node), stopped);
+    let held = node.status().await.held.unwrap();
+    assert!(held.contains("was handed back") && held.contains("to start"), "{held}");
+    // No kubelet has come.
+    node.nothing_left("web").await;
+    node.nothing_left("other").await;
+    let hooks = called(&node).iter().filter(|kind| **kind == Kind::ExecSync).count();
+    assert_eq!(hooks, 1, "a hook that has ended is not run again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_of_the_time_the_agent_lets_go_and_names_what_it_leaves() {
+    let node = with_hook(secs(25)).await;
+    node.delete("web", None).await;
+    hook_runs(&node).await;
+    let begun = Instant::now();
+    let cut_short = vec!["default/web".to_owned()];
+    assert_eq!(hand_back(&node, secs(5)).await, HandedBack { cut_short });
+    assert!((secs(5)..secs(6)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    sleep(KEEPS - secs(2)).await;
+    assert_eq!(called(&node), [Kind::ExecSync], "nothing was called after that");
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_comes_keeps_the_node_until_it_is_gone() {
+    let node = with_hook(secs(1)).await;
+    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    let process = kubelet(&node);
+    node.delete("other", None).await;
+    sleep(KEEPS + secs(60)).await;
+    let held = node.status().await.held.unwrap();
+    assert!(held.contains("a kubelet works on this node's pods"), "{held}");
+    assert_eq!(called(&node), []);
+    fs::remove_dir_all(process).unwrap();
+    node.nothing_left("other").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_killed_is_over_in_the_api_before_a_kubelet_could_start_it_again() {
+    let node = with_hook(secs(10)).await;
+    granted(&node, "web/kill", &Ask::default()).await;
+    hook_runs(&node).await;
+    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    assert_eq!(phase(&node, "web").await, "Succeeded");
+    assert!(
+        node.pod_dir("web").join("etc-hosts").exists(),
+        "what is left is the kubelet's"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_twice_is_answered_twice() {
+    let node = with_hook(secs(10)).await;
+    node.delete("web", None).await;
+    hook_runs(&node).await;
+    let (one, two) = tokio::join!(hand_back(&node, secs(60)), hand_back(&node, secs(2)));
+    assert_eq!((one, two.cut_short.len()), (at_rest(), 1));
+    until("it goes on", async || node.get("web").await.is_none()).await;
+}
