@@ -15,7 +15,7 @@ use crate::{
     host::Host,
     ops::{
         admin::{self, Admin},
-        metrics,
+        metrics, notify,
     },
     outside::Outside,
 };
@@ -84,6 +84,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         place = Some(at);
         serving.push(spawn(Arc::clone(&answers).serve(listener)));
     }
+    serving.push(spawn(notify::tell(Arc::clone(&answers))));
     if let Some(listener) = metrics {
         serving.push(spawn(metrics::serve(answers, listener)));
     }
@@ -96,6 +97,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
         None => {
             tracing::info!(node = node_name, dry_run, "Agent is running, and takes no pods down");
             stop.await;
+            notify::stopping();
             Ok(())
         }
     };

@@ -9,6 +9,7 @@ pub mod hand_back;
 pub mod held;
 pub mod logging;
 pub mod metrics;
+pub mod notify;
 pub mod status;
 pub mod timeline;
 pub mod why;

@@ -31,7 +31,7 @@ use crate::{
         runtime::{self, RuntimeReport},
         threads::Threads,
     },
-    ops::admin::PodAnswers,
+    ops::{admin::PodAnswers, notify},
     outside::Outside,
     quiet::Quiet,
     report::volumes::NodeVolumes,
@@ -327,6 +327,7 @@ impl Pods {
         let broken = tokio::select! {
             biased;
             () = stop.as_mut() => {
+                notify::stopping();
                 tracing::info!(timeout = ?shutdown_timeout, "Told to stop; pods that are being taken down may come to an end");
                 None
             }

@@ -1,4 +1,4 @@
-//! Logs: text on a terminal, JSON otherwise.
+//! Logs: text on a terminal, fields of journald under systemd, JSON otherwise.
 
 use std::{
     fmt,
@@ -44,7 +44,9 @@ pub fn start() {
         .with_writer(|| Stderr)
         .log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter);
-    if io::stderr().is_terminal() {
+    if let Some(journald) = journald() {
+        registry.with(journald).init();
+    } else if io::stderr().is_terminal() {
         registry.with(lines.with_target(false)).init();
     } else {
         registry
@@ -54,6 +56,15 @@ pub fn start() {
     if let Err(error) = parsed {
         tracing::warn!(%error, wanted, "RUST_LOG is not understood, and ignored; write it like info,pod_teardown=debug");
     }
+}
+
+/// The journal, if standard error goes there: `pod.uid` becomes its field `POD_UID`.
+fn journald() -> Option<tracing_journald::Layer> {
+    let told = std::env::var("JOURNAL_STREAM").ok()?;
+    let stderr = rustix::fs::fstat(io::stderr()).ok()?;
+    let goes_there = told == format!("{}:{}", stderr.st_dev, stderr.st_ino);
+    let layer = goes_there.then(tracing_journald::layer)?.ok()?;
+    Some(layer.with_field_prefix(None))
 }
 
 // === impl Stderr ===

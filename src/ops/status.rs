@@ -114,6 +114,34 @@ impl CollectorReport {
     }
 }
 
+/// On one line, for whoever looks at many services.
+pub fn line(report: &StatusReport) -> String {
+    if !report.takes_pods {
+        let collector = report.collector.as_ref().map(CollectorReport::line);
+        return collector.map_or_else(String::new, |line| format!("collector {line}"));
+    }
+    let turn = report.understudy.as_ref();
+    if let Some(why) = turn.and_then(|turn| turn.stands_by.as_ref()) {
+        return format!("standing by: {why}");
+    }
+    if let Some(why) = &report.held {
+        return format!("held: {why}");
+    }
+    if let Some(why) = report.runtime.error.as_ref().or(report.watch.error.as_ref()) {
+        return format!("waiting: {why}");
+    }
+    let ending = report.pods.terminating.len() as u64;
+    format!(
+        "{} on this node, {} being taken down",
+        counted(report.watch.pods as u64, "pod"),
+        if ending == 0 {
+            "none".to_owned()
+        } else {
+            ending.to_string()
+        }
+    )
+}
+
 /// For people.
 pub fn text(report: &StatusReport, now: Timestamp) -> String {
     let mut out = String::new();
