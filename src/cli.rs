@@ -173,6 +173,30 @@ pub enum Verb {
         #[command(flatten)]
         socket: SocketFlag,
     },
+    /// Begin nothing any more on this node, until resume, also across restarts of the agent.
+    ///
+    /// Pods that are being taken down come to a safe point, no call under way and all their containers stopped, and stay
+    /// there; a grace period that runs goes on. Deletions are noticed and wait; kill and evict are refused. The collector
+    /// is not meant: it works for the whole cluster, and ends with --gc never.
+    #[command(
+        after_help = "Example:\n  pod-teardown pause\n\nstatus shows who has paused it, and since when. Exit code: 0 it is \
+        paused; 64 the command line is wrong; 1 no agent answers."
+    )]
+    Pause {
+        /// How to reach the agent.
+        #[command(flatten)]
+        socket: SocketFlag,
+    },
+    /// End a pause: all that waits is taken up again.
+    #[command(
+        after_help = "Example:\n  pod-teardown resume\n\nExit code: 0 it is not paused any more, or was not; 64 the command \
+        line is wrong; 1 no agent answers."
+    )]
+    Resume {
+        /// How to reach the agent.
+        #[command(flatten)]
+        socket: SocketFlag,
+    },
     /// Look into the garbage collector of owner references.
     Gc {
         /// What to look at.

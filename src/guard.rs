@@ -31,6 +31,7 @@ use crate::{
 mod absence;
 pub mod doubt;
 pub mod held;
+mod pause;
 mod release;
 pub mod turn;
 
@@ -54,8 +55,8 @@ pub struct Guard {
     state: Arc<Mutex<State>>,
     /// Told when somebody has released what another list may settle.
     released: Arc<Notify>,
-    /// Told when this agent stands by no more.
-    taken_over: Arc<Notify>,
+    /// Told when this agent stands by no more, or is resumed.
+    may_begin: Arc<Notify>,
     /// Told when nothing is under way.
     at_rest: Arc<Notify>,
 }
@@ -115,7 +116,7 @@ impl Guard {
                 unshown: Missing::default(),
             })),
             released: Arc::default(),
-            taken_over: Arc::default(),
+            may_begin: Arc::default(),
             at_rest: Arc::default(),
         }
     }

@@ -34,6 +34,7 @@ mod error;
 mod file;
 mod header;
 mod lent;
+pub mod paused;
 pub mod peek;
 mod place;
 mod pods;
@@ -46,6 +47,7 @@ pub use error::JournalError;
 use file::{Contents, HEADER, NODE_UID, WATCH};
 use header::Header;
 use lent::Lent;
+use paused::Paused;
 use place::Place;
 pub use pods::{HookEntry, PodEntry};
 use seen::Seen;
@@ -93,6 +95,7 @@ struct State {
     /// Why it cannot be read which Node was recorded.
     unread: Option<String>,
     watch: WatchMemory,
+    paused: Option<Paused>,
     pods: HashMap<PodUid, PodEntry>,
     seen: BTreeMap<PodUid, Seen>,
     /// Entries that could neither be read nor kept elsewhere: written back as they were found.
@@ -257,6 +260,7 @@ impl State {
             header: Some(Header::of(machine, contents.header.as_ref())),
             node_uid: contents.node_uid,
             watch: contents.watch,
+            paused: contents.paused,
             pods: contents.pods,
             seen: contents.seen,
             unreadable: contents.unreadable,
@@ -272,7 +276,7 @@ impl State {
         let seen = self.seen.iter();
         header
             .chain(uid)
-            .chain([self.watch.row()])
+            .chain([self.watch.row(), Paused::row(self.paused.as_ref())])
             .chain(unreadable.map(|(table, uid, bytes)| Row::Pod(table, uid.as_str().into(), Some(bytes))))
             .chain(pods.map(|(uid, entry)| Row::Pod(Table::Ends, uid.clone(), Some(entry.bytes()))))
             .chain(seen.map(|(uid, seen)| Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))))

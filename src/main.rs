@@ -15,10 +15,14 @@ use pod_teardown::{
     memory,
     node::threads::THREADS,
     ops::{
-        admin::{self, kill::Ask},
+        admin::{
+            self,
+            kill::Ask,
+            pause::{PAUSE, RESUME},
+        },
         check, client, end,
         gc_status::{self, GcReport},
-        hand_back, held, logging,
+        hand_back, held, logging, pause,
         status::{self, StatusReport},
         timeline,
     },
@@ -91,6 +95,8 @@ async fn dispatch(cli: Cli) -> ExitCode {
             ask(&socket, admin::held::HELD, (!json).then_some(text)).await
         }
         Verb::HandBack { timeout, socket } => print(&hand_back::hand_back(&socket.socket, timeout).await, 0),
+        Verb::Pause { socket } => tell(&socket, PAUSE, pause::paused).await,
+        Verb::Resume { socket } => tell(&socket, RESUME, pause::resumed).await,
         Verb::Release { item, digest, socket } => release(&socket, item, digest).await,
         Verb::Gc {
             verb: GcVerb::Status(AskFlags { socket, json }),
@@ -121,6 +127,14 @@ async fn ask<T: Serialize + DeserializeOwned>(
         (Ok(answer), Some(text)) => print(&text(&answer), 0),
         (Ok(answer), None) => print(&serde_json::to_string_pretty(&answer).unwrap_or_default(), 0),
         (Err(error), _) => failed(1, &error.to_string()),
+    }
+}
+
+/// Has the running agent do something, and prints what came of it.
+async fn tell<T: DeserializeOwned>(socket: &SocketFlag, path: &str, text: impl FnOnce(&T) -> String) -> ExitCode {
+    match client::tell::<T>(&socket.socket, path, &()).await {
+        Ok(answer) => print(&text(&answer), 0),
+        Err(error) => failed(1, &error.to_string()),
     }
 }
 

@@ -10,6 +10,7 @@ pub mod held;
 pub mod logging;
 pub mod metrics;
 pub mod notify;
+pub mod pause;
 pub mod status;
 pub mod timeline;
 pub mod why;

@@ -16,7 +16,7 @@ pub(super) struct Turn {
     handing_back: usize,
     /// Until when it is a kubelet's that has not been seen yet.
     handed_back: Option<Instant>,
-    under_way: BTreeMap<u64, String>,
+    pub under_way: BTreeMap<u64, String>,
     last: u64,
 }
 
@@ -62,14 +62,14 @@ impl Guard {
     pub fn set_turn(&self, stands_by: Option<String>) {
         let mut state = self.lock();
         if state.turn.stands_by.is_some() && stands_by.is_none() {
-            self.taken_over.notify_waiters();
+            self.may_begin.notify_waiters();
         }
         state.turn.stands_by = stands_by;
     }
 
-    /// Returns when this agent stands by no more.
-    pub async fn takes_over(&self) {
-        self.taken_over.notified().await;
+    /// Returns when this agent stands by no more, or is resumed.
+    pub async fn may_begin(&self) {
+        self.may_begin.notified().await;
     }
 
     /// Why nothing may be begun at the moment, though what was begun may perhaps go on.
@@ -78,7 +78,8 @@ impl Guard {
             let going_on = self.lock().turn.handing_back > 0;
             going_on.then(|| "the node is being handed back to its kubelet".to_owned())
         };
-        self.why_held().or_else(handing_back)
+        let paused = || self.paused().map(|paused| paused.why());
+        self.why_held().or_else(handing_back).or_else(paused)
     }
 
     /// Begins something that a hand-back waits for, called so; an error says why nothing begins.

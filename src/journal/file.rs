@@ -21,6 +21,7 @@ use super::{
     aside::Reason,
     error::{self, Kind, failed},
     header::Header,
+    paused::Paused,
     seen::Seen,
     writer::{Row, Table},
 };
@@ -33,6 +34,7 @@ pub(super) const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("n
 pub(super) const NODE_UID: &str = "uid";
 pub(super) const WATCH: &str = "watch";
 pub(super) const HEADER: &str = "header";
+pub(super) const PAUSE: &str = "paused";
 /// The journal holds a few hundred bytes per ending pod; the library's own default is a gigabyte.
 const CACHE_BYTES: usize = 256 << 10;
 /// A journal is far smaller. What is longer is none, and need not be read to know that.
@@ -54,6 +56,7 @@ pub(super) struct Contents {
     pub header: Option<Header>,
     pub node_uid: Option<String>,
     pub watch: WatchMemory,
+    pub paused: Option<Paused>,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, Seen>,
     /// Entries that cannot be read, as they are.
@@ -149,6 +152,7 @@ pub(super) fn read(
                     Err(error) => return Ok(Err(Reason::Damaged(format!("what the watch knew: {error}")))),
                 };
             }
+            contents.paused = get(PAUSE)?.and_then(|told| Paused::read(&told));
         }
     }
     let Contents {

@@ -4,6 +4,7 @@ pub mod gc;
 pub mod hand_back;
 pub mod held;
 pub mod kill;
+pub mod pause;
 pub mod why;
 
 use std::{
@@ -303,6 +304,7 @@ impl PodAnswers {
         };
         let trouble = self.journal.trouble();
         report.held = self.guard.why_held();
+        report.paused = self.guard.paused();
         report.understudy = self.turn.as_ref().map(|turn| turn.borrow().clone());
         report.watch = self.watch.borrow().clone();
         // Whoever asks for one pod by name may find it out between two lists.
@@ -334,6 +336,10 @@ async fn asked_to_do(pods: &PodAnswers, request: Request<Incoming>, peer: &str) 
         held::release(pods, &body, peer).await
     } else if path == hand_back::HAND_BACK {
         hand_back::hand_back(pods, &body, peer).await
+    } else if path == pause::PAUSE {
+        pause::pause(pods, peer).await
+    } else if path == pause::RESUME {
+        pause::resume(pods, peer).await
     } else {
         kill::request(pods, &path, &body, peer).await
     }

@@ -9,6 +9,7 @@ use crate::{
     counters::Counts,
     guard::held::ABSENCE,
     housekeeping::HouseReport,
+    journal::paused::{PAUSED, Paused},
     liveness::report::{SignReport, TurnReport},
     node::runtime::RuntimeReport,
     record::{Stage, Step, Story},
@@ -41,6 +42,9 @@ pub struct StatusReport {
     pub understudy: Option<TurnReport>,
     /// Why nothing may be touched at the moment.
     pub held: Option<String>,
+    /// Who has paused the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<Paused>,
     /// The container runtime.
     pub runtime: RuntimeReport,
     /// The watch of this node's pods.
@@ -127,6 +131,9 @@ pub fn line(report: &StatusReport) -> String {
     if let Some(why) = &report.held {
         return format!("held: {why}");
     }
+    if let Some(paused) = &report.paused {
+        return paused.why();
+    }
     if let Some(why) = report.runtime.error.as_ref().or(report.watch.error.as_ref()) {
         return format!("waiting: {why}");
     }
@@ -183,6 +190,9 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     }
     for held in report.held.iter().chain(&report.watch.held) {
         let _ = writeln!(out, "HELD      {held}");
+    }
+    if let Some(paused) = &report.paused {
+        let _ = writeln!(out, "PAUSED    {}: nothing is begun", paused.why());
     }
     if report.watch.held.is_some() {
         let _ = writeln!(
@@ -280,7 +290,17 @@ enum At {
     Between,
 }
 
+/// Why nothing is done for it, if somebody has paused the agent.
+pub(super) fn paused(story: &Story) -> Option<&str> {
+    let mut held = story
+        .failures
+        .iter()
+        .filter_map(|failure| failure.strip_prefix("held: "));
+    held.find(|why| why.starts_with(PAUSED))
+}
+
 fn at(story: &Story, held: bool) -> At {
+    let held = held || paused(story).is_some();
     // So does a driver that others need; while all is held, that comes first.
     if !held && story.failures.iter().any(|failure| failure.starts_with("held: ")) {
         return At::Waits;

@@ -2,7 +2,7 @@
 
 use crate::{
     gc::names::visible,
-    ops::status::stands,
+    ops::status::{paused, stands},
     record::{Stage, Step, Story},
     why::{Told, Why},
     words::counted,
@@ -10,6 +10,7 @@ use crate::{
 
 /// Of a pod whose end this agent has begun, while `held` holds everything back, or nothing does.
 pub fn of_pod(story: &Story, held: Option<&str>) -> Why {
+    let held = held.or_else(|| paused(story));
     let mut says = vec![if story.kept {
         format!("has ended{}", story.shown())
     } else {

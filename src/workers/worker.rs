@@ -176,7 +176,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
-                () = self.context.guard.takes_over() => {}
+                () = self.context.guard.may_begin() => {}
                 ended = ended => if ended { return Some(Outcome::EndedByKubelet) },
             }
         }

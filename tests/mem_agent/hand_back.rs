@@ -37,7 +37,7 @@ fn at_rest() -> HandedBack {
 }
 
 /// The agent runs, "web" has a hook that takes so long, and whatever else is called comes to its end at once.
-async fn with_hook(takes: Duration) -> Node {
+pub async fn with_hook(takes: Duration) -> Node {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     node.pod("other", &plain(), |pod| drop(pod.container("main")));
@@ -50,11 +50,11 @@ async fn with_hook(takes: Duration) -> Node {
     node
 }
 
-fn called(node: &Node) -> Vec<Kind> {
+pub fn called(node: &Node) -> Vec<Kind> {
     node.kinds().into_iter().map(|(kind, _)| kind).collect()
 }
 
-async fn hook_runs(node: &Node) {
+pub async fn hook_runs(node: &Node) {
     node.calls(1, |seen| seen.kind == Kind::ExecSync).await;
 }
 

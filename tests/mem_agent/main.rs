@@ -27,6 +27,7 @@ mod in_use;
 mod journal;
 mod meanwhile;
 mod orphans;
+mod pause;
 mod queue;
 mod requests;
 mod restart;

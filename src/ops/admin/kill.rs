@@ -66,7 +66,8 @@ pub(super) async fn request(pods: &PodAnswers, path: &str, body: &[u8], peer: &s
     let Some((namespace, name, evict)) = target(path) else {
         return error(
             StatusCode::NOT_FOUND,
-            "POST is answered at /v1/pods/NAMESPACE/NAME/kill, /v1/pods/NAMESPACE/NAME/evict and /v1/release",
+            "POST is answered at /v1/pods/NAMESPACE/NAME/kill, /v1/pods/NAMESPACE/NAME/evict, /v1/release, /v1/hand-back, \
+             /v1/pause and /v1/resume",
         );
     };
     let kill = match kill(namespace, name, evict, body) {

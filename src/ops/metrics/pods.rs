@@ -58,6 +58,11 @@ fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         status.held.is_some(),
     )?;
     page.is(
+        "paused",
+        "1 while somebody has paused the agent, until pod-teardown resume.",
+        status.paused.is_some(),
+    )?;
+    page.is(
         "absence_held",
         "1 while nothing is concluded from what a list of pods lacks.",
         status.watch.held.is_some(),

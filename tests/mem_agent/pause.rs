@@ -1,0 +1,75 @@
+//! `pause`: nothing is begun until somebody resumes, whatever happens to the agent meanwhile.
+
+use pod_teardown::ops::{
+    admin::{
+        kill::Ask,
+        pause::{PAUSE, Pause, RESUME},
+    },
+    client,
+};
+use testbed::scripted_cri::Kind;
+use tokio::time::sleep;
+
+use crate::{
+    hand_back::{called, hook_runs, with_hook},
+    node::{Node, secs},
+    requests::refused,
+};
+
+async fn tell(node: &Node, path: &str) -> Pause {
+    client::tell(&node.flags.socket.socket, path, &()).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_in_its_hook_comes_to_a_safe_point_and_all_others_wait_until_somebody_resumes() {
+    let node = with_hook(secs(10)).await;
+    node.delete("web", None).await;
+    hook_runs(&node).await;
+    let pause = tell(&node, PAUSE).await;
+    assert_eq!(pause.under_way, ["default/web"]);
+    node.delete("other", None).await;
+    sleep(secs(300)).await;
+    let stopped = [Kind::ExecSync, Kind::StopContainer, Kind::StopPodSandbox];
+    assert_eq!(called(&node), stopped);
+    let status = node.status().await;
+    assert_eq!(
+        (status.held.as_deref(), status.paused.as_ref()),
+        (None, pause.paused.as_ref())
+    );
+    let why = refused(&node, "other/kill", &Ask::default()).await;
+    assert!(
+        why.contains("paused since") && why.contains("pod-teardown resume"),
+        "{why}"
+    );
+    for story in &status.pods.terminating {
+        assert!(
+            story.failures[0].starts_with("held: paused since"),
+            "{:?}",
+            story.failures
+        );
+    }
+    assert_eq!(tell(&node, PAUSE).await.paused, pause.paused, "who was first is told");
+    assert_eq!(tell(&node, RESUME).await.paused, pause.paused);
+    node.nothing_left("web").await;
+    node.nothing_left("other").await;
+    let hooks = called(&node).iter().filter(|kind| **kind == Kind::ExecSync).count();
+    assert_eq!(hooks, 1, "a hook that has ended is not run again");
+    assert_eq!(tell(&node, RESUME).await, Pause::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_outlives_the_agent() {
+    let mut node = with_hook(secs(1)).await;
+    let pause = tell(&node, PAUSE).await;
+    node.crash().await;
+    node.start().await;
+    node.delete("web", None).await;
+    sleep(secs(120)).await;
+    assert_eq!(called(&node), []);
+    assert_eq!(node.status().await.paused, pause.paused);
+    tell(&node, RESUME).await;
+    node.nothing_left("web").await;
+    node.crash().await;
+    node.start().await;
+    assert_eq!(node.status().await.paused, None);
+}
