@@ -379,6 +379,12 @@ pub struct NodeFlags {
         default_value = "45s"
     )]
     pub take_over_after: String,
+    /// Stop a kubelet that is wedged: its process is there, and for all of --take-over-after it has neither told its health
+    /// nor renewed its Lease, though the API server answers. Its unit is stopped through systemd, so it stays so until
+    /// somebody starts it; its pods are taken over when its end has been seen for --take-over-after. Without this a wedged
+    /// kubelet is left alone, and told. With --pods auto.
+    #[arg(long, env = "POD_TEARDOWN_FENCE_KUBELET", value_parser = BoolishValueParser::new())]
+    pub fence_kubelet: bool,
     /// What becomes of a mount whose server (NFS, CIFS, Ceph, FUSE, 9p) is gone. Never: it waits until that answers again.
     /// Dead-server: after some seconds the connection is cut, and what was written and not sent is lost.
     #[arg(long, env = "POD_TEARDOWN_FORCE_UNMOUNT", value_enum, default_value_t = ForceUnmountFlag::Never)]

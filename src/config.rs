@@ -85,6 +85,8 @@ pub struct Understudy {
     pub take_over_after: Duration,
     /// Where it tells its health, if it does.
     pub healthz: Option<SocketAddr>,
+    /// Whether one is stopped that hangs.
+    pub fences: bool,
 }
 
 /// What it takes to collect garbage.
@@ -171,6 +173,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     let understudy = Understudy {
         take_over_after: take_over_after?,
         healthz: kubelet.healthz(),
+        fences: flags.fence_kubelet && !flags.dry_run,
     };
     Some(PodSettings {
         kube,

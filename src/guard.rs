@@ -22,7 +22,7 @@ use crate::{
     node::{
         effects::{Effects, Held},
         identity::Identity,
-        kubelet_process::{self, Ours},
+        kubelet_process::{self, KubeletProcess, Ours},
         kubelet_root::KubeletRoot,
         threads::Blocking,
     },
@@ -67,7 +67,7 @@ struct State {
     /// Since when the world is as it is.
     since: Timestamp,
     /// The kubelet that was seen; an error while it is not known whether there is one.
-    kubelet: Result<Option<String>, String>,
+    kubelet: Result<Option<KubeletProcess>, String>,
     /// When the last look for a kubelet that has ended was begun.
     looked: Instant,
     turn: turn::Turn,
@@ -143,11 +143,16 @@ impl Guard {
         wrong.or_else(|| state.why_a_kubelet())
     }
 
+    /// The kubelet that was seen at the last look.
+    pub fn kubelet(&self) -> Option<KubeletProcess> {
+        self.lock().kubelet.clone().ok().flatten()
+    }
+
     /// What the last look at the processes has shown, and when it was begun.
     pub fn last_look(&self) -> (Look, Instant) {
         let state = self.lock();
         let look = match &state.kubelet {
-            Ok(Some(kubelet)) => Look::Lives(kubelet.clone()),
+            Ok(Some(kubelet)) => Look::Lives(kubelet.to_string()),
             Ok(None) => Look::Silent("there is none".to_owned()),
             Err(why) => Look::Unknown(why.clone()),
         };
@@ -333,20 +338,25 @@ impl Guard {
         }
     }
 
-    /// One look for a kubelet of this directory and this runtime.
+    /// One look for a kubelet of this directory and this runtime. While the one that was seen last is there, no other has to
+    /// be looked for among all processes.
     pub async fn look(&self, kubelet_root: &KubeletRoot, runtime: &Path) {
         let (proc, root, runtime) = (Arc::clone(&self.proc), kubelet_root.clone(), runtime.to_owned());
+        let known = self.kubelet().map(|kubelet| kubelet.pid);
         let look = move || {
             let ours = Ours {
                 root: &root,
                 runtime: &runtime,
             };
-            kubelet_process::find(&proc, ours)
+            match known.and_then(|pid| kubelet_process::with_pid(&proc, pid, ours)) {
+                Some(still) => Ok(vec![still]),
+                None => kubelet_process::find(&proc, ours),
+            }
         };
         let began = Instant::now();
         let found = self.blocking.run(look).await;
         let kubelet = match found {
-            Ok(Ok(found)) => Ok(found.first().map(ToString::to_string)),
+            Ok(Ok(found)) => Ok(found.into_iter().next()),
             Ok(Err(error)) => Err(format!(
                 "looking for one failed: {error}; the agent has to see all of /proc"
             )),
@@ -356,7 +366,7 @@ impl Guard {
         if state.kubelet != kubelet {
             match &kubelet {
                 Ok(Some(kubelet)) => {
-                    tracing::warn!(kubelet, "A kubelet works on this node's pods: nothing is touched");
+                    tracing::warn!(%kubelet, "A kubelet works on this node's pods: nothing is touched");
                 }
                 Err(why) => {
                     tracing::warn!(

@@ -2,6 +2,7 @@
 //!
 //! `lookout` looks, `signs` knows for how long each look has shown the same, and `judge` decides.
 
+mod fence;
 pub mod healthz;
 pub mod judge;
 pub mod lookout;

@@ -21,5 +21,6 @@ pub mod namespaces;
 pub mod plugins;
 pub mod pod_dir;
 pub mod runtime;
+pub mod systemd;
 pub mod threads;
 pub mod unmounts;

@@ -129,6 +129,7 @@ fn flags(node: &Node) -> NodeFlags {
         driver_hold: "10m".to_owned(),
         pods: PodsFlag::Always,
         take_over_after: "45s".to_owned(),
+        fence_kubelet: false,
         gc: GcFlag::Never,
         gc_kubeconfig: None,
         force_unmount: ForceUnmountFlag::Never,

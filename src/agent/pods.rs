@@ -29,6 +29,7 @@ use crate::{
         lock::PodsLock,
         mounts::Mounts,
         runtime::{self, RuntimeReport},
+        systemd::Systemd,
         threads::Threads,
     },
     ops::{admin::PodAnswers, notify},
@@ -249,6 +250,7 @@ impl Pods {
             let Understudy {
                 take_over_after,
                 healthz,
+                fences,
             } = understudy;
             let lookout = Lookout {
                 guard: guard.clone(),
@@ -256,6 +258,7 @@ impl Pods {
                 healthz,
                 take_over_after,
                 clock: host.clock.clone(),
+                fence: fences.then(Systemd::of_this_machine),
                 report,
             };
             spawn(lookout.run())

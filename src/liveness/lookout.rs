@@ -4,7 +4,7 @@ use std::{net::SocketAddr, ops::Range, pin::pin, time::Duration};
 
 use futures::{
     Stream, StreamExt as _,
-    stream::{select, unfold},
+    stream::{FuturesUnordered, select, unfold},
 };
 use tokio::{
     sync::watch,
@@ -12,12 +12,12 @@ use tokio::{
 };
 
 use super::{
-    healthz,
+    fence, healthz,
     judge::{Terms, Turn, Why, judge},
-    report::TurnReport,
+    report::{Fenced, TurnReport},
     signs::{Look, Signs, State},
 };
-use crate::{api::ApiClient, clock::BootClock, guard::Guard};
+use crate::{api::ApiClient, clock::BootClock, guard::Guard, node::systemd::Systemd};
 
 /// How often it is judged, by what was seen until then.
 const JUDGE: Duration = Duration::from_secs(1);
@@ -42,9 +42,14 @@ pub struct Lookout {
     pub take_over_after: Duration,
     /// Tells for how long the machine is up.
     pub clock: BootClock,
+    /// Stops a wedged kubelet, if it is to be.
+    pub fence: Option<Systemd>,
     /// For `status`.
     pub report: watch::Sender<TurnReport>,
 }
+
+/// A kubelet whose unit could not be stopped is tried so long after that.
+const FENCE_AGAIN: Duration = Duration::from_secs(60);
 
 /// What a look has shown that takes a while.
 enum Answer {
@@ -67,6 +72,8 @@ impl Lookout {
         let health = again(|| async { Answer::Health(self.health().await) });
         let lease = again(|| async { Answer::Lease(self.lease().await) });
         let mut answers = pin!(select(health, lease));
+        let (mut fencing, mut fence_from) = (FuturesUnordered::new(), start);
+        let mut fenced = Fenced::default();
         loop {
             tokio::select! {
                 biased;
@@ -75,6 +82,10 @@ impl Lookout {
                     Answer::Health(look) => signs.healthz.see(look, &over),
                     Answer::Lease(state) => signs.lease.see(state, &over),
                 },
+                Some(stopped) = fencing.next(), if !fencing.is_empty() => {
+                    fence_from = Instant::now() + FENCE_AGAIN;
+                    fenced.note(stopped);
+                }
             }
             let (look, looked) = self.guard.last_look();
             signs.see_process(look, looked, self.take_over_after);
@@ -83,8 +94,15 @@ impl Lookout {
                 up: self.clock.now().since_boot,
             };
             let next = judge(&signs, terms, &turn, Instant::now());
-            self.tell(&turn, &next, &signs);
+            self.tell(&turn, &next, &signs, &fenced);
             turn = next;
+            if let (Turn::StandsBy(Why::Wedged), Some(systemd)) = (&turn, &self.fence)
+                && fencing.is_empty()
+                && Instant::now() >= fence_from
+                && let Some(kubelet) = self.guard.kubelet()
+            {
+                fencing.push(async move { fence::stop(systemd, &kubelet).await });
+            }
         }
     }
 
@@ -102,8 +120,8 @@ impl Lookout {
         }
     }
 
-    fn tell(&self, before: &Turn, turn: &Turn, signs: &Signs) {
-        let report = TurnReport::of(turn, signs, &self.report.borrow(), self.clock.wall().now());
+    fn tell(&self, before: &Turn, turn: &Turn, signs: &Signs, fenced: &Fenced) {
+        let report = TurnReport::of(turn, signs, fenced, &self.report.borrow(), self.clock.wall().now());
         if before.kind() != turn.kind() {
             let seen = report.seen();
             match turn {

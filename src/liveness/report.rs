@@ -21,6 +21,21 @@ pub struct TurnReport {
     pub stands_by: Option<String>,
     /// What was seen of the kubelet.
     pub signs: Vec<SignReport>,
+    /// What was done to kubelets that were wedged.
+    #[serde(default)]
+    pub fenced: Fenced,
+}
+
+/// Kubelets that were stopped because they were wedged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fenced {
+    /// How many, since this agent runs.
+    pub stopped: u64,
+    /// How often that has failed.
+    pub failed: u64,
+    /// What came of the last attempt.
+    pub last: Option<String>,
 }
 
 /// One sign of a kubelet's life.
@@ -41,7 +56,7 @@ pub struct SignReport {
 
 impl TurnReport {
     /// The report of this turn after the one before.
-    pub fn of(turn: &Turn, signs: &Signs, before: &Self, wall: Timestamp) -> Self {
+    pub fn of(turn: &Turn, signs: &Signs, fenced: &Fenced, before: &Self, wall: Timestamp) -> Self {
         let kind = turn.kind();
         let since = before.since.filter(|_| before.turn == kind);
         Self {
@@ -52,6 +67,7 @@ impl TurnReport {
                 Turn::StandsBy(why) => Some(why.to_string()),
             },
             signs: signs.each().map(|(name, sign)| SignReport::of(name, sign, wall)).into(),
+            fenced: fenced.clone(),
         }
     }
 
@@ -62,6 +78,31 @@ impl TurnReport {
             .iter()
             .map(|sign| format!("{} {}: {}", sign.sign, sign.shows, sign.seen));
         signs.collect::<Vec<_>>().join("; ")
+    }
+}
+
+// === impl Fenced ===
+
+impl Fenced {
+    /// Notes what came of an attempt.
+    pub fn note(&mut self, stopped: Result<String, String>) {
+        match stopped {
+            Ok(unit) => {
+                tracing::warn!(
+                    unit,
+                    "The kubelet was wedged, and its unit is stopped; start it again when it is mended"
+                );
+                self.stopped += 1;
+                self.last = Some(format!(
+                    "{unit} was stopped, since its kubelet was wedged; systemctl start {unit} when that is mended"
+                ));
+            }
+            Err(why) => {
+                tracing::error!(why, "The kubelet is wedged, and cannot be stopped");
+                self.failed += 1;
+                self.last = Some(why);
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
     effects::{Effects, Outcome},
     fault::{Fault, errno},
     mounts::MountTable,
+    systemd::Systemd,
 };
 
 mod destroy;
@@ -25,14 +26,13 @@ mod group;
 mod hierarchy;
 mod kill;
 mod name;
+mod slice;
 mod survivor;
-pub mod systemd;
 
 use group::Group;
 pub use hierarchy::{Hierarchy, HierarchyKind};
 pub use name::{BadPart, PodCgroup, Qos, pod_cgroup_name, pod_slice_name};
 pub use survivor::{Survivor, Survivors};
-use systemd::Systemd;
 
 /// All cgroup hierarchies in which a pod may have a directory, and who makes it.
 #[derive(Debug, Clone)]

@@ -47,6 +47,8 @@ pub struct KubeletProcess {
     pub command: String,
     /// Why it counts.
     pub why: Why,
+    /// Whether it is a program that holds a kubelet among other things.
+    pub holds: bool,
 }
 
 /// Why a kubelet counts as one of ours.
@@ -90,14 +92,25 @@ pub fn find(proc: &Path, ours: Ours<'_>) -> io::Result<Vec<KubeletProcess>> {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        let dir = entry.path();
-        if let Some(why) = kind(&dir).and_then(|kind| why(kind, &dir, ours)) {
-            let command = readable(fs::read(dir.join("cmdline")).unwrap_or_default());
-            found.push(KubeletProcess { pid, command, why });
-        }
+        found.extend(with_pid(proc, pid, ours));
     }
     found.sort_by_key(|process| process.pid);
     Ok(found)
+}
+
+/// The process with this pid, if it is a kubelet that counts.
+pub fn with_pid(proc: &Path, pid: i32, ours: Ours<'_>) -> Option<KubeletProcess> {
+    let dir = proc.join(pid.to_string());
+    let kind = kind(&dir)?;
+    let why = why(kind, &dir, ours)?;
+    let command = readable(fs::read(dir.join("cmdline")).unwrap_or_default());
+    let holds = kind != Kind::Kubelet;
+    Some(KubeletProcess {
+        pid,
+        command,
+        why,
+        holds,
+    })
 }
 
 /// By its name. A process that is gone by now is none; to read the name procfs denies to nobody.

@@ -187,6 +187,9 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         for sign in &turn.signs {
             let _ = writeln!(out, "          {}", sign.line(now));
         }
+        if let Some(last) = &turn.fenced.last {
+            let _ = writeln!(out, "          {last}");
+        }
     }
     for held in report.held.iter().chain(&report.watch.held) {
         let _ = writeln!(out, "HELD      {held}");

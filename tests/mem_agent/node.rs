@@ -128,6 +128,7 @@ impl Node {
         let flags = NodeFlags {
             pods: PodsFlag::Always,
             take_over_after: "45s".to_owned(),
+            fence_kubelet: false,
             gc: GcFlag::Never,
             gc_kubeconfig: None,
             force_unmount: ForceUnmountFlag::Never,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Cgroups, PodCgroup, group::Group, kill::Rest};
+use super::{Cgroups, PodCgroup, group::Group, kill::Rest, slice};
 use crate::node::{
     effects::{Effects, Outcome},
     fault::{Cause, Fault},
@@ -33,7 +33,7 @@ impl Cgroups {
         if pod.is_slice() {
             // systemd asks processes to end, and waits for a minute and a half if they do not: none may be left to ask.
             done = done.and(self.kill(pod, effects).await?);
-            let stopped = self.systemd.stop(pod, effects).await;
+            let stopped = slice::stop(&self.systemd, pod, effects).await;
             done = done.and(stopped.map_err(|fault| vec![fault])?);
         }
         Ok(done.and(self.repeatedly(pod, effects, remove).await?))

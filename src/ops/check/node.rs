@@ -16,11 +16,12 @@ use crate::{
         peek::{Peek, asides, peek},
     },
     node::{
-        cgroups::{Cgroups, systemd::Systemd},
+        cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
         identity::Identity,
         kubelet_process::{self, Ours},
         lock::LockError,
+        systemd::Systemd,
     },
     words::some_of,
 };

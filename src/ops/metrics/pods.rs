@@ -5,7 +5,10 @@ use std::{fmt, time::Duration};
 use super::page::Page;
 use crate::{
     counters::Counts,
-    liveness::{judge::Turn, report::TurnReport},
+    liveness::{
+        judge::Turn,
+        report::{Fenced, TurnReport},
+    },
     ops::status::StatusReport,
     record::{Stage, Step},
     watch::SourceState,
@@ -48,6 +51,12 @@ fn understudy(page: &mut Page<'_>, report: &TurnReport) -> fmt::Result {
             .signs
             .iter()
             .map(|sign| ([("sign", sign.sign.clone())], u64::from(sign.shows == "lives"))),
+    )?;
+    let Fenced { stopped, failed, .. } = report.fenced;
+    page.counters(
+        "kubelets_fenced",
+        "Kubelets that were wedged and whose unit was to be stopped, by what came of it; with --fence-kubelet.",
+        [("stopped", stopped), ("failed", failed)].map(|(result, many)| ([("result", result)], many)),
     )
 }
 

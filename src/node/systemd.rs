@@ -1,6 +1,6 @@
-//! systemd, as far as it makes and stops the slices of pods: asked over D-Bus.
+//! systemd, asked over D-Bus: to stop units, and of whom a process is.
 //!
-//! zbus speaks D-Bus on the runtime that is there anyway. Nothing is connected before the first slice is to be stopped.
+//! zbus speaks D-Bus on the runtime that is there anyway. Nothing is connected before something is asked.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,21 +11,16 @@ use zbus::{
     message::Type,
 };
 
-use super::PodCgroup;
-use crate::node::{
-    checkpoint,
-    effects::{Effect, Effects, Outcome},
-    fault::{Cause, Fault},
-};
+use super::effects::Outcome;
 
-const VERB: &str = "stop slice";
 const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 /// Nothing of that name is loaded, or not any more.
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// A slice with nothing in it stops in some milliseconds; the kubelet waits as long.
+/// What is asked for is answered at once.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Whoever listens lets others in at once.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -46,61 +41,70 @@ impl Systemd {
         Self::default()
     }
 
+    /// One behind the bus at this address.
+    pub fn at(bus: &str) -> Self {
+        Self {
+            bus: Some(bus.into()),
+            ..Self::default()
+        }
+    }
+
     /// Its version; for `check`.
     pub async fn version(&self) -> Result<String, String> {
-        let asked = async {
-            let connection = self.connection().await?;
-            let properties = Some("org.freedesktop.DBus.Properties");
-            let which = (MANAGER, "Version");
-            let answer = connection.call_method(Some(SERVICE), OBJECT, properties, "Get", &which);
-            let version: OwnedVariant = answer.await?.body().deserialize()?;
+        self.in_time(async {
+            let version = property(&self.connection().await?, OBJECT, MANAGER, "Version").await?;
             String::try_from(version)
-        };
+        })
+        .await
+    }
+
+    /// The service whose main process this is, if it is one of a service.
+    pub async fn service_of(&self, pid: i32) -> Result<Option<String>, String> {
+        self.in_time(async {
+            let connection = self.connection().await?;
+            let pid = u32::try_from(pid).unwrap_or_default();
+            let unit: OwnedObjectPath = match call(&connection, "GetUnitByPID", &(pid,)).await {
+                Ok(answer) => answer.body().deserialize()?,
+                Err(zbus::Error::MethodError(..)) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let interface = |name: &str| format!("org.freedesktop.systemd1.{name}");
+            let name: String = property(&connection, &unit, &interface("Unit"), "Id")
+                .await?
+                .try_into()?;
+            if !name.ends_with(".service") {
+                return Ok(None);
+            }
+            let main: u32 = property(&connection, &unit, &interface("Service"), "MainPID")
+                .await?
+                .try_into()?;
+            Ok((main == pid).then_some(name))
+        })
+        .await
+    }
+
+    async fn in_time<T>(&self, asked: impl Future<Output = zbus::Result<T>>) -> Result<T, String> {
         match timeout(LIMIT, asked).await {
             Ok(answer) => answer.map_err(|error| error.to_string()),
             Err(_) => Err(format!("no answer within {LIMIT:?}")),
         }
     }
 
-    /// Stops a pod's slice and waits until that is done. One that is not loaded is stopped.
-    pub(super) async fn stop(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Fault> {
-        let (path, unit) = (pod.path(), pod.unit());
-        if !effects
-            .allow(&Effect::new(VERB, &path))
-            .map_err(|held| Fault::new(VERB, path, held))?
-        {
-            return Ok(Outcome::Withheld);
-        }
-        let stopped = timeout(LIMIT, effects.as_long_as_allowed(self.stop_unit(unit))).await;
-        checkpoint::after(VERB, &path);
-        let cause = match stopped {
-            Ok(Ok(Ok(outcome))) => return Ok(outcome),
-            Ok(Ok(Err(error))) => Cause::Systemd(format!(
-                "systemd cannot be asked over D-Bus: {error}; look at `systemctl status dbus`, and whether \
-                 --cgroup-driver is the kubelet's"
-            )),
-            Ok(Err(held)) => held.into(),
-            Err(_) => {
-                // Whatever has become of it: the next attempt begins anew.
-                self.connection.lock().await.take();
-                Cause::Systemd(format!(
-                    "systemd has not stopped it within {LIMIT:?}; look at `systemctl list-jobs` and \
-                     `systemctl status {unit}`"
-                ))
-            }
-        };
-        Err(Fault::new(VERB, path, cause))
-    }
-
-    /// Once more where the connection broke: the bus may have been started anew since it was used last.
-    async fn stop_unit(&self, unit: &str) -> zbus::Result<Outcome> {
+    /// Stops a unit and waits until that is done, for as long as it takes. One that is not loaded is stopped. Once more where
+    /// the connection broke: the bus may have been started anew since it was used last.
+    pub async fn stop_unit(&self, unit: &str) -> zbus::Result<Outcome> {
         match stop_over(&self.connection().await?, unit).await {
             Err(error) if !is_answer(&error) => {
-                self.connection.lock().await.take();
+                self.forget().await;
                 stop_over(&self.connection().await?, unit).await
             }
             result => result,
         }
+    }
+
+    /// Whatever has become of the connection: the next question begins anew.
+    pub async fn forget(&self) {
+        self.connection.lock().await.take();
     }
 
     async fn connection(&self) -> zbus::Result<Connection> {
@@ -155,7 +159,7 @@ async fn stop_over(connection: &Connection, unit: &str) -> zbus::Result<Outcome>
         if ended == job {
             if result != "done" {
                 // What is left shows when its directories are removed.
-                tracing::warn!(unit, result, "systemd has not stopped a slice well");
+                tracing::warn!(unit, result, "systemd has not stopped a unit well");
             }
             break;
         }
@@ -176,5 +180,11 @@ where
         .await
 }
 
+async fn property(connection: &Connection, path: &str, interface: &str, name: &str) -> zbus::Result<OwnedVariant> {
+    let which = (interface, name);
+    let answer = connection.call_method(Some(SERVICE), path, Some(PROPERTIES), "Get", &which);
+    answer.await?.body().deserialize()
+}
+
 #[cfg(test)]
-mod tests;
+pub(crate) mod double;

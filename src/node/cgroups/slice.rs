@@ -1,0 +1,50 @@
+//! Pods whose cgroups systemd makes: it stops their slices.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::PodCgroup;
+use crate::node::{
+    checkpoint,
+    effects::{Effect, Effects, Outcome},
+    fault::{Cause, Fault},
+    systemd::Systemd,
+};
+
+const VERB: &str = "stop slice";
+
+/// A slice with nothing in it stops in some milliseconds; the kubelet waits as long.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Stops a pod's slice and waits until that is done. One that is not loaded is stopped.
+pub(super) async fn stop(systemd: &Systemd, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Fault> {
+    let (path, unit) = (pod.path(), pod.unit());
+    if !effects
+        .allow(&Effect::new(VERB, &path))
+        .map_err(|held| Fault::new(VERB, path, held))?
+    {
+        return Ok(Outcome::Withheld);
+    }
+    let stopped = timeout(LIMIT, effects.as_long_as_allowed(systemd.stop_unit(unit))).await;
+    checkpoint::after(VERB, &path);
+    let cause = match stopped {
+        Ok(Ok(Ok(outcome))) => return Ok(outcome),
+        Ok(Ok(Err(error))) => Cause::Systemd(format!(
+            "systemd cannot be asked over D-Bus: {error}; look at `systemctl status dbus`, and whether \
+             --cgroup-driver is the kubelet's"
+        )),
+        Ok(Err(held)) => held.into(),
+        Err(_) => {
+            systemd.forget().await;
+            Cause::Systemd(format!(
+                "systemd has not stopped it within {LIMIT:?}; look at `systemctl list-jobs` and \
+                 `systemctl status {unit}`"
+            ))
+        }
+    };
+    Err(Fault::new(VERB, path, cause))
+}
+
+#[cfg(test)]
+mod tests;
