@@ -3,6 +3,7 @@
 //! Effects ask before each of them. What the guard does not know yet counts as "no".
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -45,6 +46,10 @@ const STALE: Duration = Duration::from_secs(5);
 /// The highest resourceVersion moves with every pod; written down so often, it still tells a restored store.
 const REMEMBER_EVERY: Duration = Duration::from_secs(60);
 
+/// By this taint of a Node an operator says that it is lost for good: its pods are deleted by force, and their volumes
+/// attached elsewhere.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 /// The guard is cheap to clone; all clones are the same one.
 #[derive(Clone)]
 pub struct Guard {
@@ -66,6 +71,8 @@ struct State {
     world: Result<(), Wrong>,
     /// Since when the world is as it is.
     since: Timestamp,
+    /// Somebody has said of the Node that it is lost, and its pods with it.
+    is_out_of_service: bool,
     /// The kubelet that was seen; an error while it is not known whether there is one.
     kubelet: Result<Option<KubeletProcess>, String>,
     /// When the last look for a kubelet that has ended was begun.
@@ -105,6 +112,7 @@ impl Guard {
             state: Arc::new(Mutex::new(State {
                 world: Err("the Node has not been seen yet".to_owned().into()),
                 since: Timestamp::now(),
+                is_out_of_service: false,
                 kubelet: Err("it has not been looked for yet".to_owned()),
                 looked: Instant::now(),
                 turn: turn::Turn::default(),
@@ -203,6 +211,7 @@ impl Guard {
             Err(_) => return answer,
         };
         self.set_world(world.clone());
+        self.lock().is_out_of_service = answer.as_ref().is_ok_and(is_out_of_service);
         world.map_err(|wrong| ApiError::Held {
             verb: "GET",
             path: format!("/api/v1/nodes/{name}"),
@@ -273,7 +282,7 @@ impl Guard {
         state.listed = Some(version);
         let census = census.map(|census| Census {
             vanished: state.vanished.doubted(census.vanished),
-            is_excused: census.is_excused && !state.unnumbered,
+            is_excused: state.is_out_of_service || census.is_excused && !state.unnumbered,
             ..census
         });
         // Somebody may have said meanwhile that an older one is right.
@@ -285,8 +294,13 @@ impl Guard {
     /// What a look at the runtime shows that no list shows. Says why nothing may be concluded from that, if so.
     pub fn sighted(&self, unshown: Unshown) -> Option<String> {
         let mut state = self.lock();
+        let doubted = state.unshown.doubted(unshown.uids);
         let unshown = Unshown {
-            uids: state.unshown.doubted(unshown.uids),
+            uids: if state.is_out_of_service {
+                BTreeSet::new()
+            } else {
+                doubted
+            },
             ..unshown
         };
         let store = WatchMemory {
@@ -387,6 +401,15 @@ impl Guard {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether its pods are deleted by force, all of them, since nobody believes that they run.
+fn is_out_of_service(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
+    taints
+        .unwrap_or_default()
+        .iter()
+        .any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
 // === impl State ===

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use testbed::{
     apiserver::faults::{Action, Fault},
+    rest::Patch,
     scripted_cri::Kind,
 };
 use tokio::time::sleep;
@@ -138,6 +140,22 @@ async fn a_list_that_is_suddenly_empty_holds_everything_back() {
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty());
     assert!(node.pod_dir("web").exists() && node.pod_dir("db").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_suddenly_empty_is_believed_of_a_node_that_is_out_of_service() {
+    let node = deaf(&["web", "db"]).await;
+    // Their volumes are about to be attached elsewhere.
+    let taint = json!({ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" });
+    let patch = json!({ "spec": { "taints": [taint] } });
+    let path = format!("/api/v1/nodes/{NODE}");
+    assert_eq!(node.admin.patch(&path, Patch::Merge, &patch).await.unwrap().code(), 200);
+    for name in ["web", "db"] {
+        node.delete(name, Some(0)).await;
+    }
+    node.nothing_left("web").await;
+    node.nothing_left("db").await;
+    assert_eq!(node.status().await.watch.held, None);
 }
 
 #[tokio::test(start_paused = true)]
