@@ -11,7 +11,7 @@ mod directory;
 mod leader;
 pub(crate) mod process;
 
-use std::{net::TcpListener, time::Duration};
+use std::{fs, net::TcpListener, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use futures::future::BoxFuture;
@@ -37,6 +37,9 @@ const ATTEMPTS: usize = 3;
 /// Made by the server itself, after it is ready.
 const SYSTEM_NAMESPACES: [&str; 3] = ["default", "kube-node-lease", "kube-system"];
 
+const AUDIT_POLICY: &str = "audit-policy.yaml";
+const AUDIT_LOG: &str = "audit.log";
+
 /// A running control plane; it ends when this is dropped, or when the process that started it is killed.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -47,7 +50,7 @@ pub struct ControlPlane {
     // Fields are dropped in this order: first the server, then its store, then the directory under both.
     _apiserver: Process,
     _etcd: Process,
-    _directory: Directory,
+    directory: Directory,
 }
 
 // === impl ControlPlane ===
@@ -101,6 +104,7 @@ impl ControlPlane {
         ready(&mut etcd, &Client::new(&etcd_url, "", None)?, "/health").await?;
 
         let file = |name: &str| directory.path().join(name).display().to_string();
+        fs::write(file(AUDIT_POLICY), audit_policy()).context("write the audit policy")?;
         let mut apiserver = Process::start(
             &binaries.kube_apiserver,
             &directory.path().join("kube-apiserver.log"),
@@ -123,6 +127,8 @@ impl ControlPlane {
                 format!("--service-account-signing-key-file={}", file(credentials::ACCOUNT_KEY)),
                 "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
                 "--endpoint-reconciler-type=none".to_owned(),
+                format!("--audit-policy-file={}", file(AUDIT_POLICY)),
+                format!("--audit-log-path={}", file(AUDIT_LOG)),
             ],
         )?;
         let admin = Client::new(&url, &credentials.admin_token(), Some(credentials.ca()))?;
@@ -137,7 +143,7 @@ impl ControlPlane {
             admin,
             _apiserver: apiserver,
             _etcd: etcd,
-            _directory: directory,
+            directory,
         })
     }
 
@@ -159,6 +165,11 @@ impl ControlPlane {
             ca: Some(self.credentials.ca().to_owned()),
             token,
         }
+    }
+
+    /// Where the server writes down, one line of JSON each, who has written to pods.
+    pub fn audit_log(&self) -> PathBuf {
+        self.directory.path().join(AUDIT_LOG)
     }
 
     /// Compacts the store up to now, which the server's own compactor would do within ten minutes.
@@ -225,6 +236,22 @@ async fn ready(process: &mut Process, client: &Client, path: &str) -> Result<()>
         }
         time::sleep(POLL).await;
     }
+}
+
+/// What is written of pods, and when it was answered; of nothing else.
+fn audit_policy() -> String {
+    let pods = json!([{"group": "", "resources": ["pods", "pods/status", "pods/eviction"]}]);
+    let policy = json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            {"level": "Metadata", "verbs": ["create", "update", "patch", "delete"], "resources": pods},
+            {"level": "None"},
+        ],
+    });
+    // JSON is YAML.
+    format!("{policy:#}\n")
 }
 
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {

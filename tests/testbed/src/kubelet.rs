@@ -38,12 +38,22 @@ pub struct Kubelet {
 impl Kubelet {
     /// Starts it on a stage whose node it registers itself; the Node is Ready when this returns.
     pub async fn start(stage: &Stage) -> Result<Self> {
-        let program = binaries::kubelet().await?;
-        let kubelet = Self::spawn(stage, &program)?;
+        Self::start_through(stage, &stage.containerd.endpoint()).await
+    }
+
+    /// As [`Self::start`], with another way to the runtime.
+    pub async fn start_through(stage: &Stage, endpoint: &str) -> Result<Self> {
+        let kubelet = Self::spawn_through(stage, endpoint).await?;
         kubelet.until_ready(stage).await
     }
 
-    fn spawn(stage: &Stage, program: &Path) -> Result<Self> {
+    /// Starts it, again with the configuration that is there if it is not the first, and waits for nothing.
+    pub async fn spawn_through(stage: &Stage, endpoint: &str) -> Result<Self> {
+        let program = binaries::kubelet().await?;
+        Self::spawn(stage, &program, endpoint)
+    }
+
+    fn spawn(stage: &Stage, program: &Path, endpoint: &str) -> Result<Self> {
         let dirs = stage.starter.dirs();
         let own = stage.containerd.ground().dir().join("kubelet-process");
         fs::create_dir_all(&own).with_context(|| format!("create {}", own.display()))?;
@@ -55,8 +65,11 @@ impl Kubelet {
         let kubeconfig = file("kubeconfig", &stage.api.node_kubeconfig(&stage.node))?;
         // Where kubeadm puts it; the agent is given the same file.
         let config = dirs.config_file();
-        fs::write(&config, configuration(dirs, &own, free_ports()?))
-            .with_context(|| format!("write {}", config.display()))?;
+        // Its ports are the same again.
+        if !own.join("log").exists() {
+            fs::write(&config, configuration(dirs, &own, free_ports()?))
+                .with_context(|| format!("write {}", config.display()))?;
+        }
         let mut arguments: Vec<String> = [
             "--mount",
             "--propagation",
@@ -74,7 +87,7 @@ impl Kubelet {
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--root-dir={}", dirs.kubelet_root.display()),
             format!("--cert-dir={}", own.join("pki").display()),
-            format!("--container-runtime-endpoint={}", stage.containerd.endpoint()),
+            format!("--container-runtime-endpoint={endpoint}"),
             format!("--hostname-override={}", stage.node),
             format!("--node-ip={}", stage.containerd.host_ip()),
             "--v=2".to_owned(),

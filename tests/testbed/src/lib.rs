@@ -22,6 +22,7 @@ pub mod mounts;
 pub mod node_object;
 pub mod pods;
 pub mod proto;
+pub mod recorder;
 pub mod rest;
 pub mod scripted_cri;
 pub mod stage;

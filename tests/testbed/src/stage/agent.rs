@@ -82,6 +82,21 @@ impl AgentProcess {
         })
     }
 
+    /// Starts one that stands by for a kubelet, with another way to the runtime, and waits until it watches.
+    pub async fn start_beside(stage: &Stage, binary: &Path, endpoint: &str, more: &[&str]) -> Result<Self> {
+        let dir = stage.containerd.ground().dir().join("agent");
+        let mut flags = flags(stage, &dir)?;
+        for (flag, value) in [("--cri-endpoint", endpoint), ("--pods", "auto")] {
+            let at = flags.iter().position(|given| given == flag).context("a flag")?;
+            flags[at + 1] = value.into();
+        }
+        let agent = Self::launch(binary, &dir, |command| {
+            command.args(&flags).args(more);
+        })?;
+        agent.wait_until_watching().await?;
+        Ok(agent)
+    }
+
     fn spawn_with(stage: &Stage, binary: &Path, more: impl FnOnce(&mut Command)) -> Result<Self> {
         let dir = stage.containerd.ground().dir().join("agent");
         let flags = flags(stage, &dir)?;

@@ -1,0 +1,39 @@
+//! The real kubelet dies and comes back, again and again, while pods are created and deleted; the agent beside it takes over
+//! and lets go. Both reach the runtime through recorders of their own, and the API server writes down who has written to
+//! pods: two hands on one pod are seen.
+//!
+//! `DEATHS` says how often (6), `TAKE_OVER_AFTER` is the agent's (2s), `HANDOVER_SEED` chooses another run.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests work in places of their own, and remove what they made"
+)]
+
+mod judge;
+mod pods;
+mod run;
+mod scene;
+
+use std::env;
+
+use anyhow::Result;
+use run::{Plan, run};
+
+fn said<T: std::str::FromStr>(name: &str, default: T) -> T {
+    env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_dies_and_comes_back_and_the_agent_are_never_both_on_one_pod() -> Result<()> {
+    let plan = Plan {
+        deaths: said("DEATHS", 6),
+        take_over_after: said("TAKE_OVER_AFTER", "2s".to_owned()),
+        seed: said("HANDOVER_SEED", 1),
+    };
+    let report = run(&plan).await?;
+    eprintln!("{report}");
+    report.is_good()
+}

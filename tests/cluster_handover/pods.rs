@@ -1,0 +1,63 @@
+//! The pods that come and go while kubelets live and die.
+
+use serde_json::{Value, json};
+use testbed::{
+    containerd::{POLITE, TOOL_IMAGE},
+    dice::Dice,
+};
+
+/// Takes no notice of SIGTERM.
+const DEAF: &str = "trap '' TERM; while :; do sleep 1; done";
+
+/// A pod of a shape that the dice choose, called so.
+pub fn pod(name: &str, dice: &mut Dice) -> Value {
+    let grace = [2, 5, 15, 30][dice.up_to(4)];
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name },
+        "spec": {
+            // What ends by itself, or is ended by somebody who should not, is not started again and so is seen.
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": grace,
+            "automountServiceAccountToken": false,
+            "containers": [container("main", POLITE)],
+        },
+    });
+    let spec = &mut pod["spec"];
+    match dice.up_to(6) {
+        0 => {}
+        1 => spec["containers"] = json!([container("main", POLITE), container("deaf", DEAF)]),
+        2 => {
+            let mut sidecar = container("sidecar", POLITE);
+            sidecar["restartPolicy"] = "Always".into();
+            spec["initContainers"] = json!([sidecar]);
+        }
+        3 => spec["containers"] = json!([container("main", DEAF)]),
+        _ => {
+            let seconds = dice.up_to(7);
+            let hook = json!({ "preStop": { "exec": { "command": ["sh", "-c", format!("sleep {seconds}")] } } });
+            spec["containers"][0]["lifecycle"] = hook;
+        }
+    }
+    if dice.one_in(2) {
+        spec["volumes"] = json!([
+            { "name": "memory", "emptyDir": { "medium": "Memory" } },
+            { "name": "disk", "emptyDir": {} },
+        ]);
+        spec["containers"][0]["volumeMounts"] = json!([
+            { "name": "memory", "mountPath": "/memory" },
+            { "name": "disk", "mountPath": "/disk" },
+        ]);
+    }
+    pod
+}
+
+fn container(name: &str, script: &str) -> Value {
+    json!({
+        "name": name,
+        "image": TOOL_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+    })
+}

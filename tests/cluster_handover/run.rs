@@ -1,0 +1,279 @@
+//! One run: deaths and births on one hand, pods that come and go on the other, and at the end what came of all that.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+use testbed::dice::Dice;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    judge::{Act, HOOK, HandBack, Life, Side, Verdict, judge},
+    pods::pod,
+    scene::Scene,
+};
+
+/// So many pods live at a time.
+const LIVING: usize = 18;
+/// How long the last pods have to go, with a kubelet that works.
+const LAST: Duration = Duration::from_secs(150);
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct Plan {
+    pub deaths: usize,
+    pub take_over_after: String,
+    pub seed: u64,
+}
+
+/// What came of it.
+pub struct Report {
+    plan: String,
+    took: f64,
+    lives: Vec<Life>,
+    taken_over: usize,
+    pods: usize,
+    deleted: usize,
+    by: [usize; 2],
+    hooks: [usize; 2],
+    verdict: Verdict,
+    lost: Vec<String>,
+    stuck: Vec<String>,
+    left: Vec<String>,
+}
+
+/// The pods so far.
+#[derive(Debug, Default)]
+struct Flock {
+    /// UIDs by name, of all.
+    uids: BTreeMap<String, String>,
+    deleted: BTreeSet<String>,
+}
+
+/// See the module's documentation.
+pub async fn run(plan: &Plan) -> Result<Report> {
+    let mut dice = Dice::new(plan.seed);
+    let mut scene = Scene::set(&plan.take_over_after).await?;
+    let mut flock = Flock::default();
+    let mut taken_over = 0;
+    let threshold = humantime::parse_duration(&plan.take_over_after)?;
+    for nth in 0..plan.deaths {
+        let up = Duration::from_secs(3) + dice.millis(9_000);
+        flock.live(&scene, &mut dice, up).await?;
+        scene.death(&mut dice).await?;
+        // One in four is a restart, too short for anybody to take over.
+        let away = if dice.one_in(4) {
+            flock
+                .live(&scene, &mut dice, threshold.min(Duration::from_secs(30)) / 2)
+                .await?;
+            "a restart"
+        } else {
+            let patience = threshold + Duration::from_secs(40);
+            let ours = flock.during(&scene, &mut dice, scene.until_ours(patience)).await?;
+            if !ours {
+                bail!(
+                    "the agent does not take over: {}",
+                    scene.agent.status().await?["understudy"]
+                );
+            }
+            taken_over += 1;
+            let some = dice.millis(6_000);
+            flock.live(&scene, &mut dice, some).await?;
+            "taken over"
+        };
+        let before = match dice.up_to(4) {
+            0 => HandBack::None,
+            1 => scene.hand_back(Duration::from_millis(200)).await?,
+            _ => {
+                flock
+                    .during(&scene, &mut dice, scene.hand_back(Duration::from_secs(60)))
+                    .await?
+            }
+        };
+        eprintln!("death {} of {}: {away}, then {before:?}", nth + 1, plan.deaths);
+        scene.birth(before).await?;
+    }
+    let (stuck, lost) = flock.ends(&scene).await?;
+    let acts = scene.acts(&flock.uids)?;
+    let names = flock
+        .uids
+        .iter()
+        .map(|(name, uid)| (uid.clone(), format!("default/{name}")));
+    let verdict = judge(&scene.lives, &acts, &names.collect());
+    let gone = flock.uids.values().cloned().collect();
+    let of = |side: Side, which: fn(&Act) -> bool| acts.iter().filter(|act| act.side == side && which(act)).count();
+    Ok(Report {
+        plan: format!("{plan:?}"),
+        took: scene.now(),
+        lives: scene.lives.clone(),
+        taken_over,
+        pods: flock.uids.len(),
+        deleted: flock.deleted.len(),
+        by: [Side::Kubelet, Side::Agent].map(|side| of(side, |_| true)),
+        hooks: [Side::Kubelet, Side::Agent].map(|side| of(side, |act| act.what == HOOK)),
+        verdict,
+        lost,
+        stuck,
+        left: scene.left_of(&gone)?,
+    })
+}
+
+// === impl Flock ===
+
+impl Flock {
+    /// Pods come and go for so long.
+    async fn live(&mut self, scene: &Scene, dice: &mut Dice, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.change(scene, dice).await?;
+            sleep(dice.millis(700).min(end.saturating_duration_since(Instant::now()))).await;
+        }
+        Ok(())
+    }
+
+    /// The same while something else is done.
+    async fn during<T>(&mut self, scene: &Scene, dice: &mut Dice, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let live = self.live(scene, dice, Duration::from_secs(3600));
+        tokio::select! {
+            done = work => done,
+            lived = live => bail!("it takes for ever: {lived:?}"),
+        }
+    }
+
+    /// One pod comes or goes.
+    async fn change(&mut self, scene: &Scene, dice: &mut Dice) -> Result<()> {
+        let living: Vec<_> = self
+            .uids
+            .keys()
+            .filter(|name| !self.deleted.contains(*name))
+            .cloned()
+            .collect();
+        if living.len() < LIVING && !dice.one_in(3) || living.is_empty() {
+            let name = format!("pod-{}", self.uids.len());
+            let uid = scene.create(pod(&name, dice)).await?;
+            self.uids.insert(name, uid);
+            return Ok(());
+        }
+        let name = &living[dice.up_to(living.len())];
+        let grace = match dice.up_to(8) {
+            0 => Some(0),
+            1 => Some(1),
+            _ => None,
+        };
+        self.deleted.insert(name.clone());
+        scene.delete(name, grace).await
+    }
+
+    /// Nobody dies any more. Tells who of the deleted does not go, and who of the others does not run; then those go, too.
+    async fn ends(&mut self, scene: &Scene) -> Result<(Vec<String>, Vec<String>)> {
+        let late = Instant::now() + LAST;
+        let bad = loop {
+            let pods = scene.pods().await?;
+            let stuck: Vec<_> = pods
+                .keys()
+                .filter(|name| self.deleted.contains(*name))
+                .cloned()
+                .collect();
+            let living = self.uids.keys().filter(|name| !self.deleted.contains(*name));
+            let lost = living.filter_map(|name| match pods.get(name) {
+                Some(pod) if runs(pod) => None,
+                Some(pod) => Some(format!("{name}: {}", pod["status"])),
+                None => Some(format!("{name}: its object is gone")),
+            });
+            let lost: Vec<_> = lost.collect();
+            if stuck.is_empty() && lost.is_empty() || Instant::now() > late {
+                break (stuck, lost);
+            }
+            sleep(Duration::from_millis(500)).await;
+        };
+        for name in self.uids.keys() {
+            scene.delete(name, None).await?;
+        }
+        let late = Instant::now() + LAST;
+        while !scene.pods().await?.is_empty() && Instant::now() < late {
+            sleep(Duration::from_millis(500)).await;
+        }
+        let mut stuck = bad.0;
+        stuck.extend(scene.pods().await?.into_keys());
+        // What a kubelet removes after the object is gone.
+        sleep(Duration::from_secs(8)).await;
+        Ok((stuck, bad.1))
+    }
+}
+
+fn runs(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running"
+}
+
+// === impl Report ===
+
+impl Report {
+    /// Whether everything is as it ought to be.
+    pub fn is_good(&self) -> Result<()> {
+        let bad = [
+            &self.verdict.overlaps,
+            &self.verdict.run_again,
+            &self.lost,
+            &self.stuck,
+            &self.left,
+        ];
+        let bad: Vec<&str> = bad.into_iter().flatten().map(String::as_str).collect();
+        if !bad.is_empty() {
+            bail!("{}", bad.join("\n"));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let handed_back =
+            |which: fn(&HandBack) -> bool| self.lives.iter().skip(1).filter(|life| which(&life.before)).count();
+        let Verdict {
+            overlaps,
+            run_again,
+            run_again_unasked,
+            repeated_after_death,
+            unseen,
+            in_flight,
+        } = &self.verdict;
+        let rows = [
+            ("kubelet deaths", self.lives.len() - 1),
+            ("  of them taken over by the agent", self.taken_over),
+            ("  handed back clean", handed_back(|before| *before == HandBack::Clean)),
+            (
+                "  handed back with a timeout that came",
+                handed_back(|before| matches!(before, HandBack::CutShort(_))),
+            ),
+            (
+                "  kubelets that just appeared",
+                handed_back(|before| *before == HandBack::None),
+            ),
+            ("pods created", self.pods),
+            ("pods deleted while kubelets died", self.deleted),
+            ("acts of the kubelet", self.by[0]),
+            ("acts of the agent", self.by[1]),
+            ("hooks run by the kubelet", self.hooks[0]),
+            ("hooks run by the agent", self.hooks[1]),
+            ("overlaps", overlaps.len()),
+            ("recorded hooks run again", run_again.len()),
+            ("  with a timeout, or without a hand-back", *run_again_unasked),
+            (
+                "hooks that a kubelet had begun and the agent repeated",
+                *repeated_after_death,
+            ),
+            ("acts begun before a kubelet that just appeared was seen", *unseen),
+            ("acts that it cut short", *in_flight),
+            ("pods lost", self.lost.len()),
+            ("pods stuck", self.stuck.len()),
+            ("left on the node", self.left.len()),
+        ];
+        writeln!(f, "{} in {:.0} s", self.plan, self.took)?;
+        rows.iter()
+            .try_for_each(|(what, many)| writeln!(f, "{many:>8}  {what}"))
+    }
+}

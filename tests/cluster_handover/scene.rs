@@ -1,0 +1,250 @@
+//! A node with a kubelet that lives and dies, the agent beside it, and pods that come and go meanwhile.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
+use pod_teardown::{
+    guard::turn::HandedBack,
+    ops::{
+        admin::hand_back::{Ask, HAND_BACK},
+        client,
+    },
+};
+use serde_json::{Value, json};
+use testbed::{
+    control_plane::ControlPlane,
+    dice::Dice,
+    kubelet::Kubelet,
+    recorder::{Record, Recorder},
+    stage::{AgentProcess, Stage},
+};
+use tokio::time::{Instant, sleep};
+
+use crate::judge::{Act, HandBack, Life, Side};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
+const NODE: &str = "node-0";
+const KUBELET: &str = "kubelet";
+const POLL: Duration = Duration::from_millis(20);
+
+/// See the module's documentation.
+pub struct Scene {
+    pub stage: Stage,
+    pub agent: AgentProcess,
+    pub lives: Vec<Life>,
+    kubelet: Option<Kubelet>,
+    began: Timestamp,
+    record: Record,
+    for_kubelet: Recorder,
+    _for_agent: Recorder,
+    audit_log: std::path::PathBuf,
+}
+
+// === impl Scene ===
+
+impl Scene {
+    /// With a kubelet that is ready, and an agent that stands by.
+    pub async fn set(take_over_after: &str) -> Result<Self> {
+        let plane = ControlPlane::start().await?;
+        let audit_log = plane.audit_log();
+        let stage = Stage::set_for_a_kubelet(Box::new(plane), NODE).await?;
+        let record = Record::default();
+        let began = Timestamp::now();
+        let recorder = |side| {
+            let path = stage.containerd.ground().dir().join(format!("{side}.sock"));
+            Recorder::start(path, stage.containerd.socket(), side, &record)
+        };
+        let (for_kubelet, for_agent) = (recorder(KUBELET)?, recorder("agent")?);
+        let kubelet = Kubelet::start_through(&stage, &for_kubelet.endpoint()).await?;
+        let more = ["--take-over-after", take_over_after];
+        let agent = AgentProcess::start_beside(&stage, Path::new(AGENT), &for_agent.endpoint(), &more).await?;
+        let life = Life {
+            start: 0.0,
+            end: f64::MAX,
+            before: HandBack::None,
+        };
+        Ok(Self {
+            stage,
+            agent,
+            lives: vec![life],
+            kubelet: Some(kubelet),
+            began,
+            record,
+            for_kubelet,
+            _for_agent: for_agent,
+            audit_log,
+        })
+    }
+
+    /// Seconds since the run's begin.
+    pub fn now(&self) -> f64 {
+        self.since(Timestamp::now())
+    }
+
+    fn since(&self, at: Timestamp) -> f64 {
+        at.duration_since(self.began).as_secs_f64()
+    }
+
+    /// The kubelet dies, in one of the ways in which kubelets do.
+    pub async fn death(&mut self, dice: &mut Dice) -> Result<()> {
+        let kubelet = self.kubelet.take().context("a kubelet that lives")?;
+        // Both return when it has ended.
+        if dice.one_in(4) {
+            kubelet.stop().await?;
+        } else {
+            kubelet.crash();
+        }
+        let now = self.now();
+        self.lives.last_mut().context("a life")?.end = now;
+        Ok(())
+    }
+
+    /// The agent is asked for the node, as by the drop-in for the kubelet's unit, with so much time.
+    pub async fn hand_back(&self, timeout: Duration) -> Result<HandBack> {
+        let socket = self.stage.containerd.ground().dir().join("agent/admin.sock");
+        let ask = Ask {
+            timeout_ms: u64::try_from(timeout.as_millis())?,
+        };
+        let HandedBack { cut_short } = client::tell_for(&socket, HAND_BACK, &ask, timeout).await?;
+        Ok(if cut_short.is_empty() {
+            HandBack::Clean
+        } else {
+            HandBack::CutShort(cut_short.into_iter().collect())
+        })
+    }
+
+    /// A kubelet is started; its life begins when its process is one.
+    pub async fn birth(&mut self, before: HandBack) -> Result<()> {
+        let kubelet = Kubelet::spawn_through(&self.stage, &self.for_kubelet.endpoint()).await?;
+        let name = format!("/proc/{}/comm", kubelet.pid());
+        let late = Instant::now() + Duration::from_secs(30);
+        while fs::read_to_string(&name).unwrap_or_default().trim() != KUBELET {
+            ensure!(Instant::now() < late, "no kubelet: {}", kubelet.log_tail());
+            sleep(Duration::from_millis(2)).await;
+        }
+        self.lives.push(Life {
+            start: self.now(),
+            end: f64::MAX,
+            before,
+        });
+        self.kubelet = Some(kubelet);
+        Ok(())
+    }
+
+    /// Waits until the agent takes pods down, or for so long.
+    pub async fn until_ours(&self, patience: Duration) -> Result<bool> {
+        let late = Instant::now() + patience;
+        while Instant::now() < late {
+            if self.agent.status().await?["understudy"]["turn"] == "ours" {
+                return Ok(true);
+            }
+            sleep(POLL * 5).await;
+        }
+        Ok(false)
+    }
+
+    /// The pods of the test, by name.
+    pub async fn pods(&self) -> Result<BTreeMap<String, Value>> {
+        let list = self.stage.admin.get("/api/v1/namespaces/default/pods").await?.ok()?;
+        let pods = list["items"].as_array().cloned().unwrap_or_default();
+        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        Ok(pods.into_iter().map(|pod| (name(&pod), pod)).collect())
+    }
+
+    /// Creates a pod on the node, and tells its UID.
+    pub async fn create(&self, mut pod: Value) -> Result<String> {
+        pod["spec"]["nodeName"] = NODE.into();
+        let stored = self
+            .stage
+            .admin
+            .create("/api/v1/namespaces/default/pods", &pod)
+            .await?
+            .ok()?;
+        stored["metadata"]["uid"].as_str().map(str::to_owned).context("a UID")
+    }
+
+    /// Deletes a pod, with its own grace period or with this one.
+    pub async fn delete(&self, name: &str, grace: Option<i64>) -> Result<()> {
+        let options = grace.map(|grace| json!({ "gracePeriodSeconds": grace }));
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        let answer = self.stage.admin.delete(&path, options.as_ref()).await?;
+        ensure!(
+            matches!(answer.code(), 200 | 202 | 404),
+            "delete {name}: {}",
+            answer.message()
+        );
+        Ok(())
+    }
+
+    /// All that both did to pods.
+    pub fn acts(&self, uids: &BTreeMap<String, String>) -> Result<Vec<Act>> {
+        let now = self.now();
+        let calls = self.record.calls().into_iter().filter_map(|call| {
+            Some(Act {
+                side: if call.side == KUBELET {
+                    Side::Kubelet
+                } else {
+                    Side::Agent
+                },
+                uid: call.uid?,
+                what: call.method.to_owned(),
+                begin: self.since(call.begin),
+                end: call.end.map_or(now, |end| self.since(end)),
+                done: call.done,
+            })
+        });
+        let log = fs::read_to_string(&self.audit_log).context("read the audit log")?;
+        let writes = log.lines().filter_map(|line| self.write(line, uids));
+        Ok(calls.chain(writes).collect())
+    }
+
+    /// What a line of the audit log tells of one of these pods, by name, and of who wrote to it.
+    fn write(&self, line: &str, uids: &BTreeMap<String, String>) -> Option<Act> {
+        let event: Value = serde_json::from_str(line).ok()?;
+        let agent = event["userAgent"].as_str()?;
+        let side = if agent.starts_with("kubelet/") {
+            Side::Kubelet
+        } else if agent.starts_with("pod-teardown/") {
+            Side::Agent
+        } else {
+            return None;
+        };
+        let object = &event["objectRef"];
+        let at = |field: &str| {
+            let time: Timestamp = event[field].as_str()?.parse().ok()?;
+            Some(self.since(time))
+        };
+        let verb = event["verb"].as_str()?;
+        let subresource = object["subresource"].as_str().unwrap_or_default();
+        Some(Act {
+            side,
+            uid: uids.get(object["name"].as_str()?)?.clone(),
+            what: format!("{verb} pods/{subresource}"),
+            begin: at("requestReceivedTimestamp")?,
+            end: at("stageTimestamp")?,
+            done: event["responseStatus"]["code"].as_u64()? < 300,
+        })
+    }
+
+    /// What is left on the node of pods that are no more.
+    pub fn left_of(&self, gone: &BTreeSet<String>) -> Result<Vec<String>> {
+        let mut left = Vec::new();
+        let root = self.stage.starter.dirs().kubelet_root.join("pods");
+        for entry in fs::read_dir(&root).with_context(|| format!("read {}", root.display()))? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            left.extend(gone.contains(&name).then(|| format!("directory {name}")));
+        }
+        let table = fs::read_to_string("/proc/self/mountinfo")?;
+        for uid in gone {
+            let mounts = table.lines().filter(|line| line.contains(uid.as_str())).count();
+            left.extend((mounts > 0).then(|| format!("{mounts} mounts of {uid}")));
+        }
+        Ok(left)
+    }
+}
