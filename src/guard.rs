@@ -64,6 +64,8 @@ pub struct Guard {
     may_begin: Arc<Notify>,
     /// Told when nothing is under way.
     at_rest: Arc<Notify>,
+    /// Told when what is under way is to be let go.
+    lets_go: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -126,6 +128,7 @@ impl Guard {
             released: Arc::default(),
             may_begin: Arc::default(),
             at_rest: Arc::default(),
+            lets_go: Arc::default(),
         }
     }
 
@@ -138,10 +141,8 @@ impl Guard {
     /// The gate that all effects pass.
     pub fn effects(&self, dry_run: bool) -> Effects {
         let guard = self.clone();
-        Effects::new(
-            dry_run,
-            Arc::new(move || guard.why_held().map_or(Ok(()), |reason| Err(Held { reason }))),
-        )
+        let gate = move || guard.why_held().map_or(Ok(()), |reason| Err(Held { reason }));
+        Effects::new(dry_run, Arc::new(gate)).told(Arc::clone(&self.lets_go))
     }
 
     /// Why nothing may be touched at the moment.
@@ -394,8 +395,12 @@ impl Guard {
         if let Ok(Some(_)) = kubelet {
             state.turn.kubelet_is_seen();
         }
+        let is_here = matches!(kubelet, Ok(Some(_)));
         state.kubelet = kubelet;
         state.looked = began;
+        if is_here {
+            self.lets_go.notify_waiters();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -64,6 +64,9 @@ impl Guard {
         if state.turn.stands_by.is_some() && stands_by.is_none() {
             self.may_begin.notify_waiters();
         }
+        if stands_by.is_some() {
+            self.lets_go.notify_waiters();
+        }
         state.turn.stands_by = stands_by;
     }
 
@@ -114,6 +117,7 @@ impl Guard {
         timeout(patience, at_rest).await.ok();
         let mut state = self.lock();
         state.turn.handed_back = Some(Instant::now() + keeps);
+        self.lets_go.notify_waiters();
         let cut_short = state.turn.under_way.values().cloned().collect();
         HandedBack { cut_short }
     }

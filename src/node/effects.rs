@@ -2,6 +2,8 @@
 
 use std::{fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
+use tokio::sync::Notify;
+
 use super::{
     checkpoint,
     threads::{NotDone, Threads},
@@ -45,6 +47,8 @@ pub enum Outcome {
 pub struct Effects {
     dry_run: bool,
     gate: EffectGate,
+    /// Told when the gate may have shut on what is under way.
+    shuts: Arc<Notify>,
     threads: Threads,
     unmounting: Unmounting,
 }
@@ -79,9 +83,16 @@ impl Effects {
         Self {
             dry_run,
             gate,
+            shuts: Arc::default(),
             threads: Threads::default(),
             unmounting: Unmounting::default(),
         }
+    }
+
+    /// The same, where somebody tells when the gate may have shut on what is under way.
+    #[must_use]
+    pub fn told(self, shuts: Arc<Notify>) -> Self {
+        Self { shuts, ..self }
     }
 
     /// The same, with work that blocks done there.
@@ -161,6 +172,24 @@ impl Effects {
         .await
     }
 
+    /// Goes on with what was allowed, and lets go of it as soon as the gate is shut: somebody else is about to do the same.
+    pub async fn while_allowed<F: Future>(&self, work: F) -> Result<F::Output, Held> {
+        let shut = async {
+            loop {
+                let told = self.shuts.notified();
+                if let Err(held) = self.go_on() {
+                    return held;
+                }
+                told.await;
+            }
+        };
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            held = shut => Err(held),
+        }
+    }
+
     /// Whether an effect that was allowed may go on; asked between the parts of a long one.
     pub fn go_on(&self) -> Result<(), Held> {
         (self.gate)()
@@ -211,5 +240,29 @@ mod tests {
             assert_eq!(effects.allow(&Effect::new("kill", &7)), Err(held.clone()));
             assert_eq!(effects.go_on(), Err(held.clone()));
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_under_way_is_let_go_when_the_gate_shuts_and_somebody_tells() {
+        let (shut, shuts) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+        let is_shut = Arc::clone(&shut);
+        let gate = move || {
+            let reason = "a kubelet is here".to_owned();
+            if is_shut.load(Ordering::Relaxed) {
+                Err(Held { reason })
+            } else {
+                Ok(())
+            }
+        };
+        let effects = Effects::new(false, Arc::new(gate)).told(Arc::clone(&shuts));
+        assert_eq!(effects.while_allowed(async { 7 }).await, Ok(7));
+        let tell = async {
+            shuts.notify_waiters();
+            tokio::task::yield_now().await;
+            shut.store(true, Ordering::Relaxed);
+            shuts.notify_waiters();
+        };
+        let (held, ()) = tokio::join!(effects.while_allowed(std::future::pending::<()>()), tell);
+        assert!(held.is_err());
     }
 }

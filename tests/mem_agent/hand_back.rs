@@ -9,7 +9,9 @@ use pod_teardown::{
         client,
     },
 };
-use testbed::scripted_cri::{ExecSync, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
+use testbed::scripted_cri::{
+    ExecSync, Kind, RemoveContainer, RemovePodSandbox, SimState, StopContainer, StopPodSandbox, World, expect,
+};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -143,4 +145,48 @@ async fn who_asks_twice_is_answered_twice() {
     let (one, two) = tokio::join!(hand_back(&node, secs(60)), hand_back(&node, secs(2)));
     assert_eq!((one, two.cut_short.len()), (at_rest(), 1));
     until("it goes on", async || node.get("web").await.is_none()).await;
+}
+
+/// A pod whose container takes no notice of its signal, and which is being deleted with a long grace period.
+async fn deaf() -> Node {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    node
+}
+
+fn lives(node: &Node) -> bool {
+    let runs = |world: &World| {
+        world
+            .containers
+            .values()
+            .any(|container| container.state == SimState::Running)
+    };
+    node.cri.look(runs)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_is_cut_short_is_let_go_so_that_the_kubelets_grace_period_counts() {
+    let node = deaf().await;
+    let cut_short = vec!["default/web".to_owned()];
+    assert_eq!(hand_back(&node, secs(1)).await, HandedBack { cut_short });
+    let _process = kubelet(&node);
+    sleep(secs(120)).await;
+    assert!(
+        lives(&node),
+        "its grace period was over long ago, as far as the agent had asked for it"
+    );
+    assert_eq!(called(&node), [Kind::StopContainer]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_just_appears_finds_no_stop_of_the_agents_under_way() {
+    let node = deaf().await;
+    let _process = kubelet(&node);
+    sleep(secs(120)).await;
+    assert!(lives(&node));
+    assert_eq!(called(&node), [Kind::StopContainer]);
 }

@@ -48,7 +48,8 @@ impl Cri {
             call: Call::new(NAME, container_id),
             cause: "the agent ends".to_owned(),
         };
-        match begun_before_given_up(call).await.ok_or_else(ended).flatten() {
+        let call = async { begun_before_given_up(call).await.ok_or_else(ended).flatten() };
+        match self.while_allowed(NAME, container_id, call).await {
             Ok(answer) => Ok(convert::exec_outcome(&answer)),
             // The runtime's own word for "the command did not end in time".
             Err(CriError::Failed {
@@ -80,7 +81,9 @@ impl Cri {
             timeout,
         };
         let deadline = Duration::from_secs(seconds).saturating_add(MARGIN);
-        gone_is_done(change(NAME, id, deadline, self.client().stop_container(request)).await)
+        let mut client = self.client();
+        let call = change(NAME, id, deadline, client.stop_container(request));
+        gone_is_done(self.while_allowed(NAME, id, call).await)
     }
 
     /// Kills what is left in a sandbox and takes down its network. One that is not there has been stopped.
@@ -95,7 +98,9 @@ impl Cri {
         let request = v1::StopPodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
         };
-        gone_is_done(change(NAME, id, REQUEST_DEADLINE, self.client().stop_pod_sandbox(request)).await)
+        let mut client = self.client();
+        let call = change(NAME, id, REQUEST_DEADLINE, client.stop_pod_sandbox(request));
+        gone_is_done(self.while_allowed(NAME, id, call).await)
     }
 
     /// Removes a container from the runtime. One that is not there has been removed.
@@ -110,7 +115,9 @@ impl Cri {
         let request = v1::RemoveContainerRequest {
             container_id: id.to_owned(),
         };
-        gone_is_done(change(NAME, id, REQUEST_DEADLINE, self.client().remove_container(request)).await)
+        let mut client = self.client();
+        let call = change(NAME, id, REQUEST_DEADLINE, client.remove_container(request));
+        gone_is_done(self.while_allowed(NAME, id, call).await)
     }
 
     /// Removes a sandbox from the runtime, with the containers that it still has. One that is not there has been
@@ -126,7 +133,23 @@ impl Cri {
         let request = v1::RemovePodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
         };
-        gone_is_done(change(NAME, id, REQUEST_DEADLINE, self.client().remove_pod_sandbox(request)).await)
+        let mut client = self.client();
+        let call = change(NAME, id, REQUEST_DEADLINE, client.remove_pod_sandbox(request));
+        gone_is_done(self.while_allowed(NAME, id, call).await)
+    }
+
+    /// Waits for a call that was admitted, and lets go of it when somebody else is about to do the same.
+    async fn while_allowed<T>(
+        &self,
+        name: &'static str,
+        id: &str,
+        call: impl Future<Output = Result<T, CriError>>,
+    ) -> Result<T, CriError> {
+        let held = |held| CriError::Held {
+            call: Call::new(name, id),
+            held,
+        };
+        self.effects.while_allowed(call).await.map_err(held).flatten()
     }
 
     /// The one way to an effect.
