@@ -6,6 +6,7 @@ use clap::{
     Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, builder::BoolishValueParser,
     error::Result,
 };
+use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
 use crate::{object_name::ObjectName, workers::kill::is_reason};
@@ -202,6 +203,24 @@ pub enum Verb {
         /// What to look at.
         #[command(subcommand)]
         verb: GcVerb,
+    },
+    /// Print a script by which a shell completes what is typed after pod-teardown.
+    #[command(
+        after_help = "Examples:\n  pod-teardown completions bash > /etc/bash_completion.d/pod-teardown\n  pod-teardown completions \
+        zsh > /usr/local/share/zsh/site-functions/_pod-teardown\n  pod-teardown completions fish > \
+        ~/.config/fish/completions/pod-teardown.fish\n\nThe Debian package brings them."
+    )]
+    Completions {
+        /// For which shell.
+        #[arg(value_name = "SHELL")]
+        shell: Shell,
+    },
+    /// Write the manual pages into a directory: one for the program and one for each verb.
+    #[command(hide = true)]
+    Man {
+        /// It must be there.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
     },
 }
 

@@ -22,7 +22,7 @@ use pod_teardown::{
         },
         check, client, end,
         gc_status::{self, GcReport},
-        hand_back, held, logging, pause,
+        hand_back, held, logging, manual, pause,
         status::{self, StatusReport},
         timeline,
     },
@@ -114,6 +114,11 @@ async fn dispatch(cli: Cli) -> ExitCode {
             };
             ask(&socket, &admin::gc::question(uid.as_deref()), text).await
         }
+        Verb::Completions { shell } => print(&manual::completions(shell), 0),
+        Verb::Man { dir } => match manual::write(&dir) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(1, &error.to_string()),
+        },
     }
 }
 

@@ -8,6 +8,7 @@ pub mod gc_status;
 pub mod hand_back;
 pub mod held;
 pub mod logging;
+pub mod manual;
 pub mod metrics;
 pub mod notify;
 pub mod pause;

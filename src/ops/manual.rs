@@ -1,0 +1,172 @@
+//! What a package brings besides the program: manual pages, and scripts by which shells complete what is typed.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use clap::{Command, CommandFactory as _};
+use clap_complete::Shell;
+use clap_mangen::{
+    Man,
+    roff::{Roff, bold, roman},
+};
+
+use crate::cli::Cli;
+
+/// Section of the manual: programs that administer a system.
+const SECTION: &str = "8";
+/// What begins the part of a help text that tells exit codes.
+const EXIT: &str = "Exit code: ";
+/// What is used where no flag says otherwise.
+const FILES: [(&str, &str); 4] = [
+    (
+        "/etc/default/pod-teardown",
+        "Flags of the service, as environment variables.",
+    ),
+    ("/var/lib/pod-teardown", "What must survive a crash; see --state-dir."),
+    (
+        "/run/pod-teardown/pod-teardown.sock",
+        "Where the agent is asked; see --socket.",
+    ),
+    (
+        "/usr/lib/systemd/system/kubelet.service.d/10-pod-teardown.conf",
+        "Has a kubelet that is about to start ask for this node's pods.",
+    ),
+];
+
+/// A page could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("write {path:?}: {source}")]
+pub struct NoPage {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The script for a shell.
+pub fn completions(shell: Shell) -> String {
+    let all = Cli::command();
+    // Nobody is offered what is hidden.
+    let shown = all.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
+    let mut program = Command::new("pod-teardown")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(shown);
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut program, "pod-teardown", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// Writes the page of the program and one for each verb into `dir`.
+pub fn write(dir: &Path) -> Result<(), NoPage> {
+    let mut program = Cli::command().disable_help_subcommand(true);
+    program.build();
+    pages(&program, dir)
+}
+
+fn pages(command: &Command, dir: &Path) -> Result<(), NoPage> {
+    let man = Man::new(command.clone())
+        .section(SECTION)
+        .source(concat!("pod-teardown ", env!("CARGO_PKG_VERSION")))
+        .manual("pod-teardown");
+    let path = dir.join(man.get_filename());
+    let written = page(&man, command).and_then(|page| fs::write(&path, page));
+    written.map_err(|source| NoPage { path, source })?;
+    command
+        .get_subcommands()
+        .filter(|verb| !verb.is_hide_set())
+        .try_for_each(|verb| pages(verb, dir))
+}
+
+fn page(man: &Man, command: &Command) -> io::Result<Vec<u8>> {
+    let is_program = command.get_display_name().is_none_or(|name| name == command.get_name());
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    let mut rest = Roff::new();
+    if let Some(help) = command.get_after_help() {
+        after(&help.to_string(), &mut rest);
+    }
+    if is_program {
+        rest.control("SH", ["FILES"]);
+        for (file, what) in FILES {
+            rest.control("TP", []).text([bold(file)]).text([roman(what)]);
+        }
+    } else {
+        rest.control("SH", ["SEE ALSO"])
+            .text([bold("pod-teardown"), roman(format!("({SECTION})"))]);
+    }
+    rest.to_writer(&mut page)?;
+    Ok(page)
+}
+
+/// What stands below the flags in the help: examples as they are typed, what is said besides, and the exit codes.
+fn after(help: &str, page: &mut Roff) {
+    let (help, exit) = help.split_once(EXIT).unwrap_or((help, ""));
+    for part in help.split("\n\n").map(str::trim_end).filter(|part| !part.is_empty()) {
+        match part.split_once('\n') {
+            Some((heading, examples)) if heading.starts_with("Example") => {
+                page.control("SH", ["EXAMPLES"]).control("nf", []);
+                for line in examples.lines() {
+                    page.text([roman(line)]);
+                }
+                page.control("fi", []);
+            }
+            _ => {
+                page.control("SH", ["NOTES"]).text([roman(part)]);
+            }
+        }
+    }
+    if !exit.is_empty() {
+        page.control("SH", ["EXIT STATUS"]).text([roman(exit)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_keep_their_lines_and_exit_codes_have_a_section() {
+        let mut page = Roff::new();
+        after("Examples:\n  a b\n  c\n\nSo it is. Exit code: 0; 64 wrong.", &mut page);
+        let page = page.to_roff();
+        let parts: Vec<_> = page.split(".SH ").collect();
+        assert_eq!(parts.len(), 4, "{page}");
+        assert!(parts[1].starts_with("EXAMPLES\n.nf\n  a b\n  c\n.fi"), "{page}");
+        assert!(parts[2].starts_with("NOTES\nSo it is."), "{page}");
+        assert!(parts[3].starts_with("\"EXIT STATUS\"\n0; 64 wrong."), "{page}");
+    }
+
+    #[test]
+    fn every_verb_has_a_page_but_for_what_only_packagers_need() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path()).unwrap();
+        let page = |name: &str| fs::read_to_string(dir.path().join(format!("pod-teardown{name}.8")));
+        for verb in [
+            "",
+            "-run",
+            "-check",
+            "-why",
+            "-hand-back",
+            "-gc",
+            "-gc-graph",
+            "-completions",
+        ] {
+            let page = page(verb).unwrap();
+            assert!(page.contains(".SH NAME\n") && page.contains(".SH SYNOPSIS\n"), "{page}");
+        }
+        assert!(page("-man").is_err());
+        let run = page("-run").unwrap();
+        for part in ["\\-\\-take\\-over\\-after", "POD_TEARDOWN_KUBECONFIG", "EXAMPLES"] {
+            assert!(run.contains(part), "{part} is not in {run}");
+        }
+        let error = write(Path::new("/no/such/dir")).unwrap_err();
+        assert!(error.to_string().contains("/no/such/dir/pod-teardown.8"), "{error}");
+    }
+}
