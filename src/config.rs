@@ -120,6 +120,8 @@ pub enum ProblemKind {
     Usage,
     /// In what the command line points to.
     Configuration,
+    /// What the command line points to is not there, and may come: a node joins its cluster after this was installed.
+    Absent,
     /// In this program.
     Internal,
 }
@@ -213,6 +215,11 @@ async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
     }))
 }
 
+/// Nothing is there, as far as that can be told.
+fn is_absent(path: &Path) -> bool {
+    matches!(path.try_exists(), Ok(false))
+}
+
 /// Without the drawing of the place that errors in YAML come with.
 fn first_line(error: &dyn fmt::Display) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
@@ -264,7 +271,10 @@ fn kubelet_root(root: &Path) -> Result<KubeletRoot, Problem> {
             "name the kubelet's --root-dir; it holds a directory called pods",
         )
     };
-    let resolved = KubeletRoot::resolve(root).map_err(|error| problem(error.to_string()))?;
+    let resolved = KubeletRoot::resolve(root).map_err(|error| {
+        let comes = is_absent(&root.join("pods"));
+        problem(error.to_string()).absent(comes)
+    })?;
     if resolved.pods().is_dir() {
         Ok(resolved)
     } else {
@@ -403,6 +413,12 @@ impl Problem {
             what: what.lines().next().unwrap_or_default().to_owned(),
             remedy: remedy.to_owned(),
         }
+    }
+
+    /// The same, if what is wrong is only that something is not there.
+    fn absent(self, absent: bool) -> Self {
+        let kind = if absent { ProblemKind::Absent } else { self.kind };
+        Self { kind, ..self }
     }
 }
 

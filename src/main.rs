@@ -22,7 +22,7 @@ use pod_teardown::{
         },
         check, client, end,
         gc_status::{self, GcReport},
-        hand_back, held, logging, manual, pause,
+        hand_back, held, logging, manual, notify, pause,
         status::{self, StatusReport},
         timeline,
     },
@@ -181,7 +181,7 @@ async fn end(flags: &EndFlags, verb: &str, reason: Option<String>, message: Opti
 
 async fn run(flags: NodeFlags) -> ExitCode {
     logging::start();
-    let settings = match config::validate(&flags).await {
+    let settings = match notify::settings(&flags).await {
         Ok(settings) => settings,
         Err(problems) => return misconfigured(&problems),
     };
@@ -206,7 +206,7 @@ fn misconfigured(problems: &[Problem]) -> ExitCode {
     let any = |kind| problems.iter().any(|problem| problem.kind == kind);
     ExitCode::from(if any(ProblemKind::Usage) {
         USAGE
-    } else if any(ProblemKind::Configuration) {
+    } else if any(ProblemKind::Configuration) || any(ProblemKind::Absent) {
         CONFIGURATION
     } else {
         1

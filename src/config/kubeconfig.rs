@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use super::{Problem, first_line};
+use super::{Problem, first_line, is_absent};
 
 /// Reads a kubeconfig and everything that it points to.
 pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
@@ -50,6 +50,7 @@ pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube:
             format!("{flag} {}: {error}", path.display()),
             "check that it is a kubeconfig, and that the certificates and tokens it points to are there and readable",
         )
+        .absent(credential_files(path).iter().any(|file| is_absent(file)))
     })?;
     Ok((config, path.to_owned()))
 }

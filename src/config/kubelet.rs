@@ -7,7 +7,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{Problem, first_line};
+use super::{Problem, first_line, is_absent};
 
 /// The only version of the kubelet's configuration that there is.
 pub(super) const KUBELET_CONFIG_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -58,7 +58,7 @@ pub(super) fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfig
             "name the file that the kubelet has as --config, a KubeletConfiguration",
         )
     };
-    let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
+    let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()).absent(is_absent(path)))?;
     let mut config: KubeletConfiguration =
         serde_saphyr::from_str(&text).map_err(|error| problem(first_line(&error)))?;
     // Another version may say the same by other names; the kubelet, too, takes none that it does not know.

@@ -6,14 +6,53 @@ use sd_notify::{NotifyState, notify, watchdog_enabled};
 use tokio::time::{sleep, timeout};
 
 use super::{admin::Admin, status};
+use crate::{
+    cli::NodeFlags,
+    config::{self, Problem, ProblemKind, Settings},
+};
 
 /// How often what `systemctl status` shows is brought up to date.
 const EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked whether what is not there has come.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// What the flags say. A service waits for files that are not there yet: the package is installed before its node has joined a
+/// cluster, and nobody starts it again when that is done. A person at a terminal is told at once.
+pub async fn settings(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
+    let mut told = Vec::new();
+    let mut half_written = false;
+    loop {
+        match config::validate(flags).await {
+            Err(problems) if is_service() && problems.iter().all(|it| it.kind == ProblemKind::Absent) => {
+                if problems != told {
+                    waits(&problems);
+                    told = problems;
+                }
+                half_written = true;
+            }
+            // Whoever writes these files may be in the middle of one.
+            Err(_) if half_written => half_written = false,
+            settled => return settled,
+        }
+        let every = watchdog_enabled().map_or(LOOK, |within| LOOK.min(within / 3));
+        send(&[NotifyState::Watchdog]);
+        sleep(every).await;
+    }
+}
+
+fn waits(problems: &[Problem]) {
+    for problem in problems {
+        let Problem { what, remedy, .. } = problem;
+        tracing::warn!(what, remedy, "Not there yet; waiting for it");
+    }
+    let first = problems.first().map_or_else(String::new, Problem::to_string);
+    send(&[NotifyState::Ready, NotifyState::Status(&format!("waiting: {first}"))]);
+}
 
 /// Says that the agent has started, and from then on how it is, until it is dropped. The watchdog is fed only by an agent whose
 /// parts answer: systemd starts one anew that does not, which loses nothing.
 pub async fn tell(answers: Arc<Admin>) {
-    if env::var_os("NOTIFY_SOCKET").is_none() {
+    if !is_service() {
         return;
     }
     let watchdog = watchdog_enabled();
@@ -37,12 +76,16 @@ pub async fn tell(answers: Arc<Admin>) {
 
 /// Says that the agent stops, and may take a while for that.
 pub fn stopping() {
-    if env::var_os("NOTIFY_SOCKET").is_some() {
+    if is_service() {
         send(&[
             NotifyState::Stopping,
             NotifyState::Status("stopping; pods may come to their end"),
         ]);
     }
+}
+
+fn is_service() -> bool {
+    env::var_os("NOTIFY_SOCKET").is_some()
 }
 
 fn send(state: &[NotifyState<'_>]) {

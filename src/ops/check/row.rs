@@ -101,7 +101,7 @@ impl Row {
     pub(super) fn from_problem(what: &str, problem: &Problem) -> Self {
         let verdict = match problem.kind {
             ProblemKind::Usage => Verdict::Usage,
-            ProblemKind::Configuration => Verdict::Configuration,
+            ProblemKind::Configuration | ProblemKind::Absent => Verdict::Configuration,
             ProblemKind::Internal => Verdict::Failed,
         };
         Self::new(what, verdict, &problem.what, &problem.remedy)
