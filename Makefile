@@ -14,6 +14,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # What is needed, as PACKAGE=PROOF.
 BUILD_PACKAGES := protobuf-compiler=protoc gcc=cc libc6-dev=/usr/include/stdio.h
+DEB_PACKAGES := dpkg-dev=dpkg-shlibdeps
 GUEST_PACKAGES := qemu-system-x86=qemu-system-x86_64 debootstrap=debootstrap e2fsprogs=mkfs.ext4
 NODE_PACKAGES := containerd=containerd runc=runc containernetworking-plugins busybox-static iproute2=ip util-linux=nsenter
 
@@ -31,6 +32,10 @@ build: need-build ## Build the agent for use: target/release/pod-teardown
 	$(CARGO) build --release --locked -p pod-teardown
 	@! grep -q POD_TEARDOWN_CHECKPOINTS $(TARGET_DIR)/release/pod-teardown || \
 		{ echo 'make: this binary stops where tests tell it to: build it without the feature checkpoints' >&2; exit 1; }
+
+.PHONY: deb
+deb: need-deb build ## Build the Debian package: target/debian/pod-teardown_VERSION_ARCH.deb
+	CARGO_TARGET_DIR=$(TARGET_DIR) scripts/deb.sh
 
 .PHONY: demo
 demo: need-root need-build need-node ## Six pods are deleted; see how each goes, and that nothing is left
@@ -91,7 +96,7 @@ deny: ## Licences, bans and advisories of the dependencies (needs cargo-deny)
 
 # === what the targets stand on ===
 
-.PHONY: need-root need-build need-node need-guest
+.PHONY: need-root need-build need-node need-guest need-deb
 need-root:
 	@[ "$$(id -u)" = 0 ] || { echo "make: this target mounts, makes cgroups and starts containers: run it as root" >&2; exit 1; }
 
@@ -104,3 +109,8 @@ need-node:
 
 need-guest:
 	@$(NEED) $(GUEST_PACKAGES)
+
+need-deb: need-build
+	@$(NEED) $(DEB_PACKAGES)
+	@$(CARGO) deb --version >/dev/null 2>&1 || \
+		{ echo 'make: installing cargo-deb: some minutes, once' >&2; $(CARGO) install --locked --quiet cargo-deb; }

@@ -7,6 +7,7 @@ mod command;
 mod check;
 mod collector;
 mod end;
+mod environment;
 mod flags;
 mod held;
 mod output;

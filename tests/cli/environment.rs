@@ -1,0 +1,123 @@
+//! The file that the service takes its flags from: it says of each what the command line says.
+
+use std::{collections::BTreeMap, fs};
+
+use clap::{Arg, Command, CommandFactory as _};
+use pod_teardown::cli::Cli;
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/pod-teardown.default");
+const UNIT: &str = include_str!("../../systemd/pod-teardown.service");
+const WIDTH: usize = 100;
+
+const HEAD: &str = "\
+# Flags of pod-teardown.service, as environment variables. What is commented out shows what holds without it, or an
+# example. After a change: systemctl restart pod-teardown. Whether all of it is right:
+#
+#   set -a; . /etc/default/pod-teardown; pod-teardown check
+#
+# A variable that is empty counts as not set.
+";
+
+const TAIL: &str = "
+# What is logged: a level, or levels of parts. debug tells more, such as each object that the collector deletes.
+#RUST_LOG=info,pod_teardown=debug
+";
+
+/// What stands for flags that have no default.
+const EXAMPLES: [(&str, &str); 5] = [
+    ("POD_TEARDOWN_NODE_NAME", "worker-1"),
+    ("POD_TEARDOWN_CGROUP_ROOT", "/kubelet"),
+    ("POD_TEARDOWN_GC_KUBECONFIG", "/etc/kubernetes/gc.kubeconfig"),
+    ("POD_TEARDOWN_METRICS_ADDR", "127.0.0.1:9464"),
+    ("POD_TEARDOWN_DRY_RUN", "true"),
+];
+
+fn run() -> Command {
+    let mut program = Cli::command();
+    program.build();
+    program.find_subcommand("run").unwrap().clone()
+}
+
+fn variables(command: &Command) -> Vec<(&str, &Arg)> {
+    command
+        .get_arguments()
+        .filter_map(|arg| Some((arg.get_env()?.to_str()?, arg)))
+        .collect()
+}
+
+/// What the unit itself sets.
+fn of_unit() -> BTreeMap<&'static str, &'static str> {
+    let set = UNIT.lines().filter_map(|line| line.strip_prefix("Environment="));
+    set.filter_map(|it| it.split_once('=')).collect()
+}
+
+fn told(arg: &Arg) -> String {
+    let help = arg.get_long_help().or(arg.get_help()).unwrap().to_string();
+    let values = arg.get_possible_values();
+    let named = values.iter().filter(|_| arg.get_action().takes_values());
+    let values: Vec<_> = named
+        .map(|value| format!("{}: {}", value.get_name(), value.get_help().unwrap()))
+        .collect();
+    let full = |text: String| if text.ends_with(['.', ']']) { text } else { text + "." };
+    [vec![full(help)], values.into_iter().map(full).collect()]
+        .concat()
+        .join(" ")
+}
+
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    let mut line = String::from("#");
+    for word in text.split_whitespace() {
+        if line.len() + 1 + word.len() > WIDTH {
+            out += &(line + "\n");
+            line = String::from("#");
+        }
+        line += " ";
+        line += word;
+    }
+    out + &line + "\n"
+}
+
+fn expected() -> String {
+    let command = run();
+    let of_unit = of_unit();
+    let parts = variables(&command).into_iter().map(|(variable, arg)| {
+        let default = arg.get_default_values().first().and_then(|it| it.to_str());
+        let default = default.filter(|_| arg.get_action().takes_values());
+        let example = || {
+            EXAMPLES
+                .iter()
+                .find(|(name, _)| *name == variable)
+                .map(|(_, value)| *value)
+        };
+        let value = of_unit.get(variable).copied().or(default).or_else(example);
+        let value = value.unwrap_or_else(|| panic!("{variable} has no default: give it an example here"));
+        format!("\n{}#{variable}={value}\n", wrapped(&told(arg)))
+    });
+    HEAD.to_owned() + &parts.collect::<String>() + TAIL
+}
+
+#[test]
+fn the_environment_file_has_every_variable_with_its_meaning_and_its_default() {
+    let (is, expected) = (fs::read_to_string(FILE).unwrap_or_default(), expected());
+    if is != expected {
+        let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/pod-teardown.default");
+        fs::write(path, &expected).unwrap();
+        panic!("{FILE} does not say what the flags say. If those are right: cp {path} {FILE}");
+    }
+}
+
+#[test]
+fn what_the_unit_sets_and_the_environment_file_holds_are_flags_of_run() {
+    let command = run();
+    let known: Vec<_> = variables(&command).into_iter().map(|(variable, _)| variable).collect();
+    assert!(
+        of_unit().keys().all(|variable| known.contains(variable)),
+        "{:?}",
+        of_unit()
+    );
+    assert_eq!(of_unit().len(), 2);
+    let file = fs::read_to_string(FILE).unwrap();
+    let settings = file.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    assert_eq!(settings.count(), 0, "the package itself changes nothing");
+}
