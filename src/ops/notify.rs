@@ -34,9 +34,11 @@ pub async fn settings(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
             Err(_) if half_written => half_written = false,
             settled => return settled,
         }
-        let every = watchdog_enabled().map_or(LOOK, |within| LOOK.min(within / 3));
-        send(&[NotifyState::Watchdog]);
-        sleep(every).await;
+        let watchdog = watchdog_enabled();
+        if watchdog.is_some() {
+            send(&[NotifyState::Watchdog]);
+        }
+        sleep(watchdog.map_or(LOOK, |within| LOOK.min(within / 3))).await;
     }
 }
 

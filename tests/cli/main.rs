@@ -12,3 +12,6 @@ mod flags;
 mod held;
 mod output;
 mod run;
+mod service;
+#[cfg(feature = "node-tests")]
+mod unshared;

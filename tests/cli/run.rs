@@ -31,7 +31,7 @@ impl Agent {
         Self::start_with_log(flags, log.into())
     }
 
-    fn start_with_log(flags: Flags, log: Stdio) -> Self {
+    pub fn start_with_log(flags: Flags, log: Stdio) -> Self {
         let mut command = Command::from(flags.command("run"));
         let child = command
             .stdout(Stdio::null())
@@ -78,7 +78,7 @@ impl Agent {
     }
 }
 
-async fn api() -> MemApiServer {
+pub async fn api() -> MemApiServer {
     let nodes = vec![NODE.to_owned()];
     let config = Config {
         nodes,
