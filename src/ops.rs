@@ -7,6 +7,7 @@ pub mod end;
 pub mod gc_status;
 pub mod hand_back;
 pub mod held;
+pub mod journald;
 pub mod logging;
 pub mod manual;
 pub mod metrics;

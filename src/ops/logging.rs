@@ -3,6 +3,7 @@
 use std::{
     fmt,
     io::{self, IsTerminal as _, Write},
+    path::Path,
 };
 
 use jiff::Timestamp;
@@ -19,6 +20,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use super::journald::{self, Journald};
+
 /// What is logged unless `RUST_LOG` says otherwise. The clients' own layers repeat what is reported here with its pod.
 const DEFAULT: &str = "info,kube_client=off,tower=warn,hyper=warn,h2=warn";
 
@@ -30,7 +33,7 @@ struct Stderr;
 struct Flat;
 
 /// Fields of an event.
-struct Fields<'a>(&'a mut Map<String, Value>);
+pub(super) struct Fields<'a>(pub &'a mut Map<String, Value>);
 
 /// Starts logging to standard error.
 pub fn start() {
@@ -59,12 +62,11 @@ pub fn start() {
 }
 
 /// The journal, if standard error goes there: `pod.uid` becomes its field `POD_UID`.
-fn journald() -> Option<tracing_journald::Layer> {
+fn journald() -> Option<Journald> {
     let told = std::env::var("JOURNAL_STREAM").ok()?;
     let stderr = rustix::fs::fstat(io::stderr()).ok()?;
     let goes_there = told == format!("{}:{}", stderr.st_dev, stderr.st_ino);
-    let layer = goes_there.then(tracing_journald::layer)?.ok()?;
-    Some(layer.with_field_prefix(None))
+    goes_there.then(|| Journald::at(Path::new(journald::SOCKET)))?.ok()
 }
 
 // === impl Stderr ===
