@@ -13,7 +13,7 @@ const HEAD: &str = "\
 # Flags of pod-teardown.service, as environment variables. What is commented out shows what holds without it, or an
 # example. After a change: systemctl restart pod-teardown. Whether all of it is right:
 #
-#   set -a; . /etc/default/pod-teardown; pod-teardown check
+#   (export $(systemctl show --value -p Environment pod-teardown); set -a; . /etc/default/pod-teardown; pod-teardown check)
 #
 # A variable that is empty counts as not set.
 ";

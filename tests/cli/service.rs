@@ -119,7 +119,7 @@ async fn an_agent_that_is_stuck_gives_no_sign_of_life_until_it_is_free_again() {
     systemd.until("READY=1").await;
     systemd.until("WATCHDOG=1").await;
 
-    while full.write(&[b'.']).is_ok() {}
+    while full.write(b".").is_ok() {}
     drop(full);
     // It is logged who asks.
     let mut asks = UnixStream::connect(agent.flags.socket()).unwrap();
