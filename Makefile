@@ -77,7 +77,7 @@ test-cluster: need-root need-build need-node ## Teardown, collector and API cont
 	scripts/cargo-test.sh --locked --workspace --features node-tests,cluster-tests --test '*cluster*'
 
 .PHONY: test-guest
-test-guest: need-root need-build need-guest ## Files, mounts, cgroups and teardowns in a guest with systemd and cgroup v2 alone (built once: Debian, a minute)
+test-guest: need-root need-build need-guest need-deb ## Files, mounts, cgroups, teardowns and the Debian package in a guest with systemd and cgroup v2 alone (built once: Debian, a minute)
 	tests/testbed/guest/test.sh
 
 .PHONY: lint
@@ -87,7 +87,7 @@ lint: need-build ## Formatting, clippy and the shell scripts
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck $(SCRIPTS)
 
-SCRIPTS := $(wildcard scripts/*.sh) .ci/run tests/testbed/control-plane/build.sh $(wildcard tests/testbed/guest/*.sh)
+SCRIPTS := $(wildcard scripts/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh $(wildcard tests/testbed/guest/*.sh)
 
 .PHONY: deny
 deny: ## Licences, bans and advisories of the dependencies (needs cargo-deny)

@@ -9,6 +9,9 @@
 mod cases;
 #[path = "teardown/faults.rs"]
 mod faults;
+#[cfg(feature = "guest-tests")]
+#[path = "teardown/service.rs"]
+mod service;
 
 use std::process::ExitCode;
 
@@ -17,6 +20,8 @@ use testbed::apiserver::{Config, MemApiServer};
 fn main() -> anyhow::Result<ExitCode> {
     let mut all = cases::cases();
     all.extend(faults::cases());
+    #[cfg(feature = "guest-tests")]
+    all.extend(service::cases());
     cases::main(
         || Box::pin(async { Ok(MemApiServer::start(Config::default()).await?) }),
         all,

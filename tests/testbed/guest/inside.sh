@@ -24,8 +24,15 @@ run ./node_fs --color never --test-threads 4
 # Twenty pods at once starve the others here, and a command in a container takes longer than a hook's two seconds.
 elsewhere=(--skip twenty_pods_end_at_once --skip a_pod_that_is_killed_ends_with_its_hook)
 elsewhere+=(--skip crashes:: --skip holds:: --skip hooks:: --skip faults:: --skip objects::)
-run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 "${elsewhere[@]}"
+run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip service:: "${elsewhere[@]}"
 elsewhere+=(--skip breaks:: --skip requests:: --skip bystanders:: --skip volumes::)
-run ./node_teardown --color never --test-threads 2 "${elsewhere[@]}"
+run ./node_teardown --color never --test-threads 2 --skip service:: "${elsewhere[@]}"
+
+# The package and its service. There is one of them on a machine.
+case $filter in
+'' | service::*)
+    filter=${filter:-service::} run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 1
+    ;;
+esac
 
 echo "$code" >/dev/ttyS1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs tests in the guest: pods' files, mounts and cgroups, and whole teardowns with both cgroup drivers, on a machine as
-# most nodes are, with systemd and cgroup v2 alone.
+# Runs tests in the guest: pods' files, mounts and cgroups, whole teardowns with both cgroup drivers, and the package with
+# its service, on a machine as most nodes are, with systemd and cgroup v2 alone.
 #
 #   test.sh [FILTER]    only tests whose names hold this
 #
@@ -32,6 +32,15 @@ agent=$(realpath "${program%/deps/*}/pod-teardown")
 cp "$agent" "$payload/pod-teardown"
 echo "$agent" >"$payload/agent-path"
 echo "${1:-}" >"$payload/filter"
+cp systemd/pod-teardown.default "$payload/settings"
+cp docs/service.md "$payload/"
+# The same program in its package, twice: what is installed, and what it is upgraded to.
+mkdir -p "$scratch/target/release" "$payload/packages"
+ln "$agent" "$scratch/target/release/pod-teardown" 2>/dev/null || cp "$agent" "$scratch/target/release/pod-teardown"
+for package in now next; do
+    made=$(CARGO_TARGET_DIR=$scratch/target scripts/deb.sh --fast --deb-version "0.0.1+$package")
+    mv "$made" "$payload/packages/$package.deb"
+done
 cp "$here/inside.sh" "$payload/"
 echo "guest: tests built in $((SECONDS - started)) s"
 

@@ -1,0 +1,265 @@
+//! The installed package, and what a test puts on the machine for it. All of it goes when the value does.
+
+use std::{
+    cell::RefCell,
+    fs, io,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use testbed::{mounts, pods::StartedPod};
+use tokio::time::{Instant, sleep};
+
+use crate::cases::Scene;
+
+/// Where the guest finds the packages.
+const PACKAGES: &str = "/payload/packages";
+const SETTINGS: &str = "/etc/default/pod-teardown";
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+const UNITS: &str = "/run/systemd/system";
+/// An emulated machine is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the service said before it was taken away.
+static LAST_WORDS: Mutex<String> = Mutex::new(String::new());
+
+/// See the module's documentation.
+pub struct Installed {
+    made: RefCell<Vec<PathBuf>>,
+}
+
+/// No service may start.
+pub struct Forbidden;
+
+/// A raw block device of a pod.
+pub struct Raw {
+    map: PathBuf,
+    devices: Vec<String>,
+}
+
+/// Runs a program, and returns what it says, or why it failed.
+pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .output()
+        .with_context(|| format!("run {program}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if !output.status.success() {
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        bail!("{program} {arguments:?}: {}: {out} {err}", output.status);
+    }
+    Ok(text(&output.stdout))
+}
+
+/// What the last service said before it was taken away.
+pub fn last_words() -> String {
+    LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Waits until that is so.
+pub async fn until(what: &str, holds: impl Fn() -> Result<bool>) -> Result<()> {
+    let late = Instant::now() + PATIENCE;
+    while !holds()? {
+        if Instant::now() > late {
+            let log = output("journalctl", &["-u", "pod-teardown", "-n", "15", "-o", "cat"])?;
+            bail!("never: {what}; {}; {log}", shown("StatusText")?);
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+fn shown(property: &str) -> Result<String> {
+    output("systemctl", &["show", "--value", "-p", property, "pod-teardown"])
+}
+
+/// As a kubelet maps one: a bind mount of the device, and a loop device on that, which keeps its number.
+pub fn map_block(scene: &Scene, pod: &StartedPod) -> Result<Raw> {
+    let root = &scene.stage.starter.dirs().kubelet_root;
+    let disk = scene.stage.containerd.ground().dir().join("disk.img");
+    fs::File::create(&disk)?.set_len(8 << 20)?;
+    let attach = |file: &Path| output("losetup", &["--find", "--show", file.to_str().context("UTF-8")?]);
+    let device = attach(&disk)?;
+    let map = root
+        .join("plugins/kubernetes.io~local-volume/volumeDevices/pv-1")
+        .join(pod.uid());
+    let link = root
+        .join("pods")
+        .join(pod.uid())
+        .join("volumeDevices/kubernetes.io~local-volume/pv-1");
+    for file in [&map, &link] {
+        fs::create_dir_all(file.parent().context("a parent")?)?;
+    }
+    fs::write(&map, "")?;
+    mounts::bind(Path::new(&device), &map)?;
+    symlink(&device, &link)?;
+    let lock = attach(&map)?;
+    let raw = Raw {
+        map,
+        devices: vec![lock, device],
+    };
+    ensure!(raw.is_locked()?);
+    Ok(raw)
+}
+
+// === impl Raw ===
+
+impl Raw {
+    /// Whether the second loop device is still on the mapped file.
+    pub fn is_locked(&self) -> Result<bool> {
+        let all = output("losetup", &["--list", "--noheadings", "--output", "BACK-FILE"])?;
+        Ok(all
+            .lines()
+            .any(|file| file.trim().starts_with(&*self.map.to_string_lossy())))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        for device in &self.devices {
+            output("losetup", &["-d", device]).ok();
+        }
+    }
+}
+
+// === impl Installed ===
+
+impl Installed {
+    /// Installs the package of that name, where none was.
+    pub fn new(package: &str) -> Result<Self> {
+        let installed = Self {
+            made: RefCell::default(),
+        };
+        installed.upgrade(package)?;
+        Ok(installed)
+    }
+
+    /// Installs it, and has it take down the scene's pods.
+    pub async fn at_work(scene: &Scene) -> Result<Self> {
+        let installed = Self::new("now")?;
+        let dir = scene.stage.containerd.ground().dir().join("service");
+        fs::create_dir_all(&dir)?;
+        let kubeconfig = dir.join("kubeconfig");
+        fs::write(&kubeconfig, scene.stage.api.node_kubeconfig(&scene.stage.node))?;
+        let dirs = scene.stage.starter.dirs();
+        installed.set(&[
+            ("KUBECONFIG", &kubeconfig.display().to_string()),
+            ("NODE_NAME", &scene.stage.node),
+            ("CRI_ENDPOINT", &scene.stage.containerd.endpoint()),
+            ("KUBELET_ROOT", &dirs.kubelet_root.display().to_string()),
+            ("KUBELET_CONFIG", &dirs.config_file().display().to_string()),
+            ("PODS", "always"),
+        ])?;
+        installed.systemctl(&["restart", "pod-teardown"])?;
+        installed.works().await?;
+        Ok(installed)
+    }
+
+    /// Waits until it watches its pods.
+    pub async fn works(&self) -> Result<()> {
+        let watches = || {
+            let status = self.asked(&["status", "--json"]).unwrap_or_default();
+            Ok(status.contains("\"watching\""))
+        };
+        until("it watches", watches).await
+    }
+
+    /// Forbids services to start, until it is dropped.
+    pub fn forbidding() -> Result<Forbidden> {
+        fs::write(POLICY, "#!/bin/sh\nexit 101\n")?;
+        fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755))?;
+        Ok(Forbidden)
+    }
+
+    /// Installs another version, or the same once more.
+    pub fn upgrade(&self, package: &str) -> Result<()> {
+        output("dpkg", &["--install", &format!("{PACKAGES}/{package}.deb")]).map(drop)
+    }
+
+    /// Writes the settings that the package brought.
+    pub fn set(&self, settings: &[(&str, &str)]) -> Result<()> {
+        let lines = settings
+            .iter()
+            .map(|(name, value)| format!("POD_TEARDOWN_{name}={value}\n"));
+        fs::write(SETTINGS, lines.collect::<String>()).context("write the settings")
+    }
+
+    /// Makes a file that goes with this.
+    pub fn place(&self, path: &str, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
+        let path = Path::new(path);
+        fs::create_dir_all(path.parent().context("a parent")?)?;
+        make(path).with_context(|| format!("make {}", path.display()))?;
+        self.made.borrow_mut().push(path.to_owned());
+        Ok(())
+    }
+
+    /// Adds to the unit.
+    pub fn drop_in(&self, name: &str, text: &str) -> Result<()> {
+        self.unit(&format!("pod-teardown.service.d/{name}.conf"), text)
+    }
+
+    /// Adds a unit.
+    pub fn unit(&self, name: &str, text: &str) -> Result<()> {
+        self.place(&format!("{UNITS}/{name}"), |at| fs::write(at, text))?;
+        self.systemctl(&["daemon-reload"]).map(drop)
+    }
+
+    /// Runs systemctl.
+    pub fn systemctl(&self, arguments: &[&str]) -> Result<String> {
+        output("systemctl", arguments)
+    }
+
+    /// A property of the unit.
+    pub fn shown(&self, property: &str) -> Result<String> {
+        shown(property)
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Result<String> {
+        self.shown("MainPID")
+    }
+
+    /// What the installed program says.
+    pub fn asked(&self, arguments: &[&str]) -> Result<String> {
+        output("/usr/bin/pod-teardown", arguments)
+    }
+
+    /// Which version is installed.
+    pub fn version(&self) -> Result<String> {
+        output("dpkg-query", &["--show", "pod-teardown"])
+    }
+
+    /// What systemd thinks of how it is hardened.
+    pub fn exposure(&self) -> Result<String> {
+        output("systemd-analyze", &["security", "--no-pager", "pod-teardown.service"])
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let status = output("systemctl", &["status", "--no-pager", "-n", "40", "pod-teardown"]);
+        let told = self.asked(&["status"]);
+        let told = [status, told].map(|told| told.unwrap_or_else(|error| format!("{error:#}")));
+        *LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner) = told.join("\n");
+        output("systemctl", &["stop", "kubelet", "pod-teardown"]).ok();
+        output("dpkg", &["--purge", "pod-teardown"]).ok();
+        for path in self.made.borrow().iter() {
+            fs::remove_file(path).ok();
+        }
+        output("systemctl", &["daemon-reload"]).ok();
+        output("systemctl", &["reset-failed"]).ok();
+    }
+}
+
+// === impl Forbidden ===
+
+impl Drop for Forbidden {
+    fn drop(&mut self) {
+        fs::remove_file(POLICY).ok();
+    }
+}

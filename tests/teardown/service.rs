@@ -1,0 +1,269 @@
+//! The package on a machine whose PID 1 is systemd: what it installs, and that the service, with all that hardens it, does
+//! the agent's work. There is one service on a machine, so that these run one at a time.
+
+mod installed;
+
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use futures::TryFutureExt as _;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use self::installed::{Installed, until};
+use crate::cases::{
+    Case, Place, Scene,
+    pods::{POLITE, STUBBORN, container, exec, hooked, pod, simple},
+};
+
+/// The claims, for a guest.
+pub fn cases<S>() -> Vec<Case<S>> {
+    macro_rules! cases {
+        ($($claim:ident),* $(,)?) => {
+            vec![$(Case {
+                name: concat!("service::", stringify!($claim)),
+                place: Place::Own,
+                // At once: the guest may not live until the end of all of them.
+                check: |scene, _| Box::pin($claim(scene).inspect_err(|error| eprintln!("{error:#}\n{}", installed::last_words()))),
+            }),*]
+        };
+    }
+    cases![
+        it_waits_on_a_node_that_has_not_joined_and_works_when_it_has,
+        who_forbids_services_to_start_gets_none_and_a_purge_leaves_nothing,
+        a_pod_goes_whole_and_the_journal_has_it_by_its_uid,
+        one_that_is_stuck_is_started_again_and_one_that_would_work_in_vain_is_not,
+        a_kubelet_that_starts_asks_for_its_pods_and_gets_them,
+        an_upgrade_runs_no_hook_twice_and_lets_every_deadline_stand,
+    ]
+}
+
+/// All of kubeadm's places are the unit's own; only the name of the Node is told.
+async fn it_waits_on_a_node_that_has_not_joined_and_works_when_it_has(scene: &mut Scene) -> Result<()> {
+    let service = Installed::new("now")?;
+    ensure!(service.systemctl(&["is-enabled", "pod-teardown"])? == "enabled");
+    until("it says what it waits for", || {
+        Ok(service
+            .shown("StatusText")?
+            .starts_with("waiting: --kubeconfig /etc/kubernetes/kubelet.conf"))
+    })
+    .await?;
+    ensure!(service.shown("ActiveState")? == "active" && service.shown("NRestarts")? == "0");
+    let shown = service.systemctl(&["status", "--no-pager", "pod-teardown"])?;
+    ensure!(shown.contains("Status: \"waiting: "), "{shown}");
+
+    service.set(&[("NODE_NAME", &scene.stage.node)])?;
+    service.systemctl(&["restart", "pod-teardown"])?;
+    let dirs = scene.stage.starter.dirs();
+    service.place("/var/lib/kubelet", |at| symlink(&dirs.kubelet_root, at))?;
+    service.place("/run/containerd/containerd.sock", |at| {
+        symlink(scene.stage.containerd.socket(), at)
+    })?;
+    service.place("/etc/kubernetes/kubelet.conf", |at| {
+        fs::write(at, scene.stage.api.node_kubeconfig(&scene.stage.node))
+    })?;
+    until("it stands by", || {
+        Ok(service.shown("StatusText")?.starts_with("standing by: "))
+    })
+    .await?;
+    ensure!(
+        service.shown("NRestarts")? == "0",
+        "it has waited, not started again and again"
+    );
+    service.asked(&["status"])?;
+
+    let settings = fs::read_to_string("/payload/settings").context("read the settings")?;
+    let how = settings.lines().find_map(|line| line.strip_prefix("#   "));
+    let checked = Command::new("sh").args(["-c", how.context("how to check")?]).output()?;
+    let told = String::from_utf8_lossy(&checked.stdout).into_owned();
+    ensure!(
+        told.contains("ok    right to delete pods") && !told.contains("FAIL"),
+        "{told}"
+    );
+    Ok(())
+}
+
+async fn who_forbids_services_to_start_gets_none_and_a_purge_leaves_nothing(_: &mut Scene) -> Result<()> {
+    let policy = Installed::forbidding()?;
+    let service = Installed::new("now")?;
+    ensure!(service.shown("ActiveState")? == "inactive", "policy-rc.d counts");
+    drop(policy);
+    for file in [
+        "/usr/share/man/man8/pod-teardown-run.8.gz",
+        "/usr/share/bash-completion/completions/pod-teardown",
+        "/usr/lib/systemd/system/kubelet.service.d/10-pod-teardown.conf",
+        "/usr/share/doc/pod-teardown/copyright",
+    ] {
+        ensure!(Path::new(file).is_file(), "{file}");
+    }
+    let completes = "source /usr/share/bash-completion/completions/pod-teardown; COMP_WORDS=(pod-teardown hand); \
+                     COMP_CWORD=1; _pod__teardown pod-teardown hand pod-teardown; echo ${COMPREPLY[*]}";
+    ensure!(installed::output("bash", &["-c", completes])? == "hand-back");
+    let exposure = service.exposure()?;
+    let level = exposure.rsplit_once(": ").context("a level")?.1;
+    let told = fs::read_to_string("/payload/service.md").context("read docs/service.md")?;
+    ensure!(
+        told.contains(&format!("**{}**", level.trim_end_matches(" :-)"))),
+        "{level} is not in docs/service.md"
+    );
+
+    service.systemctl(&["start", "pod-teardown"])?;
+    service.set(&[("PODS", "always")])?;
+    let state = Path::new("/var/lib/pod-teardown");
+    ensure!(state.is_dir());
+    fs::write(state.join("kept"), "")?;
+    installed::output("dpkg", &["--remove", "pod-teardown"])?;
+    ensure!(!Path::new("/run/pod-teardown").exists(), "it has ended");
+    ensure!(state.join("kept").exists() && Path::new("/etc/default/pod-teardown").exists());
+    installed::output("dpkg", &["--purge", "pod-teardown"])?;
+    ensure!(!state.exists() && !Path::new("/etc/default/pod-teardown").exists());
+    ensure!(!Path::new("/usr/bin/pod-teardown").exists());
+    Ok(())
+}
+
+async fn a_pod_goes_whole_and_the_journal_has_it_by_its_uid(scene: &mut Scene) -> Result<()> {
+    let service = Installed::at_work(scene).await?;
+    let mut main = container("main", "trap 'exit 0' TERM; echo x > /memory/x");
+    main["lifecycle"] = json!({ "preStop": exec("echo hook >> /out/log") });
+    main["volumeMounts"] = json!([
+        { "name": "disk", "mountPath": "/disk" },
+        { "name": "disk", "mountPath": "/part", "subPath": "a/part" },
+        { "name": "memory", "mountPath": "/memory" },
+        { "name": "secret", "mountPath": "/secret" },
+    ]);
+    let mut web = pod("web", 20, &[main]);
+    web["spec"]["volumes"] = json!([
+        { "name": "disk", "emptyDir": {} },
+        { "name": "memory", "emptyDir": { "medium": "Memory" } },
+        { "name": "secret", "secret": { "secretName": "s" } },
+    ]);
+    let web = scene.run(web).await?;
+    let raw = installed::map_block(scene, &web)?;
+    let memory = web.volumes.get("memory").context("volume memory")?;
+    let mut holder = Command::new("sleep").arg("300").current_dir(memory).spawn()?;
+    scene.delete(&web, None).await?;
+    let held = format!("process {} \"sleep\" (working directory)", holder.id());
+    let why = ["why", &*scene.name("web")];
+    let named = until("it names who holds the volume", || {
+        Ok(service.asked(&why).unwrap_or_default().contains(&held))
+    });
+    let named = named.await;
+    holder.kill().and_then(|()| holder.wait())?;
+    named?;
+    scene.gone_and_clean(&web).await?;
+    ensure!(scene.said("web") == ["hook"]);
+    ensure!(!raw.is_locked()?, "the loop device is off its file");
+
+    let of_pod = installed::output("journalctl", &["-o", "json", &format!("POD_UID={}", web.uid())])?;
+    let lines = of_pod.lines().map(serde_json::from_str::<serde_json::Value>);
+    let lines = lines.collect::<Result<Vec<_>, _>>()?;
+    ensure!(!lines.is_empty(), "the journal has nothing of the pod");
+    let mut said = lines.iter().filter_map(|line| line["MESSAGE"].as_str());
+    ensure!(said.any(|line| line.contains("pod.name=web")), "{lines:?}");
+    for line in &lines {
+        ensure!(
+            line["POD_NAME"] == "web" && line["_SYSTEMD_UNIT"] == "pod-teardown.service",
+            "{line}"
+        );
+    }
+    until("systemctl status tells of pods", || {
+        Ok(service
+            .shown("StatusText")?
+            .ends_with("on this node, none being taken down"))
+    })
+    .await?;
+    let ours = fs::read_link(format!("/proc/{}/ns/mnt", service.pid()?))?;
+    ensure!(ours == fs::read_link("/proc/1/ns/mnt")?, "{}", ours.display());
+    Ok(())
+}
+
+async fn one_that_is_stuck_is_started_again_and_one_that_would_work_in_vain_is_not(scene: &mut Scene) -> Result<()> {
+    let service = Installed::at_work(scene).await?;
+    service.drop_in("watchdog", "[Service]\nWatchdogSec=6s\nTimeoutAbortSec=1s\n")?;
+    service.systemctl(&["restart", "pod-teardown"])?;
+    service.works().await?;
+    let stuck = service.pid()?;
+    installed::output("kill", &["-STOP", &stuck])?;
+    until("systemd starts it again", || Ok(service.shown("NRestarts")? == "1")).await?;
+    service.works().await?;
+    ensure!(service.pid()? != stuck);
+
+    service.drop_in("own", "[Service]\nPrivateMounts=yes\n")?;
+    service.systemctl(&["restart", "pod-teardown"]).ok();
+    until("it refuses", || Ok(service.shown("ActiveState")? == "failed")).await?;
+    ensure!(service.shown("ExecMainStatus")? == "78");
+    let said = installed::output("journalctl", &["-u", "pod-teardown", "-n", "20", "-o", "cat"])?;
+    ensure!(said.contains("not in the mount namespace of"), "{said}");
+    sleep(Duration::from_secs(3)).await;
+    ensure!(service.shown("ActiveState")? == "failed", "it is not started again");
+    Ok(())
+}
+
+async fn a_kubelet_that_starts_asks_for_its_pods_and_gets_them(scene: &mut Scene) -> Result<()> {
+    let service = Installed::at_work(scene).await?;
+    let root = scene.stage.starter.dirs().kubelet_root.display().to_string();
+    service.place("/run/kubelet-of-test/kubelet", |at| symlink("/bin/sh", at))?;
+    service.unit(
+        "kubelet.service",
+        &format!("[Service]\nExecStart=/run/kubelet-of-test/kubelet -c 'read forever </run/wait' --root-dir={root}\n"),
+    )?;
+    service.place("/run/wait", |at| {
+        nix::unistd::mkfifo(at, nix::sys::stat::Mode::S_IRWXU).map_err(Into::into)
+    })?;
+    service.systemctl(&["start", "kubelet"])?;
+    until("its process is seen", || {
+        Ok(service.shown("StatusText")?.contains("held: "))
+    })
+    .await?;
+    let said = installed::output("journalctl", &["-u", "kubelet", "-o", "cat"])?;
+    ensure!(
+        said.contains("The node is handed back: nothing is under way."),
+        "{said}"
+    );
+
+    let web = scene.run(simple("web", 5, POLITE)).await?;
+    let before = scene.object("web").await?;
+    scene.delete(&web, None).await?;
+    sleep(Duration::from_secs(5)).await;
+    let now = scene.object("web").await?;
+    ensure!(
+        now["status"] == before["status"],
+        "nothing is touched while it lives: {now}"
+    );
+    service.systemctl(&["stop", "kubelet"])?;
+    scene.gone_and_clean(&web).await
+}
+
+/// One pod is in its hook and one in the wait after its signal, when the package is replaced by a later one.
+async fn an_upgrade_runs_no_hook_twice_and_lets_every_deadline_stand(scene: &mut Scene) -> Result<()> {
+    let service = Installed::at_work(scene).await?;
+    let hook = exec("echo hook >> /out/log; sleep 12; echo done >> /out/log");
+    let grace = Duration::from_secs(35);
+    let seconds = i64::try_from(grace.as_secs())?;
+    let hooked = hooked("hooked", seconds, POLITE, &hook);
+    let pods = scene
+        .run_all(vec![hooked, simple("stubborn", seconds, STUBBORN)])
+        .await?;
+    let begun = Instant::now();
+    for pod in &pods {
+        scene.delete(pod, None).await?;
+    }
+    scene.says("hooked", "hook").await?;
+    scene.says("stubborn", "term").await?;
+    let before = service.pid()?;
+    service.upgrade("next")?;
+    ensure!(service.version()?.contains("next"), "{}", service.version()?);
+    ensure!(service.pid()? != before && service.shown("ActiveState")? == "active");
+
+    let [hooked, stubborn] = &pods[..] else {
+        unreachable!("two pods in, two out")
+    };
+    scene.gone_and_clean(hooked).await?;
+    ensure!(scene.said("hooked") == ["hook", "done"], "{:?}", scene.said("hooked"));
+    scene.gone_and_clean(stubborn).await?;
+    let took = begun.elapsed();
+    // Not before its deadline, and not a second grace period after it.
+    ensure!(took >= grace && took < grace + Duration::from_secs(25), "{took:?}");
+    let code = service.systemctl(&["is-failed", "pod-teardown"]);
+    code.err().context("it has failed").map(drop)
+}
