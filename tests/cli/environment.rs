@@ -24,11 +24,12 @@ const TAIL: &str = "
 ";
 
 /// What stands for flags that have no default.
-const EXAMPLES: [(&str, &str); 5] = [
+const EXAMPLES: [(&str, &str); 6] = [
     ("POD_TEARDOWN_NODE_NAME", "worker-1"),
     ("POD_TEARDOWN_CGROUP_ROOT", "/kubelet"),
     ("POD_TEARDOWN_GC_KUBECONFIG", "/etc/kubernetes/gc.kubeconfig"),
     ("POD_TEARDOWN_METRICS_ADDR", "127.0.0.1:9464"),
+    ("POD_TEARDOWN_FENCE_KUBELET", "true"),
     ("POD_TEARDOWN_DRY_RUN", "true"),
 ];
 

@@ -14,24 +14,24 @@ mod pods;
 mod run;
 mod scene;
 
-use std::env;
+use std::{env, fmt, str::FromStr};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use run::{Plan, run};
 
-fn said<T: std::str::FromStr>(name: &str, default: T) -> T {
-    env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
+fn said<T: FromStr<Err: fmt::Display>>(name: &str, default: T) -> Result<T> {
+    match env::var(name) {
+        Ok(text) => text.parse().map_err(|error| anyhow!("{name}={text}: {error}")),
+        Err(_) => Ok(default),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_that_dies_and_comes_back_and_the_agent_are_never_both_on_one_pod() -> Result<()> {
     let plan = Plan {
-        deaths: said("DEATHS", 6),
-        take_over_after: said("TAKE_OVER_AFTER", "2s".to_owned()),
-        seed: said("HANDOVER_SEED", 1),
+        deaths: said("DEATHS", 6)?,
+        take_over_after: said("TAKE_OVER_AFTER", "2s".to_owned())?,
+        seed: said("HANDOVER_SEED", 1)?,
     };
     let report = run(&plan).await?;
     eprintln!("{report}");

@@ -44,10 +44,12 @@ pub fn pod(name: &str, dice: &mut Dice) -> Value {
         spec["volumes"] = json!([
             { "name": "memory", "emptyDir": { "medium": "Memory" } },
             { "name": "disk", "emptyDir": {} },
+            { "name": "word", "downwardAPI": { "items": [{ "path": "name", "fieldRef": { "fieldPath": "metadata.name" } }] } },
         ]);
         spec["containers"][0]["volumeMounts"] = json!([
             { "name": "memory", "mountPath": "/memory" },
             { "name": "disk", "mountPath": "/disk" },
+            { "name": "word", "mountPath": "/word" },
         ]);
     }
     pod

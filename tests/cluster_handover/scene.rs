@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -12,8 +12,12 @@ use jiff::Timestamp;
 use pod_teardown::{
     guard::turn::HandedBack,
     ops::{
-        admin::hand_back::{Ask, HAND_BACK},
+        admin::{
+            self,
+            hand_back::{Ask, HAND_BACK},
+        },
         client,
+        status::StatusReport,
     },
 };
 use serde_json::{Value, json};
@@ -43,7 +47,7 @@ pub struct Scene {
     record: Record,
     for_kubelet: Recorder,
     _for_agent: Recorder,
-    audit_log: std::path::PathBuf,
+    audit_log: PathBuf,
 }
 
 // === impl Scene ===
@@ -107,16 +111,19 @@ impl Scene {
 
     /// The agent is asked for the node, as by the drop-in for the kubelet's unit, with so much time.
     pub async fn hand_back(&self, timeout: Duration) -> Result<HandBack> {
-        let socket = self.stage.containerd.ground().dir().join("agent/admin.sock");
         let ask = Ask {
             timeout_ms: u64::try_from(timeout.as_millis())?,
         };
-        let HandedBack { cut_short } = client::tell_for(&socket, HAND_BACK, &ask, timeout).await?;
+        let HandedBack { cut_short } = client::tell_for(&self.socket(), HAND_BACK, &ask, timeout).await?;
         Ok(if cut_short.is_empty() {
             HandBack::Clean
         } else {
             HandBack::CutShort(cut_short.into_iter().collect())
         })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.stage.containerd.ground().dir().join("agent/admin.sock")
     }
 
     /// A kubelet is started; its life begins when its process is one.
@@ -141,7 +148,8 @@ impl Scene {
     pub async fn until_ours(&self, patience: Duration) -> Result<bool> {
         let late = Instant::now() + patience;
         while Instant::now() < late {
-            if self.agent.status().await?["understudy"]["turn"] == "ours" {
+            let status: StatusReport = client::ask(&self.socket(), admin::STATUS).await?;
+            if status.understudy.is_some_and(|turn| turn.turn == "ours") {
                 return Ok(true);
             }
             sleep(POLL * 5).await;
@@ -202,6 +210,11 @@ impl Scene {
         let log = fs::read_to_string(&self.audit_log).context("read the audit log")?;
         let writes = log.lines().filter_map(|line| self.write(line, uids));
         Ok(calls.chain(writes).collect())
+    }
+
+    /// How many calls were of no pod that is known.
+    pub fn unknown(&self) -> usize {
+        self.record.calls().iter().filter(|call| call.uid.is_none()).count()
     }
 
     /// What a line of the audit log tells of one of these pods, by name, and of who wrote to it.

@@ -132,9 +132,9 @@ async fn pass(
     let answer = runtime
         .send_request(Request::from_parts(parts, Full::new(asked)))
         .await?;
-    let (Some(call), Some(open)) = (call, open) else {
+    if call.is_none() && !calls::is_list(&path) {
         return Ok(answer.map(BodyExt::boxed));
-    };
+    }
     let (parts, body) = answer.into_parts();
     let told = body.collect().await?;
     let trailers = told.trailers().cloned();
@@ -143,7 +143,10 @@ async fn pass(
     let done = status
         .or_else(|| parts.headers.get("grpc-status"))
         .is_some_and(|code| code == "0");
-    open.close(&call, &bytes, done);
+    match (call, open) {
+        (Some(call), Some(open)) => open.close(&call, &bytes, done),
+        _ => record.learn(calls::listed(&path, &bytes)),
+    }
     let body = Full::new(bytes).map_err(|never| match never {});
     // A refusal is all in its headers, and ends with them.
     let body = match trailers {
@@ -178,6 +181,20 @@ impl Record {
         Open {
             record: self.clone(),
             index: written.calls.len() - 1,
+        }
+    }
+
+    /// Sandboxes and containers, each with whose it is: lists tell of those whose making was not answered.
+    fn learn(&self, listed: Vec<(String, calls::Pod)>) {
+        let mut written = self.lock();
+        for (id, pod) in listed {
+            let uid = match pod {
+                calls::Pod::Uid(uid) => Some(uid),
+                calls::Pod::Of(id) => written.pods.get(&id).cloned(),
+            };
+            if let Some(uid) = uid {
+                written.pods.insert(id, uid);
+            }
         }
     }
 

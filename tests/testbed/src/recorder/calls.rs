@@ -1,13 +1,15 @@
 //! What a call of the CRI changes, and of which pod.
 
 use k8s_cri::v1::{
-    CreateContainerRequest, CreateContainerResponse, ExecSyncRequest, RemoveContainerRequest, RemovePodSandboxRequest,
-    RunPodSandboxRequest, RunPodSandboxResponse, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
-    UpdateContainerResourcesRequest,
+    CreateContainerRequest, CreateContainerResponse, ExecSyncRequest, ListContainersResponse, ListPodSandboxResponse,
+    PodSandbox, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, RunPodSandboxResponse,
+    StartContainerRequest, StopContainerRequest, StopPodSandboxRequest, UpdateContainerResourcesRequest,
 };
 use prost::Message;
 
 const SERVICE: &str = "/runtime.v1.RuntimeService/";
+const SANDBOXES: &str = "ListPodSandbox";
+const CONTAINERS: &str = "ListContainers";
 /// Before each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
@@ -82,6 +84,31 @@ pub(super) fn made(call: &Call, answer: &[u8]) -> Option<String> {
         "RunPodSandbox" => message::<RunPodSandboxResponse>(answer).map(|it| it.pod_sandbox_id),
         "CreateContainer" => message::<CreateContainerResponse>(answer).map(|it| it.container_id),
         _ => None,
+    }
+}
+
+/// Whether it is a list that [`listed`] understands.
+pub(super) fn is_list(path: &str) -> bool {
+    path.strip_prefix(SERVICE)
+        .is_some_and(|name| [SANDBOXES, CONTAINERS].contains(&name))
+}
+
+/// The ids of an answer to a list, and whose they are.
+pub(super) fn listed(path: &str, answer: &[u8]) -> Vec<(String, Pod)> {
+    match path.strip_prefix(SERVICE) {
+        Some(SANDBOXES) => {
+            let items = message::<ListPodSandboxResponse>(answer).unwrap_or_default().items;
+            let uid = |it: PodSandbox| Some((it.id, Pod::Uid(it.metadata?.uid)));
+            items.into_iter().filter_map(uid).collect()
+        }
+        Some(CONTAINERS) => {
+            let items = message::<ListContainersResponse>(answer).unwrap_or_default().containers;
+            items
+                .into_iter()
+                .map(|it| (it.id, Pod::Of(it.pod_sandbox_id)))
+                .collect()
+        }
+        _ => Vec::new(),
     }
 }
 
