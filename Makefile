@@ -9,6 +9,8 @@ CARGO ?= cargo
 NEED := scripts/need.sh
 # How long `soak` goes on.
 SOAK ?= 1h
+# How often the kubelet of `test-handover` dies.
+DEATHS ?= 180
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
@@ -75,6 +77,13 @@ test-cluster: need-root need-build need-node ## Teardown, collector and API cont
 	tests/testbed/control-plane/build.sh kube-controller-manager
 	tests/testbed/control-plane/build.sh kubelet
 	scripts/cargo-test.sh --locked --workspace --features node-tests,cluster-tests --test '*cluster*'
+
+.PHONY: test-handover
+test-handover: need-root need-build need-node ## A real kubelet dies DEATHS=180 times and comes back while pods come and go, and 20 times with the default thresholds (two hours)
+	tests/testbed/control-plane/build.sh
+	tests/testbed/control-plane/build.sh kubelet
+	DEATHS=$(DEATHS) scripts/cargo-test.sh --locked --features node-tests,cluster-tests --test cluster_handover -- --nocapture
+	DEATHS=20 TAKE_OVER_AFTER=45s scripts/cargo-test.sh --locked --features node-tests,cluster-tests --test cluster_handover never_both -- --nocapture
 
 .PHONY: test-guest
 test-guest: need-root need-build need-guest need-deb ## Files, mounts, cgroups, teardowns and the Debian package in a guest with systemd and cgroup v2 alone (built once: Debian, a minute)
