@@ -12,6 +12,7 @@ mod flags;
 mod held;
 mod output;
 mod run;
+mod safety;
 mod service;
 #[cfg(feature = "node-tests")]
 mod unshared;
