@@ -9,6 +9,7 @@ mod dial;
 mod error;
 mod escape;
 mod event;
+pub mod expiry;
 mod identity;
 mod lanes;
 mod metadata;

@@ -1,6 +1,11 @@
 //! The half that takes pods down. It knows the outside only by [`Host`] and [`Outside`].
 
-use std::{path::Path, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -68,6 +73,7 @@ pub struct Pods {
     turn_report: Option<watch::Sender<TurnReport>>,
     handle: WorkersHandle,
     questions: Questions,
+    api: Arc<OnceLock<ApiClient>>,
     kubelet: AbortOnDropHandle<()>,
 }
 
@@ -123,6 +129,7 @@ impl Pods {
             turn_report: settings.understudy.map(|_| watch::Sender::new(TurnReport::default())),
             handle,
             questions,
+            api: Arc::default(),
             kubelet: spawn(guard.clone().look_for_kubelet(kubelet_root, cri_socket)),
             guard,
             settings,
@@ -144,6 +151,7 @@ impl Pods {
             workers: self.handle.clone(),
             journal: self.journal.clone(),
             counters: Arc::clone(&self.counters),
+            api: Arc::clone(&self.api),
         }
     }
 
@@ -170,6 +178,7 @@ impl Pods {
             turn_report,
             handle,
             questions,
+            api: told,
             kubelet,
         } = self;
         let PodSettings {
@@ -246,6 +255,8 @@ impl Pods {
                 "check server, certificates and token in the kubeconfig",
             )
         })?;
+        // Once, since this is done once.
+        told.set(api.clone()).ok();
         let lookout = understudy.zip(turn_report).map(|(understudy, report)| {
             let Understudy {
                 take_over_after,

@@ -117,6 +117,11 @@ impl ApiClient {
         &self.node_name
     }
 
+    /// When its credentials end, where they tell.
+    pub fn credentials_end(&self) -> Option<jiff::Timestamp> {
+        self.connection.credentials_end()
+    }
+
     /// This agent's Node. It is what is asked first wherever a connection begins: by credentials as they are now.
     pub async fn node(&self) -> Result<Node, ApiError> {
         self.connection.follow_files().await;

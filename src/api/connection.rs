@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use jiff::Timestamp;
 use kube::client::Body;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -126,6 +127,11 @@ impl Connection {
     pub async fn place(&self) -> Option<SemaphorePermit<'_>> {
         // Never closed: an error cannot come.
         self.places.acquire().await.ok()
+    }
+
+    /// When the credentials end, where they tell.
+    pub fn credentials_end(&self) -> Option<Timestamp> {
+        self.credentials.end()
     }
 
     /// Follows a change of the files that the credentials come from.

@@ -7,8 +7,10 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::expiry::Expiry;
 use crate::config;
 
 /// Credentials that are refused are not read again faster than this.
@@ -26,6 +28,8 @@ pub(super) struct Credentials<T> {
 
 struct Current<T> {
     sender: T,
+    /// When they end, where they tell.
+    end: Option<Timestamp>,
     read: Instant,
     /// What the credentials were read from; not known yet of those that came with the settings.
     files: Option<Vec<Stamp>>,
@@ -45,6 +49,7 @@ impl<T: Clone> Credentials<T> {
     pub fn new(config: &kube::Config, kubeconfig: PathBuf, make: Make<T>) -> Result<Self, kube::Error> {
         let current = Current {
             sender: make(config)?,
+            end: end(config),
             read: Instant::now(),
             files: None,
         };
@@ -58,6 +63,11 @@ impl<T: Clone> Credentials<T> {
     /// What sends requests at the moment.
     pub fn sender(&self) -> T {
         self.current().sender.clone()
+    }
+
+    /// When they end, where they tell.
+    pub fn end(&self) -> Option<Timestamp> {
+        self.current().end
     }
 
     /// Reads credentials again that were refused; somebody may have renewed them. The request is tried again by whoever
@@ -90,15 +100,18 @@ impl<T: Clone> Credentials<T> {
         let files = config::credential_files(&self.kubeconfig);
         let files = files.iter().map(|file| Stamp::of(file)).collect();
         let config = config::read_kubeconfig(&self.kubeconfig).await;
-        let sender = config.and_then(|config| (self.make)(&config).map_err(|error| error.to_string()));
-        match sender {
-            Ok(sender) => {
+        let made = config.and_then(|config| {
+            let sender = (self.make)(&config).map_err(|error| error.to_string())?;
+            Ok((sender, end(&config)))
+        });
+        match made {
+            Ok((sender, end)) => {
                 let mut current = self.current();
                 // The first time only whether they changed since the start was not known.
                 if current.files.replace(files).is_some() {
                     tracing::info!(because, kubeconfig = ?self.kubeconfig, "Credentials have been read again");
                 }
-                current.sender = sender;
+                (current.sender, current.end) = (sender, end);
             }
             Err(error) => {
                 tracing::error!(because, error, kubeconfig = ?self.kubeconfig, "Credentials cannot be read again");
@@ -109,6 +122,11 @@ impl<T: Clone> Credentials<T> {
     fn current(&self) -> MutexGuard<'_, Current<T>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What cannot be read of it is told by `check`, and by the server.
+fn end(config: &kube::Config) -> Option<Timestamp> {
+    Expiry::of(config).ok().flatten().map(|expiry| expiry.end)
 }
 
 // === impl Stamp ===

@@ -13,7 +13,7 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -34,6 +34,7 @@ use tokio::{
 use self::gc::GcAnswers;
 use super::status::StatusReport;
 use crate::{
+    api::ApiClient,
     counters::{Counters, Counts},
     guard::Guard,
     housekeeping::HouseReport,
@@ -90,6 +91,8 @@ pub struct PodAnswers {
     pub journal: Journal,
     /// What happened how often.
     pub counters: Arc<Counters>,
+    /// The client of the API server, once there is one.
+    pub api: Arc<OnceLock<ApiClient>>,
 }
 
 /// The socket's place in the file system.
@@ -305,6 +308,7 @@ impl PodAnswers {
         let trouble = self.journal.trouble();
         report.held = self.guard.why_held();
         report.paused = self.guard.paused();
+        report.credentials_end = self.api.get().and_then(ApiClient::credentials_end);
         report.understudy = self.turn.as_ref().map(|turn| turn.borrow().clone());
         report.watch = self.watch.borrow().clone();
         // Whoever asks for one pod by name may find it out between two lists.

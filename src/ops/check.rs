@@ -22,13 +22,13 @@ mod collector;
 mod node;
 mod row;
 mod server;
-mod token;
 
 use cluster::for_collector;
 pub use collector::collector_rights;
 use node::{journal, other_hands, runtime, socket};
 pub use row::{Row, Verdict, exit_code, table};
-use server::{RENEW, Server, credentials};
+pub use server::{EXPIRES_SOON, RENEW};
+use server::{Server, credentials};
 
 /// Whoever takes longer counts as not to be reached.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -12,6 +12,7 @@ use crate::{
     journal::paused::{PAUSED, Paused},
     liveness::report::{SignReport, TurnReport},
     node::runtime::RuntimeReport,
+    ops::check::{EXPIRES_SOON, RENEW},
     record::{Stage, Step, Story},
     watch::{SourceState, WatchReport},
     words::{counted, some_of},
@@ -42,6 +43,9 @@ pub struct StatusReport {
     pub understudy: Option<TurnReport>,
     /// Why nothing may be touched at the moment.
     pub held: Option<String>,
+    /// When the credentials of the node end, where they tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_end: Option<Timestamp>,
     /// Who has paused the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Paused>,
@@ -181,6 +185,13 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     let _ = writeln!(out, "API       {watch}, {pods} on this node");
     if let Some(error) = &report.watch.error {
         let _ = writeln!(out, "          {error}");
+    }
+    if let Some(end) = report
+        .credentials_end
+        .filter(|end| end.duration_since(now) < EXPIRES_SOON)
+    {
+        let told = if end > now { "expire" } else { "have expired" };
+        let _ = writeln!(out, "          the credentials {told}: {end:.0}; {RENEW}");
     }
     if let Some(turn) = &report.understudy {
         let _ = writeln!(out, "kubelet   {}", turn.line(now));

@@ -4,22 +4,20 @@ use http::Uri;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
-use x509_parser::pem::Pem;
 
 use super::{
     PATIENCE,
     row::{Row, Verdict},
-    token,
 };
 use crate::{
-    api::{ApiClient, ApiError, in_time},
+    api::{ApiClient, ApiError, expiry::Expiry, in_time},
     node::identity::Identity,
 };
 
 /// From here on a certificate's end is worth a warning.
-const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+pub const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// For credentials of a node that end. kubeadm renews no client certificate of a kubelet.
-pub(super) const RENEW: &str = "a kubelet renews its own while it runs: start it for a while, with a bootstrap kubeconfig \
+pub const RENEW: &str = "a kubelet renews its own while it runs: start it for a while, with a bootstrap kubeconfig \
     if the certificate has expired, or have a new one signed for system:node:NAME of group system:nodes";
 /// For rights that are missing.
 const USE_THE_KUBELETS: &str = "use the kubelet's credentials (user system:node:NAME, group system:nodes)";
@@ -178,54 +176,28 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
     Row::ok(WHAT, format!("is this machine, UID {uid}"))
 }
 
-/// Until when credentials are good, where they tell: a certificate does, and a token of a service account.
+/// Until when credentials are good, where they tell.
 pub(super) fn credentials(what: &str, renew: &str, config: &kube::Config, now: Timestamp) -> Option<Row> {
-    let pem = match (
-        &config.auth_info.client_certificate_data,
-        &config.auth_info.client_certificate,
-    ) {
-        (Some(data), _) => {
-            use base64::{Engine as _, engine::general_purpose::STANDARD};
-            STANDARD.decode(data).map_err(|error| error.to_string())
-        }
-        (None, Some(file)) => std::fs::read(file).map_err(|error| format!("{file}: {error}")),
-        (None, None) => {
-            let end = token::end(&config.auth_info)?;
-            return Some(good_until(what, renew, "a token", end, now));
-        }
-    };
-    Some(match pem.and_then(|pem| certificate_end(&pem)) {
-        Err(error) => Row::new(
+    match Expiry::of(config) {
+        Ok(expiry) => expiry.map(|expiry| good_until(what, renew, expiry, now)),
+        Err(error) => Some(Row::new(
             what,
             Verdict::Configuration,
             error,
             "check the client certificate in the kubeconfig",
-        ),
-        Ok(end) => good_until(what, renew, "a certificate", end, now),
-    })
+        )),
+    }
 }
 
-fn good_until(what: &str, renew: &str, credentials: &str, end: Timestamp, now: Timestamp) -> Row {
+fn good_until(what: &str, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
+    let Expiry { of, end } = expiry;
     if end <= now {
         Row::new(what, Verdict::Configuration, format!("expired at {end}"), renew)
     } else if end.duration_since(now) < EXPIRES_SOON {
         Row::new(what, Verdict::Warning, format!("expire at {end}"), renew)
     } else {
-        Row::ok(what, format!("{credentials}, good until {end}"))
+        Row::ok(what, format!("{of}, good until {end}"))
     }
-}
-
-fn certificate_end(pem: &[u8]) -> Result<Timestamp, String> {
-    // The first certificate is the client's own; a key may lie in the same file.
-    for block in Pem::iter_from_buffer(pem) {
-        let block = block.map_err(|error| error.to_string())?;
-        if block.label == "CERTIFICATE" {
-            let certificate = block.parse_x509().map_err(|error| error.to_string())?;
-            let end = certificate.validity().not_after.timestamp();
-            return Timestamp::from_second(end).map_err(|error| error.to_string());
-        }
-    }
-    Err("no certificate in it".to_owned())
 }
 
 pub(super) async fn answer<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {

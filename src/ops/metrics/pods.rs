@@ -66,6 +66,14 @@ fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         "1 while nothing may be touched, such as beside a kubelet; status says why.",
         status.held.is_some(),
     )?;
+    page.seconds(
+        "credentials_expire",
+        "When the node's credentials end, since the Unix epoch; none where they do not tell.",
+        status
+            .credentials_end
+            .and_then(|end| u64::try_from(end.as_second()).ok())
+            .map(Duration::from_secs),
+    )?;
     page.is(
         "paused",
         "1 while somebody has paused the agent, until pod-teardown resume.",
