@@ -10,6 +10,7 @@ mod end;
 mod environment;
 mod flags;
 mod held;
+mod monitoring;
 mod output;
 mod run;
 mod safety;

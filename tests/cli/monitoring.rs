@@ -1,0 +1,126 @@
+//! Alerts and dashboard ask only for what the agent tells.
+
+use promql_parser::{
+    label::Matchers,
+    parser::{self, Expr},
+};
+use serde_json::Value;
+
+const ALERTS: &str = include_str!("../../monitoring/alerts.yaml");
+const DASHBOARD: &str = include_str!("../../monitoring/dashboard.json");
+/// Compared with what the agent serves by tests of their own.
+const METRICS: &str = include_str!("../../docs/metrics.md");
+
+/// What whoever scrapes adds.
+const OF_THE_SCRAPE: [&str; 2] = ["instance", "job"];
+
+fn alerts() -> Vec<Value> {
+    let file: Value = serde_saphyr::from_str(ALERTS).unwrap();
+    let groups = file["groups"].as_array().unwrap().clone();
+    let rules = |group: Value| group["rules"].as_array().unwrap().clone();
+    groups.into_iter().flat_map(rules).collect()
+}
+
+/// The line of docs/metrics.md on this metric.
+fn line(metric: &str) -> &'static str {
+    let begins = format!("| `{metric}` |");
+    let mut lines = METRICS.lines().filter(|line| line.starts_with(&begins));
+    lines.next().unwrap_or_else(|| panic!("there is no metric {metric}"))
+}
+
+fn selectors(expr: &Expr, found: &mut Vec<(String, Vec<String>)>) {
+    let select = |name: Option<&String>, matchers: &Matchers| {
+        let labels = matchers.matchers.iter().map(|matcher| matcher.name.clone());
+        (name.cloned().unwrap(), labels.collect())
+    };
+    match expr {
+        Expr::VectorSelector(it) => found.push(select(it.name.as_ref(), &it.matchers)),
+        Expr::MatrixSelector(it) => found.push(select(it.vs.name.as_ref(), &it.vs.matchers)),
+        Expr::Aggregate(it) => selectors(&it.expr, found),
+        Expr::Unary(it) => selectors(&it.expr, found),
+        Expr::Paren(it) => selectors(&it.expr, found),
+        Expr::Subquery(it) => selectors(&it.expr, found),
+        Expr::Binary(it) => {
+            selectors(&it.lhs, found);
+            selectors(&it.rhs, found);
+        }
+        Expr::Call(it) => it.args.args.iter().for_each(|arg| selectors(arg, found)),
+        Expr::NumberLiteral(_) | Expr::StringLiteral(_) | Expr::Extension(_) => {}
+    }
+}
+
+/// How many of our metrics an expression asks for, all of which there are, with their labels.
+fn check(expr: &str) -> usize {
+    // Grafana puts these in.
+    let plain = expr.replace("$node", ".*");
+    let parsed = parser::parse(&plain).unwrap_or_else(|error| panic!("{expr}: {error}"));
+    let mut found = Vec::new();
+    selectors(&parsed, &mut found);
+    for (metric, labels) in found.iter().filter(|(metric, _)| metric != "up") {
+        let line = line(metric);
+        for label in labels.iter().filter(|label| !OF_THE_SCRAPE.contains(&label.as_str())) {
+            assert!(
+                line.contains(&format!("`{label}`")),
+                "{metric} has no label {label}: {expr}"
+            );
+        }
+    }
+    found.len()
+}
+
+/// What is between braces of a text, as `$labels.step` or `step`.
+fn labels_of(text: &str) -> impl Iterator<Item = &str> {
+    let inside = text.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
+    inside
+        .map(|(name, _)| name.trim())
+        .filter(|name| !name.starts_with("$value"))
+        .map(|name| name.trim_start_matches("$labels."))
+}
+
+fn has_label(expr: &str, label: &str) -> bool {
+    let metrics = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let mut ours = metrics.filter(|word| word.starts_with("pod_teardown_"));
+    OF_THE_SCRAPE.contains(&label) || ours.any(|metric| line(metric).contains(&format!("`{label}`")))
+}
+
+#[test]
+fn every_alert_asks_for_metrics_and_labels_that_there_are_and_says_what_to_do() {
+    let alerts = alerts();
+    assert!(alerts.len() > 15, "{}", alerts.len());
+    for alert in alerts {
+        let expr = alert["expr"].as_str().unwrap();
+        assert!(check(expr) > 0, "{expr}");
+        let told = |field: &str| alert["annotations"][field].as_str().unwrap_or_default().to_owned();
+        let (summary, remedy) = (told("summary"), told("description"));
+        assert!(summary.len() > 20 && remedy.len() > 20, "{alert}");
+        for label in labels_of(&summary) {
+            assert!(has_label(expr, label), "{expr} has no label {label}");
+        }
+    }
+}
+
+#[test]
+fn every_panel_asks_for_metrics_and_labels_that_there_are() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    assert!(panels.len() > 10);
+    for target in panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap()) {
+        let expr = target["expr"].as_str().unwrap();
+        assert!(check(expr) > 0, "{expr}");
+        for label in labels_of(target["legendFormat"].as_str().unwrap()) {
+            assert!(has_label(expr, label), "{expr} has no label {label}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "there is no metric pod_teardown_nonsense")]
+fn a_metric_that_is_not_there_is_noticed() {
+    check("sum(rate(pod_teardown_nonsense[5m])) > 1");
+}
+
+#[test]
+#[should_panic(expected = "has no label shape")]
+fn a_label_that_is_not_there_is_noticed() {
+    check(r#"pod_teardown_turn{shape="round"} == 1"#);
+}
