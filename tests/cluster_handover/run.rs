@@ -191,7 +191,7 @@ impl Flock {
                 .collect();
             let living = self.uids.keys().filter(|name| !self.deleted.contains(*name));
             let lost = living.filter_map(|name| match pods.get(name) {
-                Some(pod) if runs(pod) => None,
+                Some(pod) if runs(pod) || never_started(pod) => None,
                 Some(pod) => Some(format!("{name}: {}", pod["status"])),
                 None => Some(format!("{name}: its object is gone")),
             });
@@ -214,6 +214,16 @@ impl Flock {
         sleep(Duration::from_secs(8)).await;
         Ok((stuck, bad.1))
     }
+}
+
+/// Its kubelet died while it started a container, and the runtime gave that up with it.
+fn never_started(pod: &Value) -> bool {
+    let containers = pod["status"]["containerStatuses"].as_array();
+    let mut reasons = containers
+        .into_iter()
+        .flatten()
+        .map(|it| &it["state"]["terminated"]["reason"]);
+    pod["status"]["phase"] == "Failed" && reasons.any(|reason| reason == "StartError")
 }
 
 fn runs(pod: &Value) -> bool {
