@@ -141,20 +141,25 @@ impl Installed {
 
     /// Installs it, and has it take down the scene's pods.
     pub async fn at_work(scene: &Scene) -> Result<Self> {
+        Self::at_work_with(scene, &[("PODS", "always")]).await
+    }
+
+    /// The same with these settings.
+    pub async fn at_work_with(scene: &Scene, more: &[(&str, &str)]) -> Result<Self> {
         let installed = Self::new("now")?;
         let dir = scene.stage.containerd.ground().dir().join("service");
         fs::create_dir_all(&dir)?;
         let kubeconfig = dir.join("kubeconfig");
         fs::write(&kubeconfig, scene.stage.api.node_kubeconfig(&scene.stage.node))?;
         let dirs = scene.stage.starter.dirs();
-        installed.set(&[
-            ("KUBECONFIG", &kubeconfig.display().to_string()),
+        let settings = [
+            ("KUBECONFIG", &*kubeconfig.display().to_string()),
             ("NODE_NAME", &scene.stage.node),
             ("CRI_ENDPOINT", &scene.stage.containerd.endpoint()),
             ("KUBELET_ROOT", &dirs.kubelet_root.display().to_string()),
             ("KUBELET_CONFIG", &dirs.config_file().display().to_string()),
-            ("PODS", "always"),
-        ])?;
+        ];
+        installed.set(&[&settings, more].concat())?;
         installed.systemctl(&["restart", "pod-teardown"])?;
         installed.works().await?;
         Ok(installed)

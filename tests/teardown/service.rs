@@ -34,6 +34,7 @@ pub fn cases<S>() -> Vec<Case<S>> {
         a_pod_goes_whole_and_the_journal_has_it_by_its_uid,
         one_that_is_stuck_is_started_again_and_one_that_would_work_in_vain_is_not,
         a_kubelet_that_starts_asks_for_its_pods_and_gets_them,
+        a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so,
         an_upgrade_runs_no_hook_twice_and_lets_every_deadline_stand,
     ]
 }
@@ -199,17 +200,20 @@ async fn one_that_is_stuck_is_started_again_and_one_that_would_work_in_vain_is_n
     Ok(())
 }
 
-async fn a_kubelet_that_starts_asks_for_its_pods_and_gets_them(scene: &mut Scene) -> Result<()> {
-    let service = Installed::at_work(scene).await?;
+/// A unit for a kubelet of this node that does nothing at all, with more for its unit.
+fn kubelet(service: &Installed, scene: &Scene, more: &str) -> Result<()> {
     let root = scene.stage.starter.dirs().kubelet_root.display().to_string();
     service.place("/run/kubelet-of-test/kubelet", |at| symlink("/bin/sh", at))?;
-    service.unit(
-        "kubelet.service",
-        &format!("[Service]\nExecStart=/run/kubelet-of-test/kubelet -c 'read forever </run/wait' --root-dir={root}\n"),
-    )?;
     service.place("/run/wait", |at| {
         nix::unistd::mkfifo(at, nix::sys::stat::Mode::S_IRWXU).map_err(Into::into)
     })?;
+    let command = format!("/run/kubelet-of-test/kubelet -c 'read forever </run/wait' --root-dir={root}");
+    service.unit("kubelet.service", &format!("[Service]\nExecStart={command}\n{more}"))
+}
+
+async fn a_kubelet_that_starts_asks_for_its_pods_and_gets_them(scene: &mut Scene) -> Result<()> {
+    let service = Installed::at_work(scene).await?;
+    kubelet(&service, scene, "")?;
     service.systemctl(&["start", "kubelet"])?;
     until("its process is seen", || {
         Ok(service.shown("StatusText")?.contains("held: "))
@@ -232,6 +236,25 @@ async fn a_kubelet_that_starts_asks_for_its_pods_and_gets_them(scene: &mut Scene
     );
     service.systemctl(&["stop", "kubelet"])?;
     scene.gone_and_clean(&web).await
+}
+
+/// It tells its health nowhere and renews no Lease. Started again it would be by systemd, if it were only killed.
+async fn a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so(scene: &mut Scene) -> Result<()> {
+    let settings = [("PODS", "auto"), ("TAKE_OVER_AFTER", "5s"), ("FENCE_KUBELET", "true")];
+    let service = Installed::at_work_with(scene, &settings).await?;
+    kubelet(&service, scene, "Restart=always\nRestartSec=100ms\n")?;
+    service.systemctl(&["start", "kubelet"])?;
+    until("it is stopped", || {
+        let told = service.asked(&["status"])?;
+        Ok(told.contains("kubelet.service was stopped, since its kubelet was wedged"))
+    })
+    .await?;
+    sleep(Duration::from_secs(2)).await;
+    let state = installed::output("systemctl", &["show", "--value", "-p", "ActiveState", "kubelet"])?;
+    ensure!(["inactive", "failed"].contains(&&*state), "{state}");
+    let told = service.asked(&["status"])?;
+    ensure!(told.contains("process  silent"), "{told}");
+    Ok(())
 }
 
 /// One pod is in its hook and one in the wait after its signal, when the package is replaced by a later one.
