@@ -172,13 +172,13 @@ impl Lease {
 // === impl Signs ===
 
 impl Signs {
-    /// Nothing was seen yet; processes and healthz are looked at, and the Lease asked for, at least once in those.
-    pub fn unseen(now: Instant, gap: Duration, lease_gap: Duration) -> Self {
+    /// Nothing was seen yet; processes are looked at, and health and Lease asked for, at least once in those.
+    pub fn unseen(now: Instant, look_gap: Duration, ask_gap: Duration) -> Self {
         Self {
-            process: Sign::unseen(now, gap),
+            process: Sign::unseen(now, look_gap),
             around: None,
-            healthz: Sign::unseen(now, gap),
-            lease: Lease::unseen(now, lease_gap),
+            healthz: Sign::unseen(now, ask_gap),
+            lease: Lease::unseen(now, ask_gap),
         }
     }
 
@@ -235,6 +235,22 @@ mod tests {
         assert_eq!(sign.silent(start + secs(12)), None);
         sign.see(silent(), &at(13));
         assert_eq!(sign.silent(start + secs(13)), Some(secs(0)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn health_that_is_asked_for_a_moment_late_was_looked_at_all_the_time() {
+        let start = Instant::now();
+        let mut signs = Signs::unseen(start, GAP, 3 * GAP);
+        let late = GAP + Duration::from_millis(1);
+        for n in 0..10 {
+            let at = start + n * late;
+            assert!(
+                n == 0 || signs.healthz.unknown(at).is_none(),
+                "no answer can be there yet"
+            );
+            signs.healthz.see(silent(), &(at..at));
+        }
+        assert_eq!(signs.healthz.silent(start + 9 * late), Some(9 * late));
     }
 
     #[tokio::test(start_paused = true)]
