@@ -4,6 +4,8 @@
 #   build.sh                          etcd and kube-apiserver
 #   build.sh kube-controller-manager  that one alone: few tests need it, and $KUBEBUILDER_ASSETS seldom has it
 #   build.sh kubelet                  that one alone, for the same reason
+#   build.sh node-image               all of a kubeadm cluster; always built, as only these are sure to be of one version
+#                                     and static, and run in an image that holds nothing else
 #
 #   1. $KUBEBUILDER_ASSETS, if all are in it (whoever sets it answers for the version);
 #   2. PATH, if those of Kubernetes there are of the same minor release as the one pinned here;
@@ -60,10 +62,18 @@ kube-controller-manager | kubelet)
     what="$1 $kubernetes"
     takes="about a minute after kube-apiserver, 5 without"
     ;;
-*) fail "usage: build.sh [kube-controller-manager | kubelet]" ;;
+node-image)
+    wanted="etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubeadm kubectl"
+    versions=node-image-$kubernetes-etcd-$etcd
+    what="etcd $etcd, the control plane, kubelet, kubeadm and kubectl $kubernetes"
+    takes="about 8 minutes on two idle cores, 2 after test-cluster; Go's caches take some 4 GB"
+    ;;
+*) fail "usage: build.sh [kube-controller-manager | kubelet | node-image]" ;;
 esac
+# Whether programs that are there already will do.
+[ "$*" = node-image ] && found=no || found=yes
 
-if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+if [ "$found" = yes ] && [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
     if has_all "$KUBEBUILDER_ASSETS"; then
         echo "$KUBEBUILDER_ASSETS"
         exit 0
@@ -74,7 +84,7 @@ fi
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/pod-teardown/control-plane
 out=$cache/$versions
 
-if fit_on_path; then
+if [ "$found" = yes ] && fit_on_path; then
     # They may lie in different directories: links bring them together.
     links=$cache/path
     mkdir -p "$links"
@@ -91,7 +101,9 @@ if has_all "$out"; then
 fi
 
 # Distributions' packages are often too old for this release. Asked where go.mod is, an older go may fetch a newer one.
-remedy="install Go 1.26 or newer (Debian's golang-go is older) and put it on PATH, or set KUBEBUILDER_ASSETS to a directory with the programs of $minor: $wanted"
+remedy="install Go 1.26 or newer (Debian's golang-go is older) and put it on PATH"
+[ "$found" = no ] ||
+    remedy="$remedy, or set KUBEBUILDER_ASSETS to a directory with the programs of $minor: $wanted"
 command -v go >/dev/null || fail "Go is needed to build $what: $remedy"
 (cd "$here/kubernetes" && GOWORK=off go list -m >/dev/null 2>&1) ||
     fail "$(go version) cannot build $what: $remedy"
