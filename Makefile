@@ -17,8 +17,9 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # What is needed, as PACKAGE=PROOF.
 BUILD_PACKAGES := protobuf-compiler=protoc gcc=cc libc6-dev=/usr/include/stdio.h
 DEB_PACKAGES := dpkg-dev=dpkg-shlibdeps
-GUEST_PACKAGES := qemu-system-x86=qemu-system-x86_64 debootstrap=debootstrap e2fsprogs=mkfs.ext4
 NODE_PACKAGES := containerd=containerd runc=runc containernetworking-plugins busybox-static iproute2=ip util-linux=nsenter
+KIND_PACKAGES := $(NODE_PACKAGES) debootstrap=debootstrap iptables=iptables libdevmapper1.02.1
+GUEST_PACKAGES := qemu-system-x86=qemu-system-x86_64 debootstrap=debootstrap e2fsprogs=mkfs.ext4
 
 .PHONY: help
 help: ## List the targets
@@ -89,6 +90,10 @@ test-handover: need-root need-build need-node ## A real kubelet dies DEATHS=180 
 test-guest: need-root need-build need-guest need-deb ## Files, mounts, cgroups, teardowns and the Debian package in a guest with systemd and cgroup v2 alone (built once: Debian, a minute)
 	tests/testbed/guest/test.sh
 
+.PHONY: test-kind
+test-kind: need-root need-kind deb ## The package on a cluster of kind whose worker loses its kubelet, seen with kubectl (KIND_NODE_IMAGE=..., else built once: Debian and Go, 12 minutes)
+	tests/testbed/kind/cluster.sh tests/kind/claims.sh "$$(ls -t $(TARGET_DIR)/debian/pod-teardown_*.deb | sed -n 1p)"
+
 .PHONY: lint
 lint: need-build ## Formatting, clippy and the shell scripts
 	@$(NEED) shellcheck=shellcheck
@@ -96,7 +101,8 @@ lint: need-build ## Formatting, clippy and the shell scripts
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck $(SCRIPTS)
 
-SCRIPTS := $(wildcard scripts/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh $(wildcard tests/testbed/guest/*.sh)
+SCRIPTS := $(wildcard scripts/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh $(wildcard tests/testbed/guest/*.sh) \
+	$(wildcard tests/testbed/kind/*.sh) tests/testbed/kind/node/usr/local/bin/entrypoint $(wildcard tests/kind/*.sh)
 
 .PHONY: deny
 deny: ## Licences, bans and advisories of the dependencies (needs cargo-deny)
@@ -105,7 +111,7 @@ deny: ## Licences, bans and advisories of the dependencies (needs cargo-deny)
 
 # === what the targets stand on ===
 
-.PHONY: need-root need-build need-node need-guest need-deb
+.PHONY: need-root need-build need-node need-guest need-kind need-deb
 need-root:
 	@[ "$$(id -u)" = 0 ] || { echo "make: this target mounts, makes cgroups and starts containers: run it as root" >&2; exit 1; }
 
@@ -118,6 +124,9 @@ need-node:
 
 need-guest:
 	@$(NEED) $(GUEST_PACKAGES)
+
+need-kind:
+	@$(NEED) $(KIND_PACKAGES)
 
 need-deb: need-build
 	@$(NEED) $(DEB_PACKAGES)

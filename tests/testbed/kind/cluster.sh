@@ -20,7 +20,15 @@ fail() { say "$*"; exit 1; }
 (($# > 0)) || fail "usage: cluster.sh COMMAND..."
 PATH=$("$here/kind.sh"):$PATH
 built=
-[ -n "${KIND_NODE_IMAGE:-}" ] || built=$("$here/build.sh")
+if [ -n "${KIND_NODE_IMAGE:-}" ]; then
+    command -v kubectl >/dev/null || fail "kubectl is needed on PATH"
+    docker version >/dev/null || fail "KIND_NODE_IMAGE=$KIND_NODE_IMAGE needs a Docker that runs, and registries in its reach"
+    # It is deleted in the end: it must not be somebody's.
+    [ -z "$(kind get nodes --name pod-teardown 2>/dev/null)" ] ||
+        fail "there is a cluster of that name; once nobody needs it: kind delete cluster --name pod-teardown"
+else
+    built=$("$here/build.sh")
+fi
 
 # What a run left that was killed itself: what it had started has died with it.
 for left in "${TMPDIR:-/var/tmp}"/kind.??????; do
@@ -38,7 +46,7 @@ down() {
         wait "$room" 2>/dev/null || true
         "$here/docker.sh" clean "$directory"
     else
-        kind delete cluster --name pod-teardown
+        kind delete cluster --quiet --name pod-teardown || say "left: kind delete cluster --name pod-teardown"
         rm -rf --one-file-system "$directory"
     fi
 }
@@ -67,16 +75,14 @@ if [ -n "$built" ]; then
     }
     docker import --change 'ENTRYPOINT ["/usr/local/bin/entrypoint"]' "$built/node.tar" "$image" >/dev/null
     say "dockerd runs and has the node image, after $((SECONDS - started)) s"
-else
-    docker version >/dev/null || fail "KIND_NODE_IMAGE=$KIND_NODE_IMAGE needs a Docker that runs, and registries in its reach"
-    command -v kubectl >/dev/null || fail "kubectl is needed on PATH"
 fi
 
 # === the cluster ===
 
 mkdir "$directory/shared"
 sed "s|@IMAGE@|$image|; s|@SHARED@|$directory/shared|" "$here/cluster.yaml" >"$directory/cluster.yaml"
-kind create cluster --quiet --config "$directory/cluster.yaml" --retain >&2 || {
+kind create cluster --config "$directory/cluster.yaml" --retain >"$directory/kind.log" 2>&1 || {
+    cat "$directory/kind.log" >&2
     for node in $(kind get nodes --name pod-teardown 2>/dev/null); do
         say "the last words of $node:"
         docker exec "$node" journalctl --no-pager -n 60 -o cat >&2 || docker logs --tail 40 "$node" >&2
