@@ -11,6 +11,8 @@ const DRIVERS: [&str; 4] = [
 ];
 
 fn main() -> io::Result<()> {
+    // Where nothing is said, a changed test or document has all of it compiled anew.
+    println!("cargo::rerun-if-changed=proto");
     // What is only passed on to the next decoder is not copied. Texts are: thousands of small pieces of a page that live for a
     // moment leave holes in the heap, twice as large as what is kept of each object.
     prost_build::Config::new()
