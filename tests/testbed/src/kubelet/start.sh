@@ -6,13 +6,18 @@ set -eu
 dir=$1
 shift
 
-# On a machine that shares its mounts, those made here would be seen outside. What is below DIRECTORY, the kubelet's root
-# among it, stays shared: the runtime has to see the volumes.
+# On a machine that shares its mounts, those made here would be seen outside. What is in the same directory as DIRECTORY, the
+# kubelet's root among it, stays shared: the runtime has to see the volumes. What other tests have mounted would be kept busy
+# by its copies here.
+ground=${dir%/*}
 awk '{print $5}' /proc/self/mountinfo | while read -r at; do
     case $at/ in
-        "${dir%/*}"/*) ;;
+        "$ground"/*) continue ;;
         # Mounts come and go on a busy machine: one that is gone by now is shown to nobody.
         *) mount --make-private "$at" 2>/dev/null || ! mountpoint -q "$at" ;;
+    esac
+    case $at in
+        "${ground%/*}"/ptb*) umount --lazy "$at" 2>/dev/null || ! mountpoint -q "$at" ;;
     esac
 done
 
