@@ -91,7 +91,7 @@ test-guest: need-root need-build need-guest need-deb ## Files, mounts, cgroups, 
 	tests/testbed/guest/test.sh
 
 .PHONY: test-kind
-test-kind: need-root need-kind deb ## The package on a cluster of kind whose worker loses its kubelet, seen with kubectl (KIND_NODE_IMAGE=..., else built once: Debian and Go, 12 minutes)
+test-kind: need-root need-kind deb ## The package on a cluster of kind whose worker loses its kubelet, seen with kubectl (KIND_NODE_IMAGE=..., else built once: Debian and Go, 7 minutes)
 	tests/testbed/kind/cluster.sh tests/kind/claims.sh "$$(ls -t $(TARGET_DIR)/debian/pod-teardown_*.deb | sed -n 1p)"
 
 .PHONY: lint

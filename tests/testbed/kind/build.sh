@@ -50,7 +50,7 @@ fi
 
 begun=$(date +%s)
 say "building a node image into $out"
-say "once per recipe: about 12 minutes on two idle cores, 4 after test-cluster; 3 GB while it is built, 1.2 GB afterwards"
+say "once per recipe: about 7 minutes on two idle cores, less after test-cluster; 3 GB while it is built, 1.2 GB afterwards"
 
 partial=$out.partial
 root=$partial/root
