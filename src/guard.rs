@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use tokio::{
     sync::Notify,
-    time::{Instant, MissedTickBehavior, interval},
+    time::{Instant, sleep},
 };
 
 use crate::{
@@ -41,6 +41,8 @@ pub use absence::{Census, Unshown};
 
 /// How often the processes of this machine are looked through for a kubelet.
 const LOOK: Duration = Duration::from_secs(1);
+/// The same while anything is under way: a kubelet needs about a second from its start to its first work on a pod.
+const LOOK_WHILE_BUSY: Duration = Duration::from_millis(250);
 /// What an older look has seen, or not seen, counts no more. A process may hang so that it cannot be looked at.
 const STALE: Duration = Duration::from_secs(5);
 /// The highest resourceVersion moves with every pod; written down so often, it still tells a restored store.
@@ -62,6 +64,8 @@ pub struct Guard {
     released: Arc<Notify>,
     /// Told when this agent stands by no more, or is resumed.
     may_begin: Arc<Notify>,
+    /// Told when something is under way, and nothing was.
+    is_busy: Arc<Notify>,
     /// Told when nothing is under way.
     at_rest: Arc<Notify>,
     /// Told when what is under way is to be let go.
@@ -127,6 +131,7 @@ impl Guard {
             })),
             released: Arc::default(),
             may_begin: Arc::default(),
+            is_busy: Arc::default(),
             at_rest: Arc::default(),
             lets_go: Arc::default(),
         }
@@ -345,11 +350,14 @@ impl Guard {
 
     /// Looks for a kubelet until the agent stops.
     pub async fn look_for_kubelet(self, kubelet_root: KubeletRoot, runtime: PathBuf) {
-        let mut ticks = interval(LOOK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
             self.look(&kubelet_root, &runtime).await;
+            let is_busy = !self.lock().turn.under_way.is_empty();
+            tokio::select! {
+                biased;
+                () = self.is_busy.notified(), if !is_busy => {}
+                () = sleep(if is_busy { LOOK_WHILE_BUSY } else { LOOK }) => {}
+            }
         }
     }
 
@@ -463,5 +471,38 @@ mod tests {
         assert!(guard.why_held().unwrap().contains("is not known"));
         guard.look(&root, Path::new("/run/cri.sock")).await;
         assert_eq!(guard.why_held(), None);
+    }
+
+    /// A guard that looks for kubelets in such a directory, and a kubelet that appears there after `idle`.
+    async fn a_kubelet_appears(guard: &Guard, proc: &Path, idle: Duration) -> tokio::task::JoinHandle<()> {
+        let root = KubeletRoot::resolve(proc).unwrap();
+        guard.set_world(Ok(()));
+        let looking = tokio::spawn(guard.clone().look_for_kubelet(root, "/run/cri.sock".into()));
+        sleep(idle).await;
+        std::fs::create_dir(proc.join("77")).unwrap();
+        std::fs::write(proc.join("77/comm"), "kubelet\n").unwrap();
+        looking
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_something_is_under_way_a_kubelet_is_seen_a_quarter_of_a_second_after_its_start() {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir(proc.path().join("pods")).unwrap();
+        let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
+        let looking = a_kubelet_appears(&guard, proc.path(), LOOK / 2).await;
+        assert_eq!(guard.why_held(), None);
+        sleep(LOOK).await;
+        assert!(guard.kubelet().is_some(), "a second is enough for whoever does nothing");
+
+        std::fs::remove_dir_all(proc.path().join("77")).unwrap();
+        sleep(LOOK).await;
+        assert_eq!(guard.why_held(), None);
+        let _pod = guard.begin("default/web-0".to_owned()).unwrap();
+        looking.abort();
+        let looking = a_kubelet_appears(&guard, proc.path(), LOOK / 2).await;
+        assert_eq!(guard.why_held(), None);
+        sleep(LOOK_WHILE_BUSY).await;
+        assert!(guard.kubelet().is_some());
+        looking.abort();
     }
 }

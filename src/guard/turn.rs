@@ -91,6 +91,9 @@ impl Guard {
             return Err(why);
         }
         let mut state = self.lock();
+        if state.turn.under_way.is_empty() {
+            self.is_busy.notify_one();
+        }
         state.turn.last += 1;
         let id = state.turn.last;
         state.turn.under_way.insert(id, what);
