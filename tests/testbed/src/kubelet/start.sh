@@ -7,18 +7,22 @@ dir=$1
 shift
 
 # On a machine that shares its mounts, those made here would be seen outside. What is in the same directory as DIRECTORY, the
-# kubelet's root among it, stays shared: the runtime has to see the volumes. What other tests have mounted would be kept busy
-# by its copies here.
+# kubelet's root among it, stays shared: the runtime has to see the volumes.
 ground=${dir%/*}
-awk '{print $5}' /proc/self/mountinfo | while read -r at; do
-    case $at/ in
-        "$ground"/*) continue ;;
-        # Mounts come and go on a busy machine: one that is gone by now is shown to nobody.
-        *) mount --make-private "$at" 2>/dev/null || ! mountpoint -q "$at" ;;
-    esac
-    case $at in
-        "${ground%/*}"/ptb*) umount --lazy "$at" 2>/dev/null || ! mountpoint -q "$at" ;;
-    esac
+awk -v own="$ground/" '/ shared:/ && index($5 "/", own) != 1 {print $5}' /proc/self/mountinfo | while read -r at; do
+    # Mounts come and go on a busy machine: one that is gone by now is shown to nobody.
+    mount --make-private "$at" 2>/dev/null || ! mountpoint -q "$at"
+done
+
+# What other tests have mounted would be kept busy by its copies here. They may be hundreds, and a kubelet has to start soon:
+# all at once, some going with others, and then those that were not reached, if any.
+copies() {
+    awk -v own="$ground/" -v tests="${ground%/*}/ptb" \
+        'index($5, tests) == 1 && index($5 "/", own) != 1 {print $5}' /proc/self/mountinfo
+}
+copies | xargs -r umount --lazy 2>/dev/null || true
+copies | while read -r at; do
+    umount --lazy "$at" 2>/dev/null || ! mountpoint -q "$at"
 done
 
 for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
