@@ -16,7 +16,7 @@ pub enum Side {
 pub struct Act {
     pub side: Side,
     pub uid: String,
-    /// Such as `StopContainer`, `umount2 /…/volumes/…`, `patch pods/status`.
+    /// Such as `StopContainer`, `unmount /…/volumes/…`, `patch pods/status`.
     pub what: String,
     pub begin: f64,
     pub end: f64,
@@ -40,6 +40,14 @@ pub struct Life {
     pub start: f64,
     pub end: f64,
     pub before: HandBack,
+    /// How long the agent kept the node for it. Nobody has kept it for one that just appears: since ever.
+    pub kept_until: f64,
+}
+
+impl Life {
+    fn has_cut_short(&self, uid: &str, names: &BTreeMap<String, String>) -> bool {
+        matches!(&self.before, HandBack::CutShort(pods) if names.get(uid).is_some_and(|name| pods.contains(name)))
+    }
 }
 
 /// What is counted.
@@ -69,37 +77,47 @@ pub fn judge(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>) -> 
     for (index, life) in lives.iter().enumerate() {
         let since = index.checked_sub(1).map_or(f64::MIN, |before| lives[before].end);
         let mut first = BTreeMap::<&str, &Act>::new();
-        for act in of(acts, Side::Kubelet).filter(|act| act.begin >= since && act.begin <= life.end) {
+        for act in of(acts, Side::Kubelet).filter(|act| act.begin >= life.start && act.begin <= life.end) {
             let seen = first.entry(&act.uid).or_insert(act);
             if act.begin < seen.begin {
                 *seen = act;
             }
         }
+        // What a dead one has begun, or its children have, may go on.
+        let left: Vec<_> = of(acts, Side::Kubelet)
+            .filter(|act| act.begin < life.start && act.end > since)
+            .collect();
         // From the death of one kubelet to that of the next the agent's acts come before that one's.
         for act in of(acts, Side::Agent).filter(|act| act.begin > since && act.begin <= life.end) {
-            if let Some(theirs) = first.get(act.uid.as_str()).filter(|theirs| act.end > theirs.begin) {
+            let theirs = left
+                .iter()
+                .find(|theirs| theirs.uid == act.uid && theirs.end >= act.begin);
+            let first = || first.get(act.uid.as_str()).filter(|theirs| act.end > theirs.begin);
+            if let Some(theirs) = theirs.or_else(first) {
                 verdict
                     .overlaps
                     .push(format!("{} and {}", told(act, names), told(theirs, names)));
                 continue;
             }
-            let was_cut = matches!(&life.before, HandBack::CutShort(pods) if names.get(&act.uid).is_some_and(|name| pods.contains(name)));
             let is_begun_late = act.begin > life.start;
-            match &life.before {
-                HandBack::None if is_begun_late && act.begin < life.start + SEEN_WITHIN => verdict.unseen += 1,
-                _ if is_begun_late => verdict.overlaps.push(format!(
+            let is_kept = act.begin <= life.kept_until;
+            if is_begun_late && !is_kept && act.begin < life.start + SEEN_WITHIN {
+                verdict.unseen += 1;
+            } else if is_begun_late {
+                verdict.overlaps.push(format!(
                     "{} begun {:.3} s after a kubelet was there (before: {:?})",
                     told(act, names),
                     act.begin - life.start,
                     life.before
-                )),
-                HandBack::None if act.end > life.start => verdict.in_flight += 1,
-                _ if act.end > life.start && !was_cut => verdict.overlaps.push(format!(
+                ));
+            } else if act.end > life.start && !is_kept {
+                verdict.in_flight += 1;
+            } else if act.end > life.start && !life.has_cut_short(&act.uid, names) {
+                verdict.overlaps.push(format!(
                     "{} went on {:.3} s after its hand-back",
                     told(act, names),
                     act.end - life.start
-                )),
-                _ => {}
+                ));
             }
         }
     }
@@ -127,11 +145,8 @@ fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict
                     let next = lives
                         .iter()
                         .find(|life| life.start > one.begin && life.start <= again.begin);
-                    let excused = next.is_some_and(|life| match &life.before {
-                        HandBack::None => true,
-                        HandBack::Clean => false,
-                        HandBack::CutShort(pods) => names.get(uid).is_some_and(|name| pods.contains(name)),
-                    });
+                    let excused =
+                        next.is_some_and(|life| one.begin > life.kept_until || life.has_cut_short(uid, names));
                     if excused {
                         verdict.run_again_unasked += 1;
                     } else {
@@ -146,6 +161,9 @@ fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict
 
 /// The only commands that these pods are asked to run.
 pub const HOOK: &str = "ExecSync";
+/// How acts begin that are these.
+pub const MOUNT: &str = "mount ";
+pub const UNMOUNT: &str = "unmount ";
 
 fn of(acts: &[Act], side: Side) -> impl Iterator<Item = &Act> {
     acts.iter().filter(move |act| act.side == side)
@@ -182,15 +200,25 @@ mod tests {
         act(Side::Kubelet, "StopContainer", begin, end)
     }
 
-    /// A kubelet that died at 10, and one that came at 50 in this way.
-    fn lives(before: HandBack) -> [Life; 2] {
-        let life = |start, end, before| Life { start, end, before };
-        [life(0.0, 10.0, HandBack::None), life(50.0, 100.0, before)]
+    /// A kubelet that died at 10, and one that came at 50 in this way, in time.
+    fn verdict(before: HandBack, acts: &[Act]) -> Verdict {
+        let kept_until = if before == HandBack::None { f64::MIN } else { 60.0 };
+        kept(before, kept_until, acts)
     }
 
-    fn verdict(before: HandBack, acts: &[Act]) -> Verdict {
+    fn kept(before: HandBack, kept_until: f64, acts: &[Act]) -> Verdict {
+        let life = |start, end, before, kept_until| Life {
+            start,
+            end,
+            before,
+            kept_until,
+        };
+        let lives = [
+            life(0.0, 10.0, HandBack::None, f64::MIN),
+            life(50.0, 100.0, before, kept_until),
+        ];
         let names = BTreeMap::from([("u".to_owned(), "ns/pod".to_owned())]);
-        judge(&lives(before), acts, &names)
+        judge(&lives, acts, &names)
     }
 
     fn cut_short() -> HandBack {
@@ -223,11 +251,66 @@ mod tests {
     }
 
     #[test]
+    fn a_mount_or_unmount_in_the_others_interval_is_an_overlap() {
+        let mount = |side, at| act(side, "mount /pods/u/volumes/v", at, at);
+        let unmount = |side, at| act(side, "unmount /pods/u/volumes/v", at, at);
+        for before in [HandBack::None, HandBack::Clean, cut_short()] {
+            for acts in [
+                [agent(49.0, 61.0), mount(Side::Kubelet, 60.0)],
+                [kubelet(60.0, 61.0), unmount(Side::Agent, 60.5)],
+                [mount(Side::Kubelet, 60.0), unmount(Side::Agent, 60.1)],
+                [unmount(Side::Agent, 8.0), unmount(Side::Kubelet, 7.0)],
+            ] {
+                assert_eq!(verdict(before.clone(), &acts).overlaps.len(), 1, "{before:?} {acts:?}");
+            }
+            let in_turn = [
+                mount(Side::Kubelet, 5.0),
+                unmount(Side::Agent, 20.0),
+                unmount(Side::Kubelet, 60.0),
+            ];
+            assert_eq!(verdict(before, &in_turn), Verdict::default());
+        }
+        let handed_back = [unmount(Side::Agent, 50.1)];
+        assert_eq!(verdict(HandBack::Clean, &handed_back).overlaps.len(), 1);
+    }
+
+    #[test]
+    fn what_outlives_a_kubelet_is_an_overlap_only_if_the_agent_has_begun() {
+        let orphan = |at| act(Side::Kubelet, "unmount /pods/u/volumes/v", at, at);
+        for (theirs, many) in [
+            (orphan(10.1), 0),
+            (kubelet(9.0, 10.1), 0),
+            (orphan(20.5), 1),
+            (orphan(22.0), 1),
+            (kubelet(9.0, 20.5), 1),
+        ] {
+            let acts = [theirs, agent(20.0, 21.0)];
+            assert_eq!(verdict(HandBack::Clean, &acts).overlaps.len(), many, "{acts:?}");
+        }
+    }
+
+    #[test]
     fn after_a_hand_back_the_agent_begins_nothing_and_only_what_was_cut_short_goes_on() {
         assert_eq!(verdict(HandBack::Clean, &[agent(50.5, 50.6)]).overlaps.len(), 1);
         assert_eq!(verdict(HandBack::Clean, &[agent(49.0, 50.6)]).overlaps.len(), 1);
         assert_eq!(verdict(cut_short(), &[agent(49.0, 50.6)]), Verdict::default());
         assert_eq!(verdict(cut_short(), &[agent(50.5, 50.6)]).overlaps.len(), 1);
+    }
+
+    #[test]
+    fn a_kubelet_that_comes_when_its_hand_back_has_run_out_just_appears() {
+        let late = |acts: &[Act]| kept(HandBack::Clean, 45.0, acts);
+        let seen = late(&[agent(46.0, 50.6), agent(50.7, 50.8)]);
+        assert_eq!((seen.unseen, seen.in_flight, seen.overlaps.len()), (1, 1, 0));
+        for acts in [
+            [agent(44.0, 50.6), agent(46.0, 47.0)],
+            [agent(46.0, 47.0), agent(52.5, 52.6)],
+            [agent(46.0, 61.0), kubelet(60.0, 70.0)],
+        ] {
+            assert_eq!(late(&acts).overlaps.len(), 1, "{acts:?}");
+        }
+        let soon = kept(HandBack::Clean, 50.5, &[agent(50.4, 50.6)]);
+        assert_eq!(soon.overlaps.len(), 1);
     }
 
     #[test]

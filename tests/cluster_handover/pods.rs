@@ -40,7 +40,7 @@ pub fn pod(name: &str, dice: &mut Dice) -> Value {
             spec["containers"][0]["lifecycle"] = hook;
         }
     }
-    if dice.one_in(2) {
+    if !dice.one_in(4) {
         spec["volumes"] = json!([
             { "name": "memory", "emptyDir": { "medium": "Memory" } },
             { "name": "disk", "emptyDir": {} },

@@ -13,7 +13,7 @@ use testbed::dice::Dice;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    judge::{Act, HOOK, HandBack, Life, Side, Verdict, judge},
+    judge::{Act, HOOK, HandBack, Life, MOUNT, Side, UNMOUNT, Verdict, judge},
     pods::pod,
     scene::Scene,
 };
@@ -44,6 +44,8 @@ pub struct Report {
     deleted: usize,
     by: [usize; 2],
     hooks: [usize; 2],
+    mounts: [usize; 2],
+    unmounts: [usize; 2],
     verdict: Verdict,
     lost: Vec<String>,
     stuck: Vec<String>,
@@ -111,7 +113,9 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         .map(|(name, uid)| (uid.clone(), format!("default/{name}")));
     let verdict = judge(&scene.lives, &acts, &names.collect());
     let gone = flock.uids.values().cloned().collect();
-    let of = |side: Side, which: fn(&Act) -> bool| acts.iter().filter(|act| act.side == side && which(act)).count();
+    let of = |which: fn(&Act) -> bool| {
+        [Side::Kubelet, Side::Agent].map(|side| acts.iter().filter(|act| act.side == side && which(act)).count())
+    };
     Ok(Report {
         plan: format!("{plan:?}"),
         took: scene.now(),
@@ -119,8 +123,10 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         taken_over,
         pods: flock.uids.len(),
         deleted: flock.deleted.len(),
-        by: [Side::Kubelet, Side::Agent].map(|side| of(side, |_| true)),
-        hooks: [Side::Kubelet, Side::Agent].map(|side| of(side, |act| act.what == HOOK)),
+        by: of(|_| true),
+        hooks: of(|act| act.what == HOOK),
+        mounts: of(|act| act.what.starts_with(MOUNT)),
+        unmounts: of(|act| act.what.starts_with(UNMOUNT)),
         verdict,
         lost,
         stuck,
@@ -246,6 +252,11 @@ impl Report {
         if !bad.is_empty() {
             bail!("{}", bad.join("\n"));
         }
+        // Not to see what is done is not to see that two do it. What came has gone, by the hand of one or the other.
+        let ([by_kubelet, by_agent], mounts) = (self.unmounts, self.mounts.iter().sum::<usize>());
+        if mounts != by_kubelet + by_agent || by_kubelet == 0 || self.taken_over > 0 && by_agent == 0 {
+            bail!("{mounts} mounts were seen, and {by_kubelet} unmounts by the kubelet and {by_agent} by the agent");
+        }
         Ok(())
     }
 }
@@ -254,6 +265,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let handed_back =
             |which: fn(&HandBack) -> bool| self.lives.iter().skip(1).filter(|life| which(&life.before)).count();
+        let late = |life: &&Life| life.before != HandBack::None && life.start > life.kept_until;
+        let late = self.lives.iter().filter(late).count();
         let Verdict {
             overlaps,
             run_again,
@@ -274,12 +287,17 @@ impl fmt::Display for Report {
                 "  kubelets that just appeared",
                 handed_back(|before| *before == HandBack::None),
             ),
+            ("  kubelets that came when their hand-back had run out", late),
             ("pods created", self.pods),
             ("pods deleted while kubelets died", self.deleted),
             ("acts of the kubelet", self.by[0]),
             ("acts of the agent", self.by[1]),
             ("hooks run by the kubelet", self.hooks[0]),
             ("hooks run by the agent", self.hooks[1]),
+            ("mounts by the kubelet", self.mounts[0]),
+            ("mounts by the agent", self.mounts[1]),
+            ("unmounts by the kubelet", self.unmounts[0]),
+            ("unmounts by the agent", self.unmounts[1]),
             ("overlaps", overlaps.len()),
             ("recorded hooks run again", run_again.len()),
             ("  with a timeout, or without a hand-back", *run_again_unasked),

@@ -25,16 +25,22 @@ use testbed::{
     control_plane::ControlPlane,
     dice::Dice,
     kubelet::Kubelet,
-    recorder::{Record, Recorder},
+    recorder::{Record, Recorder, mounts::MountRecorder},
     stage::{AgentProcess, Stage},
 };
 use tokio::time::{Instant, sleep};
 
-use crate::judge::{Act, HandBack, Life, Side};
+use crate::{
+    judge::{Act, HandBack, Life, Side},
+    mounts::{Others, uid, what},
+};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 const NODE: &str = "node-0";
 const KUBELET: &str = "kubelet";
+const PODS: &str = "pods";
+/// Seconds that the answer to a hand-back may take.
+const ANSWER: f64 = 0.1;
 const POLL: Duration = Duration::from_millis(20);
 
 /// See the module's documentation.
@@ -45,9 +51,12 @@ pub struct Scene {
     kubelet: Option<Kubelet>,
     began: Timestamp,
     record: Record,
+    mounts: MountRecorder,
+    others: Others,
     for_kubelet: Recorder,
     _for_agent: Recorder,
     audit_log: PathBuf,
+    keeps: Duration,
 }
 
 // === impl Scene ===
@@ -65,13 +74,21 @@ impl Scene {
             Recorder::start(path, stage.containerd.socket(), side, &record)
         };
         let (for_kubelet, for_agent) = (recorder(KUBELET)?, recorder("agent")?);
+        let mounts = MountRecorder::start(&stage.starter.dirs().kubelet_root.join(PODS))?;
         let kubelet = Kubelet::start_through(&stage, &for_kubelet.endpoint()).await?;
         let more = ["--take-over-after", take_over_after];
         let agent = AgentProcess::start_beside(&stage, Path::new(AGENT), &for_agent.endpoint(), &more).await?;
+        let pid = |id: Option<u32>| Ok::<_, anyhow::Error>(id.context("a process")?.cast_signed());
+        let others = Others {
+            agent: pid(agent.pid())?,
+            runtime: pid(stage.containerd.pid())?,
+            test: pid(Some(std::process::id()))?,
+        };
         let life = Life {
             start: 0.0,
             end: f64::MAX,
             before: HandBack::None,
+            kept_until: f64::MIN,
         };
         Ok(Self {
             stage,
@@ -80,9 +97,12 @@ impl Scene {
             kubelet: Some(kubelet),
             began,
             record,
+            mounts,
+            others,
             for_kubelet,
             _for_agent: for_agent,
             audit_log,
+            keeps: humantime::parse_duration(take_over_after)?,
         })
     }
 
@@ -126,8 +146,13 @@ impl Scene {
         self.stage.containerd.ground().dir().join("agent/admin.sock")
     }
 
-    /// A kubelet is started; its life begins when its process is one.
+    /// A kubelet is started; its life begins when its process is one. The agent keeps a node that it has handed back as long
+    /// as it lets a kubelet be away.
     pub async fn birth(&mut self, before: HandBack) -> Result<()> {
+        let kept_until = match before {
+            HandBack::None => f64::MIN,
+            _ => self.now() + self.keeps.as_secs_f64() - ANSWER,
+        };
         let kubelet = Kubelet::spawn_through(&self.stage, &self.for_kubelet.endpoint()).await?;
         let name = format!("/proc/{}/comm", kubelet.pid());
         let late = Instant::now() + Duration::from_secs(30);
@@ -139,6 +164,7 @@ impl Scene {
             start: self.now(),
             end: f64::MAX,
             before,
+            kept_until,
         });
         self.kubelet = Some(kubelet);
         Ok(())
@@ -209,7 +235,25 @@ impl Scene {
         });
         let log = fs::read_to_string(&self.audit_log).context("read the audit log")?;
         let writes = log.lines().filter_map(|line| self.write(line, uids));
-        Ok(calls.chain(writes).collect())
+        let mounts = self.mounted()?;
+        Ok(calls.chain(writes).chain(mounts).collect())
+    }
+
+    /// Mounts and unmounts of pods' volumes, each of a moment.
+    fn mounted(&self) -> Result<Vec<Act>> {
+        let pods = self.stage.starter.dirs().kubelet_root.join(PODS);
+        let acts = self.mounts.heard()?.into_iter().filter_map(|mounting| {
+            let at = self.since(mounting.at);
+            Some(Act {
+                side: self.others.side(&mounting.by)?,
+                uid: uid(&pods, &mounting.point)?,
+                what: what(&mounting),
+                begin: at,
+                end: at,
+                done: true,
+            })
+        });
+        Ok(acts.collect())
     }
 
     /// How many calls were of no pod that is known.
@@ -248,7 +292,7 @@ impl Scene {
     /// What is left on the node of pods that are no more.
     pub fn left_of(&self, gone: &BTreeSet<String>) -> Result<Vec<String>> {
         let mut left = Vec::new();
-        let root = self.stage.starter.dirs().kubelet_root.join("pods");
+        let root = self.stage.starter.dirs().kubelet_root.join(PODS);
         for entry in fs::read_dir(&root).with_context(|| format!("read {}", root.display()))? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             left.extend(gone.contains(&name).then(|| format!("directory {name}")));

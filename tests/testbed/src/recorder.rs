@@ -4,6 +4,7 @@
 //! [`Record`] by one clock. Calls pass as they are.
 
 mod calls;
+pub mod mounts;
 
 use std::{
     collections::HashMap,

@@ -10,6 +10,7 @@ use testbed::containerd::{Containerd, POLITE};
 use testbed::ground::Ground;
 use testbed::leftovers::Leftovers;
 use testbed::pods::{NodeDirs, PodStarter};
+use testbed::recorder::mounts::{Change, MountRecorder};
 use testbed::{cgroups, mounts, straight};
 
 /// Where [`victim`] says that its pod runs, and on what ground.
@@ -404,4 +405,48 @@ async fn fifty_pods_start_and_go() {
         .unwrap();
     assert!(left.is_empty(), "{left}");
     eprintln!("look: {:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_mount_from_another_namespace_is_heard_with_the_process_that_made_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (shared, aside) = (dir.path().join("shared"), dir.path().join("aside"));
+    for at in [&shared.join("volume"), &aside] {
+        std::fs::create_dir_all(at).unwrap();
+    }
+    // Whatever fails, nothing stays mounted.
+    struct Clean<'a>(&'a Path);
+    impl Drop for Clean<'_> {
+        fn drop(&mut self) {
+            mounts::detach_below(self.0).unwrap();
+        }
+    }
+    let _clean = Clean(dir.path());
+    mounts::share(&shared).unwrap();
+    let recorder = MountRecorder::start(&shared).unwrap();
+    mounts::tmpfs(&aside, None).unwrap();
+    let volume = shared.join("volume");
+    let unshare = [
+        "--mount",
+        "--propagation",
+        "unchanged",
+        "mount",
+        "-t",
+        "tmpfs",
+        "volume",
+    ];
+    let mut other = Command::new("unshare").args(unshare).arg(&volume).spawn().unwrap();
+    assert!(other.wait().unwrap().success());
+    mounts::detach_below(&volume).unwrap();
+    let late = Instant::now() + Duration::from_secs(20);
+    while recorder.heard().unwrap().len() < 2 && Instant::now() < late {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let heard = recorder.heard().unwrap();
+    let heard: Vec<_> = heard.iter().map(|it| (it.change, it.by.pid, &*it.point)).collect();
+    let (its, ours) = (other.id().cast_signed(), std::process::id().cast_signed());
+    assert_eq!(
+        heard,
+        [(Change::Mount, its, &*volume), (Change::Unmount, ours, &*volume)]
+    );
 }

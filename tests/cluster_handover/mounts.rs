@@ -1,0 +1,83 @@
+//! Whose hand a mount or unmount is, and of which pod. Pure.
+
+use std::path::Path;
+
+use testbed::recorder::mounts::{Actor, Change, Mounting};
+
+use crate::judge::{MOUNT, Side, UNMOUNT};
+
+/// The processes beside the kubelet that might mount below its root.
+#[derive(Debug, Clone, Copy)]
+pub struct Others {
+    pub agent: i32,
+    pub runtime: i32,
+    pub test: i32,
+}
+
+impl Others {
+    /// A kubelet has this done by programs that end at once: they may be gone before they are looked at, and may outlive it.
+    /// So it is the kubelet's unless it is known to be somebody else's.
+    pub fn side(&self, by: &Actor) -> Option<Side> {
+        if by.pid == self.agent || by.parent == Some(self.agent) {
+            Some(Side::Agent)
+        } else if by.pid == self.runtime || by.parent == Some(self.runtime) || by.pid == self.test {
+            None
+        } else {
+            Some(Side::Kubelet)
+        }
+    }
+}
+
+/// The UID in a path below the directory of all pods.
+pub fn uid(pods: &Path, point: &Path) -> Option<String> {
+    let first = point.strip_prefix(pods).ok()?.components().next()?;
+    Some(first.as_os_str().to_str()?.to_owned())
+}
+
+/// Such as `unmount /…/volumes/… by umount (77)`.
+pub fn what(mounting: &Mounting) -> String {
+    let verb = match mounting.change {
+        Change::Mount => MOUNT,
+        Change::Unmount => UNMOUNT,
+    };
+    let name = mounting.by.name.as_deref().unwrap_or("what has ended");
+    format!("{verb}{} by {name} ({})", mounting.point.display(), mounting.by.pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHERS: Others = Others {
+        agent: 10,
+        runtime: 20,
+        test: 30,
+    };
+
+    fn side(pid: i32, parent: Option<i32>) -> Option<Side> {
+        OTHERS.side(&Actor {
+            pid,
+            name: None,
+            parent,
+        })
+    }
+
+    #[test]
+    fn what_neither_the_agent_nor_the_runtime_nor_the_test_does_is_the_kubelets() {
+        assert_eq!(side(10, Some(30)), Some(Side::Agent));
+        for (pid, parent) in [(20, Some(30)), (21, Some(20)), (30, Some(1))] {
+            assert_eq!(side(pid, parent), None);
+        }
+        for (pid, parent) in [(40, Some(30)), (41, Some(40)), (41, Some(1)), (41, None)] {
+            assert_eq!(side(pid, parent), Some(Side::Kubelet));
+        }
+    }
+
+    #[test]
+    fn the_uid_is_what_follows_the_directory_of_all_pods() {
+        let uid = |point: &str| uid("/k/pods".as_ref(), point.as_ref());
+        assert_eq!(uid("/k/pods/u/volumes/kubernetes.io~empty-dir/v"), Some("u".to_owned()));
+        assert_eq!(uid("/k/pods"), None);
+        assert_eq!(uid("/k/plugins/u"), None);
+    }
+}
