@@ -9,6 +9,8 @@ CARGO ?= cargo
 NEED := scripts/need.sh
 # How long `soak` goes on.
 SOAK ?= 1h
+# How long `bench-idle` looks.
+IDLE ?= 10m
 # How often the kubelet of `test-handover` dies.
 DEATHS ?= 180
 
@@ -27,7 +29,7 @@ help: ## List the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'demo, test, crash-matrix, test-cluster and bench need root: they start a containerd of their own, beside any other.'
+	@echo 'demo, test, crash-matrix, test-cluster, bench and bench-idle need root: they start a containerd of their own, beside any other.'
 	@echo 'A target that lacks something installs it with apt-get, and names it.'
 
 .PHONY: build
@@ -57,6 +59,13 @@ bench-gc: need-build ## Measure the collector against direct deletion and kube-c
 	tests/testbed/control-plane/build.sh kube-controller-manager
 	$(CARGO) build --release --locked --workspace --bins
 	$(TARGET_DIR)/release/bench-gc
+
+.PHONY: bench-idle
+bench-idle: need-root need-node build ## Measure what the agent costs that stands by beside a real kubelet with 110 pods, for IDLE=10m (needs the control plane)
+	tests/testbed/control-plane/build.sh
+	tests/testbed/control-plane/build.sh kubelet
+	$(CARGO) build --locked -p testbed --bin bench-idle
+	$(TARGET_DIR)/debug/bench-idle --agent $(TARGET_DIR)/release/pod-teardown --for $(IDLE)
 
 .PHONY: test
 test: need-root need-build need-node ## Every test that needs no control plane, real pods on a private containerd included

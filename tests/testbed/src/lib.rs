@@ -4,6 +4,7 @@ pub mod api;
 pub mod apiserver;
 pub mod bench;
 pub mod bench_gc;
+pub mod bench_idle;
 pub mod cgroups;
 pub mod command;
 pub mod containerd;

@@ -28,6 +28,9 @@ const START: Duration = Duration::from_secs(20);
 /// Until it ends, by itself or when told to.
 const END: Duration = Duration::from_secs(60);
 
+/// As in the unit.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
 /// The flags of an agent of this stage that keeps what it needs in `dir`, but for its own places.
 fn flags(stage: &Stage, dir: &Path) -> Result<Vec<OsString>> {
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
@@ -48,6 +51,16 @@ fn flags(stage: &Stage, dir: &Path) -> Result<Vec<OsString>> {
         .into_iter()
         .flat_map(|(name, value)| [name.into(), value])
         .collect())
+}
+
+/// The same for one that stands by for a kubelet, with another way to the runtime.
+fn auto_flags(stage: &Stage, dir: &Path, endpoint: &str) -> Result<Vec<OsString>> {
+    let mut flags = flags(stage, dir)?;
+    for (flag, value) in [("--cri-endpoint", endpoint), ("--pods", "auto")] {
+        let at = flags.iter().position(|given| given == flag).context("a flag")?;
+        flags[at + 1] = value.into();
+    }
+    Ok(flags)
 }
 
 /// A running agent; killed when dropped.
@@ -85,13 +98,24 @@ impl AgentProcess {
     /// Starts one that stands by for a kubelet, with another way to the runtime, and waits until it watches.
     pub async fn start_beside(stage: &Stage, binary: &Path, endpoint: &str, more: &[&str]) -> Result<Self> {
         let dir = stage.containerd.ground().dir().join("agent");
-        let mut flags = flags(stage, &dir)?;
-        for (flag, value) in [("--cri-endpoint", endpoint), ("--pods", "auto")] {
-            let at = flags.iter().position(|given| given == flag).context("a flag")?;
-            flags[at + 1] = value.into();
-        }
+        let flags = auto_flags(stage, &dir, endpoint)?;
         let agent = Self::launch(binary, &dir, |command| {
             command.args(&flags).args(more);
+        })?;
+        agent.wait_until_watching().await?;
+        Ok(agent)
+    }
+
+    /// Starts one as its unit does, which tells how it is at this socket: it stands by for a kubelet, and has its defaults.
+    /// Waits until it watches.
+    pub async fn start_service(stage: &Stage, binary: &Path, manager: &Path) -> Result<Self> {
+        let endpoint = stage.containerd.endpoint();
+        let dir = stage.containerd.ground().dir().join("agent");
+        let flags = auto_flags(stage, &dir, &endpoint)?;
+        let agent = Self::launch(binary, &dir, |command| {
+            let watchdog = WATCHDOG.as_micros().to_string();
+            command.args(&flags);
+            command.env("NOTIFY_SOCKET", manager).env("WATCHDOG_USEC", watchdog);
         })?;
         agent.wait_until_watching().await?;
         Ok(agent)

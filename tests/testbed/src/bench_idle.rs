@@ -1,0 +1,235 @@
+//! The bench of standing by: an agent that has nothing to do beside a kubelet that runs a node full of pods.
+//!
+//! `plan → control plane, containerd, kubelet → pods → agent → looks → table`. Everything is real, and nobody asks the agent
+//! anything while it is measured.
+
+#![allow(clippy::print_stdout, reason = "this is the bench's output")]
+
+pub mod memory;
+pub mod pods;
+
+use std::{fs, path::PathBuf, process::Command, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use serde_json::json;
+use tokio::{
+    net::UnixDatagram,
+    time::{Instant, sleep_until},
+};
+
+use self::memory::Memory;
+use crate::{
+    bench::{
+        figures::Figures,
+        line::{self, Goal, Line},
+        load,
+        usage::Usage,
+    },
+    control_plane::ControlPlane,
+    kubelet::Kubelet,
+    stage::{AgentProcess, NODE, Stage},
+};
+
+/// At most so much resident memory, in MiB.
+const RESIDENT: f64 = 14.0;
+/// At most so much of one processor, in per cent.
+const CPU: f64 = 0.1;
+/// After the pods have started, and again after the agent has.
+const SETTLE: Duration = Duration::from_secs(30);
+/// How often it is looked at.
+const LOOKS: u32 = 10;
+
+/// What is measured, and with what.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How long it is looked at.
+    pub time: Duration,
+    /// How many pods the kubelet runs.
+    pub pods: usize,
+    /// The agent's program.
+    pub agent: PathBuf,
+    /// Where the figures go, beside the table.
+    pub json: Option<PathBuf>,
+}
+
+/// What was seen up to one moment.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Look {
+    /// Seconds since the first look.
+    at: f64,
+    /// Of the processor so far, in seconds.
+    cpu: f64,
+    memory: Memory,
+    /// The most resident memory since the agent was started, in MiB.
+    peak: f64,
+    threads: usize,
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// Measures, and prints what was measured.
+    pub async fn run(&self) -> Result<()> {
+        let program = self.agent.display();
+        ensure!(self.agent.is_file(), "there is no {program}: build it first");
+        ensure!(!self.time.is_zero(), "no time: there is nothing to measure");
+        let plane = ControlPlane::start().await?;
+        let stage = Stage::set_for_a_kubelet(Box::new(plane), NODE).await?;
+        let machine = format!(
+            "containerd {}, {} processors, load {} at the start",
+            stage.containerd.version(),
+            std::thread::available_parallelism().map_or(0, usize::from),
+            load()?,
+        );
+        println!("{machine}\n{}", programs(&self.agent));
+        let measured = self.measure(&stage).await;
+        let put_away = stage.containerd.stop().await.context("put the node away");
+        let (looks, restarts) = measured?;
+        put_away?;
+        let (pods, time) = (self.pods, humantime::format_duration(self.time));
+        let title = format!("{pods} pods beside a kubelet, {time}; {restarts} restarts of containers meanwhile");
+        println!("\n{METHOD}\n\n{}", line::table(&title, &lines(&looks)).trim_end());
+        println!("\nLoad {} at the end.", load()?);
+        match &self.json {
+            None => Ok(()),
+            Some(file) => {
+                let figures = json!({ "machine": machine, "pods": pods, "restarts": restarts, "looks": looks });
+                fs::write(file, format!("{figures:#}\n")).with_context(|| format!("write {}", file.display()))
+            }
+        }
+    }
+
+    async fn measure(&self, stage: &Stage) -> Result<(Vec<Look>, i64)> {
+        let kubelet = Kubelet::start(stage).await?;
+        println!("The kubelet is ready; it starts {} pods", self.pods);
+        pods::run(stage, self.pods).await?;
+        println!("All pods run");
+        sleep_until(Instant::now() + SETTLE).await;
+        // Where a service manager would be told how it is.
+        let manager = stage.containerd.ground().dir().join("notify.sock");
+        let told = UnixDatagram::bind(&manager).with_context(|| format!("listen at {}", manager.display()))?;
+        let agent = AgentProcess::start_service(stage, &self.agent, &manager).await?;
+        let looking = async {
+            sleep_until(Instant::now() + SETTLE).await;
+            let restarted = pods::restarts(stage).await?;
+            let looks = self.look_at(&agent).await?;
+            let stands_by = agent.status().await?["understudy"]["turn"] == "kubelet";
+            ensure!(
+                stands_by,
+                "the agent does not stand by for the kubelet:\n{}",
+                agent.log_tail()
+            );
+            Ok((looks, pods::restarts(stage).await? - restarted))
+        };
+        let looked = tokio::select! {
+            looked = looking => looked?,
+            never = listened(&told) => never?,
+        };
+        let code = agent.stop().await?;
+        ensure!(code == Some(0), "the agent ended with exit code {code:?}");
+        kubelet.stop().await?;
+        Ok(looked)
+    }
+
+    async fn look_at(&self, agent: &AgentProcess) -> Result<Vec<Look>> {
+        let pid = agent.pid().context("the agent has ended")?;
+        println!("The agent stands by; its pid is {pid}");
+        let begin = Instant::now();
+        let mut looks: Vec<Look> = Vec::new();
+        for turn in 0..=LOOKS {
+            sleep_until(begin + self.time / LOOKS * turn).await;
+            let look = Look::at(pid, begin)?;
+            println!("{look}");
+            looks.push(look);
+        }
+        Ok(looks)
+    }
+}
+
+const METHOD: &str = "\
+Control plane, containerd and kubelet are real, and the agent has the node's credentials, its defaults, and a service manager
+that it tells how it is. Resident memory as the kernel counts it for the process, in ten looks and one at the begin; CPU: user
+and system time of all its threads, of one processor. Nobody asks the agent anything meanwhile.";
+
+/// Takes what the agent tells, for ever.
+async fn listened<T>(told: &UnixDatagram) -> Result<T> {
+    let mut buffer = [0; 4096];
+    loop {
+        told.recv(&mut buffer).await.context("listen to the agent")?;
+    }
+}
+
+/// Which agent it is.
+fn programs(agent: &PathBuf) -> String {
+    let size = fs::metadata(agent).map_or(0, |found| found.len());
+    let version = Command::new(agent).arg("--version").output();
+    let version = version.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned());
+    format!("{}, {size} bytes", version.unwrap_or_default())
+}
+
+fn lines(looks: &[Look]) -> Vec<Line> {
+    let line = |what: &str, unit, figures, goal: Option<f64>| Line {
+        what: what.to_owned(),
+        unit,
+        figures,
+        goal: goal.map(Goal::AtMost),
+    };
+    let memory = |of: fn(&Memory) -> f64| Figures::of(looks.iter().map(|look| of(&look.memory)));
+    let share = |(before, after): (&Look, &Look)| 100.0 * (after.cpu - before.cpu) / (after.at - before.at);
+    let whole = looks.first().zip(looks.last()).map(share);
+    let parts = looks.iter().zip(looks.iter().skip(1)).map(share);
+    vec![
+        line("resident", "MiB", memory(|it| it.resident), Some(RESIDENT)),
+        line("  of it pages of files", "MiB", memory(|it| it.of_files()), None),
+        line("  of it anonymous", "MiB", memory(|it| it.anonymous), None),
+        line(
+            "resident, shared pages in part",
+            "MiB",
+            memory(|it| it.proportional),
+            None,
+        ),
+        line(
+            "resident, peak since the start",
+            "MiB",
+            Figures::of(looks.last().map(|look| look.peak)),
+            None,
+        ),
+        line("CPU, of one processor", "%", Figures::of(whole), Some(CPU)),
+        line("CPU, each tenth of the time", "%", Figures::of(parts), None),
+    ]
+}
+
+// === impl Look ===
+
+impl Look {
+    fn at(pid: u32, begin: Instant) -> Result<Self> {
+        let usage = Usage::of(pid);
+        let tasks = format!("/proc/{pid}/task");
+        Ok(Self {
+            at: begin.elapsed().as_secs_f64(),
+            cpu: usage.cpu()?.as_secs_f64(),
+            memory: Memory::of(pid)?,
+            peak: usage.peak()?,
+            threads: fs::read_dir(&tasks).with_context(|| format!("read {tasks}"))?.count(),
+        })
+    }
+}
+
+impl std::fmt::Display for Look {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            at,
+            cpu,
+            memory,
+            peak,
+            threads,
+        } = self;
+        let (resident, anonymous) = (memory.resident, memory.anonymous);
+        write!(
+            f,
+            "{at:5.0} s: {resident:.2} MiB resident, {anonymous:.2} of it anonymous, {peak:.2} at the peak; {threads} threads; \
+             {cpu:.3} s of CPU so far"
+        )
+    }
+}

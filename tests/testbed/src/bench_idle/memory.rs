@@ -1,0 +1,77 @@
+//! What of a process is in memory, and how much of it is its own.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// One look, in MiB.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Memory {
+    /// All of its pages that are in memory.
+    pub resident: f64,
+    /// The same, where those that others have as well count in part.
+    pub proportional: f64,
+    /// Pages that lie in no file: what it has allocated, its stacks, and what it has changed of its data.
+    pub anonymous: f64,
+}
+
+// === impl Memory ===
+
+impl Memory {
+    /// Of the process of this pid, now.
+    pub fn of(pid: u32) -> Result<Self> {
+        let path = format!("/proc/{pid}/smaps_rollup");
+        let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        Self::read(&text).with_context(|| format!("read {path}"))
+    }
+
+    fn read(rollup: &str) -> Result<Self> {
+        let mib = |key: &str| {
+            let line = rollup
+                .lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
+            Ok::<_, anyhow::Error>(kib.with_context(|| format!("no {key}"))? / 1024.0)
+        };
+        Ok(Self {
+            resident: mib("Rss")?,
+            proportional: mib("Pss")?,
+            anonymous: mib("Anonymous")?,
+        })
+    }
+
+    /// Pages of the program and its libraries.
+    pub fn of_files(self) -> f64 {
+        self.resident - self.anonymous
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_tells_is_read_in_mebibytes() {
+        let rollup = "00400000-7fff0000 ---p 00000000 00:00 0  [rollup]\n\
+                      Rss:               14336 kB\nPss:               12288 kB\nPss_Dirty:          1024 kB\n\
+                      Anonymous:          4096 kB\nAnonHugePages:         0 kB\n";
+        let memory = Memory::read(rollup).unwrap();
+        assert_eq!(
+            memory,
+            Memory {
+                resident: 14.0,
+                proportional: 12.0,
+                anonymous: 4.0
+            }
+        );
+        assert!((memory.of_files() - 10.0).abs() < f64::EPSILON);
+        assert!(Memory::read("Rss: 1 kB\n").unwrap_err().to_string().contains("no Pss"));
+    }
+
+    #[test]
+    fn this_process_is_in_memory() {
+        let memory = Memory::of(std::process::id()).unwrap();
+        assert!(memory.resident >= memory.proportional && memory.anonymous > 0.0);
+    }
+}

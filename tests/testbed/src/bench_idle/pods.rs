@@ -1,0 +1,100 @@
+//! A node full of pods as people run them: most go on and on, some have a container that ends and is started again.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use serde_json::{Value, json};
+
+use crate::{
+    containerd::{POLITE, TOOL_IMAGE},
+    stage::Stage,
+    wait::eventually,
+};
+
+/// Every so many, one has a container that ends.
+const RESTLESS: usize = 20;
+/// After which the kubelet starts it again, later each time.
+const RESTS: &str = "sleep 45";
+/// Of all pods, on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(600);
+const CREATES: usize = 8;
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// Creates them; they run when this returns.
+pub async fn run(stage: &Stage, count: usize) -> Result<()> {
+    let settings = json!({ "metadata": { "name": "settings" }, "data": { "settings.yaml": "level: info\n" } });
+    stage.admin.create(CONFIG_MAPS, &settings).await?.ok()?;
+    let creates = (0..count).map(|index| async move {
+        let created = stage.admin.create(PODS, &pod(&stage.node, index)).await?;
+        created.ok().map(drop)
+    });
+    stream::iter(creates)
+        .buffer_unordered(CREATES)
+        .try_collect::<()>()
+        .await?;
+    eventually(START_LIMIT, "the kubelet to run all pods", async || {
+        let pods = stage.admin.list(PODS, &[]).await?.ok()?;
+        let pods = pods["items"].as_array().map_or(&[][..], Vec::as_slice);
+        let run = pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
+        Ok((run == count).then_some(()))
+    })
+    .await
+}
+
+/// How often containers were started again so far.
+pub async fn restarts(stage: &Stage) -> Result<i64> {
+    let pods = stage.admin.list(PODS, &[]).await?.ok()?;
+    let pods = pods["items"].as_array().into_iter().flatten();
+    let containers = pods.flat_map(|pod| pod["status"]["containerStatuses"].as_array().into_iter().flatten());
+    Ok(containers
+        .filter_map(|container| container["restartCount"].as_i64())
+        .sum())
+}
+
+fn pod(node: &str, index: usize) -> Value {
+    let app = format!("app-{}", index / 5);
+    let mut containers = vec![container("main", POLITE)];
+    if index.is_multiple_of(RESTLESS) {
+        containers.push(container("restless", RESTS));
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": format!("{app}-{index}"),
+            "labels": { "app": app, "pod-template-hash": "5d8f7c9b64" },
+            "annotations": { "example.com/checksum": "3f5a1c0d8e7b6a4925c1f0e3d2b4a6978c5e1f0a" },
+        },
+        "spec": {
+            "nodeName": node,
+            "automountServiceAccountToken": false,
+            "containers": containers,
+            "volumes": [
+                { "name": "settings", "configMap": { "name": "settings" } },
+                { "name": "scratch", "emptyDir": {} },
+            ],
+        },
+    })
+}
+
+fn container(name: &str, script: &str) -> Value {
+    json!({
+        "name": name,
+        "image": TOOL_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+        "env": [
+            { "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
+            { "name": "LOG_LEVEL", "value": "info" },
+        ],
+        "lifecycle": { "preStop": { "exec": { "command": ["sleep", "1"] } } },
+        "ports": [{ "name": "http", "containerPort": 8080 }],
+        "resources": { "requests": { "cpu": "1m", "memory": "8Mi" }, "limits": { "memory": "64Mi" } },
+        "volumeMounts": [
+            { "name": "settings", "mountPath": "/etc/app", "readOnly": true },
+            { "name": "scratch", "mountPath": "/scratch" },
+        ],
+    })
+}
