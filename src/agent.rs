@@ -13,6 +13,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     config::{Problem, Settings},
     host::Host,
+    memory,
     ops::{
         admin::{self, Admin},
         metrics, notify,
@@ -32,6 +33,7 @@ const GIVE_BACK: Duration = Duration::from_secs(3);
 /// Runs the agent of this machine until a signal tells it to stop; a second one ends it at once, which loses nothing.
 pub async fn run(settings: Settings) -> Result<(), Problem> {
     let (mut stop, mut again) = (Stop::new()?, Stop::new()?);
+    let _small = spawn(memory::stay_small());
     let twice = async {
         again.told().await;
         again.told().await;
