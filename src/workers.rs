@@ -7,6 +7,7 @@ pub mod termination;
 
 mod ask;
 mod map;
+mod precedence;
 mod worker;
 
 pub use self::{

@@ -282,6 +282,13 @@ impl PodSource {
                     }
                     continue;
                 }
+                // What was left alone until now comes first.
+                () = self.guard.may_begin() => {
+                    if let Err(Closed) = self.compare_with_runtime().await? {
+                        return Ok(Err(Closed));
+                    }
+                    continue;
+                }
                 Some(answer) = self.calls.0.recv() => {
                     // Who no longer listens needs no answer.
                     answer.send(self.roll()).ok();

@@ -18,6 +18,7 @@ use super::{
     grace::{self, GraceAsked},
     kill::{Granted, Kill, Refused},
     period::Period,
+    precedence::Precedence,
     termination::{self, Cause},
     worker::{Outcome, PodUpdate, Worker},
 };
@@ -67,6 +68,7 @@ pub struct PodWorkers {
     /// Those that are gone, and when nothing was left of them: late news must not revive them.
     ended: HashMap<PodUid, Instant>,
     workers: JoinSet<Outcome>,
+    precedence: Precedence,
     /// Waits for the disk before a request makes a grace period shorter.
     shortening: JoinSet<()>,
     at_work: HashMap<Id, PodUid>,
@@ -94,6 +96,7 @@ impl PodWorkers {
             pods: HashMap::new(),
             ended: HashMap::new(),
             workers: JoinSet::new(),
+            precedence: Precedence::default(),
             shortening: JoinSet::new(),
             at_work: HashMap::new(),
             ended_since: 0,
@@ -309,6 +312,7 @@ impl PodWorkers {
             updates: status.update.subscribe(),
             period: Arc::clone(&status.period),
             record: Arc::clone(&status.record),
+            precedence: self.precedence.clone(),
         };
         let pod = status.record.pod();
         let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);

@@ -17,7 +17,10 @@ mod mounts;
 mod status;
 
 use self::mounts::PodMounts;
-use super::period::Period;
+use super::{
+    period::Period,
+    precedence::{First, Precedence},
+};
 use crate::{
     clock::pauses,
     context::Context,
@@ -86,6 +89,8 @@ pub struct Worker {
     pub period: Arc<Period>,
     /// The pod's story.
     pub record: Arc<Record>,
+    /// Whether others come first.
+    pub precedence: Precedence,
 }
 
 // === impl Worker ===
@@ -97,17 +102,21 @@ impl Worker {
         let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
         let mut pauses = backoff.build();
         let mut mounts: Option<PodMounts> = None;
+        let mut first: Option<First> = None;
         loop {
             let Ok(under_way) = self.context.guard.begin(self.record.pod().to_string()) else {
                 urgent = None;
-                if let Some(outcome) = self.let_go().await {
+                if let Some(outcome) = self.let_go(&mut first).await {
                     return outcome;
+                }
+                if first.is_none() {
+                    self.precedence.others().await;
                 }
                 continue;
             };
             let update = self.updates.borrow_and_update().clone();
             self.record.attempt();
-            let attempt = self.attempt(&update, &mut urgent).await;
+            let attempt = self.attempt(&update, &mut urgent, first.take()).await;
             drop(under_way);
             if let Err(failures) = &attempt {
                 self.report(&update.view, failures);
@@ -159,9 +168,14 @@ impl Worker {
 
     /// Waits until something may be touched: what is held is not tried, so that nobody is told of failures that were
     /// none. How the worker ends if that does not come: the agent stops, or a kubelet has done the work.
-    async fn let_go(&self) -> Option<Outcome> {
+    /// A pod whose object is gone comes first then.
+    async fn let_go(&self, first: &mut Option<First>) -> Option<Outcome> {
         let mut look = Instant::now();
+        let mut updates = self.updates.clone();
         while let Some(why) = self.context.guard.why_nothing_begins() {
+            if updates.borrow_and_update().removed {
+                first.get_or_insert_with(|| self.precedence.first());
+            }
             self.record.set_failures(vec![format!("held: {why}")]);
             let ended = async {
                 sleep(LOOK_AGAIN).await;
@@ -177,6 +191,7 @@ impl Worker {
                 biased;
                 () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
                 () = self.context.guard.may_begin() => {}
+                Ok(()) = updates.changed(), if first.is_none() => {}
                 ended = ended => if ended { return Some(Outcome::EndedByKubelet) },
             }
         }
@@ -228,7 +243,12 @@ impl Worker {
         }
     }
 
-    async fn attempt(&self, update: &PodUpdate, urgent: &mut Option<Urgent>) -> Result<Outcome, Vec<Failure>> {
+    async fn attempt(
+        &self,
+        update: &PodUpdate,
+        urgent: &mut Option<Urgent>,
+        first: Option<First>,
+    ) -> Result<Outcome, Vec<Failure>> {
         let PodUpdate { view, removed, .. } = update;
         // On the disk with what is waited for below, and so before anything is told to stop.
         self.context.journal.tries(&view.pod.uid, self.context.clock.now());
@@ -247,6 +267,7 @@ impl Worker {
             self.stop(update, &observed).await?;
             Arc::new(self.look(view).await?)
         };
+        drop(first);
         // All containers are stopped. Those of a pod that is not deleted a kubelet would start again, unless the API shows that
         // it is over.
         let deleted = view.deletion.is_some() || removed;

@@ -4,12 +4,16 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use pod_teardown::{cli::PodsFlag, ops::admin::kill::Ask};
 use serde_json::json;
-use testbed::apiserver::faults::{Action, Fault};
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    scripted_cri::Kind,
+};
 use tokio::time::{Instant, advance, sleep};
 
 use crate::{
     guard::kubelet,
     node::{NODE, Node, secs, until},
+    pods::{plain, uid},
     requests::refused,
     server::trouble,
 };
@@ -119,6 +123,49 @@ async fn while_the_kubelet_lives_nothing_is_touched_and_when_it_is_gone_its_pods
     in_time(stage.taken_over().await);
     stage.node.nothing_left("web").await;
     assert_eq!(stage.node.status().await.held, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_whose_objects_are_gone_are_stopped_before_all_others() {
+    let mut stage = Stage::set().await;
+    let names = ["db", "web-0", "web-1"];
+    names.iter().for_each(|name| stage.node.polite_pod(name));
+    stage.node.pod("zombie", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(1), 0));
+    });
+    stage.renews_for(secs(20)).await;
+    stage.dies();
+    for name in names {
+        stage.node.delete(name, None).await;
+    }
+    // Somebody does not want to wait, and starts another that writes to the same volume.
+    stage.node.delete("zombie", Some(0)).await;
+    stage.taken_over().await;
+    let stops = stage.node.calls(4, |seen| seen.kind == Kind::StopContainer).await;
+    assert_eq!(&*stops[0].1.pod_uid, uid("zombie"));
+    assert!(
+        stops[1..].iter().all(|(at, _)| *at >= stops[0].0 + secs(1)),
+        "{stops:?}"
+    );
+    for name in names.into_iter().chain(["zombie"]) {
+        stage.node.nothing_left(name).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_only_the_runtime_knows_is_ended_as_soon_as_the_agent_takes_over() {
+    let mut stage = Stage::set().await;
+    stage.renews_for(secs(20)).await;
+    stage.dies();
+    stage.node.left_over("zombie", |pod| drop(pod.container("main")));
+    // A look at the runtime has shown it by then.
+    sleep(secs(12)).await;
+    stage.nothing_was_touched();
+    stage.taken_over().await;
+    let since = Instant::now();
+    stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    assert!(since.elapsed() < secs(1), "{:?}", since.elapsed());
+    stage.node.nothing_left("zombie").await;
 }
 
 #[tokio::test(start_paused = true)]
