@@ -1,6 +1,6 @@
 //! The bench: straight CRI calls and the agent take the same pods down, in turn, on the same containerd.
 //!
-//! `plan → round (straight ⇄ agent) → figures → table`. The API server is a process of its own. One agent process lives
+//! `plan → round (straight ⇄ agent) → figures → table`, and the same for pods that wait for a take-over. The API server is a process of its own. One agent process lives
 //! through all rounds of a size, so that its memory shows what rounds leave behind.
 
 #![allow(clippy::print_stdout, reason = "this is the bench's output")]
@@ -9,6 +9,7 @@ pub mod figures;
 pub mod line;
 pub mod round;
 pub mod table;
+pub mod take_over;
 pub mod usage;
 
 use std::fs;
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 
 use self::round::{Kind, Size};
 use self::table::Measured;
+use self::take_over::TakenOver;
 use crate::apiserver::process::ApiServerProcess;
 use crate::stage::Stage;
 
@@ -31,6 +33,8 @@ const FULL_NODE: usize = 100;
 pub struct Plan {
     /// How many pods at a time, one size after the other.
     pub pods: Vec<usize>,
+    /// How many pods wait for a take-over.
+    pub waiting: usize,
     /// How often each way is taken.
     pub rounds: usize,
     /// The agent's program.
@@ -50,7 +54,7 @@ impl Plan {
             ensure!(program.is_file(), "there is no {}: build it first", program.display());
         }
         ensure!(
-            self.rounds > 0 && !self.pods.contains(&0),
+            self.rounds > 0 && self.waiting > 0 && !self.pods.contains(&0),
             "no rounds or no pods: there is nothing to measure"
         );
         let begin = Instant::now();
@@ -63,18 +67,24 @@ impl Plan {
             load()?,
         );
         println!("{machine}");
-        let measured = self.all(&stage).await;
+        let measured = async {
+            let sizes = self.all(&stage).await?;
+            let taken_over = TakenOver::measure(&stage, &self.agent, self.waiting, self.rounds).await?;
+            Ok::<_, anyhow::Error>((sizes, taken_over))
+        };
+        let measured = measured.await;
         let put_away = stage.containerd.stop().await.context("put the node away");
-        let measured = measured?;
+        let (measured, taken_over) = measured?;
         put_away?;
         println!("\n{machine}\n{METHOD}");
         for measured in &measured {
             println!("\n{}", measured.table().trim_end());
         }
+        println!("\n{}", taken_over.table().trim_end());
         let minutes = begin.elapsed().as_secs_f64() / 60.0;
         println!("\nLoad {} at the end, after {minutes:.1} minutes.", load()?);
         match &self.json {
-            Some(file) => write(file, &machine, &measured),
+            Some(file) => write(file, &machine, &measured, &taken_over),
             None => Ok(()),
         }
     }
@@ -131,7 +141,8 @@ const METHOD: &str = "\
 Straight calls: ExecSync for hooks, StopContainer and StopPodSandbox, all pods in parallel, from the first call to the last answer.
 Agent: from the first DELETE sent to the last DELETED event of a watch; API server in memory, a process of its own.
 Both in every round, the other one first each time. CPU: user and system time of the agent's process. Resident: VmRSS
-with the pods running and at the peak of a round; one agent process per size, through all rounds.";
+with the pods running and at the peak of a round; one agent process per size, through all rounds. Take-over: from the agent's
+decision that the kubelet is gone to the last DELETED event, of pods that were deleted before.";
 
 /// How busy the machine was over the last minute.
 pub fn load() -> Result<String> {
@@ -139,11 +150,12 @@ pub fn load() -> Result<String> {
     Ok(text.split(' ').next().unwrap_or_default().to_owned())
 }
 
-fn write(file: &Path, machine: &str, measured: &[Measured]) -> Result<()> {
+fn write(file: &Path, machine: &str, measured: &[Measured], taken_over: &TakenOver) -> Result<()> {
     let sizes: Vec<_> = measured
         .iter()
         .map(|measured| json!({ "summary": measured.lines(), "rounds": measured }))
         .collect();
-    let text = serde_json::to_string_pretty(&json!({ "machine": machine, "sizes": sizes }))?;
+    let taken_over = json!({ "summary": taken_over.lines(), "rounds": taken_over });
+    let text = serde_json::to_string_pretty(&json!({ "machine": machine, "sizes": sizes, "takenOver": taken_over }))?;
     fs::write(file, text + "\n").with_context(|| format!("write {}", file.display()))
 }

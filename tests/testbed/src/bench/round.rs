@@ -21,11 +21,11 @@ use crate::straight;
 /// The runtime has work of its own just after a start.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Pods that are not gone by then are a failure, not a figure.
-const LIMIT: Duration = Duration::from_secs(180);
+pub(super) const LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(5);
 /// The API's default; no pod here needs more than an instant of it.
 const GRACE: Duration = Duration::from_secs(30);
-const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// How many pods, and of what kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -180,7 +180,7 @@ impl Journal {
 }
 
 /// When each pod's DELETED event came.
-async fn deletions(mut watch: Watch, pods: &[StartedPod], begin: Instant) -> Result<Vec<Duration>> {
+pub(super) async fn deletions(mut watch: Watch, pods: &[StartedPod], begin: Instant) -> Result<Vec<Duration>> {
     let mut times: BTreeMap<&str, Option<Duration>> = pods.iter().map(|pod| (pod.uid(), None)).collect();
     let mut missing = times.len();
     while missing > 0 {
@@ -197,7 +197,7 @@ async fn deletions(mut watch: Watch, pods: &[StartedPod], begin: Instant) -> Res
 }
 
 /// Looks at the directories only: asking the agent would cost it time that is being measured.
-async fn wait_until_clean(stage: &Stage, pods: &[StartedPod], agent: &AgentProcess) -> Result<()> {
+pub(super) async fn wait_until_clean(stage: &Stage, pods: &[StartedPod], agent: &AgentProcess) -> Result<()> {
     let parent = stage.starter.dirs().pods();
     let begin = Instant::now();
     loop {
@@ -216,7 +216,7 @@ async fn wait_until_clean(stage: &Stage, pods: &[StartedPod], agent: &AgentProce
     }
 }
 
-fn late(what: &str, agent: &AgentProcess) -> anyhow::Error {
+pub(super) fn late(what: &str, agent: &AgentProcess) -> anyhow::Error {
     anyhow::anyhow!(
         "not all pods are {what} after {LIMIT:?}; the agent's log ends:\n{}",
         agent.log_tail()
@@ -231,7 +231,7 @@ fn cast(count: usize) -> f64 {
 // === impl Size ===
 
 impl Size {
-    fn manifests(self) -> Vec<Value> {
+    pub(super) fn manifests(self) -> Vec<Value> {
         (0..self.pods).map(|index| self.manifest(index)).collect()
     }
 

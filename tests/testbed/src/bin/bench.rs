@@ -19,11 +19,14 @@ struct Args {
     /// How many pods at a time; from 100 on each has an emptyDir in memory, and in further rounds a hook and a sidecar.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,50,110")]
     pods: Vec<usize>,
+    /// How many pods wait for an agent that takes over.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    waiting: usize,
     /// How often each way is taken.
     #[arg(long, value_name = "N", default_value_t = 7)]
     rounds: usize,
     /// Two rounds of 1 and 10 pods: shows that the bench works, and no more.
-    #[arg(long, conflicts_with_all = ["pods", "rounds"])]
+    #[arg(long, conflicts_with_all = ["pods", "rounds", "waiting"])]
     quick: bool,
     /// Writes all figures to FILE as well.
     #[arg(long, value_name = "FILE")]
@@ -50,15 +53,21 @@ async fn main() -> ExitCode {
 async fn measure(args: Args) -> Result<ExitCode> {
     let Args {
         pods,
+        waiting,
         rounds,
         quick,
         json,
         agent,
         apiserver,
     } = args;
-    let (pods, rounds) = if quick { (vec![1, 10], 2) } else { (pods, rounds) };
+    let (pods, waiting, rounds) = if quick {
+        (vec![1, 10], 10, 2)
+    } else {
+        (pods, waiting, rounds)
+    };
     let plan = Plan {
         pods,
+        waiting,
         rounds,
         agent: command::beside(agent, "pod-teardown")?,
         apiserver: command::beside(apiserver, "testbed-apiserver")?,

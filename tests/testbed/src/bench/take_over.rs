@@ -1,0 +1,132 @@
+//! Pods that were deleted while nobody listened: straight calls take them down, or an agent that takes the node over.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    figures::Figures,
+    line::{self, Goal, Line},
+    round::{self, Kind, LIMIT, PODS, Size, Straight},
+};
+use crate::stage::{AgentProcess, Stage};
+
+/// As a multiple of the straight calls.
+const RATIO: f64 = 1.15;
+/// How long no kubelet must be seen: that is not measured.
+const AFTER: &str = "2s";
+
+/// All rounds.
+#[derive(Debug, Clone, Serialize)]
+pub struct TakenOver {
+    /// How many pods waited.
+    pub pods: usize,
+    /// Straight calls, round by round.
+    pub straight: Vec<Straight>,
+    /// The agent in the same rounds: seconds from its decision to take over until the last DELETED event.
+    pub agent: Vec<f64>,
+}
+
+// === impl TakenOver ===
+
+impl TakenOver {
+    /// Measures it, with an agent of its own in each round.
+    pub async fn measure(stage: &Stage, program: &Path, pods: usize, rounds: usize) -> Result<Self> {
+        let (size, cri) = (
+            Size {
+                pods,
+                kind: Kind::Plain,
+            },
+            stage.containerd.cri(),
+        );
+        let mut taken_over = Self {
+            pods,
+            straight: Vec::new(),
+            agent: Vec::new(),
+        };
+        for round in 0..rounds {
+            let (straight, agent) = if round % 2 == 0 {
+                let straight = round::straight(stage, &cri, size).await?;
+                (straight, by_agent(stage, program, size).await?)
+            } else {
+                let agent = by_agent(stage, program, size).await?;
+                (round::straight(stage, &cri, size).await?, agent)
+            };
+            println!(
+                "{pods:3} waiting pods, round {} of {rounds}: straight calls {:.3} s, agent {agent:.3} s",
+                round + 1,
+                straight.last,
+            );
+            taken_over.straight.push(straight);
+            taken_over.agent.push(agent);
+        }
+        Ok(taken_over)
+    }
+
+    /// The table's lines.
+    pub fn lines(&self) -> Vec<Line> {
+        let line = |what: &str, unit, figures, goal| Line {
+            what: what.to_owned(),
+            unit,
+            figures,
+            goal,
+        };
+        let straight = || self.straight.iter().map(|it| it.last);
+        let pairs = straight().zip(&self.agent).map(|(straight, agent)| agent / straight);
+        vec![
+            line("straight calls: last pod", "s", Figures::of(straight()), None),
+            line("agent: last pod", "s", Figures::of(self.agent.iter().copied()), None),
+            line(
+                "agent / straight calls",
+                "",
+                Figures::of(pairs),
+                Some(Goal::AtMost(RATIO)),
+            ),
+        ]
+    }
+
+    /// The lines for people.
+    pub fn table(&self) -> String {
+        let title = format!(
+            "{} pods that waited for a take-over; {} rounds",
+            self.pods,
+            self.agent.len()
+        );
+        line::table(&title, &self.lines())
+    }
+}
+
+async fn by_agent(stage: &Stage, program: &Path, size: Size) -> Result<f64> {
+    let pods = stage.run_pods(&size.manifests()).await.context("start the pods")?;
+    let deletes = pods
+        .iter()
+        .map(|pod| stage.admin.delete_pod("default", &pod.identity.name, None));
+    try_join_all(deletes).await.context("delete the pods")?;
+    let list = stage.admin.list(PODS, &[]).await?.ok()?;
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    let watch = stage.admin.watch(PODS, &[("resourceVersion", version)]).await?;
+
+    let (wall, begin) = (Timestamp::now(), Instant::now());
+    let endpoint = stage.containerd.endpoint();
+    let agent = AgentProcess::start_beside(stage, program, &endpoint, &["--take-over-after", AFTER]).await?;
+    let gone = timeout(LIMIT, round::deletions(watch, &pods, begin)).await;
+    let gone = gone.map_err(|_| round::late("deleted", &agent))??;
+    round::wait_until_clean(stage, &pods, &agent).await?;
+    let understudy = agent.status().await?["understudy"].take();
+    if understudy["turn"] != "ours" {
+        bail!("the agent has not taken over: {understudy}");
+    }
+    let since: Timestamp = understudy["since"].as_str().context("since when")?.parse()?;
+    let taken_over =
+        Duration::try_from(since.duration_since(wall)).context("the agent took over before it was started")?;
+    let left = stage.leftovers(&pods).await?;
+    ensure!(left.is_empty(), "the agent has left something behind:\n{left}");
+    let code = agent.stop().await?;
+    ensure!(code == Some(0), "the agent ended with exit code {code:?}");
+    let last = gone.into_iter().max().unwrap_or_default();
+    Ok(last.saturating_sub(taken_over).as_secs_f64())
+}
