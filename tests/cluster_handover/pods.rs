@@ -7,7 +7,7 @@ use testbed::{
 };
 
 /// Takes no notice of SIGTERM.
-const DEAF: &str = "trap '' TERM; while :; do sleep 1; done";
+pub const DEAF: &str = "trap '' TERM; while :; do sleep 1; done";
 
 /// A pod of a shape that the dice choose, called so.
 pub fn pod(name: &str, dice: &mut Dice) -> Value {
@@ -55,7 +55,8 @@ pub fn pod(name: &str, dice: &mut Dice) -> Value {
     pod
 }
 
-fn container(name: &str, script: &str) -> Value {
+/// A container that runs this script.
+pub fn container(name: &str, script: &str) -> Value {
     json!({
         "name": name,
         "image": TOOL_IMAGE,

@@ -35,7 +35,7 @@ use crate::{
     mounts::{Others, uid, what},
 };
 
-const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
+pub const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 const NODE: &str = "node-0";
 const KUBELET: &str = "kubelet";
 const PODS: &str = "pods";
@@ -117,13 +117,21 @@ impl Scene {
 
     /// The kubelet dies, in one of the ways in which kubelets do.
     pub async fn death(&mut self, dice: &mut Dice) -> Result<()> {
-        let kubelet = self.kubelet.take().context("a kubelet that lives")?;
-        // Both return when it has ended.
-        if dice.one_in(4) {
-            kubelet.stop().await?;
-        } else {
-            kubelet.crash();
+        if !dice.one_in(4) {
+            return self.dies();
         }
+        let kubelet = self.kubelet.take().context("a kubelet that lives")?;
+        kubelet.stop().await?;
+        self.life_is_over()
+    }
+
+    /// The kubelet is killed.
+    pub fn dies(&mut self) -> Result<()> {
+        self.kubelet.take().context("a kubelet that lives")?.crash();
+        self.life_is_over()
+    }
+
+    fn life_is_over(&mut self) -> Result<()> {
         let now = self.now();
         self.lives.last_mut().context("a life")?.end = now;
         Ok(())
@@ -142,7 +150,8 @@ impl Scene {
         })
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Where the agent is asked.
+    pub fn socket(&self) -> PathBuf {
         self.stage.containerd.ground().dir().join("agent/admin.sock")
     }
 
