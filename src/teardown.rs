@@ -2,7 +2,12 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{api::ApiError, guard::doubt::Doubt, record::Step};
+use crate::{
+    api::ApiError,
+    guard::doubt::Doubt,
+    node::fault::{Cause, Fault},
+    record::Step,
+};
 
 pub mod cleanup;
 mod containers;
@@ -34,6 +39,8 @@ pub struct Failure {
     pub retry_after: Option<Duration>,
     /// What only a person can settle.
     pub doubt: Option<Doubt>,
+    /// Processes that have to end first, as far as they are known.
+    pub held_by: Vec<i32>,
 }
 
 // === impl Failure ===
@@ -47,6 +54,7 @@ impl Failure {
             cause: cause.to_string(),
             retry_after: None,
             doubt: None,
+            held_by: Vec::new(),
         }
     }
 
@@ -55,6 +63,18 @@ impl Failure {
         Self {
             retry_after: error.retry_after(),
             ..Self::new(step, "", error)
+        }
+    }
+
+    /// What the node refused.
+    pub fn of_node(step: Step, fault: &Fault) -> Self {
+        let held_by = match &fault.cause {
+            Cause::Busy(holders) => holders.processes.iter().map(|holder| holder.pid).collect(),
+            _ => Vec::new(),
+        };
+        Self {
+            held_by,
+            ..Self::new(step, "", fault)
         }
     }
 

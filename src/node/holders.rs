@@ -16,9 +16,11 @@ use super::{
 };
 
 mod container;
+mod ended;
 mod scan;
 
 pub use container::container_of;
+pub use ended::one_ends;
 use scan::Scan;
 
 /// Holders that are named one by one.

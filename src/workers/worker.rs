@@ -29,6 +29,7 @@ use crate::{
     node::{
         checkpoint::{self, JOURNAL},
         cri::types::{Container, RuntimePod},
+        holders::one_ends,
     },
     pod::PodView,
     quiet::Urgent,
@@ -150,6 +151,7 @@ impl Worker {
             // What was unmounted during the attempt is a reason for another one, too.
             let of_pod = mounts.take().or_else(|| PodMounts::of(&context, &update.view));
             mounts = of_pod.filter(|_| is_mounted);
+            let held_by: Vec<_> = failures.iter().flat_map(|failure| &failure.held_by).copied().collect();
             let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::change));
             tokio::select! {
                 biased;
@@ -161,6 +163,7 @@ impl Worker {
                 () = over, if waits => {}
                 // The kernel tells, whoever has unmounted something.
                 Some(()) = unmounted => {}
+                () = one_ends(&held_by) => {}
                 () = sleep(pause) => {}
             }
         }

@@ -23,6 +23,8 @@ const START: Duration = Duration::from_secs(120);
 const REACHED: Duration = Duration::from_secs(60);
 /// No grace period here is longer than 20 s.
 const GONE: Duration = Duration::from_secs(90);
+/// Attempts are many seconds apart by then.
+const AT_ONCE: Duration = Duration::from_secs(3);
 /// Writes as long as it lives, to a volume that another pod might use.
 const WRITES: &str = "trap '' TERM; while :; do date >> /data/log; sleep 0.1; done";
 
@@ -91,7 +93,7 @@ impl Pod {
     }
 }
 
-fn spec(grace: u64, containers: Value) -> Value {
+fn spec(grace: u64, containers: &[Value]) -> Value {
     json!({
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": grace,
@@ -120,27 +122,27 @@ pub async fn finished_by_the_agent() -> Result<()> {
     let data = scene.stage.containerd.ground().dir().join("data");
     fs::create_dir(&data)?;
 
-    let mut in_hook = spec(20, json!([container("main", POLITE)]));
+    let mut in_hook = spec(20, &[container("main", POLITE)]);
     in_hook["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["sleep", "6"] } } });
     let in_hook = Pod::create(&scene, "in-hook", in_hook).await?;
 
-    let half_stopped = spec(12, json!([container("main", POLITE), container("deaf", DEAF)]));
+    let half_stopped = spec(12, &[container("main", POLITE), container("deaf", DEAF)]);
     let half_stopped = Pod::create(&scene, "half-stopped", half_stopped).await?;
 
-    let mut half_unmounted = spec(5, json!([container("main", POLITE)]));
+    let mut half_unmounted = spec(5, &[container("main", POLITE)]);
     (
         half_unmounted["volumes"],
         half_unmounted["containers"][0]["volumeMounts"],
     ) = memory(&["busy", "free"]);
     let half_unmounted = Pod::create(&scene, "half-unmounted", half_unmounted).await?;
 
-    let mut forced = spec(20, json!([container("main", WRITES)]));
+    let mut forced = spec(20, &[container("main", WRITES)]);
     forced["volumes"] = json!([{ "name": "data", "hostPath": { "path": data } }]);
     forced["containers"][0]["volumeMounts"] = json!([{ "name": "data", "mountPath": "/data" }]);
     let forced = Pod::create(&scene, "forced", forced).await?;
 
-    let unheard = Pod::create(&scene, "unheard", spec(20, json!([container("main", POLITE)]))).await?;
-    let living = Pod::create(&scene, "living", spec(20, json!([container("main", POLITE)]))).await?;
+    let unheard = Pod::create(&scene, "unheard", spec(20, &[container("main", POLITE)])).await?;
+    let living = Pod::create(&scene, "living", spec(20, &[container("main", POLITE)])).await?;
     let all = [&in_hook, &half_stopped, &half_unmounted, &forced, &unheard, &living];
     for pod in all {
         let runs = async || Ok((scene.pods().await?[pod.name]["status"]["phase"] == "Running").then_some(()));
@@ -228,10 +230,9 @@ pub async fn finished_by_the_agent() -> Result<()> {
     drop(holder);
     let freed = Instant::now();
     half_unmounted.gone(&scene).await?;
-    eprintln!(
-        "{:.1} s after the mount was free its pod is gone",
-        freed.elapsed().as_secs_f64()
-    );
+    let took = freed.elapsed();
+    eprintln!("{:.1} s after the mount was free its pod is gone", took.as_secs_f64());
+    ensure!(took < AT_ONCE, "nobody waits for a pause between attempts: {took:?}");
     let by_agent = agents(&half_unmounted, UNMOUNT)?;
     ensure!(
         by_agent.len() == 1 && by_agent[0].what.contains("/busy by "),

@@ -114,5 +114,5 @@ impl Worker {
 }
 
 fn faults(step: Step) -> impl Fn(Vec<Fault>) -> Vec<Failure> {
-    move |faults| faults.iter().map(|fault| Failure::new(step, "", fault)).collect()
+    move |faults| faults.iter().map(|fault| Failure::of_node(step, fault)).collect()
 }
