@@ -7,11 +7,15 @@
 
 #[path = "teardown/cases.rs"]
 mod cases;
+#[path = "teardown/certificates.rs"]
+mod certificates;
 
 use std::process::ExitCode;
 
 use testbed::control_plane::ControlPlane;
 
 fn main() -> anyhow::Result<ExitCode> {
-    cases::main(|| Box::pin(ControlPlane::start()), cases::cases())
+    let mut cases = cases::cases();
+    cases.splice(..0, certificates::cases());
+    cases::main(|| Box::pin(ControlPlane::start()), cases)
 }

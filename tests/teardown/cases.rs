@@ -6,7 +6,7 @@ mod drivers;
 mod history;
 pub mod pods;
 mod runner;
-mod scene;
+pub mod scene;
 
 mod breaks;
 mod bystanders;

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use super::{history::History, pods};
 
 /// The agent under test.
-const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
+pub const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 /// Nothing here takes so long, on whatever machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(25);

@@ -11,7 +11,12 @@ mod directory;
 mod leader;
 pub(crate) mod process;
 
-use std::{fs, net::TcpListener, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use futures::future::BoxFuture;
@@ -24,7 +29,7 @@ pub use self::{
     leader::Leader,
 };
 use crate::{
-    api::{Access, ApiServer, kubeconfig},
+    api::{Access, ApiServer, kubeconfig, kubeconfig_of},
     rest::{self, Client},
 };
 
@@ -165,6 +170,22 @@ impl ControlPlane {
             ca: Some(self.credentials.ca().to_owned()),
             token,
         }
+    }
+
+    /// A certificate of a node that ends so long from now, and its key, as a kubelet keeps them: in one file.
+    pub fn node_certificate(&self, node: &str, valid: Duration) -> Result<String> {
+        self.credentials.node_certificate(node, valid)
+    }
+
+    /// A kubeconfig of a node whose certificate and key lie in that file.
+    pub fn node_kubeconfig_with(&self, node: &str, pem: &Path) -> String {
+        let pair = format!("client-certificate: {0}\n    client-key: {0}", pem.display());
+        kubeconfig_of(
+            &self.url,
+            Some(self.credentials.ca()),
+            &format!("system:node:{node}"),
+            &pair,
+        )
     }
 
     /// Where the server writes down, one line of JSON each, who has written to pods.

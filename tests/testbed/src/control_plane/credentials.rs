@@ -1,11 +1,16 @@
 //! Keys, certificates and tokens of one control plane.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::{Context, Result};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
 };
 use uuid::Uuid;
 
@@ -34,6 +39,7 @@ const MANAGER: &str = "system:kube-controller-manager";
 #[derive(Debug)]
 pub struct Credentials {
     ca: String,
+    issuer: Issuer<'static, KeyPair>,
     secret: String,
     manager: Pair,
 }
@@ -71,6 +77,7 @@ impl Credentials {
         let server = CertificateParams::new(names)
             .and_then(|params| params.signed_by(&server_key, &Issuer::from_params(&ca, &ca_key)))
             .context("making the server's certificate")?;
+        let issuer = Issuer::new(ca, ca_key);
         write(CA, &ca_certificate.pem())?;
         write(SERVER_CERTIFICATE, &server.pem())?;
         write(SERVER_KEY, &server_key.serialize_pem())?;
@@ -82,7 +89,8 @@ impl Credentials {
         let credentials = Self {
             ca: ca_certificate.pem(),
             secret: Uuid::new_v4().simple().to_string(),
-            manager: Pair::of_client(MANAGER, &Issuer::from_params(&ca, &ca_key))?,
+            manager: Pair::of_client(MANAGER, &[], None, &issuer)?,
+            issuer,
         };
         write(TOKENS, &credentials.tokens())?;
         Ok(credentials)
@@ -101,6 +109,17 @@ impl Credentials {
     /// A node's token.
     pub fn node_token(&self, name: &str) -> String {
         format!("{name}-{}", self.secret)
+    }
+
+    /// A certificate of a node that ends so long from now, and its key, as a kubelet keeps them: in one file.
+    pub fn node_certificate(&self, name: &str, valid: Duration) -> Result<String> {
+        let pair = Pair::of_client(
+            &format!("system:node:{name}"),
+            &["system:nodes"],
+            Some(valid),
+            &self.issuer,
+        )?;
+        Ok(pair.certificate + &pair.key)
     }
 
     /// A kubeconfig of the controller manager, who has a certificate as in other clusters.
@@ -123,10 +142,17 @@ impl Credentials {
 // === impl Pair ===
 
 impl Pair {
-    fn of_client(user: &str, issuer: &Issuer<'_, &KeyPair>) -> Result<Self> {
+    fn of_client(user: &str, groups: &[&str], valid: Option<Duration>, issuer: &Issuer<'_, KeyPair>) -> Result<Self> {
         let key = KeyPair::generate().with_context(|| format!("making the key of {user}"))?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
+        for group in groups {
+            params.distinguished_name.push(DnType::OrganizationName, *group);
+        }
+        if let Some(valid) = valid {
+            let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH)? + valid;
+            params.not_after = date_time_ymd(1970, 1, 1) + since_epoch;
+        }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params
             .signed_by(&key, issuer)

@@ -57,10 +57,15 @@ fn flags(stage: &Stage, dir: &Path) -> Result<Vec<OsString>> {
 fn auto_flags(stage: &Stage, dir: &Path, endpoint: &str) -> Result<Vec<OsString>> {
     let mut flags = flags(stage, dir)?;
     for (flag, value) in [("--cri-endpoint", endpoint), ("--pods", "auto")] {
-        let at = flags.iter().position(|given| given == flag).context("a flag")?;
-        flags[at + 1] = value.into();
+        set(&mut flags, flag, value.into())?;
     }
     Ok(flags)
+}
+
+fn set(flags: &mut [OsString], flag: &str, value: OsString) -> Result<()> {
+    let at = flags.iter().position(|given| given == flag).context("a flag")?;
+    flags[at + 1] = value;
+    Ok(())
 }
 
 /// A running agent; killed when dropped.
@@ -86,6 +91,18 @@ impl AgentProcess {
         Self::spawn_with(stage, binary, |command| {
             command.args(more);
         })
+    }
+
+    /// Starts one with other credentials, and waits until it watches.
+    pub async fn start_as(stage: &Stage, binary: &Path, kubeconfig: &Path) -> Result<Self> {
+        let dir = stage.containerd.ground().dir().join("agent");
+        let mut flags = flags(stage, &dir)?;
+        set(&mut flags, "--kubeconfig", kubeconfig.into())?;
+        let agent = Self::launch(binary, &dir, |command| {
+            command.args(&flags);
+        })?;
+        agent.wait_until_watching().await?;
+        Ok(agent)
     }
 
     /// As [`Self::spawn`], with the socket at which an agent that was built for it says where it is, and waits.
