@@ -42,6 +42,8 @@ const PODS: &str = "pods";
 /// Seconds that the answer to a hand-back may take.
 const ANSWER: f64 = 0.1;
 const POLL: Duration = Duration::from_millis(20);
+/// Until a kubelet is a process of its own: it makes itself a mount namespace first. On a machine under load that takes long.
+const BIRTH: Duration = Duration::from_secs(180);
 
 /// See the module's documentation.
 pub struct Scene {
@@ -164,7 +166,7 @@ impl Scene {
         };
         let kubelet = Kubelet::spawn_through(&self.stage, &self.for_kubelet.endpoint()).await?;
         let name = format!("/proc/{}/comm", kubelet.pid());
-        let late = Instant::now() + Duration::from_secs(30);
+        let late = Instant::now() + BIRTH;
         while fs::read_to_string(&name).unwrap_or_default().trim() != KUBELET {
             ensure!(Instant::now() < late, "no kubelet: {}", kubelet.log_tail());
             sleep(Duration::from_millis(2)).await;
