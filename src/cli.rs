@@ -50,7 +50,7 @@ pub enum Verb {
     Status(AskFlags),
     /// Show how the teardown of a pod went, as bars over time.
     #[command(
-        after_help = "Example:\n  pod-teardown timeline default/web-0\n\nThe agent remembers the last 256 teardowns \
+        after_help = "Examples:\n  pod-teardown timeline default/web-0\n  pod-teardown timeline default/web-0 --format svg >web-0.svg\n\nThe agent remembers the last 256 teardowns \
         since it was started."
     )]
     Timeline {
@@ -279,6 +279,10 @@ pub struct PodName {
 pub enum TimelineFormat {
     /// Bars for a terminal.
     Text,
+    /// The same to be looked at with a browser; rest on a bar to read when it was and why it failed.
+    Svg,
+    /// For programs: a list of stories, of pods that had the same name one after the other.
+    Json,
 }
 
 /// Where the running agent listens.

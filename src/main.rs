@@ -75,10 +75,14 @@ async fn dispatch(cli: Cli) -> ExitCode {
             ask(&socket, admin::STATUS, (!json).then_some(text)).await
         }
         Verb::Timeline { pod, format, socket } => {
-            let text = |stories: &Vec<Story>| match format {
-                TimelineFormat::Text => stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"),
+            let text: Option<fn(&Vec<Story>) -> String> = match format {
+                TimelineFormat::Text => {
+                    Some(|stories| stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"))
+                }
+                TimelineFormat::Svg => Some(|stories| timeline::svg(stories)),
+                TimelineFormat::Json => None,
             };
-            ask(&socket, &format!("{}/{pod}", admin::TIMELINES), Some(text)).await
+            ask(&socket, &format!("{}/{pod}", admin::TIMELINES), text).await
         }
         Verb::Why {
             object,

@@ -1,4 +1,4 @@
-//! Counts and lists in words.
+//! Counts, lists and others' texts, in words that can be shown.
 
 /// As many of several names are told.
 const NAMED: usize = 3;
@@ -21,6 +21,34 @@ pub fn some_of(names: impl IntoIterator<Item = String>) -> String {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }
+}
+
+/// Only what has a shape and stays in its line.
+pub fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '"' | '\'' | '\\' => out.push(letter),
+            letter => out.extend(letter.escape_debug()),
+        }
+    }
+    out
+}
+
+/// Its middle left out where it is longer than so many letters: names tell most at their ends.
+pub fn shortened(text: &str, width: usize) -> String {
+    let letters: Vec<char> = visible(text).chars().collect();
+    let Some(over) = letters.len().checked_sub(width + 1) else {
+        return letters.into_iter().collect();
+    };
+    let (head, tail) = (width / 2, width / 2 + over + 2);
+    letters[..head].iter().chain(&['…']).chain(&letters[tail..]).collect()
+}
+
+/// As a text or an attribute of XML.
+pub fn escaped(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::{
     graph::{Graph, NodeId},
     kinds::KindId,
 };
+pub use crate::words::visible;
 
 /// No name, namespace or UID of an object that is there is longer.
 const LONGEST: usize = 253;
@@ -11,18 +12,6 @@ const LONGEST: usize = 253;
 /// As much of it as may be told.
 pub fn clipped(text: &str) -> String {
     text.chars().take(LONGEST).collect()
-}
-
-/// Only what has a shape and stays in its line.
-pub fn visible(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '"' | '\'' | '\\' => out.push(letter),
-            letter => out.extend(letter.escape_debug()),
-        }
-    }
-    out
 }
 
 /// A kind or its plural, as `kubectl` takes it.

@@ -57,13 +57,13 @@ fn metrics_addr(addr: SocketAddr) -> Row {
             WHAT,
             Verdict::Warning,
             format!("{addr}: somebody listens there"),
-            "if that is not the agent itself, name another port with --metrics-addr",
+            "name another port with --metrics-addr, unless it is the agent itself that listens there",
         ),
         Err(error) => Row::new(
             WHAT,
             Verdict::Configuration,
             format!("--metrics-addr {addr}: {error}"),
-            "name an address of this machine",
+            "name an address of this machine with --metrics-addr, such as 127.0.0.1:9464",
         ),
     }
 }
@@ -80,7 +80,13 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         (own, recorded) = journal(&settings.state_dir, &machine, runs);
         own.push(socket(&settings.socket, runs).await);
     }
-    let mut rows = Vec::from_iter(credentials("credentials", RENEW, &pods.kube, Timestamp::now()));
+    let mut rows = Vec::from_iter(credentials(
+        "credentials",
+        "--kubeconfig",
+        RENEW,
+        &pods.kube,
+        Timestamp::now(),
+    ));
     match ApiClient::new(
         &pods.kube,
         pods.kubeconfig.clone(),
@@ -103,7 +109,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
             "API server",
             Verdict::Configuration,
             error,
-            "check the kubeconfig",
+            "correct server, certificates or token in --kubeconfig",
         )),
     }
     let cri = Cri::new(&pods.cri_endpoint, effects);

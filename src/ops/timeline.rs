@@ -1,6 +1,10 @@
 //! A teardown as bars over time. Pure.
 
+mod svg;
+
 use std::fmt::Write as _;
+
+pub use self::svg::svg;
 
 use crate::{
     ops::status::seconds,
@@ -15,33 +19,8 @@ const EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 /// Draws one story.
 pub fn text(story: &Story) -> String {
-    let mut out = String::new();
-    let end = story
-        .spans
-        .iter()
-        .filter_map(|span| span.end_ms)
-        .chain([story.elapsed_ms])
-        .max()
-        .unwrap_or(0)
-        .max(1);
-    let state = match story.stage {
-        _ if story.kept => format!("ended{} in {}, and is kept", story.shown(), precise(story.elapsed_ms)),
-        Stage::Finished => format!("finished in {}", precise(story.elapsed_ms)),
-        Stage::Deleted => format!("deleted, cleaning up for {}", precise(story.elapsed_ms)),
-        Stage::Terminating | Stage::Terminated => format!("goes on since {}", precise(story.elapsed_ms)),
-    };
-    // Writing to a String cannot fail.
-    let _ = writeln!(
-        out,
-        "{}/{}  uid {}\nbegan {} ({}), grace {} s, {state}, {}",
-        story.namespace,
-        story.name,
-        story.uid,
-        story.began.strftime("%Y-%m-%d %H:%M:%S UTC"),
-        story.cause,
-        story.grace_seconds,
-        counted(story.attempts.into(), "attempt"),
-    );
+    let mut out = head(story).join("\n") + "\n";
+    let end = end(story);
     let what_width = story
         .spans
         .iter()
@@ -49,21 +28,14 @@ pub fn text(story: &Story) -> String {
         .max()
         .unwrap_or(0);
     for row in rows(&story.spans) {
-        let ends: Option<Vec<u64>> = row.times.iter().map(|(_, end)| *end).collect();
+        // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "  {:8} {:what_width$} │{}│ {:>8} → {}{}{}",
+            "  {:8} {:what_width$} │{}│ {}{}",
             row.step,
             row.what,
             bars(&row.times, end),
-            precise(row.times[0].0),
-            ends.and_then(|ends| ends.into_iter().max())
-                .map_or_else(|| "…".to_owned(), precise),
-            if row.times.len() > 1 {
-                format!("  ×{}", row.times.len())
-            } else {
-                String::new()
-            },
+            row.told(),
             row.failure.map(|why| format!("  ✗ {why}")).unwrap_or_default(),
         );
     }
@@ -71,6 +43,32 @@ pub fn text(story: &Story) -> String {
         let _ = writeln!(out, "  waits for: {failure}");
     }
     out
+}
+
+/// Whose story it is, and how it went as a whole.
+fn head(story: &Story) -> [String; 2] {
+    let state = match story.stage {
+        _ if story.kept => format!("ended{} in {}, and is kept", story.shown(), precise(story.elapsed_ms)),
+        Stage::Finished => format!("finished in {}", precise(story.elapsed_ms)),
+        Stage::Deleted => format!("deleted, cleaning up for {}", precise(story.elapsed_ms)),
+        Stage::Terminating | Stage::Terminated => format!("goes on since {}", precise(story.elapsed_ms)),
+    };
+    [
+        format!("{}/{}  uid {}", story.namespace, story.name, story.uid),
+        format!(
+            "began {} ({}), grace {} s, {state}, {}",
+            story.began.strftime("%Y-%m-%d %H:%M:%S UTC"),
+            story.cause,
+            story.grace_seconds,
+            counted(story.attempts.into(), "attempt"),
+        ),
+    ]
+}
+
+/// Where the scale of time ends.
+fn end(story: &Story) -> u64 {
+    let ends = story.spans.iter().filter_map(|span| span.end_ms);
+    ends.chain([story.elapsed_ms]).max().unwrap_or(0).max(1)
 }
 
 /// What happened again in the same way, attempt after attempt: one line.
@@ -98,6 +96,25 @@ fn rows(spans: &[Span]) -> Vec<Row<'_>> {
         }
     }
     rows
+}
+
+// === impl Row ===
+
+impl Row<'_> {
+    /// From when to when, and how often.
+    fn told(&self) -> String {
+        let ends: Option<Vec<u64>> = self.times.iter().map(|(_, end)| *end).collect();
+        let end = ends.and_then(|ends| ends.into_iter().max());
+        let often = match self.times.len() {
+            1 => String::new(),
+            times => format!("  ×{times}"),
+        };
+        format!(
+            "{:>8} → {}{often}",
+            precise(self.times[0].0),
+            end.map_or_else(|| "…".to_owned(), precise)
+        )
+    }
 }
 
 /// Several bars in one line, dots where it waited for the next.

@@ -21,8 +21,23 @@ async fn api() -> MemApiServer {
     MemApiServer::start(config).await.unwrap()
 }
 
+/// Whatever comes of it, all that is not as it should be says what to do, and the code tells whether anything failed.
 async fn check(flags: Flags) -> Told {
-    spawn_blocking(move || flags.tell("check")).await.unwrap()
+    let told = spawn_blocking(move || flags.tell("check")).await.unwrap();
+    let lines: Vec<&str> = told.out.lines().collect();
+    for (place, line) in lines.iter().enumerate() {
+        if line.starts_with("FAIL  ") || line.starts_with("note  ") {
+            let remedy = lines
+                .get(place + 1)
+                .and_then(|next| next.trim_start().strip_prefix("→ "));
+            assert!(
+                remedy.is_some_and(|remedy| remedy.split(' ').count() > 3),
+                "{line}: {told:?}"
+            );
+        }
+    }
+    assert_eq!(told.code == Some(0), failed(&told).is_empty(), "{told:?}");
+    told
 }
 
 /// The rows that failed, by what they looked at.
@@ -140,7 +155,10 @@ async fn refused_credentials_and_missing_rights_are_failures_of_another_kind() {
     std::fs::write(flags.path("kubeconfig"), stranger).unwrap();
     let told = check(flags).await;
     assert_eq!(told.code, Some(1), "{told:?}");
-    assert!(told.out.contains("401") && told.out.contains("renew"), "{told:?}");
+    assert!(
+        told.out.contains("401") && told.out.contains("renew what --kubeconfig holds"),
+        "{told:?}"
+    );
 
     api.faults().inject(Fault::status(500).verb("post").once());
     let told = check(Flags::at(&api).with("cri-endpoint", cri.endpoint())).await;
@@ -148,6 +166,11 @@ async fn refused_credentials_and_missing_rights_are_failures_of_another_kind() {
         (told.code, failed(&told)),
         (Some(1), vec!["right to list pods"]),
         "{told:?}"
+    );
+    assert!(told.out.contains("run the check again"), "{told:?}");
+    assert!(
+        !told.out.contains("the kubelet's credentials"),
+        "they are not at fault: {told:?}"
     );
 }
 
@@ -160,7 +183,8 @@ async fn credentials_of_another_node_are_told_by_its_name() {
         .with("node-name", "n2");
     let told = check(flags).await;
     assert_eq!(told.code, Some(1), "{told:?}");
-    let remedy = "system:node:n1, and --node-name is n2: give --node-name n1";
+    let remedy =
+        "give --node-name n1, or the kubeconfig of n2 as --kubeconfig: these credentials are those of system:node:n1";
     assert_eq!(told.out.matches(remedy).count(), failed(&told).len(), "{told:?}");
 }
 

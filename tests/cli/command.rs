@@ -3,8 +3,11 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::{Read as _, Write as _},
+    os::unix::net::UnixListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
 };
 
 use tempfile::TempDir;
@@ -31,6 +34,27 @@ pub struct Told {
 /// Runs the binary with these arguments and nothing of this process's environment.
 pub fn told(arguments: &[&str]) -> Told {
     tell(command().args(arguments))
+}
+
+/// The same with something in the agent's place that gives these answers, one for each connection, and then closes it; an
+/// empty one is none.
+pub fn answered(arguments: &[&str], answers: &[&str]) -> Told {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for answer in answers {
+                let (mut caller, _) = listener.accept().unwrap();
+                let _ = caller.read(&mut [0; 4096]).unwrap();
+                if !answer.is_empty() {
+                    let length = answer.len();
+                    write!(caller, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{answer}").unwrap();
+                }
+            }
+        });
+        told(&[arguments, &["--socket", socket.to_str().unwrap()]].concat())
+    })
 }
 
 fn command() -> Command {

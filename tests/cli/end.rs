@@ -1,38 +1,16 @@
 //! `kill` and `evict` where the agent does not stay to the end.
 
-use std::{
-    io::{Read as _, Write as _},
-    os::unix::net::UnixListener,
-    thread,
-};
-
 use crate::{
-    command::{Flags, Told, told},
+    command::{Flags, Told, answered, told},
     run::Agent,
 };
 
 /// What is said of the agent, whoever asked it.
 const GONE: &str = "pod-teardown status";
 
-/// Kills a pod by something in the agent's place that gives these answers, one for each connection, and then closes it. What
-/// follows finds nobody there.
-fn killed(answers: &'static [&str]) -> Told {
-    let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("socket");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let agent = thread::spawn(move || {
-        for answer in answers {
-            let (mut caller, _) = listener.accept().unwrap();
-            let _ = caller.read(&mut [0; 4096]).unwrap();
-            if !answer.is_empty() {
-                let length = answer.len();
-                write!(caller, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{answer}").unwrap();
-            }
-        }
-    });
-    let told = told(&["kill", "default/web", "--socket", socket.to_str().unwrap()]);
-    agent.join().unwrap();
-    told
+/// Kills a pod by something in the agent's place that gives these answers. What follows finds nobody there.
+fn killed(answers: &[&str]) -> Told {
+    answered(&["kill", "default/web"], answers)
 }
 
 #[test]

@@ -15,5 +15,6 @@ mod output;
 mod run;
 mod safety;
 mod service;
+mod timeline;
 #[cfg(feature = "node-tests")]
 mod unshared;

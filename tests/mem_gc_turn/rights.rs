@@ -29,7 +29,7 @@ async fn whoever_may_do_all_is_asked_for_each_verb_and_no_kind() {
 async fn credentials_that_show_no_cluster_are_told_what_to_apply() {
     for (code, verdict, remedy) in [
         (403, Verdict::Failed, "deploy/gc-rbac.yaml"),
-        (401, Verdict::Failed, "renew them"),
+        (401, Verdict::Failed, "renew what --gc-kubeconfig holds"),
         (503, Verdict::Unreachable, "the network"),
     ] {
         let cluster = Cluster::new().await;

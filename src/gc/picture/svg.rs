@@ -11,6 +11,7 @@ use super::{
     Drawn, Look, Picture, Pictured,
     text::{LOOKS, More},
 };
+use crate::words::escaped;
 
 /// Width of a letter of the font, which has the same for all.
 const LETTER: f64 = 7.3;
@@ -185,11 +186,6 @@ fn frame(out: &mut String, x: f64, y: f64, (width, height): (f64, f64), look: Lo
         out,
         r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" rx="5" fill="{inside}" stroke="{line}" stroke-width="1.5"{broken}/>"#
     );
-}
-
-fn escaped(text: &str) -> String {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    text.replace('"', "&quot;")
 }
 
 // === impl Block ===

@@ -3,7 +3,7 @@
 use super::{Look, Picture, Pictured, Presence};
 use crate::{
     gc::names::{kind, place, visible},
-    words::{counted, plural},
+    words::{self, counted, plural},
 };
 
 /// Letters in a line of a box.
@@ -44,14 +44,8 @@ pub fn number(value: u64) -> String {
     text
 }
 
-/// Its middle left out where it is too long: names tell most at their ends.
 fn shortened(text: &str) -> String {
-    let letters: Vec<char> = visible(text).chars().collect();
-    let Some(over) = letters.len().checked_sub(WIDTH + 1) else {
-        return letters.into_iter().collect();
-    };
-    let (head, tail) = (WIDTH / 2, WIDTH / 2 + over + 2);
-    letters[..head].iter().chain(&['…']).chain(&letters[tail..]).collect()
+    words::shortened(text, WIDTH)
 }
 
 fn wrapped(text: &str) -> Vec<String> {

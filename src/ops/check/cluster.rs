@@ -22,6 +22,7 @@ const RENEW: &str = "renew what --gc-kubeconfig holds; the agent reads it again 
 pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
     let mut rows = Vec::from_iter(credentials(
         "collector's credentials",
+        "--gc-kubeconfig",
         RENEW,
         &settings.kube,
         Timestamp::now(),
@@ -35,7 +36,7 @@ pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
                 WHAT,
                 Verdict::Configuration,
                 error,
-                "check server, certificates and token in --gc-kubeconfig",
+                "correct server, certificates or token in --gc-kubeconfig",
             ));
             return rows;
         }

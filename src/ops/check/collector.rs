@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{
     row::{Row, Verdict},
-    server::answer,
+    server::{ANOTHER_ANSWER, answer},
 };
 use crate::{
     api::{ApiError, MetadataClient},
@@ -119,7 +119,7 @@ pub(super) fn unasked(what: &str, error: &ApiError) -> Row {
         ApiError::Unproven { code: Some(403), .. } | ApiError::Refused { code: 403, .. } => (Verdict::Failed, REMEDY),
         ApiError::Unproven { code: Some(401), .. } | ApiError::Refused { code: 401, .. } => (
             Verdict::Failed,
-            "the server does not know the credentials in --gc-kubeconfig: renew them",
+            "renew what --gc-kubeconfig holds: the server does not know these credentials",
         ),
         ApiError::Unreachable { cause, .. } if cause.contains("invalid peer certificate") => (
             Verdict::Configuration,
@@ -130,7 +130,7 @@ pub(super) fn unasked(what: &str, error: &ApiError) -> Row {
             "check the server in --gc-kubeconfig, and the network to it",
         ),
         ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Held { .. } => {
-            (Verdict::Failed, "see the API server's log")
+            (Verdict::Failed, ANOTHER_ANSWER)
         }
     };
     Row::new(what, verdict, error, remedy)
@@ -171,6 +171,7 @@ fn named(resources: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::check::server::tests::{USE, errors};
 
     fn right(verb: &'static str, group: &str, resource: &str) -> Right {
         Right::new(verb, group, resource, "")
@@ -198,6 +199,20 @@ mod tests {
             assert_eq!(row.seen, seen);
             assert_eq!(row.verdict == Verdict::Ok, missing.is_empty());
             assert_eq!(row.remedy == REMEDY, !missing.is_empty());
+            row.assert_helps();
+        }
+    }
+
+    #[test]
+    fn whatever_the_server_answers_there_is_something_to_do() {
+        for (error, verdict, words) in errors() {
+            let row = unasked(WHAT, &error);
+            row.assert_helps();
+            let words = if words == USE { "gc-rbac" } else { words };
+            assert!(
+                row.verdict == verdict && row.remedy.contains(words),
+                "{error:?}: {row:?}"
+            );
         }
     }
 

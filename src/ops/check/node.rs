@@ -19,28 +19,31 @@ use crate::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
         identity::Identity,
-        kubelet_process::{self, Ours},
+        kubelet_process::{self, KubeletProcess, Ours, Why},
         lock::LockError,
         systemd::Systemd,
     },
     words::some_of,
 };
 
+/// For what there may be one of.
+const THE_SERVICE: &str = "stop that agent, unless it is the service, as `systemctl status pod-teardown` tells: only one can \
+    work here, and the service is to";
 /// What a unix socket's address holds, without the NUL at its end.
 const LONGEST_SOCKET: usize = 107;
 
 /// Also the UID of the Node that it was made for.
 pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) -> (Vec<Row>, Option<String>) {
     const WHAT: &str = "journal";
-    const LOST: &str = "the agent keeps it aside when it starts and makes another; what is lost by it: grace that was used, \
-                        hooks that have ended";
+    const LOST: &str = "nothing needs to be done: the agent keeps it aside when it starts and makes another; what is lost \
+                        by it: grace that was used, hooks that have ended";
     let file = state_dir.join(journal::FILE);
     let file = file.display();
     let (row, uid) = match peek(state_dir, machine) {
         Ok(Peek::Good { node_uid, unreadable }) if !unreadable.is_empty() => {
             let seen = format!("{file}: entries of these pods cannot be read: {}", some_of(unreadable));
-            let remedy = "the agent keeps them aside when it starts; what is lost by it: grace that these pods used, hooks \
-                          of theirs that have ended";
+            let remedy = "nothing needs to be done: the agent keeps them aside when it starts; what is lost by it: grace that \
+                          these pods used, hooks of theirs that have ended";
             (Row::new(WHAT, Verdict::Warning, seen, remedy), node_uid)
         }
         Ok(Peek::Good {
@@ -57,10 +60,7 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
         }
         Ok(Peek::InUse) if agent_runs => {
             let seen = format!("{file} is open, so the Node's UID is not compared with what it says");
-            (
-                Row::new(WHAT, Verdict::Warning, seen, "this is fine if it is the service"),
-                None,
-            )
+            (Row::new(WHAT, Verdict::Warning, seen, THE_SERVICE), None)
         }
         Ok(Peek::InUse) => {
             let seen = format!("{file} is open in an agent that works for another --kubelet-root");
@@ -75,13 +75,13 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
         }
         Err(error) => {
             let seen = format!("{file}: {error}");
-            let remedy = "look after the disk: the agent goes on without a journal until it can be used, and a restart would \
-                          not know what was begun";
+            let remedy = "free space on that disk, or repair its file system: the agent goes on without a journal until it \
+                          can be used, and a restart would not know what was begun";
             (Row::new(WHAT, Verdict::Failed, seen, remedy), None)
         }
     };
     let asides = asides(state_dir).into_iter().map(|aside| {
-        let remedy = "look whether anything in it still matters, and take it away";
+        let remedy = "look whether anything in it still matters to you, and delete it: the agent reads it no more";
         Row::new("kept aside", Verdict::Warning, aside.told(), remedy)
     });
     (iter::once(row).chain(asides).collect(), uid)
@@ -94,13 +94,18 @@ pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
     if path.as_os_str().len() > LONGEST_SOCKET {
         let seen =
             format!("--socket {shown}: it is longer than the {LONGEST_SOCKET} bytes that a socket's path may have");
-        return Row::new(WHAT, Verdict::Configuration, seen, "name a shorter path");
+        return Row::new(WHAT, Verdict::Configuration, seen, "name a shorter path with --socket");
     }
     match std::fs::symlink_metadata(path) {
         Err(_) => return Row::ok(WHAT, "can be made"),
         Ok(metadata) if !metadata.file_type().is_socket() => {
             let seen = format!("--socket {shown}: there is something that is no socket");
-            return Row::new(WHAT, Verdict::Configuration, seen, "name a path for a socket");
+            return Row::new(
+                WHAT,
+                Verdict::Configuration,
+                seen,
+                "name a path with --socket where nothing is, or delete what is there",
+            );
         }
         Ok(_) => {}
     }
@@ -109,13 +114,13 @@ pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
             WHAT,
             Verdict::Warning,
             format!("an agent listens on {shown}"),
-            "this is fine if it is the service",
+            THE_SERVICE,
         ),
         Ok(Ok(_)) | Err(_) => Row::new(
             WHAT,
             Verdict::Configuration,
             format!("--socket {shown}: another process listens there"),
-            "name another path, or stop that process",
+            "name another path with --socket, or stop that process",
         ),
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => Row::new(
             WHAT,
@@ -138,7 +143,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
         Ok(Err(error)) => {
             let seen = format!("{endpoint}: {error}");
             rows.push(if error.is_not_a_runtime() {
-                let remedy = "name the socket of containerd or CRI-O";
+                let remedy = "name the socket of containerd or CRI-O with --cri-endpoint";
                 Row::new("runtime", Verdict::Configuration, seen, remedy)
             } else if seen.contains("Permission denied") {
                 Row::new(
@@ -159,7 +164,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
                 "runtime",
                 Verdict::Unreachable,
                 seen,
-                "look at the container runtime's log",
+                "look at the container runtime's log, such as `journalctl -u containerd`, and restart it if it hangs",
             ));
             return rows;
         }
@@ -171,7 +176,12 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
     let cgroups = match Cgroups::detect(Path::new(host::MOUNTINFO), Path::new(host::CGROUP_ROOT)) {
         Ok(cgroups) => cgroups,
         Err(error) => {
-            let row = Row::new("cgroups", Verdict::Configuration, error, "mount /sys/fs/cgroup");
+            let row = Row::new(
+                "cgroups",
+                Verdict::Configuration,
+                error,
+                "mount /sys/fs/cgroup, or run the agent where the host's is mounted",
+            );
             rows.push(row);
             return rows;
         }
@@ -186,7 +196,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
                 "cgroups",
                 Verdict::Unreachable,
                 format!("{driver} driver, {cgroups}, but systemd cannot be asked: {error}"),
-                "look at `systemctl status dbus`; is --cgroup-driver the kubelet's?",
+                "look at `systemctl status dbus`, and give --cgroup-driver cgroupfs if that is what the kubelet uses",
             ),
         },
     });
@@ -196,13 +206,13 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
 pub(super) fn other_hands(settings: &PodSettings, lock: Result<(), LockError>) -> Vec<Row> {
     let lock = match lock {
         Ok(()) => Row::ok("other agents", "none"),
-        Err(error @ LockError::Taken { .. }) => Row::new(
+        Err(error @ LockError::Taken { .. }) => Row::new("other agents", Verdict::Warning, error, THE_SERVICE),
+        Err(error) => Row::new(
             "other agents",
-            Verdict::Warning,
+            Verdict::Failed,
             error,
-            "only one can run; this is fine if it is the service",
+            "run the check as root; if that does not help, name the kubelet's directory with --kubelet-root",
         ),
-        Err(error) => Row::new("other agents", Verdict::Failed, error, "run the check as root"),
     };
     let ours = Ours {
         root: &settings.kubelet_root,
@@ -211,16 +221,39 @@ pub(super) fn other_hands(settings: &PodSettings, lock: Result<(), LockError>) -
     let kubelet = match kubelet_process::find(Path::new(PROC), ours) {
         Ok(found) => match found.first() {
             None => Row::ok("kubelet", "none works on this node's pods"),
-            Some(kubelet) => Row::new(
-                "kubelet",
-                Verdict::Warning,
-                kubelet,
-                "the agent touches nothing while it is there",
-            ),
+            Some(kubelet) => alive(kubelet, settings.understudy.is_some()),
         },
-        Err(error) => Row::new("kubelet", Verdict::Failed, error, "run the check as root"),
+        Err(error) => Row::new(
+            "kubelet",
+            Verdict::Failed,
+            error,
+            "run the check as root, with /proc of the host",
+        ),
     };
     vec![lock, kubelet]
+}
+
+/// A kubelet that works on this node's pods is what an understudy waits beside, and where none should be it is in the way.
+fn alive(kubelet: &KubeletProcess, stands_by: bool) -> Row {
+    const WHAT: &str = "kubelet";
+    let seen = format!("{} (pid {})", kubelet.command, kubelet.pid);
+    match (&kubelet.why, stands_by) {
+        (Why::SameDirectory, true) => Row::ok(WHAT, format!("{seen}; the agent stands by while it lives")),
+        (Why::SameDirectory | Why::Unreadable(_) | Why::Unsaid, false) => {
+            let remedy = "stop it, or give --pods auto to stand by for it: with --pods always the agent touches nothing while \
+                          it is there";
+            Row::new(WHAT, Verdict::Warning, seen, remedy)
+        }
+        (Why::Unreadable(_) | Why::Unsaid, true) => Row::ok(
+            WHAT,
+            format!("{seen}, as far as can be told; the agent stands by while it lives"),
+        ),
+        (Why::SameMachine, _) => {
+            let remedy = "give its --root-dir as --kubelet-root; or, if it is another node's, name its runtime on its command \
+                          line with --container-runtime-endpoint: the agent touches nothing while it may be this node's";
+            Row::new(WHAT, Verdict::Warning, seen, remedy)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -245,7 +278,73 @@ mod tests {
         ] {
             let row = socket(&path, agent_runs).await;
             assert_eq!(row.verdict, verdict, "{path:?}: {row:?}");
+            row.assert_helps();
         }
         drop(alive);
+    }
+
+    #[test]
+    fn a_kubelet_is_as_it_should_be_only_where_the_agent_stands_by_for_it() {
+        for (why, stands_by, verdict, words) in [
+            (Why::SameDirectory, true, Verdict::Ok, ""),
+            (Why::SameDirectory, false, Verdict::Warning, "--pods auto"),
+            (Why::Unsaid, true, Verdict::Ok, ""),
+            (Why::Unsaid, false, Verdict::Warning, "--pods auto"),
+            (Why::SameMachine, true, Verdict::Warning, "--kubelet-root"),
+            (Why::SameMachine, false, Verdict::Warning, "--kubelet-root"),
+        ] {
+            let kubelet = KubeletProcess {
+                pid: 7,
+                command: "kubelet --v=2".to_owned(),
+                why,
+                holds: false,
+            };
+            let row = alive(&kubelet, stands_by);
+            row.assert_helps();
+            assert_eq!(row.verdict, verdict, "{row:?}");
+            assert!(
+                row.seen.starts_with("kubelet --v=2 (pid 7)") && row.remedy.contains(words),
+                "{row:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_journal_that_is_no_use_is_told_with_what_to_do() {
+        let here = Identity::default();
+        let dir = tempfile::tempdir().unwrap();
+        let (rows, _) = journal(dir.path(), &here, false);
+        assert_eq!((rows.len(), rows[0].verdict), (1, Verdict::Ok), "{rows:?}");
+
+        let plain = dir.path().join("plain");
+        std::fs::write(&plain, "").unwrap();
+        let damaged = dir.path().join("damaged");
+        std::fs::create_dir_all(damaged.join(journal::FILE)).unwrap();
+        std::fs::write(damaged.join("journal.redb.damaged-20260102T030405Z"), "before").unwrap();
+        for (state_dir, verdicts) in [
+            (plain, vec![Verdict::Configuration]),
+            (damaged, vec![Verdict::Warning, Verdict::Warning]),
+        ] {
+            let (rows, _) = journal(&state_dir, &here, false);
+            assert_eq!(
+                rows.iter().map(|row| row.verdict).collect::<Vec<_>>(),
+                verdicts,
+                "{rows:?}"
+            );
+            rows.iter().for_each(Row::assert_helps);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_open_journal_is_this_agents_or_in_the_way_of_it() {
+        let here = Identity::default();
+        let dir = tempfile::tempdir().unwrap();
+        let open = crate::journal::Journal::open(dir.path(), &here).unwrap();
+        for (agent_runs, verdict) in [(true, Verdict::Warning), (false, Verdict::Configuration)] {
+            let (rows, _) = journal(dir.path(), &here, agent_runs);
+            assert_eq!((rows.len(), rows[0].verdict), (1, verdict), "{rows:?}");
+            rows[0].assert_helps();
+        }
+        drop(open);
     }
 }

@@ -115,6 +115,47 @@ impl From<Problem> for Row {
 }
 
 #[cfg(test)]
+impl Row {
+    /// What is not as it should be says what to do, beginning with the deed, and names what to do it to.
+    pub(super) fn assert_helps(&self) {
+        const DEEDS: [&str; 15] = [
+            "apply",
+            "check",
+            "correct",
+            "free",
+            "give",
+            "look",
+            "mount",
+            "name",
+            "nothing needs to be done:",
+            "renew",
+            "run",
+            "see",
+            "start",
+            "stop",
+            "use",
+        ];
+        const THINGS: [&str; 6] = ["--", "`", "/", "root", "disk", "nothing needs"];
+        if self.verdict == Verdict::Ok {
+            assert_eq!(self.remedy, "", "{self:?}");
+            return;
+        }
+        let begins = |deed: &str| {
+            let rest = self.remedy.strip_prefix(deed);
+            rest.is_some_and(|rest| rest.starts_with(' '))
+        };
+        assert!(DEEDS.into_iter().any(begins), "no deed: {self:?}");
+        assert!(
+            THINGS
+                .iter()
+                .any(|thing| self.remedy.contains(thing) || self.seen.contains(thing)),
+            "no thing: {self:?}"
+        );
+        assert!(!self.what.is_empty() && !self.seen.is_empty(), "{self:?}");
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

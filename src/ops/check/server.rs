@@ -17,10 +17,14 @@ use crate::{
 /// From here on a certificate's end is worth a warning.
 pub const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// For credentials of a node that end. kubeadm renews no client certificate of a kubelet.
-pub const RENEW: &str = "a kubelet renews its own while it runs: start it for a while, with a bootstrap kubeconfig \
-    if the certificate has expired, or have a new one signed for system:node:NAME of group system:nodes";
+pub const RENEW: &str = "start the kubelet (`systemctl start kubelet`) for a while, with a bootstrap kubeconfig if the certificate has \
+    expired: it renews its own while it runs; or have a new one signed for system:node:NAME of group system:nodes";
 /// For rights that are missing.
-const USE_THE_KUBELETS: &str = "use the kubelet's credentials (user system:node:NAME, group system:nodes)";
+const USE_THE_KUBELETS: &str = "name the kubelet's credentials with --kubeconfig, such as /etc/kubernetes/kubelet.conf (user \
+    system:node:NAME, group system:nodes)";
+/// For answers that have nothing to do with whoever asks.
+pub(super) const ANOTHER_ANSWER: &str = "see what `kubectl get --raw /readyz` says and what is in the API server's log, and then \
+    run the check again";
 
 /// The API server as it is asked here.
 pub(super) struct Server<'a> {
@@ -102,22 +106,24 @@ impl Server<'_> {
                 what,
                 Verdict::Configuration,
                 named,
-                "check certificate-authority-data and the server's name in the kubeconfig, and this machine's clock",
+                "check certificate-authority-data and the server's name in --kubeconfig, and this machine's clock",
             ),
             ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. } => Row::new(
                 what,
                 Verdict::Unreachable,
                 named,
-                "check the server in the kubeconfig, and the network to it",
+                "check the server in --kubeconfig, and the network to it",
             ),
             ApiError::Refused { code: 401, .. } => Row::new(
                 what,
                 Verdict::Failed,
                 error,
-                "the server does not know these credentials: renew them",
+                "renew what --kubeconfig holds, or name the file that the kubelet uses: the server does not know these \
+                 credentials",
             ),
+            ApiError::Refused { code: 403, .. } => Row::new(what, Verdict::Failed, error, &self.use_others()),
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Held { .. } => {
-                Row::new(what, Verdict::Failed, error, &self.use_others())
+                Row::new(what, Verdict::Failed, error, ANOTHER_ANSWER)
             }
         }
     }
@@ -125,9 +131,9 @@ impl Server<'_> {
     fn use_others(&self) -> String {
         match &self.credentials_of {
             Some(other) => format!(
-                "the credentials are those of system:node:{other}, and --node-name is {}: give --node-name {other}, or the \
-                 kubeconfig of {}",
-                self.node_name, self.node_name
+                "give --node-name {other}, or the kubeconfig of {} as --kubeconfig: these credentials are those of \
+                 system:node:{other}",
+                self.node_name
             ),
             None => USE_THE_KUBELETS.to_owned(),
         }
@@ -162,7 +168,8 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
             WHAT,
             Verdict::Configuration,
             format!("its UID is {uid}, and the journal was made for {recorded}: the agent would touch nothing"),
-            "see that this is the right cluster; if the node was registered anew, start the agent and say: pod-teardown release node-uid",
+            "see that --kubeconfig leads to the right cluster; if the node was registered anew, start the agent and say \
+             `pod-teardown release node-uid`",
         );
     }
     if machine_id.is_empty() && system_uuid.is_empty() {
@@ -170,21 +177,21 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
             WHAT,
             Verdict::Warning,
             format!("has neither machineID nor systemUUID, UID {uid}"),
-            "whether it is this machine cannot be told: see yourself that --node-name is right",
+            "see yourself that --node-name is right: whether that Node is this machine cannot be told",
         );
     }
     Row::ok(WHAT, format!("is this machine, UID {uid}"))
 }
 
 /// Until when credentials are good, where they tell.
-pub(super) fn credentials(what: &str, renew: &str, config: &kube::Config, now: Timestamp) -> Option<Row> {
+pub(super) fn credentials(what: &str, flag: &str, renew: &str, config: &kube::Config, now: Timestamp) -> Option<Row> {
     match Expiry::of(config) {
         Ok(expiry) => expiry.map(|expiry| good_until(what, renew, expiry, now)),
         Err(error) => Some(Row::new(
             what,
             Verdict::Configuration,
             error,
-            "check the client certificate in the kubeconfig",
+            &format!("correct client certificate and key in {flag}"),
         )),
     }
 }
@@ -205,8 +212,110 @@ pub(super) async fn answer<T>(request: impl Future<Output = Result<T, ApiError>>
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::{sync::Arc, time::Duration};
+
     use super::*;
+    use crate::node::effects::Effects;
+
+    /// Where other credentials are needed.
+    pub const USE: &str = "the kubelet's credentials";
+
+    /// All ways in which a question may fail, how grave each is, and words of its remedy.
+    pub fn errors() -> Vec<(ApiError, Verdict, &'static str)> {
+        let path = || "/version".to_owned();
+        let refused = |code| ApiError::Refused {
+            verb: "GET",
+            path: path(),
+            code,
+            reason: String::new(),
+            message: "no".to_owned(),
+            retry_after: None,
+            about: None,
+        };
+        let unreachable = |cause: &str| ApiError::Unreachable {
+            verb: "GET",
+            path: path(),
+            cause: cause.to_owned(),
+        };
+        let unproven = |code| ApiError::Unproven {
+            verb: "GET",
+            path: path(),
+            cause: "no".to_owned(),
+            retry_after: None,
+            code,
+        };
+        let timeout = ApiError::Timeout {
+            verb: "GET",
+            path: path(),
+            after: Duration::from_secs(10),
+        };
+        let unreadable = ApiError::Unreadable {
+            verb: "GET",
+            path: path(),
+            cause: "no JSON".to_owned(),
+        };
+        vec![
+            (refused(401), Verdict::Failed, "renew what"),
+            (refused(403), Verdict::Failed, USE),
+            (refused(404), Verdict::Failed, "run the check again"),
+            (refused(500), Verdict::Failed, "run the check again"),
+            (
+                unreachable("invalid peer certificate: Expired"),
+                Verdict::Configuration,
+                "certificate-authority-data",
+            ),
+            (unreachable("connection refused"), Verdict::Unreachable, "the network"),
+            (unproven(None), Verdict::Unreachable, "the network"),
+            (timeout, Verdict::Unreachable, "the network"),
+            (unreadable, Verdict::Failed, "run the check again"),
+        ]
+    }
+
+    #[tokio::test]
+    async fn whatever_the_server_answers_there_is_something_to_do() {
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let effects = Effects::new(true, Arc::new(|| Ok(())));
+        let api = ApiClient::new(&config, "none".into(), effects, None, None, "n1").unwrap();
+        for credentials_of in [None, Some("n2".to_owned())] {
+            let server = Server {
+                api: &api,
+                url: &config.cluster_url,
+                node_name: "n1",
+                credentials_of,
+            };
+            for (error, verdict, words) in errors() {
+                let row = server.refused("Node", &error);
+                row.assert_helps();
+                let words = match &server.credentials_of {
+                    Some(_) if words == USE => "give --node-name n2",
+                    _ => words,
+                };
+                assert!(
+                    row.verdict == verdict && row.remedy.contains(words),
+                    "{error:?}: {row:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn credentials_that_end_say_how_they_are_renewed() {
+        let end = |text: &str| Expiry {
+            of: "a certificate",
+            end: text.parse().unwrap(),
+        };
+        let now = "2026-01-02T00:00:00Z".parse().unwrap();
+        for (end, verdict) in [
+            (end("2026-01-02T00:00:00Z"), Verdict::Configuration),
+            (end("2026-01-08T23:59:59Z"), Verdict::Warning),
+            (end("2026-01-09T00:00:00Z"), Verdict::Ok),
+        ] {
+            let row = good_until("credentials", RENEW, end, now);
+            row.assert_helps();
+            assert_eq!(row.verdict, verdict, "{row:?}");
+        }
+    }
 
     #[test]
     fn a_node_must_be_this_machine_and_the_recorded_one() {
@@ -232,6 +341,7 @@ mod tests {
         ] {
             let row = identity(&node(machine_id), &here, recorded);
             assert_eq!(row.verdict, verdict, "{machine_id} {recorded:?}: {row:?}");
+            row.assert_helps();
         }
         assert_eq!(identity(&Node::default(), &here, None).verdict, Verdict::Warning);
     }

@@ -1,0 +1,238 @@
+//! The same bars in SVG, to be looked at without another program.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+
+use super::{Row, end, head, precise, rows};
+use crate::{
+    ops::status::seconds,
+    record::{Step, Story},
+    words::{escaped, shortened, visible},
+};
+
+/// Width of a letter of the font, which has the same for all.
+const LETTER: f64 = 7.3;
+/// Height of a line.
+const LINE: f64 = 22.0;
+/// Height of a bar.
+const BAR: f64 = 14.0;
+/// Around everything, and between one story and the next.
+const MARGIN: f64 = 20.0;
+/// How wide the scale of time is.
+const SCALE: f64 = 640.0;
+/// What happened is seen, however short it was.
+const LEAST: f64 = 2.0;
+/// Between labels, bars and times.
+const GAP: f64 = 12.0;
+/// Letters of a label; the rest is in what shows when the pointer rests on it.
+const LABEL: usize = 42;
+/// Letters of a reason.
+const REASON: usize = 90;
+/// Lines on the scale of time, at most.
+const TICKS: u64 = 8;
+/// Between two lines on the scale.
+const STEPS: [u64; 19] = [
+    1, 5, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000,
+    14_400_000, DAY,
+];
+const DAY: u64 = 86_400_000;
+
+const STYLE: &str = "text { font-family: monospace; font-size: 12px; fill: #222; white-space: pre } \
+    .t { font-size: 14px; font-weight: bold } .m { fill: #555 } .f { fill: #b00020 } \
+    .g { stroke: #ddd } .w { stroke: #888; stroke-dasharray: 2 3 }";
+
+/// Draws stories one below the other, each on a scale of its own.
+pub fn svg(stories: &[Story]) -> String {
+    let mut page = Page::default();
+    for story in stories {
+        page.add(story);
+    }
+    let (width, height) = (page.width + MARGIN, page.y + MARGIN);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+        viewBox=\"0 0 {width:.0} {height:.0}\">\n<style>{STYLE}</style>\n\
+        <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{}</svg>\n",
+        page.body
+    )
+}
+
+/// What is drawn so far, and down to where.
+#[derive(Default)]
+struct Page {
+    body: String,
+    y: f64,
+    width: f64,
+}
+
+/// Where a time lies.
+#[derive(Clone, Copy)]
+struct Scale {
+    left: f64,
+    end: u64,
+}
+
+/// Of a line on the scale of time.
+fn tick(end: u64) -> u64 {
+    let fits = |step: &u64| end / step <= TICKS;
+    STEPS
+        .into_iter()
+        .find(fits)
+        .unwrap_or_else(|| (end / TICKS).div_ceil(DAY) * DAY)
+}
+
+/// Told apart also by those who see some colours as one; none is the red of failures.
+fn colour(step: Step) -> &'static str {
+    match step {
+        Step::Hook => "#e69f00",
+        Step::Term => "#56b4e9",
+        Step::Kill => "#9c3d00",
+        Step::Sandbox => "#009e73",
+        Step::Devices => "#cc79a7",
+        Step::Volumes => "#0072b2",
+        Step::Cgroup => "#d9cc2e",
+        Step::Status => "#8a8a8a",
+        Step::Delete => "#333333",
+        Step::Cleanup => "#7a5cc4",
+    }
+}
+
+// === impl Scale ===
+
+impl Scale {
+    /// The left edge and the width of a bar.
+    fn bar(self, start: u64, end: Option<u64>) -> (f64, f64) {
+        let at = |ms: u64| ms.min(self.end) as f64 / self.end as f64 * SCALE;
+        let from = at(start).min(SCALE - LEAST);
+        let until = at(end.unwrap_or(self.end)).max(from + LEAST);
+        (self.left + from, until - from)
+    }
+}
+
+// === impl Page ===
+
+impl Page {
+    fn add(&mut self, story: &Story) {
+        let [title, state] = head(story);
+        self.y += MARGIN;
+        self.line("t", MARGIN, &visible(&title));
+        self.line("m", MARGIN, &visible(&state));
+        let rows = rows(&story.spans);
+        if !rows.is_empty() {
+            self.chart(&rows, end(story));
+        }
+        for failure in &story.failures {
+            self.line("f", MARGIN, &shortened(&format!("waits for: {failure}"), 2 * REASON));
+        }
+    }
+
+    /// The scale, and a line for each row.
+    fn chart(&mut self, rows: &[Row<'_>], end: u64) {
+        let labels: Vec<String> = rows.iter().map(Row::label).collect();
+        let letters = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+        let scale = Scale {
+            left: MARGIN + letters as f64 * LETTER + GAP,
+            end,
+        };
+        let (top, bottom) = (self.y + LINE, self.y + LINE * (rows.len() + 1) as f64);
+        let step = usize::try_from(tick(end)).unwrap_or(usize::MAX);
+        for ms in (0..=end).step_by(step) {
+            let x = scale.left + ms as f64 / end as f64 * SCALE;
+            let told = if ms < 60_000 { precise(ms) } else { seconds(ms) };
+            self.put("m", (x, top - 6.0), &told);
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                self.body,
+                r#"<line class="g" x1="{x:.1}" y1="{top:.1}" x2="{x:.1}" y2="{bottom:.1}"/>"#
+            );
+        }
+        self.y += LINE;
+        for (row, label) in rows.iter().zip(&labels) {
+            self.row(row, label, scale);
+        }
+    }
+
+    fn row(&mut self, row: &Row<'_>, label: &str, scale: Scale) {
+        let middle = self.y + LINE / 2.0;
+        let baseline = middle + 4.0;
+        let _ = write!(self.body, "<g><title>{}</title>", escaped(&row.whole()));
+        self.put("l", (MARGIN, baseline), label);
+        let behind = (scale.left + SCALE + GAP, baseline);
+        self.put("l", behind, &row.told());
+        if let Some(why) = row.failure {
+            let x = behind.0 + (row.told().chars().count() + 2) as f64 * LETTER;
+            self.put("f", (x, baseline), &format!("✗ {}", shortened(why, REASON)));
+        }
+        self.body.push_str("</g>\n");
+        let bars: Vec<(f64, f64)> = row.times.iter().map(|&(start, end)| scale.bar(start, end)).collect();
+        if let (Some((first, _)), Some((last, _)), true) = (bars.first(), bars.last(), bars.len() > 1) {
+            let _ = writeln!(
+                self.body,
+                r#"<line class="w" x1="{first:.1}" y1="{middle:.1}" x2="{last:.1}" y2="{middle:.1}"/>"#
+            );
+        }
+        for (time, bar) in row.times.iter().zip(bars) {
+            self.bar(row, *time, bar, middle - BAR / 2.0);
+        }
+        self.y += LINE;
+    }
+
+    fn bar(&mut self, row: &Row<'_>, (start, end): (u64, Option<u64>), (x, width): (f64, f64), y: f64) {
+        let lasted = match end {
+            Some(end) => format!(
+                "{} → {}, {}",
+                precise(start),
+                precise(end),
+                precise(end.saturating_sub(start))
+            ),
+            None => format!("{} → …, goes on", precise(start)),
+        };
+        let line = match (row.failure, end) {
+            (Some(_), _) => r##" stroke="#b00020" stroke-width="1.5""##,
+            (None, None) => r##" fill-opacity="0.5" stroke="#222" stroke-dasharray="4 3""##,
+            (None, Some(_)) => "",
+        };
+        let _ = writeln!(
+            self.body,
+            r#"<rect class="{}" x="{x:.2}" y="{y:.1}" width="{width:.2}" height="{BAR}" fill="{}"{line}><title>{}</title></rect>"#,
+            row.step,
+            colour(row.step),
+            escaped(&format!("{}\n{lasted}", row.whole())),
+        );
+    }
+
+    /// A line of text.
+    fn line(&mut self, class: &str, x: f64, text: &str) {
+        self.put(class, (x, self.y + LINE / 2.0 + 4.0), text);
+        self.y += LINE;
+    }
+
+    /// A text that has been made visible.
+    fn put(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
+        let letter = if class == "t" { LETTER * 14.0 / 12.0 } else { LETTER };
+        self.width = self.width.max(x + text.chars().count() as f64 * letter);
+        let _ = writeln!(
+            self.body,
+            r#"<text class="{class}" x="{x:.1}" y="{y:.1}">{}</text>"#,
+            escaped(text)
+        );
+    }
+}
+
+// === impl Row ===
+
+impl Row<'_> {
+    fn label(&self) -> String {
+        format!("{:8} {}", self.step, shortened(self.what, LABEL))
+            .trim_end()
+            .to_owned()
+    }
+
+    /// All that is known of it, nothing shortened.
+    fn whole(&self) -> String {
+        let what = format!("{} {}", self.step, visible(self.what));
+        let why = self.failure.map(|why| format!("\n✗ {}", visible(why)));
+        what.trim_end().to_owned() + &why.unwrap_or_default()
+    }
+}

@@ -1,0 +1,223 @@
+//! What a drawing shows, read as whoever looks at it reads it.
+
+use proptest::prelude::*;
+use roxmltree::{Document, Node};
+
+use super::*;
+use crate::record::Span;
+
+fn span(step: Step, what: &str, start_ms: u64, end_ms: Option<u64>) -> Span {
+    Span {
+        step,
+        what: what.to_owned(),
+        start_ms,
+        end_ms,
+        failure: None,
+    }
+}
+
+fn story(elapsed_ms: u64, spans: Vec<Span>) -> Story {
+    Story {
+        elapsed_ms,
+        spans,
+        ..Story::sample()
+    }
+}
+
+fn is_bar(node: &Node<'_, '_>) -> bool {
+    node.has_tag_name("rect") && node.attribute("class").is_some()
+}
+
+fn number(node: &Node<'_, '_>, name: &str) -> f64 {
+    node.attribute(name).unwrap().parse().unwrap()
+}
+
+/// Left edge and width of each bar.
+fn bars(drawing: &str) -> Vec<(f64, f64)> {
+    let document = Document::parse(drawing).unwrap();
+    let bars = document.descendants().filter(is_bar);
+    bars.map(|bar| (number(&bar, "x"), number(&bar, "width"))).collect()
+}
+
+/// What is in all elements of this name.
+fn all(drawing: &str, element: &str) -> Vec<String> {
+    let document = Document::parse(drawing).unwrap();
+    let found = document.descendants().filter(|node| node.has_tag_name(element));
+    found.map(|node| node.text().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn bars_begin_and_last_in_proportion_to_their_times() {
+    let spans = vec![
+        span(Step::Hook, "main", 0, Some(2_000)),
+        span(Step::Term, "main", 2_000, Some(8_000)),
+        span(Step::Sandbox, "", 8_000, Some(9_000)),
+    ];
+    let bars = bars(&svg(&[story(10_000, spans)]));
+    let [hook, term, sandbox] = bars[..] else {
+        panic!("{bars:?}")
+    };
+    for ((_, width), part) in [(hook, 0.2), (term, 0.6), (sandbox, 0.1)] {
+        assert!((width - part * SCALE).abs() < 0.02, "{width} is not {part} of {SCALE}");
+    }
+    assert!(
+        (hook.0 + hook.1 - term.0).abs() < 0.02,
+        "one begins where the other ends"
+    );
+    assert!((sandbox.0 - hook.0 - 0.8 * SCALE).abs() < 0.02);
+}
+
+#[test]
+fn each_step_and_container_has_a_line_of_its_own_that_tells_its_time() {
+    let mut failed = span(Step::Status, "", 8_000, Some(8_100));
+    failed.failure = Some("500: try again".to_owned());
+    let mut again = failed.clone();
+    (again.start_ms, again.end_ms) = (9_000, Some(9_100));
+    let spans = vec![
+        span(Step::Term, "main", 0, Some(8_000)),
+        span(Step::Term, "proxy", 0, Some(70)),
+        failed,
+        again,
+        span(Step::Volumes, "data", 9_500, None),
+    ];
+    let mut story = story(10_000, spans);
+    story.failures = vec!["volumes data: in use by process 12".to_owned()];
+    let drawing = svg(&[story]);
+    let texts = all(&drawing, "text");
+    for text in [
+        "default/web-0  uid 1234",
+        "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30 s, goes on since 10.00 s, 1 attempt",
+        "term     main",
+        "  0.00 s → 8.00 s",
+        "term     proxy",
+        "  8.00 s → 9.10 s  ×2",
+        "✗ 500: try again",
+        "  9.50 s → …",
+        "waits for: volumes data: in use by process 12",
+    ] {
+        assert_eq!(texts.iter().filter(|it| *it == text).count(), 1, "{text}: {texts:?}");
+    }
+    let tooltips = all(&drawing, "title");
+    for tooltip in [
+        "term main\n0.00 s → 8.00 s, 8.00 s",
+        "status\n✗ 500: try again\n9.00 s → 9.10 s, 0.10 s",
+        "volumes data\n9.50 s → …, goes on",
+    ] {
+        assert!(tooltips.iter().any(|it| it == tooltip), "{tooltip}: {tooltips:?}");
+    }
+    let document = Document::parse(&drawing).unwrap();
+    let heights: Vec<f64> = document
+        .descendants()
+        .filter(is_bar)
+        .map(|bar| number(&bar, "y"))
+        .collect();
+    let [main, proxy, failed, again, volumes] = heights[..] else {
+        panic!("{heights:?}")
+    };
+    assert!(main < proxy && proxy < failed && failed < volumes, "{heights:?}");
+    assert!((failed - again).abs() < f64::EPSILON, "attempts are in one line");
+}
+
+#[test]
+fn names_and_reasons_are_shown_as_they_are_and_never_become_part_of_the_drawing() {
+    let odd = "</title><script>alert(1)</script>\"'&]]>\u{0}\u{1b}[2J\u{fffe}\u{202e}";
+    let mut spans = vec![span(Step::Hook, odd, 0, Some(10))];
+    spans[0].failure = Some(odd.to_owned());
+    let hostile = Story {
+        namespace: odd.to_owned(),
+        name: odd.to_owned(),
+        uid: odd.to_owned(),
+        reason: Some(odd.to_owned()),
+        phase: Some(odd.to_owned()),
+        kept: true,
+        failures: vec![odd.to_owned()],
+        ..story(10, spans)
+    };
+    let drawing = svg(&[hostile]);
+    let document = Document::parse(&drawing).unwrap();
+    let known = ["svg", "style", "rect", "line", "text", "g", "title"];
+    for node in document.descendants().filter(Node::is_element) {
+        assert!(known.contains(&node.tag_name().name()), "{node:?}");
+        let refers = |name: &str| name.starts_with("on") || name == "href" || name == "style";
+        assert!(!node.attributes().any(|it| refers(it.name())), "{node:?}");
+    }
+    let shown = "</title><script>alert(1)</script>\"'&]]>\\0\\u{1b}[2J\\u{fffe}\\u{202e}";
+    assert!(
+        all(&drawing, "text").contains(&format!("{shown}/{shown}  uid {shown}")),
+        "{drawing}"
+    );
+    assert!(all(&drawing, "title").contains(&format!("hook {shown}\n✗ {shown}")));
+}
+
+#[test]
+fn a_long_reason_is_cut_in_the_drawing_and_whole_where_the_pointer_rests() {
+    let long = "no ".repeat(5_000);
+    let mut spans = vec![span(Step::Volumes, &long, 0, Some(10))];
+    spans[0].failure = Some(long.clone());
+    let drawing = svg(&[story(10, spans)]);
+    assert!(all(&drawing, "title").iter().any(|it| it.contains(&long)));
+    let document = Document::parse(&drawing).unwrap();
+    assert!(number(&document.root_element(), "width") < 2_500.0);
+}
+
+#[test]
+fn no_two_steps_look_alike() {
+    let channels = |step: Step| {
+        let colour = u32::from_str_radix(&colour(step)[1..], 16).unwrap();
+        [colour >> 16, colour >> 8 & 255, colour & 255].map(f64::from)
+    };
+    for (place, one) in Step::ALL.into_iter().enumerate() {
+        for other in &Step::ALL[..place] {
+            let pairs = channels(one).into_iter().zip(channels(*other));
+            let distance = pairs.map(|(one, other)| (one - other).powi(2)).sum::<f64>().sqrt();
+            assert!(distance > 60.0, "{one} and {other}: {distance}");
+        }
+    }
+}
+
+#[test]
+fn pods_of_one_name_are_drawn_below_each_other() {
+    let one = story(10, vec![span(Step::Delete, "", 0, Some(10))]);
+    let other = Story {
+        uid: "5678".to_owned(),
+        spans: Vec::new(),
+        ..one.clone()
+    };
+    let drawing = svg(&[one, other]);
+    let document = Document::parse(&drawing).unwrap();
+    let titles = document
+        .descendants()
+        .filter(|node| node.attribute("class") == Some("t"));
+    let heights: Vec<f64> = titles.map(|title| number(&title, "y")).collect();
+    assert!(
+        heights.len() == 2 && heights[0] + 3.0 * LINE < heights[1],
+        "{heights:?}"
+    );
+    assert!(number(&document.root_element(), "height") > heights[1]);
+}
+
+#[test]
+fn a_scale_has_few_lines_however_long_it_is() {
+    for end in [1, 7, 999, 8_430, 59_999, 3_599_000, 40 * DAY, 4_000 * DAY, u64::MAX / 2] {
+        let lines = end / tick(end);
+        assert!(lines <= TICKS && (lines > 0 || end < DAY), "{end}: {lines}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_bar_is_seen_and_within_the_scale(
+        spans in proptest::collection::vec((0u64..100_000, proptest::option::of(0u64..100_000)), 1..20),
+        elapsed in 0u64..100_000,
+    ) {
+        let spans: Vec<Span> = spans
+            .into_iter()
+            .enumerate()
+            .map(|(place, (start, length))| span(Step::Term, &format!("c{place:02}"), start, length.map(|length| start + length)))
+            .collect();
+        let left = MARGIN + 12.0 * LETTER + GAP;
+        for (x, width) in bars(&svg(&[story(elapsed, spans)])) {
+            prop_assert!(width >= LEAST - 0.01 && x >= left - 0.01 && x + width <= left + SCALE + 0.02, "{x} {width}");
+        }
+    }
+}
