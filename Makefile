@@ -110,7 +110,7 @@ lint: need-build ## Formatting, clippy and the shell scripts
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck $(SCRIPTS)
 
-SCRIPTS := $(wildcard scripts/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh $(wildcard tests/testbed/guest/*.sh) \
+SCRIPTS := $(wildcard scripts/*.sh) $(wildcard deploy/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh $(wildcard tests/testbed/guest/*.sh) \
 	$(wildcard tests/testbed/kind/*.sh) tests/testbed/kind/node/usr/local/bin/entrypoint $(wildcard tests/kind/*.sh)
 
 .PHONY: deny

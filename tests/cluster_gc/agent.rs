@@ -13,9 +13,9 @@ use testbed::{
 
 use crate::scene::eventually;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_pod-teardown");
+pub const BINARY: &str = env!("CARGO_BIN_EXE_pod-teardown");
 const MANIFEST: &str = include_str!("../../deploy/gc-rbac.yaml");
-const ACCOUNT: &str = "pod-teardown-gc";
+pub const ACCOUNT: &str = "pod-teardown-gc";
 /// Nobody gave its Lease back: it waits for 15 s before it takes one that is new to it.
 const START: Duration = Duration::from_secs(90);
 

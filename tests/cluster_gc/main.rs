@@ -10,6 +10,7 @@ mod controllers;
 mod definitions;
 mod graphs;
 mod house;
+mod install;
 mod rules;
 mod runner;
 mod scene;
@@ -60,6 +61,9 @@ claims! {
     Own graphs: [
         what_the_collector_leaves_of_random_graphs_is_what_the_rules_allow,
         what_the_original_leaves_of_the_same_graphs_is_what_the_rules_allow,
+    ],
+    Own install: [
+        one_manifest_and_one_command_make_credentials_that_check_finds_good_and_that_may_no_more_than_they_must,
     ],
     Own unlisted: [
         a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_and_is_named,

@@ -4,6 +4,7 @@
 #   build.sh                          etcd and kube-apiserver
 #   build.sh kube-controller-manager  that one alone: few tests need it, and $KUBEBUILDER_ASSETS seldom has it
 #   build.sh kubelet                  that one alone, for the same reason
+#   build.sh kubectl                  that one alone; any version that is on PATH will do
 #   build.sh node-image               all of a kubeadm cluster; always built, as only these are sure to be of one version
 #                                     and static, and run in an image that holds nothing else
 #
@@ -29,11 +30,11 @@ has_all() {
         [ -x "$1/$name" ] || return 1
     done
 }
-# Whether all are on PATH. etcd is of any version: it is the one thing here that is not of Kubernetes.
+# Whether all are on PATH. etcd is of any version, as it is not of Kubernetes, and so is kubectl, as people's are.
 fit_on_path() {
     for name in $wanted; do
         command -v "$name" >/dev/null || return 1
-        [ "$name" = etcd ] && continue
+        case $name in etcd | kubectl) continue ;; esac
         case $("$(command -v "$name")" --version 2>/dev/null) in
         "Kubernetes $minor."*) ;;
         *) return 1 ;;
@@ -55,7 +56,7 @@ case "$*" in
     what="etcd $etcd and kube-apiserver $kubernetes"
     takes="about 5 minutes on two idle cores, 10 on busy ones; Go's caches take some 3 GB"
     ;;
-kube-controller-manager | kubelet)
+kube-controller-manager | kubelet | kubectl)
     wanted=$1
     # A directory of its own: each appears at once and complete, whichever is built first.
     versions=$1-$kubernetes
@@ -68,7 +69,7 @@ node-image)
     what="etcd $etcd, the control plane, kubelet, kubeadm and kubectl $kubernetes"
     takes="about 8 minutes on two idle cores, 2 after test-cluster; Go's caches take some 4 GB"
     ;;
-*) fail "usage: build.sh [kube-controller-manager | kubelet | node-image]" ;;
+*) fail "usage: build.sh [kube-controller-manager | kubelet | kubectl | node-image]" ;;
 esac
 # Whether programs that are there already will do.
 [ "$*" = node-image ] && found=no || found=yes

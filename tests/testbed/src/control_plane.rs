@@ -152,6 +152,11 @@ impl ControlPlane {
         })
     }
 
+    /// Where a kubectl is, for what people do with one.
+    pub async fn kubectl() -> Result<PathBuf> {
+        binaries::kubectl().await
+    }
+
     /// Starts controllers for it; they end when the result is dropped.
     ///
     /// Those that do not elect a leader are at work when this returns.

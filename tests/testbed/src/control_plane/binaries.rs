@@ -42,6 +42,12 @@ pub async fn kubelet() -> Result<PathBuf> {
     Ok(directory_of(&[name]).await?.join(name))
 }
 
+/// Finds or builds what people ask an API server with.
+pub async fn kubectl() -> Result<PathBuf> {
+    let name = "kubectl";
+    Ok(directory_of(&[name]).await?.join(name))
+}
+
 /// Asks the script; what it says while it builds goes to standard error.
 async fn directory_of(arguments: &[&str]) -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("control-plane/build.sh");

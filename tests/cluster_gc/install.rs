@@ -1,0 +1,166 @@
+//! What an operator does to have the collector: with kubectl, and nothing that is not in `deploy/`.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testbed::{api::ApiServer as _, control_plane::ControlPlane, rest::Client};
+use tokio::process::Command;
+
+use crate::{
+    agent::{ACCOUNT, BINARY},
+    scene::{in_namespace, owned, plain},
+};
+
+const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy");
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+/// Verb, group, resource and namespace of what it must not be able to do.
+const FORBIDDEN: [(&str, &str, &str, &str); 17] = [
+    ("create", "", "pods", "default"),
+    ("create", "", "pods/eviction", "default"),
+    ("create", "", "pods/exec", "default"),
+    ("create", "", "secrets", "kube-system"),
+    ("create", "", "serviceaccounts/token", "kube-system"),
+    ("create", "apps", "deployments", "default"),
+    ("create", "coordination.k8s.io", "leases", "default"),
+    ("create", "coordination.k8s.io", "leases", "kube-node-lease"),
+    ("create", "rbac.authorization.k8s.io", "clusterrolebindings", ""),
+    ("bind", "rbac.authorization.k8s.io", "clusterroles", ""),
+    ("escalate", "rbac.authorization.k8s.io", "clusterroles", ""),
+    ("impersonate", "", "users", ""),
+    ("update", "", "configmaps", "default"),
+    ("update", "", "pods/status", "default"),
+    ("update", "apps", "deployments", "default"),
+    ("update", "coordination.k8s.io", "leases", "kube-node-lease"),
+    ("deletecollection", "", "pods", "default"),
+];
+
+/// An operator's desk: a kubectl that is set up for the cluster.
+struct Desk {
+    kubectl: PathBuf,
+    directory: TempDir,
+}
+
+/// What a command printed, if it ended well.
+async fn printed(command: &mut Command) -> Result<String> {
+    let output = command.kill_on_drop(true).output().await?;
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    ensure!(output.status.success(), "{command:?}: {}: {out}{err}", output.status);
+    Ok(out.into_owned())
+}
+
+/// Whether the one whose client this is may do it.
+async fn may(client: &Client, (verb, group, resource, namespace): (&str, &str, &str, &str)) -> Result<bool> {
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let attributes = json!({
+        "verb": verb, "group": group, "resource": resource, "subresource": subresource, "namespace": namespace,
+    });
+    let review = json!({"spec": {"resourceAttributes": attributes}});
+    let answer = client.create(REVIEWS, &review).await?.ok()?;
+    Ok(answer["status"]["allowed"] == true)
+}
+
+pub async fn one_manifest_and_one_command_make_credentials_that_check_finds_good_and_that_may_no_more_than_they_must()
+-> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let desk = Desk::new(&plane).await?;
+    // The second time changes nothing and is no mistake.
+    for _ in 0..2 {
+        let manifest = format!("{DEPLOY}/gc-rbac.yaml");
+        printed(desk.kubectl().args(["apply", "-f", &manifest])).await?;
+    }
+    // The authorizer hears of it by and by.
+    plane.access_of(ACCOUNT).await?;
+
+    let file = desk.path("gc.kubeconfig");
+    let first = desk.credentials(&file, "240h").await?;
+    let mode = fs::metadata(&file)?.permissions().mode();
+    ensure!(mode & 0o077 == 0, "others can read it: {mode:o}");
+    let told = desk.check(&file).await?;
+    ensure!(told.lines().all(|line| line.starts_with("ok  ")), "{told}");
+    for row in ["collector's credentials", "collector's server", "collector's rights"] {
+        ensure!(told.contains(row), "{row} is not in {told}");
+    }
+    let renewed = desk.credentials(&file, "480h").await?;
+    ensure!(renewed != first, "the token is the old one");
+    desk.check(&file).await?;
+
+    let admin = plane.admin()?;
+    let client = admin.with_token(&renewed);
+    for wish in FORBIDDEN {
+        ensure!(!may(&client, wish).await?, "it may {wish:?}");
+        ensure!(
+            may(&admin, wish).await?,
+            "nobody may {wish:?}: it says nothing of the account"
+        );
+    }
+    let pods = in_namespace("pods/v1", "default");
+    let pod = json!({"metadata": {"name": "x"}, "spec": {"containers": [{"name": "x", "image": "x"}]}});
+    ensure!(client.create(&pods, &pod).await?.code() == 403, "it has created a pod");
+    let maps = in_namespace("configmaps/v1", "default");
+    let map = admin.create(&maps, &plain("map", &owned([]))).await?.ok()?;
+    let path = format!("{maps}/map");
+    ensure!(
+        client.update(&path, &map).await?.code() == 403,
+        "it has replaced an object"
+    );
+    client.delete(&path, None).await?.ok()?;
+    Ok(())
+}
+
+// === impl Desk ===
+
+impl Desk {
+    async fn new(plane: &ControlPlane) -> Result<Self> {
+        let desk = Self {
+            kubectl: ControlPlane::kubectl().await?,
+            directory: tempfile::tempdir()?,
+        };
+        fs::write(desk.path("admin"), plane.admin_kubeconfig())?;
+        Ok(desk)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Of nobody else's settings.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        let beside = self.kubectl.parent().unwrap_or(Path::new("/"));
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", beside.display());
+        command.env_clear().env("PATH", path).env("HOME", self.directory.path());
+        command.env("KUBECONFIG", self.path("admin"));
+        command
+    }
+
+    fn kubectl(&self) -> Command {
+        self.command(&self.kubectl)
+    }
+
+    /// Has the file made, and returns the token in it.
+    async fn credentials(&self, file: &Path, duration: &str) -> Result<String> {
+        let script = format!("{DEPLOY}/gc-kubeconfig.sh");
+        printed(self.command(Path::new(&script)).arg(file).arg(duration)).await?;
+        let config: Value = serde_saphyr::from_str(&fs::read_to_string(file)?)?;
+        let token = config["users"][0]["user"]["token"].as_str();
+        Ok(token.context("there is no token in it")?.to_owned())
+    }
+
+    /// What `check` says of a collector with these credentials; an error if it is not content.
+    async fn check(&self, file: &Path) -> Result<String> {
+        let mut command = self.command(Path::new(BINARY));
+        command.args(["check", "--pods", "never", "--gc-kubeconfig"]).arg(file);
+        command.arg("--state-dir").arg(self.path("state"));
+        printed(command.arg("--socket").arg(self.path("socket"))).await
+    }
+}
