@@ -72,6 +72,7 @@ impl Gc {
     /// What questions about garbage are answered from.
     pub fn answers(&self) -> GcAnswers {
         GcAnswers {
+            client: self.client.clone(),
             turns: self.turns.clone(),
             current: self.current.subscribe(),
             past: self.past.clone(),
@@ -110,9 +111,12 @@ impl Gc {
         let ended = Notify::new();
         let collecting = async {
             tokio::select! {
+                // Nothing begins once it is told to stop.
+                biased;
                 () = stop.cancelled() => {}
-                // Goes on for ever.
+                // These go on for ever.
                 () = self.collect() => {}
+                () = self.client.follow_renewals() => {}
             }
             self.ended();
             // Nothing is under way any more: another agent may have the turn.

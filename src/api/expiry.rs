@@ -3,8 +3,11 @@
 mod token;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use x509_parser::pem::Pem;
+
+/// From here on their end is worth a warning.
+pub const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 /// The end of credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,11 @@ impl Expiry {
             end,
         }))
     }
+}
+
+/// Whether credentials that end then are to be renewed by now.
+pub fn is_soon(end: Timestamp, now: Timestamp) -> bool {
+    end.duration_since(now) < SOON
 }
 
 fn certificate_end(pem: &[u8]) -> Result<Timestamp, String> {

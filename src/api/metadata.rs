@@ -6,7 +6,9 @@ use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use jiff::Timestamp;
 use serde_json::Value;
+use tokio::time::sleep;
 
 use super::{
     ApiError,
@@ -15,6 +17,7 @@ use super::{
     connection::REQUEST_TIMEOUT,
     credentials::Credentials,
     event::EventWrite,
+    expiry::is_soon,
     lanes::{Ask, Lanes},
     proven::retry_after,
     review,
@@ -26,6 +29,8 @@ const OBJECT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=
 const JSON: &str = "application/json";
 /// The API server allows 100 requests at once over one connection, and a watch lasts.
 const WATCHES_ON_ONE: usize = 64;
+/// Whoever has renewed credentials sees it told soon.
+const LOOK_FOR_RENEWED_EVERY: Duration = Duration::from_secs(20);
 /// Connections for writes.
 const FOR_WRITES: usize = 2;
 
@@ -96,6 +101,22 @@ impl Lane {
 // === impl MetadataClient ===
 
 impl MetadataClient {
+    /// When the credentials end, where they tell.
+    pub fn credentials_end(&self) -> Option<Timestamp> {
+        self.credentials.end()
+    }
+
+    /// Goes on for ever. Credentials that are about to end are good until then: without this, who has renewed their file
+    /// would be warned all the same.
+    pub async fn follow_renewals(&self) {
+        loop {
+            sleep(LOOK_FOR_RENEWED_EVERY).await;
+            if self.credentials_end().is_some_and(|end| is_soon(end, Timestamp::now())) {
+                self.credentials.follow_files().await;
+            }
+        }
+    }
+
     /// A client with the identity in `config`, which was read from `kubeconfig`.
     pub fn new(config: &kube::Config, kubeconfig: PathBuf, effects: Effects) -> Result<Self, kube::Error> {
         let cluster = Arc::new(Cluster::default());

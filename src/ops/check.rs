@@ -23,11 +23,12 @@ mod node;
 mod row;
 mod server;
 
+pub use cluster::RENEW as RENEW_COLLECTORS;
 use cluster::for_collector;
 pub use collector::collector_rights;
 use node::{journal, other_hands, runtime, socket};
 pub use row::{Row, Verdict, exit_code, table};
-pub use server::{EXPIRES_SOON, RENEW};
+pub use server::RENEW;
 use server::{Server, credentials};
 
 /// Whoever takes longer counts as not to be reached.

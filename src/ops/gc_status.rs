@@ -6,8 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    api::expiry::is_soon,
     cli::GcFlag,
     gc::{names::visible, report::WorkReport},
+    ops::check::RENEW_COLLECTORS,
     standby::{CanaryView, LeaseView, ManagerView, View},
 };
 
@@ -19,6 +21,8 @@ pub struct GcReport {
     pub synced: bool,
     /// Whose turn it is.
     pub turn: View,
+    /// When its credentials end, where they tell.
+    pub credentials_end: Option<Timestamp>,
     /// What it knows and has to do; nothing while it stands by.
     pub work: Option<WorkReport>,
 }
@@ -26,11 +30,22 @@ pub struct GcReport {
 /// For people.
 pub fn text(report: &GcReport, now: Timestamp) -> String {
     let mut out = turn(&report.turn, now);
+    out.extend(report.credentials_end.map(|end| credentials(end, now)));
     if let Some(work) = &report.work {
         out.push_str(&work.text());
     }
     // Whoever may write an owner reference has a say in some of these lines.
     out.lines().map(|line| visible(line) + "\n").collect()
+}
+
+fn credentials(end: Timestamp, now: Timestamp) -> String {
+    if end <= now {
+        format!("           the credentials have expired: {end:.0}; {RENEW_COLLECTORS}\n")
+    } else if is_soon(end, now) {
+        format!("           the credentials expire: {end:.0}; {RENEW_COLLECTORS}\n")
+    } else {
+        format!("           the credentials are good until {end:.0}\n")
+    }
 }
 
 fn turn(turn: &View, now: Timestamp) -> String {
@@ -198,6 +213,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_end_of_the_credentials_is_told_with_what_to_do_once_it_is_near() {
+        let end: Timestamp = "2026-01-09T00:00:00Z".parse().unwrap();
+        for (now, words, renew) in [
+            ("2026-01-01T23:59:59Z", "are good until 2026-01-09T00:00:00Z", false),
+            ("2026-01-02T00:00:01Z", "expire: 2026-01-09T00:00:00Z", true),
+            ("2026-01-09T00:00:00Z", "have expired: 2026-01-09T00:00:00Z", true),
+        ] {
+            let now = now.parse().unwrap();
+            let report = GcReport {
+                synced: false,
+                turn: view(true, true, false),
+                credentials_end: Some(end),
+                work: None,
+            };
+            let told = text(&report, now);
+            assert!(told.contains(&format!("the credentials {words}")), "{now}: {told}");
+            assert_eq!(told.contains("gc-kubeconfig.sh"), renew, "{now}: {told}");
+            let untold = text(
+                &GcReport {
+                    credentials_end: None,
+                    ..report
+                },
+                now,
+            );
+            assert!(!untold.contains("credentials"), "{untold}");
+        }
+    }
+
     /// Names of all fields in it.
     fn fields(value: &Value, all: &mut BTreeSet<String>) {
         match value {
@@ -257,6 +301,7 @@ mod tests {
         let report = GcReport {
             synced: true,
             turn,
+            credentials_end: None,
             work: Some(WorkReport::of(&core, now)),
         };
         let value = serde_json::to_value(report).unwrap();

@@ -12,6 +12,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use jiff::Timestamp;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, text::encode},
@@ -95,6 +96,12 @@ pub async fn serve(admin: Arc<Admin>, listener: TcpListener) {
             }
         }
     }
+}
+
+/// As Prometheus takes times.
+fn since_epoch(time: Option<Timestamp>) -> Option<Duration> {
+    let seconds = u64::try_from(time?.as_second()).ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {

@@ -6,13 +6,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    api::expiry::is_soon,
     counters::Counts,
     guard::held::ABSENCE,
     housekeeping::HouseReport,
     journal::paused::{PAUSED, Paused},
     liveness::report::{SignReport, TurnReport},
     node::runtime::RuntimeReport,
-    ops::check::{EXPIRES_SOON, RENEW},
+    ops::check::RENEW,
     record::{Stage, Step, Story},
     watch::{SourceState, WatchReport},
     words::{counted, some_of},
@@ -186,10 +187,7 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     if let Some(error) = &report.watch.error {
         let _ = writeln!(out, "          {error}");
     }
-    if let Some(end) = report
-        .credentials_end
-        .filter(|end| end.duration_since(now) < EXPIRES_SOON)
-    {
+    if let Some(end) = report.credentials_end.filter(|end| is_soon(*end, now)) {
         let told = if end > now { "expire" } else { "have expired" };
         let _ = writeln!(out, "          the credentials {told}: {end:.0}; {RENEW}");
     }

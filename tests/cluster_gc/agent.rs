@@ -1,6 +1,9 @@
 //! The agent's binary, under the account that `deploy/gc-rbac.yaml` makes and with no other rights.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -23,7 +26,7 @@ const START: Duration = Duration::from_secs(90);
 pub struct Agent {
     // First the process, then the directory under it.
     process: AgentProcess,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 /// Applies the manifest, and returns how its account asks.
@@ -53,8 +56,13 @@ impl Agent {
         let directory = tempfile::tempdir().context("make a directory for the agent")?;
         Ok(Self {
             process: AgentProcess::spawn_collector(Path::new(BINARY), directory.path(), access, gc)?,
-            _directory: directory,
+            directory,
         })
+    }
+
+    /// The file of its credentials.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.directory.path().join("kubeconfig")
     }
 
     /// Waits until it has seen all there is.

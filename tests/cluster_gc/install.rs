@@ -7,14 +7,15 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testbed::{api::ApiServer as _, control_plane::ControlPlane, rest::Client};
 use tokio::process::Command;
 
 use crate::{
-    agent::{ACCOUNT, BINARY},
-    scene::{in_namespace, owned, plain},
+    agent::{ACCOUNT, Agent, BINARY, account},
+    scene::{LIMIT, in_namespace, owned, plain},
 };
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy");
@@ -115,6 +116,29 @@ pub async fn one_manifest_and_one_command_make_credentials_that_check_finds_good
     );
     client.delete(&path, None).await?.ok()?;
     Ok(())
+}
+
+pub async fn credentials_that_are_renewed_before_they_end_are_told_with_their_new_end() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let desk = Desk::new(&plane).await?;
+    // Good for a day: worth a warning.
+    let agent = Agent::start(&account(&plane).await?, "always")?;
+    let hours_left = |status: &Value| {
+        let end: Timestamp = status["credentialsEnd"].as_str()?.parse().ok()?;
+        Some(end.duration_since(Timestamp::now()).as_hours())
+    };
+    let told = |from: i64, to: i64| {
+        let ends = move |status: &Value| hours_left(status).is_some_and(|hours| (from..to).contains(&hours));
+        agent.until(LIMIT, "the end of its credentials", ends)
+    };
+    agent
+        .during(async {
+            told(20, 25).await?;
+            desk.credentials(&agent.kubeconfig(), "480h").await?;
+            told(470, 481).await
+        })
+        .await?;
+    agent.stop().await
 }
 
 // === impl Desk ===

@@ -64,6 +64,7 @@ claims! {
     ],
     Own install: [
         one_manifest_and_one_command_make_credentials_that_check_finds_good_and_that_may_no_more_than_they_must,
+        credentials_that_are_renewed_before_they_end_are_told_with_their_new_end,
     ],
     Own unlisted: [
         a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_and_is_named,

@@ -10,7 +10,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{error, json_answer};
 use crate::{
-    api::escape,
+    api::{MetadataClient, escape},
     counters::Counters,
     gc::{core::Core, counts::SharedPast, graph::Graph, picture::Picture, report::WorkReport, shared::Shared, why},
     object_name::ObjectName,
@@ -27,6 +27,8 @@ const NO_COLLECTOR: &str = "this agent does not collect: it was started without 
 
 /// What questions about garbage are answered from.
 pub struct GcAnswers {
+    /// As whom it asks.
+    pub client: MetadataClient,
     /// Whose turn it is.
     pub turns: Turns,
     /// What the collector of this turn knows; nothing while it is another's.
@@ -92,6 +94,7 @@ fn status(gc: &GcAnswers) -> Response<Full<Bytes>> {
     json_answer(&GcReport {
         synced: work.as_ref().is_some_and(|work| work.synced),
         turn: gc.turns.view(),
+        credentials_end: gc.client.credentials_end(),
         work,
     })
 }

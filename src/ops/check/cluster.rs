@@ -16,7 +16,9 @@ use crate::{
 };
 
 const WHAT: &str = "collector's server";
-const RENEW: &str = "renew what --gc-kubeconfig holds; the agent reads it again by itself when its file changes";
+/// For credentials of the collector that end.
+pub const RENEW: &str = "renew what --gc-kubeconfig holds, as deploy/gc-kubeconfig.sh does; the agent reads that file again by \
+    itself";
 
 /// Looks at everything that the collector needs.
 pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {

@@ -1,7 +1,7 @@
 //! Whether the API server can be reached, takes the credentials, and shows this machine's Node.
 
 use http::Uri;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
@@ -10,12 +10,14 @@ use super::{
     row::{Row, Verdict},
 };
 use crate::{
-    api::{ApiClient, ApiError, expiry::Expiry, in_time},
+    api::{
+        ApiClient, ApiError,
+        expiry::{Expiry, is_soon},
+        in_time,
+    },
     node::identity::Identity,
 };
 
-/// From here on a certificate's end is worth a warning.
-pub const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// For credentials of a node that end. kubeadm renews no client certificate of a kubelet.
 pub const RENEW: &str = "start the kubelet (`systemctl start kubelet`) for a while, with a bootstrap kubeconfig if the certificate has \
     expired: it renews its own while it runs; or have a new one signed for system:node:NAME of group system:nodes";
@@ -200,7 +202,7 @@ fn good_until(what: &str, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
     let Expiry { of, end } = expiry;
     if end <= now {
         Row::new(what, Verdict::Configuration, format!("expired at {end}"), renew)
-    } else if end.duration_since(now) < EXPIRES_SOON {
+    } else if is_soon(end, now) {
         Row::new(what, Verdict::Warning, format!("expire at {end}"), renew)
     } else {
         Row::ok(what, format!("{of}, good until {end}"))

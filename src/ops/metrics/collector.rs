@@ -2,7 +2,9 @@
 
 use std::{fmt, time::Duration};
 
-use super::page::Page;
+use jiff::Timestamp;
+
+use super::{page::Page, since_epoch};
 use crate::{
     gc::{
         census::Tally,
@@ -22,6 +24,8 @@ pub struct Collecting {
     pub dry_run: bool,
     /// The Lease is this agent's, for certain.
     pub holds_lease: bool,
+    /// When its credentials end, where they tell.
+    pub credentials_end: Option<Timestamp>,
     /// What was done before the present turn.
     pub past: Past,
     /// Events that nobody will read.
@@ -44,6 +48,7 @@ impl Collecting {
             works: view.stands_by.is_none() && !view.dry_run,
             dry_run: view.dry_run,
             holds_lease: view.holds_lease,
+            credentials_end: answers.client.credentials_end(),
             events_dropped: answers.counters.counts().events_dropped,
             past,
             figures,
@@ -65,6 +70,11 @@ impl Collecting {
             "gc_lease_held",
             "1 while the collector's Lease is this agent's, for certain.",
             self.holds_lease,
+        )?;
+        page.seconds(
+            "gc_credentials_expire",
+            "When the collector's credentials end, since the Unix epoch; none where they do not tell.",
+            since_epoch(self.credentials_end),
         )?;
         page.counter("gc_turns", "Turns that this agent's collector began.", self.past.turns)?;
         page.counter(

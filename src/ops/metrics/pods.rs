@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::page::Page;
+use super::{page::Page, since_epoch};
 use crate::{
     counters::Counts,
     liveness::{
@@ -69,10 +69,7 @@ fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     page.seconds(
         "credentials_expire",
         "When the node's credentials end, since the Unix epoch; none where they do not tell.",
-        status
-            .credentials_end
-            .and_then(|end| u64::try_from(end.as_second()).ok())
-            .map(Duration::from_secs),
+        since_epoch(status.credentials_end),
     )?;
     page.is(
         "paused",

@@ -72,6 +72,7 @@ fn full() -> Scrape {
         }),
         collector: Some(Collecting {
             works: true,
+            credentials_end: Timestamp::from_second(1_767_225_600).ok(),
             past: Past {
                 counts,
                 turns: 2,
@@ -124,6 +125,7 @@ fn values_have_their_labels_and_what_was_done_in_earlier_turns_still_counts() {
         r#"pod_teardown_build_info{version="1.2.3"} 1"#,
         "pod_teardown_gc_objects_deleted_total 42",
         "pod_teardown_gc_turns_total 2",
+        "pod_teardown_gc_credentials_expire_seconds 1767225600.0",
         r#"pod_teardown_gc_kind_objects{group="",resource="pods"} 7"#,
         r#"pod_teardown_gc_kind_synced{group="apps",resource="replicasets"} 0"#,
         r#"pod_teardown_gc_kind_watch_silence_seconds{group="",resource="pods"} 1.5"#,
