@@ -13,6 +13,7 @@ pub mod manual;
 pub mod metrics;
 pub mod notify;
 pub mod pause;
+mod stands;
 pub mod status;
 pub mod timeline;
 pub mod why;

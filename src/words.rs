@@ -51,6 +51,15 @@ pub fn escaped(text: &str) -> String {
     text.replace('"', "&quot;")
 }
 
+/// Milliseconds as people read them.
+pub fn seconds(ms: u64) -> String {
+    match ms {
+        0..60_000 => format!("{}.{:01} s", ms / 1000, ms % 1000 / 100),
+        60_000..3_600_000 => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
+        _ => format!("{} h {} min", ms / 3_600_000, ms % 3_600_000 / 60_000),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use super::{admin::held::Released, status::seconds};
+use super::admin::held::Released;
 use crate::{
     guard::held::{HeldItem, HeldReport},
-    words::some_of,
+    words::{seconds, some_of},
 };
 
 /// What is held, for people.

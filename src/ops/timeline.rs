@@ -7,9 +7,8 @@ use std::fmt::Write as _;
 pub use self::svg::svg;
 
 use crate::{
-    ops::status::seconds,
     record::{Span, Stage, Step, Story},
-    words::counted,
+    words::{counted, seconds},
 };
 
 /// Columns of the bars.

@@ -2,7 +2,7 @@
 
 use crate::{
     gc::names::visible,
-    ops::status::{paused, stands},
+    ops::stands::{paused, stands},
     record::{Stage, Step, Story},
     why::{Told, Why},
     words::counted,

@@ -7,9 +7,8 @@ use std::fmt::Write as _;
 
 use super::{Row, end, head, precise, rows};
 use crate::{
-    ops::status::seconds,
     record::{Step, Story},
-    words::{escaped, shortened, visible},
+    words::{escaped, seconds, shortened, visible},
 };
 
 /// Width of a letter of the font, which has the same for all.

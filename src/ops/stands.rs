@@ -1,0 +1,220 @@
+//! Where a pod's end is at, in words. Pure.
+
+use crate::{
+    journal::paused::PAUSED,
+    record::{Stage, Step, Story},
+    words::seconds,
+};
+
+/// Where a pod's end is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Nothing is done to it.
+    Held,
+    /// Its end waits for that of others, and its grace period has not begun.
+    Waits,
+    /// This step is under way.
+    Now(Step),
+    /// This step has failed and will be tried again.
+    Again(Step),
+    /// Between two steps.
+    Between,
+}
+
+/// Why nothing is done for it, if somebody has paused the agent.
+pub(super) fn paused(story: &Story) -> Option<&str> {
+    let mut held = story
+        .failures
+        .iter()
+        .filter_map(|failure| failure.strip_prefix("held: "));
+    held.find(|why| why.starts_with(PAUSED))
+}
+
+fn at(story: &Story, held: bool) -> At {
+    let held = held || paused(story).is_some();
+    // So does a driver that others need; while all is held, that comes first.
+    if !held && story.failures.iter().any(|failure| failure.starts_with("held: ")) {
+        return At::Waits;
+    }
+    // A hold of this pod alone is a failure that says so.
+    if held || story.failures.iter().any(|failure| failure.contains(": held: ")) {
+        return At::Held;
+    }
+    let open = story.spans.iter().filter(|span| span.end_ms.is_none());
+    if let Some(step) = open.map(|span| span.step).min() {
+        return At::Now(step);
+    }
+    story.failed_at().map_or(At::Between, At::Again)
+}
+
+/// Where a pod's end is at, in words.
+pub(super) fn stands(story: &Story, held: bool) -> String {
+    let at = at(story, held);
+    let doing = match (at, story.stage) {
+        (_, Stage::Finished) => "finished".to_owned(),
+        (At::Held, _) => "held".to_owned(),
+        (At::Waits, _) => "its end waits for that of others".to_owned(),
+        (At::Now(step), _) => under_way(step).to_owned(),
+        (At::Again(step), Stage::Deleted) => format!("deleted; {} will be tried again", thing(step)),
+        (At::Again(step), _) => format!("{} will be tried again", thing(step)),
+        (At::Between, Stage::Terminating) => under_way(Step::Term).to_owned(),
+        (At::Between, Stage::Terminated) => "nothing runs; volumes and cgroup are being removed".to_owned(),
+        (At::Between, Stage::Deleted) => under_way(Step::Cleanup).to_owned(),
+    };
+    let elapsed = seconds(story.elapsed_ms);
+    // The status is sent, and the object deleted, when nothing runs any more: nobody has a use for grace then.
+    let runs = story.stage == Stage::Terminating
+        && !matches!(
+            at,
+            At::Waits | At::Now(Step::Status | Step::Delete) | At::Again(Step::Status | Step::Delete)
+        );
+    match story.grace_left_ms {
+        _ if !runs => format!("{doing}, for {elapsed}"),
+        0 => format!(
+            "{doing}, for {elapsed}; the grace period of {} s is over",
+            story.grace_seconds
+        ),
+        left => format!(
+            "{doing}, for {elapsed}; {} of {} s grace left",
+            seconds(left),
+            story.grace_seconds
+        ),
+    }
+}
+
+fn under_way(step: Step) -> &'static str {
+    match step {
+        Step::Hook | Step::Term | Step::Kill => "containers are being stopped",
+        Step::Sandbox => "the sandbox is being stopped",
+        Step::Devices => "nothing runs; its devices are being released",
+        Step::Volumes => "nothing runs; volumes are being removed",
+        Step::Cgroup => "nothing runs; the cgroup is being removed",
+        Step::Status => "nothing runs; the status is being sent",
+        Step::Delete => "nothing is left; the object is being deleted",
+        Step::Cleanup => "deleted; what is left in the runtime is being removed",
+    }
+}
+
+fn thing(step: Step) -> &'static str {
+    match step {
+        Step::Hook | Step::Term | Step::Kill => "the stop of its containers",
+        Step::Sandbox => "the stop of its sandbox",
+        Step::Devices => "the release of its devices",
+        Step::Volumes => "the removal of its volumes",
+        Step::Cgroup => "the removal of its cgroup",
+        Step::Status => "its status in the API",
+        Step::Delete => "the delete of its object",
+        Step::Cleanup => "the clean-up of the runtime",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Span;
+
+    fn story(stage: Stage, open: &[Step], failures: &[&str]) -> Story {
+        let span = |step: &Step| Span {
+            step: *step,
+            what: String::new(),
+            start_ms: 0,
+            end_ms: None,
+            failure: None,
+        };
+        Story {
+            grace_left_ms: 12_000,
+            stage,
+            elapsed_ms: 18_000,
+            failures: failures.iter().map(|&failure| failure.to_owned()).collect(),
+            spans: open.iter().map(span).collect(),
+            ..Story::sample()
+        }
+    }
+
+    #[test]
+    fn a_line_names_what_really_waits_and_grace_only_while_something_runs() {
+        let grace = "; 12.0 s of 30 s grace left";
+        let (ending, ended, gone) = (Stage::Terminating, Stage::Terminated, Stage::Deleted);
+        let no_status = "status: PATCH /api/v1: connection refused";
+        let guard = "cgroup /kubepods/x: held: it holds 2 processes";
+        for (stage, open, failures, held, doing, grace) in [
+            (
+                ending,
+                &[Step::Term][..],
+                &[][..],
+                false,
+                "containers are being stopped",
+                grace,
+            ),
+            (
+                ending,
+                &[Step::Status],
+                &[],
+                false,
+                "nothing runs; the status is being sent",
+                "",
+            ),
+            (
+                ending,
+                &[],
+                &[no_status],
+                false,
+                "its status in the API will be tried again",
+                "",
+            ),
+            (
+                ending,
+                &[Step::Sandbox],
+                &[no_status],
+                false,
+                "the sandbox is being stopped",
+                grace,
+            ),
+            (
+                ending,
+                &[],
+                &["term main: hangs"],
+                false,
+                "the stop of its containers will be tried again",
+                grace,
+            ),
+            (ending, &[], &["term main: no"], true, "held", grace),
+            (ending, &[], &[guard], false, "held", grace),
+            (
+                ending,
+                &[],
+                &["held: ns/db that end need this pod as a driver"],
+                false,
+                "its end waits for that of others",
+                "",
+            ),
+            (
+                ended,
+                &[],
+                &["volumes: busy"],
+                false,
+                "the removal of its volumes will be tried again",
+                "",
+            ),
+            (
+                gone,
+                &[],
+                &["cleanup: x"],
+                false,
+                "deleted; the clean-up of the runtime will be tried again",
+                "",
+            ),
+            (
+                gone,
+                &[],
+                &[],
+                false,
+                "deleted; what is left in the runtime is being removed",
+                "",
+            ),
+        ] {
+            let told = stands(&story(stage, open, failures), held);
+            assert_eq!(told, format!("{doing}, for 18.0 s{grace}"), "{open:?} {failures:?}");
+        }
+    }
+}
