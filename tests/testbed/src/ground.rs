@@ -4,20 +4,22 @@
 //! does the same work when the owner is killed. What even that leaves behind (the watchdog killed as well) is found by
 //! its directory and swept by the next [`Ground::claim`].
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
-use procfs::process::Process;
+use nix::fcntl::{Flock, FlockArg};
 
 /// Short, since the whole name must fit into the 15 bytes of an interface name.
 const PREFIX: &str = "ptb";
 const GIVE_BACK: &str = include_str!("ground/give_back.sh");
-/// Within the directory: when the owning process was started, so that a reused pid is not taken for the owner.
+/// Within the directory: locked as long as its owner lives, in whatever namespaces that is. The kernel lets go of it.
 const OWNER_FILE: &str = "owner";
+/// The same before it is locked.
+const NO_OWNER_YET: &str = "owner.new";
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -25,6 +27,7 @@ pub struct Ground {
     id: String,
     dir: PathBuf,
     watchdog: Option<Child>,
+    _owner: Flock<File>,
 }
 
 // === impl Ground ===
@@ -37,17 +40,15 @@ impl Ground {
             eprintln!("testbed: {error:#}");
         }
         let parent = parent_dir()?;
-        let owner = Process::myself().context("read /proc/self")?;
-        let started = owner.stat().context("read /proc/self/stat")?.starttime;
-        let (id, dir) = make_dir(&parent, owner.pid())?;
+        let (id, dir) = make_dir(&parent)?;
+        let owner = own(&dir).with_context(|| format!("lock {}", dir.display()))?;
         // From here on a failure gives the directory back.
         let mut ground = Self {
             id,
             dir,
             watchdog: None,
+            _owner: owner,
         };
-        let marker = ground.dir.join(OWNER_FILE);
-        fs::write(&marker, format!("{started}\n")).with_context(|| format!("write {}", marker.display()))?;
         ground.watchdog = Some(spawn_give_back(&ground.dir, Stdio::piped())?);
         Ok(ground)
     }
@@ -75,8 +76,7 @@ impl Ground {
         let entries = fs::read_dir(&parent).with_context(|| format!("read {}", parent.display()))?;
         let dead = entries.filter_map(|entry| {
             let dir = entry.ok()?.path();
-            let pid = owner_pid(dir.file_name()?.to_str()?)?;
-            (!owner_lives(&dir, pid)).then_some(dir)
+            (is_ours(dir.file_name()?.to_str()?) && !owner_lives(&dir)).then_some(dir)
         });
         let mut result = Ok(());
         for dir in dead {
@@ -112,10 +112,11 @@ fn parent_dir() -> Result<PathBuf> {
     fs::canonicalize(&dir).with_context(|| format!("resolve {}", dir.display()))
 }
 
-fn make_dir(parent: &Path, pid: i32) -> Result<(String, PathBuf)> {
+fn make_dir(parent: &Path) -> Result<(String, PathBuf)> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        let id = format!("{PREFIX}{pid}x{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{PREFIX}{}x{nth}", std::process::id());
         let dir = parent.join(&id);
         match fs::create_dir(&dir) {
             Ok(()) => return Ok((id, dir)),
@@ -125,22 +126,27 @@ fn make_dir(parent: &Path, pid: i32) -> Result<(String, PathBuf)> {
     }
 }
 
-/// The pid in a directory name of ours, `ptb<pid>x<n>`.
-fn owner_pid(name: &str) -> Option<i32> {
-    let (pid, nth) = name.strip_prefix(PREFIX)?.split_once('x')?;
-    nth.parse::<u32>().ok()?;
-    pid.parse().ok()
+/// Nobody sees the file before it is locked.
+fn own(dir: &Path) -> Result<Flock<File>> {
+    let unlocked = dir.join(NO_OWNER_YET);
+    let file = File::create(&unlocked)?;
+    let owner = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)?;
+    fs::rename(&unlocked, dir.join(OWNER_FILE))?;
+    Ok(owner)
 }
 
-fn owner_lives(dir: &Path, pid: i32) -> bool {
-    let Ok(stat) = Process::new(pid).and_then(|process| process.stat()) else {
-        return false;
+/// Whether a directory is called as ours are, `ptb<pid>x<n>`.
+fn is_ours(name: &str) -> bool {
+    let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('x'));
+    parts.is_some_and(|(pid, nth)| pid.parse::<u32>().is_ok() && nth.parse::<u32>().is_ok())
+}
+
+/// A directory without an owner is only just being made.
+fn owner_lives(dir: &Path) -> bool {
+    let Ok(owner) = File::open(dir.join(OWNER_FILE)) else {
+        return true;
     };
-    // Without the file, or with a line that is not whole, the owner is just making it.
-    let owner = fs::read_to_string(dir.join(OWNER_FILE)).unwrap_or_default();
-    owner
-        .strip_suffix('\n')
-        .is_none_or(|started| started == stat.starttime.to_string())
+    Flock::lock(owner, FlockArg::LockExclusiveNonblock).is_err()
 }
 
 fn spawn_give_back(dir: &Path, stdin: Stdio) -> Result<Child> {
@@ -175,10 +181,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_ours_have_an_owner() {
-        assert_eq!(owner_pid("ptb12x0"), Some(12));
+    fn only_what_is_called_so_is_ours() {
+        assert!(is_ours("ptb12x0"));
         for name in ["ptb12", "ptbx1", "ptb12x", "tb12x1", "ptb12x1.old", ""] {
-            assert_eq!(owner_pid(name), None, "{name}");
+            assert!(!is_ours(name), "{name}");
         }
     }
 
@@ -193,10 +199,13 @@ mod tests {
 
     #[test]
     fn a_directory_whose_owner_is_dead_is_swept_and_that_of_a_living_one_is_not() {
-        let mut child = Command::new("true").spawn().unwrap();
-        let dead = parent_dir().unwrap().join(format!("{PREFIX}{}x0", child.id()));
-        child.wait().unwrap();
+        let dead = parent_dir().unwrap().join(format!("{PREFIX}{}x0", u32::MAX));
         fs::create_dir(&dead).unwrap();
+        let owner = own(&dead).unwrap();
+        assert!(owner_lives(&dead));
+        Ground::sweep().unwrap();
+        assert!(dead.exists());
+        drop(owner);
         let living = Ground::claim().unwrap();
         assert!(!dead.exists());
         Ground::sweep().unwrap();
@@ -204,21 +213,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_reused_the_pid_is_not_the_owner() {
+    fn a_directory_that_is_being_made_is_not_swept() {
         let dir = tempfile::tempdir().unwrap();
-        let pid = i32::try_from(std::process::id()).unwrap();
-        fs::write(dir.path().join(OWNER_FILE), "1\n").unwrap();
-        assert!(!owner_lives(dir.path(), pid));
-    }
-
-    #[test]
-    fn a_directory_that_is_being_made_has_an_owner_who_lives() {
-        let dir = tempfile::tempdir().unwrap();
-        let pid = i32::try_from(std::process::id()).unwrap();
-        assert!(owner_lives(dir.path(), pid));
-        for begun in ["", "1"] {
-            fs::write(dir.path().join(OWNER_FILE), begun).unwrap();
-            assert!(owner_lives(dir.path(), pid), "{begun:?}");
-        }
+        assert!(owner_lives(dir.path()));
+        fs::write(dir.path().join(NO_OWNER_YET), "").unwrap();
+        assert!(owner_lives(dir.path()));
     }
 }
