@@ -8,6 +8,9 @@
 #   build.sh node-image               all of a kubeadm cluster; always built, as only these are sure to be of one version
 #                                     and static, and run in an image that holds nothing else
 #
+# Of which Kubernetes, $KUBERNETES_VERSION says: a minor release that has a directory here, as 1.30 has kubernetes-1.30.
+# Without it, that of the directory kubernetes.
+#
 #   1. $KUBEBUILDER_ASSETS, if all are in it (whoever sets it answers for the version);
 #   2. PATH, if those of Kubernetes there are of the same minor release as the one pinned here;
 #   3. otherwise they are built from the Go modules beside this script, once, into
@@ -42,7 +45,17 @@ fit_on_path() {
     done
 }
 
-kubernetes=$(pinned kubernetes k8s.io/kubernetes)
+module=kubernetes
+kubernetes=$(pinned "$module" k8s.io/kubernetes)
+wanted_version=${KUBERNETES_VERSION:-}
+case $kubernetes in
+"v${wanted_version:-${kubernetes#v}}" | "v$wanted_version".*) ;;
+*)
+    module=kubernetes-$wanted_version
+    [ -e "$here/$module/go.mod" ] || fail "KUBERNETES_VERSION=$wanted_version is not pinned in any directory of $here"
+    kubernetes=$(pinned "$module" k8s.io/kubernetes)
+    ;;
+esac
 etcd=$(pinned etcd go.etcd.io/etcd/server/v3)
 if [ -z "$kubernetes" ] || [ -z "$etcd" ]; then
     fail "cannot read the pinned versions from the go.mod files in $here"
@@ -106,7 +119,7 @@ remedy="install Go 1.26 or newer (Debian's golang-go is older) and put it on PAT
 [ "$found" = no ] ||
     remedy="$remedy, or set KUBEBUILDER_ASSETS to a directory with the programs of $minor: $wanted"
 command -v go >/dev/null || fail "Go is needed to build $what: $remedy"
-(cd "$here/kubernetes" && GOWORK=off go list -m >/dev/null 2>&1) ||
+(cd "$here/$module" && GOWORK=off go list -m >/dev/null 2>&1) ||
     fail "$(go version) cannot build $what: $remedy"
 
 mkdir -p "$cache"
@@ -138,12 +151,12 @@ stamp="-X $version.gitVersion=$kubernetes -X $version.gitMajor=$major -X $versio
 
 for name in $wanted; do
     case $name in
-    etcd) module=etcd package=go.etcd.io/etcd/server/v3 flags= ;;
-    *) module=kubernetes package=k8s.io/kubernetes/cmd/$name flags=$stamp ;;
+    etcd) from=etcd package=go.etcd.io/etcd/server/v3 flags= ;;
+    *) from=$module package=k8s.io/kubernetes/cmd/$name flags=$stamp ;;
     esac
     started=$(date +%s)
     # One stripped, static binary.
-    (cd "$here/$module" && GOWORK=off CGO_ENABLED=0 go build -mod=readonly -trimpath -buildvcs=false \
+    (cd "$here/$from" && GOWORK=off CGO_ENABLED=0 go build -mod=readonly -trimpath -buildvcs=false \
         -ldflags "-s -w $flags" -o "$partial/$name" "$package") 9>&- || fail "building $name failed"
     say "$name built in $(($(date +%s) - started)) s"
 done

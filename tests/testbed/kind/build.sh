@@ -25,8 +25,8 @@ masked='systemd-sysctl.service systemd-modules-load.service systemd-logind.servi
 say() { echo "kind: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
-sum=$(cd "$here" && { find node -type f -print0 | sort -z | xargs -0 cat -- ; cat build.sh archive.sh containerd/go.mod \
-    ../control-plane/*/go.mod; } | cksum | cut -d ' ' -f 1)
+sum=$(cd "$here" && { find node -type f -print0 | sort -z | xargs -0 cat -- ; cat build.sh archive.sh ../containerd/go.mod \
+    ../control-plane/etcd/go.mod ../control-plane/kubernetes/go.mod; } | cksum | cut -d ' ' -f 1)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/pod-teardown/kind
 out=$cache/$suite-$sum
 
@@ -68,14 +68,13 @@ mkdir -p "$root" "$partial/images" "$partial/tools" "$partial/docker"
 
 # === programs ===
 
+# Those of older releases are for tests without a cluster of kind, and without kubeadm.
+unset KUBERNETES_VERSION
 programs=$("$here/../control-plane/build.sh" node-image 9>&-)
 install -m 755 "$programs/kubectl" "$partial/tools/"
 version=$("$programs/kubelet" --version | sed 's/^Kubernetes //')
+runtime=$("$here/../containerd/build.sh" 9>&-)
 
-started=$(date +%s)
-(cd "$here/containerd" && GOWORK=off CGO_ENABLED=0 go build -mod=readonly -trimpath -buildvcs=false -ldflags '-s -w' \
-    -tags 'no_btrfs no_devmapper no_zfs' -o "$partial/containerd/" tool) 9>&- || fail "building containerd failed"
-say "containerd built in $(($(date +%s) - started)) s"
 
 (cd "$partial/docker" && apt-get download docker.io >../log 2>&1 && dpkg -x docker.io_*.deb . && rm docker.io_*.deb) || {
     cat "$partial/log" >&2
@@ -101,7 +100,7 @@ echo "$version" >"$root/kind/version"
 for program in kubeadm kubelet kubectl; do
     install -m 755 "$programs/$program" "$root/usr/bin/"
 done
-install -m 755 "$partial"/containerd/* "$root/usr/local/bin/"
+install -m 755 "$runtime"/* "$root/usr/local/bin/"
 mkdir -p "$root/opt/cni/bin" "$root/etc/cni/net.d"
 cp -a "$root"/usr/lib/cni/. "$root/opt/cni/bin/"
 
@@ -150,9 +149,9 @@ disabled_plugins = ['io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime
 [grpc]
 address = '$partial/containerd.sock'
 TOML
-"$partial/containerd/containerd" --config "$partial/containerd.toml" >"$partial/log" 2>&1 9>&- &
+"$runtime/containerd" --config "$partial/containerd.toml" >"$partial/log" 2>&1 9>&- &
 containerd=$!
-ctr() { "$partial/containerd/ctr" --address "$partial/containerd.sock" --namespace k8s.io "$@"; }
+ctr() { "$runtime/ctr" --address "$partial/containerd.sock" --namespace k8s.io "$@"; }
 tries=0
 until ctr version >/dev/null 2>&1; do
     tries=$((tries + 1))
@@ -174,7 +173,7 @@ for part in io.containerd.content.v1.content io.containerd.metadata.v1.bolt; do
 done
 
 tar -C "$root" --numeric-owner -cf "$partial/node.tar" .
-for rest in root images store state containerd log containerd.toml containerd.sock; do
+for rest in root images store state log containerd.toml containerd.sock; do
     rm -rf --one-file-system "${partial:?}/$rest"
 done
 

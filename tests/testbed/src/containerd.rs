@@ -72,7 +72,7 @@ pub struct Paths {
 impl Containerd {
     /// Starts one with both images in it; ready when this returns.
     pub async fn start() -> Result<Self> {
-        let binary = Binary::on_path().await?;
+        let binary = Binary::find().await?;
         let ground = Ground::claim()?;
         let paths = Paths::below(&ground.dir().join("containerd"));
         fs::create_dir_all(&paths.cni).with_context(|| format!("create {}", paths.cni.display()))?;

@@ -25,6 +25,7 @@ pub mod pods;
 pub mod proto;
 pub mod recorder;
 pub mod rest;
+mod script;
 pub mod scripted_cri;
 pub mod stage;
 pub mod straight;

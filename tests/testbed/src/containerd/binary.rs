@@ -1,15 +1,19 @@
-//! The containerd on PATH, and the CNI plugins of this machine.
+//! The containerd that is asked for, by default that on PATH, and the CNI plugins of this machine.
 
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
+
+use crate::script;
 
 /// Where distributions and Kubernetes nodes put the plugins.
 const PLUGIN_DIRS: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
+/// The release that is wanted, such as `2.4`; without it, whichever is on PATH.
+const WANTED: &str = "CONTAINERD_VERSION";
 /// The plugins that the network of a test needs.
 const PLUGINS: [&str; 3] = ["bridge", "host-local", "loopback"];
 
@@ -24,15 +28,41 @@ pub struct Binary {
 }
 
 impl Binary {
-    /// Finds it, and asks for its version.
-    pub async fn on_path() -> Result<Self> {
+    /// That on PATH, unless `$CONTAINERD_VERSION` names another release: then `containerd/build.sh` has it, or builds it once.
+    pub async fn find() -> Result<Self> {
+        let wanted = std::env::var(WANTED).unwrap_or_default();
+        let on_path = Self::on_path().await;
+        if wanted.is_empty() || on_path.as_ref().is_ok_and(|binary| binary.is_of(&wanted)) {
+            return on_path;
+        }
+        let built = Self::at(script::directory("containerd/build.sh", &[&wanted]).await?).await?;
+        ensure!(
+            built.is_of(&wanted),
+            "{WANTED} is {wanted}, and what was built is {}",
+            built.version
+        );
+        Ok(built)
+    }
+
+    async fn on_path() -> Result<Self> {
         let dirs = std::env::var_os("PATH").unwrap_or_default();
         let Some(dir) = std::env::split_paths(&dirs).find(|dir| dir.join("containerd").is_file()) else {
             bail!("containerd is not on PATH: install Debian's package containerd");
         };
+        Self::at(dir).await
+    }
+
+    /// Asks for its version.
+    async fn at(dir: PathBuf) -> Result<Self> {
         let said = output(Command::new(dir.join("containerd")).arg("--version")).await?;
         let (version, release) = parse_version(&said).with_context(|| format!("read the version in {said:?}"))?;
         Ok(Self { dir, version, release })
+    }
+
+    /// Whether it is of a release, which is told as exactly as whoever asks likes: `2.4` or `2.4.2`.
+    fn is_of(&self, release: &str) -> bool {
+        let rest = self.version.strip_prefix(release);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
     /// A command from the same directory, which is also where it looks for others (containerd for its shim) first.
@@ -101,5 +131,22 @@ mod tests {
             Some(("2.4.2".to_owned(), (2, 4)))
         );
         assert_eq!(parse_version("containerd"), None);
+    }
+
+    #[test]
+    fn a_release_is_told_by_whole_numbers() {
+        let binary = Binary {
+            dir: PathBuf::new(),
+            version: "2.4.2".to_owned(),
+            release: (2, 4),
+        };
+        for (release, is) in [("2.4", true), ("2.4.2", true), ("2", true), ("2.4.20", false), ("2.40", false), ("1.6", false)] {
+            assert_eq!(binary.is_of(release), is, "{release}");
+        }
+        let newer = Binary {
+            version: "2.40.0".to_owned(),
+            ..binary
+        };
+        assert!(!newer.is_of("2.4"));
     }
 }

@@ -1,12 +1,11 @@
-//! Where the programs of the control plane are: `control-plane/build.sh` finds or builds them.
+//! Where the programs of the control plane are: `control-plane/build.sh` finds or builds them, of the release that
+//! `$KUBERNETES_VERSION` names.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
-};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
-use tokio::process::Command;
+use anyhow::Result;
+
+use crate::script;
 
 /// The two programs without which there is no control plane.
 #[derive(Debug)]
@@ -48,24 +47,6 @@ pub async fn kubectl() -> Result<PathBuf> {
     Ok(directory_of(&[name]).await?.join(name))
 }
 
-/// Asks the script; what it says while it builds goes to standard error.
 async fn directory_of(arguments: &[&str]) -> Result<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("control-plane/build.sh");
-    let output = Command::new(&script)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .with_context(|| format!("running {}", script.display()))?;
-    ensure!(
-        output.status.success(),
-        "{} failed: {}",
-        script.display(),
-        output.status
-    );
-    let printed = String::from_utf8(output.stdout).context("the directory of the binaries is not UTF-8")?;
-    let directory = printed.lines().last().context("the script named no directory")?;
-    Ok(PathBuf::from(directory))
+    script::directory("control-plane/build.sh", arguments).await
 }

@@ -1,4 +1,4 @@
-// Builds containerd with its shim and ctr: the node image's runtime. Debian's is older than what kind's own images have.
+// Builds containerd with its shim and ctr, newer than Debian's: the runtime of kind's node image, and of tests that ask for it.
 module pod-teardown.test/containerd
 
 go 1.26.6
