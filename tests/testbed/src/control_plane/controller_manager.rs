@@ -15,8 +15,9 @@ use super::{ATTEMPTS, ControlPlane, Directory, POLL, Process, START_TIMEOUT, bin
 use crate::rest::Client;
 
 const LOG: &str = "kube-controller-manager.log";
-/// The collector says so once it has seen all that there is; its health does not tell.
-const COLLECTOR_AT_WORK: &str = "Garbage collector: all resource monitors have synced";
+/// The collector says so once it has seen all that there is; its health does not tell. How the line begins is another thing
+/// in every few releases.
+const COLLECTOR_AT_WORK: &str = "ll resource monitors have synced";
 /// Where a controller is given something to do, to see whether it does it: not in the way of tests.
 const PROBES: &str = "/apis/apps/v1/namespaces/kube-system/replicasets";
 
