@@ -33,6 +33,7 @@ pub fn main(scenarios: Vec<Scenario>) -> Result<ExitCode> {
     let wanted = |scenario: &Scenario| {
         let name = claim(scenario);
         arguments.filter.as_ref().is_none_or(|part| name.contains(part))
+            && !arguments.skip.iter().any(|part| name.contains(part))
     };
     let world = Arc::new(World {
         scenarios: scenarios.into_iter().filter(wanted).collect(),

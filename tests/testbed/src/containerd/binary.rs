@@ -140,7 +140,14 @@ mod tests {
             version: "2.4.2".to_owned(),
             release: (2, 4),
         };
-        for (release, is) in [("2.4", true), ("2.4.2", true), ("2", true), ("2.4.20", false), ("2.40", false), ("1.6", false)] {
+        for (release, is) in [
+            ("2.4", true),
+            ("2.4.2", true),
+            ("2", true),
+            ("2.4.20", false),
+            ("2.40", false),
+            ("1.6", false),
+        ] {
             assert_eq!(binary.is_of(release), is, "{release}");
         }
         let newer = Binary {
