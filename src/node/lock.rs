@@ -13,6 +13,9 @@ use rustix::{
 
 use super::fault::Fault;
 
+/// How the cgroup of the service is called.
+const SERVICE: &str = "/pod-teardown.service";
+
 /// The lock, held until it is dropped or the process ends.
 #[derive(Debug)]
 #[must_use = "the lock is gone as soon as this is dropped"]
@@ -43,6 +46,8 @@ pub struct Holder {
     pub pid: i32,
     /// Its command line.
     pub command: String,
+    /// It runs as the service that the package brings.
+    pub in_service: bool,
 }
 
 /// A line of /proc/locks, as far as it matters.
@@ -83,10 +88,13 @@ fn find_holder(proc: &Path, device: (u32, u32), inode: u64) -> Option<Holder> {
         .collect();
     // Some file systems show another device to stat than to the lock table; then the inode alone has to do.
     let line = lines.iter().find(|line| line.device == device).or(lines.first())?;
-    let command = fs::read(proc.join(line.pid.to_string()).join("cmdline")).unwrap_or_default();
+    let of_holder = proc.join(line.pid.to_string());
+    let command = fs::read(of_holder.join("cmdline")).unwrap_or_default();
+    let cgroups = fs::read_to_string(of_holder.join("cgroup")).unwrap_or_default();
     Some(Holder {
         pid: line.pid,
         command: readable(command),
+        in_service: cgroups.lines().any(|cgroup| cgroup.ends_with(SERVICE)),
     })
 }
 
@@ -121,7 +129,7 @@ pub(super) fn readable(mut cmdline: Vec<u8>) -> String {
 
 fn describe(holder: Option<&Holder>) -> String {
     match holder {
-        Some(Holder { pid, command }) => format!("process {pid} ({command})"),
+        Some(Holder { pid, command, .. }) => format!("process {pid} ({command})"),
         None => "a process that cannot be seen from here".to_owned(),
     }
 }
@@ -148,6 +156,27 @@ mod tests {
         );
         drop(first);
         assert!(PodsLock::acquire(temp.path(), Path::new("/proc")).is_ok());
+    }
+
+    #[test]
+    fn the_service_is_known_by_its_cgroup() {
+        let proc = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| fs::write(proc.path().join(path), text).unwrap();
+        fs::create_dir(proc.path().join("77")).unwrap();
+        write("locks", "1: FLOCK  ADVISORY  WRITE 77 fe:00:131 0 EOF\n");
+        for (cgroups, in_service) in [
+            ("0::/system.slice/pod-teardown.service\n", true),
+            (
+                "1:name=systemd:/kubelet.slice/system.slice/pod-teardown.service\n0::/\n",
+                true,
+            ),
+            ("0::/user.slice/user-0.slice/session-1.scope\n", false),
+            ("0::/system.slice/no-pod-teardown.service\n", false),
+        ] {
+            write("77/cgroup", cgroups);
+            let holder = find_holder(proc.path(), (0xfe, 0), 131).unwrap();
+            assert_eq!(holder.in_service, in_service, "{cgroups}");
+        }
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn end(story: &Story, held: Option<&str>) -> String {
     }
     let count = counted(failures.len() as u64, "thing");
     let mounts = if story.failed_at() == Some(Step::Volumes) {
-        ", and as soon as the kernel tells that something of it was unmounted"
+        ", and as soon as the kernel tells that something of it was unmounted or that who uses it has ended"
     } else {
         ""
     };
@@ -153,7 +153,7 @@ mod tests {
             format!(
                 "Pod shop/web-0  uid 1234\n  the removal of its volumes will be tried again, for 1 min 40 s\n  begun 2026-01-02 \
                  03:04:05 UTC (it was deleted), 2 attempts\n  done: term, sandbox\n  waits for: {busy}\n\nIt waits for 1 thing, \
-                 and is tried again within a minute, and as soon as the kernel tells that something of it was unmounted.\n"
+                 and is tried again within a minute, and as soon as the kernel tells that something of it was unmounted or that who uses it has ended.\n"
             )
         );
     }

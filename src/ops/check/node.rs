@@ -20,7 +20,7 @@ use crate::{
         cri::{Cri, CriEndpoint, types::CgroupDriver},
         identity::Identity,
         kubelet_process::{self, KubeletProcess, Ours, Why},
-        lock::LockError,
+        lock::{Holder, LockError},
         systemd::Systemd,
     },
     words::some_of,
@@ -59,8 +59,11 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
             (Row::new(WHAT, Verdict::Warning, seen, &remedy), node_uid)
         }
         Ok(Peek::InUse) if agent_runs => {
-            let seen = format!("{file} is open, so the Node's UID is not compared with what it says");
-            (Row::new(WHAT, Verdict::Warning, seen, THE_SERVICE), None)
+            let seen = format!(
+                "{file} is open in the agent that runs here, whose `pod-teardown status` says whether the Node is the one \
+                 that it was made for"
+            );
+            (Row::ok(WHAT, seen), None)
         }
         Ok(Peek::InUse) => {
             let seen = format!("{file} is open in an agent that works for another --kubelet-root");
@@ -110,12 +113,7 @@ pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
         Ok(_) => {}
     }
     match timeout(PATIENCE, UnixStream::connect(path)).await {
-        Ok(Ok(_)) if agent_runs => Row::new(
-            WHAT,
-            Verdict::Warning,
-            format!("an agent listens on {shown}"),
-            THE_SERVICE,
-        ),
+        Ok(Ok(_)) if agent_runs => Row::ok(WHAT, format!("the agent that runs here listens on {shown}")),
         Ok(Ok(_)) | Err(_) => Row::new(
             WHAT,
             Verdict::Configuration,
@@ -203,9 +201,15 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
     rows
 }
 
-pub(super) fn other_hands(settings: &PodSettings, lock: Result<(), LockError>) -> Vec<Row> {
-    let lock = match lock {
+fn other_agents(lock: Result<(), LockError>) -> Row {
+    match lock {
         Ok(()) => Row::ok("other agents", "none"),
+        Err(LockError::Taken {
+            holder: Some(Holder {
+                pid, in_service: true, ..
+            }),
+            ..
+        }) => Row::ok("other agents", format!("none but the service (pid {pid})")),
         Err(error @ LockError::Taken { .. }) => Row::new("other agents", Verdict::Warning, error, THE_SERVICE),
         Err(error) => Row::new(
             "other agents",
@@ -213,7 +217,11 @@ pub(super) fn other_hands(settings: &PodSettings, lock: Result<(), LockError>) -
             error,
             "run the check as root; if that does not help, name the kubelet's directory with --kubelet-root",
         ),
-    };
+    }
+}
+
+pub(super) fn other_hands(settings: &PodSettings, lock: Result<(), LockError>) -> Vec<Row> {
+    let lock = other_agents(lock);
     let ours = Ours {
         root: &settings.kubelet_root,
         runtime: settings.cri_endpoint.path(),
@@ -271,7 +279,7 @@ mod tests {
         for (path, agent_runs, verdict) in [
             (at("none"), false, Verdict::Ok),
             (at("dead"), false, Verdict::Ok),
-            (at("alive"), true, Verdict::Warning),
+            (at("alive"), true, Verdict::Ok),
             (at("alive"), false, Verdict::Configuration),
             (plain, false, Verdict::Configuration),
             (at(&"x".repeat(108)), false, Verdict::Configuration),
@@ -281,6 +289,32 @@ mod tests {
             row.assert_helps();
         }
         drop(alive);
+    }
+
+    #[test]
+    fn an_agent_that_works_here_is_as_it_should_be_if_it_is_the_service() {
+        let taken = |in_service| LockError::Taken {
+            path: "/pods".into(),
+            holder: Some(Holder {
+                pid: 7,
+                command: "pod-teardown run".to_owned(),
+                in_service,
+            }),
+        };
+        let unseen = LockError::Taken {
+            path: "/pods".into(),
+            holder: None,
+        };
+        for (lock, verdict) in [
+            (Ok(()), Verdict::Ok),
+            (Err(taken(true)), Verdict::Ok),
+            (Err(taken(false)), Verdict::Warning),
+            (Err(unseen), Verdict::Warning),
+        ] {
+            let row = other_agents(lock);
+            row.assert_helps();
+            assert_eq!(row.verdict, verdict, "{row:?}");
+        }
     }
 
     #[test]
@@ -340,7 +374,7 @@ mod tests {
         let here = Identity::default();
         let dir = tempfile::tempdir().unwrap();
         let open = crate::journal::Journal::open(dir.path(), &here).unwrap();
-        for (agent_runs, verdict) in [(true, Verdict::Warning), (false, Verdict::Configuration)] {
+        for (agent_runs, verdict) in [(true, Verdict::Ok), (false, Verdict::Configuration)] {
             let (rows, _) = journal(dir.path(), &here, agent_runs);
             assert_eq!((rows.len(), rows[0].verdict), (1, verdict), "{rows:?}");
             rows[0].assert_helps();
