@@ -15,7 +15,7 @@ use super::{
     fault::{Fault, Strike},
     matrix::{Cell, Matrix},
     place::Place,
-    run::{NeverCame, run},
+    run::{JOURNAL, NeverCame, run},
 };
 
 /// Runs at a time: each waits much more than it works.
@@ -113,8 +113,14 @@ async fn work(cause: Cause, number: usize, mut place: Option<Place>, queue: Queu
             };
             // What a failed run has left is in nobody's way at a new place.
             place = None;
-            cell = Cell::Broke(error.root_cause().to_string());
             let never_came = error.is::<NeverCame>() || error.root_cause().is::<NeverCame>();
+            // How many attempts there are is a matter of when news comes, and of nothing else.
+            let another = strike.step.is(JOURNAL, "begun") && strike.step.nth > 1;
+            cell = if never_came && another {
+                Cell::Missed
+            } else {
+                Cell::Broke(error.root_cause().to_string())
+            };
             if !never_came {
                 eprintln!("--- {strike} BROKE: {error:?}");
                 break;

@@ -20,6 +20,8 @@ pub struct Matrix {
 pub enum Cell {
     Survived,
     Broke(String),
+    /// Another attempt, which the undisturbed run needed, and none of these runs did: news came sooner, or later.
+    Missed,
 }
 
 // === impl Matrix ===
@@ -69,7 +71,7 @@ impl Matrix {
                 .iter()
                 .filter_map(move |fault| match self.cells.get(&(step.clone(), *fault)) {
                     Some(Cell::Broke(why)) => Some(format!("{step}: {fault}: {why}")),
-                    Some(Cell::Survived) | None => None,
+                    Some(Cell::Survived | Cell::Missed) | None => None,
                 })
         });
         cells.collect()
@@ -83,6 +85,7 @@ impl Matrix {
         match self.cells.get(&(step.clone(), fault)) {
             Some(Cell::Survived) => "survived",
             Some(Cell::Broke(_)) => "BROKE",
+            Some(Cell::Missed) => "missed",
             None if self.applies(step, fault) => ".",
             None => "-",
         }
@@ -105,6 +108,9 @@ impl fmt::Display for Matrix {
             }
             writeln!(f)?;
         }
-        writeln!(f, "(. not drawn in this run; - cannot be: the object is gone)")
+        writeln!(
+            f,
+            "(. not drawn in this run; - cannot be: the object is gone; missed: that attempt was not needed this time)"
+        )
     }
 }
