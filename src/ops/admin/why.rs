@@ -28,14 +28,17 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
         Ok(name) => name,
         Err(how) => return error(StatusCode::BAD_REQUEST, &format!("the object {how}")),
     };
-    let (pod, instead) = match &admin.pods {
-        None => (None, String::new()),
+    let pod = match &admin.pods {
+        None => None,
         Some(pods) => match of_this_node(pods, &name).await {
-            Ok(pod) => (pod, no_pod(&name)),
+            Ok(pod) => pod,
             Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
         },
     };
-    let collector = super::gc::why(admin.gc.as_ref(), &name).map_err(|nothing| format!("{nothing}{instead}"));
+    let collector = super::gc::why(admin.gc.as_ref(), &name).map_err(|nothing| match admin.pods {
+        None => nothing,
+        Some(_) => no_pod(&name, nothing),
+    });
     match joined(pod, collector) {
         Ok(why) => json_answer(&why),
         Err(nothing) => error(StatusCode::NOT_FOUND, &nothing),
@@ -56,16 +59,16 @@ async fn of_this_node(pods: &PodAnswers, name: &ObjectName) -> Result<Option<(Wh
     Ok(story.map(|story| (of_pod(&story, held.as_deref()), story.stage)))
 }
 
-/// What is said besides where a pod of this node may have been meant.
-fn no_pod(name: &ObjectName) -> String {
+/// What is said where a pod of this node may have been meant, with what the collector says.
+fn no_pod(name: &ObjectName, nothing: String) -> String {
     match name {
-        ObjectName::Uid(_) => "; nor does this agent know of a teardown of a pod with this UID".to_owned(),
+        ObjectName::Uid(_) => format!("no teardown of a pod with this UID is known here; {nothing}"),
         _ => match name.pod() {
             Some((namespace, pod)) => format!(
-                "; nor does this agent know of a teardown of a pod {namespace}/{pod}: it knows those since its start, the last 256"
+                "no teardown of a pod {namespace}/{pod} is known here, since the agent's start and among the last 256; {nothing}"
             ),
-            None if name.is_of_pods() => "; a pod of this node is named NAMESPACE/NAME".to_owned(),
-            None => String::new(),
+            None if name.is_of_pods() => format!("{nothing}; a pod of this node is named NAMESPACE/NAME"),
+            None => nothing,
         },
     }
 }
