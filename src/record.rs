@@ -57,7 +57,8 @@ pub struct Shown {
 #[derive(Debug)]
 struct State {
     grace: Duration,
-    deadline: Instant,
+    /// When the grace period is over, if it has begun.
+    deadline: Option<Instant>,
     attempts: u32,
     failures: Vec<String>,
     spans: Vec<Span>,
@@ -77,7 +78,7 @@ pub struct OpenSpan<'a> {
 
 impl Record {
     /// A story that begins now.
-    pub fn new(pod: PodRef, cause: Cause, grace: Duration, deadline: Instant) -> Self {
+    pub fn new(pod: PodRef, cause: Cause, grace: Duration, deadline: Option<Instant>) -> Self {
         Self {
             pod,
             began: Timestamp::now(),
@@ -102,8 +103,8 @@ impl Record {
         &self.pod
     }
 
-    /// The grace period was shortened.
-    pub fn set_grace(&self, grace: Duration, deadline: Instant) {
+    /// The grace period was shortened, or has begun.
+    pub fn set_grace(&self, grace: Duration, deadline: Option<Instant>) {
         let mut state = self.lock();
         state.grace = grace;
         state.deadline = deadline;
@@ -243,7 +244,11 @@ impl Record {
             began: self.began,
             cause: self.cause,
             grace_seconds: state.grace.as_secs(),
-            grace_left_ms: millis(state.deadline.saturating_duration_since(now)),
+            grace_left_ms: millis(
+                state
+                    .deadline
+                    .map_or(state.grace, |deadline| deadline.saturating_duration_since(now)),
+            ),
             stage: self.stage(),
             elapsed_ms: self.ms(state.finished.unwrap_or(now)),
             attempts: state.attempts,
@@ -331,7 +336,7 @@ mod tests {
             name: "pod".into(),
         };
         let grace = Duration::from_secs(30);
-        Record::new(pod, Cause::Deleted, grace, Instant::now() + grace)
+        Record::new(pod, Cause::Deleted, grace, Some(Instant::now() + grace))
     }
 
     #[tokio::test(start_paused = true)]
@@ -351,6 +356,17 @@ mod tests {
         assert_eq!(bars, [(Step::Term, 0, Some(2000)), (Step::Kill, 2000, Some(3000))]);
         assert_eq!(story.spans[1].failure.as_deref(), Some("hangs"));
         assert_eq!((story.grace_seconds, story.grace_left_ms), (30, 27_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grace_period_that_has_not_begun_is_left_whole() {
+        let grace = Duration::from_secs(30);
+        let record = Record::new(record().pod().clone(), Cause::Deleted, grace, None);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(record.tell().grace_left_ms, 30_000);
+        record.set_grace(grace, Some(Instant::now() + grace));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(record.tell().grace_left_ms, 20_000);
     }
 
     #[tokio::test(start_paused = true)]

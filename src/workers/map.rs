@@ -189,7 +189,7 @@ impl PodWorkers {
                 "{}", if reached.is_some() { "Teardown goes on after a restart" } else { "Teardown begins" }
             );
         }
-        let record = Record::new(pod.clone(), cause, grace, period.deadline());
+        let record = Record::new(pod.clone(), cause, grace, period.end());
         record.is_shown(&view);
         let update = PodUpdate {
             view,
@@ -473,7 +473,7 @@ fn shorten(period: &Period, record: &Record, grace: Duration) -> bool {
     if shorter {
         let pod = record.pod();
         tracing::info!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, grace_seconds = grace.as_secs(), "Grace period is shortened");
-        record.set_grace(grace, period.deadline());
+        record.set_grace(grace, period.end());
     }
     shorter
 }

@@ -60,6 +60,12 @@ impl Period {
         *self.deadline.borrow()
     }
 
+    /// When it is over, if it has begun.
+    pub fn end(&self) -> Option<Instant> {
+        let state = self.lock();
+        state.has_begun.then(|| state.deadline())
+    }
+
     /// The deadline, wherever it moves.
     pub fn subscribe(&self) -> watch::Receiver<Instant> {
         self.deadline.subscribe()

@@ -198,6 +198,8 @@ impl Worker {
                 ended = ended => if ended { return Some(Outcome::EndedByKubelet) },
             }
         }
+        // What has held it up holds it up no more.
+        self.record.set_failures(Vec::new());
         None
     }
 
@@ -349,7 +351,7 @@ impl Worker {
     /// for the disk once more.
     fn begins(&self, view: &PodView) {
         if self.period.begins() {
-            self.record.set_grace(self.period.grace(), self.period.deadline());
+            self.record.set_grace(self.period.grace(), self.period.end());
             self.context
                 .journal
                 .counts_from(&view.pod.uid, self.context.clock.now());

@@ -153,6 +153,29 @@ async fn pods_whose_objects_are_gone_are_stopped_before_all_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_said_of_a_pod_that_waits_for_a_take_over_is_so_and_afterwards_no_more() {
+    let mut stage = Stage::set().await;
+    stage
+        .node
+        .pod("deaf", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    stage.renews_for(secs(20)).await;
+    stage.dies();
+    stage.node.delete("deaf", None).await;
+    sleep(secs(20)).await;
+    let story = async || stage.node.status().await.pods.terminating[0].clone();
+    let waiting = story().await;
+    // Nothing of it was used: nobody has told the container anything.
+    assert_eq!(waiting.grace_left_ms, waiting.grace_seconds * 1000);
+    assert!(waiting.failures[0].starts_with("held: "), "{waiting:?}");
+    stage.taken_over().await;
+    stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    sleep(secs(1)).await;
+    let begun = story().await;
+    assert!(begun.grace_left_ms < begun.grace_seconds * 1000, "{begun:?}");
+    assert_eq!(begun.failures, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_only_the_runtime_knows_is_ended_as_soon_as_the_agent_takes_over() {
     let mut stage = Stage::set().await;
     stage.renews_for(secs(20)).await;
