@@ -1,15 +1,16 @@
 //! The command line.
 
-use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{
-    Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, builder::BoolishValueParser,
-    error::Result,
-};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
 use crate::{object_name::ObjectName, workers::kill::is_reason};
+
+mod read;
+
+pub use read::Read;
 
 /// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime, and collects garbage.
 ///
@@ -311,13 +312,13 @@ pub struct EndFlags {
 }
 
 /// A duration with its unit, rounded up to seconds.
-fn whole_seconds(text: &str) -> std::result::Result<i64, String> {
+fn whole_seconds(text: &str) -> Result<i64, String> {
     let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; it needs a unit, such as 5s"))?;
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
     i64::try_from(seconds).map_err(|error| error.to_string())
 }
 
-fn reason(text: &str) -> std::result::Result<String, &'static str> {
+fn reason(text: &str) -> Result<String, &'static str> {
     if is_reason(text) {
         Ok(text.to_owned())
     } else {
@@ -501,26 +502,12 @@ pub enum UnsyncedFlag {
     Proceed,
 }
 
-// === impl Cli ===
-
-impl Cli {
-    /// Reads command line and environment. A variable that is empty counts as not set.
-    pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Self> {
-        let unless_empty = |arg: Arg| match arg.get_env() {
-            Some(variable) if std::env::var_os(variable).is_some_and(|value| value.is_empty()) => arg.env(None::<&str>),
-            _ => arg,
-        };
-        let command = Self::command().mut_subcommands(|verb| verb.mut_args(unless_empty));
-        Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
-    }
-}
-
 // === impl PodName ===
 
 impl FromStr for PodName {
     type Err = &'static str;
 
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         let legal =
             |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric() || b"-.".contains(&it));
         match text.split_once('/') {

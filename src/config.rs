@@ -162,6 +162,16 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     }
 }
 
+/// The same, of a command line that has these mistakes besides.
+pub async fn validate_all(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Settings, Vec<Problem>> {
+    let settings = validate(flags).await;
+    if mistakes.is_empty() {
+        return settings;
+    }
+    let more = settings.err().unwrap_or_default();
+    Err(mistakes.iter().cloned().chain(more).collect())
+}
+
 async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodSettings> {
     let kube = problems.take(kubeconfig("--kubeconfig", flags.kubeconfig.as_deref()).await);
     let cri_endpoint = problems.take(cri_endpoint(&flags.cri_endpoint));
@@ -397,7 +407,7 @@ impl Problems {
 // === impl Problem ===
 
 impl Problem {
-    fn usage(what: impl Into<String>, remedy: &str) -> Self {
+    pub(crate) fn usage(what: impl Into<String>, remedy: &str) -> Self {
         Self {
             kind: ProblemKind::Usage,
             what: what.into(),

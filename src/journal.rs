@@ -39,6 +39,7 @@ pub mod peek;
 mod place;
 mod pods;
 pub mod seen;
+pub mod turn;
 mod whose;
 mod writer;
 
@@ -51,6 +52,7 @@ use paused::Paused;
 use place::Place;
 pub use pods::{HookEntry, PodEntry};
 use seen::Seen;
+use turn::OwnTurn;
 use writer::{Row, Store, Table, Write, Writer};
 
 /// File in the state directory.
@@ -96,6 +98,7 @@ struct State {
     unread: Option<String>,
     watch: WatchMemory,
     paused: Option<Paused>,
+    turn: Option<OwnTurn>,
     pods: HashMap<PodUid, PodEntry>,
     seen: BTreeMap<PodUid, Seen>,
     /// Entries that could neither be read nor kept elsewhere: written back as they were found.
@@ -261,6 +264,7 @@ impl State {
             node_uid: contents.node_uid,
             watch: contents.watch,
             paused: contents.paused,
+            turn: contents.turn,
             pods: contents.pods,
             seen: contents.seen,
             unreadable: contents.unreadable,
@@ -276,7 +280,11 @@ impl State {
         let seen = self.seen.iter();
         header
             .chain(uid)
-            .chain([self.watch.row(), Paused::row(self.paused.as_ref())])
+            .chain([
+                self.watch.row(),
+                Paused::row(self.paused.as_ref()),
+                OwnTurn::row(self.turn.as_ref()),
+            ])
             .chain(unreadable.map(|(table, uid, bytes)| Row::Pod(table, uid.as_str().into(), Some(bytes))))
             .chain(pods.map(|(uid, entry)| Row::Pod(Table::Ends, uid.clone(), Some(entry.bytes()))))
             .chain(seen.map(|(uid, seen)| Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))))

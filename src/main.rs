@@ -1,6 +1,7 @@
 //! The command: parses, calls, and turns what comes back into text and an exit code.
 
 use std::{
+    collections::BTreeSet,
     io::{self, Write as _},
     process::ExitCode,
 };
@@ -8,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use pod_teardown::{
     agent,
-    cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, SocketFlag, TimelineFormat, Verb},
+    cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, Read, SocketFlag, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind},
     gc::picture::{Picture, dot::dot, svg::svg},
     guard::held::HeldReport,
@@ -37,8 +38,8 @@ const USAGE: u8 = 64;
 const CONFIGURATION: u8 = 78;
 
 fn main() -> ExitCode {
-    let cli = match Cli::read(std::env::args_os()) {
-        Ok(cli) => cli,
+    let read = match Cli::read(std::env::args_os()) {
+        Ok(read) => read,
         Err(error) => {
             // Nobody reads it if the terminal is gone.
             error.print().ok();
@@ -60,16 +61,16 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(1, &error.to_string()),
     };
-    let code = runtime.block_on(dispatch(cli));
+    let code = runtime.block_on(dispatch(read));
     // A system call that hangs must not keep the process.
     runtime.shutdown_background();
     code
 }
 
-async fn dispatch(cli: Cli) -> ExitCode {
+async fn dispatch(Read { cli, mistakes, strange }: Read) -> ExitCode {
     match cli.verb {
-        Verb::Run(flags) => run(flags).await,
-        Verb::Check(flags) => run_check(flags).await,
+        Verb::Run(flags) => run(flags, &mistakes, strange).await,
+        Verb::Check(flags) => run_check(flags, &mistakes, strange).await,
         Verb::Status(AskFlags { socket, json }) => {
             let text = |report: &StatusReport| status::text(report, Timestamp::now());
             ask(&socket, admin::STATUS, (!json).then_some(text)).await
@@ -183,9 +184,15 @@ async fn end(flags: &EndFlags, verb: &str, reason: Option<String>, message: Opti
     }
 }
 
-async fn run(flags: NodeFlags) -> ExitCode {
+async fn run(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<String>) -> ExitCode {
     logging::start();
-    let settings = match notify::settings(&flags).await {
+    for name in strange {
+        tracing::warn!(
+            name,
+            "The environment has a setting that is none of this agent's: is it misspelt?"
+        );
+    }
+    let settings = match notify::settings(&flags, mistakes).await {
         Ok(settings) => settings,
         Err(problems) => return misconfigured(&problems),
     };
@@ -195,11 +202,12 @@ async fn run(flags: NodeFlags) -> ExitCode {
     }
 }
 
-async fn run_check(flags: NodeFlags) -> ExitCode {
-    let rows = match config::validate(&flags).await {
+async fn run_check(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<String>) -> ExitCode {
+    let mut rows = match config::validate_all(&flags, mistakes).await {
         Ok(settings) => check::all(settings).await,
         Err(problems) => problems.into_iter().map(check::Row::from).collect(),
     };
+    rows.extend(strange.iter().map(|name| check::strange(name)));
     print(&check::table(&rows), check::exit_code(&rows))
 }
 

@@ -13,6 +13,7 @@ use tokio::{
 pub use self::story::{Doubted, Span, Stage, Step, Story};
 
 use crate::{
+    clock::Mark,
     guard::doubt::Doubt,
     pod::{PodRef, PodView},
     workers::termination::Cause,
@@ -31,6 +32,8 @@ pub struct Record {
     began: Timestamp,
     cause: Cause,
     start: Instant,
+    /// How long it had taken when this run of the agent began, and when that was; nothing where this run has begun it.
+    resumed: Option<(Duration, Timestamp)>,
     standing: watch::Sender<Standing>,
     state: Mutex<State>,
 }
@@ -84,6 +87,7 @@ impl Record {
             began: Timestamp::now(),
             cause,
             start: Instant::now(),
+            resumed: None,
             standing: watch::Sender::default(),
             state: Mutex::new(State {
                 grace,
@@ -95,6 +99,19 @@ impl Record {
                 finalizers: Vec::new(),
                 finished: None,
             }),
+        }
+    }
+
+    /// The same, where an earlier run of this agent began it at `begun`.
+    #[must_use]
+    pub fn resumed(self, begun: &Mark, now: &Mark) -> Self {
+        // After a reboot the wall clock is all there is, and it may have been set back.
+        let taken = begun.elapsed(now);
+        let taken = taken.unwrap_or_else(|| now.wall.duration_since(begun.wall).try_into().unwrap_or_default());
+        Self {
+            began: begun.wall,
+            resumed: Some((taken, now.wall)),
+            ..self
         }
     }
 
@@ -228,7 +245,8 @@ impl Record {
 
     /// How long it has taken so far.
     pub fn elapsed(&self) -> Duration {
-        self.lock().finished.unwrap_or_else(Instant::now) - self.start
+        let finished = self.lock().finished;
+        self.since_begun(finished.unwrap_or_else(Instant::now))
     }
 
     /// The story so far.
@@ -242,6 +260,7 @@ impl Record {
             name: self.pod.name.to_string(),
             uid: self.pod.uid.to_string(),
             began: self.began,
+            resumed: self.resumed.map(|(_, at)| at),
             cause: self.cause,
             grace_seconds: state.grace.as_secs(),
             grace_left_ms: millis(
@@ -263,7 +282,12 @@ impl Record {
     }
 
     fn ms(&self, at: Instant) -> u64 {
-        millis(at.saturating_duration_since(self.start))
+        millis(self.since_begun(at))
+    }
+
+    fn since_begun(&self, at: Instant) -> Duration {
+        let before = self.resumed.map(|(taken, _)| taken);
+        before.unwrap_or_default() + at.saturating_duration_since(self.start)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -356,6 +380,30 @@ mod tests {
         assert_eq!(bars, [(Step::Term, 0, Some(2000)), (Step::Kill, 2000, Some(3000))]);
         assert_eq!(story.spans[1].failure.as_deref(), Some("hangs"));
         assert_eq!((story.grace_seconds, story.grace_left_ms), (30, 27_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_story_that_an_earlier_run_began_goes_on() {
+        let mark = |boot_id: &str, since_boot, wall| Mark {
+            boot_id: boot_id.to_owned(),
+            since_boot: Duration::from_secs(since_boot),
+            wall: Timestamp::from_second(wall).unwrap(),
+        };
+        let begun = mark("a", 100, 5000);
+        // The clock on the wall was set back, and the machine was booted; at last both.
+        for (now, taken) in [
+            (mark("a", 107, 1000), 7_000),
+            (mark("b", 3, 5060), 60_000),
+            (mark("b", 3, 1000), 0),
+        ] {
+            let record = record().resumed(&begun, &now);
+            tokio::time::advance(Duration::from_secs(2)).await;
+            drop(record.span(Step::Term, "main"));
+            let story = record.tell();
+            assert_eq!((story.began, story.resumed), (begun.wall, Some(now.wall)));
+            assert_eq!(story.elapsed_ms, taken + 2_000);
+            assert_eq!(story.spans[0].start_ms, taken + 2_000);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -265,6 +265,7 @@ impl Pods {
             } = understudy;
             let lookout = Lookout {
                 guard: guard.clone(),
+                journal: journal.clone(),
                 api: api.clone(),
                 healthz,
                 take_over_after,

@@ -70,6 +70,12 @@ impl Guard {
         state.turn.stands_by = stands_by;
     }
 
+    /// Whether the node is being given to a kubelet, or was, and that one has not been seen yet.
+    pub fn gives_the_node_back(&self) -> bool {
+        let state = self.lock();
+        state.turn.handing_back > 0 || state.turn.why_held().is_some()
+    }
+
     /// Returns when this agent stands by no more, or is resumed.
     pub async fn may_begin(&self) {
         self.may_begin.notified().await;
@@ -118,6 +124,8 @@ impl Guard {
         };
         // Let go in time or not: whoever asked starts a kubelet now.
         timeout(patience, at_rest).await.ok();
+        // An agent that is started again meanwhile is not to go on where this one ends.
+        self.journal.set_turn(None);
         let mut state = self.lock();
         state.turn.handed_back = Some(Instant::now() + keeps);
         self.lets_go.notify_waiters();

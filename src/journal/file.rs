@@ -23,6 +23,7 @@ use super::{
     header::Header,
     paused::Paused,
     seen::Seen,
+    turn::OwnTurn,
     writer::{Row, Table},
 };
 use crate::{node::identity::Identity, pod::PodUid};
@@ -35,6 +36,7 @@ pub(super) const NODE_UID: &str = "uid";
 pub(super) const WATCH: &str = "watch";
 pub(super) const HEADER: &str = "header";
 pub(super) const PAUSE: &str = "paused";
+pub(super) const TURN: &str = "turn";
 /// The journal holds a few hundred bytes per ending pod; the library's own default is a gigabyte.
 const CACHE_BYTES: usize = 256 << 10;
 /// A journal is far smaller. What is longer is none, and need not be read to know that.
@@ -57,6 +59,7 @@ pub(super) struct Contents {
     pub node_uid: Option<String>,
     pub watch: WatchMemory,
     pub paused: Option<Paused>,
+    pub turn: Option<OwnTurn>,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, Seen>,
     /// Entries that cannot be read, as they are.
@@ -153,6 +156,7 @@ pub(super) fn read(
                 };
             }
             contents.paused = get(PAUSE)?.and_then(|told| Paused::read(&told));
+            contents.turn = get(TURN)?.and_then(|told| OwnTurn::read(&told));
         }
     }
     let Contents {

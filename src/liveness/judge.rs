@@ -5,12 +5,17 @@ use std::{fmt, time::Duration};
 use tokio::time::Instant;
 
 use super::signs::Signs;
+use crate::{clock::Mark, journal::turn::OwnTurn};
 
 /// A machine that has started so short a time ago may start its kubelet yet, however long it takes to.
 pub const BOOT: Duration = Duration::from_secs(300);
 
 /// A Lease that is seen renewed so long after the end of the process was renewed by somebody else.
 const LINGERS: Duration = Duration::from_secs(15);
+
+/// A kubelet that was started while no agent was there to be asked for the node is seen within this, however short a time
+/// after its start an agent starts, too.
+const SETTLES: Duration = Duration::from_secs(2);
 
 /// Who takes the pods of this node down.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +39,8 @@ pub enum Why {
     NotYet(Duration),
     /// The machine has only just started.
     Boots(Duration),
+    /// It was an agent's turn before this one was started, and nothing is known yet of what was meanwhile.
+    Resumes,
     /// It cannot be told.
     Unknown(String),
 }
@@ -71,11 +78,15 @@ pub fn judge(signs: &Signs, terms: Terms, before: &Turn, now: Instant) -> Turn {
     if *before == Turn::Ours {
         return Turn::Ours;
     }
-    let signs = [
+    if *before == Turn::StandsBy(Why::Resumes) && !lease.lives(now) {
+        let is_settled = process.silent(now) >= Some(SETTLES) && signs.nothing_lives(now);
+        return if is_settled { Turn::Ours } else { before.clone() };
+    }
+    let asked = [
         ("whether the kubelet tells its health", healthz),
         ("whether the kubelet renews its Lease", lease),
     ];
-    for (what, sign) in signs {
+    for (what, sign) in asked {
         if let Some(why) = sign.unknown(now) {
             return Turn::StandsBy(Why::Unknown(format!("{what}: {why}")));
         }
@@ -87,6 +98,17 @@ pub fn judge(signs: &Signs, terms: Terms, before: &Turn, now: Instant) -> Turn {
         Duration::ZERO => Turn::Ours,
         left => Turn::StandsBy(Why::NotYet(left)),
     }
+}
+
+/// The turn of an agent that has only just started: where it was that of the agent before it in this boot, and that agent has
+/// not been away for longer than a kubelet is waited for, nothing but a sign of life since takes it away.
+pub fn first(had: Option<&OwnTurn>, take_over_after: Duration, now: &Mark) -> Turn {
+    let away = had.and_then(|had| had.at.elapsed(now));
+    Turn::StandsBy(if away.is_some_and(|away| away <= take_over_after) {
+        Why::Resumes
+    } else {
+        Why::Unknown("whether a kubelet runs here: it was not looked at yet".to_owned())
+    })
 }
 
 // === impl Turn ===
@@ -101,12 +123,15 @@ impl Turn {
             Self::StandsBy(Why::Unseen(_)) => "unseen",
             Self::StandsBy(Why::NotYet(_)) => "not-yet",
             Self::StandsBy(Why::Boots(_)) => "boots",
+            Self::StandsBy(Why::Resumes) => "resumes",
             Self::StandsBy(Why::Unknown(_)) => "unknown",
         }
     }
 
     /// Each of them.
-    pub const KINDS: [&str; 7] = ["ours", "kubelet", "wedged", "unseen", "not-yet", "boots", "unknown"];
+    pub const KINDS: [&str; 8] = [
+        "ours", "kubelet", "wedged", "unseen", "not-yet", "boots", "resumes", "unknown",
+    ];
 }
 
 impl fmt::Display for Why {
@@ -124,289 +149,14 @@ impl fmt::Display for Why {
             ),
             Self::NotYet(left) => write!(f, "the kubelet is away; taking over in {} s if it stays so", left.as_secs()),
             Self::Boots(left) => write!(f, "the machine has only just started; a kubelet has {} s to start", left.as_secs()),
+            Self::Resumes => f.write_str(
+                "this agent had taken over before it was started again, and goes on as soon as it is seen that no kubelet was \
+                 there meanwhile",
+            ),
             Self::Unknown(what) => write!(f, "it is not known {what}"),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{super::signs::Look, *};
-
-    const AFTER: Duration = Duration::from_secs(45);
-    const LONG: Duration = Duration::from_secs(3600);
-
-    /// What is seen of one sign: a sign of life, nothing for so many seconds, or nothing that counts.
-    #[derive(Debug, Clone, Copy)]
-    enum Seen {
-        Lives,
-        Silent(u64),
-        Unknown,
-    }
-    use Seen::{Lives, Silent, Unknown};
-
-    #[derive(Debug, Clone, Copy)]
-    struct Case {
-        process: Seen,
-        around: u64,
-        healthz: Seen,
-        lease: Seen,
-        up: Duration,
-        ours: bool,
-    }
-
-    /// Dead for long, and nothing else.
-    const DEAD: Case = Case {
-        process: Silent(45),
-        around: 0,
-        healthz: Silent(45),
-        lease: Silent(45),
-        up: LONG,
-        ours: false,
-    };
-    const OURS: Case = Case { ours: true, ..DEAD };
-
-    fn turn(case: Case) -> Turn {
-        let start = Instant::now();
-        let now = start + LONG;
-        let mut signs = Signs::unseen(start, LONG, LONG);
-        let seen = |seen: Seen| match seen {
-            Lives => (Look::Lives(String::new()), 0),
-            Silent(seconds) => (Look::Silent(String::new()), seconds),
-            Unknown => (Look::Unknown(String::new()), 0),
-        };
-        for (sign, of) in [
-            (&mut signs.process, case.process),
-            (&mut signs.healthz, case.healthz),
-            (&mut signs.lease.sign, case.lease),
-        ] {
-            let (look, seconds) = seen(of);
-            let first = now - Duration::from_secs(seconds);
-            sign.see(look.clone(), &(first..first));
-            sign.see(look, &(now..now));
-        }
-        if let Lives = case.lease {
-            signs.lease.renewed = Some(now);
-        }
-        signs.around = (case.around > 0).then(|| now - Duration::from_secs(case.around));
-        let before = if case.ours {
-            Turn::Ours
-        } else {
-            Turn::StandsBy(Why::Works)
-        };
-        let terms = Terms {
-            take_over_after: AFTER,
-            up: case.up,
-        };
-        judge(&signs, terms, &before, now)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn whose_turn_it_is() {
-        let by = Turn::StandsBy;
-        let unseen_lease = by(Why::Unseen("renews the Lease of this Node"));
-        let unseen_health = by(Why::Unseen("answers where a kubelet tells its health"));
-        let not_yet = |seconds| by(Why::NotYet(Duration::from_secs(seconds)));
-        let unknown = |what: &str| by(Why::Unknown(format!("{what}: ")));
-        let running = Case {
-            process: Lives,
-            around: 900,
-            ..DEAD
-        };
-        let cases = [
-            ("dead in every way, for the whole threshold", DEAD, Turn::Ours),
-            // The kubelet is there.
-            (
-                "all is well",
-                Case {
-                    healthz: Lives,
-                    lease: Lives,
-                    ..running
-                },
-                by(Why::Works),
-            ),
-            (
-                "between two renewals",
-                Case {
-                    healthz: Lives,
-                    lease: Silent(9),
-                    ..running
-                },
-                by(Why::Works),
-            ),
-            (
-                "an outage of the API server",
-                Case {
-                    healthz: Lives,
-                    lease: Unknown,
-                    ..running
-                },
-                by(Why::Works),
-            ),
-            (
-                "unhealthy, and renewing",
-                Case {
-                    lease: Silent(9),
-                    ..running
-                },
-                by(Why::Works),
-            ),
-            (
-                "healthy, and not renewing",
-                Case {
-                    healthz: Lives,
-                    ..running
-                },
-                by(Why::Works),
-            ),
-            ("wedged", running, by(Why::Wedged)),
-            (
-                "wedged, in an outage: not known",
-                Case {
-                    lease: Unknown,
-                    ..running
-                },
-                by(Why::Works),
-            ),
-            (
-                "started again a moment ago, after a long time",
-                Case { around: 20, ..running },
-                by(Why::Works),
-            ),
-            (
-                "came back while it was our turn",
-                Case {
-                    ours: true,
-                    around: 1,
-                    ..running
-                },
-                by(Why::Works),
-            ),
-            // It is away.
-            (
-                "restart of the kubelet, 30 s",
-                Case {
-                    process: Silent(30),
-                    healthz: Silent(30),
-                    ..DEAD
-                },
-                not_yet(15),
-            ),
-            (
-                "the process has gone last",
-                Case {
-                    process: Silent(44),
-                    ..DEAD
-                },
-                not_yet(1),
-            ),
-            (
-                "its health was told until a moment ago",
-                Case {
-                    healthz: Silent(3),
-                    ..DEAD
-                },
-                not_yet(42),
-            ),
-            (
-                "its Lease was renewed until a moment ago",
-                Case {
-                    lease: Silent(40),
-                    ..DEAD
-                },
-                not_yet(5),
-            ),
-            (
-                "its last renewal is seen after its end",
-                Case {
-                    process: Silent(10),
-                    lease: Lives,
-                    ..DEAD
-                },
-                not_yet(45),
-            ),
-            // Something else is wrong.
-            (
-                "renewed by nobody to be seen",
-                Case { lease: Lives, ..DEAD },
-                unseen_lease.clone(),
-            ),
-            (
-                "health told by nobody to be seen",
-                Case { healthz: Lives, ..DEAD },
-                unseen_health.clone(),
-            ),
-            (
-                "outage of the API server, the kubelet dead",
-                Case { lease: Unknown, ..DEAD },
-                unknown("whether the kubelet renews its Lease"),
-            ),
-            (
-                "healthz not seen yet",
-                Case {
-                    healthz: Unknown,
-                    ..DEAD
-                },
-                unknown("whether the kubelet tells its health"),
-            ),
-            (
-                "processes cannot be seen",
-                Case {
-                    process: Unknown,
-                    ..DEAD
-                },
-                unknown("whether a kubelet runs here"),
-            ),
-            // The machine, or the kubelet, starts.
-            (
-                "boot",
-                Case {
-                    up: Duration::from_secs(100),
-                    ..DEAD
-                },
-                by(Why::Boots(Duration::from_secs(200))),
-            ),
-            (
-                "boot, not seen for long",
-                Case {
-                    up: Duration::from_secs(20),
-                    process: Silent(10),
-                    ..DEAD
-                },
-                not_yet(35),
-            ),
-            ("boot is over", Case { up: BOOT, ..DEAD }, Turn::Ours),
-            // It is ours, and stays so.
-            ("outage while it is ours", Case { lease: Unknown, ..OURS }, Turn::Ours),
-            (
-                "healthz cannot be asked while it is ours",
-                Case {
-                    healthz: Unknown,
-                    ..OURS
-                },
-                Turn::Ours,
-            ),
-            (
-                "processes cannot be seen while it is ours",
-                Case {
-                    process: Unknown,
-                    ..OURS
-                },
-                unknown("whether a kubelet runs here"),
-            ),
-            (
-                "somebody renews while it is ours",
-                Case { lease: Lives, ..OURS },
-                unseen_lease,
-            ),
-            (
-                "somebody answers while it is ours",
-                Case { healthz: Lives, ..OURS },
-                unseen_health,
-            ),
-        ];
-        for (what, case, expected) in cases {
-            assert_eq!(turn(case), expected, "{what}: {case:?}");
-        }
-    }
-}
+mod tests;

@@ -13,11 +13,17 @@ use tokio::{
 
 use super::{
     fence, healthz,
-    judge::{Terms, Turn, Why, judge},
+    judge::{Terms, Turn, Why, first, judge},
     report::{Fenced, TurnReport},
     signs::{Look, Signs, State},
 };
-use crate::{api::ApiClient, clock::BootClock, guard::Guard, node::systemd::Systemd};
+use crate::{
+    api::ApiClient,
+    clock::BootClock,
+    guard::Guard,
+    journal::{Journal, turn::OwnTurn},
+    node::systemd::Systemd,
+};
 
 /// How often it is judged, by what was seen until then.
 const JUDGE: Duration = Duration::from_secs(1);
@@ -30,10 +36,15 @@ const GAP: Duration = Duration::from_secs(5);
 /// The same of health and Lease: two looks, and how long they may take.
 const ASK_GAP: Duration = Duration::from_secs(15);
 
+/// How old at most what is written down of a turn is, unless it would soon be of no use.
+const KEEP: Duration = Duration::from_secs(15);
+
 /// What it takes to look.
 pub struct Lookout {
     /// Told whose turn it is, and asked for kubelet processes.
     pub guard: Guard,
+    /// Keeps that it is this agent's turn, for the one that is started next.
+    pub journal: Journal,
     /// Has the Lease.
     pub api: ApiClient,
     /// Where the kubelet tells its health, if it does.
@@ -64,9 +75,11 @@ impl Lookout {
     pub async fn run(self) {
         let start = Instant::now();
         let mut signs = Signs::unseen(start, GAP, ASK_GAP);
-        let mut turn = Turn::StandsBy(Why::Unknown(
-            "whether a kubelet runs here: it was not looked at yet".to_owned(),
-        ));
+        let had = self.journal.turn();
+        let mut turn = first(had.as_ref(), self.take_over_after, &self.clock.now());
+        if let (Turn::StandsBy(Why::Resumes), Some(had)) = (&turn, had) {
+            signs.lease = signs.lease.seen_before(Some(had.lease));
+        }
         let mut ticks = interval(JUDGE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let health = again(|| async { Answer::Health(self.health().await) });
@@ -95,6 +108,7 @@ impl Lookout {
             };
             let next = judge(&signs, terms, &turn, Instant::now());
             self.tell(&turn, &next, &signs, &fenced);
+            self.keep(&next, &signs);
             turn = next;
             if let (Turn::StandsBy(Why::Wedged), Some(systemd)) = (&turn, &self.fence)
                 && fencing.is_empty()
@@ -120,11 +134,40 @@ impl Lookout {
         }
     }
 
+    /// Writes down that it is this agent's turn: at once, and then so often that an agent that is started again knows it to
+    /// have been so a moment ago.
+    fn keep(&self, turn: &Turn, signs: &Signs) {
+        match turn {
+            // What an agent before this one has kept, until it is known what that is worth.
+            Turn::StandsBy(Why::Resumes) => {}
+            Turn::Ours if !self.guard.gives_the_node_back() => {
+                let (kept, now) = (self.journal.turn(), self.clock.now());
+                let every = KEEP.min(self.take_over_after / 3);
+                let is_fresh = |kept: &OwnTurn| kept.at.elapsed(&now).is_some_and(|ago| ago < every);
+                if kept.as_ref().is_some_and(is_fresh) {
+                    return;
+                }
+                // Where there is none, nobody could tell later that none has renewed it.
+                let lease = signs.lease.state().cloned().flatten();
+                if let Some(lease) = lease.or_else(|| Some(kept?.lease)) {
+                    self.journal.set_turn(Some(OwnTurn { at: now, lease }));
+                }
+            }
+            _ => self.journal.set_turn(None),
+        }
+    }
+
     fn tell(&self, before: &Turn, turn: &Turn, signs: &Signs, fenced: &Fenced) {
         let report = TurnReport::of(turn, signs, fenced, &self.report.borrow(), self.clock.wall().now());
         if before.kind() != turn.kind() {
             let seen = report.seen();
             match turn {
+                Turn::Ours if *before == Turn::StandsBy(Why::Resumes) => {
+                    tracing::warn!(
+                        seen,
+                        "No kubelet has come while this agent was started again: it goes on"
+                    );
+                }
                 Turn::Ours => tracing::warn!(seen, "The kubelet is gone: this agent takes its pods down"),
                 Turn::StandsBy(why @ Why::Wedged) => tracing::error!(%why, seen, "Standing by"),
                 Turn::StandsBy(why) => tracing::info!(%why, seen, "Standing by"),

@@ -13,7 +13,7 @@ use super::{
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnReport {
-    /// `ours`, or in one word why not: `kubelet`, `wedged`, `unseen`, `not-yet`, `boots`, `unknown`.
+    /// `ours`, or in one word why not: `kubelet`, `wedged`, `unseen`, `not-yet`, `boots`, `resumes`, `unknown`.
     pub turn: String,
     /// Since when.
     pub since: Option<Timestamp>,

@@ -38,6 +38,8 @@ pub struct Lease {
     pub renewed: Option<Instant>,
     /// Its last state.
     last: Option<State>,
+    /// The state that an agent before this one has seen last, until this one has seen any.
+    recorded: Option<State>,
 }
 
 /// What changes whenever a kubelet renews its Lease; nothing where there is no Lease.
@@ -133,7 +135,22 @@ impl Lease {
             sign: Sign::unseen(now, gap),
             renewed: None,
             last: None,
+            recorded: None,
         }
+    }
+
+    /// The same, where an agent before this one has seen it last in this state.
+    #[must_use]
+    pub fn seen_before(self, state: State) -> Self {
+        Self {
+            recorded: Some(state),
+            ..self
+        }
+    }
+
+    /// Its state at the last look, if that has shown any.
+    pub fn state(&self) -> Option<&State> {
+        self.last.as_ref()
     }
 
     /// A look. One that an API server did not answer shows nothing, and makes what was seen before it worthless: no kubelet
@@ -147,12 +164,17 @@ impl Lease {
                 return;
             }
         };
-        let before = self.last.replace(state);
+        let recorded = self.recorded.take();
+        // Who has deleted it may have been before or after a kubelet that nobody has seen.
+        let is_other = recorded.is_some() && recorded.as_ref() != Some(&state);
+        let before = self.last.replace(state).or(recorded);
         let (before, state) = (before.as_ref(), self.last.as_ref());
         // The first one is compared with nothing, and one that vanishes is renewed by nobody.
         let renewed = before.is_some() && before != state && state.is_some_and(Option::is_some);
         let look = if renewed {
             Look::Lives("is renewed".to_owned())
+        } else if is_other {
+            Look::Lives("is not there any more since this agent was started again".to_owned())
         } else if state.is_some_and(Option::is_some) {
             Look::Silent("is not renewed".to_owned())
         } else {
@@ -180,6 +202,11 @@ impl Signs {
             healthz: Sign::unseen(now, ask_gap),
             lease: Lease::unseen(now, ask_gap),
         }
+    }
+
+    /// Whether each look has shown nothing of a kubelet, since whenever.
+    pub fn nothing_lives(&self, now: Instant) -> bool {
+        self.each().iter().all(|(_, sign)| sign.silent(now).is_some())
     }
 
     /// Each sign with its name.
@@ -292,6 +319,31 @@ mod tests {
             "one that is deleted is not renewed"
         );
         assert_eq!(see(Ok(Some("9")), 50), (true, None), "one that is made is");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_was_recorded_tells_by_the_first_look_whether_somebody_has_touched_it() {
+        let start = Instant::now();
+        let at = start..start;
+        let some = |state: &str| Some(state.to_owned());
+        for (recorded, outage, seen, renewed) in [
+            (some("1"), false, some("1"), false),
+            (some("1"), true, some("1"), false),
+            (some("1"), false, some("2"), true),
+            (some("1"), true, some("2"), true),
+            (some("1"), false, None, true),
+            (some("1"), true, None, true),
+            (None, false, None, false),
+            (None, false, some("1"), true),
+        ] {
+            let mut lease = Lease::unseen(start, secs(10)).seen_before(recorded.clone());
+            if outage {
+                lease.see(Err("refused".to_owned()), &at);
+            }
+            lease.see(Ok(seen.clone()), &at);
+            assert_eq!(lease.sign.lives(start), renewed, "{recorded:?} {outage} {seen:?}");
+            assert_eq!(lease.sign.silent(start).is_some(), !renewed);
+        }
     }
 
     #[tokio::test(start_paused = true)]

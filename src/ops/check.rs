@@ -50,6 +50,16 @@ pub async fn all(settings: Settings) -> Vec<Row> {
     rows
 }
 
+/// A setting that is none.
+pub fn strange(name: &str) -> Row {
+    Row::new(
+        "environment",
+        Verdict::Warning,
+        format!("{name} is no setting of this agent, and changes nothing"),
+        "pod-teardown run --help names all of them: is it misspelt?",
+    )
+}
+
 fn metrics_addr(addr: SocketAddr) -> Row {
     const WHAT: &str = "metrics address";
     match metrics::try_out(addr) {

@@ -18,11 +18,11 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// What the flags say. A service waits for files that are not there yet: the package is installed before its node has joined a
 /// cluster, and nobody starts it again when that is done. A person at a terminal is told at once.
-pub async fn settings(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
+pub async fn settings(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Settings, Vec<Problem>> {
     let mut told = Vec::new();
     let mut half_written = false;
     loop {
-        match config::validate(flags).await {
+        match config::validate_all(flags, mistakes).await {
             Err(problems) if is_service() && problems.iter().all(|it| it.kind == ProblemKind::Absent) => {
                 if problems != told {
                     waits(&problems);

@@ -8,7 +8,7 @@ pub use self::svg::svg;
 
 use crate::{
     record::{Span, Stage, Step, Story},
-    words::{counted, seconds},
+    words::seconds,
 };
 
 /// Columns of the bars.
@@ -52,15 +52,10 @@ fn head(story: &Story) -> [String; 2] {
         Stage::Deleted => format!("deleted, cleaning up for {}", precise(story.elapsed_ms)),
         Stage::Terminating | Stage::Terminated => format!("goes on since {}", precise(story.elapsed_ms)),
     };
+    let (begun, attempts) = story.begun();
     [
         format!("{}/{}  uid {}", story.namespace, story.name, story.uid),
-        format!(
-            "began {} ({}), grace {} s, {state}, {}",
-            story.began.strftime("%Y-%m-%d %H:%M:%S UTC"),
-            story.cause,
-            story.grace_seconds,
-            counted(story.attempts.into(), "attempt"),
-        ),
+        format!("{begun}, grace {} s, {state}, {attempts}", story.grace_seconds),
     ]
 }
 

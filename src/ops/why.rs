@@ -16,12 +16,8 @@ pub fn of_pod(story: &Story, held: Option<&str>) -> Why {
     } else {
         stands(story, held.is_some())
     }];
-    says.push(format!(
-        "begun {} ({}), {}",
-        story.began.strftime("%Y-%m-%d %H:%M:%S UTC"),
-        story.cause,
-        counted(story.attempts.into(), "attempt")
-    ));
+    let (begun, attempts) = story.begun();
+    says.push(format!("{begun}, {attempts}"));
     let done = done(story);
     if !done.is_empty() {
         says.push(format!("done: {done}"));
@@ -151,7 +147,7 @@ mod tests {
         assert_eq!(
             why.text(),
             format!(
-                "Pod shop/web-0  uid 1234\n  the removal of its volumes will be tried again, for 1 min 40 s\n  begun 2026-01-02 \
+                "Pod shop/web-0  uid 1234\n  the removal of its volumes will be tried again, for 1 min 40 s\n  began 2026-01-02 \
                  03:04:05 UTC (it was deleted), 2 attempts\n  done: term, sandbox\n  waits for: {busy}\n\nIt waits for 1 thing, \
                  and is tried again within a minute, and as soon as the kernel tells that something of it was unmounted or that who uses it has ended.\n"
             )

@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{guard::doubt::Doubt, workers::termination::Cause};
+use crate::{guard::doubt::Doubt, words::counted, workers::termination::Cause};
 
 /// Steps of a teardown, in the order in which they are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -77,8 +77,11 @@ pub struct Story {
     pub name: String,
     /// Identity.
     pub uid: String,
-    /// When this agent began.
+    /// When this agent began, or was told of it where it has yet to begin.
     pub began: Timestamp,
+    /// When it was started again meanwhile, and how often was tried and what was done before is not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<Timestamp>,
     /// Why.
     pub cause: Cause,
     /// Grace period in force, in seconds.
@@ -136,6 +139,23 @@ impl Story {
         }
     }
 
+    /// Since when, why and how often, as far as it has come to that: `began WHEN (WHY)` and `N attempts`.
+    pub fn begun(&self) -> (String, String) {
+        let at = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC");
+        let attempts = counted(self.attempts.into(), "attempt");
+        match self.resumed {
+            None if self.attempts == 0 => (
+                format!("known since {} ({})", at(self.began), self.cause),
+                "nothing was tried yet".to_owned(),
+            ),
+            None => (format!("began {} ({})", at(self.began), self.cause), attempts),
+            Some(resumed) => (
+                format!("began {} ({})", at(self.began), self.cause),
+                format!("{attempts} since this agent was started again at {}", at(resumed)),
+            ),
+        }
+    }
+
     /// The step that failed first in the last attempt. Failures are told as `STEP WHAT: WHY`.
     pub fn failed_at(&self) -> Option<Step> {
         let name = self.failures.first()?.split([' ', ':']).next()?;
@@ -187,6 +207,7 @@ impl Story {
             name: "web-0".into(),
             uid: "1234".into(),
             began: "2026-01-02T03:04:05Z".parse().unwrap(),
+            resumed: None,
             cause: Cause::Deleted,
             grace_seconds: 30,
             grace_left_ms: 0,

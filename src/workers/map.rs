@@ -172,11 +172,12 @@ impl PodWorkers {
         let in_force = entry.as_ref().map(|entry| entry.grace);
         let grace = grace::effective(in_force, asked(&view, asked_for.or(cause.imposed_grace())));
         let begun = entry.as_ref().filter(|entry| entry.has_begun());
-        let used_before = begun.map(|entry| grace::used(&entry.begun, &now));
+        let begun = begun.map(|entry| entry.begun.clone());
+        let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
         let period = used_before.map_or_else(|| Period::new(grace), |used| Period::resumed(grace, used));
         let reached = entry.as_ref().map(|entry| entry.stage);
         let imposed = imposed.or_else(|| entry?.imposed);
-        self.context.journal.begin(&pod, now, grace, imposed.as_ref());
+        self.context.journal.begin(&pod, now.clone(), grace, imposed.as_ref());
         self.context.counters.teardown_begun();
         if cause == Cause::PhaseTerminal && reached >= Some(Stage::Terminated) {
             // Most of a node's pods may be such, and nothing happens to them.
@@ -190,6 +191,10 @@ impl PodWorkers {
             );
         }
         let record = Record::new(pod.clone(), cause, grace, period.end());
+        let record = match &begun {
+            Some(begun) => record.resumed(begun, &now),
+            None => record,
+        };
         record.is_shown(&view);
         let update = PodUpdate {
             view,

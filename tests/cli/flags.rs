@@ -307,6 +307,42 @@ fn a_flag_may_be_given_by_its_environment_variable() {
 }
 
 #[test]
+fn a_choice_that_there_is_not_hides_no_other_mistake() {
+    for verb in ["run", "check"] {
+        let flags = Flags::good()
+            .with_path("kubelet-root", "absent")
+            .with("pods", "sometimes");
+        let output = flags.command(verb).env("POD_TEARDOWN_GC", "maybe").output().unwrap();
+        let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        for mistake in [
+            "--pods sometimes",
+            "auto, always, never",
+            "--gc maybe",
+            "--kubelet-root",
+        ] {
+            assert!(told.contains(mistake), "{verb}: {mistake}: {told}");
+        }
+        assert_eq!(output.status.code(), Some(64), "{verb}");
+    }
+}
+
+#[test]
+fn a_setting_that_is_none_is_told() {
+    let misspelt = ("POD_TEARDOWN_TAKEOVER_AFTER", "10s");
+    let flags = Flags::good().with_path("kubelet-root", "absent");
+    for verb in ["run", "check"] {
+        let output = flags.command(verb).env(misspelt.0, misspelt.1).output().unwrap();
+        let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(told.contains(misspelt.0), "{verb}: {told}");
+        assert_eq!(
+            output.status.code(),
+            Some(78),
+            "{verb}: it is no mistake of its own: {told}"
+        );
+    }
+}
+
+#[test]
 fn an_empty_variable_is_as_good_as_none_and_a_switch_takes_what_people_write() {
     let with = |variable: &'static str, value: &str| {
         let flags = Flags::good().with_path("kubelet-root", "absent");

@@ -1,6 +1,7 @@
 //! The real kubelet dies and comes back, again and again, while pods are created and deleted; the agent beside it takes over
 //! and lets go. Both reach the runtime through recorders of their own, and the API server writes down who has written to
-//! pods; the kernel tells who mounts and unmounts. Two hands on one pod are seen.
+//! pods; the kernel tells who mounts and unmounts. Two hands on one pod are seen. Some agents are killed while they have the
+//! node, and others go on.
 //!
 //! `DEATHS` says how often (6), `TAKE_OVER_AFTER` is the agent's (2s), `HANDOVER_SEED` chooses another run.
 

@@ -7,9 +7,10 @@ use testbed::recorder::mounts::{Actor, Change, Mounting};
 use crate::judge::{MOUNT, Side, UNMOUNT};
 
 /// The processes beside the kubelet that might mount below its root.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Others {
-    pub agent: i32,
+    /// Each that has run.
+    pub agents: Vec<i32>,
     pub runtime: i32,
     pub test: i32,
 }
@@ -18,7 +19,8 @@ impl Others {
     /// A kubelet has this done by programs that end at once: they may be gone before they are looked at, and may outlive it.
     /// So it is the kubelet's unless it is known to be somebody else's.
     pub fn side(&self, by: &Actor) -> Option<Side> {
-        if by.pid == self.agent || by.parent == Some(self.agent) {
+        let is_agent = |pid| self.agents.contains(&pid);
+        if is_agent(by.pid) || by.parent.is_some_and(is_agent) {
             Some(Side::Agent)
         } else if by.pid == self.runtime || by.parent == Some(self.runtime) || by.pid == self.test {
             None
@@ -48,14 +50,13 @@ pub fn what(mounting: &Mounting) -> String {
 mod tests {
     use super::*;
 
-    const OTHERS: Others = Others {
-        agent: 10,
-        runtime: 20,
-        test: 30,
-    };
-
     fn side(pid: i32, parent: Option<i32>) -> Option<Side> {
-        OTHERS.side(&Actor {
+        let others = Others {
+            agents: vec![10, 11],
+            runtime: 20,
+            test: 30,
+        };
+        others.side(&Actor {
             pid,
             name: None,
             parent,
@@ -65,6 +66,7 @@ mod tests {
     #[test]
     fn what_neither_the_agent_nor_the_runtime_nor_the_test_does_is_the_kubelets() {
         assert_eq!(side(10, Some(30)), Some(Side::Agent));
+        assert_eq!(side(11, Some(30)), Some(Side::Agent));
         for (pid, parent) in [(20, Some(30)), (21, Some(20)), (30, Some(1))] {
             assert_eq!(side(pid, parent), None);
         }

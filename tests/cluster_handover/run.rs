@@ -40,6 +40,7 @@ pub struct Report {
     took: f64,
     lives: Vec<Life>,
     taken_over: usize,
+    agent_deaths: usize,
     pods: usize,
     deleted: usize,
     by: [usize; 2],
@@ -91,6 +92,16 @@ pub async fn run(plan: &Plan) -> Result<Report> {
             taken_over += 1;
             let some = dice.millis(6_000);
             flock.live(&scene, &mut dice, some).await?;
+            // In the middle of what it does, and then with what it has done.
+            if dice.one_in(3) {
+                scene.agent_dies().await?;
+                let ours = flock.during(&scene, &mut dice, scene.until_ours(patience)).await?;
+                if !ours {
+                    bail!("an agent that was killed does not go on");
+                }
+                let some = dice.millis(3_000);
+                flock.live(&scene, &mut dice, some).await?;
+            }
             "taken over"
         };
         let before = match dice.up_to(4) {
@@ -121,6 +132,7 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         took: scene.now(),
         lives: scene.lives.clone(),
         taken_over,
+        agent_deaths: scene.agent_deaths.len(),
         pods: flock.uids.len(),
         deleted: flock.deleted.len(),
         by: of(|_| true),
@@ -278,6 +290,7 @@ impl fmt::Display for Report {
         let rows = [
             ("kubelet deaths", self.lives.len() - 1),
             ("  of them taken over by the agent", self.taken_over),
+            ("  agents killed meanwhile", self.agent_deaths),
             ("  handed back clean", handed_back(|before| *before == HandBack::Clean)),
             (
                 "  handed back with a timeout that came",

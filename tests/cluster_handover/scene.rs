@@ -9,6 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use pod_teardown::{
     guard::turn::HandedBack,
     ops::{
@@ -42,6 +46,8 @@ const PODS: &str = "pods";
 /// Seconds that the answer to a hand-back may take.
 const ANSWER: f64 = 0.1;
 const POLL: Duration = Duration::from_millis(20);
+/// Seconds within which the agent has written down what it has heard.
+const RECORDED: f64 = 0.5;
 /// Until a kubelet is a process of its own: it makes itself a mount namespace first. On a machine under load that takes long.
 const BIRTH: Duration = Duration::from_secs(180);
 
@@ -49,6 +55,8 @@ const BIRTH: Duration = Duration::from_secs(180);
 pub struct Scene {
     pub stage: Stage,
     pub agent: AgentProcess,
+    /// When agents were killed.
+    pub agent_deaths: Vec<f64>,
     pub lives: Vec<Life>,
     kubelet: Option<Kubelet>,
     began: Timestamp,
@@ -56,9 +64,9 @@ pub struct Scene {
     mounts: MountRecorder,
     others: Others,
     for_kubelet: Recorder,
-    _for_agent: Recorder,
+    for_agent: Recorder,
     audit_log: PathBuf,
-    keeps: Duration,
+    take_over_after: String,
 }
 
 // === impl Scene ===
@@ -78,11 +86,10 @@ impl Scene {
         let (for_kubelet, for_agent) = (recorder(KUBELET)?, recorder("agent")?);
         let mounts = MountRecorder::start(&stage.starter.dirs().kubelet_root.join(PODS))?;
         let kubelet = Kubelet::start_through(&stage, &for_kubelet.endpoint()).await?;
-        let more = ["--take-over-after", take_over_after];
-        let agent = AgentProcess::start_beside(&stage, Path::new(AGENT), &for_agent.endpoint(), &more).await?;
+        let agent = start_agent(&stage, &for_agent, take_over_after).await?;
         let pid = |id: Option<u32>| Ok::<_, anyhow::Error>(id.context("a process")?.cast_signed());
         let others = Others {
-            agent: pid(agent.pid())?,
+            agents: vec![pid(agent.pid())?],
             runtime: pid(stage.containerd.pid())?,
             test: pid(Some(std::process::id()))?,
         };
@@ -95,6 +102,7 @@ impl Scene {
         Ok(Self {
             stage,
             agent,
+            agent_deaths: Vec::new(),
             lives: vec![life],
             kubelet: Some(kubelet),
             began,
@@ -102,9 +110,9 @@ impl Scene {
             mounts,
             others,
             for_kubelet,
-            _for_agent: for_agent,
+            for_agent,
             audit_log,
-            keeps: humantime::parse_duration(take_over_after)?,
+            take_over_after: take_over_after.to_owned(),
         })
     }
 
@@ -139,6 +147,20 @@ impl Scene {
         Ok(())
     }
 
+    /// The agent is killed, and started again.
+    pub async fn agent_dies(&mut self) -> Result<()> {
+        let pid = self.agent.pid().context("an agent that runs")?;
+        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL)?;
+        self.agent_deaths.push(self.now());
+        while self.agent.has_ended()?.is_none() {
+            sleep(POLL).await;
+        }
+        self.agent = start_agent(&self.stage, &self.for_agent, &self.take_over_after).await?;
+        let pid = self.agent.pid().context("an agent that runs")?;
+        self.others.agents.push(pid.cast_signed());
+        Ok(())
+    }
+
     /// The agent is asked for the node, as by the drop-in for the kubelet's unit, with so much time.
     pub async fn hand_back(&self, timeout: Duration) -> Result<HandBack> {
         let ask = Ask {
@@ -162,7 +184,7 @@ impl Scene {
     pub async fn birth(&mut self, before: HandBack) -> Result<()> {
         let kept_until = match before {
             HandBack::None => f64::MIN,
-            _ => self.now() + self.keeps.as_secs_f64() - ANSWER,
+            _ => self.now() + humantime::parse_duration(&self.take_over_after)?.as_secs_f64() - ANSWER,
         };
         let kubelet = Kubelet::spawn_through(&self.stage, &self.for_kubelet.endpoint()).await?;
         let name = format!("/proc/{}/comm", kubelet.pid());
@@ -231,17 +253,21 @@ impl Scene {
     pub fn acts(&self, uids: &BTreeMap<String, String>) -> Result<Vec<Act>> {
         let now = self.now();
         let calls = self.record.calls().into_iter().filter_map(|call| {
+            let side = if call.side == KUBELET {
+                Side::Kubelet
+            } else {
+                Side::Agent
+            };
+            let end = call.end.map_or(now, |end| self.since(end));
+            // What came to its end when the agent came to its own, that may not have written down any more.
+            let is_last = |death: &f64| (end..end + RECORDED).contains(death);
             Some(Act {
-                side: if call.side == KUBELET {
-                    Side::Kubelet
-                } else {
-                    Side::Agent
-                },
+                side,
                 uid: call.uid?,
                 what: call.method.to_owned(),
                 begin: self.since(call.begin),
-                end: call.end.map_or(now, |end| self.since(end)),
-                done: call.done,
+                end,
+                done: call.done && !(side == Side::Agent && self.agent_deaths.iter().any(is_last)),
             })
         });
         let log = fs::read_to_string(&self.audit_log).context("read the audit log")?;
@@ -315,4 +341,9 @@ impl Scene {
         }
         Ok(left)
     }
+}
+
+async fn start_agent(stage: &Stage, through: &Recorder, take_over_after: &str) -> Result<AgentProcess> {
+    let more = ["--take-over-after", take_over_after];
+    AgentProcess::start_beside(stage, Path::new(AGENT), &through.endpoint(), &more).await
 }

@@ -42,6 +42,7 @@ two_pods_run_for_each_kind_and_policy() {
         apply workload.yaml KIND=StatefulSet "NAME=db-$policy"
     done
     apply ledger.yaml
+    apply stubborn.yaml
     for policy in $policies; do
         kubectl rollout status "deployment/web-$policy" --timeout=120s >/dev/null
         kubectl rollout status "statefulset/db-$policy" --timeout=120s >/dev/null
@@ -49,7 +50,9 @@ two_pods_run_for_each_kind_and_policy() {
         remember "db-$policy"
     done
     kubectl rollout status statefulset/ledger --timeout=60s >/dev/null
+    kubectl wait --for=condition=Ready pod/stubborn --timeout=60s >/dev/null
     remember ledger
+    remember stubborn
     [ "$(field pod/ledger-0 .spec.nodeName)" = "$worker" ] || fail "ledger-0 is not on the worker"
     show kubectl get pods -o wide
 }
@@ -153,6 +156,26 @@ an_orphaning_deletion_leaves_pods_running_until_they_are_deleted() {
     until_so 30 "nothing of the pods is on the worker" nothing_left_of {web,db}-orphan
 }
 
+an_upgrade_and_a_crash_of_the_agent_in_the_middle_of_a_grace_period_move_no_deadline() {
+    local data=$CLUSTER_SHARED/stubborn began left
+    show kubectl delete pod stubborn --wait=false
+    until_so 30 "its hook runs" test -s "$data/began"
+    # The old agent goes on for its 20 seconds, in which the hook ends; the new one has the rest.
+    show on_worker dpkg -i /root/pod-teardown.deb
+    until_so 30 "it is told to end" grep -q "is told to end" "$data/story"
+    show on_worker systemctl kill --signal=KILL pod-teardown
+    until_so 40 "the pod is gone" there_is_no pod/stubborn
+    show docker exec "$control" cat /shared/stubborn/story
+    diff <(sed 's/^[0-9:]* //' "$data/story") <(printf '%s\n' "its hook begins" "its hook ends" "is told to end") ||
+        fail "it was told something else"
+    began=$(<"$data/began")
+    left=$((began + 40 - $(<"$data/alive")))
+    echo "  its last sign of life was $left s before its grace period was over"
+    ((left >= -2 && left <= 2)) || fail "its deadline has moved"
+    show on_worker pod-teardown timeline default/stubborn
+    until_so 30 "nothing of it is on the worker" nothing_left_of stubborn
+}
+
 # === the kubelet lives for good ===
 
 the_node_is_ready_and_clean_in_the_end() {
@@ -167,7 +190,7 @@ the_node_is_ready_and_clean_in_the_end() {
         until_so 120 "crictl knows no sandbox but those of living pods" no_strange_sandbox
         show on_worker crictl pods
     fi
-    nothing_left_of {web,db}-{background,foreground,orphan} ledger || fail "something of them is on the worker"
+    nothing_left_of {web,db}-{background,foreground,orphan} ledger stubborn || fail "something of them is on the worker"
 }
 
 the_node_runs_and_ends_pods_as_before() {

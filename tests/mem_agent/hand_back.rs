@@ -24,7 +24,7 @@ use crate::{
 /// How long a kubelet has to start.
 const KEEPS: Duration = secs(45);
 
-async fn hand_back(node: &Node, patience: Duration) -> HandedBack {
+pub async fn hand_back(node: &Node, patience: Duration) -> HandedBack {
     let ask = hand_back::Ask {
         timeout_ms: u64::try_from(patience.as_millis()).unwrap(),
     };

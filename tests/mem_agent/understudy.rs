@@ -1,8 +1,15 @@
 //! Beside a kubelet: standing by while it lives, taking over when it is gone, and letting go when it comes back.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, pin::Pin, time::Duration};
 
-use pod_teardown::{cli::PodsFlag, ops::admin::kill::Ask};
+use pod_teardown::{
+    cli::PodsFlag,
+    ops::{
+        admin::{kill::Ask, why::question},
+        client,
+    },
+    why::Why,
+};
 use serde_json::json;
 use testbed::{
     apiserver::faults::{Action, Fault},
@@ -12,6 +19,7 @@ use tokio::time::{Instant, advance, sleep};
 
 use crate::{
     guard::kubelet,
+    hand_back::hand_back,
     node::{NODE, Node, secs, until},
     pods::{plain, uid},
     requests::refused,
@@ -23,6 +31,9 @@ const THRESHOLD: Duration = secs(45);
 /// How late it may be seen that it is over: a look at the processes, and one at the Lease.
 const LATE: Duration = secs(8);
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
+
+/// What happens to a stage.
+type Happening = fn(&mut Stage) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
 /// A node whose agent stands by for a kubelet, which lives.
 struct Stage {
@@ -45,6 +56,17 @@ impl Stage {
         stage.renew().await;
         stage.node.start().await;
         stage.node.cri.allow_everything();
+        stage
+    }
+
+    /// The kubelet is dead, the agent has the node, and "deaf" ends only when it is killed.
+    async fn taken_over_with_a_deaf_pod() -> Self {
+        let mut stage = Self::set().await;
+        stage
+            .node
+            .pod("deaf", &plain(), |pod| drop(pod.container("main").ignores_term()));
+        stage.dies();
+        stage.taken_over().await;
         stage
     }
 
@@ -211,12 +233,87 @@ async fn a_restart_of_the_kubelet_takes_nothing_over() {
 async fn an_agent_that_starts_without_a_kubelet_waits_as_if_that_had_only_just_gone() {
     let mut stage = Stage::set().await;
     stage.dies();
-    stage.taken_over().await;
+    sleep(secs(30)).await;
     assert_eq!(stage.node.stop().await, Ok(()));
     stage.node.delete("web", None).await;
     stage.node.start().await;
     in_time(stage.taken_over().await);
     stage.node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_started_again_goes_on_with_its_turn_and_no_deadline_moves() {
+    for crashes in [false, true] {
+        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+        let deleted = Instant::now();
+        stage.node.delete("deaf", None).await;
+        stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        sleep(secs(4)).await;
+        if crashes {
+            stage.node.crash().await;
+        } else {
+            // It waits for as long as `--shutdown-timeout` says.
+            assert_eq!(stage.node.stop().await, Ok(()));
+        }
+        sleep(secs(2)).await;
+        stage.node.start().await;
+        let story = stage.node.status().await.pods.terminating[0].clone();
+        assert!(story.resumed.is_some() && story.elapsed_ms >= 6_000, "{story:?}");
+        stage.node.nothing_left("deaf").await;
+        let took = deleted.elapsed();
+        assert!((secs(30)..secs(33)).contains(&took), "crashes: {crashes}, {took:?}");
+    }
+}
+
+/// What may have happened while no agent looked, and whether it still goes on with its turn.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_started_again_stands_by_anew_if_a_kubelet_may_have_been_there_meanwhile() {
+    let cases: [(&str, bool, Happening); 7] = [
+        ("nothing", true, |_| Box::pin(async {})),
+        ("a long time", false, |_| Box::pin(sleep(secs(60)))),
+        (
+            "a kubelet that was there for long enough to renew its Lease",
+            false,
+            |stage| Box::pin(stage.renew()),
+        ),
+        ("a kubelet whose Lease was deleted afterwards", false, |stage| {
+            Box::pin(async {
+                assert_eq!(stage.node.admin.delete(LEASE, None).await.unwrap().code(), 200);
+            })
+        }),
+        ("a boot", false, |stage| {
+            Box::pin(async { stage.node.boot_id = "boot-2".to_owned() })
+        }),
+        ("a kubelet that works", false, |stage| {
+            Box::pin(async { stage.returns() })
+        }),
+        ("an outage, which ends with the Lease as it was", true, |stage| {
+            Box::pin(async { trouble(&stage.node, Fault::new(Action::Refuse).resource("leases").times(3)) })
+        }),
+    ];
+    for (what, goes_on, happens) in cases {
+        let mut stage = Stage::set().await;
+        stage.dies();
+        stage.taken_over().await;
+        sleep(secs(20)).await;
+        stage.node.crash().await;
+        happens(&mut stage).await;
+        stage.node.start().await;
+        sleep(secs(25)).await;
+        assert_eq!(stage.turn().await == "ours", goes_on, "{what}: {}", stage.turn().await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_started_again_after_the_node_was_handed_back_stands_by_anew() {
+    let mut stage = Stage::set().await;
+    stage.dies();
+    stage.taken_over().await;
+    hand_back(&stage.node, secs(5)).await;
+    sleep(secs(1)).await;
+    stage.node.crash().await;
+    stage.node.start().await;
+    in_time(stage.taken_over().await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -332,4 +429,25 @@ async fn a_lease_that_was_never_there_is_renewed_by_nobody() {
     let signs = node.status().await.understudy.unwrap().signs;
     let lease = signs.iter().find(|sign| sign.sign == "lease").unwrap();
     assert_eq!((lease.shows.as_str(), lease.seen.as_str()), ("silent", "is not there"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_api_server_has_shown_it_a_pod_an_agent_says_of_it_what_the_journal_knows() {
+    let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+    stage.node.delete("deaf", None).await;
+    stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    sleep(secs(1)).await;
+    stage.node.crash().await;
+    trouble(&stage.node, Fault::new(Action::Refuse));
+    stage.node.launch().await;
+    sleep(secs(3)).await;
+    let socket = &stage.node.flags.socket.socket;
+    let name = "default/deaf".parse().unwrap();
+    let told = client::ask::<Why>(socket, &question(&name))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(told.contains("begun before") && told.contains("held: "), "{told}");
+    stage.node.api.faults().clear();
+    stage.node.nothing_left("deaf").await;
 }

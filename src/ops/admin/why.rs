@@ -10,6 +10,7 @@ use crate::{
     api::escape,
     object_name::ObjectName,
     ops::why::{joined, of_pod},
+    pod::PodRef,
     record::{Stage, Story},
     why::Why,
 };
@@ -35,9 +36,9 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
             Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
         },
     };
-    let collector = super::gc::why(admin.gc.as_ref(), &name).map_err(|nothing| match admin.pods {
+    let collector = super::gc::why(admin.gc.as_ref(), &name).map_err(|nothing| match &admin.pods {
         None => nothing,
-        Some(_) => no_pod(&name, nothing),
+        Some(pods) => begun_before(pods, &name).unwrap_or_else(|| no_pod(&name, nothing)),
     });
     match joined(pod, collector) {
         Ok(why) => json_answer(&why),
@@ -57,6 +58,25 @@ async fn of_this_node(pods: &PodAnswers, name: &ObjectName) -> Result<Option<(Wh
     };
     let held = pods.guard.why_held();
     Ok(story.map(|story| (of_pod(&story, held.as_deref()), story.stage)))
+}
+
+/// What is said of a pod whose end an earlier run of this agent began, before this run has been shown it.
+fn begun_before(pods: &PodAnswers, name: &ObjectName) -> Option<String> {
+    let is_it = |pod: &PodRef| match (name, name.pod()) {
+        (ObjectName::Uid(uid), _) => pod.uid == uid.as_str().into(),
+        (_, Some(of)) => (&*pod.namespace, &*pod.name) == of,
+        (_, None) => false,
+    };
+    let pod = pods.journal.unfinished().into_iter().map(|view| view.pod).find(is_it)?;
+    let held = pods.guard.why_held().map(|why| format!("; held: {why}"));
+    Some(format!(
+        "the end of pod {}/{}, uid {}, was begun before this agent was started, and goes on once the API server has shown it the \
+         Node and its pods{}",
+        pod.namespace,
+        pod.name,
+        pod.uid,
+        held.unwrap_or_default()
+    ))
 }
 
 /// What is said where a pod of this node may have been meant, with what the collector says.

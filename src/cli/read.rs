@@ -1,0 +1,192 @@
+//! Reads the command line and the environment, and tells all that is wrong with them, not only what is wrong first.
+
+use std::{collections::BTreeSet, env, ffi::OsString};
+
+use clap::{
+    Arg, Command, CommandFactory as _, Error, FromArgMatches as _,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+
+use super::{Cli, Verb};
+use crate::config::Problem;
+
+/// How the name of each setting begins.
+const PREFIX: &str = "POD_TEARDOWN_";
+
+/// What was asked for.
+#[derive(Debug)]
+pub struct Read {
+    /// The command; where there are mistakes, with the defaults in their place.
+    pub cli: Cli,
+    /// Values of flags of `run` and `check` that are none, to be told with what else is wrong.
+    pub mistakes: Vec<Problem>,
+    /// Settings in the environment of which this program knows nothing.
+    pub strange: BTreeSet<String>,
+}
+
+// === impl Cli ===
+
+impl Cli {
+    /// Reads command line and environment. A variable that is empty counts as not set.
+    pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Read, Error> {
+        let unless_empty = |arg: Arg| match arg.get_env() {
+            Some(variable) if env::var_os(variable).is_some_and(|value| value.is_empty()) => arg.env(None::<&str>),
+            _ => arg,
+        };
+        let mut command = Self::command().mut_subcommands(|verb| verb.mut_args(unless_empty));
+        let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+        let (mut first, mut mistakes) = (None, Vec::new());
+        let cli = loop {
+            let error = match command.clone().try_get_matches_from(&arguments) {
+                Ok(matches) => break Self::from_arg_matches(&matches)?,
+                Err(error) => error,
+            };
+            let Some((flag, mistake)) = wrong_value(&error).filter(|(_, mistake)| !mistakes.contains(mistake)) else {
+                return Err(first.unwrap_or(error));
+            };
+            first.get_or_insert(error);
+            mistakes.push(mistake);
+            command = without(command, &mut arguments, &flag);
+        };
+        match first {
+            Some(error) if !matches!(cli.verb, Verb::Run(_) | Verb::Check(_)) => Err(error),
+            _ => Ok(Read {
+                cli,
+                mistakes,
+                strange: strange(env::vars_os().map(|(name, _)| name)),
+            }),
+        }
+    }
+}
+
+/// The flag whose value cannot be, and why.
+fn wrong_value(error: &Error) -> Option<(String, Problem)> {
+    let (Some(ContextValue::String(flag)), Some(ContextValue::String(value))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+    else {
+        return None;
+    };
+    let flag = flag.split_whitespace().next().filter(|flag| flag.starts_with("--"))?;
+    let what = format!("{flag} {value}");
+    let problem = match (error.kind(), error.get(ContextKind::ValidValue)) {
+        (ErrorKind::InvalidValue, Some(ContextValue::Strings(valid))) if value.is_empty() => Problem::usage(
+            format!("{flag} needs a value"),
+            &format!("it is one of {}", valid.join(", ")),
+        ),
+        (ErrorKind::InvalidValue, Some(ContextValue::Strings(valid))) => Problem::usage(
+            format!("{what}: there is no such choice"),
+            &format!("it is one of {}", valid.join(", ")),
+        ),
+        (ErrorKind::InvalidValue | ErrorKind::ValueValidation, _) => Problem::usage(
+            format!("{what}: it is no value of this"),
+            "pod-teardown run --help tells what it may be",
+        ),
+        _ => return None,
+    };
+    Some((flag.to_owned(), problem))
+}
+
+/// The same as if this flag had not been given, neither there nor in the environment.
+fn without(command: Command, arguments: &mut Vec<OsString>, flag: &str) -> Command {
+    let with_value = format!("{flag}=");
+    let is_it = |argument: &OsString| {
+        argument
+            .to_str()
+            .is_some_and(|it| it == flag || it.starts_with(&with_value))
+    };
+    if let Some(at) = arguments.iter().position(is_it) {
+        let takes = if arguments[at] == flag { 2 } else { 1 };
+        arguments.drain(at..(at + takes).min(arguments.len()));
+        return command;
+    }
+    let name = flag.trim_start_matches('-');
+    command.mut_subcommands(|verb| {
+        verb.mut_args(|arg| {
+            if arg.get_long() == Some(name) {
+                arg.env(None::<&str>)
+            } else {
+                arg
+            }
+        })
+    })
+}
+
+/// Which of these names look like settings and are none.
+fn strange(names: impl IntoIterator<Item = OsString>) -> BTreeSet<String> {
+    let command = Cli::command();
+    let args = command.get_subcommands().flat_map(Command::get_arguments);
+    let known: BTreeSet<_> = args.filter_map(Arg::get_env).collect();
+    let names = names.into_iter().filter(|name| !known.contains(name.as_os_str()));
+    names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with(PREFIX))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(arguments: &[&str]) -> Result<Read, Error> {
+        let all = ["pod-teardown"].iter().chain(arguments);
+        Cli::read(all.map(OsString::from))
+    }
+
+    fn told(arguments: &[&str]) -> Vec<String> {
+        let read = read(arguments).unwrap();
+        read.mistakes.into_iter().map(|mistake| mistake.what).collect()
+    }
+
+    #[test]
+    fn every_choice_that_there_is_not_is_told() {
+        let wrong = [
+            "run",
+            "--pods",
+            "sometimes",
+            "--gc=maybe",
+            "--dry-run",
+            "--cgroup-driver",
+            "auto",
+        ];
+        assert_eq!(
+            told(&wrong),
+            [
+                "--pods sometimes: there is no such choice",
+                "--gc maybe: there is no such choice"
+            ]
+        );
+        let Verb::Run(flags) = read(&wrong).unwrap().cli.verb else {
+            panic!()
+        };
+        assert!(flags.dry_run, "what is right counts");
+        assert_eq!(told(&["run", "--pods"]), ["--pods needs a value"]);
+        assert_eq!(told(&["check", "--pods", "never"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_no_choice_of_a_setting_is_told_as_it_ever_was() {
+        for arguments in [
+            &["run", "--pods", "sometimes", "--colour"][..],
+            &["run", "--colour"],
+            &["timeline", "a/b", "--format", "png"],
+            &["timeline", "nothing"],
+            &["--version"],
+            &[],
+        ] {
+            assert!(read(arguments).is_err(), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn a_setting_that_nobody_knows_is_told() {
+        let names = [
+            "POD_TEARDOWN_PODS",
+            "POD_TEARDOWN_POD",
+            "POD_TEARDOWN_SOCKET",
+            "PATH",
+            "POD_TEARDOWN_",
+        ];
+        let strange: Vec<String> = strange(names.map(OsString::from)).into_iter().collect();
+        assert_eq!(strange, ["POD_TEARDOWN_", "POD_TEARDOWN_POD"]);
+    }
+}

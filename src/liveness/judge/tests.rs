@@ -1,0 +1,393 @@
+use super::{super::signs::Look, *};
+
+const AFTER: Duration = Duration::from_secs(45);
+const LONG: Duration = Duration::from_secs(3600);
+
+/// What is seen of one sign: a sign of life, nothing for so many seconds, or nothing that counts.
+#[derive(Debug, Clone, Copy)]
+enum Seen {
+    Lives,
+    Silent(u64),
+    Unknown,
+}
+use Seen::{Lives, Silent, Unknown};
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    process: Seen,
+    around: u64,
+    healthz: Seen,
+    lease: Seen,
+    up: Duration,
+    before: Before,
+}
+
+/// Whose turn it was.
+#[derive(Debug, Clone, Copy)]
+enum Before {
+    Kubelets,
+    Ours,
+    /// Of the agent before this one.
+    Resumes,
+}
+
+/// Dead for long, and nothing else.
+const DEAD: Case = Case {
+    process: Silent(45),
+    around: 0,
+    healthz: Silent(45),
+    lease: Silent(45),
+    up: LONG,
+    before: Before::Kubelets,
+};
+const OURS: Case = Case {
+    before: Before::Ours,
+    ..DEAD
+};
+/// Started a moment ago.
+const AGAIN: Case = Case {
+    process: Silent(2),
+    healthz: Silent(0),
+    lease: Silent(0),
+    before: Before::Resumes,
+    ..DEAD
+};
+
+fn turn(case: Case) -> Turn {
+    let start = Instant::now();
+    let now = start + LONG;
+    let mut signs = Signs::unseen(start, LONG, LONG);
+    let seen = |seen: Seen| match seen {
+        Lives => (Look::Lives(String::new()), 0),
+        Silent(seconds) => (Look::Silent(String::new()), seconds),
+        Unknown => (Look::Unknown(String::new()), 0),
+    };
+    for (sign, of) in [
+        (&mut signs.process, case.process),
+        (&mut signs.healthz, case.healthz),
+        (&mut signs.lease.sign, case.lease),
+    ] {
+        let (look, seconds) = seen(of);
+        let first = now - Duration::from_secs(seconds);
+        sign.see(look.clone(), &(first..first));
+        sign.see(look, &(now..now));
+    }
+    if let Lives = case.lease {
+        signs.lease.renewed = Some(now);
+    }
+    signs.around = (case.around > 0).then(|| now - Duration::from_secs(case.around));
+    let before = match case.before {
+        Before::Ours => Turn::Ours,
+        Before::Kubelets => Turn::StandsBy(Why::Works),
+        Before::Resumes => Turn::StandsBy(Why::Resumes),
+    };
+    let terms = Terms {
+        take_over_after: AFTER,
+        up: case.up,
+    };
+    judge(&signs, terms, &before, now)
+}
+
+#[tokio::test(start_paused = true)]
+async fn whose_turn_it_is() {
+    let by = Turn::StandsBy;
+    let unseen_lease = by(Why::Unseen("renews the Lease of this Node"));
+    let unseen_health = by(Why::Unseen("answers where a kubelet tells its health"));
+    let not_yet = |seconds| by(Why::NotYet(Duration::from_secs(seconds)));
+    let unknown = |what: &str| by(Why::Unknown(format!("{what}: ")));
+    let running = Case {
+        process: Lives,
+        around: 900,
+        ..DEAD
+    };
+    let cases = [
+        ("dead in every way, for the whole threshold", DEAD, Turn::Ours),
+        // The kubelet is there.
+        (
+            "all is well",
+            Case {
+                healthz: Lives,
+                lease: Lives,
+                ..running
+            },
+            by(Why::Works),
+        ),
+        (
+            "between two renewals",
+            Case {
+                healthz: Lives,
+                lease: Silent(9),
+                ..running
+            },
+            by(Why::Works),
+        ),
+        (
+            "an outage of the API server",
+            Case {
+                healthz: Lives,
+                lease: Unknown,
+                ..running
+            },
+            by(Why::Works),
+        ),
+        (
+            "unhealthy, and renewing",
+            Case {
+                lease: Silent(9),
+                ..running
+            },
+            by(Why::Works),
+        ),
+        (
+            "healthy, and not renewing",
+            Case {
+                healthz: Lives,
+                ..running
+            },
+            by(Why::Works),
+        ),
+        ("wedged", running, by(Why::Wedged)),
+        (
+            "wedged, in an outage: not known",
+            Case {
+                lease: Unknown,
+                ..running
+            },
+            by(Why::Works),
+        ),
+        (
+            "started again a moment ago, after a long time",
+            Case { around: 20, ..running },
+            by(Why::Works),
+        ),
+        (
+            "came back while it was our turn",
+            Case {
+                before: Before::Ours,
+                around: 1,
+                ..running
+            },
+            by(Why::Works),
+        ),
+        // It is away.
+        (
+            "restart of the kubelet, 30 s",
+            Case {
+                process: Silent(30),
+                healthz: Silent(30),
+                ..DEAD
+            },
+            not_yet(15),
+        ),
+        (
+            "the process has gone last",
+            Case {
+                process: Silent(44),
+                ..DEAD
+            },
+            not_yet(1),
+        ),
+        (
+            "its health was told until a moment ago",
+            Case {
+                healthz: Silent(3),
+                ..DEAD
+            },
+            not_yet(42),
+        ),
+        (
+            "its Lease was renewed until a moment ago",
+            Case {
+                lease: Silent(40),
+                ..DEAD
+            },
+            not_yet(5),
+        ),
+        (
+            "its last renewal is seen after its end",
+            Case {
+                process: Silent(10),
+                lease: Lives,
+                ..DEAD
+            },
+            not_yet(45),
+        ),
+        // Something else is wrong.
+        (
+            "renewed by nobody to be seen",
+            Case { lease: Lives, ..DEAD },
+            unseen_lease.clone(),
+        ),
+        (
+            "health told by nobody to be seen",
+            Case { healthz: Lives, ..DEAD },
+            unseen_health.clone(),
+        ),
+        (
+            "outage of the API server, the kubelet dead",
+            Case { lease: Unknown, ..DEAD },
+            unknown("whether the kubelet renews its Lease"),
+        ),
+        (
+            "healthz not seen yet",
+            Case {
+                healthz: Unknown,
+                ..DEAD
+            },
+            unknown("whether the kubelet tells its health"),
+        ),
+        (
+            "processes cannot be seen",
+            Case {
+                process: Unknown,
+                ..DEAD
+            },
+            unknown("whether a kubelet runs here"),
+        ),
+        // The machine, or the kubelet, starts.
+        (
+            "boot",
+            Case {
+                up: Duration::from_secs(100),
+                ..DEAD
+            },
+            by(Why::Boots(Duration::from_secs(200))),
+        ),
+        (
+            "boot, not seen for long",
+            Case {
+                up: Duration::from_secs(20),
+                process: Silent(10),
+                ..DEAD
+            },
+            not_yet(35),
+        ),
+        ("boot is over", Case { up: BOOT, ..DEAD }, Turn::Ours),
+        // It is ours, and stays so.
+        ("outage while it is ours", Case { lease: Unknown, ..OURS }, Turn::Ours),
+        (
+            "healthz cannot be asked while it is ours",
+            Case {
+                healthz: Unknown,
+                ..OURS
+            },
+            Turn::Ours,
+        ),
+        (
+            "processes cannot be seen while it is ours",
+            Case {
+                process: Unknown,
+                ..OURS
+            },
+            unknown("whether a kubelet runs here"),
+        ),
+        (
+            "somebody renews while it is ours",
+            Case { lease: Lives, ..OURS },
+            unseen_lease,
+        ),
+        (
+            "somebody answers while it is ours",
+            Case { healthz: Lives, ..OURS },
+            unseen_health.clone(),
+        ),
+        // It was that of the agent before this one.
+        ("nothing has come meanwhile", AGAIN, Turn::Ours),
+        (
+            "a kubelet has renewed meanwhile, and its health is not known yet",
+            Case {
+                healthz: Unknown,
+                lease: Lives,
+                ..AGAIN
+            },
+            unknown("whether the kubelet tells its health"),
+        ),
+        (
+            "one that starts at the same time may not be seen yet",
+            Case {
+                process: Silent(1),
+                ..AGAIN
+            },
+            by(Why::Resumes),
+        ),
+        (
+            "its Lease is not known yet",
+            Case {
+                lease: Unknown,
+                ..AGAIN
+            },
+            by(Why::Resumes),
+        ),
+        (
+            "its health is not known yet",
+            Case {
+                healthz: Unknown,
+                ..AGAIN
+            },
+            by(Why::Resumes),
+        ),
+        (
+            "a kubelet has renewed meanwhile",
+            Case { lease: Lives, ..AGAIN },
+            not_yet(45),
+        ),
+        (
+            "a kubelet has come meanwhile",
+            Case {
+                process: Lives,
+                around: 1,
+                ..AGAIN
+            },
+            by(Why::Works),
+        ),
+        (
+            "one is well that is not seen",
+            Case {
+                healthz: Lives,
+                ..AGAIN
+            },
+            unseen_health,
+        ),
+        (
+            "processes cannot be seen after a restart",
+            Case {
+                process: Unknown,
+                ..AGAIN
+            },
+            unknown("whether a kubelet runs here"),
+        ),
+    ];
+    for (what, case, expected) in cases {
+        assert_eq!(turn(case), expected, "{what}: {case:?}");
+        assert!(
+            Turn::KINDS.contains(&expected.kind()),
+            "{what}: its metric has no {}",
+            expected.kind()
+        );
+    }
+}
+
+#[test]
+fn only_what_an_agent_had_a_moment_ago_in_this_boot_is_resumed() {
+    let mark = |boot: &str, since_boot| Mark {
+        boot_id: boot.to_owned(),
+        since_boot: Duration::from_secs(since_boot),
+        wall: jiff::Timestamp::UNIX_EPOCH,
+    };
+    let now = mark("b", 1000);
+    for (had, resumes) in [
+        (None, false),
+        (Some(mark("b", 999)), true),
+        (Some(mark("b", 955)), true),
+        (Some(mark("b", 954)), false),
+        (Some(mark("a", 999)), false),
+    ] {
+        let had = had.map(|at| OwnTurn {
+            at,
+            lease: String::new(),
+        });
+        let turn = first(had.as_ref(), AFTER, &now);
+        assert_eq!(turn == Turn::StandsBy(Why::Resumes), resumes, "{had:?}");
+        assert_ne!(turn, Turn::Ours);
+    }
+}
