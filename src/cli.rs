@@ -163,8 +163,8 @@ pub enum Verb {
     /// at the end of the time, the agent touches nothing until that kubelet is gone again, or has not come within
     /// --take-over-after.
     #[command(
-        after_help = "Example:\n  pod-teardown hand-back --timeout 60s\n\nExit code: always 0, also if no agent answers: it keeps \
-        no kubelet from starting. 64 if the command line is wrong."
+        after_help = "Example:\n  pod-teardown hand-back --timeout 60s\n\nExit code: always 0, also if no agent answers or the \
+        command line is wrong: it keeps no kubelet from starting."
     )]
     HandBack {
         /// How long pods have to come to a safe point; with a unit, such as 60s. Of those that have not, the kubelet repeats

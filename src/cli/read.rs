@@ -18,7 +18,7 @@ const PREFIX: &str = "POD_TEARDOWN_";
 pub struct Read {
     /// The command; where there are mistakes, with the defaults in their place.
     pub cli: Cli,
-    /// Values of flags of `run` and `check` that are none, to be told with what else is wrong.
+    /// Values of flags of `run`, `check` and `hand-back` that are none, to be told with what else is wrong.
     pub mistakes: Vec<Problem>,
     /// Settings in the environment of which this program knows nothing.
     pub strange: BTreeSet<String>,
@@ -49,7 +49,7 @@ impl Cli {
             command = without(command, &mut arguments, &flag);
         };
         match first {
-            Some(error) if !matches!(cli.verb, Verb::Run(_) | Verb::Check(_)) => Err(error),
+            Some(error) if !matches!(cli.verb, Verb::Run(_) | Verb::Check(_) | Verb::HandBack { .. }) => Err(error),
             _ => Ok(Read {
                 cli,
                 mistakes,
@@ -77,10 +77,9 @@ fn wrong_value(error: &Error) -> Option<(String, Problem)> {
             format!("{what}: there is no such choice"),
             &format!("it is one of {}", valid.join(", ")),
         ),
-        (ErrorKind::InvalidValue | ErrorKind::ValueValidation, _) => Problem::usage(
-            format!("{what}: it is no value of this"),
-            "pod-teardown run --help tells what it may be",
-        ),
+        (ErrorKind::InvalidValue | ErrorKind::ValueValidation, _) => {
+            Problem::usage(format!("{what}: it is no value of this"), "--help tells what it may be")
+        }
         _ => return None,
     };
     Some((flag.to_owned(), problem))

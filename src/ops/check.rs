@@ -19,6 +19,7 @@ use crate::{
 
 mod cluster;
 mod collector;
+mod held;
 mod node;
 mod row;
 mod server;
@@ -90,6 +91,9 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
     if !settings.dry_run {
         (own, recorded) = journal(&settings.state_dir, &machine, runs);
         own.push(socket(&settings.socket, runs).await);
+        if runs {
+            own.extend(held::held(&settings.socket).await);
+        }
     }
     let mut rows = Vec::from_iter(credentials(
         "credentials",

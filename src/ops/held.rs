@@ -15,7 +15,10 @@ pub fn text(report: &HeldReport, now: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     if let Some(why) = &report.held {
-        let _ = writeln!(out, "Nothing may be touched, and nobody can release that: {why}\n");
+        let _ = writeln!(
+            out,
+            "Nothing may be touched, for a reason that is no item here: {why}\n"
+        );
     }
     if report.items.is_empty() {
         let _ = writeln!(out, "Nothing is held that could be released.");
@@ -86,6 +89,6 @@ mod tests {
             items: Vec::new(),
         };
         let told = text(&report, since);
-        assert!(told.contains("nobody can release that: a kubelet works") && told.contains("Nothing is held"));
+        assert!(told.contains("no item here: a kubelet works") && told.contains("Nothing is held"));
     }
 }

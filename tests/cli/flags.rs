@@ -225,7 +225,6 @@ fn what_is_no_flag_and_no_verb_is_wrong_usage() {
         &["timeline", "default/web-0", "--format", "png"],
         &["run", "--cgroup-driver", "fancy"],
         &["why"],
-        &["hand-back", "--timeout", "60"],
         &[],
     ] {
         let told = told(arguments);
@@ -248,6 +247,21 @@ fn a_hand_back_keeps_no_kubelet_from_starting_where_no_agent_is() {
         told.out.contains("nothing to hand back") && told.out.contains("/no/such/socket"),
         "{told:?}"
     );
+}
+
+#[test]
+fn a_mistake_in_the_drop_in_keeps_no_kubelet_from_starting() {
+    let node = ["--socket", "/no/such/socket"];
+    let timed = told(&["hand-back", "--timeout", "60", node[0], node[1]]);
+    assert_eq!(timed.code, Some(0), "{timed:?}");
+    assert!(timed.err.contains("--timeout 60"), "{timed:?}");
+    assert!(
+        timed.out.contains("nothing to hand back"),
+        "it is asked for all the same: {timed:?}"
+    );
+    let misspelt = told(&["hand-back", "--time", "60s"]);
+    assert_eq!(misspelt.code, Some(0), "{misspelt:?}");
+    assert!(misspelt.err.contains("--time"), "{misspelt:?}");
 }
 
 #[test]

@@ -94,32 +94,32 @@ impl Half<'_> {
 
     /// Waits until every pod is in its state or, if one of its containers is to loop, that runs.
     pub async fn until_words(&self) -> Result<()> {
-        self.until(|scenario, pod| match scenario.loops {
+        let is_so_far = |scenario: &Scenario, pod: &Value| match scenario.loops {
             Some(container) => is(container, "running")(pod),
             None => (scenario.until)(pod),
-        })
-        .await
+        };
+        self.until(is_so_far, || true).await
     }
 
     /// Gives the word to the containers that are to loop, and waits until every pod is in its state and stays there, for
-    /// long enough to begin its end.
-    pub async fn until_reached(&self) -> Result<()> {
+    /// long enough to begin its end, at a good moment.
+    pub async fn until_reached(&self, is_good: impl Fn() -> bool) -> Result<()> {
         let dir = self.words();
         fs::write(dir.join(WORD), "").context("give the word")?;
         fs::remove_file(dir.join(VANISHES)).context("take a command away")?;
-        self.until(|scenario, pod| {
+        let is_so_far = |scenario: &Scenario, pod: &Value| {
             let pauses = |container| pauses_for_long(container, pod, Timestamp::now());
             (scenario.until)(pod) && scenario.loops.is_none_or(pauses)
-        })
-        .await
+        };
+        self.until(is_so_far, is_good).await
     }
 
-    async fn until(&self, is_so_far: impl Fn(&Scenario, &Value) -> bool) -> Result<()> {
+    async fn until(&self, is_so_far: impl Fn(&Scenario, &Value) -> bool, is_good: impl Fn() -> bool) -> Result<()> {
         let late = Instant::now() + REACHED_LIMIT;
         let mut since = Instant::now();
         loop {
             let missing = self.missing(&is_so_far).await?;
-            if !missing.is_empty() {
+            if !missing.is_empty() || !is_good() {
                 since = Instant::now();
             }
             self.nudge(&missing).await?;
@@ -128,7 +128,7 @@ impl Half<'_> {
             }
             ensure!(
                 Instant::now() < late,
-                "in {} are not so far: {missing:#?}",
+                "in {} are not so far, or it is never a good moment: {missing:#?}",
                 self.namespace
             );
             sleep(POLL).await;

@@ -15,6 +15,7 @@ mod run;
 mod runner;
 mod scenario;
 mod scenarios;
+mod sweeps;
 mod table;
 
 use std::process::ExitCode;

@@ -11,6 +11,7 @@ use crate::{
     half::{Half, Outcome, Power},
     machine::Machine,
     scenario::Scenario,
+    sweeps::Sweeps,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
@@ -36,6 +37,7 @@ pub async fn run(scenarios: &[Scenario]) -> Result<Report> {
     let plane = ControlPlane::start().await?;
     let stage = Stage::set_for_a_kubelet(Box::new(plane), NODE).await?;
     let kubelet = Kubelet::start(&stage).await?;
+    let sweeps = Sweeps::watch(stage.starter.dirs().pod_logs_dir.clone())?;
     let of = |namespace| Half {
         namespace,
         stage: &stage,
@@ -46,9 +48,9 @@ pub async fn run(scenarios: &[Scenario]) -> Result<Report> {
         try_join!(first.create(), second.create())?;
         try_join!(first.write_to_running(), second.write_to_running())?;
         try_join!(first.until_words(), second.until_words())?;
-        first.until_reached().await?;
+        first.until_reached(|| sweeps.leave_time()).await?;
         let ends = first.end(&Power::Kubelet).await?;
-        second.until_reached().await?;
+        second.until_reached(|| true).await?;
         Ok::<_, anyhow::Error>(ends)
     };
     let by_kubelet = by_kubelet

@@ -1,0 +1,60 @@
+//! What the agent that runs here holds back until somebody has decided.
+
+use std::path::Path;
+
+use super::row::{Row, Verdict};
+use crate::{
+    guard::held::{HeldItem, HeldReport},
+    ops::{admin, client},
+};
+
+/// Asks that agent. Without an answer there is nothing to say: the socket has a row of its own.
+pub(super) async fn held(socket: &Path) -> Vec<Row> {
+    match client::ask::<HeldReport>(socket, admin::held::HELD).await {
+        Ok(report) => rows(&report.items),
+        Err(_) => Vec::new(),
+    }
+}
+
+fn rows(items: &[HeldItem]) -> Vec<Row> {
+    const WHAT: &str = "held";
+    if items.is_empty() {
+        return vec![Row::ok(WHAT, "nothing waits for a word of yours")];
+    }
+    let row = |HeldItem { item, uid, why, .. }: &HeldItem| {
+        // One pod that waits keeps no other from its end.
+        let verdict = if uid.is_some() {
+            Verdict::Warning
+        } else {
+            Verdict::Failed
+        };
+        let remedy =
+            "pod-teardown held tells what a release does; say pod-teardown release with its name if that is right";
+        Row::new(WHAT, verdict, format!("{item}: {why}"), remedy)
+    };
+    items.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::held::NODE_UID;
+
+    #[test]
+    fn what_holds_all_pods_fails_the_check_and_what_holds_one_is_noted() {
+        let item = |item: &str, uid: Option<&str>| HeldItem {
+            item: item.to_owned(),
+            uid: uid.map(str::to_owned),
+            since: None,
+            why: "that is why".to_owned(),
+            release: String::new(),
+            facts: Vec::new(),
+            digest: String::new(),
+        };
+        let rows = rows(&[item(NODE_UID, None), item("pod/ns/web-0", Some("12"))]);
+        let verdicts: Vec<_> = rows.iter().map(|row| row.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Failed, Verdict::Warning]);
+        assert_eq!(rows[0].seen, "node-uid: that is why");
+        assert_eq!(super::rows(&[])[0].verdict, Verdict::Ok);
+    }
+}
