@@ -50,8 +50,9 @@ fn at(story: &Story, held: bool) -> At {
 /// Where a pod's end is at, in words.
 pub(super) fn stands(story: &Story, held: bool) -> String {
     let at = at(story, held);
+    let elapsed = seconds(story.elapsed_ms);
     let doing = match (at, story.stage) {
-        (_, Stage::Finished) => "finished".to_owned(),
+        (_, Stage::Finished) => return format!("finished in {elapsed}"),
         (At::Held, _) => "held".to_owned(),
         (At::Waits, _) => "its end waits for that of others".to_owned(),
         (At::Now(step), _) => under_way(step).to_owned(),
@@ -61,7 +62,6 @@ pub(super) fn stands(story: &Story, held: bool) -> String {
         (At::Between, Stage::Terminated) => "nothing runs; volumes and cgroup are being removed".to_owned(),
         (At::Between, Stage::Deleted) => under_way(Step::Cleanup).to_owned(),
     };
-    let elapsed = seconds(story.elapsed_ms);
     // The status is sent, and the object deleted, when nothing runs any more: nobody has a use for grace then.
     let runs = story.stage == Stage::Terminating
         && !matches!(
@@ -216,5 +216,7 @@ mod tests {
             let told = stands(&story(stage, open, failures), held);
             assert_eq!(told, format!("{doing}, for 18.0 s{grace}"), "{open:?} {failures:?}");
         }
+        // An age would grow; this is how long it took.
+        assert_eq!(stands(&story(Stage::Finished, &[], &[]), false), "finished in 18.0 s");
     }
 }

@@ -85,7 +85,7 @@ impl TurnReport {
         let for_how_long = ago(self.since, now);
         match &self.stands_by {
             Some(why) => format!("{why}; standing by{for_how_long}"),
-            None => format!("gone; its pods are taken down{for_how_long}"),
+            None => format!("gone; it is this agent's turn{for_how_long}"),
         }
     }
 }
