@@ -37,7 +37,7 @@ pub async fn run(scenarios: &[Scenario]) -> Result<Report> {
     let plane = ControlPlane::start().await?;
     let stage = Stage::set_for_a_kubelet(Box::new(plane), NODE).await?;
     let kubelet = Kubelet::start(&stage).await?;
-    let sweeps = Sweeps::watch(stage.starter.dirs().pod_logs_dir.clone())?;
+    let sweeps = Sweeps::watch(&stage.starter.dirs().pod_logs_dir)?;
     let of = |namespace| Half {
         namespace,
         stage: &stage,

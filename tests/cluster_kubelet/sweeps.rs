@@ -2,7 +2,7 @@
 //! Where that comes between the last stop of a pod and its last status, a pod without containers loses its address (and
 //! what that kubelet leaves differs from one time to the next).
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
 use tokio::{
@@ -26,7 +26,7 @@ pub struct Sweeps {
 
 impl Sweeps {
     /// Puts a log directory of nobody among the others, again each time that it is swept away.
-    pub fn watch(pod_logs: PathBuf) -> Result<Self> {
+    pub fn watch(pod_logs: &Path) -> Result<Self> {
         let nobodys = pod_logs.join("testbed_nobody_00000000-0000-4000-8000-000000000000");
         fs::create_dir(&nobodys).with_context(|| format!("create {}", nobodys.display()))?;
         let (swept, last) = watch::channel(None);
