@@ -7,7 +7,7 @@ use futures::{
     stream::{FuturesUnordered, select, unfold},
 };
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
@@ -27,7 +27,7 @@ use crate::{
 
 /// How often it is judged, by what was seen until then.
 const JUDGE: Duration = Duration::from_secs(1);
-/// How often it is asked for its health, and its Lease looked at.
+/// How often at least it is asked for its health, and its Lease looked at.
 const ASK: Duration = Duration::from_secs(5);
 /// An answer of the API server that takes longer is none.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -82,8 +82,9 @@ impl Lookout {
         }
         let mut ticks = interval(JUDGE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let health = again(|| async { Answer::Health(self.health().await) });
-        let lease = again(|| async { Answer::Lease(self.lease().await) });
+        let (health_now, lease_now) = (Notify::new(), Notify::new());
+        let health = again(&health_now, || async { Answer::Health(self.health().await) });
+        let lease = again(&lease_now, || async { Answer::Lease(self.lease().await) });
         let mut answers = pin!(select(health, lease));
         let (mut fencing, mut fence_from) = (FuturesUnordered::new(), start);
         let mut fenced = Fenced::default();
@@ -101,7 +102,15 @@ impl Lookout {
                 }
             }
             let (look, looked) = self.guard.last_look();
+            let lived = matches!(signs.process.look, Look::Lives(_));
             signs.see_process(look, looked, self.take_over_after);
+            // Pods wait from the end of the process on: the threshold begins with it, and nothing is waited for after it.
+            let has_ended = lived && matches!(signs.process.look, Look::Silent(_));
+            for (sign, look_now) in [(&signs.healthz, &health_now), (&signs.lease.sign, &lease_now)] {
+                if has_ended || sign.is_due(Instant::now(), self.take_over_after) {
+                    look_now.notify_one();
+                }
+            }
             let terms = Terms {
                 take_over_after: self.take_over_after,
                 up: self.clock.now().since_boot,
@@ -178,12 +187,17 @@ impl Lookout {
     }
 }
 
-/// Looks for ever, with when each look was begun and when it ended.
-fn again<F: Future>(look: impl Fn() -> F) -> impl Stream<Item = (Range<Instant>, F::Output)> {
+/// Looks for ever, and at once when told to, with when each look was begun and when it ended.
+fn again<F: Future>(now: &Notify, look: impl Fn() -> F) -> impl Stream<Item = (Range<Instant>, F::Output)> {
     let mut ticks = interval(ASK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    unfold((ticks, look), |(mut ticks, look)| async move {
-        let began = ticks.tick().await;
+    unfold((ticks, look), async |(mut ticks, look)| {
+        tokio::select! {
+            biased;
+            () = now.notified() => ticks.reset(),
+            _ = ticks.tick() => {}
+        }
+        let began = Instant::now();
         let shown = look().await;
         Some(((began..Instant::now(), shown), (ticks, look)))
     })

@@ -85,6 +85,12 @@ impl Sign {
         self.holds(now, matches!(self.look, Look::Silent(_)))
     }
 
+    /// Whether a look now could show that it has been silent for so long, which none has shown yet.
+    pub fn is_due(&self, now: Instant, silence: Duration) -> bool {
+        let long = |until: Instant| until.saturating_duration_since(self.since) >= silence;
+        matches!(self.look, Look::Silent(_)) && long(now) && !long(self.looked)
+    }
+
     /// Whether a kubelet was seen to live, and not long ago.
     pub fn lives(&self, now: Instant) -> bool {
         self.holds(now, matches!(self.look, Look::Lives(_))).is_some()
@@ -241,6 +247,22 @@ mod tests {
 
     fn silent() -> Look {
         Look::Silent(String::new())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_is_due_when_it_may_be_the_last_one_that_it_takes() {
+        let start = Instant::now();
+        let mut sign = Sign::unseen(start, GAP);
+        let due = |sign: &Sign, seconds| sign.is_due(start + secs(seconds), secs(7));
+        assert!(!due(&sign, 9), "nothing of it is known");
+        // A look that took a second.
+        sign.see(silent(), &(start..start + secs(1)));
+        sign.see(silent(), &(start + secs(5)..start + secs(5)));
+        assert!(!due(&sign, 7) && due(&sign, 8));
+        sign.see(silent(), &(start + secs(8)..start + secs(9)));
+        assert!(!due(&sign, 9), "that look has shown it");
+        sign.see(Look::Lives(String::new()), &(start + secs(10)..start + secs(10)));
+        assert!(!due(&sign, 20));
     }
 
     #[tokio::test(start_paused = true)]

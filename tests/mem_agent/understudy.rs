@@ -28,8 +28,8 @@ use crate::{
 
 /// `--take-over-after` where nothing is said.
 const THRESHOLD: Duration = secs(45);
-/// How late it may be seen that it is over: a look at the processes, and one at the Lease.
-const LATE: Duration = secs(8);
+/// How late it may be seen that it is over: from the end of the process to the look that notices it, and one more.
+const LATE: Duration = secs(3);
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 
 /// What happens to a stage.
