@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::pod::PodRef;
+
 const HOW: &str = "must be a UID, NAMESPACE/POD, or KIND[.GROUP]/[NAMESPACE/]NAME such as ReplicaSet.apps/default/web or Namespace/old";
 
 /// Names an object.
@@ -48,6 +50,15 @@ impl ObjectName {
                 name,
             } if !self.is_of_pods() => Some((kind, name)),
             _ => None,
+        }
+    }
+
+    /// Whether this pod is meant.
+    pub fn names(&self, pod: &PodRef) -> bool {
+        match (self, self.pod()) {
+            (Self::Uid(uid), _) => pod.uid.as_str() == uid,
+            (_, Some(named)) => (&*pod.namespace, &*pod.name) == named,
+            (_, None) => false,
         }
     }
 }

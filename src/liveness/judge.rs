@@ -68,7 +68,8 @@ pub fn judge(signs: &Signs, terms: Terms, before: &Turn, now: Instant) -> Turn {
         let wedged = long(around) && long(healthz.silent(now)) && long(lease.silent(now));
         return Turn::StandsBy(if wedged { Why::Wedged } else { Why::Works });
     }
-    if healthz.lives(now) {
+    // What answered before the process was seen to be gone was that process.
+    if healthz.lives(now) && !healthz.is_older_than(process.since) {
         return Turn::StandsBy(Why::Unseen("answers where a kubelet tells its health"));
     }
     let by_somebody_else = |renewed: Instant| renewed > process.since + LINGERS && now < renewed + take_over_after;

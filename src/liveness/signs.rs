@@ -91,6 +91,11 @@ impl Sign {
         matches!(self.look, Look::Silent(_)) && long(now) && !long(self.looked)
     }
 
+    /// Whether the last look was begun before that moment.
+    pub fn is_older_than(&self, moment: Instant) -> bool {
+        self.looked < moment
+    }
+
     /// Whether a kubelet was seen to live, and not long ago.
     pub fn lives(&self, now: Instant) -> bool {
         self.holds(now, matches!(self.look, Look::Lives(_))).is_some()

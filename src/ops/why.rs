@@ -3,6 +3,7 @@
 use crate::{
     gc::names::visible,
     ops::stands::{paused, stands},
+    pod::PodView,
     record::{Stage, Step, Story},
     why::{Told, Why},
     words::counted,
@@ -34,6 +35,29 @@ pub fn of_pod(story: &Story, held: Option<&str>) -> Why {
         }],
         end: visible(&end(story, held)),
     }
+}
+
+/// Of a mirror, with which this agent never has to do; nothing of another pod.
+pub fn of_mirror(view: &PodView) -> Option<Why> {
+    let PodView { pod, deletion, .. } = view;
+    view.mirror.then(|| Why {
+        objects: vec![Told {
+            object: format!("Pod {}/{}", pod.namespace, pod.name),
+            uid: pod.uid.to_string(),
+            says: vec![
+                "is the mirror of a static pod, which runs from a manifest on this node".to_owned(),
+                match deletion {
+                    Some(_) => "was deleted, which ends nothing of the static pod".to_owned(),
+                    None => "was not deleted".to_owned(),
+                },
+            ],
+        }],
+        end: match deletion {
+            Some(_) => "Only a kubelet deletes it, and makes it anew as long as the manifest is there: start the kubelet of this node.",
+            None => "It stays as long as the manifest is there.",
+        }
+        .to_owned(),
+    })
 }
 
 /// What this agent and its collector say of one object, each if it knows it: the collector knows better once the node has

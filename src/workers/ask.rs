@@ -8,7 +8,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::kill::{Granted, Kill, Refused};
 use crate::{
     guard::doubt::Doubt,
-    pod::PodUid,
+    object_name::ObjectName,
+    pod::{PodUid, PodView},
     record::{Record, Story},
 };
 
@@ -32,6 +33,7 @@ pub(super) enum Question {
     },
     Kill(Kill, oneshot::Sender<Result<Granted, Refused>>),
     Record(PodUid, oneshot::Sender<Option<Arc<Record>>>),
+    Living(ObjectName, oneshot::Sender<Option<Arc<PodView>>>),
     AtWork(oneshot::Sender<BTreeSet<PodUid>>),
     Release(PodUid, Doubt, oneshot::Sender<bool>),
 }
@@ -87,6 +89,13 @@ impl WorkersHandle {
     pub async fn record(&self, uid: PodUid) -> Option<Option<Arc<Record>>> {
         let (answer, told) = oneshot::channel();
         self.questions.send(Question::Record(uid, answer)).await.ok()?;
+        told.await.ok()
+    }
+
+    /// A pod of that name that the API server shows and that no worker is at; `None` while the agent stops.
+    pub async fn living(&self, name: ObjectName) -> Option<Option<Arc<PodView>>> {
+        let (answer, told) = oneshot::channel();
+        self.questions.send(Question::Living(name, answer)).await.ok()?;
         told.await.ok()
     }
 

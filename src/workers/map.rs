@@ -185,7 +185,7 @@ impl PodWorkers {
         } else {
             tracing::info!(
                 pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name,
-                ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.unwrap_or_default().as_secs(), ?reached,
+                ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.unwrap_or_default().as_secs(), reached = reached.map(tracing::field::debug),
                 reason = imposed.as_ref().map(|imposed| imposed.reason.as_str()),
                 "{}", if reached.is_some() { "Teardown goes on after a restart" } else { "Teardown begins" }
             );
@@ -398,6 +398,13 @@ impl PodWorkers {
             Question::Kill(_, answer) if answer.is_closed() => None,
             Question::Kill(kill, answer) => answer.send(self.kill(kill)).ok().map(drop),
             Question::Record(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
+            Question::Living(name, answer) => {
+                let mut living = self.living.values();
+                answer
+                    .send(living.find(|view| name.names(&view.pod)).cloned())
+                    .ok()
+                    .map(drop)
+            }
             Question::AtWork(answer) => answer.send(self.at_work()).ok().map(drop),
             Question::Release(_, _, answer) if answer.is_closed() => None,
             Question::Release(uid, doubt, answer) => answer.send(self.release(&uid, doubt)).ok(),

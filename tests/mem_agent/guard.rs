@@ -7,7 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pod_teardown::ops::admin::kill::Ask;
+use pod_teardown::{
+    ops::{
+        admin::{kill::Ask, why::question},
+        client,
+    },
+    why::Why,
+};
 use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::{Action, Fault},
@@ -365,6 +371,27 @@ async fn a_dry_run_sends_no_request_of_a_hook() {
     assert!(listener.accept().is_err());
 }
 
+async fn says_why(node: &Node, name: &str) -> Result<String, String> {
+    let asked = question(&name.parse().unwrap());
+    let told = client::ask::<Why>(&node.flags.socket.socket, &asked).await;
+    told.map(|why| why.text()).map_err(|error| error.to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_pod_that_nobody_deletes_it_is_said_that_it_is_here() {
+    let mut node = Node::with_pods(&["web"]).await;
+    node.start().await;
+    for name in ["default/web", &uid("web")] {
+        let told = says_why(&node, name).await.unwrap_err();
+        assert!(told.contains("is on this node, and is not being deleted"), "{told}");
+    }
+    let told = says_why(&node, "default/other").await.unwrap_err();
+    assert!(
+        told.contains("no teardown of a pod default/other is known here"),
+        "{told}"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_mirror_pod_is_never_touched() {
     let mut node = Node::new().await;
@@ -374,6 +401,11 @@ async fn a_mirror_pod_is_never_touched() {
     node.object(mirror.clone());
     node.start().await;
     nothing_happens(&node, "mirror").await;
+    let told = says_why(&node, "default/mirror").await.unwrap();
+    assert!(
+        told.contains("is the mirror of a static pod") && told.contains("was deleted"),
+        "{told}"
+    );
     // Not when its object goes, either.
     node.delete("mirror", Some(0)).await;
     until("the object is gone", async || node.get("mirror").await.is_none()).await;

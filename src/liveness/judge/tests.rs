@@ -391,3 +391,22 @@ fn only_what_an_agent_had_a_moment_ago_in_this_boot_is_resumed() {
         assert_ne!(turn, Turn::Ours);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_process_answered_before_its_end_is_no_sign_of_another_one() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
+    let mut signs = Signs::unseen(start, LONG, LONG);
+    signs.process.see(Look::Lives(String::new()), &at(1));
+    signs.healthz.see(Look::Lives(String::new()), &at(1));
+    signs.process.see(Look::Silent(String::new()), &at(2));
+    signs.lease.sign.see(Look::Silent(String::new()), &at(2));
+    let terms = Terms {
+        take_over_after: AFTER,
+        up: LONG,
+    };
+    let turn = |signs: &Signs| judge(signs, terms, &Turn::StandsBy(Why::Works), at(3).end);
+    assert_eq!(turn(&signs), Turn::StandsBy(Why::NotYet(AFTER)));
+    signs.healthz.see(Look::Lives(String::new()), &at(3));
+    assert!(matches!(turn(&signs), Turn::StandsBy(Why::Unseen(_))));
+}

@@ -1,5 +1,7 @@
 //! Why an object is still there: a pod of this node, or any object that the collector knows.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
@@ -9,8 +11,8 @@ use super::{Admin, PodAnswers, error, json_answer};
 use crate::{
     api::escape,
     object_name::ObjectName,
-    ops::why::{joined, of_pod},
-    pod::PodRef,
+    ops::why::{joined, of_mirror, of_pod},
+    pod::{PodRef, PodView},
     record::{Stage, Story},
     why::Why,
 };
@@ -29,16 +31,20 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
         Ok(name) => name,
         Err(how) => return error(StatusCode::BAD_REQUEST, &format!("the object {how}")),
     };
-    let pod = match &admin.pods {
-        None => None,
-        Some(pods) => match of_this_node(pods, &name).await {
-            Ok(pod) => pod,
-            Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
-        },
+    let found = match &admin.pods {
+        None => Ok((None, None)),
+        Some(pods) => of_this_node(pods, &name).await,
+    };
+    let (pod, living) = match found {
+        Ok(found) => found,
+        Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
     let collector = super::gc::why(admin.gc.as_ref(), &name).map_err(|nothing| match &admin.pods {
         None => nothing,
-        Some(pods) => begun_before(pods, &name).unwrap_or_else(|| no_pod(&name, nothing)),
+        Some(pods) => living
+            .map(|view| format!("{} is on this node, and is not being deleted", called(&view.pod)))
+            .or_else(|| begun_before(pods, &name))
+            .unwrap_or_else(|| no_pod(&name, nothing)),
     });
     match joined(pod, collector) {
         Ok(why) => json_answer(&why),
@@ -46,8 +52,10 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
     }
 }
 
-/// The newest story of such a pod, if there is any.
-async fn of_this_node(pods: &PodAnswers, name: &ObjectName) -> Result<Option<(Why, Stage)>, String> {
+/// What is known of such a pod, if it ends or is a mirror, and else what the API server shows of it, if there is one.
+type Found = (Option<(Why, Stage)>, Option<Arc<PodView>>);
+
+async fn of_this_node(pods: &PodAnswers, name: &ObjectName) -> Result<Found, String> {
     let story: Option<Story> = match (name, name.pod()) {
         (ObjectName::Uid(uid), _) => {
             let record = pods.in_time(pods.workers.record(uid.as_str().into())).await?;
@@ -56,25 +64,30 @@ async fn of_this_node(pods: &PodAnswers, name: &ObjectName) -> Result<Option<(Wh
         (_, Some((namespace, name))) => pods.in_time(pods.workers.stories(namespace, name)).await?.pop(),
         (_, None) => None,
     };
-    let held = pods.guard.why_held();
-    Ok(story.map(|story| (of_pod(&story, held.as_deref()), story.stage)))
+    if let Some(story) = story {
+        let held = pods.guard.why_held();
+        return Ok((Some((of_pod(&story, held.as_deref()), story.stage)), None));
+    }
+    let living = pods.in_time(pods.workers.living(name.clone())).await?;
+    Ok(match living.as_deref().and_then(of_mirror) {
+        Some(why) => (Some((why, Stage::Terminating)), None),
+        None => (None, living),
+    })
+}
+
+fn called(pod: &PodRef) -> String {
+    format!("pod {}/{}, uid {},", pod.namespace, pod.name, pod.uid)
 }
 
 /// What is said of a pod whose end an earlier run of this agent began, before this run has been shown it.
 fn begun_before(pods: &PodAnswers, name: &ObjectName) -> Option<String> {
-    let is_it = |pod: &PodRef| match (name, name.pod()) {
-        (ObjectName::Uid(uid), _) => pod.uid == uid.as_str().into(),
-        (_, Some(of)) => (&*pod.namespace, &*pod.name) == of,
-        (_, None) => false,
-    };
-    let pod = pods.journal.unfinished().into_iter().map(|view| view.pod).find(is_it)?;
+    let mut unfinished = pods.journal.unfinished().into_iter().map(|view| view.pod);
+    let pod = unfinished.find(|pod| name.names(pod))?;
     let held = pods.guard.why_held().map(|why| format!("; held: {why}"));
     Some(format!(
-        "the end of pod {}/{}, uid {}, was begun before this agent was started, and goes on once the API server has shown it the \
-         Node and its pods{}",
-        pod.namespace,
-        pod.name,
-        pod.uid,
+        "the end of {} was begun before this agent was started, and goes on once the API server has shown it the Node and its \
+         pods{}",
+        called(&pod),
         held.unwrap_or_default()
     ))
 }
