@@ -45,13 +45,15 @@ fn main() -> ExitCode {
         Err(error) => {
             // Nobody reads it if the terminal is gone.
             error.print().ok();
-            // A kubelet is not kept from starting by a mistake in its unit: it is seen when it is there.
-            let before_a_kubelet = std::env::args_os().nth(1).is_some_and(|verb| verb == HAND_BACK);
-            return ExitCode::from(if error.use_stderr() && !before_a_kubelet {
-                USAGE
-            } else {
-                0
-            });
+            let code = if error.use_stderr() { USAGE } else { 0 };
+            // A mistake in the kubelet's unit neither keeps it from starting nor from getting its pods in order.
+            let before_a_kubelet = code != 0 && std::env::args_os().nth(1).is_some_and(|verb| verb == HAND_BACK);
+            let plain = || Cli::read(std::env::args_os().take(2)).ok();
+            match before_a_kubelet.then(plain) {
+                None => return ExitCode::from(code),
+                Some(None) => return ExitCode::SUCCESS,
+                Some(Some(read)) => read,
+            }
         }
     };
     memory::keep_small();

@@ -42,7 +42,8 @@ pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube:
     let Some(path) = path else {
         return Err(Problem::usage(
             format!("{flag} is missing"),
-            "name a kubeconfig, such as the kubelet's own: --kubeconfig /etc/kubernetes/kubelet.conf",
+            "name a kubeconfig, such as the kubelet's own: --kubeconfig /etc/kubernetes/kubelet.conf; the service has its \
+             settings elsewhere: the head of /etc/default/pod-teardown says how to check with them",
         ));
     };
     let config = read_kubeconfig(path).await.map_err(|error| {

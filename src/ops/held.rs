@@ -15,10 +15,7 @@ pub fn text(report: &HeldReport, now: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     if let Some(why) = &report.held {
-        let _ = writeln!(
-            out,
-            "Nothing may be touched, for a reason that is no item here: {why}\n"
-        );
+        let _ = writeln!(out, "Nothing may be touched: {why}\n");
     }
     if report.items.is_empty() {
         let _ = writeln!(out, "Nothing is held that could be released.");
@@ -89,6 +86,6 @@ mod tests {
             items: Vec::new(),
         };
         let told = text(&report, since);
-        assert!(told.contains("no item here: a kubelet works") && told.contains("Nothing is held"));
+        assert!(told.contains("Nothing may be touched: a kubelet works") && told.contains("Nothing is held"));
     }
 }

@@ -261,7 +261,12 @@ fn a_mistake_in_the_drop_in_keeps_no_kubelet_from_starting() {
     );
     let misspelt = told(&["hand-back", "--time", "60s"]);
     assert_eq!(misspelt.code, Some(0), "{misspelt:?}");
-    assert!(misspelt.err.contains("--time"), "{misspelt:?}");
+    assert!(
+        misspelt.err.contains("--time") && !misspelt.out.is_empty(),
+        "it is asked for with the defaults: {misspelt:?}"
+    );
+    let help = told(&["hand-back", "--help"]);
+    assert!(help.code == Some(0) && help.out.contains("--timeout"), "{help:?}");
 }
 
 #[test]
