@@ -18,6 +18,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::time::Instant;
 
 use crate::{
+    crowd::nobody_forks,
     fuse::Daemon,
     space::{Space, in_own_namespace, tmpfs, write},
 };
@@ -71,6 +72,7 @@ fn told(holders: &Holders) -> Vec<(i32, How, Namespace)> {
 
 #[test]
 fn a_busy_mount_is_told_with_each_process_that_holds_it_and_how() {
+    let _crowd = nobody_forks();
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
@@ -124,6 +126,7 @@ fn a_busy_mount_is_told_with_each_process_that_holds_it_and_how() {
 
 #[test]
 fn who_holds_a_mount_in_another_namespace_is_named_too() {
+    let _crowd = nobody_forks();
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
@@ -152,6 +155,7 @@ fn who_holds_a_mount_in_another_namespace_is_named_too() {
 
 #[test]
 fn only_the_first_holders_are_named_and_the_others_counted() {
+    let _crowd = nobody_forks();
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
@@ -167,6 +171,7 @@ fn only_the_first_holders_are_named_and_the_others_counted() {
 
 #[test]
 fn what_is_mounted_inside_and_loop_devices_on_it_are_told() {
+    let _crowd = nobody_forks();
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
@@ -195,6 +200,7 @@ fn what_is_mounted_inside_and_loop_devices_on_it_are_told() {
 
 #[test]
 fn a_server_that_never_answers_does_not_hold_up_the_look() {
+    let _crowd = nobody_forks();
     in_own_namespace(|space| {
         let dir = space.volume("nfs", "silent");
         let daemon = Daemon::mounted_on(&dir);

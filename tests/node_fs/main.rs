@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod cgroups;
+mod crowd;
 mod csi;
 mod csi_users;
 mod data;

@@ -20,10 +20,13 @@ use pod_teardown::node::{
     fault::Cause,
     mounts::{Places, unmount},
 };
-use rustix::io::Errno;
+use rustix::{io::Errno, mount::UnmountFlags};
 use tokio::time::timeout;
 
-use crate::space::{bind, block_on, in_own_namespace, tmpfs, write};
+use crate::{
+    crowd::nobody_forks,
+    space::{bind, block_on, in_own_namespace, tmpfs, write},
+};
 
 #[test]
 fn a_table_that_the_kernel_calls_unchanged_is_not_read_again_and_one_that_changed_is() {
@@ -34,7 +37,7 @@ fn a_table_that_the_kernel_calls_unchanged_is_not_read_again_and_one_that_change
         for round in 0..50 {
             tmpfs(&dir);
             assert_eq!(space.mounts.read().unwrap().on(&dir).len(), 1, "round {round}");
-            rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::empty()).unwrap();
+            rustix::mount::unmount(&dir, UnmountFlags::empty()).unwrap();
             assert_eq!(space.mounts.read().unwrap().on(&dir), [], "round {round}");
         }
     });
@@ -64,7 +67,7 @@ fn no_answer_is_older_than_its_question_while_others_mount_and_unmount() {
             let others = scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     tmpfs(&theirs);
-                    rustix::mount::unmount(&theirs, rustix::mount::UnmountFlags::empty()).unwrap();
+                    rustix::mount::unmount(&theirs, UnmountFlags::empty()).unwrap();
                 }
             });
             let asking = [1, 2].map(|_| {
@@ -77,7 +80,7 @@ fn no_answer_is_older_than_its_question_while_others_mount_and_unmount() {
             for round in 0..300 {
                 tmpfs(&mine);
                 assert_eq!(space.mounts.read().unwrap().on(&mine).len(), 1, "round {round}");
-                rustix::mount::unmount(&mine, rustix::mount::UnmountFlags::empty()).unwrap();
+                rustix::mount::unmount(&mine, UnmountFlags::empty()).unwrap();
                 assert_eq!(space.mounts.read().unwrap().on(&mine), [], "round {round}");
             }
             stop.store(true, Ordering::Relaxed);
@@ -99,7 +102,7 @@ fn all_that_have_asked_before_a_read_share_it_and_who_asks_later_does_not() {
         let answers = asked.map(|question| space.mounts.answer(question).unwrap());
         assert!(!Arc::ptr_eq(&before, &answers[0]) && answers[0].on(&dir).len() == 1);
         assert!(answers.iter().all(|answer| Arc::ptr_eq(answer, &answers[0])));
-        rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::empty()).unwrap();
+        rustix::mount::unmount(&dir, UnmountFlags::empty()).unwrap();
         let early = space.mounts.answer(asked[0]).unwrap();
         assert!(Arc::ptr_eq(&early, &answers[0]), "it was answered truly");
         assert_eq!(space.mounts.read().unwrap().on(&dir), []);
@@ -141,7 +144,7 @@ fn whoever_waits_for_a_change_is_woken_by_the_kernel_and_not_before() {
                 let at = dir.clone();
                 let soon = tokio::task::spawn_blocking(move || {
                     thread::sleep(Duration::from_millis(50));
-                    rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
+                    rustix::mount::unmount(&at, UnmountFlags::empty()).unwrap();
                 });
                 timeout(Duration::from_secs(10), watch.changed()).await.unwrap();
                 soon.await.unwrap();
@@ -259,6 +262,7 @@ fn a_busy_mount_is_reported_with_path_and_cause_and_the_others_go() {
 
 #[test]
 fn a_mount_that_was_in_use_by_nobody_who_could_be_found_is_tried_once_more_at_once() {
+    let _crowd = nobody_forks();
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
@@ -268,11 +272,15 @@ fn a_mount_that_was_in_use_by_nobody_who_could_be_found_is_tried_once_more_at_on
         let on_its_way = Mutex::new(Some((one, other)));
         let tries = Arc::new(AtomicU32::new(0));
         let gate = {
-            let tries = Arc::clone(&tries);
+            let (tries, dir) = (Arc::clone(&tries), dir);
             Arc::new(move || {
                 // A try by the table of late, one by the table of now, and after the look at all processes another one.
                 if tries.fetch_add(1, Ordering::SeqCst) == 2 {
                     on_its_way.lock().unwrap().take();
+                    // A process that another test starts has the sockets, too, for a moment.
+                    while rustix::mount::unmount(&dir, UnmountFlags::EXPIRE) == Err(Errno::BUSY) {
+                        thread::sleep(Duration::from_millis(1));
+                    }
                 }
                 Ok(())
             })

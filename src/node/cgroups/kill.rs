@@ -1,5 +1,7 @@
 //! How all that is in a cgroup is killed, also what forks meanwhile.
 
+use std::collections::BTreeSet;
+
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
@@ -19,6 +21,8 @@ const VERB: &str = "kill the processes of";
 const KILL: &str = "cgroup.kill";
 /// So many descriptors a process can spare, whatever its limit is.
 const HELD: usize = 256;
+/// Whoever is killed without being frozen may fork on for ever.
+const ROUNDS: usize = 4;
 
 /// What is known of the processes before they are killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,29 +76,44 @@ impl Group {
         }
     }
 
-    /// A process id may be given to a stranger between the listing and the signal. So each is first held by a
-    /// descriptor, and signalled only if it is listed once more after that.
+    /// Until nobody is listed who was not killed: version 2 may call a cgroup frozen in which one is still within a fork.
     fn kill_one_by_one(&self) -> Result<(), Fault> {
-        for some in self.processes()?.chunks(HELD) {
-            let mut held = Vec::new();
-            for &raw in some {
-                let Some(pid) = Pid::from_raw(raw) else { continue };
-                match pidfd_open(pid, PidfdFlags::empty()) {
-                    Ok(fd) => held.push((raw, fd)),
-                    // Ended meanwhile, or a thread of a process that the next look shows.
-                    Err(Errno::SRCH | Errno::INVAL) => {}
-                    Err(errno) => return Err(Fault::new("hold a process of", &self.path, errno)),
-                }
+        let mut killed = BTreeSet::new();
+        for _ in 0..ROUNDS {
+            let mut left = self.processes()?;
+            left.retain(|pid| !killed.contains(pid));
+            if left.is_empty() {
+                break;
             }
-            let still = self.processes()?;
-            for (_, fd) in held.iter().filter(|(raw, _)| still.binary_search(raw).is_ok()) {
-                match pidfd_send_signal(fd, Signal::KILL) {
-                    Ok(()) | Err(Errno::SRCH) => {}
-                    Err(errno) => return Err(Fault::new(VERB, &self.path, errno)),
-                }
+            for some in left.chunks(HELD) {
+                killed.extend(self.kill_these(some)?);
             }
         }
         Ok(())
+    }
+
+    /// A process id may be given to a stranger between the listing and the signal. So each is first held by a
+    /// descriptor, and signalled only if it is listed once more after that. Tells who was.
+    fn kill_these(&self, pids: &[i32]) -> Result<Vec<i32>, Fault> {
+        let mut held = Vec::new();
+        for &raw in pids {
+            let Some(pid) = Pid::from_raw(raw) else { continue };
+            match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(fd) => held.push((raw, fd)),
+                // Ended meanwhile, or a thread of a process that the next look shows.
+                Err(Errno::SRCH | Errno::INVAL) => {}
+                Err(errno) => return Err(Fault::new("hold a process of", &self.path, errno)),
+            }
+        }
+        let still = self.processes()?;
+        held.retain(|(raw, _)| still.binary_search(raw).is_ok());
+        for (_, fd) in &held {
+            match pidfd_send_signal(fd, Signal::KILL) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(errno) => return Err(Fault::new(VERB, &self.path, errno)),
+            }
+        }
+        Ok(held.into_iter().map(|(raw, _)| raw).collect())
     }
 }
 

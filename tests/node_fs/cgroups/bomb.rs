@@ -4,16 +4,19 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     process::{Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::RwLockWriteGuard,
 };
 
 use nix::libc::{PR_SET_CHILD_SUBREAPER, SYS_prctl};
 use pod_teardown::node::cgroups::HierarchyKind;
 
 use super::{Pod, nap};
+use crate::crowd;
 
 /// So many the kernel allows.
 const LIMIT: usize = 300;
+/// So long they go on if nobody ends them, in seconds.
+pub const LIFE: u64 = 60;
 /// So many are there before anything is done to them, where they fill it.
 const FULL: usize = 250;
 /// So many flee at a time.
@@ -30,19 +33,16 @@ pub enum Bomb {
     Flees,
 }
 
-/// Held as long as a bomb is there: a machine bears one.
-static ONE: Mutex<()> = Mutex::new(());
-
 /// Ends a bomb, however the test ends, and whatever is hidden from the agent by then.
 pub struct Guard {
     kill: fs::File,
-    _one: MutexGuard<'static, ()>,
+    _one: RwLockWriteGuard<'static, ()>,
 }
 
 /// The first process stays outside and sees to it that nobody is left as a zombie. All others end by themselves if
 /// nobody ends them.
 const SCRIPT: &str = r#"
-    my ($prctl, $subreaper, $flees, $first, @cgroups) = @ARGV;
+    my ($prctl, $subreaper, $life, $flees, $first, @cgroups) = @ARGV;
     $SIG{CHLD} = "IGNORE";
     syscall($prctl + 0, $subreaper + 0, 1) == 0 or die "prctl: $!";
     unless (fork // die "fork: $!") {
@@ -50,7 +50,7 @@ const SCRIPT: &str = r#"
         for (@cgroups) { open F, ">", $_ and syswrite F, "0" and close F or die "$_: $!" }
         syswrite STDOUT, "in";
         for (2 .. $first) { fork // die "fork: $!" or last }
-        while (time < $^T + 60) { my $child = fork; exit if $child && $flees }
+        while (time < $^T + $life) { my $child = fork; exit if $child && $flees }
         exit;
     }
     <STDIN>;
@@ -60,13 +60,13 @@ const SCRIPT: &str = r#"
 
 impl Bomb {
     /// What the script is told of it, and of this kind of machine.
-    fn arguments(self) -> [String; 4] {
+    fn arguments(self) -> [String; 5] {
         let (flees, first) = match self {
             Self::Fills => (0, 1),
             Self::Flees => (1, CHAINS),
         };
-        let first = i64::try_from(first).unwrap();
-        [SYS_prctl, PR_SET_CHILD_SUBREAPER.into(), flees, first].map(|number| number.to_string())
+        let (life, first) = (LIFE.try_into().unwrap(), i64::try_from(first).unwrap());
+        [SYS_prctl, PR_SET_CHILD_SUBREAPER.into(), life, flees, first].map(|number| number.to_string())
     }
 
     /// Whether it is at its worst.
@@ -97,7 +97,7 @@ impl Pod {
         let kill = self.of_kind(HierarchyKind::V2, "cgroup.kill");
         self.guard = Some(Guard {
             kill: fs::OpenOptions::new().write(true).open(kill).unwrap(),
-            _one: ONE.lock().unwrap_or_else(PoisonError::into_inner),
+            _one: crowd::forks(),
         });
         for path in (0..NESTED).flat_map(|nth| self.paths(&format!("{below}/{nth}"))) {
             fs::create_dir_all(path).unwrap();

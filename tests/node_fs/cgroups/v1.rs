@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use pod_teardown::node::{
@@ -14,7 +15,9 @@ use pod_teardown::node::{
     fault::Fault,
 };
 
-use super::{Bomb, Pod, hide, nap, only};
+use tokio::time::Instant;
+
+use super::{Bomb, Pod, bomb::LIFE, hide, nap, only};
 use crate::space::{block_on, in_own_namespace};
 
 #[test]
@@ -96,12 +99,17 @@ fn whoever_is_killed_without_the_file_for_it_is_frozen_first_so_that_one_time_is
     });
 }
 
-/// Whoever was killed needs a moment, and three hundred who die at the same time share the processors.
+/// Whoever was killed needs a moment, and three hundred who die at the same time share the processors. Whoever was not would
+/// end by himself later.
 fn is_emptied(pod: &Pod) -> bool {
-    (0..5_000).any(|_| {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(LIFE / 3) {
         nap();
-        pod.processes().is_empty()
-    })
+        if pod.processes().is_empty() {
+            return true;
+        }
+    }
+    false
 }
 
 /// A pod with a process that the freezer holds at two levels.
