@@ -433,6 +433,9 @@ impl State {
         let not_known = |why: &str| format!("whether a kubelet works on this node's pods is not known: {why}");
         let kubelet = match &self.kubelet {
             Ok(None) => None,
+            Ok(Some(kubelet)) if self.turn.is_wedged => Some(format!(
+                "the kubelet of this node is wedged; start it again, or stop it: {kubelet}"
+            )),
             Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
             Err(why) => Some(not_known(why)),
         };

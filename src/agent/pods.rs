@@ -107,7 +107,7 @@ impl Pods {
         let (kubelet_root, cri_socket) = (settings.kubelet_root.clone(), settings.cri_endpoint.path().to_owned());
         guard.look(&kubelet_root, &cri_socket).await;
         if settings.understudy.is_some() {
-            guard.set_turn(Some("it is not known yet whether the kubelet lives".to_owned()));
+            guard.set_turn(Some("it is not known yet whether the kubelet lives".to_owned()), false);
         }
         let (handle, questions) = WorkersHandle::new();
         Ok(Self {

@@ -12,6 +12,8 @@ use super::Guard;
 pub(super) struct Turn {
     /// Why this agent stands by, where it does so for a kubelet that may not be seen among the processes.
     pub stands_by: Option<String>,
+    /// The kubelet for which it does so is there, and does nothing.
+    pub is_wedged: bool,
     /// How many ask for the node just now, for a kubelet.
     handing_back: usize,
     /// Until when it is a kubelet's that has not been seen yet.
@@ -59,8 +61,9 @@ impl Turn {
 
 impl Guard {
     /// Whose turn it is, by more than the processes: why this agent stands by, if it does.
-    pub fn set_turn(&self, stands_by: Option<String>) {
+    pub fn set_turn(&self, stands_by: Option<String>, is_wedged: bool) {
         let mut state = self.lock();
+        state.turn.is_wedged = is_wedged;
         if state.turn.stands_by.is_some() && stands_by.is_none() {
             self.may_begin.notify_waiters();
         }

@@ -18,7 +18,7 @@ use super::{
     signs::{Look, Signs, State},
 };
 use crate::{
-    api::ApiClient,
+    api::{ApiClient, ApiError},
     clock::BootClock,
     guard::Guard,
     journal::{Journal, turn::OwnTurn},
@@ -31,6 +31,8 @@ const JUDGE: Duration = Duration::from_secs(1);
 const ASK: Duration = Duration::from_secs(5);
 /// An answer of the API server that takes longer is none.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same of the look at the Node, for which all other looks wait.
+const PROOF: Duration = Duration::from_secs(3);
 /// Looks at processes that are further apart show nothing of what was between.
 const GAP: Duration = Duration::from_secs(5);
 /// The same of health and Lease: two looks, and how long they may take.
@@ -115,7 +117,10 @@ impl Lookout {
                 take_over_after: self.take_over_after,
                 up: self.clock.now().since_boot,
             };
-            let next = judge(&signs, terms, &turn, Instant::now());
+            let mut next = judge(&signs, terms, &turn, Instant::now());
+            if next == Turn::Ours && turn != Turn::Ours {
+                next = self.unless_unproven(next, &turn).await;
+            }
             self.tell(&turn, &next, &signs, &fenced);
             self.keep(&next, &signs);
             turn = next;
@@ -126,6 +131,20 @@ impl Lookout {
             {
                 fencing.push(async move { fence::stop(systemd, &kubelet).await });
             }
+        }
+    }
+
+    /// Before anything is touched the Node is looked at once more, whatever the connection has proven when it was opened: a
+    /// kubelet may have registered the Node anew since. One that is wrong holds everything by itself.
+    async fn unless_unproven(&self, next: Turn, before: &Turn) -> Turn {
+        let why = match timeout(PROOF, self.guard.verify(&self.api)).await {
+            Ok(Ok(()) | Err(ApiError::Held { .. })) => return next,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("the API server has not answered within {PROOF:?}"),
+        };
+        match before {
+            Turn::StandsBy(Why::Resumes) => before.clone(),
+            _ => Turn::StandsBy(Why::Unknown(format!("whether this is still the right Node: {why}"))),
         }
     }
 
@@ -182,7 +201,8 @@ impl Lookout {
                 Turn::StandsBy(why) => tracing::info!(%why, seen, "Standing by"),
             }
         }
-        self.guard.set_turn(report.stands_by.clone());
+        self.guard
+            .set_turn(report.stands_by.clone(), *turn == Turn::StandsBy(Why::Wedged));
         self.report.send_replace(report);
     }
 }

@@ -20,6 +20,7 @@ use tokio::time::{Instant, advance, sleep};
 use crate::{
     guard::kubelet,
     hand_back::hand_back,
+    held::{is_held, release},
     node::{NODE, Node, secs, until},
     pods::{plain, uid},
     requests::refused,
@@ -172,6 +173,22 @@ async fn pods_whose_objects_are_gone_are_stopped_before_all_others() {
     for name in names.into_iter().chain(["zombie"]) {
         stage.node.nothing_left(name).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_its_kubelet_registered_anew_before_it_died_is_noticed_before_anything_is_touched() {
+    let mut stage = Stage::set().await;
+    stage.renews_for(secs(20)).await;
+    stage
+        .node
+        .object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
+    stage.node.delete("web", None).await;
+    stage.dies();
+    is_held(&stage.node, "node-uid").await;
+    sleep(secs(120)).await;
+    stage.nothing_was_touched();
+    release(&stage.node, "node-uid").await.unwrap();
+    stage.node.nothing_left("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -364,6 +381,8 @@ async fn a_kubelet_that_only_exists_is_left_alone_and_said_to_be_wedged() {
     sleep(secs(600)).await;
     let status = stage.node.status().await;
     assert!(status.understudy.unwrap().stands_by.unwrap().contains("it is wedged"));
+    let held = status.held.unwrap();
+    assert!(held.contains("is wedged; start it again"), "{held}");
     stage.nothing_was_touched();
     stage.renew().await;
     until("it works again", async || stage.turn().await == "kubelet").await;
