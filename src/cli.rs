@@ -17,6 +17,8 @@ pub use read::Read;
 /// Stands on a node whose kubelet is gone and finishes the deletion of its pods: preStop hooks, containers, sandbox,
 /// volumes, cgroup, status, and last the API object, each step checked before the next. With --gc-kubeconfig it also deletes
 /// objects whose owners are gone, in the whole cluster, while the collector of kube-controller-manager does not work.
+///
+/// Everything but --help and completions is for root. The first thing to run is check.
 #[derive(Debug, Parser)]
 #[command(name = "pod-teardown", version, max_term_width = 110)]
 #[command(
@@ -38,16 +40,30 @@ pub enum Verb {
     /// reason is said. An API server or runtime that is away is waited for.
     #[command(
         after_help = "Example:\n  pod-teardown run --kubeconfig /etc/kubernetes/kubelet.conf --node-name worker-1 \\\n    \
-        --kubelet-config /var/lib/kubelet/config.yaml\n\nSee what it would do first: add --dry-run."
+        --kubelet-config /var/lib/kubelet/config.yaml\n\nSee what it would do first: add --dry-run, on a node \
+        without a kubelet (beside one it does nothing, and has nothing to tell).\n\nExit code: 0 it was told to stop; 64 the \
+        command line is wrong; 78 something is configured wrongly; 1 anything else, also that another agent works here."
     )]
     Run(NodeFlags),
     /// Check whether the agent could work here: configuration, API, rights, identity, runtime. Touches nothing.
     #[command(
-        after_help = "Exit code: 0 all is well; 64 the command is used wrongly; 78 something is configured wrongly; 69 the API server or the runtime \
+        after_help = "Examples:\n  pod-teardown check --kubeconfig /etc/kubernetes/kubelet.conf --kubelet-config /var/lib/kubelet/config.yaml\n\nWith \
+        the settings of the service:\n  (export $(systemctl show --value -p Environment pod-teardown); set -a; . /etc/default/pod-teardown; pod-teardown \
+        check)\n\nExit code: 0 all is well; 64 the command is used wrongly; 78 something is configured wrongly; 69 the API server or the runtime \
         cannot be reached; 1 anything else. The first of these that applies."
     )]
     Check(NodeFlags),
     /// Show what the running agent is doing, and what holds it back.
+    ///
+    /// First the runtime, the API server and, with --pods auto, whose turn it is: what was seen of the kubelet's process,
+    /// of its health and of its Lease, and for how long. HELD says why nothing may be touched, which beside a kubelet that
+    /// works is as it should be; PAUSED who has paused it. "besides" names what is here and cannot be proven to be a pod of
+    /// the API server: it is left alone. Then each pod that is being taken down: where it stands, the grace that is left, and
+    /// what failed last.
+    #[command(
+        after_help = "Examples:\n  pod-teardown status\n  pod-teardown status --json | jq .understudy\n\nExit code: 0, whatever it \
+        shows; 64 the command line is wrong; 1 no agent answers."
+    )]
     Status(AskFlags),
     /// Show how the teardown of a pod went, as bars over time.
     #[command(
@@ -132,10 +148,10 @@ pub enum Verb {
     /// configuration or in the cluster, after which taking pods down would cost data: look before you release.
     #[command(
         after_help = "Example:\n  pod-teardown held\n\nWhat nobody can release, such as a kubelet that is here, is said \
-        first. Exit code: 0, also if nothing is held; 64 the command line is wrong; 1 no agent answers."
+        first. Exit code: 0, also if nothing is held; 64 the command line is wrong; 1 no agent answers, or it takes no pods down."
     )]
     Held(AskFlags),
-    /// Release one item that held shows. Nothing is asked: what it holds back is done from then on.
+    /// Release one item that held shows. There is no second question: what it holds back is done from then on.
     ///
     /// A release counts for what it rests on when it is given, or with --digest for what held showed: if that is not the
     /// same any more, nothing is released. What turns up later is held again. It is logged with who gave it, and known after
@@ -179,7 +195,7 @@ pub enum Verb {
     ///
     /// Pods that are being taken down come to a safe point, no call under way and all their containers stopped, and stay
     /// there; a grace period that runs goes on. Deletions are noticed and wait; kill and evict are refused. The collector
-    /// is not meant: it works for the whole cluster, and ends with --gc never.
+    /// goes on: it works for the whole cluster, and --gc never ends it.
     #[command(
         after_help = "Example:\n  pod-teardown pause\n\nstatus shows who has paused it, and since when. Exit code: 0 it is \
         paused; 64 the command line is wrong; 1 no agent answers."
@@ -229,6 +245,10 @@ pub enum Verb {
 #[derive(Debug, Subcommand)]
 pub enum GcVerb {
     /// Show how the collector stands: whose turn it is, each kind, the queues, what waits longest and why, what is kept.
+    #[command(
+        after_help = "Examples:\n  pod-teardown gc status\n  pod-teardown gc status --json | jq .work\n\nExit code: 0, whatever it \
+        shows; 64 the command line is wrong; 1 no agent answers, or it does not collect."
+    )]
     Status(AskFlags),
     /// Draw objects with their owners and dependents as the collector knows them, and what it decides on each.
     ///
@@ -388,9 +408,7 @@ pub struct NodeFlags {
     /// Where status, why, timeline, held and the other verbs find the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
-    /// Whether this node's pods are taken down. Auto: stand by for this node's kubelet, take over when it is gone, and let go
-    /// when it comes back. Always: there is to be no kubelet; only while a process of one is here nothing is touched. Never:
-    /// the agent only collects garbage, and needs no runtime.
+    /// Whether this node's pods are taken down.
     #[arg(long, env = "POD_TEARDOWN_PODS", value_enum, default_value_t = PodsFlag::Auto)]
     pub pods: PodsFlag,
     /// With --pods auto: how long the kubelet must have no process, not answer at its healthz, and not renew its Lease, all
@@ -406,15 +424,14 @@ pub struct NodeFlags {
     /// Stop a kubelet that is wedged: its process is there, and for all of --take-over-after it has neither told its health
     /// nor renewed its Lease, though the API server answers. Its unit is stopped through systemd, so it stays so until
     /// somebody starts it; its pods are taken over when its end has been seen for --take-over-after. Without this a wedged
-    /// kubelet is left alone, and told. With --pods auto.
+    /// kubelet is left alone, and reported. With --pods auto.
     #[arg(long, env = "POD_TEARDOWN_FENCE_KUBELET", value_parser = BoolishValueParser::new())]
     pub fence_kubelet: bool,
-    /// What becomes of a mount whose server (NFS, CIFS, Ceph, FUSE, 9p) is gone. Never: it waits until that answers again.
-    /// Dead-server: after some seconds the connection is cut, and what was written and not sent is lost.
+    /// What becomes of a mount whose server (NFS, CIFS, Ceph, FUSE, 9p) is gone.
     #[arg(long, env = "POD_TEARDOWN_FORCE_UNMOUNT", value_enum, default_value_t = ForceUnmountFlag::Never)]
     pub force_unmount: ForceUnmountFlag,
     /// Whether garbage is collected: objects whose owners are gone, in the whole cluster, by one agent at a time. Needs
-    /// --gc-kubeconfig. Auto: while the collector of kube-controller-manager does not work.
+    /// --gc-kubeconfig.
     #[arg(long, env = "POD_TEARDOWN_GC", value_enum, default_value_t = GcFlag::Auto)]
     pub gc: GcFlag,
     /// Credentials of the collector, with the rights of deploy/gc-rbac.yaml. Without them nothing is collected.
@@ -464,20 +481,20 @@ pub enum CgroupDriverFlag {
 /// `--pods`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PodsFlag {
-    /// While the kubelet is gone.
+    /// Stand by for this node's kubelet, take over when it is gone, and let go when it comes back.
     Auto,
-    /// Take them down.
+    /// There is to be no kubelet; only while a process of one is here nothing is touched.
     Always,
-    /// Leave them alone.
+    /// The agent only collects garbage, and needs no runtime.
     Never,
 }
 
 /// `--force-unmount`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ForceUnmountFlag {
-    /// A mount waits for its server.
+    /// It waits until that answers again.
     Never,
-    /// The connection to a server that does not answer is cut.
+    /// After some seconds the connection is cut, and what was written and not sent is lost.
     DeadServer,
 }
 

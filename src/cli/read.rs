@@ -1,6 +1,6 @@
 //! Reads the command line and the environment, and tells all that is wrong with them, not only what is wrong first.
 
-use std::{collections::BTreeSet, env, ffi::OsString};
+use std::{collections::BTreeSet, env, error::Error as _, ffi::OsString};
 
 use clap::{
     Arg, Command, CommandFactory as _, Error, FromArgMatches as _,
@@ -78,11 +78,29 @@ fn wrong_value(error: &Error) -> Option<(String, Problem)> {
             &format!("it is one of {}", valid.join(", ")),
         ),
         (ErrorKind::InvalidValue | ErrorKind::ValueValidation, _) => {
-            Problem::usage(format!("{what}: it is no value of this"), "--help tells what it may be")
+            Problem::usage(format!("{what}: {}", cause(error)), remedy(flag))
         }
         _ => return None,
     };
     Some((flag.to_owned(), problem))
+}
+
+/// What whoever reads the value has against it.
+fn cause(error: &Error) -> String {
+    let cause = error.source().map(ToString::to_string);
+    cause.unwrap_or_else(|| "it is no value of this".to_owned())
+}
+
+/// What may be given instead.
+fn remedy(flag: &str) -> &'static str {
+    let command = Cli::command();
+    let mut args = command.get_subcommands().flat_map(Command::get_arguments);
+    let is_switch = |arg: &Arg| arg.get_long() == flag.strip_prefix("--") && !arg.get_action().takes_values();
+    if args.any(is_switch) {
+        "its variable is true or false; on the command line it stands alone"
+    } else {
+        "--help tells what it may be"
+    }
 }
 
 /// The same as if this flag had not been given, neither there nor in the environment.

@@ -49,7 +49,7 @@ pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube:
     let config = read_kubeconfig(path).await.map_err(|error| {
         Problem::configuration(
             format!("{flag} {}: {error}", path.display()),
-            "check that it is a kubeconfig, and that the certificates and tokens it points to are there and readable",
+            "check that it is a kubeconfig, and that the certificates and tokens it points to are there and readable, as they mostly are for root alone",
         )
         .absent(credential_files(path).iter().any(|file| is_absent(file)))
     })?;

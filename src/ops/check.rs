@@ -117,6 +117,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
                 url: &pods.kube.cluster_url,
                 node_name: &settings.node_name,
                 credentials_of: None,
+                looks_at_lease: pods.understudy.is_some(),
             };
             rows.extend(server.check(&machine, recorded.as_deref()).await);
         }

@@ -15,11 +15,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// And then waits for the disk, if it is asked to do something.
 const LONG_PATIENCE: Duration = Duration::from_secs(15);
 
+/// What to do where nobody could be asked.
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => "only root may ask it: run this as root",
+        _ => "is it running, and is --socket the one it was started with?",
+    }
+}
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// Nobody listens there.
-    #[error("no agent answers at {path}: {cause}; is it running, and is --socket the one it was started with?")]
+    #[error("no agent answers at {path}: {cause}; {}", remedy(cause))]
     NoAgent {
         /// The socket.
         path: String,

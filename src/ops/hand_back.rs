@@ -26,7 +26,9 @@ fn text(answer: Result<HandedBack, AskError>) -> String {
             some_of(cut_short)
         ),
         // Nobody works on the node's pods who could be asked.
-        Err(error @ AskError::NoAgent { .. }) => format!("There is nothing to hand back: {error}"),
+        Err(error @ AskError::NoAgent { .. } | error @ AskError::Refused(_)) => {
+            format!("There is nothing to hand back: {error}")
+        }
         Err(error) => format!("Whether the node is handed back is not known: {error}"),
     }
 }
@@ -41,6 +43,9 @@ mod tests {
         let cut_short = vec!["default/web-0".to_owned()];
         assert!(text(Ok(HandedBack { cut_short })).contains("default/web-0"));
         let refused = AskError::Refused("this agent takes no pods down".to_owned());
-        assert!(text(Err(refused)).contains("takes no pods down"));
+        assert_eq!(
+            text(Err(refused)),
+            "There is nothing to hand back: this agent takes no pods down"
+        );
     }
 }

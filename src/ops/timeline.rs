@@ -50,7 +50,7 @@ fn head(story: &Story) -> [String; 2] {
         _ if story.kept => format!("ended{} in {}, and is kept", story.shown(), precise(story.elapsed_ms)),
         Stage::Finished => format!("finished in {}", precise(story.elapsed_ms)),
         Stage::Deleted => format!("deleted, cleaning up for {}", precise(story.elapsed_ms)),
-        Stage::Terminating | Stage::Terminated => format!("goes on since {}", precise(story.elapsed_ms)),
+        Stage::Terminating | Stage::Terminated => format!("goes on, for {} so far", precise(story.elapsed_ms)),
     };
     let (begun, attempts) = story.begun();
     [

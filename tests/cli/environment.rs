@@ -52,7 +52,8 @@ fn of_unit() -> BTreeMap<&'static str, &'static str> {
     set.filter_map(|it| it.split_once('=')).collect()
 }
 
-fn told(arg: &Arg) -> String {
+/// What is said of it, and of each of its values.
+fn told(arg: &Arg) -> Vec<String> {
     let help = arg.get_long_help().or(arg.get_help()).unwrap().to_string();
     let values = arg.get_possible_values();
     let named = values.iter().filter(|_| arg.get_action().takes_values());
@@ -60,9 +61,7 @@ fn told(arg: &Arg) -> String {
         .map(|value| format!("{}: {}", value.get_name(), value.get_help().unwrap()))
         .collect();
     let full = |text: String| if text.ends_with(['.', ']']) { text } else { text + "." };
-    [vec![full(help)], values.into_iter().map(full).collect()]
-        .concat()
-        .join(" ")
+    [vec![help], values].concat().into_iter().map(full).collect()
 }
 
 fn wrapped(text: &str) -> String {
@@ -93,7 +92,8 @@ fn expected() -> String {
         };
         let value = of_unit.get(variable).copied().or(default).or_else(example);
         let value = value.unwrap_or_else(|| panic!("{variable} has no default: give it an example here"));
-        format!("\n{}#{variable}={value}\n", wrapped(&told(arg)))
+        let told: String = told(arg).iter().map(|it| wrapped(it)).collect();
+        format!("\n{told}#{variable}={value}\n")
     });
     HEAD.to_owned() + &parts.collect::<String>() + TAIL
 }

@@ -17,7 +17,7 @@ use crate::{
 
 const WHAT: &str = "collector's server";
 /// For credentials of the collector that end.
-pub const RENEW: &str = "renew what --gc-kubeconfig holds, as deploy/gc-kubeconfig.sh does; the agent reads that file again by \
+pub const RENEW: &str = "renew what --gc-kubeconfig holds, as deploy/gc-kubeconfig.sh does (below /usr/share/doc/pod-teardown where the package is installed); the agent reads that file again by \
     itself";
 
 /// Looks at everything that the collector needs.

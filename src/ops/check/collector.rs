@@ -18,7 +18,7 @@ use crate::{
 };
 
 const WHAT: &str = "collector's rights";
-const REMEDY: &str = "apply deploy/gc-rbac.yaml, and give that account's kubeconfig as --gc-kubeconfig";
+const REMEDY: &str = "apply deploy/gc-rbac.yaml (below /usr/share/doc/pod-teardown where the package is installed), and give that account's kubeconfig as --gc-kubeconfig";
 /// What is done to objects of every kind that is collected.
 const VERBS: [&str; 5] = ["get", "list", "watch", "delete", "patch"];
 /// Questions at a time: there are some for each kind if not all is granted at once.

@@ -35,6 +35,8 @@ pub(super) struct Server<'a> {
     pub node_name: &'a str,
     /// The Node whose credentials these are, if they are of another than the one asked for.
     pub credentials_of: Option<String>,
+    /// Whether the Node's Lease is looked at, to tell whether its kubelet lives.
+    pub looks_at_lease: bool,
 }
 
 // === impl Server ===
@@ -90,7 +92,11 @@ impl Server<'_> {
             ("create events", json!({ "verb": "create", "resource": "events" })),
             ("patch events", json!({ "verb": "patch", "resource": "events" })),
         ];
-        for (what, attributes) in rights {
+        let lease = json!({
+            "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease", "name": node_name,
+        });
+        let lease = self.looks_at_lease.then_some(("get the Lease", lease));
+        for (what, attributes) in rights.into_iter().chain(lease) {
             let what = format!("right to {what}");
             rows.push(match answer(self.api.may(&attributes)).await {
                 Ok(true) => Row::ok(&what, "granted"),
@@ -285,6 +291,7 @@ pub(super) mod tests {
                 url: &config.cluster_url,
                 node_name: "n1",
                 credentials_of,
+                looks_at_lease: true,
             };
             for (error, verdict, words) in errors() {
                 let row = server.refused("Node", &error);

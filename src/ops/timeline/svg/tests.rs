@@ -86,7 +86,7 @@ fn each_step_and_container_has_a_line_of_its_own_that_tells_its_time() {
     let texts = all(&drawing, "text");
     for text in [
         "default/web-0  uid 1234",
-        "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30 s, goes on since 10.00 s, 1 attempt",
+        "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30 s, goes on, for 10.00 s so far, 1 attempt",
         "term     main",
         "  0.00 s → 8.00 s",
         "term     proxy",
