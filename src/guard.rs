@@ -83,6 +83,8 @@ struct State {
     kubelet: Result<Option<KubeletProcess>, String>,
     /// When the last look for a kubelet that has ended was begun.
     looked: Instant,
+    /// One that was seen, though perhaps not at the last look, since somebody has asked.
+    seen: Option<KubeletProcess>,
     turn: turn::Turn,
     store: WatchMemory,
     remembered: Option<Instant>,
@@ -121,6 +123,7 @@ impl Guard {
                 is_out_of_service: false,
                 kubelet: Err("it has not been looked for yet".to_owned()),
                 looked: Instant::now(),
+                seen: None,
                 turn: turn::Turn::default(),
                 store,
                 remembered: None,
@@ -162,13 +165,15 @@ impl Guard {
         self.lock().kubelet.clone().ok().flatten()
     }
 
-    /// What the last look at the processes has shown, and when it was begun.
-    pub fn last_look(&self) -> (Look, Instant) {
-        let state = self.lock();
-        let look = match &state.kubelet {
-            Ok(Some(kubelet)) => Look::Lives(kubelet.to_string()),
-            Ok(None) => Look::Silent("there is none".to_owned()),
-            Err(why) => Look::Unknown(why.clone()),
+    /// What the looks at the processes have shown since this was asked last, and when the last one was begun: also a kubelet
+    /// that has come and gone between two questions has been here.
+    pub fn looks(&self) -> (Look, Instant) {
+        let mut state = self.lock();
+        let seen = state.seen.take();
+        let look = match (&state.kubelet, &seen) {
+            (Ok(Some(kubelet)), _) | (_, Some(kubelet)) => Look::Lives(kubelet.to_string()),
+            (Ok(None), None) => Look::Silent("there is none".to_owned()),
+            (Err(why), None) => Look::Unknown(why.clone()),
         };
         (look, state.looked)
     }
@@ -371,9 +376,9 @@ impl Guard {
                 root: &root,
                 runtime: &runtime,
             };
-            match known.and_then(|pid| kubelet_process::with_pid(&proc, pid, ours)) {
-                Some(still) => Ok(vec![still]),
-                None => kubelet_process::find(&proc, ours),
+            match known.map(|pid| kubelet_process::with_pid(&proc, pid, ours)) {
+                Some(Ok(Some(still))) => Ok(vec![still]),
+                Some(Ok(None) | Err(_)) | None => kubelet_process::find(&proc, ours),
             }
         };
         let began = Instant::now();
@@ -404,6 +409,9 @@ impl Guard {
             state.turn.kubelet_is_seen();
         }
         let is_here = matches!(kubelet, Ok(Some(_)));
+        if let Ok(Some(kubelet)) = &kubelet {
+            state.seen = Some(kubelet.clone());
+        }
         state.kubelet = kubelet;
         state.looked = began;
         if is_here {
@@ -497,6 +505,25 @@ mod tests {
         sleep(time).await;
         drop(pod);
         guard.kubelet().is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubelet_that_has_come_and_gone_between_two_questions_was_here() {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir(proc.path().join("pods")).unwrap();
+        let root = KubeletRoot::resolve(proc.path()).unwrap();
+        let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
+        let look = async || guard.look(&root, Path::new("/run/cri.sock")).await;
+        look().await;
+        assert!(matches!(guard.looks().0, Look::Silent(_)));
+        std::fs::create_dir(proc.path().join("77")).unwrap();
+        std::fs::write(proc.path().join("77/comm"), "kubelet\n").unwrap();
+        look().await;
+        std::fs::remove_dir_all(proc.path().join("77")).unwrap();
+        look().await;
+        assert_eq!(guard.kubelet(), None);
+        assert!(matches!(guard.looks().0, Look::Lives(_)));
+        assert!(matches!(guard.looks().0, Look::Silent(_)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -81,7 +81,15 @@ impl Guard {
             uid
         };
         let recorded = self.journal.set_node_uid(&uid).await;
-        self.set_world(Ok(()));
+        // Another look may have shown yet another Node meanwhile, of which nobody has said anything.
+        let is_still_that = self
+            .lock()
+            .world
+            .as_ref()
+            .is_err_and(|wrong| wrong.other_uid.as_ref() == Some(&uid));
+        if is_still_that {
+            self.set_world(Ok(()));
+        }
         self.released.notify_one();
         Some(recorded)
     }

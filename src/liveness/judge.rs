@@ -17,6 +17,9 @@ const LINGERS: Duration = Duration::from_secs(15);
 /// after its start an agent starts, too.
 const SETTLES: Duration = Duration::from_secs(2);
 
+/// A kubelet that is started again tells its health after a while; one that so many times has not gets no further.
+const TRIES: u32 = 3;
+
 /// Who takes the pods of this node down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turn {
@@ -65,7 +68,9 @@ pub fn judge(signs: &Signs, terms: Terms, before: &Turn, now: Instant) -> Turn {
     }
     if process.lives(now) {
         let around = signs.around.map(|since| now.saturating_duration_since(since));
-        let wedged = long(around) && long(healthz.silent(now)) && long(lease.silent(now));
+        // One that was started again a moment ago may need some time yet.
+        let had_time = long(signs.one_process(now)) || signs.tries >= TRIES;
+        let wedged = had_time && long(around) && long(healthz.silent(now)) && long(lease.silent(now));
         return Turn::StandsBy(if wedged { Why::Wedged } else { Why::Works });
     }
     // What answered before the process was seen to be gone was that process.
@@ -99,6 +104,21 @@ pub fn judge(signs: &Signs, terms: Terms, before: &Turn, now: Instant) -> Turn {
         Duration::ZERO => Turn::Ours,
         left => Turn::StandsBy(Why::NotYet(left)),
     }
+}
+
+/// Whether a kubelet that is wedged may be stopped: only one and the same process that was there all the time, and whose health
+/// was told where it is asked for, so that it is not told somewhere else.
+pub fn may_fence(signs: &Signs, take_over_after: Duration, now: Instant) -> Result<(), &'static str> {
+    if signs.one_process(now).is_none_or(|time| time < take_over_after) {
+        return Err("it is started again and again, and no process stays for long: mend it, or stop it by hand");
+    }
+    if !signs.healthz.has_lived {
+        return Err(
+            "since this agent runs its health was never told where --kubelet-config says, so that it may be told elsewhere: stop \
+             it by hand",
+        );
+    }
+    Ok(())
 }
 
 /// The turn of an agent that has only just started: where it was that of the agent before it in this boot, and that agent has

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     fence, healthz,
-    judge::{Terms, Turn, Why, first, judge},
+    judge::{Terms, Turn, Why, first, judge, may_fence},
     report::{Fenced, TurnReport},
     signs::{Look, Signs, State},
 };
@@ -103,7 +103,7 @@ impl Lookout {
                     fenced.note(stopped);
                 }
             }
-            let (look, looked) = self.guard.last_look();
+            let (look, looked) = self.guard.looks();
             let lived = matches!(signs.process.look, Look::Lives(_));
             signs.see_process(look, looked, self.take_over_after);
             // Pods wait from the end of the process on: the threshold begins with it, and nothing is waited for after it.
@@ -129,7 +129,11 @@ impl Lookout {
                 && Instant::now() >= fence_from
                 && let Some(kubelet) = self.guard.kubelet()
             {
-                fencing.push(async move { fence::stop(systemd, &kubelet).await });
+                let may = may_fence(&signs, self.take_over_after, Instant::now());
+                fencing.push(async move {
+                    may.map_err(|why| format!("{kubelet}: {why}"))?;
+                    fence::stop(systemd, &kubelet).await
+                });
             }
         }
     }

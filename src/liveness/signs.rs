@@ -24,6 +24,8 @@ pub struct Sign {
     pub look: Look,
     /// Since when each look has shown the same.
     pub since: Instant,
+    /// Some look has shown that a kubelet lives.
+    pub has_lived: bool,
     looked: Instant,
     /// Between two looks that are further apart anything may have happened.
     gap: Duration,
@@ -52,6 +54,10 @@ pub struct Signs {
     pub process: Sign,
     /// Since when kubelets come, or come and go without staying away for long.
     pub around: Option<Instant>,
+    /// The process that was seen last, and since when without a gap.
+    pub same: Option<(String, Instant)>,
+    /// How many processes have come since one of them has told its health.
+    pub tries: u32,
     /// What answers where the kubelet tells its health.
     pub healthz: Sign,
     /// The Lease of this Node.
@@ -66,6 +72,7 @@ impl Sign {
         Self {
             look: Look::Unknown("it was not looked at yet".to_owned()),
             since: now,
+            has_lived: false,
             looked: now,
             gap,
         }
@@ -77,6 +84,7 @@ impl Sign {
         if gap || std::mem::discriminant(&look) != std::mem::discriminant(&self.look) {
             self.since = over.end;
         }
+        self.has_lived |= matches!(look, Look::Lives(_));
         (self.look, self.looked) = (look, over.start);
     }
 
@@ -210,6 +218,8 @@ impl Signs {
         Self {
             process: Sign::unseen(now, look_gap),
             around: None,
+            same: None,
+            tries: 0,
             healthz: Sign::unseen(now, ask_gap),
             lease: Lease::unseen(now, ask_gap),
         }
@@ -218,6 +228,12 @@ impl Signs {
     /// Whether each look has shown nothing of a kubelet, since whenever.
     pub fn nothing_lives(&self, now: Instant) -> bool {
         self.each().iter().all(|(_, sign)| sign.silent(now).is_some())
+    }
+
+    /// For how long one and the same process has been there.
+    pub fn one_process(&self, now: Instant) -> Option<Duration> {
+        let (_, since) = self.same.as_ref().filter(|_| self.process.lives(now))?;
+        Some(now.saturating_duration_since(*since))
     }
 
     /// Each sign with its name.
@@ -232,6 +248,19 @@ impl Signs {
     /// A look at the processes. One that stays away for as long as `away` is not around any more.
     pub fn see_process(&mut self, look: Look, looked: Instant, away: Duration) {
         self.process.see(look, &(looked..looked));
+        if let Look::Lives(process) = &self.process.look {
+            let is_another = self.same.as_ref().is_none_or(|(before, _)| before != process);
+            if is_another {
+                self.tries += 1;
+                self.same = Some((process.clone(), looked));
+            } else if self.process.since == looked {
+                // The same was not to be seen for a while.
+                self.same = Some((process.clone(), looked));
+            }
+        }
+        if matches!(self.healthz.look, Look::Lives(_)) {
+            self.tries = 0;
+        }
         match &self.process.look {
             Look::Lives(_) => drop(self.around.get_or_insert(looked)),
             _ if self.process.silent(looked).is_some_and(|silent| silent >= away) => self.around = None,

@@ -14,7 +14,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{kubelet_root::KubeletRoot, lock::readable};
+use super::{fault, kubelet_root::KubeletRoot, lock::readable};
 
 const NAME: &str = "kubelet";
 const DEFAULT_ROOT: &str = "/var/lib/kubelet";
@@ -84,48 +84,63 @@ pub struct Ours<'a> {
 }
 
 /// All kubelets that count, from the files of `proc`, by pid. It reads a file of every process: any of them may have
-/// become a kubelet by exec.
+/// become a kubelet by exec. An error where none was seen and not all could be looked at, as without descriptors or memory.
 pub fn find(proc: &Path, ours: Ours<'_>) -> io::Result<Vec<KubeletProcess>> {
-    let mut found = Vec::new();
+    let (mut found, mut unseen) = (Vec::new(), None);
     for entry in fs::read_dir(proc)? {
         let entry = entry?;
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        found.extend(with_pid(proc, pid, ours));
+        match with_pid(proc, pid, ours) {
+            Ok(it) => found.extend(it),
+            Err(error) => unseen = Some(error),
+        }
     }
     found.sort_by_key(|process| process.pid);
-    Ok(found)
+    match unseen {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
 }
 
 /// The process with this pid, if it is a kubelet that counts.
-pub fn with_pid(proc: &Path, pid: i32, ours: Ours<'_>) -> Option<KubeletProcess> {
+pub fn with_pid(proc: &Path, pid: i32, ours: Ours<'_>) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
-    let kind = kind(&dir)?;
-    let why = why(kind, &dir, ours)?;
+    let Some(kind) = kind(&dir)? else { return Ok(None) };
+    let Some(why) = why(kind, &dir, ours) else {
+        return Ok(None);
+    };
     let command = readable(fs::read(dir.join("cmdline")).unwrap_or_default());
     let holds = kind != Kind::Kubelet;
-    Some(KubeletProcess {
+    Ok(Some(KubeletProcess {
         pid,
         command,
         why,
         holds,
-    })
+    }))
 }
 
-/// By its name. A process that is gone by now is none; to read the name procfs denies to nobody.
-fn kind(dir: &Path) -> Option<Kind> {
+/// By its name. A process that is gone by now is none; one whose name cannot be read may be any.
+fn kind(dir: &Path) -> io::Result<Option<Kind>> {
     // A name has 15 bytes and a newline at most. Not `fs::read`, which asks for the size and the end, too.
     let mut name = [0; 32];
     let read = fs::File::open(dir.join("comm")).and_then(|mut file| file.read(&mut name));
-    let name = std::str::from_utf8(name[..read.ok()?].trim_ascii_end()).ok()?;
+    let read = match read {
+        Ok(read) => read,
+        Err(error) if matches!(fault::errno(&error), Errno::NOENT | Errno::SRCH) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Ok(name) = std::str::from_utf8(name[..read].trim_ascii_end()) else {
+        return Ok(None);
+    };
     // Also `kubelet-v1.36.3`, `kubelet-amd64`, `kubelet.real`, `.kubelet-wrapped`: what is no kubelet after all has seldom
     // a directory of one.
     if name.trim_start_matches('.').starts_with(NAME) {
-        return Some(Kind::Kubelet);
+        return Ok(Some(Kind::Kubelet));
     }
     let holder = HOLDERS.iter().find(|(holder, _)| name == *holder);
-    holder.map(|(_, by)| Kind::Holder(by))
+    Ok(holder.map(|(_, by)| Kind::Holder(by)))
 }
 
 /// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere or has ended.
@@ -139,7 +154,7 @@ fn why(kind: Kind, dir: &Path, ours: Ours<'_>) -> Option<Why> {
 }
 
 fn works_here(kind: Kind, dir: &Path, ours: Ours<'_>) -> Result<Option<Why>, Errno> {
-    let arguments = fs::read(dir.join("cmdline")).map_err(|error| super::fault::errno(&error))?;
+    let arguments = fs::read(dir.join("cmdline")).map_err(|error| fault::errno(&error))?;
     let their_root = match (kind, path_flag(&arguments, ROOT_FLAG)) {
         (Kind::Holder(by), _) if !holds(by, &arguments) => return Ok(None),
         (Kind::Holder(_), None) => return unsaid(dir, ours.root),

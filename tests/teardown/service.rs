@@ -8,7 +8,11 @@ use std::{fs, os::unix::fs::symlink, path::Path, process::Command, time::Duratio
 use anyhow::{Context, Result, ensure};
 use futures::TryFutureExt as _;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    time::{Instant, sleep},
+};
 
 use self::installed::{Installed, until};
 use crate::cases::{
@@ -238,12 +242,34 @@ async fn a_kubelet_that_starts_asks_for_its_pods_and_gets_them(scene: &mut Scene
     scene.gone_and_clean(&web).await
 }
 
-/// It tells its health nowhere and renews no Lease. Started again it would be by systemd, if it were only killed.
+/// Answers as a kubelet that is well, as long as it goes on.
+async fn well(health: TcpListener) {
+    while let Ok((mut stream, _)) = health.accept().await {
+        stream.read(&mut [0; 1024]).await.ok();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+            .await
+            .ok();
+    }
+}
+
+/// It tells its health for a while and renews no Lease. Started again it would be by systemd, if it were only killed.
 async fn a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so(scene: &mut Scene) -> Result<()> {
     let settings = [("PODS", "auto"), ("TAKE_OVER_AFTER", "5s"), ("FENCE_KUBELET", "true")];
     let service = Installed::at_work_with(scene, &settings).await?;
     kubelet(&service, scene, "Restart=always\nRestartSec=100ms\n")?;
     service.systemctl(&["start", "kubelet"])?;
+    until("it is not stopped, as its health was never seen", || {
+        let told = service.asked(&["status"])?;
+        Ok(told.contains("its health was never told"))
+    })
+    .await?;
+    let well = tokio::spawn(well(TcpListener::bind("127.0.0.1:10248").await?));
+    until("its health is seen", || {
+        Ok(service.asked(&["status"])?.contains("healthz  lives"))
+    })
+    .await?;
+    well.abort();
     until("it is stopped", || {
         let told = service.asked(&["status"])?;
         Ok(told.contains("kubelet.service was stopped, since its kubelet was wedged"))

@@ -16,6 +16,9 @@ use Seen::{Lives, Silent, Unknown};
 struct Case {
     process: Seen,
     around: u64,
+    /// For how long the same process is there.
+    same: u64,
+    tries: u32,
     healthz: Seen,
     lease: Seen,
     up: Duration,
@@ -35,6 +38,8 @@ enum Before {
 const DEAD: Case = Case {
     process: Silent(45),
     around: 0,
+    same: 0,
+    tries: 1,
     healthz: Silent(45),
     lease: Silent(45),
     up: LONG,
@@ -76,6 +81,8 @@ fn turn(case: Case) -> Turn {
         signs.lease.renewed = Some(now);
     }
     signs.around = (case.around > 0).then(|| now - Duration::from_secs(case.around));
+    signs.same = Some((String::new(), now - Duration::from_secs(case.same)));
+    signs.tries = case.tries;
     let before = match case.before {
         Before::Ours => Turn::Ours,
         Before::Kubelets => Turn::StandsBy(Why::Works),
@@ -98,6 +105,7 @@ async fn whose_turn_it_is() {
     let running = Case {
         process: Lives,
         around: 900,
+        same: 900,
         ..DEAD
     };
     let cases = [
@@ -157,8 +165,26 @@ async fn whose_turn_it_is() {
         ),
         (
             "started again a moment ago, after a long time",
-            Case { around: 20, ..running },
+            Case {
+                around: 20,
+                same: 20,
+                ..running
+            },
             by(Why::Works),
+        ),
+        (
+            "started again a moment ago, after less than the threshold",
+            Case { same: 4, ..running },
+            by(Why::Works),
+        ),
+        (
+            "started again a moment ago, and so it goes on",
+            Case {
+                same: 4,
+                tries: 3,
+                ..running
+            },
+            by(Why::Wedged),
         ),
         (
             "came back while it was our turn",
@@ -409,4 +435,41 @@ async fn what_a_process_answered_before_its_end_is_no_sign_of_another_one() {
     assert_eq!(turn(&signs), Turn::StandsBy(Why::NotYet(AFTER)));
     signs.healthz.see(Look::Lives(String::new()), &at(3));
     assert!(matches!(turn(&signs), Turn::StandsBy(Why::Unseen(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_one_process_that_told_its_health_once_and_was_there_all_the_time_is_stopped() {
+    let start = Instant::now();
+    let seconds = Duration::from_secs;
+    let at = |after| start + seconds(after);
+    let mut signs = Signs::unseen(start, seconds(5), seconds(15));
+    let see = |signs: &mut Signs, pid: u32, from: u64, to: u64| {
+        for second in from..=to {
+            signs.see_process(Look::Lives(format!("kubelet (pid {pid})")), at(second), AFTER);
+        }
+    };
+    see(&mut signs, 5, 0, 45);
+    assert!(may_fence(&signs, AFTER, at(45)).unwrap_err().contains("told elsewhere"));
+    signs.healthz.see(Look::Lives(String::new()), &(at(45)..at(45)));
+    assert_eq!(may_fence(&signs, AFTER, at(45)), Ok(()));
+    assert!(may_fence(&signs, AFTER + seconds(1), at(45)).is_err());
+    // It was started again between two looks.
+    see(&mut signs, 6, 46, 80);
+    assert!(
+        may_fence(&signs, AFTER, at(80))
+            .unwrap_err()
+            .contains("again and again")
+    );
+    assert_eq!(signs.tries, 0, "the one before had told its health");
+    signs.healthz.see(Look::Silent(String::new()), &(at(81)..at(81)));
+    see(&mut signs, 7, 81, 81);
+    see(&mut signs, 7, 100, 100);
+    assert_eq!(
+        (signs.tries, signs.one_process(at(100))),
+        (1, Some(seconds(0))),
+        "after a gap it begins anew"
+    );
+    see(&mut signs, 8, 101, 101);
+    see(&mut signs, 9, 102, 102);
+    assert_eq!(signs.tries, 3);
 }

@@ -236,3 +236,18 @@ fn a_kubelet_that_is_only_a_zombie_does_not_count_unless_threads_are_left() {
     fs::create_dir(dir.join("task/2")).unwrap();
     assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::NOENT))]);
 }
+
+#[test]
+fn a_process_whose_name_cannot_be_read_may_be_a_kubelet_and_one_that_has_ended_is_none() {
+    let machine = Machine::new();
+    let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
+    let dir = machine.process(5, "sleep", &["sleep"]);
+    fs::remove_file(dir.join("comm")).unwrap();
+    assert_eq!(machine.found(), [], "it has ended");
+    // Whatever else keeps a name from being read, such as too many open files.
+    fs::create_dir(dir.join("comm")).unwrap();
+    assert!(find(&machine.path("proc"), ours(&root)).is_err());
+    assert!(with_pid(&machine.path("proc"), 5, ours(&root)).is_err());
+    machine.process(6, "kubelet", &["kubelet", "--root-dir=ours"]);
+    assert_eq!(machine.found(), [(6, Why::SameDirectory)], "one that is seen suffices");
+}
