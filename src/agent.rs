@@ -1,6 +1,6 @@
 //! The composition root: builds everything in the order in which it is needed, and starts the tasks.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{
@@ -78,7 +78,12 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     });
     if !dry_run {
         let (listener, at) = admin::listen(&socket).await.map_err(|error| {
-            Problem::configuration(
+            let problem = if error.kind() == ErrorKind::AddrInUse {
+                Problem::taken
+            } else {
+                Problem::configuration
+            };
+            problem(
                 format!("--socket {}: {error}", socket.display()),
                 "name a path where a socket can be made, and that nobody else uses",
             )

@@ -122,6 +122,8 @@ pub enum ProblemKind {
     Configuration,
     /// What the command line points to is not there, and may come: a node joins its cluster after this was installed.
     Absent,
+    /// Somebody else has what it points to, and may let go of it.
+    Taken,
     /// In this program.
     Internal,
 }
@@ -312,7 +314,7 @@ fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
     let problem = |why: String| {
         Problem::configuration(
             format!("{flag} {}: {why}", dir.display()),
-            "name a directory on a disk that this user may write to",
+            "run it as root, or name a directory on a disk that this user may write to",
         )
     };
     if !dir.is_absolute() {
@@ -422,6 +424,14 @@ impl Problem {
             kind: ProblemKind::Configuration,
             what: what.lines().next().unwrap_or_default().to_owned(),
             remedy: remedy.to_owned(),
+        }
+    }
+
+    /// Somebody else has it, and may let go of it.
+    pub fn taken(what: impl Into<String>, remedy: &str) -> Self {
+        Self {
+            kind: ProblemKind::Taken,
+            ..Self::configuration(what, remedy)
         }
     }
 

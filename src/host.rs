@@ -1,11 +1,16 @@
 //! The machine that the agent works on, and what it must be like for that.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::time::sleep;
 
 use crate::{
     cli::CgroupDriverFlag,
     clock::BootClock,
-    config::Problem,
+    config::{Problem, ProblemKind},
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
@@ -13,6 +18,8 @@ use crate::{
     },
 };
 
+/// So often is looked for a runtime that has gone.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Where processes are listed.
 pub const PROC: &str = "/proc";
 /// The mount table of this process, which is that of the host: `same_mount_namespace` sees to it.
@@ -57,10 +64,28 @@ impl Host {
     }
 }
 
-/// An unmount in another mount namespace than the runtime's would be a lie.
+/// An unmount in another mount namespace than the runtime's would be a lie. One that is away just now is waited for.
 pub async fn same_mount_namespace(proc: &Path, endpoint: &CriEndpoint) -> Result<(), Problem> {
-    match mount_namespace::compare(proc, endpoint.path()).await {
+    loop {
+        match compared(mount_namespace::compare(proc, endpoint.path()).await) {
+            Err(problem) if problem.kind == ProblemKind::Absent => {
+                tracing::warn!(why = problem.what, "Container runtime has gone; waiting for it");
+                sleep(AGAIN).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// What the comparison of mount namespaces comes to.
+pub fn compared(found: MountNamespace) -> Result<(), Problem> {
+    match found {
         MountNamespace::Ok => Ok(()),
+        MountNamespace::Away(why) => Err(Problem {
+            kind: ProblemKind::Absent,
+            what: format!("mount namespace: {why}"),
+            remedy: "start the container runtime".to_owned(),
+        }),
         MountNamespace::Other(whose) => Err(Problem::configuration(
             format!("this process is not in the mount namespace of {whose}: what it unmounts would stay mounted there"),
             "run it on the host, without PrivateMounts=, PrivateTmp=, ProtectSystem= and the like in its unit",

@@ -180,6 +180,15 @@ impl PodView {
         Some(view)
     }
 
+    /// The same without the object, which is large.
+    #[must_use]
+    pub fn without_object(&self) -> Self {
+        Self {
+            object: None,
+            ..self.clone()
+        }
+    }
+
     /// A pod of which nothing but its identity is known.
     pub fn remembered(pod: PodRef) -> Self {
         Self {

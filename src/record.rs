@@ -67,6 +67,7 @@ struct State {
     spans: Vec<Span>,
     doubted: Option<Doubted>,
     finalizers: Vec<String>,
+    given_up: Option<String>,
     finished: Option<Instant>,
 }
 
@@ -97,6 +98,7 @@ impl Record {
                 spans: Vec::new(),
                 doubted: None,
                 finalizers: Vec::new(),
+                given_up: None,
                 finished: None,
             }),
         }
@@ -157,6 +159,11 @@ impl Record {
     /// What keeps its object, as the answer to the delete says; nothing once it is gone.
     pub fn set_finalizers(&self, finalizers: Vec<String>) {
         self.lock().finalizers = finalizers;
+    }
+
+    /// The request for its end is given up, for this reason.
+    pub fn give_up(&self, why: String) {
+        self.lock().given_up = Some(why);
     }
 
     /// What fails while the attempt goes on, beside what has failed already.
@@ -276,6 +283,7 @@ impl Record {
             phase: shown.map(|shown| shown.phase),
             kept,
             finalizers: state.finalizers.clone(),
+            given_up: state.given_up.clone(),
             spans: state.spans.clone(),
             doubted: state.doubted.clone(),
         }

@@ -31,7 +31,7 @@ use crate::{
         cri::{Cri, types::CgroupDriver},
         effects::Effects,
         identity::Identity,
-        lock::PodsLock,
+        lock::{LockError, PodsLock},
         mounts::Mounts,
         runtime::{self, RuntimeReport},
         systemd::Systemd,
@@ -381,7 +381,11 @@ fn bring_events(api: ApiClient) -> events::Bring {
 
 fn lock(pods: &Path, proc: &Path) -> Result<PodsLock, Problem> {
     PodsLock::acquire(pods, proc).map_err(|error| {
-        Problem::configuration(
+        let problem = match error {
+            LockError::Taken { .. } => Problem::taken,
+            LockError::Failed(_) => Problem::configuration,
+        };
+        problem(
             error.to_string(),
             "stop the other one first, or give this one a --kubelet-root of its own",
         )
@@ -393,7 +397,12 @@ fn open_journal(state_dir: &Path, machine: &Identity, outside: &Outside) -> Resu
         return Ok(Journal::open_on(disk.clone(), outside.blocking, machine));
     }
     Journal::open(state_dir, machine).map_err(|error| {
-        Problem::configuration(
+        let problem = if error.is_in_use() {
+            Problem::taken
+        } else {
+            Problem::configuration
+        };
+        problem(
             format!("--state-dir {}: {error}", state_dir.display()),
             "let no other agent use it, and make it a directory that the agent may write to",
         )

@@ -37,6 +37,11 @@ impl JournalError {
         matches!(self.kind, Kind::InUse | Kind::Setting)
     }
 
+    /// Whether that is only because another agent has it.
+    pub fn is_in_use(&self) -> bool {
+        self.kind == Kind::InUse
+    }
+
     pub(super) fn new(verb: &'static str, cause: &(impl ToString + ?Sized), kind: Kind) -> Self {
         Self {
             verb,

@@ -61,7 +61,7 @@ pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
         Found::Useless(reason) => Peek::Useless {
             node_uid: match reason {
                 Reason::OtherMachine(_) => None,
-                _ => whose::node_uid(dir, machine),
+                _ => whose::read(dir, machine).node_uid,
             },
             reason,
         },

@@ -13,11 +13,12 @@ use redb::Database;
 use serde_json::json;
 
 use super::{
-    FILE, JournalError, State,
+    FILE, JournalError, State, WatchMemory,
     aside::{self, Aside, Reason},
     error::{self, Kind},
-    file::{self, Contents, Found, HEADER, NODE_UID},
-    whose,
+    file::{self, Contents, Found, HEADER, NODE_UID, PAUSE, WATCH},
+    paused::Paused,
+    whose::{self, Whose},
     writer::{Row, Store, Table},
 };
 use crate::{
@@ -108,9 +109,12 @@ impl Place {
                 None
             }
         };
-        if let Some(uid) = &state.node_uid {
-            self.node_is(uid);
-        }
+        self.record(|whose| {
+            // One that is not known is not known to be another.
+            whose.node_uid = state.node_uid.clone().or(whose.node_uid.take());
+            whose.paused.clone_from(&state.paused);
+            whose.held = held(&state.watch);
+        });
         state.asides = self.asides();
         Ok((state, database))
     }
@@ -127,11 +131,24 @@ impl Place {
         State::of(Contents::default(), &self.machine)
     }
 
-    /// A journal was here, and cannot be read. It must not be a way around the hold for another Node.
+    /// A journal was here, and cannot be read. It must not be a way around the hold for another Node, nor around what else
+    /// holds the agent back.
     fn nothing_known(&self) -> State {
+        let whose = whose::read(&self.dir, &self.machine);
         State {
-            node_uid: whose::node_uid(&self.dir, &self.machine),
+            node_uid: whose.node_uid,
+            paused: whose.paused,
+            watch: whose.held.unwrap_or_default(),
             ..self.empty()
+        }
+    }
+
+    fn record(&self, change: impl FnOnce(&mut Whose)) {
+        if let Err(error) = whose::change(&self.dir, &self.machine, change) {
+            tracing::warn!(
+                %error,
+                "Which Node this is, and what is held back, cannot be recorded a second time; without the journal it would be lost"
+            );
         }
     }
 
@@ -262,15 +279,27 @@ impl Store for Place {
         self.open_found(found, rows, &[])
     }
 
-    fn node_is(&self, uid: &str) {
-        if let Err(error) = whose::record(&self.dir, &self.machine, uid) {
-            tracing::warn!(%error, "Which Node this is cannot be recorded a second time; without the journal it would be lost");
-        }
+    fn holds(&self, row: &Row) {
+        let Row::Node(key, text) = row else { return };
+        self.record(|whose| match *key {
+            NODE_UID => whose.node_uid = Some(text.clone()),
+            PAUSE => whose.paused = Paused::read(text),
+            WATCH => whose.held = serde_json::from_str(text).ok().and_then(|watch| held(&watch)),
+            _ => {}
+        });
     }
 
     fn asides(&self) -> Vec<Aside> {
         aside::list(&self.dir)
     }
+}
+
+/// What holds back whatever would follow from absence; the rest of it is worth nothing without the journal.
+fn held(watch: &WatchMemory) -> Option<WatchMemory> {
+    watch.held.is_some().then(|| WatchMemory {
+        highest: 0,
+        ..watch.clone()
+    })
 }
 
 fn make_dir(dir: &Path) -> Result<(), JournalError> {

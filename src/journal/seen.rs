@@ -72,6 +72,11 @@ impl Journal {
         }
     }
 
+    /// Whether the API server has shown this pod here.
+    pub fn has_seen(&self, uid: &PodUid) -> bool {
+        self.lock().seen.contains_key(uid)
+    }
+
     /// All pods that were seen and of which something may be left.
     pub fn all_seen(&self) -> Vec<(PodUid, Seen)> {
         let state = self.lock();

@@ -1,5 +1,5 @@
-//! Which Node the journal was made for, once more in a small file of its own: a journal that is damaged must not make
-//! this node take any Node for its own.
+//! What a journal that is damaged must not take along, once more in a small file of its own: for which Node it was made, or
+//! this node would take any for its own, and what a person or the guard holds back.
 
 use std::{
     fs,
@@ -9,46 +9,57 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{aside, error, error::JournalError, file, header};
+use super::{WatchMemory, aside, error, error::JournalError, file, header, paused::Paused};
 use crate::node::identity::Identity;
 
 /// Beside the journal.
 pub(super) const FILE: &str = "journal.node";
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What is held there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Whose {
-    node_uid: String,
+pub(super) struct Whose {
+    /// UID of the Node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_uid: Option<String>,
+    /// Who has paused the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<Paused>,
+    /// That nothing is concluded from absence, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<WatchMemory>,
     machine_id: Option<String>,
     system_uuid: Option<String>,
 }
 
-/// UID of the Node, if this machine recorded one.
-pub(super) fn node_uid(dir: &Path, machine: &Identity) -> Option<String> {
-    let whose: Whose = serde_json::from_slice(&fs::read(dir.join(FILE)).ok()?).ok()?;
-    let same = header::same_machine(whose.machine_id.as_deref(), whose.system_uuid.as_deref(), machine);
-    same.is_ok().then_some(whose.node_uid)
+/// What this machine recorded.
+pub(super) fn read(dir: &Path, machine: &Identity) -> Whose {
+    let bytes = fs::read(dir.join(FILE)).ok();
+    let whose = bytes.and_then(|bytes| serde_json::from_slice::<Whose>(&bytes).ok());
+    let ours = whose.filter(|whose| whose.same_machine(machine).is_ok());
+    ours.unwrap_or_default()
 }
 
-/// Records the Node, unless that is what is recorded. One of another machine is kept aside.
-pub(super) fn record(dir: &Path, machine: &Identity, node_uid: &str) -> Result<(), JournalError> {
-    let header = header::Header::of(machine, None);
-    let whose = Whose {
-        node_uid: node_uid.to_owned(),
-        machine_id: header.machine_id,
-        system_uuid: header.system_uuid,
-    };
-    let text = serde_json::to_vec(&whose).unwrap_or_default();
+/// Changes what is recorded, unless it is so already. What another machine recorded is kept aside.
+pub(super) fn change(dir: &Path, machine: &Identity, change: impl FnOnce(&mut Whose)) -> Result<(), JournalError> {
     let path = dir.join(FILE);
-    if fs::read(&path).is_ok_and(|before| before == text) {
+    let bytes = fs::read(&path).unwrap_or_default();
+    let before = serde_json::from_slice::<Whose>(&bytes);
+    let mut whose = read(dir, machine);
+    change(&mut whose);
+    let header = header::Header::of(machine, None);
+    (whose.machine_id, whose.system_uuid) = (header.machine_id, header.system_uuid);
+    let text = serde_json::to_vec(&whose).unwrap_or_default();
+    let says_nothing = whose.node_uid.is_none() && whose.paused.is_none() && whose.held.is_none();
+    if bytes == text || says_nothing && before.is_err() {
         return Ok(());
     }
-    let before = fs::read(&path)
-        .ok()
-        .and_then(|bytes| serde_json::from_slice::<Whose>(&bytes).ok());
-    if let Some(before) = before
-        && let Err(foreign) = header::same_machine(before.machine_id.as_deref(), before.system_uuid.as_deref(), machine)
+    if let Ok(before) = before
+        && let Err(foreign) = before.same_machine(machine)
     {
+        if says_nothing {
+            return Ok(());
+        }
         aside::keep(&path, &foreign.into())?;
     }
     let new = path.with_extension("node.new");
@@ -65,6 +76,14 @@ pub(super) fn record(dir: &Path, machine: &Identity, node_uid: &str) -> Result<(
     written.map_err(error::io("record the Node"))
 }
 
+// === impl Whose ===
+
+impl Whose {
+    fn same_machine(&self, machine: &Identity) -> Result<(), header::Foreign> {
+        header::same_machine(self.machine_id.as_deref(), self.system_uuid.as_deref(), machine)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +97,10 @@ mod tests {
 
     #[test]
     fn the_node_is_known_to_the_machine_that_recorded_it_and_to_no_other() {
+        let node_uid = |dir: &Path, machine: &Identity| read(dir, machine).node_uid;
+        let record = |dir: &Path, machine: &Identity, uid: &str| {
+            change(dir, machine, |whose| whose.node_uid = Some(uid.to_owned()))
+        };
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(node_uid(dir.path(), &machine("m1")), None);
         record(dir.path(), &machine("m1"), "n1").unwrap();
@@ -91,5 +114,24 @@ mod tests {
         assert!(name.starts_with("journal.node.other-machine-"), "{name}");
         fs::write(dir.path().join(FILE), "torn").unwrap();
         assert_eq!(node_uid(dir.path(), &machine("m2")), None);
+    }
+
+    #[test]
+    fn one_word_more_takes_none_of_the_others_away_and_nothing_makes_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (dir, ours) = (dir.path(), machine("m1"));
+        change(dir, &ours, |whose| whose.paused = None).unwrap();
+        assert!(!dir.join(FILE).exists());
+        let paused = Paused {
+            since: jiff::Timestamp::UNIX_EPOCH,
+            by: "root".to_owned(),
+        };
+        change(dir, &ours, |whose| whose.paused = Some(paused.clone())).unwrap();
+        change(dir, &ours, |whose| whose.node_uid = Some("n1".to_owned())).unwrap();
+        let found = read(dir, &ours);
+        assert_eq!((found.node_uid.as_deref(), found.paused), (Some("n1"), Some(paused)));
+        change(dir, &ours, |whose| whose.paused = None).unwrap();
+        let found = read(dir, &ours);
+        assert_eq!((found.node_uid.as_deref(), found.paused), (Some("n1"), None));
     }
 }

@@ -11,12 +11,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{
-    JournalError, State, Trouble,
-    aside::Aside,
-    file::{self, NODE_UID},
-    lock,
-};
+use super::{JournalError, State, Trouble, aside::Aside, file, lock};
 use crate::{node::threads::Blocking, pod::PodUid};
 
 /// What nobody waits for may be lost in a crash for so long; a commit costs two syncs of the disk, and pods seldom end
@@ -58,8 +53,8 @@ pub(super) trait Store: Send + Sync {
     /// Opens it, or makes one that holds these rows.
     fn open(&self, rows: &[Row]) -> Result<Database, JournalError>;
 
-    /// It is that of this Node, and that is on the disk.
-    fn node_is(&self, _uid: &str) {}
+    /// This row is on the disk. Some are kept once more.
+    fn holds(&self, _row: &Row) {}
 
     /// What is kept beside it.
     fn asides(&self) -> Vec<Aside> {
@@ -135,11 +130,7 @@ impl Writer {
             let began = Instant::now();
             file::commit(&database, whole, &rows)?;
             let took = (!rows.is_empty()).then(|| began.elapsed());
-            for row in &rows {
-                if let Row::Node(NODE_UID, uid) = row {
-                    store.node_is(uid);
-                }
-            }
+            rows.iter().for_each(|row| store.holds(row));
             // More are made only where it is opened, and somebody may take away what is there.
             let asides = (whole || any_aside).then(|| store.asides());
             Ok((database, asides, took))

@@ -11,6 +11,8 @@ pub enum MountNamespace {
     Ok,
     /// Another than that process has.
     Other(Whose),
+    /// Nobody listens there just now, for this reason: whoever does was there a moment ago, and will be again.
+    Away(String),
     /// It could not be found out, for this reason.
     Unknown(String),
 }
@@ -43,7 +45,13 @@ impl fmt::Display for Whose {
 pub async fn compare(proc: &Path, cri_socket: &Path) -> MountNamespace {
     let pid = match peer(cri_socket).await {
         Ok(pid) => pid,
-        Err(error) => return MountNamespace::Unknown(format!("the peer of {cri_socket:?} is not known: {error}")),
+        Err(error) => {
+            let told = format!("the peer of {cri_socket:?} is not known: {error}");
+            return match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => MountNamespace::Away(told),
+                _ => MountNamespace::Unknown(told),
+            };
+        }
     };
     judge(
         pid,
@@ -76,7 +84,13 @@ fn judge(
         (Err(error), _, _) => MountNamespace::Unknown(format!("our own cannot be read: {error}")),
         (Ok(ours), Ok(runtime), _) if ours != runtime => MountNamespace::Other(Whose::Runtime { pid }),
         (Ok(ours), _, Ok(init)) if ours != init => MountNamespace::Other(Whose::Init),
-        (Ok(_), Err(error), _) => MountNamespace::Unknown(format!("the runtime's (pid {pid}) cannot be read: {error}")),
+        (Ok(_), Err(error), _) => {
+            let told = format!("the runtime's (pid {pid}) cannot be read: {error}");
+            match error.kind() {
+                io::ErrorKind::NotFound => MountNamespace::Away(told),
+                _ => MountNamespace::Unknown(told),
+            }
+        }
         // PID 1 may be shielded from us; what counts for the pods' mounts is the runtime.
         (Ok(_), Ok(_), Ok(_) | Err(_)) => MountNamespace::Ok,
     }
@@ -100,6 +114,8 @@ mod tests {
         assert_eq!(judge(7, a(), b(), denied()), runtime);
         assert_eq!(judge(7, a(), a(), b()), MountNamespace::Other(Whose::Init));
         assert_eq!(judge(7, a(), denied(), b()), MountNamespace::Other(Whose::Init));
+        let ended = || Err(io::Error::from(io::ErrorKind::NotFound));
+        assert!(matches!(judge(7, a(), ended(), a()), MountNamespace::Away(_)));
         for unknown in [
             judge(7, a(), denied(), a()),
             judge(7, denied(), a(), a()),
@@ -121,8 +137,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_nobody_listens_on_leaves_it_unknown() {
-        let found = compare(Path::new("/proc"), Path::new("/no/such/socket")).await;
-        assert!(matches!(found, MountNamespace::Unknown(why) if why.contains("/no/such/socket")));
+    async fn a_socket_that_nobody_listens_on_is_one_whose_owner_is_away() {
+        let temp = tempfile::tempdir().unwrap();
+        let left = temp.path().join("cri.sock");
+        drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+        for socket in [&*left, Path::new("/no/such/socket")] {
+            let found = compare(Path::new("/proc"), socket).await;
+            assert!(
+                matches!(&found, MountNamespace::Away(why) if why.contains(socket.to_str().unwrap())),
+                "{found:?}"
+            );
+        }
     }
 }

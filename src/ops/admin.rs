@@ -112,7 +112,12 @@ pub async fn listen(path: &Path) -> io::Result<(UnixListener, Place)> {
         Ok(_) => match UnixStream::connect(path).await {
             // Refused: nobody has it open any more. Whatever else comes, somebody may.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-            Ok(_) => return Err(io::Error::other("somebody listens there already")),
+            Ok(_) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::AddrInUse,
+                    "somebody listens there already",
+                ));
+            }
             Err(error) => return Err(io::Error::other(format!("whether somebody listens there: {error}"))),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

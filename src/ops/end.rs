@@ -56,6 +56,9 @@ pub async fn follow(
                 story,
             });
         }
+        if let Some(why) = story.given_up {
+            return Err(AskError::Refused(format!("the request is given up: {why}")));
+        }
         if story.failures != told {
             story
                 .failures

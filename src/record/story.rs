@@ -109,6 +109,9 @@ pub struct Story {
     /// What keeps its object after this node has deleted it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,
+    /// Why the request for its end was given up, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_up: Option<String>,
     /// The bars.
     pub spans: Vec<Span>,
     /// What only a person can settle, if that is what it waits for.
@@ -219,6 +222,7 @@ impl Story {
             reason: None,
             kept: false,
             finalizers: Vec::new(),
+            given_up: None,
             spans: Vec::new(),
             doubted: None,
         }

@@ -131,10 +131,7 @@ impl KnownPods {
         let view = Arc::new(view);
         // The whole object stays with whoever takes the pod down.
         let small = if view.object.is_some() {
-            Arc::new(PodView {
-                object: None,
-                ..PodView::clone(&view)
-            })
+            Arc::new(view.without_object())
         } else {
             Arc::clone(&view)
         };

@@ -362,10 +362,8 @@ impl PodWorkers {
                 status.state = State::Finished;
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.effects.dry_run() { "Dry run of a teardown has ended" } else { "Teardown is finished" });
                 let removed = status.update.borrow().removed;
-                self.stories.push_back(Arc::clone(&status.record));
-                if self.stories.len() > STORIES {
-                    self.stories.pop_front();
-                }
+                let record = Arc::clone(&status.record);
+                self.remember(record);
                 if removed {
                     self.pods.remove(&uid);
                     self.ended.insert(uid, Instant::now());
@@ -377,11 +375,35 @@ impl PodWorkers {
                 self.pods.remove(&uid);
                 self.ended.insert(uid, Instant::now());
             }
+            Some(Outcome::LeftToKubelet) => {
+                let update = status.update.borrow().clone();
+                if termination::cause(&update.view, update.removed, false).is_some() {
+                    // It was deleted just then.
+                    self.start(&uid, Duration::ZERO);
+                    return;
+                }
+                let why = "a kubelet has come before the pod had ended, and runs it: ask kubectl for its end";
+                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why, "A request for the end of the pod is given up");
+                status.record.give_up(why.to_owned());
+                let record = Arc::clone(&status.record);
+                self.remember(record);
+                self.context.journal.forget(&uid);
+                self.pods.remove(&uid);
+                self.living.insert(uid, Arc::new(update.view.without_object()));
+            }
             None => {
                 self.context.counters.worker_panicked();
                 tracing::error!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Worker panicked; it is started again");
                 self.start(&uid, AFTER_PANIC);
             }
+        }
+    }
+
+    /// Keeps a story to be told.
+    fn remember(&mut self, record: Arc<Record>) {
+        self.stories.push_back(record);
+        if self.stories.len() > STORIES {
+            self.stories.pop_front();
         }
     }
 

@@ -20,6 +20,7 @@ use self::mounts::PodMounts;
 use super::{
     period::Period,
     precedence::{First, Precedence},
+    termination,
 };
 use crate::{
     clock::pauses,
@@ -78,6 +79,8 @@ pub enum Outcome {
     Kept,
     /// A kubelet has ended it, or the rest of it.
     EndedByKubelet,
+    /// Somebody had asked for its end, and a kubelet has come before that was over: it lives on as that one's.
+    LeftToKubelet,
 }
 
 /// One pod's worker.
@@ -133,7 +136,7 @@ impl Worker {
                     self.record.set_doubt(None);
                     self.record.set_stage(match outcome {
                         Outcome::Finished => Stage::Finished,
-                        Outcome::Kept | Outcome::EndedByKubelet => Stage::Terminated,
+                        Outcome::Kept | Outcome::EndedByKubelet | Outcome::LeftToKubelet => Stage::Terminated,
                     });
                     return outcome;
                 }
@@ -180,6 +183,9 @@ impl Worker {
                 first.get_or_insert_with(|| self.precedence.first());
             }
             self.record.set_failures(vec![format!("held: {why}")]);
+            if self.is_undone(&updates.borrow()) {
+                return Some(Outcome::LeftToKubelet);
+            }
             let ended = async {
                 sleep(LOOK_AGAIN).await;
                 let update = self.updates.borrow().clone();
@@ -201,6 +207,13 @@ impl Worker {
         // What has held it up holds it up no more.
         self.record.set_failures(Vec::new());
         None
+    }
+
+    /// Whether only a request ends the pod, and a kubelet is here that starts its containers again: who knows when that one goes,
+    /// and what the pod does until then. The API does not show that it is over.
+    fn is_undone(&self, update: &PodUpdate) -> bool {
+        let is_asked_for = termination::cause(&update.view, update.removed, false).is_none();
+        is_asked_for && self.record.shown().is_none() && self.context.guard.leaves_all_to_a_kubelet()
     }
 
     /// Whether the pod's object is gone beside a kubelet.

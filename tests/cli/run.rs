@@ -194,7 +194,7 @@ async fn the_second_agent_of_a_node_names_the_first_and_ends() {
         .with("cri-endpoint", cri.endpoint())
         .with("kubelet-root", pods.display().to_string());
     let mut second = Agent::start(second);
-    assert_eq!(second.ended().await, Some(78));
+    assert_eq!(second.ended().await, Some(1));
     let pid = format!("process {}", first.child.id().unwrap());
     assert!(
         second.log().contains(&pid) && second.log().contains("stop the other one first"),

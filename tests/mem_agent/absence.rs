@@ -8,7 +8,7 @@ use testbed::{
     rest::Patch,
     scripted_cri::Kind,
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     node::{NODE, Node, secs, until},
@@ -145,17 +145,59 @@ async fn a_list_that_is_suddenly_empty_holds_everything_back() {
 #[tokio::test(start_paused = true)]
 async fn a_list_that_is_suddenly_empty_is_believed_of_a_node_that_is_out_of_service() {
     let node = deaf(&["web", "db"]).await;
-    // Their volumes are about to be attached elsewhere.
-    let taint = json!({ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" });
-    let patch = json!({ "spec": { "taints": [taint] } });
-    let path = format!("/api/v1/nodes/{NODE}");
-    assert_eq!(node.admin.patch(&path, Patch::Merge, &patch).await.unwrap().code(), 200);
+    is_out_of_service(&node).await;
     for name in ["web", "db"] {
         node.delete(name, Some(0)).await;
     }
     node.nothing_left("web").await;
     node.nothing_left("db").await;
     assert_eq!(node.status().await.watch.held, None);
+}
+
+/// Its pods' volumes are about to be attached elsewhere.
+async fn is_out_of_service(node: &Node) {
+    let taint = json!({ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" });
+    let patch = json!({ "spec": { "taints": [taint] } });
+    let path = format!("/api/v1/nodes/{NODE}");
+    assert_eq!(node.admin.patch(&path, Patch::Merge, &patch).await.unwrap().code(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_ran_when_a_node_went_out_of_service_are_stopped_at_once_by_an_agent_that_did_not_run_then() {
+    let names: Vec<_> = (0..12).map(|number| format!("web-{number}")).collect();
+    let mut node = Node::with_pods(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    node.start().await;
+    sleep(secs(1)).await;
+    node.crash().await;
+    is_out_of_service(&node).await;
+    for name in &names {
+        node.delete(name, Some(0)).await;
+    }
+    node.cri.allow_everything();
+    node.start().await;
+    let begun = Instant::now();
+    for name in &names {
+        node.nothing_left(name).await;
+    }
+    assert!(begun.elapsed() < secs(30), "{:?}", begun.elapsed());
+    assert!(node.status().await.watch.strangers.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_holds_conclusions_from_absence_outlives_the_journal() {
+    let mut node = deaf(&["web", "db"]).await;
+    for name in ["web", "db"] {
+        node.delete(name, Some(0)).await;
+    }
+    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    let held = node.status().await.watch.held;
+    assert_eq!(node.stop().await, Ok(()));
+    std::fs::write(node.path("state/journal.redb"), "damaged").unwrap();
+    node.cri.allow_everything();
+    node.start().await;
+    sleep(secs(700)).await;
+    assert_eq!(node.status().await.watch.held, held);
+    assert!(node.cri.effects().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

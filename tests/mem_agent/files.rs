@@ -39,7 +39,7 @@ async fn a_socket_on_which_somebody_listens_is_not_taken_over() {
     node.flags.socket.socket = runtime.clone();
     node.launch().await;
     let problem = node.ended().await.unwrap_err();
-    assert_eq!(problem.kind, ProblemKind::Configuration);
+    assert_eq!(problem.kind, ProblemKind::Taken);
     assert!(problem.what.contains("somebody listens there"), "{problem}");
     assert!(runtime.exists());
 }

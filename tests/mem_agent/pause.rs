@@ -73,3 +73,22 @@ async fn a_pause_outlives_the_agent() {
     node.start().await;
     assert_eq!(node.status().await.paused, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_outlives_the_journal() {
+    let mut node = with_hook(secs(1)).await;
+    let pause = tell(&node, PAUSE).await;
+    assert_eq!(node.stop().await, Ok(()));
+    std::fs::write(node.path("state/journal.redb"), "damaged").unwrap();
+    node.start().await;
+    node.delete("web", None).await;
+    sleep(secs(120)).await;
+    assert_eq!(called(&node), []);
+    assert_eq!(node.status().await.paused, pause.paused);
+    tell(&node, RESUME).await;
+    node.nothing_left("web").await;
+    assert_eq!(node.stop().await, Ok(()));
+    std::fs::write(node.path("state/journal.redb"), "damaged").unwrap();
+    node.start().await;
+    assert_eq!(node.status().await.paused, None);
+}

@@ -293,3 +293,39 @@ async fn a_request_that_lasts_longer_than_it_should_is_an_event() {
     assert_eq!(node.count_events("web", "ExceededGracePeriod").await, 1);
     node.cri.allow_everything();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_a_kubelet_comes_before_is_given_up_and_the_pod_is_that_kubelets() {
+    for crashes in [false, true] {
+        let mut node = Node::new().await;
+        node.pod("web", &hooked(&exec()), |pod| {
+            drop(pod.container("main").ignores_term())
+        });
+        node.start().await;
+        node.cri.allow_everything();
+        granted(&node, "web/kill", &Ask::default()).await;
+        node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        if crashes {
+            node.crash().await;
+        }
+        let process = kubelet(&node);
+        if crashes {
+            node.start().await;
+        }
+        until("it is given up", async || {
+            node.status().await.pods.terminating.is_empty()
+        })
+        .await;
+        let story = outcome(&node, "web", 1).await;
+        assert!(!story.ended && story.story.given_up.unwrap().contains("a kubelet has come"));
+        std::fs::remove_dir_all(process).unwrap();
+        let before = node.cri.effects().len();
+        sleep(secs(600)).await;
+        assert_eq!(node.cri.effects().len(), before, "it lives");
+        // Its next end is another one, with its hook and its whole grace.
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+        let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
+        assert!(stops.last().unwrap().1.timeout > Some(secs(20)), "{stops:?}");
+    }
+}

@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pod_teardown::node::effects::{Effects, Held, Outcome};
 use pod_teardown::node::plugins::{Csi, DriverError};
 use testbed::drivers::{Conduct, CsiCall, CsiDriver};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -185,4 +186,31 @@ async fn a_gate_that_shuts_while_the_driver_is_dialled_holds_the_call_back() {
     let error = unpublish(&csi, &Effects::new(false, Arc::new(gate))).await.unwrap_err();
     assert!(error.is_held(), "{error}");
     assert_eq!(driver.called(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_changes_something_is_taken_back_when_the_gate_shuts() {
+    let root = Root::new();
+    let (driver, csi) = start(&root).await;
+    driver.behave(Conduct::Hangs);
+    let (is_shut, shuts) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+    let shut = Arc::clone(&is_shut);
+    let gate = move || {
+        let reason = "a kubelet is here".to_owned();
+        if shut.load(Ordering::SeqCst) {
+            Err(Held { reason })
+        } else {
+            Ok(())
+        }
+    };
+    let effects = Effects::new(false, Arc::new(gate)).told(Arc::clone(&shuts));
+    let begun = Instant::now();
+    let appears = async {
+        sleep(secs(7)).await;
+        is_shut.store(true, Ordering::SeqCst);
+        shuts.notify_waiters();
+    };
+    let (answer, ()) = tokio::join!(unpublish(&csi, &effects), appears);
+    assert!(matches!(answer, Err(DriverError::Held { .. })), "{answer:?}");
+    assert_eq!((begun.elapsed(), driver.effects().len()), (secs(7), 1));
 }

@@ -112,6 +112,7 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
     };
     if let (Some(kill_at), Some(earliest), true) = (kill_at, fate.earliest_kill(), running)
         && kill_at < earliest
+        && !fate.perhaps_given_up
     {
         broken.push((
             4,
@@ -126,6 +127,7 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
         if let Some(before) = fate.deadline
             && deadline > before + ROUNDED
             && *timeout > SHORTEST
+            && !fate.perhaps_given_up
         {
             broken.push((
                 4,
@@ -141,7 +143,7 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
     }
     let hook = fate.hooks.entry(id.clone()).or_default();
     match kind {
-        Kind::ExecSync if hook.answered == Some(run) || hook.recorded => {
+        Kind::ExecSync if (hook.answered == Some(run) || hook.recorded) && !fate.perhaps_given_up => {
             broken.push((5, format!("{seen} runs a hook again that has ended")));
         }
         // Its end is on the disk before the stop begins.

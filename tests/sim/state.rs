@@ -77,6 +77,8 @@ pub struct Fate {
     pub killed: bool,
     /// The agent has promised it.
     pub granted: bool,
+    /// A kubelet has come since, for which the agent gives the request up if it sees it in time: another end begins anew.
+    pub perhaps_given_up: bool,
     pub finalizer: bool,
     /// Its object went without the agent, in this run of it.
     pub vanished: Option<u64>,
@@ -291,6 +293,13 @@ impl Known {
 // === impl Fate ===
 
 impl Fate {
+    /// A kubelet has come: whoever only somebody on the node wanted to end may be that one's again.
+    pub fn kubelet_comes(&mut self) {
+        if self.killed && !self.deleted && self.vanished.is_none() && !self.terminal {
+            (self.granted, self.perhaps_given_up) = (false, true);
+        }
+    }
+
     /// Whether somebody wants it to end.
     pub fn ends(&self) -> bool {
         !self.is_static && (self.deleted || self.killed || self.vanished.is_some() || self.terminal)

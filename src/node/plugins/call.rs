@@ -81,10 +81,18 @@ impl Way<'_> {
                 None => connecting.await,
             };
             let channel = connected.map_err(|error| DriverError::unreachable(call.clone(), &error))?;
-            match send(channel, Request::new(message)).await {
-                Ok(answer) => Ok(answer.into_inner()),
-                Err(status) => Err(DriverError::from_status(call, &status)),
-            }
+            let sent = send(channel, Request::new(message));
+            let answer = match effects {
+                // A kubelet that has come may ask the driver for the same volume: ours is taken back.
+                Some(effects) => match effects.while_allowed(sent).await {
+                    Ok(answer) => answer,
+                    Err(held) => return Err(DriverError::Held { call, held }),
+                },
+                None => sent.await,
+            };
+            answer
+                .map(Response::into_inner)
+                .map_err(|status| DriverError::from_status(call, &status))
         });
         timeout(deadline, whole).await.unwrap_or(Err(DriverError::Timeout {
             call: told,

@@ -9,7 +9,7 @@ use super::{
     row::{Row, Verdict},
 };
 use crate::{
-    config::PodSettings,
+    config::{PodSettings, ProblemKind},
     host::{self, PROC},
     journal::{
         self,
@@ -21,6 +21,7 @@ use crate::{
         identity::Identity,
         kubelet_process::{self, KubeletProcess, Ours, Why},
         lock::{Holder, LockError},
+        mount_namespace,
         systemd::Systemd,
     },
     words::some_of,
@@ -167,7 +168,11 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
             return rows;
         }
     }
-    rows.push(match host::same_mount_namespace(Path::new(PROC), endpoint).await {
+    let namespace = mount_namespace::compare(Path::new(PROC), endpoint.path()).await;
+    rows.push(match host::compared(namespace) {
+        Err(problem) if problem.kind == ProblemKind::Absent => {
+            Row::new("mount namespace", Verdict::Unreachable, problem.what, &problem.remedy)
+        }
         Ok(()) => Row::ok("mount namespace", "the runtime's"),
         Err(problem) => Row::from_problem("mount namespace", &problem),
     });

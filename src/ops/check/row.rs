@@ -102,7 +102,7 @@ impl Row {
         let verdict = match problem.kind {
             ProblemKind::Usage => Verdict::Usage,
             ProblemKind::Configuration | ProblemKind::Absent => Verdict::Configuration,
-            ProblemKind::Internal => Verdict::Failed,
+            ProblemKind::Taken | ProblemKind::Internal => Verdict::Failed,
         };
         Self::new(what, verdict, &problem.what, &problem.remedy)
     }

@@ -20,8 +20,11 @@ impl PodSource {
             !(self.known.holds(&pod.uid) || self.journal.knows(&pod.uid) || self.unreadable.contains(pod.uid.as_str()))
         };
         let unknown = runtime.pods.values().filter(|sighted| unknown(&sighted.pod));
-        // A node of which the API server knows no pod at all may have been put into another cluster.
-        let proven = |sighted: &&Sighted| sighted.from_api && self.known.of_the_api() > 0;
+        // A node of which the API server knows no pod at all may have been put into another cluster, unless that pod was shown
+        // here: it ran when its object was deleted, while no agent did.
+        let proven = |sighted: &&Sighted| {
+            sighted.from_api && (self.known.of_the_api() > 0 || self.journal.has_seen(&sighted.pod.uid))
+        };
         let (suspects, strangers): (Vec<_>, Vec<_>) = unknown.partition(proven);
         self.tell_strangers(strangers.into_iter());
         if self.guard.why_held().is_some() {

@@ -13,6 +13,7 @@ use super::{Over, Sim};
 use crate::{
     plan::{ApiTrouble, What},
     pods::{Kind, NODE},
+    state::Fate,
 };
 
 impl Sim<'_> {
@@ -142,7 +143,10 @@ impl Sim<'_> {
             What::Busy { times } => state.now().trouble.busy = times,
             What::Kubelet { lasts } => {
                 self.kubelet(true);
-                state.now().kubelet.get_or_insert_with(Instant::now);
+                let mut known = state.now();
+                known.kubelet.get_or_insert_with(Instant::now);
+                known.pods.values_mut().for_each(Fate::kubelet_comes);
+                drop(known);
                 self.until(lasts, Over::Kubelet);
             }
             What::DiskFails { lasts } => {
@@ -286,8 +290,12 @@ impl Sim<'_> {
             known.tell(format_args!(
                 "asked for the end of {uid}: {answer:?}, on the disk: {promised}"
             ));
+            let beside_a_kubelet = known.kubelet.is_some();
             let Some(fate) = known.pods.get_mut(&uid) else { return };
             fate.granted |= promised;
+            if beside_a_kubelet {
+                fate.kubelet_comes();
+            }
             if let Some(Err(_)) = answer {
                 (fate.killed, fate.grace, fate.asked) = before;
             }
