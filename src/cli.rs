@@ -109,7 +109,8 @@ pub enum Verb {
     ///
     /// Its preStop hooks run and its containers are stopped within the grace period. Waits until nothing of it runs and the
     /// API server shows that, and tells what holds it up and how the pod has ended; interrupted, it leaves the pod to the
-    /// agent, which goes on. Once begun it is not taken back, also if the agent is stopped and started again. A pod that has
+    /// agent, which goes on, also if it is stopped and started again. Only a kubelet that comes before the end takes the pod
+    /// over, and the request is given up. A pod that has
     /// ended already stays as it is. Disruption budgets are not asked, and a controller may start another pod in its
     /// place: this is for a node that cannot wait. In the ordinary case use kubectl delete or kubectl drain. Mirrors of
     /// static pods are refused, and everything while a kubelet works here.
@@ -421,8 +422,8 @@ pub struct NodeFlags {
         default_value = "45s"
     )]
     pub take_over_after: String,
-    /// Stop a kubelet that is wedged: its process is there, and for all of --take-over-after it has neither told its health
-    /// nor renewed its Lease, though the API server answers. Its unit is stopped through systemd, so it stays so until
+    /// Stop a kubelet that is wedged: one and the same process is there for all of --take-over-after, and has neither told its
+    /// health all that time, as it did before, nor renewed its Lease, though the API server answers. Its unit is stopped through systemd, so it stays so until
     /// somebody starts it; its pods are taken over when its end has been seen for --take-over-after. Without this a wedged
     /// kubelet is left alone, and reported. With --pods auto.
     #[arg(long, env = "POD_TEARDOWN_FENCE_KUBELET", value_parser = BoolishValueParser::new())]
