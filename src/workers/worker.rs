@@ -183,25 +183,28 @@ impl Worker {
                 first.get_or_insert_with(|| self.precedence.first());
             }
             self.record.set_failures(vec![format!("held: {why}")]);
-            if self.is_undone(&updates.borrow()) {
-                return Some(Outcome::LeftToKubelet);
-            }
             let ended = async {
                 sleep(LOOK_AGAIN).await;
                 let update = self.updates.borrow().clone();
+                if self.is_undone(&update) {
+                    // What was last seen of it may be of old.
+                    let lives_on = self.is_not_deleted(&update.view).await && self.is_undone(&update);
+                    return lives_on.then_some(Outcome::LeftToKubelet);
+                }
                 if !(self.is_the_kubelets(&update) && Instant::now() >= look) {
-                    return false;
+                    return None;
                 }
                 look = Instant::now() + LOOK_FOR_REST;
                 // It may have gone meanwhile, and left to us what has come since.
-                self.is_nothing_left(&update.view).await && self.is_the_kubelets(&update)
+                let is_over = self.is_nothing_left(&update.view).await && self.is_the_kubelets(&update);
+                is_over.then_some(Outcome::EndedByKubelet)
             };
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
                 () = self.context.guard.may_begin() => {}
                 Ok(()) = updates.changed(), if first.is_none() => {}
-                ended = ended => if ended { return Some(Outcome::EndedByKubelet) },
+                ended = ended => if ended.is_some() { return ended },
             }
         }
         // What has held it up holds it up no more.
@@ -214,6 +217,12 @@ impl Worker {
     fn is_undone(&self, update: &PodUpdate) -> bool {
         let is_asked_for = termination::cause(&update.view, update.removed, false).is_none();
         is_asked_for && self.record.shown().is_none() && self.context.guard.leaves_all_to_a_kubelet()
+    }
+
+    /// Whether the API server shows the pod, and that nobody has deleted it.
+    async fn is_not_deleted(&self, view: &PodView) -> bool {
+        let shown = self.context.api.pod(&view.pod).await;
+        shown.is_ok_and(|shown| shown.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none()))
     }
 
     /// Whether the pod's object is gone beside a kubelet.

@@ -91,3 +91,33 @@ fn a_write_that_waits_for_its_connection_is_not_sent_once_a_kubelet_is_there() {
     pod.grace = 30;
     holds(0, vec![pod], steps);
 }
+
+#[test]
+fn a_request_is_not_given_up_for_a_pod_that_was_deleted_while_the_api_server_was_away() {
+    let steps = vec![
+        at(
+            5,
+            What::ApiAway {
+                lasts: Duration::from_secs(36),
+            },
+        ),
+        at(10, What::Delete { pod: 0, grace: None }),
+        at(
+            27,
+            What::Kill {
+                pod: 0,
+                grace: None,
+                evict: true,
+            },
+        ),
+        at(
+            37,
+            What::Kubelet {
+                lasts: Duration::from_secs(22),
+            },
+        ),
+    ];
+    let mut pod = stubborn();
+    pod.grace = 30;
+    holds(0, vec![pod], steps);
+}
