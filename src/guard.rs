@@ -519,7 +519,7 @@ mod tests {
         std::fs::create_dir(proc.path().join("77")).unwrap();
         std::fs::write(proc.path().join("77/comm"), "kubelet\n").unwrap();
         look().await;
-        std::fs::remove_dir_all(proc.path().join("77")).unwrap();
+        std::fs::write(proc.path().join("77/comm"), "sleep\n").unwrap();
         look().await;
         assert_eq!(guard.kubelet(), None);
         assert!(matches!(guard.looks().0, Look::Lives(_)));

@@ -218,7 +218,11 @@ impl Pods {
         };
         let asking = spawn(runtime::keep_asking(cri.clone(), cri_endpoint.clone(), runtime_report));
         if listens {
-            same_mount_namespace(&host.proc, &cri_endpoint).await?;
+            tokio::select! {
+                biased;
+                () = stop.as_mut() => return Ok(()),
+                same = same_mount_namespace(&host.proc, &cri_endpoint) => same?,
+            }
         }
         let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| {
             Problem::configuration(

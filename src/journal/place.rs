@@ -280,13 +280,14 @@ impl Store for Place {
     }
 
     fn holds(&self, row: &Row) {
-        let Row::Node(key, text) = row else { return };
-        self.record(|whose| match *key {
-            NODE_UID => whose.node_uid = Some(text.clone()),
-            PAUSE => whose.paused = Paused::read(text),
-            WATCH => whose.held = serde_json::from_str(text).ok().and_then(|watch| held(&watch)),
-            _ => {}
-        });
+        match row {
+            Row::Node(NODE_UID, uid) => self.record(|whose| whose.node_uid = Some(uid.clone())),
+            Row::Node(PAUSE, told) => self.record(|whose| whose.paused = Paused::read(told)),
+            Row::Node(WATCH, told) => self.record(|whose| {
+                whose.held = serde_json::from_str(told).ok().and_then(|watch| held(&watch));
+            }),
+            Row::Node(..) | Row::Pod(..) => {}
+        }
     }
 
     fn asides(&self) -> Vec<Aside> {
