@@ -299,7 +299,7 @@ async fn a_request_that_a_kubelet_comes_before_is_given_up_and_the_pod_is_that_k
     for crashes in [false, true] {
         let mut node = Node::new().await;
         node.pod("web", &hooked(&exec()), |pod| {
-            drop(pod.container("main").ignores_term())
+            drop(pod.container("main").ignores_term());
         });
         node.start().await;
         node.cri.allow_everything();
