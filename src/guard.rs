@@ -11,20 +11,15 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep},
-};
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     api::{ApiClient, ApiError, Proof},
     journal::{Journal, WatchMemory},
-    liveness::signs::Look,
     node::{
         effects::{Effects, Held},
         identity::Identity,
-        kubelet_process::{self, KubeletProcess, Ours},
-        kubelet_root::KubeletRoot,
+        kubelet_process::KubeletProcess,
         threads::Blocking,
     },
 };
@@ -32,6 +27,7 @@ use crate::{
 mod absence;
 pub mod doubt;
 pub mod held;
+mod kubelet;
 mod pause;
 mod release;
 pub mod turn;
@@ -39,12 +35,6 @@ pub mod turn;
 use absence::Missing;
 pub use absence::{Census, Unshown};
 
-/// How often the processes of this machine are looked through for a kubelet.
-const LOOK: Duration = Duration::from_secs(1);
-/// The same while anything is under way: a kubelet needs about a second from its start to its first work on a pod.
-const LOOK_WHILE_BUSY: Duration = Duration::from_millis(250);
-/// What an older look has seen, or not seen, counts no more. A process may hang so that it cannot be looked at.
-const STALE: Duration = Duration::from_secs(5);
 /// The highest resourceVersion moves with every pod; written down so often, it still tells a restored store.
 const REMEMBER_EVERY: Duration = Duration::from_secs(60);
 
@@ -158,32 +148,6 @@ impl Guard {
         let state = self.lock();
         let wrong = state.world.as_ref().err().map(|wrong| wrong.why.clone());
         wrong.or_else(|| state.why_a_kubelet())
-    }
-
-    /// The kubelet that was seen at the last look.
-    pub fn kubelet(&self) -> Option<KubeletProcess> {
-        self.lock().kubelet.clone().ok().flatten()
-    }
-
-    /// What the looks at the processes have shown since this was asked last, and when the last one was begun: also a kubelet
-    /// that has come and gone between two questions has been here.
-    pub fn looks(&self) -> (Look, Instant) {
-        let mut state = self.lock();
-        let seen = state.seen.take();
-        let look = match (&state.kubelet, &seen) {
-            (Ok(Some(kubelet)), _) | (_, Some(kubelet)) => Look::Lives(kubelet.to_string()),
-            (Ok(None), None) => Look::Silent("there is none".to_owned()),
-            (Err(why), None) => Look::Unknown(why.clone()),
-        };
-        (look, state.looked)
-    }
-
-    /// Whether nothing may be touched because of a kubelet, and for no other reason: what is seen to happen to pods is this
-    /// node's, and the kubelet's work, whatever lists prove.
-    pub fn leaves_all_to_a_kubelet(&self) -> bool {
-        let state = self.lock();
-        let sees_one = matches!(state.kubelet, Ok(Some(_))) && state.looked.elapsed() <= STALE;
-        sees_one && state.world.is_ok()
     }
 
     /// Looks at the Node anew.
@@ -353,72 +317,6 @@ impl Guard {
         state.store.held.clone()
     }
 
-    /// Looks for a kubelet until the agent stops.
-    pub async fn look_for_kubelet(self, kubelet_root: KubeletRoot, runtime: PathBuf) {
-        loop {
-            self.look(&kubelet_root, &runtime).await;
-            let is_busy = !self.lock().turn.under_way.is_empty();
-            tokio::select! {
-                biased;
-                () = self.is_busy.notified(), if !is_busy => {}
-                () = sleep(if is_busy { LOOK_WHILE_BUSY } else { LOOK }) => {}
-            }
-        }
-    }
-
-    /// One look for a kubelet of this directory and this runtime. While the one that was seen last is there, no other has to
-    /// be looked for among all processes.
-    pub async fn look(&self, kubelet_root: &KubeletRoot, runtime: &Path) {
-        let (proc, root, runtime) = (Arc::clone(&self.proc), kubelet_root.clone(), runtime.to_owned());
-        let known = self.kubelet().map(|kubelet| kubelet.pid);
-        let look = move || {
-            let ours = Ours {
-                root: &root,
-                runtime: &runtime,
-            };
-            match known.map(|pid| kubelet_process::with_pid(&proc, pid, ours)) {
-                Some(Ok(Some(still))) => Ok(vec![still]),
-                Some(Ok(None) | Err(_)) | None => kubelet_process::find(&proc, ours),
-            }
-        };
-        let began = Instant::now();
-        let found = self.blocking.run(look).await;
-        let kubelet = match found {
-            Ok(Ok(found)) => Ok(found.into_iter().next()),
-            Ok(Err(error)) => Err(format!(
-                "looking for one failed: {error}; the agent has to see all of /proc"
-            )),
-            Err(_) => Err("the look for one panicked".to_owned()),
-        };
-        let mut state = self.lock();
-        if state.kubelet != kubelet {
-            match &kubelet {
-                Ok(Some(kubelet)) => {
-                    tracing::warn!(%kubelet, "A kubelet works on this node's pods: nothing is touched");
-                }
-                Err(why) => {
-                    tracing::warn!(
-                        why,
-                        "Whether a kubelet works on this node's pods is not known: nothing is touched"
-                    );
-                }
-                Ok(None) => tracing::info!("No kubelet works on this node's pods"),
-            }
-        }
-        if let Ok(Some(_)) = kubelet {
-            state.turn.kubelet_is_seen();
-        }
-        let is_here = matches!(kubelet, Ok(Some(_)));
-        if let Ok(Some(kubelet)) = &kubelet {
-            state.seen = Some(kubelet.clone());
-        }
-        state.kubelet = kubelet;
-        state.looked = began;
-        if is_here {
-            self.lets_go.notify_waiters();
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -433,103 +331,10 @@ fn is_out_of_service(node: &Node) -> bool {
         .any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-// === impl State ===
-
-impl State {
-    /// The kubelet that works here, or why it is not known whether there is one.
-    fn why_a_kubelet(&self) -> Option<String> {
-        let not_known = |why: &str| format!("whether a kubelet works on this node's pods is not known: {why}");
-        let kubelet = match &self.kubelet {
-            Ok(None) => None,
-            Ok(Some(kubelet)) if self.turn.is_wedged => Some(format!(
-                "the kubelet of this node is wedged; start it again, or stop it: {kubelet}"
-            )),
-            Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
-            Err(why) => Some(not_known(why)),
-        };
-        let since = self.looked.elapsed();
-        let unknown =
-            (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
-        let stands_by = || Some(format!("standing by: {}", self.turn.stands_by.as_ref()?));
-        kubelet.or(unknown).or_else(|| self.turn.why_held()).or_else(stands_by)
-    }
-}
-
 // === impl Wrong ===
 
 impl From<String> for Wrong {
     fn from(why: String) -> Self {
         Self { why, other_uid: None }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::time::advance;
-    use tokio_util::task::AbortOnDropHandle;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn what_a_look_found_counts_only_for_a_while() {
-        let proc = tempfile::tempdir().unwrap();
-        std::fs::create_dir(proc.path().join("pods")).unwrap();
-        let root = KubeletRoot::resolve(proc.path()).unwrap();
-        let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
-        guard.set_world(Ok(()));
-        guard.look(&root, Path::new("/run/cri.sock")).await;
-        assert_eq!(guard.why_held(), None);
-        advance(STALE + LOOK).await;
-        assert!(guard.why_held().unwrap().contains("is not known"));
-        guard.look(&root, Path::new("/run/cri.sock")).await;
-        assert_eq!(guard.why_held(), None);
-    }
-
-    /// Whether a kubelet is seen so soon after it has appeared, half a second after the last look of an agent that does
-    /// nothing.
-    async fn is_seen_within(time: Duration, is_busy: bool) -> bool {
-        let proc = tempfile::tempdir().unwrap();
-        std::fs::create_dir(proc.path().join("pods")).unwrap();
-        let root = KubeletRoot::resolve(proc.path()).unwrap();
-        let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
-        guard.set_world(Ok(()));
-        guard.look(&root, Path::new("/run/cri.sock")).await;
-        let _looking = AbortOnDropHandle::new(tokio::spawn(
-            guard.clone().look_for_kubelet(root, "/run/cri.sock".into()),
-        ));
-        sleep(LOOK / 4).await;
-        let pod = is_busy.then(|| guard.begin("default/web-0".to_owned()).unwrap());
-        sleep(LOOK / 4).await;
-        std::fs::create_dir(proc.path().join("77")).unwrap();
-        std::fs::write(proc.path().join("77/comm"), "kubelet\n").unwrap();
-        sleep(time).await;
-        drop(pod);
-        guard.kubelet().is_some()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_kubelet_that_has_come_and_gone_between_two_questions_was_here() {
-        let proc = tempfile::tempdir().unwrap();
-        std::fs::create_dir(proc.path().join("pods")).unwrap();
-        let root = KubeletRoot::resolve(proc.path()).unwrap();
-        let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
-        let look = async || guard.look(&root, Path::new("/run/cri.sock")).await;
-        look().await;
-        assert!(matches!(guard.looks().0, Look::Silent(_)));
-        std::fs::create_dir(proc.path().join("77")).unwrap();
-        std::fs::write(proc.path().join("77/comm"), "kubelet\n").unwrap();
-        look().await;
-        std::fs::write(proc.path().join("77/comm"), "sleep\n").unwrap();
-        look().await;
-        assert_eq!(guard.kubelet(), None);
-        assert!(matches!(guard.looks().0, Look::Lives(_)));
-        assert!(matches!(guard.looks().0, Look::Silent(_)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_kubelet_is_seen_within_a_second_and_within_a_quarter_of_it_while_anything_is_under_way() {
-        assert!(!is_seen_within(LOOK_WHILE_BUSY, false).await);
-        assert!(is_seen_within(LOOK, false).await);
-        assert!(is_seen_within(LOOK_WHILE_BUSY, true).await);
     }
 }

@@ -1,0 +1,92 @@
+//! A pod that waits until something may be touched, and what becomes of it beside a kubelet.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::{Outcome, PodUpdate, Worker};
+use crate::{
+    context::Context,
+    pod::PodView,
+    teardown::places,
+    workers::{precedence::First, termination},
+};
+
+/// While the guard holds everything back, it is asked so often whether it still does.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// And so often whether a kubelet has left anything of a pod whose object is gone.
+const LOOK_FOR_REST: Duration = Duration::from_secs(30);
+
+impl Worker {
+    /// Waits until something may be touched: what is held is not tried, so that nobody is told of failures that were
+    /// none. How the worker ends if that does not come: the agent stops, or a kubelet has done the work.
+    /// A pod whose object is gone comes first then.
+    pub(super) async fn let_go(&self, first: &mut Option<First>) -> Option<Outcome> {
+        let mut look = Instant::now();
+        let mut updates = self.updates.clone();
+        while let Some(why) = self.context.guard.why_nothing_begins() {
+            if updates.borrow_and_update().removed {
+                first.get_or_insert_with(|| self.precedence.first());
+            }
+            self.record.set_failures(vec![format!("held: {why}")]);
+            let ended = async {
+                sleep(LOOK_AGAIN).await;
+                let update = self.updates.borrow().clone();
+                if self.is_undone(&update) {
+                    // What was last seen of it may be of old.
+                    let lives_on = self.is_not_deleted(&update.view).await && self.is_undone(&update);
+                    return lives_on.then_some(Outcome::LeftToKubelet);
+                }
+                if !(self.is_the_kubelets(&update) && Instant::now() >= look) {
+                    return None;
+                }
+                look = Instant::now() + LOOK_FOR_REST;
+                // It may have gone meanwhile, and left to us what has come since.
+                let is_over = self.is_nothing_left(&update.view).await && self.is_the_kubelets(&update);
+                is_over.then_some(Outcome::EndedByKubelet)
+            };
+            tokio::select! {
+                biased;
+                () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
+                () = self.context.guard.may_begin() => {}
+                Ok(()) = updates.changed(), if first.is_none() => {}
+                ended = ended => if ended.is_some() { return ended },
+            }
+        }
+        // What has held it up holds it up no more.
+        self.record.set_failures(Vec::new());
+        None
+    }
+
+    /// Whether only a request ends the pod, and a kubelet is here that starts its containers again: who knows when that one goes,
+    /// and what the pod does until then. The API does not show that it is over.
+    fn is_undone(&self, update: &PodUpdate) -> bool {
+        let is_asked_for = termination::cause(&update.view, update.removed, false).is_none();
+        is_asked_for && self.record.shown().is_none() && self.context.guard.leaves_all_to_a_kubelet()
+    }
+
+    /// Whether the API server shows the pod, and that nobody has deleted it.
+    async fn is_not_deleted(&self, view: &PodView) -> bool {
+        let shown = self.context.api.pod(&view.pod).await;
+        shown.is_ok_and(|shown| shown.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none()))
+    }
+
+    /// Whether the pod's object is gone beside a kubelet.
+    fn is_the_kubelets(&self, update: &PodUpdate) -> bool {
+        update.removed && self.context.guard.leaves_all_to_a_kubelet()
+    }
+
+    /// Whether runtime, cgroups and the kubelet's directory show nothing of the pod. What is left when the kubelet goes is
+    /// this agent's to end, and the runtime does not tell of all of it.
+    async fn is_nothing_left(&self, view: &Arc<PodView>) -> bool {
+        let nothing_left = |context: &Context, view: &PodView| {
+            let nothing_runs = |cgroup| context.cgroups.processes(&cgroup).is_ok_and(|pids| pids.is_empty());
+            Ok(
+                places::cgroups(context, view).all(|cgroup| cgroup.is_ok_and(nothing_runs))
+                    && places::dir(context, view).is_ok_and(|dir| matches!(dir.open(), Ok(None))),
+            )
+        };
+        self.look(view).await.is_ok_and(|observed| observed.is_gone())
+            && self.on_node(view, nothing_left).await.unwrap_or(false)
+    }
+}
