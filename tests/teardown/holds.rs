@@ -33,7 +33,7 @@ pub async fn a_second_agent_ends_and_names_the_first(scene: &mut Scene) -> Resul
     let first = scene.agent.as_ref().and_then(|agent| agent.pid()).context("no pid")?;
     let second = scene.spawn_agent(&[])?;
     let code = second.ended().await?;
-    ensure!(code == Some(78), "{code:?}");
+    ensure!(code == Some(1), "{code:?}");
     let log = log(scene);
     let lines: Vec<_> = log.lines().filter(|line| line.contains("is locked by")).collect();
     ensure!(lines.len() == 1 && lines[0].contains(&first.to_string()), "{lines:?}");
