@@ -7,6 +7,7 @@ use pod_teardown::cli::Cli;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/pod-teardown.default");
 const UNIT: &str = include_str!("../../systemd/pod-teardown.service");
+const DROP_IN: &str = include_str!("../../systemd/kubelet.service.d/10-pod-teardown.conf");
 const WIDTH: usize = 100;
 
 const HEAD: &str = "\
@@ -121,4 +122,14 @@ fn what_the_unit_sets_and_the_environment_file_holds_are_flags_of_run() {
     let file = fs::read_to_string(FILE).unwrap();
     let settings = file.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     assert_eq!(settings.count(), 0, "the package itself changes nothing");
+}
+
+#[test]
+fn a_kubelet_that_starts_asks_where_the_service_listens() {
+    for unit in [UNIT, DROP_IN] {
+        assert!(
+            unit.contains("\nEnvironmentFile=-/etc/default/pod-teardown\n"),
+            "{unit}"
+        );
+    }
 }
