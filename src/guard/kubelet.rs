@@ -103,13 +103,11 @@ impl Guard {
                 Ok(None) => tracing::info!("No kubelet works on this node's pods"),
             }
         }
-        if let Ok(Some(_)) = kubelet {
-            state.turn.kubelet_is_seen();
-        }
-        let is_here = matches!(kubelet, Ok(Some(_)));
         if let Ok(Some(kubelet)) = &kubelet {
+            state.turn.kubelet_is_seen();
             state.seen = Some(kubelet.clone());
         }
+        let is_here = matches!(kubelet, Ok(Some(_)));
         state.kubelet = kubelet;
         state.looked = began;
         if is_here {
@@ -148,13 +146,19 @@ mod tests {
     use super::*;
     use crate::{journal::Journal, node::identity::Identity};
 
-    #[tokio::test(start_paused = true)]
-    async fn what_a_look_found_counts_only_for_a_while() {
+    /// A directory that is both list of processes and kubelet's directory, and a guard that looks there.
+    fn machine() -> (tempfile::TempDir, KubeletRoot, Guard) {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir(proc.path().join("pods")).unwrap();
         let root = KubeletRoot::resolve(proc.path()).unwrap();
         let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
         guard.set_world(Ok(()));
+        (proc, root, guard)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_look_found_counts_only_for_a_while() {
+        let (_proc, root, guard) = machine();
         guard.look(&root, Path::new("/run/cri.sock")).await;
         assert_eq!(guard.why_held(), None);
         advance(STALE + LOOK).await;
@@ -166,11 +170,7 @@ mod tests {
     /// Whether a kubelet is seen so soon after it has appeared, half a second after the last look of an agent that does
     /// nothing.
     async fn is_seen_within(time: Duration, is_busy: bool) -> bool {
-        let proc = tempfile::tempdir().unwrap();
-        std::fs::create_dir(proc.path().join("pods")).unwrap();
-        let root = KubeletRoot::resolve(proc.path()).unwrap();
-        let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
-        guard.set_world(Ok(()));
+        let (proc, root, guard) = machine();
         guard.look(&root, Path::new("/run/cri.sock")).await;
         let _looking = AbortOnDropHandle::new(tokio::spawn(
             guard.clone().look_for_kubelet(root, "/run/cri.sock".into()),
@@ -187,10 +187,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_kubelet_that_has_come_and_gone_between_two_questions_was_here() {
-        let proc = tempfile::tempdir().unwrap();
-        std::fs::create_dir(proc.path().join("pods")).unwrap();
-        let root = KubeletRoot::resolve(proc.path()).unwrap();
-        let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
+        let (proc, root, guard) = machine();
         let look = async || guard.look(&root, Path::new("/run/cri.sock")).await;
         look().await;
         assert!(matches!(guard.looks().0, Look::Silent(_)));

@@ -44,22 +44,20 @@ pub(super) fn read(dir: &Path, machine: &Identity) -> Whose {
 pub(super) fn change(dir: &Path, machine: &Identity, change: impl FnOnce(&mut Whose)) -> Result<(), JournalError> {
     let path = dir.join(FILE);
     let bytes = fs::read(&path).unwrap_or_default();
-    let before = serde_json::from_slice::<Whose>(&bytes);
-    let mut whose = read(dir, machine);
+    let before = serde_json::from_slice::<Whose>(&bytes).ok();
+    let foreign = before.as_ref().and_then(|before| before.same_machine(machine).err());
+    let ours = before.filter(|_| foreign.is_none());
+    let has_ours = ours.is_some();
+    let mut whose = ours.unwrap_or_default();
     change(&mut whose);
     let header = header::Header::of(machine, None);
     (whose.machine_id, whose.system_uuid) = (header.machine_id, header.system_uuid);
     let text = serde_json::to_vec(&whose).unwrap_or_default();
     let says_nothing = whose.node_uid.is_none() && whose.paused.is_none() && whose.held.is_none();
-    if bytes == text || says_nothing && before.is_err() {
+    if bytes == text || says_nothing && !has_ours {
         return Ok(());
     }
-    if let Ok(before) = before
-        && let Err(foreign) = before.same_machine(machine)
-    {
-        if says_nothing {
-            return Ok(());
-        }
+    if let Some(foreign) = foreign {
         aside::keep(&path, &foreign.into())?;
     }
     let new = path.with_extension("node.new");

@@ -250,11 +250,9 @@ impl Signs {
         self.process.see(look, &(looked..looked));
         if let Look::Lives(process) = &self.process.look {
             let is_another = self.same.as_ref().is_none_or(|(before, _)| before != process);
-            if is_another {
-                self.tries += 1;
-                self.same = Some((process.clone(), looked));
-            } else if self.process.since == looked {
-                // The same was not to be seen for a while.
+            self.tries += u32::from(is_another);
+            // Or the same was not to be seen for a while.
+            if is_another || self.process.since == looked {
                 self.same = Some((process.clone(), looked));
             }
         }
