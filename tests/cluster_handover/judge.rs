@@ -58,8 +58,12 @@ pub struct Verdict {
     /// Hooks that ran to their end by the agent's hand, and once more by anybody's; but for pods whose hand-back came to
     /// its timeout, or that were not handed back.
     pub run_again: Vec<String>,
-    /// The same of pods that were not handed back in time, or not at all.
+    /// The same of pods whose hand-back came to its timeout.
+    pub run_again_late: usize,
+    /// The same of pods that were not handed back at all: a kubelet just appeared.
     pub run_again_unasked: usize,
+    /// Hooks by the agent's hand that were interrupted, and begun again by anybody's.
+    pub begun_again: usize,
     /// Hooks that a kubelet had begun when it died, and that the agent began again.
     pub repeated_after_death: usize,
     /// Acts that the agent began when a kubelet had appeared unannounced and was not seen yet.
@@ -139,19 +143,18 @@ fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict
                 (Side::Kubelet, Side::Agent) => verdict.repeated_after_death += 1,
                 // Each kubelet does so with those of the one before.
                 (Side::Kubelet, Side::Kubelet) => {}
-                // It was cut short itself, and takes what is left for another one.
-                (Side::Agent, _) if !one.done => verdict.run_again_unasked += usize::from(again.side == Side::Kubelet),
+                (Side::Agent, _) if !one.done => verdict.begun_again += 1,
                 (Side::Agent, _) => {
                     let next = lives
                         .iter()
                         .find(|life| life.start > one.begin && life.start <= again.begin);
-                    let excused =
-                        next.is_some_and(|life| one.begin > life.kept_until || life.has_cut_short(uid, names));
-                    if excused {
-                        verdict.run_again_unasked += 1;
-                    } else {
-                        let (one, again) = (told(one, names), told(again, names));
-                        verdict.run_again.push(format!("{one}, and then {again}"));
+                    match next {
+                        Some(life) if one.begin > life.kept_until => verdict.run_again_unasked += 1,
+                        Some(life) if life.has_cut_short(uid, names) => verdict.run_again_late += 1,
+                        _ => {
+                            let (one, again) = (told(one, names), told(again, names));
+                            verdict.run_again.push(format!("{one}, and then {again}"));
+                        }
                     }
                 }
             }
@@ -325,13 +328,18 @@ mod tests {
         let hook = |side, begin, end| act(side, HOOK, begin, end);
         let again = [hook(Side::Agent, 20.0, 25.0), hook(Side::Kubelet, 60.0, 65.0)];
         assert_eq!(verdict(HandBack::Clean, &again).run_again.len(), 1);
-        for before in [HandBack::None, cut_short()] {
+        for (before, counted) in [(HandBack::None, (0, 1)), (cut_short(), (1, 0))] {
             let verdict = verdict(before, &again);
-            assert_eq!((verdict.run_again.len(), verdict.run_again_unasked), (0, 1));
+            assert!(verdict.run_again.is_empty());
+            assert_eq!((verdict.run_again_late, verdict.run_again_unasked), counted);
         }
         let by_itself = [hook(Side::Agent, 20.0, 25.0), hook(Side::Agent, 30.0, 31.0)];
         assert_eq!(verdict(HandBack::Clean, &by_itself).run_again.len(), 1);
         let begun_by_a_kubelet = [hook(Side::Kubelet, 9.0, 10.0), hook(Side::Agent, 30.0, 31.0)];
         assert_eq!(verdict(HandBack::Clean, &begun_by_a_kubelet).repeated_after_death, 1);
+        let mut interrupted = again;
+        interrupted[0].done = false;
+        let interrupted = verdict(HandBack::Clean, &interrupted);
+        assert_eq!((interrupted.run_again.len(), interrupted.begun_again), (0, 1));
     }
 }

@@ -247,7 +247,7 @@ pub async fn finished_by_the_agent() -> Result<()> {
     );
     scene.birth(HandBack::None).await?;
     let gone = all[..5].iter().map(|pod| pod.uid.clone()).collect();
-    let clean = async || Ok(scene.left_of(&gone)?.is_empty().then_some(()));
+    let clean = async || Ok(scene.left_of(&gone).await?.is_empty().then_some(()));
     eventually(REACHED, "a clean node", clean).await?;
     ensure!(
         scene.pods().await?["living"]["status"]["phase"] == "Running",

@@ -1,7 +1,8 @@
 //! A node with a kubelet that lives and dies, the agent beside it, and pods that come and go meanwhile.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -9,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
+use k8s_cri::v1::{ListContainersRequest, ListPodSandboxRequest};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -26,6 +28,7 @@ use pod_teardown::{
 };
 use serde_json::{Value, json};
 use testbed::{
+    cgroups,
     control_plane::ControlPlane,
     dice::Dice,
     kubelet::Kubelet,
@@ -43,6 +46,7 @@ pub const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 const NODE: &str = "node-0";
 const KUBELET: &str = "kubelet";
 const PODS: &str = "pods";
+const UID_LABEL: &str = "io.kubernetes.pod.uid";
 /// Seconds that the answer to a hand-back may take.
 const ANSWER: f64 = 0.1;
 const POLL: Duration = Duration::from_millis(20);
@@ -327,9 +331,43 @@ impl Scene {
     }
 
     /// What is left on the node of pods that are no more.
-    pub fn left_of(&self, gone: &BTreeSet<String>) -> Result<Vec<String>> {
+    pub async fn left_of(&self, gone: &BTreeSet<String>) -> Result<Vec<String>> {
         let mut left = Vec::new();
-        let root = self.stage.starter.dirs().kubelet_root.join(PODS);
+        let of_gone = |labels: &HashMap<String, String>| labels.get(UID_LABEL).is_some_and(|uid| gone.contains(uid));
+        let mut cri = self.stage.containerd.cri();
+        for it in cri
+            .list_containers(ListContainersRequest::default())
+            .await?
+            .into_inner()
+            .containers
+        {
+            left.extend(of_gone(&it.labels).then(|| format!("container {}", it.id)));
+        }
+        for it in cri
+            .list_pod_sandbox(ListPodSandboxRequest::default())
+            .await?
+            .into_inner()
+            .items
+        {
+            left.extend(of_gone(&it.labels).then(|| format!("sandbox {}", it.id)));
+        }
+        let of_pod = |name: &OsStr| {
+            name.to_str()
+                .and_then(|name| name.strip_prefix("pod"))
+                .is_some_and(|uid| gone.contains(uid))
+        };
+        left.extend(
+            cgroups::find(of_pod)?
+                .iter()
+                .map(|dir| format!("cgroup {}", dir.display())),
+        );
+        let dirs = self.stage.starter.dirs();
+        for entry in fs::read_dir(&dirs.pod_logs_dir).context("read the directory of logs")? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            let is_of_pod = name.rsplit_once('_').is_some_and(|(_, uid)| gone.contains(uid));
+            left.extend(is_of_pod.then(|| format!("logs {name}")));
+        }
+        let root = dirs.kubelet_root.join(PODS);
         for entry in fs::read_dir(&root).with_context(|| format!("read {}", root.display()))? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             left.extend(gone.contains(&name).then(|| format!("directory {name}")));
