@@ -1,10 +1,10 @@
 //! Pods that were deleted while nobody listened: straight calls take them down, or an agent that takes the node over.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
 
@@ -17,8 +17,8 @@ use crate::stage::{AgentProcess, Stage};
 
 /// As a multiple of the straight calls.
 const RATIO: f64 = 1.15;
-/// How long no kubelet must be seen: that is not measured.
-const AFTER: &str = "2s";
+/// How long no kubelet must be seen, in seconds: that is not measured.
+const AFTER: u32 = 2;
 
 /// All rounds.
 #[derive(Debug, Clone, Serialize)]
@@ -27,7 +27,7 @@ pub struct TakenOver {
     pub pods: usize,
     /// Straight calls, round by round.
     pub straight: Vec<Straight>,
-    /// The agent in the same rounds: seconds from its decision to take over until the last DELETED event.
+    /// The agent in the same rounds: seconds from the end of the threshold until the last DELETED event.
     pub agent: Vec<f64>,
 }
 
@@ -112,7 +112,8 @@ async fn by_agent(stage: &Stage, program: &Path, size: Size) -> Result<f64> {
 
     let (wall, begin) = (Timestamp::now(), Instant::now());
     let endpoint = stage.containerd.endpoint();
-    let agent = AgentProcess::start_beside(stage, program, &endpoint, &["--take-over-after", AFTER]).await?;
+    let after = format!("{AFTER}s");
+    let agent = AgentProcess::start_beside(stage, program, &endpoint, &["--take-over-after", &after]).await?;
     let gone = timeout(LIMIT, round::deletions(watch, &pods, begin)).await;
     let gone = gone.map_err(|_| round::late("deleted", &agent))??;
     round::wait_until_clean(stage, &pods, &agent).await?;
@@ -120,13 +121,18 @@ async fn by_agent(stage: &Stage, program: &Path, size: Size) -> Result<f64> {
     if understudy["turn"] != "ours" {
         bail!("the agent has not taken over: {understudy}");
     }
-    let since: Timestamp = understudy["since"].as_str().context("since when")?.parse()?;
-    let taken_over =
-        Duration::try_from(since.duration_since(wall)).context("the agent took over before it was started")?;
+    // The threshold is over when each sign was silent for so long.
+    let signs = understudy["signs"].as_array().context("signs of a kubelet")?;
+    let mut silent = Timestamp::MIN;
+    for sign in signs {
+        let since: Timestamp = sign["since"].as_str().context("since when")?.parse()?;
+        silent = silent.max(since);
+    }
+    let over = (silent + SignedDuration::from_secs(AFTER.into())).duration_since(wall);
     let left = stage.leftovers(&pods).await?;
     ensure!(left.is_empty(), "the agent has left something behind:\n{left}");
     let code = agent.stop().await?;
     ensure!(code == Some(0), "the agent ended with exit code {code:?}");
     let last = gone.into_iter().max().unwrap_or_default();
-    Ok(last.saturating_sub(taken_over).as_secs_f64())
+    Ok(last.as_secs_f64() - over.as_secs_f64())
 }
