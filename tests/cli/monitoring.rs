@@ -1,7 +1,7 @@
 //! Alerts and dashboard ask only for what the agent tells.
 
 use promql_parser::{
-    label::Matchers,
+    label::{MatchOp, Matcher, Matchers},
     parser::{self, Expr},
 };
 use serde_json::Value;
@@ -28,10 +28,16 @@ fn line(metric: &str) -> &'static str {
     lines.next().unwrap_or_else(|| panic!("there is no metric {metric}"))
 }
 
-fn selectors(expr: &Expr, found: &mut Vec<(String, Vec<String>)>) {
+/// A metric, and the labels that are asked for, each with the value if it is to be exactly that.
+type Selector = (String, Vec<(String, Option<String>)>);
+
+fn selectors(expr: &Expr, found: &mut Vec<Selector>) {
     let select = |name: Option<&String>, matchers: &Matchers| {
-        let labels = matchers.matchers.iter().map(|matcher| matcher.name.clone());
-        (name.cloned().unwrap(), labels.collect())
+        let label = |matcher: &Matcher| {
+            let is_exact = matches!(matcher.op, MatchOp::Equal | MatchOp::NotEqual);
+            (matcher.name.clone(), is_exact.then(|| matcher.value.clone()))
+        };
+        (name.cloned().unwrap(), matchers.matchers.iter().map(label).collect())
     };
     match expr {
         Expr::VectorSelector(it) => found.push(select(it.name.as_ref(), &it.matchers)),
@@ -58,11 +64,14 @@ fn check(expr: &str) -> usize {
     selectors(&parsed, &mut found);
     for (metric, labels) in found.iter().filter(|(metric, _)| metric != "up") {
         let line = line(metric);
-        for label in labels.iter().filter(|label| !OF_THE_SCRAPE.contains(&label.as_str())) {
-            assert!(
-                line.contains(&format!("`{label}`")),
-                "{metric} has no label {label}: {expr}"
-            );
+        for (label, value) in labels
+            .iter()
+            .filter(|(label, _)| !OF_THE_SCRAPE.contains(&label.as_str()))
+        {
+            let names = |word: &str| line.contains(&format!("`{word}`"));
+            assert!(names(label), "{metric} has no label {label}: {expr}");
+            let is_named = value.as_ref().is_none_or(|value| names(value));
+            assert!(is_named, "{metric} has no {label} {value:?}: {expr}");
         }
     }
     found.len()
@@ -117,6 +126,12 @@ fn every_panel_asks_for_metrics_and_labels_that_there_are() {
 #[should_panic(expected = "there is no metric pod_teardown_nonsense")]
 fn a_metric_that_is_not_there_is_noticed() {
     check("sum(rate(pod_teardown_nonsense[5m])) > 1");
+}
+
+#[test]
+#[should_panic(expected = "has no turn")]
+fn a_value_that_is_not_there_is_noticed() {
+    check(r#"pod_teardown_turn{turn="wegded"} == 1"#);
 }
 
 #[test]
