@@ -17,6 +17,7 @@ pub struct Counters {
     workers_panicked: AtomicU64,
     leftovers_found: AtomicU64,
     unused_volumes_failed: AtomicU64,
+    requests_given_up: AtomicU64,
 }
 
 /// Their values at one moment.
@@ -45,6 +46,9 @@ pub struct Counts {
     /// Attempts to take a volume that no pod uses off the node that failed and are repeated.
     #[serde(default)]
     pub unused_volumes_failed: u64,
+    /// Requests for a pod's end that were given up, since a kubelet has come, or may have.
+    #[serde(default)]
+    pub requests_given_up: u64,
     /// Writes of the journal that failed; it counts this and what follows itself.
     #[serde(default)]
     pub journal_writes_failed: u64,
@@ -86,6 +90,8 @@ impl Counters {
         leftover_found => leftovers_found;
         /// A volume that no pod uses could not be taken off the node.
         unused_volume_failed => unused_volumes_failed;
+        /// A request for a pod's end is given up.
+        request_given_up => requests_given_up;
     }
 
     /// All values.
@@ -102,6 +108,7 @@ impl Counters {
             workers_panicked: read(&self.workers_panicked),
             leftovers_found: read(&self.leftovers_found),
             unused_volumes_failed: read(&self.unused_volumes_failed),
+            requests_given_up: read(&self.requests_given_up),
             journal_writes_failed: 0,
             journal_commits: 0,
             journal_commits_us: 0,

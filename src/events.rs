@@ -42,6 +42,8 @@ pub enum Reason {
     DriverHoldExceeded,
     /// Somebody decided on the end of a pod.
     Evicted,
+    /// Somebody's decision on the end of a pod is not carried out: a kubelet runs it again.
+    TeardownGivenUp,
     /// The pod lived past its active deadline.
     DeadlineExceeded,
     /// A pod that somebody wanted ended takes longer than it should.
@@ -87,6 +89,7 @@ impl Reason {
             Self::TeardownBlocked => "TeardownBlocked",
             Self::DriverHoldExceeded => "DriverHoldExceeded",
             Self::Evicted => "Evicted",
+            Self::TeardownGivenUp => "TeardownGivenUp",
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::ExceededGracePeriod => "ExceededGracePeriod",
             Self::OwnerRefInvalidNamespace => "OwnerRefInvalidNamespace",
@@ -107,6 +110,7 @@ impl Reason {
             | Self::TeardownBlocked
             | Self::DriverHoldExceeded
             | Self::Evicted
+            | Self::TeardownGivenUp
             | Self::ExceededGracePeriod
             | Self::OwnerRefInvalidNamespace => "Warning",
         }

@@ -54,8 +54,10 @@ pub struct Guard {
     released: Arc<Notify>,
     /// Told when this agent stands by no more, or is resumed.
     may_begin: Arc<Notify>,
-    /// Told when something is under way, and nothing was.
-    is_busy: Arc<Notify>,
+    /// Told when a kubelet is to be looked for at once, as when something is under way, and nothing was.
+    look_now: Arc<Notify>,
+    /// Told when that was done, and when a look has shown something else than the one before.
+    has_looked: Arc<Notify>,
     /// Told when nothing is under way.
     at_rest: Arc<Notify>,
     /// Told when what is under way is to be let go.
@@ -73,8 +75,12 @@ struct State {
     kubelet: Result<Option<KubeletProcess>, String>,
     /// When the last look for a kubelet that has ended was begun.
     looked: Instant,
+    /// When a look was asked for that has not come yet.
+    look_asked: Option<Instant>,
     /// One that was seen, though perhaps not at the last look, since somebody has asked.
     seen: Option<KubeletProcess>,
+    /// When one was here last, or may have been.
+    was_here: Option<Instant>,
     turn: turn::Turn,
     store: WatchMemory,
     remembered: Option<Instant>,
@@ -113,7 +119,9 @@ impl Guard {
                 is_out_of_service: false,
                 kubelet: Err("it has not been looked for yet".to_owned()),
                 looked: Instant::now(),
+                look_asked: None,
                 seen: None,
+                was_here: None,
                 turn: turn::Turn::default(),
                 store,
                 remembered: None,
@@ -124,7 +132,8 @@ impl Guard {
             })),
             released: Arc::default(),
             may_begin: Arc::default(),
-            is_busy: Arc::default(),
+            look_now: Arc::default(),
+            has_looked: Arc::default(),
             at_rest: Arc::default(),
             lets_go: Arc::default(),
         }

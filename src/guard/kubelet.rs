@@ -51,6 +51,17 @@ impl Guard {
         sees_one && state.world.is_ok()
     }
 
+    /// A kubelet may be here, though none is seen, or may have been without being seen.
+    pub fn may_have_a_kubelet(&self) {
+        self.lock().was_here = Some(Instant::now());
+    }
+
+    /// Whether a kubelet may have been here since that moment, or since an earlier run of this agent.
+    pub fn may_have_had_a_kubelet(&self, since: Option<Instant>) -> bool {
+        let was_here = self.lock().was_here;
+        was_here.is_some_and(|was_here| since.is_none_or(|since| was_here >= since))
+    }
+
     /// Looks for a kubelet until the agent stops.
     pub async fn look_for_kubelet(self, kubelet_root: KubeletRoot, runtime: PathBuf) {
         loop {
@@ -58,7 +69,7 @@ impl Guard {
             let is_busy = !self.lock().turn.under_way.is_empty();
             tokio::select! {
                 biased;
-                () = self.is_busy.notified(), if !is_busy => {}
+                () = self.look_now.notified() => {}
                 () = sleep(if is_busy { LOOK_WHILE_BUSY } else { LOOK }) => {}
             }
         }
@@ -89,7 +100,8 @@ impl Guard {
             Err(_) => Err("the look for one panicked".to_owned()),
         };
         let mut state = self.lock();
-        if state.kubelet != kubelet {
+        let is_news = state.kubelet != kubelet;
+        if is_news {
             match &kubelet {
                 Ok(Some(kubelet)) => {
                     tracing::warn!(%kubelet, "A kubelet works on this node's pods: nothing is touched");
@@ -106,6 +118,7 @@ impl Guard {
         if let Ok(Some(kubelet)) = &kubelet {
             state.turn.kubelet_is_seen();
             state.seen = Some(kubelet.clone());
+            state.was_here = Some(Instant::now());
         }
         let is_here = matches!(kubelet, Ok(Some(_)));
         state.kubelet = kubelet;
@@ -113,6 +126,21 @@ impl Guard {
         if is_here {
             self.lets_go.notify_waiters();
         }
+        let is_awaited = state.look_asked.take_if(|asked| began >= *asked).is_some();
+        if is_news || is_awaited {
+            self.has_looked.notify_one();
+        }
+    }
+
+    /// Has a kubelet looked for at once.
+    pub fn look_now(&self) {
+        self.lock().look_asked = Some(Instant::now());
+        self.look_now.notify_one();
+    }
+
+    /// Returns when a look has shown something else than the one before, or was asked for.
+    pub async fn has_looked(&self) {
+        self.has_looked.notified().await;
     }
 }
 
@@ -125,7 +153,7 @@ impl State {
         let kubelet = match &self.kubelet {
             Ok(None) => None,
             Ok(Some(kubelet)) if self.turn.is_wedged => Some(format!(
-                "the kubelet of this node is wedged; start it again, or stop it: {kubelet}"
+                "the kubelet of this node is wedged; mend it, or stop it: {kubelet}"
             )),
             Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
             Err(why) => Some(not_known(why)),

@@ -49,6 +49,12 @@ impl Guard {
         node.into_iter().chain(absence).map(HeldItem::sealed).collect()
     }
 
+    /// Whether nothing may be touched because the Node has another UID, which can be released.
+    pub fn is_another_node(&self) -> bool {
+        let state = self.lock();
+        state.world.as_ref().is_err_and(|wrong| wrong.other_uid.is_some())
+    }
+
     /// Why nothing may be touched, but for what can be released.
     pub fn why_held_for_good(&self) -> Option<String> {
         let state = self.lock();

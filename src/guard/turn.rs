@@ -7,6 +7,9 @@ use tokio::time::{Instant, timeout};
 
 use super::Guard;
 
+/// For so long at least a node that is handed back is nobody else's: what asks for it is about to start a kubelet.
+const STARTS: Duration = Duration::from_secs(5);
+
 /// Whose turn it is, by all but the processes.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
@@ -18,6 +21,9 @@ pub(super) struct Turn {
     handing_back: usize,
     /// Until when it is a kubelet's that has not been seen yet.
     handed_back: Option<Instant>,
+    /// When it was handed back for the first time to a kubelet that is started again and again, and never seen, and when for
+    /// the last time.
+    in_vain: Option<(Instant, Instant)>,
     pub under_way: BTreeMap<u64, String>,
     last: u64,
 }
@@ -54,6 +60,19 @@ impl Turn {
     /// A kubelet is here: it holds everything back by itself.
     pub fn kubelet_is_seen(&mut self) {
         self.handed_back = None;
+        self.in_vain = None;
+    }
+
+    /// The node is handed back now, which was asked for at that moment. Whoever starts a kubelet in vain, and asks each time,
+    /// gets the time that it has to come only once.
+    fn hand_back(&mut self, asked: Instant, keeps: Duration) {
+        let now = Instant::now();
+        let goes_on = self
+            .in_vain
+            .filter(|(_, last)| asked.saturating_duration_since(*last) < keeps);
+        let first = goes_on.map_or(now, |(first, _)| first);
+        self.in_vain = Some((first, now));
+        self.handed_back = Some((first + keeps).max(now + STARTS.min(keeps)));
     }
 }
 
@@ -101,7 +120,7 @@ impl Guard {
         }
         let mut state = self.lock();
         if state.turn.under_way.is_empty() {
-            self.is_busy.notify_one();
+            self.look_now.notify_one();
         }
         state.turn.last += 1;
         let id = state.turn.last;
@@ -116,6 +135,7 @@ impl Guard {
     /// come to a safe point. Then nothing is touched for as long as `keeps`, or until a kubelet is seen.
     pub async fn hand_back(&self, patience: Duration, keeps: Duration) -> HandedBack {
         let _handing_back = HandingBack::begin(self);
+        let asked = Instant::now();
         let at_rest = async {
             loop {
                 let ends = self.at_rest.notified();
@@ -130,7 +150,7 @@ impl Guard {
         // An agent that is started again meanwhile is not to go on where this one ends.
         self.journal.set_turn(None);
         let mut state = self.lock();
-        state.turn.handed_back = Some(Instant::now() + keeps);
+        state.turn.hand_back(asked, keeps);
         self.lets_go.notify_waiters();
         let cut_short = state.turn.under_way.values().cloned().collect();
         HandedBack { cut_short }

@@ -36,6 +36,8 @@ pub enum Why {
     Works,
     /// It is there, and neither tells its health nor renews its Lease.
     Wedged,
+    /// The same of one that is started again and again, whether it is there just now or not.
+    InVain,
     /// There is no process of one, but something that only a kubelet does.
     Unseen(&'static str),
     /// There is no kubelet, but not for long enough.
@@ -66,12 +68,16 @@ pub fn judge(signs: &Signs, terms: Terms, before: &Turn, now: Instant) -> Turn {
     if let Some(why) = process.unknown(now) {
         return Turn::StandsBy(Why::Unknown(format!("whether a kubelet runs here: {why}")));
     }
+    let around = signs.around.map(|since| now.saturating_duration_since(since));
+    let does_nothing = long(around) && long(healthz.silent(now)) && long(lease.silent(now));
+    let in_vain = does_nothing && signs.tries >= TRIES;
     if process.lives(now) {
-        let around = signs.around.map(|since| now.saturating_duration_since(since));
         // One that was started again a moment ago may need some time yet.
-        let had_time = long(signs.one_process(now)) || signs.tries >= TRIES;
-        let wedged = had_time && long(around) && long(healthz.silent(now)) && long(lease.silent(now));
-        return Turn::StandsBy(if wedged { Why::Wedged } else { Why::Works });
+        return Turn::StandsBy(match does_nothing && long(signs.one_process(now)) {
+            true => Why::Wedged,
+            false if in_vain => Why::InVain,
+            false => Why::Works,
+        });
     }
     // What answered before the process was seen to be gone was that process.
     if healthz.lives(now) && !healthz.is_older_than(process.since) {
@@ -87,6 +93,10 @@ pub fn judge(signs: &Signs, terms: Terms, before: &Turn, now: Instant) -> Turn {
     if *before == Turn::StandsBy(Why::Resumes) && !lease.lives(now) {
         let is_settled = process.silent(now) >= Some(SETTLES) && signs.nothing_lives(now);
         return if is_settled { Turn::Ours } else { before.clone() };
+    }
+    // The next one is on its way.
+    if in_vain {
+        return Turn::StandsBy(Why::InVain);
     }
     let asked = [
         ("whether the kubelet tells its health", healthz),
@@ -140,7 +150,7 @@ impl Turn {
         match self {
             Self::Ours => "ours",
             Self::StandsBy(Why::Works) => "kubelet",
-            Self::StandsBy(Why::Wedged) => "wedged",
+            Self::StandsBy(Why::Wedged | Why::InVain) => "wedged",
             Self::StandsBy(Why::Unseen(_)) => "unseen",
             Self::StandsBy(Why::NotYet(_)) => "not-yet",
             Self::StandsBy(Why::Boots(_)) => "boots",
@@ -162,6 +172,11 @@ impl fmt::Display for Why {
             Self::Wedged => f.write_str(
                 "the kubelet is there, but neither tells its health nor renews its Lease: it is wedged; start it again, or \
                  stop it: pods are taken down by nobody meanwhile",
+            ),
+            Self::InVain => f.write_str(
+                "the kubelet is started again and again, and never comes to tell its health or to renew its Lease: mend it, or \
+                 stop its unit, such as with systemctl stop kubelet, for this agent to take its pods down; nobody does \
+                 meanwhile",
             ),
             Self::Unseen(what) => write!(
                 f,

@@ -8,7 +8,7 @@ use futures::{
 };
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
 };
 
 use super::{
@@ -90,9 +90,20 @@ impl Lookout {
         let mut answers = pin!(select(health, lease));
         let (mut fencing, mut fence_from) = (FuturesUnordered::new(), start);
         let mut fenced = Fenced::default();
+        // When all signs were last asked for because the threshold of one was over.
+        let mut asked = start;
         loop {
+            let due = signs.due(self.take_over_after, asked);
             tokio::select! {
                 biased;
+                // Pods wait: no look is waited for that comes by itself.
+                () = sleep_until(due.unwrap_or(start)), if due.is_some() => {
+                    asked = Instant::now();
+                    self.guard.look_now();
+                    health_now.notify_one();
+                    lease_now.notify_one();
+                }
+                () = self.guard.has_looked() => {}
                 _ = ticks.tick() => {}
                 Some((over, answer)) = answers.next() => match answer {
                     Answer::Health(look) => signs.healthz.see(look, &over),
@@ -106,12 +117,10 @@ impl Lookout {
             let (look, looked) = self.guard.looks();
             let lived = matches!(signs.process.look, Look::Lives(_));
             signs.see_process(look, looked, self.take_over_after);
-            // Pods wait from the end of the process on: the threshold begins with it, and nothing is waited for after it.
-            let has_ended = lived && matches!(signs.process.look, Look::Silent(_));
-            for (sign, look_now) in [(&signs.healthz, &health_now), (&signs.lease.sign, &lease_now)] {
-                if has_ended || sign.is_due(Instant::now(), self.take_over_after) {
-                    look_now.notify_one();
-                }
+            // Pods wait from the end of the process on: the threshold begins with it.
+            if lived && matches!(signs.process.look, Look::Silent(_)) {
+                health_now.notify_one();
+                lease_now.notify_one();
             }
             let terms = Terms {
                 take_over_after: self.take_over_after,
@@ -201,12 +210,14 @@ impl Lookout {
                     );
                 }
                 Turn::Ours => tracing::warn!(seen, "The kubelet is gone: this agent takes its pods down"),
-                Turn::StandsBy(why @ Why::Wedged) => tracing::error!(%why, seen, "Standing by"),
+                Turn::StandsBy(why @ (Why::Wedged | Why::InVain)) => tracing::error!(%why, seen, "Standing by"),
                 Turn::StandsBy(why) => tracing::info!(%why, seen, "Standing by"),
             }
         }
-        self.guard
-            .set_turn(report.stands_by.clone(), *turn == Turn::StandsBy(Why::Wedged));
+        if !matches!(turn, Turn::Ours | Turn::StandsBy(Why::Resumes)) {
+            self.guard.may_have_a_kubelet();
+        }
+        self.guard.set_turn(report.stands_by.clone(), turn.kind() == "wedged");
         self.report.send_replace(report);
     }
 }

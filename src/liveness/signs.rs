@@ -24,7 +24,7 @@ pub struct Sign {
     pub look: Look,
     /// Since when each look has shown the same.
     pub since: Instant,
-    /// Some look has shown that a kubelet lives.
+    /// Some look has shown that a kubelet lives, since that one is there.
     pub has_lived: bool,
     looked: Instant,
     /// Between two looks that are further apart anything may have happened.
@@ -93,10 +93,10 @@ impl Sign {
         self.holds(now, matches!(self.look, Look::Silent(_)))
     }
 
-    /// Whether a look now could show that it has been silent for so long, which none has shown yet.
-    pub fn is_due(&self, now: Instant, silence: Duration) -> bool {
-        let long = |until: Instant| until.saturating_duration_since(self.since) >= silence;
-        matches!(self.look, Look::Silent(_)) && long(now) && !long(self.looked)
+    /// From when on a look could show that it has been silent for so long, which none has shown yet.
+    pub fn due(&self, silence: Duration) -> Option<Instant> {
+        let due = self.since + silence;
+        (matches!(self.look, Look::Silent(_)) && self.looked < due).then_some(due)
     }
 
     /// Whether the last look was begun before that moment.
@@ -236,6 +236,12 @@ impl Signs {
         Some(now.saturating_duration_since(*since))
     }
 
+    /// The first moment after that one from which on a look at one of them could show that it has been silent for so long.
+    pub fn due(&self, silence: Duration, after: Instant) -> Option<Instant> {
+        let due = self.each().into_iter().filter_map(|(_, sign)| sign.due(silence));
+        due.filter(|due| *due > after).min()
+    }
+
     /// Each sign with its name.
     pub fn each(&self) -> [(&'static str, &Sign); 3] {
         [
@@ -247,13 +253,18 @@ impl Signs {
 
     /// A look at the processes. One that stays away for as long as `away` is not around any more.
     pub fn see_process(&mut self, look: Look, looked: Instant, away: Duration) {
+        let was_gone = matches!(self.process.look, Look::Silent(_));
         self.process.see(look, &(looked..looked));
         if let Look::Lives(process) = &self.process.look {
-            let is_another = self.same.as_ref().is_none_or(|(before, _)| before != process);
+            let is_another = was_gone || self.same.as_ref().is_none_or(|(before, _)| before != process);
             self.tries += u32::from(is_another);
             // Or the same was not to be seen for a while.
             if is_another || self.process.since == looked {
                 self.same = Some((process.clone(), looked));
+            }
+            if is_another {
+                // Another one may be told to tell it elsewhere.
+                self.healthz.has_lived = self.healthz.has_lived && !self.healthz.is_older_than(looked);
             }
         }
         if matches!(self.healthz.look, Look::Lives(_)) {
@@ -285,16 +296,16 @@ mod tests {
     async fn a_look_is_due_when_it_may_be_the_last_one_that_it_takes() {
         let start = Instant::now();
         let mut sign = Sign::unseen(start, GAP);
-        let due = |sign: &Sign, seconds| sign.is_due(start + secs(seconds), secs(7));
-        assert!(!due(&sign, 9), "nothing of it is known");
+        let due = |sign: &Sign| sign.due(secs(7));
+        assert_eq!(due(&sign), None, "nothing of it is known");
         // A look that took a second.
         sign.see(silent(), &(start..start + secs(1)));
         sign.see(silent(), &(start + secs(5)..start + secs(5)));
-        assert!(!due(&sign, 7) && due(&sign, 8));
+        assert_eq!(due(&sign), Some(start + secs(8)));
         sign.see(silent(), &(start + secs(8)..start + secs(9)));
-        assert!(!due(&sign, 9), "that look has shown it");
+        assert_eq!(due(&sign), None, "that look has shown it");
         sign.see(Look::Lives(String::new()), &(start + secs(10)..start + secs(10)));
-        assert!(!due(&sign, 20));
+        assert_eq!(due(&sign), None);
     }
 
     #[tokio::test(start_paused = true)]

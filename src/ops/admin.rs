@@ -312,6 +312,7 @@ impl PodAnswers {
         };
         let trouble = self.journal.trouble();
         report.held = self.guard.why_held();
+        report.node_uid_held = self.guard.is_another_node();
         report.paused = self.guard.paused();
         report.credentials_end = self.api.get().and_then(ApiClient::credentials_end);
         report.understudy = self.turn.as_ref().map(|turn| turn.borrow().clone());

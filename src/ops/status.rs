@@ -43,6 +43,9 @@ pub struct StatusReport {
     pub understudy: Option<TurnReport>,
     /// Why nothing may be touched at the moment.
     pub held: Option<String>,
+    /// Whether that is because the Node has another UID than the recorded one, which somebody may release.
+    #[serde(default)]
+    pub node_uid_held: bool,
     /// When the credentials of the node end, where they tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_end: Option<Timestamp>,

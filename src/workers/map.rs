@@ -1,7 +1,7 @@
 //! `podSyncStatuses`: which pods end, how far each is, and who works on it. One task owns the map; nobody locks it.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -14,9 +14,9 @@ use tokio::{
 use tracing::Instrument as _;
 
 use super::{
-    ask::{Overview, Question, Questions},
+    ask::{Question, Questions},
     grace::{self, GraceAsked},
-    kill::{Granted, Kill, Refused},
+    kill::Kill,
     period::Period,
     precedence::Precedence,
     termination::{self, Cause},
@@ -26,13 +26,14 @@ use crate::{
     clock::rounded,
     context::Context,
     events::Reason,
-    guard::doubt::{Doubt, Release},
     memory,
     node::checkpoint::{self, JOURNAL},
     pod::{PodUid, PodView},
-    record::{Record, Stage, Story},
+    record::{Record, Stage, Step},
     watch::{Change, Kind, RuntimePods},
 };
+
+mod answers;
 
 /// Stories of pods that are gone, kept to be told: enough for a drained node.
 const STORIES: usize = 256;
@@ -176,6 +177,7 @@ impl PodWorkers {
         let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
         let period = used_before.map_or_else(|| Period::new(grace), |used| Period::resumed(grace, used));
         let reached = entry.as_ref().map(|entry| entry.stage);
+        let decided = entry.is_none().then(Instant::now);
         let imposed = imposed.or_else(|| entry?.imposed);
         self.context.journal.begin(&pod, now.clone(), grace, imposed.as_ref());
         self.context.counters.teardown_begun();
@@ -201,6 +203,7 @@ impl PodWorkers {
             removed,
             imposed: imposed.map(Arc::new),
             releases: 0,
+            decided,
         };
         let status = PodSyncStatus {
             update: watch::Sender::new(update),
@@ -236,72 +239,6 @@ impl PodWorkers {
             status.state = State::Working;
             self.start(uid, Duration::ZERO);
         }
-    }
-
-    /// What a request comes to. One for a pod that has ended already changes nothing.
-    fn kill(&mut self, kill: Kill) -> Result<Granted, Refused> {
-        if self.context.stopping.is_cancelled() {
-            return Err(Refused::Stopping(kill.pod()));
-        }
-        if let Some(why) = self.context.guard.why_nothing_begins() {
-            return Err(kill.held(why, self.context.guard.leaves_all_to_a_kubelet()));
-        }
-        let ending = self.pods.values().map(|status| status.update.borrow());
-        let ending = ending
-            .filter(|update| !update.removed)
-            .map(|update| Arc::clone(&update.view));
-        let views: Vec<_> = ending.chain(self.living.values().cloned()).collect();
-        let meant = kill.resolve(views.iter().map(|view| &**view))?;
-        let uid = meant.pod.uid.clone();
-        let has_ended = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
-        let ended_already = self.pods.get(&uid).is_some_and(has_ended);
-        if !ended_already {
-            if let Some(imposed) = &kill.imposed {
-                self.context.events.pod(meant, Reason::Evicted, &imposed.message);
-            }
-            match self.living.remove(&uid) {
-                Some(view) => self.begin(view, false, Cause::Requested, Some(kill)),
-                None => self.change_end(&uid, kill),
-            }
-        }
-        // One that is about to be shortened is in the journal first.
-        let entry = self.context.journal.pod(&uid).map(|entry| entry.grace);
-        let grace = entry.or_else(|| self.pods.get(&uid).map(|status| status.period.grace()));
-        let shown = self.pods.get(&uid).and_then(|status| status.record.shown());
-        Ok(Granted {
-            uid: uid.to_string(),
-            grace_seconds: grace.unwrap_or_default().as_secs(),
-            ended_already,
-            reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
-            phase: shown.map(|shown| shown.phase),
-        })
-    }
-
-    /// A request for the end of a pod that comes to its end already.
-    fn change_end(&mut self, uid: &PodUid, kill: Kill) {
-        let Some(status) = self.pods.get_mut(uid) else { return };
-        let asked = GraceAsked {
-            imposed: kill.grace,
-            ..GraceAsked::default()
-        };
-        let grace = grace::effective(Some(status.period.grace()), asked);
-        let (now, imposed) = (self.context.clock.now(), kill.imposed);
-        self.context
-            .journal
-            .begin(status.record.pod(), now, grace, imposed.as_ref());
-        if let Some(imposed) = imposed.map(Arc::new) {
-            status.update.send_modify(|update| update.imposed = Some(imposed));
-        }
-        // Unlike that of a deletion, nobody but the journal remembers it, and a grace period never grows again.
-        let (journal, period, record) = (
-            self.context.journal.clone(),
-            Arc::clone(&status.period),
-            Arc::clone(&status.record),
-        );
-        self.shortening.spawn(async move {
-            journal.durable().await.ok();
-            shorten(&period, &record, grace);
-        });
     }
 
     /// A look at the runtime that began after a pod was gone has not seen it, or has seen something new.
@@ -382,9 +319,11 @@ impl PodWorkers {
                     self.start(&uid, Duration::ZERO);
                     return;
                 }
-                let why = "a kubelet has come before the pod had ended, and runs it: ask kubectl for its end";
-                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why, "A request for the end of the pod is given up");
-                status.record.give_up(why.to_owned());
+                let why = given_up(&status.record);
+                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "A request for the end of the pod is given up");
+                self.context.counters.request_given_up();
+                self.context.events.pod(&update.view, Reason::TeardownGivenUp, &why);
+                status.record.give_up(why);
                 let record = Arc::clone(&status.record);
                 self.remember(record);
                 self.context.journal.forget(&uid);
@@ -406,85 +345,6 @@ impl PodWorkers {
             self.stories.pop_front();
         }
     }
-
-    fn answer(&mut self, question: Question) {
-        // Who no longer listens needs no answer.
-        match question {
-            Question::Overview(answer) => answer.send(self.overview()).ok(),
-            Question::Stories {
-                namespace,
-                name,
-                answer,
-            } => answer.send(self.told(&namespace, &name)).ok().map(drop),
-            // Nothing is done behind the back of somebody who was told that it is not.
-            Question::Kill(_, answer) if answer.is_closed() => None,
-            Question::Kill(kill, answer) => answer.send(self.kill(kill)).ok().map(drop),
-            Question::Record(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
-            Question::Living(name, answer) => {
-                let mut living = self.living.values();
-                answer
-                    .send(living.find(|view| name.names(&view.pod)).cloned())
-                    .ok()
-                    .map(drop)
-            }
-            Question::AtWork(answer) => answer.send(self.at_work()).ok().map(drop),
-            Question::Release(_, _, answer) if answer.is_closed() => None,
-            Question::Release(uid, doubt, answer) => answer.send(self.release(&uid, doubt)).ok(),
-        };
-    }
-
-    /// All that the map has to do with, or had a moment ago.
-    fn at_work(&self) -> BTreeSet<PodUid> {
-        self.pods.keys().chain(self.ended.keys()).cloned().collect()
-    }
-
-    /// Settles a doubt about a pod; `false` if the pod ends no more.
-    fn release(&mut self, uid: &PodUid, doubt: Doubt) -> bool {
-        let Some(status) = self.pods.get(uid) else { return false };
-        let at = self.context.clock.now();
-        self.context.journal.release(uid, Release { doubt, at });
-        status.update.send_modify(|update| update.releases += 1);
-        true
-    }
-
-    fn record(&self, uid: &PodUid) -> Option<Arc<Record>> {
-        let of_now = self.pods.get(uid).map(|status| &status.record);
-        let of_before = || self.stories.iter().rev().find(|record| record.pod().uid == *uid);
-        of_now.or_else(of_before).cloned()
-    }
-
-    fn overview(&self) -> Overview {
-        let mut overview = Overview::default();
-        for status in self.pods.values() {
-            match status.state {
-                State::Working => overview.terminating.push(status.record.tell()),
-                State::Kept => overview.kept += 1,
-                State::Finished => overview.finished += 1,
-            }
-        }
-        overview
-            .terminating
-            .sort_by_key(|story| std::cmp::Reverse(story.elapsed_ms));
-        overview
-    }
-
-    /// Newest last: one name may have had several pods.
-    fn told(&self, namespace: &str, name: &str) -> Vec<Story> {
-        let living = self
-            .pods
-            .values()
-            .filter(|status| status.state != State::Finished)
-            .map(|status| &status.record);
-        let mut stories: Vec<_> = self
-            .stories
-            .iter()
-            .chain(living)
-            .filter(|record| &*record.pod().namespace == namespace && &*record.pod().name == name)
-            .map(|record| record.tell())
-            .collect();
-        stories.sort_by_key(|story| (story.began, story.stage == Stage::Finished));
-        stories
-    }
 }
 
 // === impl PodSyncStatus ===
@@ -499,6 +359,17 @@ impl PodSyncStatus {
             context.journal.begin(pod, context.clock.now(), grace, None);
         }
     }
+}
+
+/// Why a request for the end of this pod is given up, and what of the pod is not as it was.
+fn given_up(record: &Record) -> String {
+    let spans = record.tell().spans;
+    let lost = if spans.iter().any(|span| span.step == Step::Volumes) {
+        "; its emptyDir volumes may have been removed"
+    } else {
+        ""
+    };
+    format!("a kubelet has come before the pod had ended, or may have, and runs it{lost}: ask kubectl for its end")
 }
 
 /// Whether it was longer, and there is anything left to shorten.

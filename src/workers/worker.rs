@@ -63,6 +63,8 @@ pub struct PodUpdate {
     pub imposed: Option<Arc<Imposed>>,
     /// How often somebody has settled a doubt about it.
     pub releases: u32,
+    /// When its end was decided on; nothing if that was before this run of the agent.
+    pub decided: Option<Instant>,
 }
 
 /// How a worker ended.
@@ -114,6 +116,13 @@ impl Worker {
                 continue;
             };
             let update = self.updates.borrow_and_update().clone();
+            if self.may_be_undone(&update) {
+                drop(under_way);
+                if let Some(outcome) = self.given_up().await {
+                    return outcome;
+                }
+                continue;
+            }
             self.record.attempt();
             let attempt = self.attempt(&update, &mut urgent, first.take()).await;
             drop(under_way);

@@ -110,6 +110,33 @@ async fn at_the_end_of_the_time_the_agent_lets_go_and_names_what_it_leaves() {
     node.nothing_left("web").await;
 }
 
+/// As by a unit whose program is not there, or which ends at once.
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_is_started_in_vain_again_and_again_gets_the_time_to_start_only_once() {
+    let node = with_hook(secs(1)).await;
+    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    node.delete("other", None).await;
+    let begun = Instant::now();
+    let unit = async {
+        loop {
+            sleep(secs(10)).await;
+            hand_back(&node, secs(60)).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = node.nothing_left("other") => {}
+        () = unit => {}
+    }
+    let took = begun.elapsed();
+    assert!((KEEPS..KEEPS + secs(12)).contains(&took), "{took:?}");
+    // Long after that somebody starts one once more.
+    sleep(KEEPS).await;
+    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    sleep(KEEPS - secs(1)).await;
+    assert!(node.status().await.held.unwrap().contains("was handed back"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_comes_keeps_the_node_until_it_is_gone() {
     let node = with_hook(secs(1)).await;

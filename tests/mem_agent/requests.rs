@@ -329,3 +329,31 @@ async fn a_request_that_a_kubelet_comes_before_is_given_up_and_the_pod_is_that_k
         assert!(stops.last().unwrap().1.timeout > Some(secs(20)), "{stops:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_given_up_though_the_kubelet_that_came_before_it_is_gone_when_the_api_server_says_so() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ignores_term());
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    granted(&node, "web/evict", &eviction("Evicted")).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    trouble(&node, Fault::new(Action::Refuse).resource("pods"));
+    let process = kubelet(&node);
+    sleep(secs(120)).await;
+    std::fs::remove_dir_all(process).unwrap();
+    let before = node.cri.effects().len();
+    sleep(secs(120)).await;
+    let waits = node.status().await.pods.terminating.remove(0).failures;
+    assert!(waits[0].contains("may have been here since"), "{waits:?}");
+    node.api.faults().clear();
+    until("it is given up", async || {
+        node.status().await.counters.requests_given_up == 1
+    })
+    .await;
+    sleep(secs(600)).await;
+    assert_eq!(node.cri.effects().len(), before, "it lives");
+    assert_eq!(node.count_events("web", "TeardownGivenUp").await, 1);
+}

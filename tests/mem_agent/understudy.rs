@@ -23,14 +23,14 @@ use crate::{
     held::{is_held, release},
     node::{NODE, Node, secs, until},
     pods::{plain, uid},
-    requests::refused,
+    requests::{granted, refused},
     server::trouble,
 };
 
 /// `--take-over-after` where nothing is said.
 const THRESHOLD: Duration = secs(45);
-/// How late it may be seen that it is over: from the end of the process to the look that notices it, and one more.
-const LATE: Duration = secs(3);
+/// How late it may be seen that it is over: from the end of the process to the look that notices it, and what it takes to ask.
+const LATE: Duration = Duration::from_millis(1_200);
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 
 /// What happens to a stage.
@@ -382,10 +382,38 @@ async fn a_kubelet_that_only_exists_is_left_alone_and_said_to_be_wedged() {
     let status = stage.node.status().await;
     assert!(status.understudy.unwrap().stands_by.unwrap().contains("it is wedged"));
     let held = status.held.unwrap();
-    assert!(held.contains("is wedged; start it again"), "{held}");
+    assert!(held.contains("is wedged; mend it"), "{held}");
     stage.nothing_was_touched();
     stage.renew().await;
     until("it works again", async || stage.turn().await == "kubelet").await;
+}
+
+/// Each of them lives for so short a time as one whose configuration is wrong.
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_is_started_in_vain_again_and_again_is_said_to_be_wedged_until_it_is_stopped() {
+    let mut stage = Stage::set().await;
+    stage.node.delete("web", None).await;
+    for round in 0..30 {
+        stage.dies();
+        for _ in 0..10 {
+            sleep(secs(1)).await;
+            let turn = stage.turn().await;
+            assert!(round < 7 || turn == "wedged", "round {round}: {turn}");
+        }
+        stage.returns();
+        sleep(secs(2)).await;
+        let turn = stage.turn().await;
+        assert!(round < 7 || turn == "wedged", "round {round}: {turn}");
+    }
+    let told = stage.node.status().await.understudy.unwrap().stands_by.unwrap();
+    assert!(
+        told.contains("again and again") && told.contains("systemctl stop kubelet"),
+        "{told}"
+    );
+    stage.nothing_was_touched();
+    stage.dies();
+    in_time(stage.taken_over().await);
+    stage.node.nothing_left("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -425,6 +453,38 @@ async fn a_kubelet_that_returns_gets_its_node_back_at_once() {
     stage.node.delete("web", None).await;
     sleep(secs(60)).await;
     stage.nothing_was_touched();
+}
+
+/// With the kubelet the pod was started anew, and may have lived for days.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_before_is_given_up_by_an_agent_that_was_away_while_a_kubelet_may_have_come() {
+    for comes in [false, true] {
+        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+        granted(&stage.node, "deaf/kill", &Ask::default()).await;
+        stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        stage.node.crash().await;
+        if comes {
+            stage.returns();
+            stage.renew().await;
+            sleep(secs(300)).await;
+            stage.dies();
+        }
+        stage.node.start().await;
+        if comes {
+            in_time(stage.taken_over().await);
+        } else {
+            stage.taken_over().await;
+        }
+        let given_up = async |many| stage.node.status().await.counters.requests_given_up == many;
+        if comes {
+            until("it is given up", async || given_up(1).await).await;
+            sleep(secs(600)).await;
+            assert_eq!(stage.node.cri.effects().len(), 1, "it lives");
+        } else {
+            stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
+            assert!(given_up(0).await);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -184,7 +184,43 @@ async fn whose_turn_it_is() {
                 tries: 3,
                 ..running
             },
-            by(Why::Wedged),
+            by(Why::InVain),
+        ),
+        (
+            "about to be started again, and so it goes on",
+            Case {
+                process: Silent(5),
+                around: 900,
+                tries: 3,
+                ..DEAD
+            },
+            by(Why::InVain),
+        ),
+        (
+            "the same in an outage: not known",
+            Case {
+                process: Silent(5),
+                around: 900,
+                tries: 3,
+                lease: Unknown,
+                ..DEAD
+            },
+            unknown("whether the kubelet renews its Lease"),
+        ),
+        (
+            "started a second time in vain",
+            Case {
+                process: Silent(5),
+                around: 900,
+                tries: 2,
+                ..DEAD
+            },
+            not_yet(40),
+        ),
+        (
+            "not started any more after many times in vain",
+            Case { tries: 30, ..DEAD },
+            Turn::Ours,
         ),
         (
             "came back while it was our turn",
@@ -461,8 +497,15 @@ async fn only_one_process_that_told_its_health_once_and_was_there_all_the_time_i
             .contains("again and again")
     );
     assert_eq!(signs.tries, 0, "the one before had told its health");
-    signs.healthz.see(Look::Silent(String::new()), &(at(81)..at(81)));
-    see(&mut signs, 7, 81, 81);
+    see(&mut signs, 6, 81, 91);
+    assert!(
+        may_fence(&signs, AFTER, at(91)).unwrap_err().contains("told elsewhere"),
+        "that one may tell it elsewhere"
+    );
+    signs.healthz.see(Look::Lives(String::new()), &(at(91)..at(91)));
+    assert_eq!(may_fence(&signs, AFTER, at(91)), Ok(()));
+    signs.healthz.see(Look::Silent(String::new()), &(at(92)..at(92)));
+    see(&mut signs, 7, 92, 92);
     see(&mut signs, 7, 100, 100);
     assert_eq!(
         (signs.tries, signs.one_process(at(100))),

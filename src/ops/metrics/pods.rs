@@ -82,6 +82,11 @@ fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         status.watch.held.is_some(),
     )?;
     page.is(
+        "node_uid_held",
+        "1 while nothing may be touched because the Node has another UID than the recorded one, until somebody releases it.",
+        status.node_uid_held,
+    )?;
+    page.is(
         "runtime_up",
         "1 while the container runtime answers.",
         status.runtime.version.is_some() && status.runtime.error.is_none(),
@@ -172,6 +177,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         workers_panicked,
         leftovers_found,
         unused_volumes_failed,
+        requests_given_up,
         journal_writes_failed,
         journal_commits,
         journal_commits_us,
@@ -208,6 +214,11 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
             "workers_panicked",
             "Workers that panicked and were started again.",
             workers_panicked,
+        ),
+        (
+            "requests_given_up",
+            "Requests by kill and evict that were given up, since a kubelet has come before the pod had ended, or may have.",
+            requests_given_up,
         ),
         (
             "leftovers_found",

@@ -32,10 +32,8 @@ impl Worker {
             let ended = async {
                 sleep(LOOK_AGAIN).await;
                 let update = self.updates.borrow().clone();
-                if self.is_undone(&update) {
-                    // What was last seen of it may be of old.
-                    let lives_on = self.is_not_deleted(&update.view).await && self.is_undone(&update);
-                    return lives_on.then_some(Outcome::LeftToKubelet);
+                if self.may_be_undone(&update) {
+                    return self.is_undone(&update).await.then_some(Outcome::LeftToKubelet);
                 }
                 if !(self.is_the_kubelets(&update) && Instant::now() >= look) {
                     return None;
@@ -58,17 +56,43 @@ impl Worker {
         None
     }
 
-    /// Whether only a request ends the pod, and a kubelet is here that starts its containers again: who knows when that one goes,
-    /// and what the pod does until then. The API does not show that it is over.
-    fn is_undone(&self, update: &PodUpdate) -> bool {
+    /// Whether only a request ends the pod, and a kubelet may have been here since, which has started its containers again: who
+    /// knows when that one goes, or went, and what the pod has done meanwhile. The API does not show that it is over.
+    pub(super) fn may_be_undone(&self, update: &PodUpdate) -> bool {
         let is_asked_for = termination::cause(&update.view, update.removed, false).is_none();
-        is_asked_for && self.record.shown().is_none() && self.context.guard.leaves_all_to_a_kubelet()
+        is_asked_for && self.record.shown().is_none() && self.context.guard.may_have_had_a_kubelet(update.decided)
     }
 
-    /// Whether the API server shows the pod, and that nobody has deleted it.
-    async fn is_not_deleted(&self, view: &PodView) -> bool {
-        let shown = self.context.api.pod(&view.pod).await;
-        shown.is_ok_and(|shown| shown.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none()))
+    /// The same by what the API server shows now: what was last seen of it may be of old.
+    async fn is_undone(&self, update: &PodUpdate) -> bool {
+        let shown = self.context.api.pod(&update.view.pod).await;
+        let view = shown.ok().flatten().and_then(|pod| PodView::project(pod, false));
+        view.is_some_and(|view| termination::cause(&view, false, false).is_none())
+            && self.may_be_undone(&self.updates.borrow())
+    }
+
+    /// Waits until it is known whether a request that may be undone is, and nothing is done until then; then how the worker
+    /// ends, unless there is another reason for the pod's end.
+    pub(super) async fn given_up(&self) -> Option<Outcome> {
+        let mut updates = self.updates.clone();
+        loop {
+            let update = updates.borrow_and_update().clone();
+            if !self.may_be_undone(&update) {
+                self.record.set_failures(Vec::new());
+                return None;
+            }
+            if self.is_undone(&update).await {
+                return Some(Outcome::LeftToKubelet);
+            }
+            let why = "held: a kubelet may have been here since its end was asked for: the API server has to show whether it lives on";
+            self.record.set_failures(vec![why.to_owned()]);
+            tokio::select! {
+                biased;
+                () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
+                Ok(()) = updates.changed() => {}
+                () = sleep(LOOK_AGAIN) => {}
+            }
+        }
     }
 
     /// Whether the pod's object is gone beside a kubelet.

@@ -1,0 +1,169 @@
+//! What the map answers whoever asks of pods, or asks for something to be done to one.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{PodSyncStatus, PodWorkers, State, shorten};
+use crate::{
+    events::Reason,
+    guard::doubt::{Doubt, Release},
+    pod::PodUid,
+    record::{Record, Stage, Story},
+    workers::{
+        ask::{Overview, Question},
+        grace::{self, GraceAsked},
+        kill::{Granted, Kill, Refused},
+        termination::Cause,
+    },
+};
+
+// === impl PodWorkers ===
+
+impl PodWorkers {
+    pub(super) fn answer(&mut self, question: Question) {
+        // Who no longer listens needs no answer.
+        match question {
+            Question::Overview(answer) => answer.send(self.overview()).ok(),
+            Question::Stories {
+                namespace,
+                name,
+                answer,
+            } => answer.send(self.told(&namespace, &name)).ok().map(drop),
+            // Nothing is done behind the back of somebody who was told that it is not.
+            Question::Kill(_, answer) if answer.is_closed() => None,
+            Question::Kill(kill, answer) => answer.send(self.kill(kill)).ok().map(drop),
+            Question::Record(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
+            Question::Living(name, answer) => {
+                let mut living = self.living.values();
+                answer
+                    .send(living.find(|view| name.names(&view.pod)).cloned())
+                    .ok()
+                    .map(drop)
+            }
+            Question::AtWork(answer) => answer.send(self.at_work()).ok().map(drop),
+            Question::Release(_, _, answer) if answer.is_closed() => None,
+            Question::Release(uid, doubt, answer) => answer.send(self.release(&uid, doubt)).ok(),
+        };
+    }
+
+    /// What a request comes to. One for a pod that has ended already changes nothing.
+    fn kill(&mut self, kill: Kill) -> Result<Granted, Refused> {
+        if self.context.stopping.is_cancelled() {
+            return Err(Refused::Stopping(kill.pod()));
+        }
+        if let Some(why) = self.context.guard.why_nothing_begins() {
+            return Err(kill.held(why, self.context.guard.leaves_all_to_a_kubelet()));
+        }
+        let ending = self.pods.values().map(|status| status.update.borrow());
+        let ending = ending
+            .filter(|update| !update.removed)
+            .map(|update| Arc::clone(&update.view));
+        let views: Vec<_> = ending.chain(self.living.values().cloned()).collect();
+        let meant = kill.resolve(views.iter().map(|view| &**view))?;
+        let uid = meant.pod.uid.clone();
+        let has_ended = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
+        let ended_already = self.pods.get(&uid).is_some_and(has_ended);
+        if !ended_already {
+            if let Some(imposed) = &kill.imposed {
+                self.context.events.pod(meant, Reason::Evicted, &imposed.message);
+            }
+            match self.living.remove(&uid) {
+                Some(view) => self.begin(view, false, Cause::Requested, Some(kill)),
+                None => self.change_end(&uid, kill),
+            }
+        }
+        // One that is about to be shortened is in the journal first.
+        let entry = self.context.journal.pod(&uid).map(|entry| entry.grace);
+        let grace = entry.or_else(|| self.pods.get(&uid).map(|status| status.period.grace()));
+        let shown = self.pods.get(&uid).and_then(|status| status.record.shown());
+        Ok(Granted {
+            uid: uid.to_string(),
+            grace_seconds: grace.unwrap_or_default().as_secs(),
+            ended_already,
+            reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
+            phase: shown.map(|shown| shown.phase),
+        })
+    }
+
+    /// A request for the end of a pod that comes to its end already.
+    fn change_end(&mut self, uid: &PodUid, kill: Kill) {
+        let Some(status) = self.pods.get_mut(uid) else { return };
+        let asked = GraceAsked {
+            imposed: kill.grace,
+            ..GraceAsked::default()
+        };
+        let grace = grace::effective(Some(status.period.grace()), asked);
+        let (now, imposed) = (self.context.clock.now(), kill.imposed);
+        self.context
+            .journal
+            .begin(status.record.pod(), now, grace, imposed.as_ref());
+        status.update.send_modify(|update| {
+            update.decided = Some(Instant::now());
+            update.imposed = imposed.map(Arc::new).or(update.imposed.take());
+        });
+        // Unlike that of a deletion, nobody but the journal remembers it, and a grace period never grows again.
+        let (journal, period, record) = (
+            self.context.journal.clone(),
+            Arc::clone(&status.period),
+            Arc::clone(&status.record),
+        );
+        self.shortening.spawn(async move {
+            journal.durable().await.ok();
+            shorten(&period, &record, grace);
+        });
+    }
+
+    /// All that the map has to do with, or had a moment ago.
+    fn at_work(&self) -> BTreeSet<PodUid> {
+        self.pods.keys().chain(self.ended.keys()).cloned().collect()
+    }
+
+    /// Settles a doubt about a pod; `false` if the pod ends no more.
+    fn release(&mut self, uid: &PodUid, doubt: Doubt) -> bool {
+        let Some(status) = self.pods.get(uid) else { return false };
+        let at = self.context.clock.now();
+        self.context.journal.release(uid, Release { doubt, at });
+        status.update.send_modify(|update| update.releases += 1);
+        true
+    }
+
+    fn record(&self, uid: &PodUid) -> Option<Arc<Record>> {
+        let of_now = self.pods.get(uid).map(|status| &status.record);
+        let of_before = || self.stories.iter().rev().find(|record| record.pod().uid == *uid);
+        of_now.or_else(of_before).cloned()
+    }
+
+    fn overview(&self) -> Overview {
+        let mut overview = Overview::default();
+        for status in self.pods.values() {
+            match status.state {
+                State::Working => overview.terminating.push(status.record.tell()),
+                State::Kept => overview.kept += 1,
+                State::Finished => overview.finished += 1,
+            }
+        }
+        overview
+            .terminating
+            .sort_by_key(|story| std::cmp::Reverse(story.elapsed_ms));
+        overview
+    }
+
+    /// Newest last: one name may have had several pods.
+    fn told(&self, namespace: &str, name: &str) -> Vec<Story> {
+        let living = self
+            .pods
+            .values()
+            .filter(|status| status.state != State::Finished)
+            .map(|status| &status.record);
+        let mut stories: Vec<_> = self
+            .stories
+            .iter()
+            .chain(living)
+            .filter(|record| &*record.pod().namespace == namespace && &*record.pod().name == name)
+            .map(|record| record.tell())
+            .collect();
+        stories.sort_by_key(|story| (story.began, story.stage == Stage::Finished));
+        stories
+    }
+}
