@@ -82,7 +82,7 @@ impl Place {
                             self.keep_copy(bytes);
                         }
                         moved = self.keep_rows(&contents.unreadable);
-                        self.known(contents)
+                        self.with_what_is_beside(self.known(contents))
                     }
                     Found::Useless(Reason::OtherMachine(_)) => self.empty(),
                     Found::Useless(_) => self.nothing_known(),
@@ -134,12 +134,25 @@ impl Place {
     /// A journal was here, and cannot be read. It must not be a way around the hold for another Node, nor around what else
     /// holds the agent back.
     fn nothing_known(&self) -> State {
+        self.with_what_is_beside(self.empty())
+    }
+
+    /// What the journal does not say, as one that has lost its last writes without anybody noticing, the file beside it may.
+    fn with_what_is_beside(&self, state: State) -> State {
         let whose = whose::read(&self.dir, &self.machine);
+        let (held, since) = whose.held.map(|watch| (watch.held, watch.since)).unwrap_or_default();
         State {
-            node_uid: whose.node_uid,
-            paused: whose.paused,
-            watch: whose.held.unwrap_or_default(),
-            ..self.empty()
+            node_uid: state.node_uid.or(whose.node_uid),
+            paused: state.paused.or(whose.paused),
+            watch: match state.watch.held {
+                Some(_) => state.watch,
+                None => WatchMemory {
+                    held,
+                    since,
+                    ..state.watch
+                },
+            },
+            ..state
         }
     }
 

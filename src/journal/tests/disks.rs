@@ -185,3 +185,42 @@ async fn rights_that_are_missing_and_links_to_nowhere_are_for_a_person_to_set_ri
     };
     assert!(error.forbids_the_start(), "{error}");
 }
+
+/// Put back to what it was before the last writes, as by a page that is lost.
+#[tokio::test]
+async fn a_pause_and_a_hold_outlive_a_journal_that_is_whole_and_knows_nothing_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = reopened(dir.path(), async |journal| {
+        journal.set_node_uid("node-1").await.unwrap()
+    })
+    .await;
+    drop(before);
+    // It is closed once it can be opened.
+    drop(opened(dir.path(), &machine("m1")).await);
+    let before = fs::read(dir.path().join(FILE)).unwrap();
+    let paused = Paused {
+        since: Timestamp::UNIX_EPOCH,
+        by: "root".to_owned(),
+    };
+    let held = WatchMemory {
+        highest: 7,
+        held: Some("the list is empty".to_owned()),
+        since: Some(Timestamp::UNIX_EPOCH),
+    };
+    let journal = opened(dir.path(), &machine("m1")).await;
+    journal.set_paused(Some(paused.clone())).await.unwrap();
+    journal.remember_watch(held.clone());
+    journal.durable().await.unwrap();
+    drop(journal);
+    drop(opened(dir.path(), &machine("m1")).await);
+    fs::write(dir.path().join(FILE), before).unwrap();
+    for _ in 0..2 {
+        let journal = opened(dir.path(), &machine("m1")).await;
+        assert_eq!(journal.paused(), Some(paused.clone()));
+        assert_eq!(journal.watch_memory().held, held.held);
+    }
+    let journal = opened(dir.path(), &machine("m1")).await;
+    journal.set_paused(None).await.unwrap();
+    drop(journal);
+    assert_eq!(opened(dir.path(), &machine("m1")).await.paused(), None);
+}
