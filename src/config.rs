@@ -318,7 +318,10 @@ fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
         )
     };
     if !dir.is_absolute() {
-        return Err(problem("it is not an absolute path".to_owned()));
+        return Err(Problem::configuration(
+            format!("{flag} {}: it is not an absolute path", dir.display()),
+            "name the path in full, from / on",
+        ));
     }
     let existing = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     if !existing.is_dir() {

@@ -2,7 +2,7 @@
 
 use crate::{
     journal::paused::PAUSED,
-    record::{Stage, Step, Story},
+    record::{Span, Stage, Step, Story},
     words::seconds,
 };
 
@@ -50,7 +50,7 @@ fn at(story: &Story, held: bool) -> At {
 /// Where a pod's end is at, in words.
 pub(super) fn stands(story: &Story, held: bool) -> String {
     let at = at(story, held);
-    let elapsed = seconds(story.elapsed_ms);
+    let elapsed = seconds(story.elapsed_ms - since_ms(story, at));
     let doing = match (at, story.stage) {
         (_, Stage::Finished) => return format!("finished in {elapsed}"),
         (At::Held, _) => "held".to_owned(),
@@ -82,6 +82,14 @@ pub(super) fn stands(story: &Story, held: bool) -> String {
     }
 }
 
+/// Since when it is there, if not from the beginning: pods may have waited long for a turn.
+fn since_ms(story: &Story, at: At) -> u64 {
+    let At::Now(step) = at else { return 0 };
+    let doing = |span: &&Span| under_way(span.step) == under_way(step);
+    let since = story.spans.iter().filter(doing).map(|span| span.start_ms).min();
+    since.unwrap_or_default().min(story.elapsed_ms)
+}
+
 fn under_way(step: Step) -> &'static str {
     match step {
         Step::Hook | Step::Term | Step::Kill => "containers are being stopped",
@@ -111,7 +119,6 @@ fn thing(step: Step) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Span;
 
     fn story(stage: Stage, open: &[Step], failures: &[&str]) -> Story {
         let span = |step: &Step| Span {
@@ -218,5 +225,14 @@ mod tests {
         }
         // An age would grow; this is how long it took.
         assert_eq!(stands(&story(Stage::Finished, &[], &[]), false), "finished in 18.0 s");
+    }
+
+    #[test]
+    fn how_long_something_has_been_going_on_does_not_count_what_was_waited_for_before() {
+        let mut waited = story(Stage::Terminating, &[Step::Term, Step::Kill], &[]);
+        (waited.spans[0].start_ms, waited.spans[1].start_ms) = (10_000, 16_000);
+        waited.spans[0].end_ms = Some(16_000);
+        let told = stands(&waited, false);
+        assert!(told.starts_with("containers are being stopped, for 8.0 s;"), "{told}");
     }
 }

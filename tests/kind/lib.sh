@@ -87,13 +87,16 @@ told() { grep -Eq "$1" <<<"$(on_worker pod-teardown status --json)"; }
 turn() { told "\"turn\": *\"$1\""; }
 
 containers_of() { on_worker ctr -n k8s.io containers list -q "labels.\"io.kubernetes.pod.uid\"==$1" 2>/dev/null; }
+runtime_answers() { on_worker ctr -n k8s.io containers list -q >/dev/null; }
 no_strange_container() {
     local known uid
+    runtime_answers || return 1
     known=$(for uid in $(living); do containers_of "$uid"; done)
     [ "$(on_worker ctr -n k8s.io containers list -q 2>/dev/null | sort)" = "$(sort <<<"$known")" ]
 }
 no_strange_sandbox() {
     local known uid
+    on_worker crictl pods -q >/dev/null || return 1
     known=$(for uid in $(living); do on_worker crictl pods -q --label "io.kubernetes.pod.uid=$uid"; done)
     [ "$(on_worker crictl pods -q | sort)" = "$(sort <<<"$known")" ]
 }
@@ -125,4 +128,5 @@ left_of() {
         ' sh "$uid"
     done
 }
-nothing_left_of() { [ -z "$(left_of "$@")" ]; }
+# Not to see anything is not to see that there is nothing.
+nothing_left_of() { runtime_answers && [ -z "$(left_of "$@")" ]; }

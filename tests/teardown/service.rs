@@ -268,17 +268,27 @@ async fn a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so(scene
         Ok(service.asked(&["status"])?.contains("healthz  lives"))
     })
     .await?;
+    let web = scene.run(simple("web", 5, POLITE)).await?;
+    let before = scene.object("web").await?;
+    scene.delete(&web, None).await?;
     well.abort();
-    until("it is stopped", || {
-        let told = service.asked(&["status"])?;
-        Ok(told.contains("kubelet.service was stopped, since its kubelet was wedged"))
-    })
-    .await?;
-    sleep(Duration::from_secs(2)).await;
-    let state = installed::output("systemctl", &["show", "--value", "-p", "ActiveState", "kubelet"])?;
-    ensure!(["inactive", "failed"].contains(&&*state), "{state}");
+    let state = || installed::output("systemctl", &["show", "--value", "-p", "ActiveState", "kubelet"]);
+    while !["inactive", "failed"].contains(&&*state()?) {
+        let now = scene.object("web").await?;
+        let runs = state()? == "active";
+        ensure!(
+            !runs || now["status"] == before["status"],
+            "touched while it is there: {now}"
+        );
+        sleep(Duration::from_millis(200)).await;
+    }
+    scene.gone_and_clean(&web).await?;
+    ensure!(["inactive", "failed"].contains(&&*state()?), "{}", state()?);
     let told = service.asked(&["status"])?;
-    ensure!(told.contains("process  silent"), "{told}");
+    ensure!(
+        told.contains("process  silent") && told.contains("kubelet.service was stopped, since its kubelet was wedged"),
+        "{told}"
+    );
     Ok(())
 }
 

@@ -191,7 +191,7 @@ async fn rights_that_are_missing_and_links_to_nowhere_are_for_a_person_to_set_ri
 async fn a_pause_and_a_hold_outlive_a_journal_that_is_whole_and_knows_nothing_of_them() {
     let dir = tempfile::tempdir().unwrap();
     let before = reopened(dir.path(), async |journal| {
-        journal.set_node_uid("node-1").await.unwrap()
+        journal.set_node_uid("node-1").await.unwrap();
     })
     .await;
     drop(before);
