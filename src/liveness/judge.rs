@@ -124,7 +124,7 @@ pub fn may_fence(signs: &Signs, take_over_after: Duration, now: Instant) -> Resu
     }
     if !signs.healthz.has_lived {
         return Err(
-            "since this agent runs its health was never told where --kubelet-config says, so that it may be told elsewhere: stop \
+            "its health was never told where --kubelet-config says since it is seen here, so that it may be told elsewhere: stop \
              it by hand",
         );
     }

@@ -264,7 +264,8 @@ impl Signs {
             }
             if is_another {
                 // Another one may be told to tell it elsewhere.
-                self.healthz.has_lived = self.healthz.has_lived && !self.healthz.is_older_than(looked);
+                let tells = matches!(self.healthz.look, Look::Lives(_));
+                self.healthz.has_lived = tells && !self.healthz.is_older_than(looked);
             }
         }
         if matches!(self.healthz.look, Look::Lives(_)) {
@@ -272,7 +273,9 @@ impl Signs {
         }
         match &self.process.look {
             Look::Lives(_) => drop(self.around.get_or_insert(looked)),
-            _ if self.process.silent(looked).is_some_and(|silent| silent >= away) => self.around = None,
+            _ if self.process.silent(looked).is_some_and(|silent| silent >= away) => {
+                (self.around, self.tries) = (None, 0);
+            }
             _ => {}
         }
     }

@@ -187,6 +187,7 @@ mod tests {
             ),
             (ending, &[], &["term main: no"], true, "held", grace),
             (ending, &[], &[guard], false, "held", grace),
+            (ending, &[], &["request: held: may be undone"], false, "held", grace),
             (
                 ending,
                 &[],

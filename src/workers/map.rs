@@ -26,6 +26,7 @@ use crate::{
     clock::rounded,
     context::Context,
     events::Reason,
+    guard::Guard,
     memory,
     node::checkpoint::{self, JOURNAL},
     pod::{PodUid, PodView},
@@ -314,12 +315,13 @@ impl PodWorkers {
             }
             Some(Outcome::LeftToKubelet) => {
                 let update = status.update.borrow().clone();
-                if termination::cause(&update.view, update.removed, false).is_some() {
-                    // It was deleted just then.
+                if !status.may_be_undone(&self.context.guard) {
+                    // It was deleted just then, or somebody has asked once more.
                     self.start(&uid, Duration::ZERO);
                     return;
                 }
-                let why = given_up(&status.record);
+                let entry = self.context.journal.pod(&uid);
+                let why = given_up(&status.record, entry.map(|entry| entry.stage));
                 tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "A request for the end of the pod is given up");
                 self.context.counters.request_given_up();
                 self.context.events.pod(&update.view, Reason::TeardownGivenUp, &why);
@@ -350,6 +352,11 @@ impl PodWorkers {
 // === impl PodSyncStatus ===
 
 impl PodSyncStatus {
+    /// Whether a request for its end may not hold any more.
+    fn may_be_undone(&self, guard: &Guard) -> bool {
+        self.update.borrow().may_be_undone(&self.record, guard)
+    }
+
     /// A shorter grace period takes effect at once, and a longer one not at all. Afterwards there is nothing left to
     /// shorten: what comes then is the echo of our own final delete.
     fn shorten(&mut self, context: &Context, asked: GraceAsked) {
@@ -361,15 +368,17 @@ impl PodSyncStatus {
     }
 }
 
-/// Why a request for the end of this pod is given up, and what of the pod is not as it was.
-fn given_up(record: &Record) -> String {
+/// Why a request for the end of this pod, which has come so far, is given up, and what of the pod is not as it was.
+fn given_up(record: &Record, reached: Option<Stage>) -> String {
     let spans = record.tell().spans;
-    let lost = if spans.iter().any(|span| span.step == Step::Volumes) {
+    let lost = if reached >= Some(Stage::Terminated) || spans.iter().any(|span| span.step == Step::Volumes) {
         "; its emptyDir volumes may have been removed"
     } else {
         ""
     };
-    format!("a kubelet has come before the pod had ended, or may have, and runs it{lost}: ask kubectl for its end")
+    format!(
+        "a kubelet has come before the pod had ended, or may have, and starts it again{lost}: ask kubectl for its end"
+    )
 }
 
 /// Whether it was longer, and there is anything left to shorten.

@@ -17,15 +17,18 @@ mod held;
 mod mounts;
 mod status;
 
+pub use self::held::MAY_BE_UNDONE;
 use self::mounts::PodMounts;
 use super::{
     period::Period,
     precedence::{First, Precedence},
+    termination,
 };
 use crate::{
     clock::pauses,
     context::Context,
     events::Reason,
+    guard::Guard,
     journal::ends::Ends,
     node::{
         checkpoint::{self, JOURNAL},
@@ -94,6 +97,17 @@ pub struct Worker {
     pub precedence: Precedence,
 }
 
+// === impl PodUpdate ===
+
+impl PodUpdate {
+    /// Whether only a request ends the pod, and a kubelet may have been here since, which has started its containers again: who
+    /// knows when that one goes, or went, and what the pod has done meanwhile. The API does not show that it is over.
+    pub fn may_be_undone(&self, record: &Record, guard: &Guard) -> bool {
+        let is_asked_for = termination::cause(&self.view, self.removed, false).is_none();
+        is_asked_for && record.shown().is_none() && guard.may_have_had_a_kubelet(self.decided)
+    }
+}
+
 // === impl Worker ===
 
 impl Worker {
@@ -117,6 +131,7 @@ impl Worker {
             };
             let update = self.updates.borrow_and_update().clone();
             if self.may_be_undone(&update) {
+                urgent = None;
                 drop(under_way);
                 if let Some(outcome) = self.given_up().await {
                     return outcome;

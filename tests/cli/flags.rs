@@ -153,7 +153,7 @@ fn cases() -> Vec<Case> {
         (
             Flags::good().with("state-dir", "state"),
             CONFIGURATION,
-            ["--state-dir", "absolute", "write to"],
+            ["--state-dir", "absolute", "in full"],
         ),
         (
             Flags::good().with_path("socket", "kubelet"),

@@ -348,6 +348,8 @@ async fn a_request_is_given_up_though_the_kubelet_that_came_before_it_is_gone_wh
     sleep(secs(120)).await;
     let waits = node.status().await.pods.terminating.remove(0).failures;
     assert!(waits[0].contains("may have been here since"), "{waits:?}");
+    let why = refused(&node, "web/kill", &Ask::default()).await;
+    assert!(why.contains("may have been here since"), "{why}");
     node.api.faults().clear();
     until("it is given up", async || {
         node.status().await.counters.requests_given_up == 1

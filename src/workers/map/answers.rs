@@ -15,6 +15,7 @@ use crate::{
         grace::{self, GraceAsked},
         kill::{Granted, Kill, Refused},
         termination::Cause,
+        worker::MAY_BE_UNDONE,
     },
 };
 
@@ -62,6 +63,13 @@ impl PodWorkers {
         let views: Vec<_> = ending.chain(self.living.values().cloned()).collect();
         let meant = kill.resolve(views.iter().map(|view| &**view))?;
         let uid = meant.pod.uid.clone();
+        if self
+            .pods
+            .get(&uid)
+            .is_some_and(|status| status.may_be_undone(&self.context.guard))
+        {
+            return Err(kill.held(MAY_BE_UNDONE.to_owned(), false));
+        }
         let has_ended = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
         let ended_already = self.pods.get(&uid).is_some_and(has_ended);
         if !ended_already {

@@ -17,6 +17,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// And so often whether a kubelet has left anything of a pod whose object is gone.
 const LOOK_FOR_REST: Duration = Duration::from_secs(30);
 
+/// Why a request is not carried out, nor given up yet.
+pub const MAY_BE_UNDONE: &str =
+    "a kubelet may have been here since its end was asked for, and the API server has to show whether it lives on";
+
 impl Worker {
     /// Waits until something may be touched: what is held is not tried, so that nobody is told of failures that were
     /// none. How the worker ends if that does not come: the agent stops, or a kubelet has done the work.
@@ -56,11 +60,9 @@ impl Worker {
         None
     }
 
-    /// Whether only a request ends the pod, and a kubelet may have been here since, which has started its containers again: who
-    /// knows when that one goes, or went, and what the pod has done meanwhile. The API does not show that it is over.
+    /// Whether this agent cannot vouch that a request for the pod's end still holds.
     pub(super) fn may_be_undone(&self, update: &PodUpdate) -> bool {
-        let is_asked_for = termination::cause(&update.view, update.removed, false).is_none();
-        is_asked_for && self.record.shown().is_none() && self.context.guard.may_have_had_a_kubelet(update.decided)
+        update.may_be_undone(&self.record, &self.context.guard)
     }
 
     /// The same by what the API server shows now: what was last seen of it may be of old.
@@ -81,16 +83,20 @@ impl Worker {
                 self.record.set_failures(Vec::new());
                 return None;
             }
-            if self.is_undone(&update).await {
-                return Some(Outcome::LeftToKubelet);
-            }
-            let why = "held: a kubelet may have been here since its end was asked for: the API server has to show whether it lives on";
-            self.record.set_failures(vec![why.to_owned()]);
+            self.record
+                .set_failures(vec![format!("request: held: {MAY_BE_UNDONE}")]);
+            let is_undone = async {
+                let is_undone = self.is_undone(&update).await;
+                if !is_undone {
+                    sleep(LOOK_AGAIN).await;
+                }
+                is_undone
+            };
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
                 Ok(()) = updates.changed() => {}
-                () = sleep(LOOK_AGAIN) => {}
+                is_undone = is_undone => if is_undone { return Some(Outcome::LeftToKubelet) },
             }
         }
     }
