@@ -10,16 +10,27 @@ use crate::judge::{MOUNT, Side, UNMOUNT};
 #[derive(Debug, Clone)]
 pub struct Others {
     /// Each that has run.
-    pub agents: Vec<i32>,
+    pub agents: Vec<Agent>,
     pub runtime: i32,
     pub test: i32,
+}
+
+/// An agent as long as it ran, in seconds since the run's begin: later its number may be that of any other process.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    pub pid: i32,
+    pub from: f64,
+    pub until: f64,
 }
 
 impl Others {
     /// A kubelet has this done by programs that end at once: they may be gone before they are looked at, and may outlive it.
     /// So it is the kubelet's unless it is known to be somebody else's.
-    pub fn side(&self, by: &Actor) -> Option<Side> {
-        let is_agent = |pid| self.agents.contains(&pid);
+    pub fn side(&self, by: &Actor, at: f64) -> Option<Side> {
+        let is_agent = |pid| {
+            let mut agents = self.agents.iter();
+            agents.any(|agent| agent.pid == pid && (agent.from..=agent.until).contains(&at))
+        };
         if is_agent(by.pid) || by.parent.is_some_and(is_agent) {
             Some(Side::Agent)
         } else if by.pid == self.runtime || by.parent == Some(self.runtime) || by.pid == self.test {
@@ -50,23 +61,31 @@ pub fn what(mounting: &Mounting) -> String {
 mod tests {
     use super::*;
 
-    fn side(pid: i32, parent: Option<i32>) -> Option<Side> {
+    fn side_at(pid: i32, parent: Option<i32>, at: f64) -> Option<Side> {
+        let agent = |pid, from, until| Agent { pid, from, until };
         let others = Others {
-            agents: vec![10, 11],
+            agents: vec![agent(10, 0.0, 5.0), agent(11, 5.5, f64::MAX)],
             runtime: 20,
             test: 30,
         };
-        others.side(&Actor {
+        let by = Actor {
             pid,
             name: None,
             parent,
-        })
+        };
+        others.side(&by, at)
+    }
+
+    fn side(pid: i32, parent: Option<i32>) -> Option<Side> {
+        side_at(pid, parent, 6.0)
     }
 
     #[test]
     fn what_neither_the_agent_nor_the_runtime_nor_the_test_does_is_the_kubelets() {
-        assert_eq!(side(10, Some(30)), Some(Side::Agent));
+        assert_eq!(side_at(10, Some(30), 3.0), Some(Side::Agent));
         assert_eq!(side(11, Some(30)), Some(Side::Agent));
+        // A program of the kubelet's that was given its number.
+        assert_eq!(side(10, Some(40)), Some(Side::Kubelet));
         for (pid, parent) in [(20, Some(30)), (21, Some(20)), (30, Some(1))] {
             assert_eq!(side(pid, parent), None);
         }

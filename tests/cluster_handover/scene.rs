@@ -39,7 +39,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     judge::{Act, HandBack, Life, Side},
-    mounts::{Others, uid, what},
+    mounts::{Agent, Others, uid, what},
 };
 
 pub const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
@@ -93,7 +93,11 @@ impl Scene {
         let agent = start_agent(&stage, &for_agent, take_over_after).await?;
         let pid = |id: Option<u32>| Ok::<_, anyhow::Error>(id.context("a process")?.cast_signed());
         let others = Others {
-            agents: vec![pid(agent.pid())?],
+            agents: vec![Agent {
+                pid: pid(agent.pid())?,
+                from: 0.0,
+                until: f64::MAX,
+            }],
             runtime: pid(stage.containerd.pid())?,
             test: pid(Some(std::process::id()))?,
         };
@@ -159,9 +163,14 @@ impl Scene {
         while self.agent.has_ended()?.is_none() {
             sleep(POLL).await;
         }
+        let ended = self.now();
+        self.others.agents.last_mut().context("an agent")?.until = ended;
         self.agent = start_agent(&self.stage, &self.for_agent, &self.take_over_after).await?;
-        let pid = self.agent.pid().context("an agent that runs")?;
-        self.others.agents.push(pid.cast_signed());
+        self.others.agents.push(Agent {
+            pid: self.agent.pid().context("an agent that runs")?.cast_signed(),
+            from: ended,
+            until: f64::MAX,
+        });
         Ok(())
     }
 
@@ -286,7 +295,7 @@ impl Scene {
         let acts = self.mounts.heard()?.into_iter().filter_map(|mounting| {
             let at = self.since(mounting.at);
             Some(Act {
-                side: self.others.side(&mounting.by)?,
+                side: self.others.side(&mounting.by, at)?,
                 uid: uid(&pods, &mounting.point)?,
                 what: what(&mounting),
                 begin: at,
@@ -333,24 +342,26 @@ impl Scene {
     /// What is left on the node of pods that are no more.
     pub async fn left_of(&self, gone: &BTreeSet<String>) -> Result<Vec<String>> {
         let mut left = Vec::new();
-        let of_gone = |labels: &HashMap<String, String>| labels.get(UID_LABEL).is_some_and(|uid| gone.contains(uid));
+        let uid = |labels: &HashMap<String, String>| labels.get(UID_LABEL).filter(|uid| gone.contains(*uid)).cloned();
         let mut cri = self.stage.containerd.cri();
-        for it in cri
+        let containers = cri
             .list_containers(ListContainersRequest::default())
             .await?
             .into_inner()
-            .containers
-        {
-            left.extend(of_gone(&it.labels).then(|| format!("container {}", it.id)));
-        }
-        for it in cri
+            .containers;
+        left.extend(containers.iter().filter_map(|it| {
+            let state = it.state().as_str_name();
+            Some(format!("{state} {} of {}", it.id, uid(&it.labels)?))
+        }));
+        let sandboxes = cri
             .list_pod_sandbox(ListPodSandboxRequest::default())
             .await?
             .into_inner()
-            .items
-        {
-            left.extend(of_gone(&it.labels).then(|| format!("sandbox {}", it.id)));
-        }
+            .items;
+        left.extend(sandboxes.iter().filter_map(|it| {
+            let state = it.state().as_str_name();
+            Some(format!("{state} {} of {}", it.id, uid(&it.labels)?))
+        }));
         let of_pod = |name: &OsStr| {
             name.to_str()
                 .and_then(|name| name.strip_prefix("pod"))
