@@ -141,8 +141,8 @@ const METHOD: &str = "\
 Straight calls: ExecSync for hooks, StopContainer and StopPodSandbox, all pods in parallel, from the first call to the last answer.
 Agent: from the first DELETE sent to the last DELETED event of a watch; API server in memory, a process of its own.
 Both in every round, the other one first each time. CPU: user and system time of the agent's process. Resident: VmRSS
-with the pods running and at the peak of a round; one agent process per size, through all rounds. Take-over: from the agent's
-decision that the kubelet is gone to the last DELETED event, of pods that were deleted before.";
+with the pods running and at the peak of a round; one agent process per size, through all rounds. Take-over: from the end
+of --take-over-after to the last DELETED event, of pods that were deleted before.";
 
 /// How busy the machine was over the last minute.
 pub fn load() -> Result<String> {
