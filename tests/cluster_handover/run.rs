@@ -124,6 +124,7 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         .map(|(name, uid)| (uid.clone(), format!("default/{name}")));
     let verdict = judge(&scene.lives, &acts, &names.collect());
     let left = flock.left(&scene).await?;
+    eprint!("{}", scene.told_of(&left));
     let of = |which: fn(&Act) -> bool| {
         [Side::Kubelet, Side::Agent].map(|side| acts.iter().filter(|act| act.side == side && which(act)).count())
     };

@@ -46,6 +46,8 @@ pub const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 const NODE: &str = "node-0";
 const KUBELET: &str = "kubelet";
 const PODS: &str = "pods";
+/// Bytes of a UID; ids of containers have more.
+const ID: usize = 36;
 const UID_LABEL: &str = "io.kubernetes.pod.uid";
 /// Seconds that the answer to a hand-back may take.
 const ANSWER: f64 = 0.1;
@@ -337,6 +339,24 @@ impl Scene {
             end: at("stageTimestamp")?,
             done: event["responseStatus"]["code"].as_u64()? < 300,
         })
+    }
+
+    /// What the last kubelet and the agents have said of what is left: all of it goes with the test.
+    pub fn told_of(&self, left: &[String]) -> String {
+        let ids: Vec<_> = left
+            .iter()
+            .flat_map(|line| line.split(' '))
+            .filter(|word| word.len() >= ID)
+            .collect();
+        let ground = self.stage.containerd.ground().dir();
+        let mut told = String::new();
+        for log in ["kubelet-process/log", "agent/log"] {
+            let text = fs::read(ground.join(log)).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines = text.lines().filter(|line| ids.iter().any(|id| line.contains(id)));
+            lines.for_each(|line| told.extend([log, ": ", line, "\n"]));
+        }
+        told
     }
 
     /// What is left on the node of pods that are no more.
