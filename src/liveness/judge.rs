@@ -145,6 +145,11 @@ pub fn first(had: Option<&OwnTurn>, take_over_after: Duration, now: &Mark) -> Tu
 // === impl Turn ===
 
 impl Turn {
+    /// Nobody takes pods down until somebody mends the kubelet.
+    pub fn is_wedged(&self) -> bool {
+        self.kind() == "wedged"
+    }
+
     /// In one word, of which there are few.
     pub fn kind(&self) -> &'static str {
         match self {

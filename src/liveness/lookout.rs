@@ -210,14 +210,14 @@ impl Lookout {
                     );
                 }
                 Turn::Ours => tracing::warn!(seen, "The kubelet is gone: this agent takes its pods down"),
-                Turn::StandsBy(why @ (Why::Wedged | Why::InVain)) => tracing::error!(%why, seen, "Standing by"),
+                Turn::StandsBy(why) if turn.is_wedged() => tracing::error!(%why, seen, "Standing by"),
                 Turn::StandsBy(why) => tracing::info!(%why, seen, "Standing by"),
             }
         }
         if !matches!(turn, Turn::Ours | Turn::StandsBy(Why::Resumes)) {
             self.guard.may_have_a_kubelet();
         }
-        self.guard.set_turn(report.stands_by.clone(), turn.kind() == "wedged");
+        self.guard.set_turn(report.stands_by.clone(), turn.is_wedged());
         self.report.send_replace(report);
     }
 }

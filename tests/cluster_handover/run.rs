@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, bail};
 use serde_json::Value;
-use testbed::dice::Dice;
+use testbed::{dice::Dice, leftovers::Leftovers};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -50,7 +50,7 @@ pub struct Report {
     verdict: Verdict,
     lost: Vec<String>,
     stuck: Vec<String>,
-    left: Vec<String>,
+    left: Leftovers,
     unknown: usize,
 }
 
@@ -125,6 +125,8 @@ pub async fn run(plan: &Plan) -> Result<Report> {
     let verdict = judge(&scene.lives, &acts, &names.collect());
     let left = flock.left(&scene).await?;
     eprint!("{}", scene.told_of(&left));
+    let is_left = |act: &&Act| left.remains.iter().any(|line| line.contains(&act.uid));
+    acts.iter().filter(is_left).for_each(|act| eprintln!("{act:?}"));
     let of = |which: fn(&Act) -> bool| {
         [Side::Kubelet, Side::Agent].map(|side| acts.iter().filter(|act| act.side == side && which(act)).count())
     };
@@ -233,7 +235,7 @@ impl Flock {
     }
 
     /// What is left on the node of all of them, in the end.
-    async fn left(&self, scene: &Scene) -> Result<Vec<String>> {
+    async fn left(&self, scene: &Scene) -> Result<Leftovers> {
         let gone = self.uids.values().cloned().collect();
         let late = Instant::now() + LAST;
         loop {
@@ -270,7 +272,7 @@ impl Report {
             &self.verdict.run_again,
             &self.lost,
             &self.stuck,
-            &self.left,
+            &self.left.remains,
         ];
         let bad: Vec<&str> = bad.into_iter().flatten().map(String::as_str).collect();
         if !bad.is_empty() {
@@ -341,7 +343,7 @@ impl fmt::Display for Report {
             ("acts that it cut short", *in_flight),
             ("pods lost", self.lost.len()),
             ("pods stuck", self.stuck.len()),
-            ("left on the node", self.left.len()),
+            ("left on the node", self.left.remains.len()),
             ("calls of pods that nobody knows", self.unknown),
         ];
         writeln!(f, "{} in {:.0} s", self.plan, self.took)?;

@@ -1,8 +1,7 @@
 //! A node with a kubelet that lives and dies, the agent beside it, and pods that come and go meanwhile.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    ffi::OsStr,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -10,7 +9,6 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
-use k8s_cri::v1::{ListContainersRequest, ListPodSandboxRequest};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -28,10 +26,10 @@ use pod_teardown::{
 };
 use serde_json::{Value, json};
 use testbed::{
-    cgroups,
     control_plane::ControlPlane,
     dice::Dice,
     kubelet::Kubelet,
+    leftovers::Leftovers,
     recorder::{Record, Recorder, mounts::MountRecorder},
     stage::{AgentProcess, Stage},
 };
@@ -48,7 +46,6 @@ const KUBELET: &str = "kubelet";
 const PODS: &str = "pods";
 /// Bytes of a UID; ids of containers have more.
 const ID: usize = 36;
-const UID_LABEL: &str = "io.kubernetes.pod.uid";
 /// Seconds that the answer to a hand-back may take.
 const ANSWER: f64 = 0.1;
 const POLL: Duration = Duration::from_millis(20);
@@ -341,74 +338,27 @@ impl Scene {
         })
     }
 
-    /// What the last kubelet and the agents have said of what is left: all of it goes with the test.
-    pub fn told_of(&self, left: &[String]) -> String {
-        let ids: Vec<_> = left
-            .iter()
-            .flat_map(|line| line.split(' '))
+    /// What is left on the node of pods that are no more.
+    pub async fn left_of(&self, gone: &BTreeSet<String>) -> Result<Leftovers> {
+        Leftovers::of_all(self.stage.starter.dirs(), self.stage.containerd.cri(), gone).await
+    }
+
+    /// What the kubelets, the agents and the runtime have said of what is left: all of it goes with the test.
+    pub fn told_of(&self, left: &Leftovers) -> String {
+        let words = left.remains.iter().flat_map(|line| line.split([' ', '/', '_']));
+        let ids: BTreeSet<_> = words
+            .map(|word| word.trim_start_matches("pod"))
             .filter(|word| word.len() >= ID)
             .collect();
         let ground = self.stage.containerd.ground().dir();
         let mut told = String::new();
-        for log in ["kubelet-process/log", "agent/log"] {
+        for log in ["kubelet-process/log", "agent/log", "log"] {
             let text = fs::read(ground.join(log)).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             let lines = text.lines().filter(|line| ids.iter().any(|id| line.contains(id)));
             lines.for_each(|line| told.extend([log, ": ", line, "\n"]));
         }
         told
-    }
-
-    /// What is left on the node of pods that are no more.
-    pub async fn left_of(&self, gone: &BTreeSet<String>) -> Result<Vec<String>> {
-        let mut left = Vec::new();
-        let uid = |labels: &HashMap<String, String>| labels.get(UID_LABEL).filter(|uid| gone.contains(*uid)).cloned();
-        let mut cri = self.stage.containerd.cri();
-        let containers = cri
-            .list_containers(ListContainersRequest::default())
-            .await?
-            .into_inner()
-            .containers;
-        left.extend(containers.iter().filter_map(|it| {
-            let state = it.state().as_str_name();
-            Some(format!("{state} {} of {}", it.id, uid(&it.labels)?))
-        }));
-        let sandboxes = cri
-            .list_pod_sandbox(ListPodSandboxRequest::default())
-            .await?
-            .into_inner()
-            .items;
-        left.extend(sandboxes.iter().filter_map(|it| {
-            let state = it.state().as_str_name();
-            Some(format!("{state} {} of {}", it.id, uid(&it.labels)?))
-        }));
-        let of_pod = |name: &OsStr| {
-            name.to_str()
-                .and_then(|name| name.strip_prefix("pod"))
-                .is_some_and(|uid| gone.contains(uid))
-        };
-        left.extend(
-            cgroups::find(of_pod)?
-                .iter()
-                .map(|dir| format!("cgroup {}", dir.display())),
-        );
-        let dirs = self.stage.starter.dirs();
-        for entry in fs::read_dir(&dirs.pod_logs_dir).context("read the directory of logs")? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            let is_of_pod = name.rsplit_once('_').is_some_and(|(_, uid)| gone.contains(uid));
-            left.extend(is_of_pod.then(|| format!("logs {name}")));
-        }
-        let root = dirs.kubelet_root.join(PODS);
-        for entry in fs::read_dir(&root).with_context(|| format!("read {}", root.display()))? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            left.extend(gone.contains(&name).then(|| format!("directory {name}")));
-        }
-        let table = fs::read_to_string("/proc/self/mountinfo")?;
-        for uid in gone {
-            let mounts = table.lines().filter(|line| line.contains(uid.as_str())).count();
-            left.extend((mounts > 0).then(|| format!("{mounts} mounts of {uid}")));
-        }
-        Ok(left)
     }
 }
 

@@ -1,5 +1,6 @@
-//! What is left of a pod on this node: looked for in the runtime and the kernel, not remembered.
+//! What is left of pods on this node: looked for in the runtime and the kernel, not remembered.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -26,24 +27,24 @@ pub struct Leftovers {
 impl Leftovers {
     /// Looks everywhere that a pod of this UID can have left something. Not being able to look is a failure.
     pub async fn of(dirs: &NodeDirs, cri: Cri, uid: &str) -> Result<Self> {
-        let mut found = Self::default();
-        found.look_into_runtime(cri, uid).await?;
-        found.look_at_mounts(&dirs.pod(uid))?;
-        found.look_at_cgroups(uid)?;
-        found.look_at_processes(dirs, uid)?;
-        found.look_at_dirs(&dirs.pods(), |name| name == uid)?;
-        let suffix = format!("_{uid}");
-        found.look_at_dirs(&dirs.pod_logs_dir, |name| name.ends_with(&suffix))?;
-        Ok(found)
+        Self::of_all(dirs, cri, [uid]).await
     }
 
-    /// As [`Self::of`] for several pods.
-    pub async fn of_all(dirs: &NodeDirs, cri: Cri, uids: &[&str]) -> Result<Self> {
-        let mut all = Self::default();
-        for uid in uids {
-            all.remains.extend(Self::of(dirs, cri.clone(), uid).await?.remains);
-        }
-        Ok(all)
+    /// As [`Self::of`] for several pods, in one look.
+    pub async fn of_all(dirs: &NodeDirs, cri: Cri, uids: impl IntoIterator<Item = impl Into<String>>) -> Result<Self> {
+        let uids = uids.into_iter().map(Into::into).collect();
+        let mut look = Look {
+            dirs,
+            uids,
+            found: Self::default(),
+        };
+        look.into_runtime(cri).await?;
+        look.at_mounts()?;
+        look.at_cgroups()?;
+        look.at_processes()?;
+        look.at_dirs(&dirs.pods())?;
+        look.at_dirs(&dirs.pod_logs_dir)?;
+        Ok(look.found)
     }
 
     /// Nothing is left.
@@ -63,98 +64,6 @@ impl Leftovers {
             .filter(|line| line.split(' ').next() == Some(kind))
             .count()
     }
-
-    async fn look_into_runtime(&mut self, mut cri: Cri, uid: &str) -> Result<()> {
-        let answer = cri
-            .list_containers(ListContainersRequest::default())
-            .await
-            .context("list containers")?;
-        for container in answer.into_inner().containers {
-            if container.labels.get(UID_LABEL).is_some_and(|label| label == uid) {
-                let name = container
-                    .metadata
-                    .as_ref()
-                    .map_or("", |metadata| metadata.name.as_str());
-                self.add(
-                    "container",
-                    &format!("{} ({name}, {})", container.id, container.state().as_str_name()),
-                );
-            }
-        }
-        let answer = cri
-            .list_pod_sandbox(ListPodSandboxRequest::default())
-            .await
-            .context("list sandboxes")?;
-        for sandbox in answer.into_inner().items {
-            let in_metadata = sandbox.metadata.as_ref().is_some_and(|metadata| metadata.uid == uid);
-            if in_metadata || sandbox.labels.get(UID_LABEL).is_some_and(|label| label == uid) {
-                self.add(
-                    "sandbox",
-                    &format!("{} ({})", sandbox.id, sandbox.state().as_str_name()),
-                );
-            }
-        }
-        Ok(())
-    }
-
-    fn look_at_mounts(&mut self, pod_dir: &Path) -> Result<()> {
-        for point in mounts::below(pod_dir)? {
-            self.add("mount", &point.display().to_string());
-        }
-        Ok(())
-    }
-
-    fn look_at_cgroups(&mut self, uid: &str) -> Result<()> {
-        for dir in cgroups::find(|name| is_of_pod(&name.to_string_lossy(), uid))? {
-            self.add("cgroup", &dir.display().to_string());
-        }
-        Ok(())
-    }
-
-    /// A process of the pod is in one of its cgroups, or has something of its directory mounted: a runtime that put it
-    /// into another cgroup does not hide it.
-    fn look_at_processes(&mut self, dirs: &NodeDirs, uid: &str) -> Result<()> {
-        let inside = format!("{}/", dirs.pod(uid).display());
-        let own_namespace = fs::read_link("/proc/self/ns/mnt").context("read /proc/self/ns/mnt")?;
-        // A process that ends while it is looked at is none that is left.
-        for process in all_processes().context("read /proc")?.flatten() {
-            let in_cgroup = process.cgroups().is_ok_and(|cgroups| {
-                let mut paths = cgroups.0.iter().map(|cgroup| cgroup.pathname.as_str());
-                paths.any(|path| path.split('/').any(|part| is_of_pod(part, uid)))
-            });
-            let elsewhere = fs::read_link(format!("/proc/{}/ns/mnt", process.pid)).is_ok_and(|it| it != own_namespace);
-            // A bind mount names the host's path as its root.
-            let holds = || {
-                fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).is_ok_and(|text| text.contains(&inside))
-            };
-            let name = process.stat().map(|stat| stat.comm).unwrap_or_default();
-            // What is just about to become another pod's container has a copy of all mounts of the machine.
-            let begins = name.starts_with("runc:[");
-            if in_cgroup || (elsewhere && !begins && holds()) {
-                self.add("process", &format!("{} ({name})", process.pid));
-            }
-        }
-        Ok(())
-    }
-
-    fn look_at_dirs(&mut self, parent: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
-        let entries = match fs::read_dir(parent) {
-            // No pod has been on this node yet.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            entries => entries.with_context(|| format!("read {}", parent.display()))?,
-        };
-        for entry in entries {
-            let entry = entry.with_context(|| format!("read {}", parent.display()))?;
-            if wanted(&entry.file_name().to_string_lossy()) {
-                self.add("directory", &entry.path().display().to_string());
-            }
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, kind: &str, what: &str) {
-        self.remains.push(format!("{kind} {what}"));
-    }
 }
 
 impl fmt::Display for Leftovers {
@@ -167,8 +76,131 @@ impl fmt::Display for Leftovers {
     }
 }
 
-/// Whether a cgroup is the pod's: by its whole name with the cgroupfs driver, by its end with that of systemd.
-fn is_of_pod(name: &str, uid: &str) -> bool {
-    let slice = format!("-pod{}.slice", uid.replace('-', "_"));
-    name == format!("pod{uid}") || name.ends_with(&slice)
+/// One look for some pods.
+struct Look<'a> {
+    dirs: &'a NodeDirs,
+    uids: BTreeSet<String>,
+    found: Leftovers,
+}
+
+// === impl Look ===
+
+impl Look<'_> {
+    async fn into_runtime(&mut self, mut cri: Cri) -> Result<()> {
+        let answer = cri
+            .list_containers(ListContainersRequest::default())
+            .await
+            .context("list containers")?;
+        for container in answer.into_inner().containers {
+            let metadata = container.metadata.clone().unwrap_or_default();
+            let what = format!(
+                "{} ({}, {})",
+                container.id,
+                metadata.name,
+                container.state().as_str_name()
+            );
+            self.add_labelled("container", &what, &container.labels, "");
+        }
+        let answer = cri
+            .list_pod_sandbox(ListPodSandboxRequest::default())
+            .await
+            .context("list sandboxes")?;
+        for sandbox in answer.into_inner().items {
+            let metadata = sandbox.metadata.clone().unwrap_or_default();
+            let what = format!("{} ({})", sandbox.id, sandbox.state().as_str_name());
+            self.add_labelled("sandbox", &what, &sandbox.labels, &metadata.uid);
+        }
+        Ok(())
+    }
+
+    fn at_mounts(&mut self) -> Result<()> {
+        let pods = self.dirs.pods();
+        for point in mounts::below(&pods)? {
+            let uid = point.strip_prefix(&pods)?.iter().next();
+            if uid.is_some_and(|uid| self.is_wanted(&uid.to_string_lossy())) {
+                self.add("mount", &point.display().to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn at_cgroups(&mut self) -> Result<()> {
+        for dir in cgroups::find(|name| self.has_cgroup(&name.to_string_lossy()))? {
+            self.add("cgroup", &dir.display().to_string());
+        }
+        Ok(())
+    }
+
+    /// A process of a pod is in one of its cgroups, or has something of its directory mounted: a runtime that put it
+    /// into another cgroup does not hide it.
+    fn at_processes(&mut self) -> Result<()> {
+        let pods = format!("{}/", self.dirs.pods().display());
+        let own_namespace = fs::read_link("/proc/self/ns/mnt").context("read /proc/self/ns/mnt")?;
+        // A process that ends while it is looked at is none that is left.
+        for process in all_processes().context("read /proc")?.flatten() {
+            let in_cgroup = process.cgroups().is_ok_and(|cgroups| {
+                let mut paths = cgroups.0.iter().map(|cgroup| cgroup.pathname.as_str());
+                paths.any(|path| path.split('/').any(|part| self.has_cgroup(part)))
+            });
+            let elsewhere = fs::read_link(format!("/proc/{}/ns/mnt", process.pid)).is_ok_and(|it| it != own_namespace);
+            // A bind mount names the host's path as its root.
+            let holds = || {
+                fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).is_ok_and(|text| {
+                    let mut inside = text.split(pods.as_str()).skip(1);
+                    inside.any(|rest| rest.split_once('/').is_some_and(|(uid, _)| self.is_wanted(uid)))
+                })
+            };
+            let name = process.stat().map(|stat| stat.comm).unwrap_or_default();
+            // What is just about to become another pod's container has a copy of all mounts of the machine.
+            let begins = name.starts_with("runc:[");
+            if in_cgroup || (elsewhere && !begins && holds()) {
+                self.add("process", &format!("{} ({name})", process.pid));
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of volumes are called by the UID, those of logs by namespace, name and UID.
+    fn at_dirs(&mut self, parent: &Path) -> Result<()> {
+        let entries = match fs::read_dir(parent) {
+            // No pod has been on this node yet.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.with_context(|| format!("read {}", parent.display()))?,
+        };
+        for entry in entries {
+            let entry = entry.with_context(|| format!("read {}", parent.display()))?;
+            let name = entry.file_name();
+            if name
+                .to_string_lossy()
+                .rsplit('_')
+                .next()
+                .is_some_and(|uid| self.is_wanted(uid))
+            {
+                self.add("directory", &entry.path().display().to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_wanted(&self, uid: &str) -> bool {
+        self.uids.contains(uid)
+    }
+
+    /// Whether a cgroup is one of the pods': by its whole name with the cgroupfs driver, by its end with that of systemd.
+    fn has_cgroup(&self, name: &str) -> bool {
+        let of_systemd = || name.strip_suffix(".slice")?.rsplit_once("-pod");
+        name.strip_prefix("pod").is_some_and(|uid| self.is_wanted(uid))
+            || of_systemd().is_some_and(|(_, uid)| self.is_wanted(&uid.replace('_', "-")))
+    }
+
+    fn add_labelled(&mut self, kind: &str, what: &str, labels: &HashMap<String, String>, uid: &str) {
+        let uid = labels.get(UID_LABEL).map_or(uid, String::as_str);
+        if self.is_wanted(uid) {
+            self.add(kind, &format!("{what} of {uid}"));
+        }
+    }
+
+    fn add(&mut self, kind: &str, what: &str) {
+        self.found.remains.push(format!("{kind} {what}"));
+    }
 }

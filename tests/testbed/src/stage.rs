@@ -121,7 +121,7 @@ impl Stage {
 
     /// What is left of these pods on the node.
     pub async fn leftovers(&self, pods: &[StartedPod]) -> Result<Leftovers> {
-        let uids: Vec<_> = pods.iter().map(StartedPod::uid).collect();
-        Leftovers::of_all(self.starter.dirs(), self.containerd.cri(), &uids).await
+        let uids = pods.iter().map(StartedPod::uid);
+        Leftovers::of_all(self.starter.dirs(), self.containerd.cri(), uids).await
     }
 }

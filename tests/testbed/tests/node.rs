@@ -399,10 +399,8 @@ async fn fifty_pods_start_and_go() {
     starter.clear_all_away(&started).await.unwrap();
     eprintln!("clear: {:?}", begin.elapsed());
     let begin = Instant::now();
-    let uids: Vec<&str> = started.iter().map(|pod| pod.uid()).collect();
-    let left = Leftovers::of_all(starter.dirs(), containerd.cri(), &uids)
-        .await
-        .unwrap();
+    let uids = started.iter().map(|pod| pod.uid());
+    let left = Leftovers::of_all(starter.dirs(), containerd.cri(), uids).await.unwrap();
     assert!(left.is_empty(), "{left}");
     eprintln!("look: {:?}", begin.elapsed());
 }
