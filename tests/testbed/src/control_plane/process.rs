@@ -29,9 +29,10 @@ pub struct Process {
 // === impl Process ===
 
 impl Process {
-    /// Starts `program`, with both its outputs in the file `log`.
+    /// Starts `program`, with both its outputs added to the file `log`.
     pub fn start(program: &Path, log: &Path, arguments: &[String]) -> Result<Self> {
-        let output = File::create(log).with_context(|| format!("creating {}", log.display()))?;
+        let output = File::options().create(true).append(true).open(log);
+        let output = output.with_context(|| format!("opening {}", log.display()))?;
         let mut command = Command::new(program);
         command
             .args(arguments)
