@@ -1,16 +1,20 @@
 //! The command line.
 
-use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
+use clap::{Args, Parser, Subcommand, builder::BoolishValueParser};
 use clap_complete::Shell;
-use serde::{Deserialize, Serialize};
 
-use crate::{object_name::ObjectName, workers::kill::is_reason};
+use crate::object_name::ObjectName;
 
 mod read;
+mod values;
 
 pub use read::Read;
+pub use values::{
+    CgroupDriverFlag, ForceUnmountFlag, GcFlag, GraphFormat, PodName, PodsFlag, TimelineFormat, UnsyncedFlag,
+};
+use values::{reason, whole_seconds};
 
 /// Takes Kubernetes pods down the way the kubelet does, straight against the container runtime, and collects garbage.
 ///
@@ -276,37 +280,6 @@ pub enum GcVerb {
     },
 }
 
-/// How a picture of objects is drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GraphFormat {
-    /// For graphviz.
-    Dot,
-    /// To be looked at as it is, with a browser.
-    Svg,
-    /// For programs.
-    Json,
-}
-
-/// A pod as people name it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodName {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-/// How a timeline is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TimelineFormat {
-    /// Bars for a terminal.
-    Text,
-    /// The same to be looked at with a browser; rest on a bar to read when it was and why it failed.
-    Svg,
-    /// For programs: a list of stories, of pods that had the same name one after the other.
-    Json,
-}
-
 /// Where the running agent listens.
 #[derive(Debug, Clone, Args)]
 pub struct SocketFlag {
@@ -330,21 +303,6 @@ pub struct EndFlags {
     /// How to reach the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
-}
-
-/// A duration with its unit, rounded up to seconds.
-fn whole_seconds(text: &str) -> Result<i64, String> {
-    let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; it needs a unit, such as 5s"))?;
-    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
-    i64::try_from(seconds).map_err(|error| error.to_string())
-}
-
-fn reason(text: &str) -> Result<String, &'static str> {
-    if is_reason(text) {
-        Ok(text.to_owned())
-    } else {
-        Err("must be one word of letters and digits, such as Evicted")
-    }
 }
 
 /// How the running agent is asked.
@@ -466,80 +424,4 @@ pub struct NodeFlags {
     /// Decide everything, log every effect, perform none.
     #[arg(long, env = "POD_TEARDOWN_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
-}
-
-/// `--cgroup-driver`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CgroupDriverFlag {
-    /// Either: they are found under the names of both.
-    Auto,
-    /// The kubelet and the runtime, as plain directories; slices are left alone.
-    Cgroupfs,
-    /// systemd, as slices and scopes; other directories are left alone.
-    Systemd,
-}
-
-/// `--pods`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PodsFlag {
-    /// Stand by for this node's kubelet, take over when it is gone, and let go when it comes back.
-    Auto,
-    /// There is to be no kubelet; only while a process of one is here nothing is touched.
-    Always,
-    /// The agent only collects garbage, and needs no runtime.
-    Never,
-}
-
-/// `--force-unmount`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ForceUnmountFlag {
-    /// It waits until that answers again.
-    Never,
-    /// After some seconds the connection is cut, and what was written and not sent is lost.
-    DeadServer,
-}
-
-/// `--gc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum GcFlag {
-    /// While the collector of kube-controller-manager does not work.
-    Auto,
-    /// Without regard to kube-controller-manager.
-    Always,
-    /// Not at all.
-    Never,
-}
-
-/// `--gc-unsynced`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum UnsyncedFlag {
-    /// They wait until it can be listed, and say so.
-    Hold,
-    /// They go on without it: what is of that kind may be deleted where it should be orphaned.
-    Proceed,
-}
-
-// === impl PodName ===
-
-impl FromStr for PodName {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let legal =
-            |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric() || b"-.".contains(&it));
-        match text.split_once('/') {
-            Some((namespace, name)) if legal(namespace) && legal(name) => Ok(Self {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            }),
-            _ => Err("must be NAMESPACE/NAME, such as default/web-0"),
-        }
-    }
-}
-
-impl fmt::Display for PodName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }

@@ -38,7 +38,7 @@ impl Leftovers {
             uids,
             found: Self::default(),
         };
-        look.into_runtime(cri).await?;
+        look.at_runtime(cri).await?;
         look.at_mounts()?;
         look.at_cgroups()?;
         look.at_processes()?;
@@ -86,7 +86,7 @@ struct Look<'a> {
 // === impl Look ===
 
 impl Look<'_> {
-    async fn into_runtime(&mut self, mut cri: Cri) -> Result<()> {
+    async fn at_runtime(&mut self, mut cri: Cri) -> Result<()> {
         let answer = cri
             .list_containers(ListContainersRequest::default())
             .await

@@ -1,0 +1,85 @@
+//! What a container is to run before it is stopped.
+
+use k8s_openapi::{api::core::v1::LifecycleHandler, apimachinery::pkg::util::intstr::IntOrString};
+
+/// A preStop handler.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Hook {
+    /// A command in the container.
+    Exec(Vec<String>),
+    /// A request to the pod.
+    HttpGet(HttpGet),
+    /// A wait of so many seconds.
+    Sleep(u64),
+    /// A handler that names nothing that can be run: its failure is reported.
+    Invalid,
+}
+
+/// The `httpGet` of a handler.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HttpGet {
+    /// Host, if not the pod itself.
+    pub host: Option<String>,
+    /// `http` or `https`.
+    pub https: bool,
+    /// Port number or a port's name.
+    pub port: HookPort,
+    /// Path with its query.
+    pub path: String,
+    /// Extra headers, repeats kept.
+    pub headers: Vec<(String, String)>,
+}
+
+/// Port of an `httpGet`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HookPort {
+    /// As a number.
+    Number(i32),
+    /// Looked up among the container's ports, else read as a number.
+    Name(String),
+}
+
+// === impl Hook ===
+
+impl Hook {
+    /// The first handler that is set, in the kubelet's order.
+    pub fn of(handler: &LifecycleHandler) -> Self {
+        if let Some(exec) = &handler.exec {
+            return Self::Exec(exec.command.clone().unwrap_or_default());
+        }
+        if let Some(get) = &handler.http_get {
+            return Self::HttpGet(HttpGet {
+                host: get.host.clone().filter(|host| !host.is_empty()),
+                https: get
+                    .scheme
+                    .as_deref()
+                    .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
+                port: match &get.port {
+                    IntOrString::Int(number) => HookPort::Number(*number),
+                    IntOrString::String(name) => HookPort::Name(name.clone()),
+                },
+                path: get.path.clone().unwrap_or_default(),
+                headers: get
+                    .http_headers
+                    .iter()
+                    .flatten()
+                    .map(|header| (header.name.clone(), header.value.clone()))
+                    .collect(),
+            });
+        }
+        match &handler.sleep {
+            Some(sleep) => Self::Sleep(u64::try_from(sleep.seconds).unwrap_or(0)),
+            None => Self::Invalid,
+        }
+    }
+
+    /// The handler's name in the API.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Exec(_) => "exec",
+            Self::HttpGet(_) => "httpGet",
+            Self::Sleep(_) => "sleep",
+            Self::Invalid => "invalid",
+        }
+    }
+}
