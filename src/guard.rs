@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeSet,
+    ops::Range,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -60,6 +61,8 @@ pub struct Guard {
     has_looked: Arc<Notify>,
     /// Told when nothing is under way.
     at_rest: Arc<Notify>,
+    /// Told when what rests between two attempts is to make one more.
+    once_more: Arc<Notify>,
     /// Told when what is under way is to be let go.
     lets_go: Arc<Notify>,
 }
@@ -73,14 +76,12 @@ struct State {
     is_out_of_service: bool,
     /// The kubelet that was seen; an error while it is not known whether there is one.
     kubelet: Result<Option<KubeletProcess>, String>,
-    /// When the last look for a kubelet that has ended was begun.
-    looked: Instant,
+    /// When the last look for a kubelet that has ended was begun, and when it has ended.
+    looked: Range<Instant>,
     /// When a look was asked for that has not come yet.
     look_asked: Option<Instant>,
     /// One that was seen, though perhaps not at the last look, since somebody has asked.
     seen: Option<KubeletProcess>,
-    /// When one was here last, or may have been.
-    was_here: Option<Instant>,
     turn: turn::Turn,
     store: WatchMemory,
     remembered: Option<Instant>,
@@ -118,10 +119,9 @@ impl Guard {
                 since: Timestamp::now(),
                 is_out_of_service: false,
                 kubelet: Err("it has not been looked for yet".to_owned()),
-                looked: Instant::now(),
+                looked: Instant::now()..Instant::now(),
                 look_asked: None,
                 seen: None,
-                was_here: None,
                 turn: turn::Turn::default(),
                 store,
                 remembered: None,
@@ -135,6 +135,7 @@ impl Guard {
             look_now: Arc::default(),
             has_looked: Arc::default(),
             at_rest: Arc::default(),
+            once_more: Arc::default(),
             lets_go: Arc::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! Looking for a kubelet: while one works on this node's pods nothing is touched, nor while it is not known whether one does.
 
 use std::{
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -30,9 +31,9 @@ impl Guard {
         self.lock().kubelet.clone().ok().flatten()
     }
 
-    /// What the looks at the processes have shown since this was asked last, and when the last one was begun: also a kubelet
-    /// that has come and gone between two questions has been here.
-    pub fn looks(&self) -> (Look, Instant) {
+    /// What the looks at the processes have shown since this was asked last, and from when until when the last one went on: also
+    /// a kubelet that has come and gone between two questions has been here.
+    pub fn looks(&self) -> (Look, Range<Instant>) {
         let mut state = self.lock();
         let seen = state.seen.take();
         let look = match (&state.kubelet, &seen) {
@@ -40,33 +41,27 @@ impl Guard {
             (Ok(None), None) => Look::Silent("there is none".to_owned()),
             (Err(why), None) => Look::Unknown(why.clone()),
         };
-        (look, state.looked)
+        (look, state.looked.clone())
     }
 
     /// Whether nothing may be touched because of a kubelet, and for no other reason: what is seen to happen to pods is this
     /// node's, and the kubelet's work, whatever lists prove.
     pub fn leaves_all_to_a_kubelet(&self) -> bool {
         let state = self.lock();
-        let sees_one = matches!(state.kubelet, Ok(Some(_))) && state.looked.elapsed() <= STALE;
+        let sees_one = matches!(state.kubelet, Ok(Some(_))) && state.looked.start.elapsed() <= STALE;
         sees_one && state.world.is_ok()
     }
 
     /// A kubelet may be here, though none is seen, or may have been without being seen.
     pub fn may_have_a_kubelet(&self) {
-        self.lock().was_here = Some(Instant::now());
-    }
-
-    /// Whether a kubelet may have been here since that moment, or since an earlier run of this agent.
-    pub fn may_have_had_a_kubelet(&self, since: Option<Instant>) -> bool {
-        let was_here = self.lock().was_here;
-        was_here.is_some_and(|was_here| since.is_none_or(|since| was_here >= since))
+        self.journal.requests_may_be_undone();
     }
 
     /// Looks for a kubelet until the agent stops.
     pub async fn look_for_kubelet(self, kubelet_root: KubeletRoot, runtime: PathBuf) {
         loop {
             self.look(&kubelet_root, &runtime).await;
-            let is_busy = !self.lock().turn.under_way.is_empty();
+            let is_busy = self.lock().turn.is_busy();
             tokio::select! {
                 biased;
                 () = self.look_now.notified() => {}
@@ -118,11 +113,11 @@ impl Guard {
         if let Ok(Some(kubelet)) = &kubelet {
             state.turn.kubelet_is_seen();
             state.seen = Some(kubelet.clone());
-            state.was_here = Some(Instant::now());
+            self.may_have_a_kubelet();
         }
         let is_here = matches!(kubelet, Ok(Some(_)));
         state.kubelet = kubelet;
-        state.looked = began;
+        state.looked = began..Instant::now();
         if is_here {
             self.lets_go.notify_waiters();
         }
@@ -158,7 +153,7 @@ impl State {
             Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
             Err(why) => Some(not_known(why)),
         };
-        let since = self.looked.elapsed();
+        let since = self.looked.start.elapsed();
         let unknown =
             (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
         let stands_by = || Some(format!("standing by: {}", self.turn.stands_by.as_ref()?));

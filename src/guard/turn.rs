@@ -24,8 +24,17 @@ pub(super) struct Turn {
     /// When it was handed back for the first time to a kubelet that is started again and again, and never seen, and when for
     /// the last time.
     in_vain: Option<(Instant, Instant)>,
-    pub under_way: BTreeMap<u64, String>,
+    under_way: BTreeMap<u64, Work>,
     last: u64,
+}
+
+/// What was begun, and has not come to a safe point.
+#[derive(Debug)]
+struct Work {
+    /// As people call it.
+    what: String,
+    /// The last attempt has failed, and the next one has not begun.
+    rests: bool,
 }
 
 /// Something that was begun, as long as it goes on.
@@ -55,6 +64,16 @@ impl Turn {
                 left.as_secs() + 1
             )
         })
+    }
+
+    /// Whether anything is done just now.
+    pub fn is_busy(&self) -> bool {
+        self.under_way.values().any(|work| !work.rests)
+    }
+
+    /// What was begun, and has not come to a safe point, as people call it.
+    pub fn under_way(&self) -> Vec<String> {
+        self.under_way.values().map(|work| work.what.clone()).collect()
     }
 
     /// A kubelet is here: it holds everything back by itself.
@@ -119,12 +138,12 @@ impl Guard {
             return Err(why);
         }
         let mut state = self.lock();
-        if state.turn.under_way.is_empty() {
+        if !state.turn.is_busy() {
             self.look_now.notify_one();
         }
         state.turn.last += 1;
         let id = state.turn.last;
-        state.turn.under_way.insert(id, what);
+        state.turn.under_way.insert(id, Work { what, rests: false });
         Ok(UnderWay {
             guard: self.clone(),
             id,
@@ -132,14 +151,15 @@ impl Guard {
     }
 
     /// Gives the node to a kubelet that is about to start: nothing begins from here on, and what is under way has so long to
-    /// come to a safe point. Then nothing is touched for as long as `keeps`, or until a kubelet is seen.
+    /// come to a safe point; what rests after an attempt that has failed makes one more. Then nothing is touched for as long as
+    /// `keeps`, or until a kubelet is seen.
     pub async fn hand_back(&self, patience: Duration, keeps: Duration) -> HandedBack {
         let _handing_back = HandingBack::begin(self);
         let asked = Instant::now();
         let at_rest = async {
             loop {
                 let ends = self.at_rest.notified();
-                if self.lock().turn.under_way.is_empty() {
+                if !self.lock().turn.is_busy() {
                     return;
                 }
                 ends.await;
@@ -147,13 +167,30 @@ impl Guard {
         };
         // Let go in time or not: whoever asked starts a kubelet now.
         timeout(patience, at_rest).await.ok();
+        let of_before = self.begun_by_an_agent_before();
         // An agent that is started again meanwhile is not to go on where this one ends.
         self.journal.set_turn(None);
         let mut state = self.lock();
         state.turn.hand_back(asked, keeps);
         self.lets_go.notify_waiters();
-        let cut_short = state.turn.under_way.values().cloned().collect();
+        let mut cut_short = state.turn.under_way();
+        cut_short.extend(of_before);
         HandedBack { cut_short }
+    }
+
+    fn tell_of_rest(&self) {
+        if !self.lock().turn.is_busy() {
+            self.at_rest.notify_waiters();
+        }
+    }
+
+    /// What an agent before this one was in the middle of, where this one has not come to go on with it: it has not seen its Node.
+    fn begun_by_an_agent_before(&self) -> Vec<String> {
+        if self.is_wrong_world() && self.journal.turn().is_some() {
+            self.journal.in_the_middle()
+        } else {
+            Vec::new()
+        }
     }
 }
 
@@ -164,7 +201,13 @@ struct HandingBack<'a>(&'a Guard);
 
 impl<'a> HandingBack<'a> {
     fn begin(guard: &'a Guard) -> Self {
-        guard.lock().turn.handing_back += 1;
+        let mut state = guard.lock();
+        state.turn.handing_back += 1;
+        for work in state.turn.under_way.values_mut() {
+            work.rests = false;
+        }
+        guard.once_more.notify_waiters();
+        drop(state);
         Self(guard)
     }
 }
@@ -182,14 +225,47 @@ impl UnderWay {
     pub fn may_begin_more(&self) -> bool {
         self.guard.why_nothing_begins().is_none()
     }
+
+    /// An attempt has failed, and the next one is some time away.
+    pub fn rests(&self) {
+        self.set_rests(true);
+        self.guard.tell_of_rest();
+    }
+
+    /// The next attempt begins.
+    pub fn goes_on(&self) {
+        self.set_rests(false);
+        self.guard.look_now.notify_one();
+    }
+
+    /// Returns when the next attempt is to begin at once: the node is about to be handed back.
+    pub async fn once_more(&self) {
+        loop {
+            let told = self.guard.once_more.notified();
+            if !self
+                .guard
+                .lock()
+                .turn
+                .under_way
+                .get(&self.id)
+                .is_some_and(|work| work.rests)
+            {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    fn set_rests(&self, rests: bool) {
+        if let Some(work) = self.guard.lock().turn.under_way.get_mut(&self.id) {
+            work.rests = rests;
+        }
+    }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let mut state = self.guard.lock();
-        state.turn.under_way.remove(&self.id);
-        if state.turn.under_way.is_empty() {
-            self.guard.at_rest.notify_waiters();
-        }
+        self.guard.lock().turn.under_way.remove(&self.id);
+        self.guard.tell_of_rest();
     }
 }

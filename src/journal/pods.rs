@@ -40,6 +40,9 @@ pub struct PodEntry {
     /// The end that somebody decided on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imposed: Option<Imposed>,
+    /// What has begun its end, if that is somebody's request, and the API has shown no other reason since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Request>,
     /// By container id.
     #[serde(default)]
     pub hooks: BTreeMap<String, HookEntry>,
@@ -52,6 +55,16 @@ pub struct PodEntry {
     /// What somebody has released of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub releases: Vec<Release>,
+}
+
+/// A request for a pod's end, of which a kubelet knows nothing: it starts containers again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Request {
+    /// No kubelet was here since.
+    Holds,
+    /// One was, or may have been.
+    MayBeUndone,
 }
 
 /// A preStop hook that was begun.
@@ -108,6 +121,7 @@ impl Journal {
                     waits: false,
                     released: false,
                     imposed: imposed.cloned(),
+                    request: None,
                     hooks: BTreeMap::new(),
                     stage: Stage::default(),
                     ends: Ends::new(),
@@ -115,6 +129,56 @@ impl Journal {
                 });
             }
         });
+    }
+
+    /// Records that it is somebody's request that ends the pod. Durable soon, not at once.
+    pub fn requested(&self, uid: &PodUid) {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry {
+                entry.request.get_or_insert(Request::Holds);
+            }
+        });
+    }
+
+    /// Records that the API shows another reason for the pod's end, while a request for it holds: it is one end. Durable soon,
+    /// not at once.
+    pub fn request_is_confirmed(&self, uid: &PodUid) {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry {
+                entry.request.take_if(|request| *request == Request::Holds);
+            }
+        });
+    }
+
+    /// Records that a kubelet is here, or may be, which has started again whatever somebody's request has stopped. Durable soon,
+    /// not at once.
+    pub fn requests_may_be_undone(&self) {
+        let holds = |(uid, entry): (&PodUid, &PodEntry)| (entry.request == Some(Request::Holds)).then(|| uid.clone());
+        let uids: Vec<_> = self.lock().pods.iter().filter_map(holds).collect();
+        for uid in uids {
+            self.change(&uid, |entry| {
+                if let Some(entry) = entry {
+                    entry.request = entry.request.map(|_| Request::MayBeUndone);
+                }
+            });
+        }
+    }
+
+    /// Whether a kubelet has undone the request for a pod's end, or may have.
+    pub fn request_may_be_undone(&self, uid: &PodUid) -> bool {
+        let state = self.lock();
+        let request = state.pods.get(uid).and_then(|entry| entry.request);
+        request == Some(Request::MayBeUndone)
+    }
+
+    /// Pods whose end has begun, by namespace and name, and of which it is not known that their containers are stopped.
+    pub fn in_the_middle(&self) -> Vec<String> {
+        let state = self.lock();
+        let in_the_middle = |entry: &&PodEntry| entry.has_begun() && entry.stage < Stage::Terminated;
+        let entries = state.pods.values().filter(in_the_middle);
+        entries
+            .map(|entry| format!("{}/{}", entry.namespace, entry.name))
+            .collect()
     }
 
     /// Records that the pod's end is tried from now on, and that its grace period may run. Durable soon, not at once.

@@ -6,13 +6,14 @@ use tokio::time::timeout;
 
 use crate::node::{
     kubelet_process::{KubeletProcess, Why},
-    systemd::Systemd,
+    systemd::{Queued, Systemd},
 };
 
 /// A unit that ends neither by SIGTERM nor by the SIGKILL after its TimeoutStopSec= ends no more.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Stops the service whose main process this kubelet is, and names it. That it has ended is for others to see.
+/// Stops the service whose main process this kubelet is, and names it. That it has ended is for others to see. Where somebody
+/// has asked systemd to restart it, say, that is what happens.
 pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String, String> {
     if kubelet.holds || kubelet.why != Why::SameDirectory {
         return Err(format!(
@@ -27,7 +28,7 @@ pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String,
         ));
     };
     tracing::warn!(unit, %kubelet, "The kubelet is wedged: its unit is being stopped (--fence-kubelet)");
-    match timeout(LIMIT, systemd.stop_unit(&unit)).await {
+    match timeout(LIMIT, systemd.stop_unit(&unit, Queued::Stays)).await {
         Ok(Ok(_)) => Ok(unit),
         Ok(Err(error)) => Err(format!("systemd does not stop {unit}: {error}")),
         Err(_) => {
@@ -60,6 +61,14 @@ mod tests {
         let (systemd, asked) = bus(dir.path(), &[Does::Runs("kubelet.service", 42)]);
         assert_eq!(stop(&systemd, &kubelet()).await, Ok("kubelet.service".to_owned()));
         assert!(asked.lock().unwrap().contains(&"StopUnit".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn the_restart_that_somebody_has_asked_for_is_not_undone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (systemd, _) = bus(dir.path(), &[Does::Restarts("kubelet.service", 42)]);
+        let told = stop(&systemd, &kubelet()).await.unwrap_err();
+        assert!(told.contains("its restart is queued"), "{told}");
     }
 
     #[tokio::test]

@@ -116,7 +116,7 @@ impl Lookout {
             }
             let (look, looked) = self.guard.looks();
             let lived = matches!(signs.process.look, Look::Lives(_));
-            signs.see_process(look, looked, self.take_over_after);
+            signs.see_process(look, &looked, self.take_over_after);
             // Pods wait from the end of the process on: the threshold begins with it.
             if lived && matches!(signs.process.look, Look::Silent(_)) {
                 health_now.notify_one();
@@ -138,13 +138,19 @@ impl Lookout {
                 && Instant::now() >= fence_from
                 && let Some(kubelet) = self.guard.kubelet()
             {
-                let may = may_fence(&signs, self.take_over_after, Instant::now());
+                let may = self.may_fence(&signs).map_err(|why| format!("{kubelet}: {why}"));
                 fencing.push(async move {
-                    may.map_err(|why| format!("{kubelet}: {why}"))?;
+                    may?;
                     fence::stop(systemd, &kubelet).await
                 });
             }
         }
+    }
+
+    /// Whether a kubelet that is wedged may be stopped: it is nobody's work just now, and known to be what it seems.
+    fn may_fence(&self, signs: &Signs) -> Result<(), String> {
+        self.guard.leaves_alone_who_is_wedged()?;
+        Ok(may_fence(signs, self.take_over_after, Instant::now())?)
     }
 
     /// Before anything is touched the Node is looked at once more, whatever the connection has proven when it was opened: a

@@ -252,9 +252,10 @@ impl Signs {
     }
 
     /// A look at the processes. One that stays away for as long as `away` is not around any more.
-    pub fn see_process(&mut self, look: Look, looked: Instant, away: Duration) {
+    pub fn see_process(&mut self, look: Look, over: &Range<Instant>, away: Duration) {
         let was_gone = matches!(self.process.look, Look::Silent(_));
-        self.process.see(look, &(looked..looked));
+        self.process.see(look, over);
+        let looked = over.end;
         if let Look::Lives(process) = &self.process.look {
             let is_another = was_gone || self.same.as_ref().is_none_or(|(before, _)| before != process);
             self.tries += u32::from(is_another);
@@ -415,17 +416,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_process_that_ends_during_a_look_at_all_of_them_is_gone_since_the_end_of_that_look() {
+        let start = Instant::now();
+        let mut signs = Signs::unseen(start, GAP, secs(10));
+        signs.see_process(Look::Lives(String::new()), &(start..start), secs(45));
+        signs.see_process(silent(), &(start + secs(1)..start + secs(5)), secs(45));
+        assert_eq!(signs.process.since, start + secs(5));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_kubelet_that_comes_and_goes_is_around_until_it_stays_away() {
         let start = Instant::now();
         let mut signs = Signs::unseen(start, GAP, secs(10));
         for second in 0..60 {
             let lives = second % 10 == 0;
             let look = if lives { Look::Lives(String::new()) } else { silent() };
-            signs.see_process(look, start + secs(second), secs(45));
+            signs.see_process(look, &(start + secs(second)..start + secs(second)), secs(45));
         }
         assert_eq!(signs.around, Some(start));
         for second in 60..97 {
-            signs.see_process(silent(), start + secs(second), secs(45));
+            signs.see_process(silent(), &(start + secs(second)..start + secs(second)), secs(45));
         }
         assert_eq!(signs.around, None);
     }

@@ -33,6 +33,15 @@ pub struct Systemd {
     connection: Arc<Mutex<Option<Connection>>>,
 }
 
+/// What becomes of another job that somebody has asked for, and that has not come to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queued {
+    /// This one replaces it.
+    Goes,
+    /// It stays, and this one is an error.
+    Stays,
+}
+
 // === impl Systemd ===
 
 impl Systemd {
@@ -92,11 +101,11 @@ impl Systemd {
 
     /// Stops a unit and waits until that is done, for as long as it takes. One that is not loaded is stopped. Once more where
     /// the connection broke: the bus may have been started anew since it was used last.
-    pub async fn stop_unit(&self, unit: &str) -> zbus::Result<Outcome> {
-        match stop_over(&self.connection().await?, unit).await {
+    pub async fn stop_unit(&self, unit: &str, queued: Queued) -> zbus::Result<Outcome> {
+        match stop_over(&self.connection().await?, unit, queued).await {
             Err(error) if !is_answer(&error) => {
                 self.forget().await;
-                stop_over(&self.connection().await?, unit).await
+                stop_over(&self.connection().await?, unit, queued).await
             }
             result => result,
         }
@@ -132,7 +141,7 @@ fn is_answer(error: &zbus::Error) -> bool {
 }
 
 /// Asks for the stop of a unit and waits for the end of that job.
-async fn stop_over(connection: &Connection, unit: &str) -> zbus::Result<Outcome> {
+async fn stop_over(connection: &Connection, unit: &str, queued: Queued) -> zbus::Result<Outcome> {
     // Any slice can be loaded, also one that is gone: its name says all.
     match call(connection, "GetUnit", &(unit,)).await {
         Ok(_) => {}
@@ -148,7 +157,11 @@ async fn stop_over(connection: &Connection, unit: &str) -> zbus::Result<Outcome>
         .arg(2, unit)
         .build()?;
     let mut ends = MessageStream::for_match_rule(ends, connection, None).await?;
-    let job = call(connection, "StopUnit", &(unit, "replace")).await?;
+    let mode = match queued {
+        Queued::Goes => "replace",
+        Queued::Stays => "fail",
+    };
+    let job = call(connection, "StopUnit", &(unit, mode)).await?;
     let job: OwnedObjectPath = job.body().deserialize()?;
     loop {
         let end = match ends.next().await {

@@ -26,7 +26,7 @@ pub enum HookError {
     /// No answer to the request.
     #[error(transparent)]
     Http(HttpHookError),
-    /// The gate was shut between the two tries of a request.
+    /// The gate was shut before it had ended.
     #[error(transparent)]
     Held(Held),
     /// The grace period ended before the hook did.
@@ -60,7 +60,7 @@ impl From<HttpHookError> for HookError {
     }
 }
 
-/// Runs one hook, which `effects` have allowed, to its end. The caller bounds it by the deadline; `deadline` tells the
+/// Runs one hook, which `effects` have allowed, to its end, or until they allow nothing any more. The caller bounds it by the deadline; `deadline` tells the
 /// runtime when to give up.
 pub async fn run(
     cri: &Cri,
@@ -85,8 +85,8 @@ pub async fn run(
         }
         Hook::Sleep(seconds) => {
             // An absurd length would overflow the clock; no grace period is that long.
-            tokio::time::sleep(Duration::from_secs((*seconds).min(u64::from(u32::MAX)))).await;
-            Ok(())
+            let wait = tokio::time::sleep(Duration::from_secs((*seconds).min(u64::from(u32::MAX))));
+            effects.while_allowed(wait).await.map_err(HookError::Held)
         }
         Hook::Invalid => Err(HookError::Invalid),
     }

@@ -30,7 +30,7 @@ pub enum HttpHookError {
     /// Nothing was answered.
     #[error("httpGet: {0}")]
     NoAnswer(String),
-    /// The gate was shut before a try.
+    /// The gate was shut before a try, or before its answer.
     #[error(transparent)]
     Held(#[from] Held),
 }
@@ -94,13 +94,15 @@ pub async fn get(get: &HttpGet, target: &Target, effects: &Effects) -> Result<()
     let scheme = if get.https { "https" } else { "http" };
     // It was allowed before its start was written down.
     effects.go_on()?;
-    let Err(first) = send(target.url(scheme)?, headers.clone()).await else {
+    let request = send(target.url(scheme)?, headers.clone());
+    let Err(first) = effects.while_allowed(request).await? else {
         return Ok(());
     };
     if get.https && speaks_plain_http(&first) {
         headers.remove(header::AUTHORIZATION);
         effects.go_on()?;
-        if send(target.url("http")?, headers).await.is_ok() {
+        let request = send(target.url("http")?, headers);
+        if effects.while_allowed(request).await?.is_ok() {
             return Ok(());
         }
     }

@@ -26,7 +26,7 @@ use crate::{
     clock::rounded,
     context::Context,
     events::Reason,
-    guard::Guard,
+    journal::Journal,
     memory,
     node::checkpoint::{self, JOURNAL},
     pod::{PodUid, PodView},
@@ -40,6 +40,9 @@ mod answers;
 const STORIES: usize = 256;
 /// After the end of so many pods there is memory worth giving back.
 const MANY: usize = 16;
+/// Why a request is given up for a pod that ends for another reason since.
+const UNDONE: &str =
+    "a kubelet has come before the pod had ended, or may have, and the pod has lived on until it was deleted";
 /// A worker that panicked is started again after this long.
 const AFTER_PANIC: Duration = Duration::from_secs(10);
 
@@ -178,9 +181,11 @@ impl PodWorkers {
         let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
         let period = used_before.map_or_else(|| Period::new(grace), |used| Period::resumed(grace, used));
         let reached = entry.as_ref().map(|entry| entry.stage);
-        let decided = entry.is_none().then(Instant::now);
         let imposed = imposed.or_else(|| entry?.imposed);
         self.context.journal.begin(&pod, now.clone(), grace, imposed.as_ref());
+        if cause == Cause::Requested {
+            self.context.journal.requested(&pod.uid);
+        }
         self.context.counters.teardown_begun();
         if cause == Cause::PhaseTerminal && reached >= Some(Stage::Terminated) {
             // Most of a node's pods may be such, and nothing happens to them.
@@ -204,7 +209,6 @@ impl PodWorkers {
             removed,
             imposed: imposed.map(Arc::new),
             releases: 0,
-            decided,
         };
         let status = PodSyncStatus {
             update: watch::Sender::new(update),
@@ -236,6 +240,9 @@ impl PodWorkers {
             update.view = view;
             update.removed |= removed;
         });
+        if status.update.borrow().ends_anyway() && self.context.guard.why_nothing_begins().is_none() {
+            self.context.journal.request_is_confirmed(uid);
+        }
         if status.state == State::Kept {
             status.state = State::Working;
             self.start(uid, Duration::ZERO);
@@ -282,6 +289,7 @@ impl PodWorkers {
                 // Else it may only have been left to the next start.
                 if !self.context.stopping.is_cancelled() {
                     status.record.is_kept();
+                    self.context.journal.request_is_confirmed(&uid);
                 }
                 // A deletion may have come while the worker was on its last steps.
                 let update = status.update.borrow().clone();
@@ -315,7 +323,7 @@ impl PodWorkers {
             }
             Some(Outcome::LeftToKubelet) => {
                 let update = status.update.borrow().clone();
-                if !status.may_be_undone(&self.context.guard) {
+                if !status.may_be_undone(&self.context.journal) {
                     // It was deleted just then, or somebody has asked once more.
                     self.start(&uid, Duration::ZERO);
                     return;
@@ -331,6 +339,18 @@ impl PodWorkers {
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
                 self.living.insert(uid, Arc::new(update.view.without_object()));
+            }
+            Some(Outcome::Anew) => {
+                let PodUpdate { view, removed, .. } = status.update.borrow().clone();
+                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A kubelet has come before a request for the end of the pod was over, or may have; the pod ends for another reason since, and that begins anew");
+                self.context.counters.request_given_up();
+                let record = Arc::clone(&status.record);
+                record.give_up(UNDONE.to_owned());
+                self.remember(record);
+                self.context.journal.forget(&uid);
+                self.pods.remove(&uid);
+                let kind = if removed { Kind::Remove } else { Kind::Add };
+                self.change(Change { kind, view });
             }
             None => {
                 self.context.counters.worker_panicked();
@@ -353,8 +373,8 @@ impl PodWorkers {
 
 impl PodSyncStatus {
     /// Whether a request for its end may not hold any more.
-    fn may_be_undone(&self, guard: &Guard) -> bool {
-        self.update.borrow().may_be_undone(&self.record, guard)
+    fn may_be_undone(&self, journal: &Journal) -> bool {
+        self.update.borrow().may_be_undone(&self.record, journal)
     }
 
     /// A shorter grace period takes effect at once, and a longer one not at all. Afterwards there is nothing left to

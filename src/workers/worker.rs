@@ -28,8 +28,8 @@ use crate::{
     clock::pauses,
     context::Context,
     events::Reason,
-    guard::Guard,
-    journal::ends::Ends,
+    guard::turn::UnderWay,
+    journal::{Journal, ends::Ends},
     node::{
         checkpoint::{self, JOURNAL},
         cri::types::{Container, RuntimePod},
@@ -66,8 +66,6 @@ pub struct PodUpdate {
     pub imposed: Option<Arc<Imposed>>,
     /// How often somebody has settled a doubt about it.
     pub releases: u32,
-    /// When its end was decided on; nothing if that was before this run of the agent.
-    pub decided: Option<Instant>,
 }
 
 /// How a worker ended.
@@ -81,6 +79,8 @@ pub enum Outcome {
     EndedByKubelet,
     /// Somebody had asked for its end, and a kubelet has come before that was over: it lives on as that one's.
     LeftToKubelet,
+    /// The same, but there is another reason for its end since: that one has nothing to do with the request.
+    Anew,
 }
 
 /// One pod's worker.
@@ -102,9 +102,18 @@ pub struct Worker {
 impl PodUpdate {
     /// Whether only a request ends the pod, and a kubelet may have been here since, which has started its containers again: who
     /// knows when that one goes, or went, and what the pod has done meanwhile. The API does not show that it is over.
-    pub fn may_be_undone(&self, record: &Record, guard: &Guard) -> bool {
-        let is_asked_for = termination::cause(&self.view, self.removed, false).is_none();
-        is_asked_for && record.shown().is_none() && guard.may_have_had_a_kubelet(self.decided)
+    pub fn may_be_undone(&self, record: &Record, journal: &Journal) -> bool {
+        !self.ends_anyway() && record.shown().is_none() && journal.request_may_be_undone(&self.view.pod.uid)
+    }
+
+    /// Whether the pod ends, and what is known of its end is that of a request which a kubelet has undone, or may have.
+    fn begins_anew(&self, journal: &Journal) -> bool {
+        self.ends_anyway() && journal.request_may_be_undone(&self.view.pod.uid)
+    }
+
+    /// Whether the pod ends, whoever has asked this agent for what.
+    pub fn ends_anyway(&self) -> bool {
+        termination::cause(&self.view, self.removed, false).is_some()
     }
 }
 
@@ -118,8 +127,13 @@ impl Worker {
         let mut pauses = backoff.build();
         let mut mounts: Option<PodMounts> = None;
         let mut first: Option<First> = None;
+        let mut kept: Option<UnderWay> = None;
+        let mut is_midway = self.is_midway();
         loop {
-            let Ok(under_way) = self.context.guard.begin(self.record.pod().to_string()) else {
+            let kept_on = kept.take().filter(|_| self.context.guard.why_held().is_none());
+            let goes_on = kept_on.inspect(UnderWay::goes_on);
+            let begins = || self.context.guard.begin(self.record.pod().to_string());
+            let Ok(under_way) = goes_on.map_or_else(begins, Ok) else {
                 urgent = None;
                 if let Some(outcome) = self.let_go(&mut first).await {
                     return outcome;
@@ -138,9 +152,16 @@ impl Worker {
                 }
                 continue;
             }
+            if update.begins_anew(&self.context.journal) {
+                return Outcome::Anew;
+            }
+            if update.ends_anyway() {
+                self.context.journal.request_is_confirmed(&update.view.pod.uid);
+            }
             self.record.attempt();
-            let attempt = self.attempt(&update, &mut urgent, first.take()).await;
-            drop(under_way);
+            let attempt = self.attempt(&update, &mut urgent, &mut is_midway, first.take()).await;
+            // A hand-back waits for no pause, and tells of those that are not at a safe point.
+            kept = Some(under_way).filter(|_| is_midway).inspect(UnderWay::rests);
             if let Err(failures) = &attempt {
                 self.report(&update.view, failures);
             }
@@ -155,7 +176,9 @@ impl Worker {
                     self.record.set_doubt(None);
                     self.record.set_stage(match outcome {
                         Outcome::Finished => Stage::Finished,
-                        Outcome::Kept | Outcome::EndedByKubelet | Outcome::LeftToKubelet => Stage::Terminated,
+                        Outcome::Kept | Outcome::EndedByKubelet | Outcome::LeftToKubelet | Outcome::Anew => {
+                            Stage::Terminated
+                        }
                     });
                     return outcome;
                 }
@@ -175,6 +198,13 @@ impl Worker {
             mounts = of_pod.filter(|_| is_mounted);
             let held_by: Vec<_> = failures.iter().flat_map(|failure| &failure.held_by).copied().collect();
             let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::change));
+            let (effects, is_kept) = (self.context.effects.clone(), kept.is_some());
+            let once_more = async {
+                match &kept {
+                    Some(under_way) => under_way.once_more().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 () = context.stopping.cancelled() => return Outcome::Kept,
@@ -183,6 +213,9 @@ impl Worker {
                 Ok(()) = deadline.changed() => pauses = backoff.build(),
                 // What has held up other stops holds them up no more.
                 () = over, if waits => {}
+                () = once_more => pauses = backoff.build(),
+                // It is a kubelet's, which is not to wait for it.
+                Err(_) = effects.while_allowed(std::future::pending::<()>()), if is_kept => {}
                 // The kernel tells, whoever has unmounted something.
                 Some(()) = unmounted => {}
                 () = one_ends(&held_by) => {}
@@ -221,6 +254,7 @@ impl Worker {
         &self,
         update: &PodUpdate,
         urgent: &mut Option<Urgent>,
+        is_midway: &mut bool,
         first: Option<First>,
     ) -> Result<Outcome, Vec<Failure>> {
         let PodUpdate { view, removed, .. } = update;
@@ -237,7 +271,9 @@ impl Worker {
             Arc::clone(&observed)
         } else {
             self.wait_for_those_who_need_it(view, &observed).await?;
+            self.goes_on(update)?;
             self.begins(view);
+            *is_midway = true;
             self.stop(update, &observed).await?;
             Arc::new(self.look(view).await?)
         };
@@ -245,7 +281,8 @@ impl Worker {
         // All containers are stopped. Those of a pod that is not deleted a kubelet would start again, unless the API shows that
         // it is over.
         let deleted = view.deletion.is_some() || removed;
-        self.safe_point(deleted)?;
+        self.goes_on(update)?;
+        self.safe_point(deleted, is_midway)?;
         self.context.quiet.moved();
         self.kill_released(view, &stopped).await?;
         let shown = Arc::clone(&stopped);
@@ -264,7 +301,7 @@ impl Worker {
                 Err(unsent) => failures = unsent,
             }
         }
-        self.safe_point(deleted || shown.is_some())?;
+        self.safe_point(deleted || shown.is_some(), is_midway)?;
         if failures.is_empty() {
             self.reached(view, Stage::Terminated);
         } else if let Err(unremembered) = self.ends_are_durable(view, &observed, &stopped).await {
@@ -275,7 +312,7 @@ impl Worker {
         // An API server that takes no status keeps no memory and no secrets here: only what follows rests on it.
         failures.extend(self.clean_node(view).await.err().into_iter().flatten());
         collected(failures)?;
-        self.safe_point(deleted || shown.is_some())?;
+        self.safe_point(deleted || shown.is_some(), is_midway)?;
         shown = self
             .status(view, gone, &stopped, StatusStage::Terminated, shown.as_deref())
             .await?;
@@ -293,11 +330,26 @@ impl Worker {
 
     /// No call is under way: here the pod is left to a kubelet that is about to start, if it may be. It goes on with the next
     /// attempt.
-    fn safe_point(&self, may_be_left: bool) -> Result<(), Vec<Failure>> {
+    fn safe_point(&self, may_be_left: bool, is_midway: &mut bool) -> Result<(), Vec<Failure>> {
+        *is_midway &= !may_be_left;
         if may_be_left && self.context.guard.why_nothing_begins().is_some() {
             return Err(Vec::new());
         }
         Ok(())
+    }
+
+    /// A look that hangs may have lasted for all of a kubelet's life: what it has undone is asked about anew.
+    fn goes_on(&self, update: &PodUpdate) -> Result<(), Vec<Failure>> {
+        if self.may_be_undone(update) {
+            return Err(Vec::new());
+        }
+        Ok(())
+    }
+
+    /// Whether an agent before this one has begun, and is not known to have come to a safe point.
+    fn is_midway(&self) -> bool {
+        let entry = self.context.journal.pod(&self.record.pod().uid);
+        entry.is_some_and(|entry| entry.has_begun() && entry.stage < Stage::Terminated)
     }
 
     async fn look(&self, view: &PodView) -> Result<RuntimePod, Vec<Failure>> {

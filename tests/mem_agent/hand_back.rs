@@ -13,6 +13,7 @@ use testbed::scripted_cri::{
     ExecSync, Kind, RemoveContainer, RemovePodSandbox, SimState, StopContainer, StopPodSandbox, World, expect,
 };
 use tokio::time::{Instant, sleep};
+use tonic::Code;
 
 use crate::{
     guard::kubelet,
@@ -108,6 +109,38 @@ async fn at_the_end_of_the_time_the_agent_lets_go_and_names_what_it_leaves() {
     sleep(KEEPS - secs(2)).await;
     assert_eq!(called(&node), [Kind::ExecSync], "nothing was called after that");
     node.nothing_left("web").await;
+}
+
+/// No call is under way then, but its containers are not stopped: the kubelet would run its hook again.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_rests_after_a_stop_that_failed_makes_one_more_attempt_and_is_named_if_that_fails_too() {
+    for fails in [false, true] {
+        let node = with_hook(secs(1)).await;
+        let many = if fails { 4 } else { 3 };
+        let busy = || expect(StopContainer::any()).error(Code::Unavailable, "busy");
+        node.cri.in_order((0..many).map(|_| busy()));
+        node.delete("web", None).await;
+        node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
+        sleep(secs(1)).await;
+        let begun = Instant::now();
+        let handed_back = hand_back(&node, secs(60)).await;
+        assert!(
+            begun.elapsed() < secs(2),
+            "it waits for no pause: {:?}",
+            begun.elapsed()
+        );
+        let cut_short = if fails { vec!["default/web".to_owned()] } else { vec![] };
+        assert_eq!(handed_back, HandedBack { cut_short });
+        let stops = called(&node)
+            .iter()
+            .filter(|kind| **kind == Kind::StopContainer)
+            .count();
+        assert_eq!(stops, 4);
+        assert_eq!(called(&node).contains(&Kind::StopPodSandbox), !fails);
+        let again = Instant::now();
+        assert_eq!(hand_back(&node, secs(60)).await, at_rest(), "it was let go");
+        assert!(again.elapsed() < secs(1));
+    }
 }
 
 /// As by a unit whose program is not there, or which ends at once.

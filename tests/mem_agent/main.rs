@@ -36,6 +36,7 @@ mod server;
 mod stop;
 mod telling;
 mod understudy;
+mod undone;
 mod unused;
 mod user_namespace;
 mod world;

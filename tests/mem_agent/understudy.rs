@@ -23,7 +23,7 @@ use crate::{
     held::{is_held, release},
     node::{NODE, Node, secs, until},
     pods::{plain, uid},
-    requests::{granted, refused},
+    requests::refused,
     server::trouble,
 };
 
@@ -37,15 +37,15 @@ const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/lea
 type Happening = fn(&mut Stage) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
 /// A node whose agent stands by for a kubelet, which lives.
-struct Stage {
-    node: Node,
+pub struct Stage {
+    pub node: Node,
     process: Option<PathBuf>,
     renewals: u64,
 }
 
 impl Stage {
     /// With a polite pod, and an agent that has seen the kubelet.
-    async fn set() -> Self {
+    pub async fn set() -> Self {
         let mut node = Node::with_pods(&["web"]).await;
         node.flags.pods = PodsFlag::Auto;
         let process = Some(kubelet(&node));
@@ -61,7 +61,7 @@ impl Stage {
     }
 
     /// The kubelet is dead, the agent has the node, and "deaf" ends only when it is killed.
-    async fn taken_over_with_a_deaf_pod() -> Self {
+    pub async fn taken_over_with_a_deaf_pod() -> Self {
         let mut stage = Self::set().await;
         stage
             .node
@@ -72,7 +72,7 @@ impl Stage {
     }
 
     /// The kubelet renews its Lease.
-    async fn renew(&mut self) {
+    pub async fn renew(&mut self) {
         self.renewals += 1;
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -103,12 +103,12 @@ impl Stage {
     }
 
     /// The kubelet dies.
-    fn dies(&mut self) {
+    pub fn dies(&mut self) {
         fs::remove_dir_all(self.process.take().unwrap()).unwrap();
     }
 
     /// It is started again.
-    fn returns(&mut self) {
+    pub fn returns(&mut self) {
         self.process = Some(kubelet(&self.node));
     }
 
@@ -123,14 +123,14 @@ impl Stage {
     }
 
     /// Waits until the agent has taken over, and tells how long that took.
-    async fn taken_over(&self) -> Duration {
+    pub async fn taken_over(&self) -> Duration {
         let begun = Instant::now();
         until("the agent takes over", async || self.turn().await == "ours").await;
         begun.elapsed()
     }
 }
 
-fn in_time(took: Duration) {
+pub fn in_time(took: Duration) {
     assert!((THRESHOLD - secs(1)..THRESHOLD + LATE).contains(&took), "{took:?}");
 }
 
@@ -453,38 +453,6 @@ async fn a_kubelet_that_returns_gets_its_node_back_at_once() {
     stage.node.delete("web", None).await;
     sleep(secs(60)).await;
     stage.nothing_was_touched();
-}
-
-/// With the kubelet the pod was started anew, and may have lived for days.
-#[tokio::test(start_paused = true)]
-async fn a_request_of_before_is_given_up_by_an_agent_that_was_away_while_a_kubelet_may_have_come() {
-    for comes in [false, true] {
-        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-        granted(&stage.node, "deaf/kill", &Ask::default()).await;
-        stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-        stage.node.crash().await;
-        if comes {
-            stage.returns();
-            stage.renew().await;
-            sleep(secs(300)).await;
-            stage.dies();
-        }
-        stage.node.start().await;
-        if comes {
-            in_time(stage.taken_over().await);
-        } else {
-            stage.taken_over().await;
-        }
-        let given_up = async |many| stage.node.status().await.counters.requests_given_up == many;
-        if comes {
-            until("it is given up", async || given_up(1).await).await;
-            sleep(secs(600)).await;
-            assert_eq!(stage.node.cri.effects().len(), 1, "it lives");
-        } else {
-            stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
-            assert!(given_up(0).await);
-        }
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -481,7 +481,11 @@ async fn only_one_process_that_told_its_health_once_and_was_there_all_the_time_i
     let mut signs = Signs::unseen(start, seconds(5), seconds(15));
     let see = |signs: &mut Signs, pid: u32, from: u64, to: u64| {
         for second in from..=to {
-            signs.see_process(Look::Lives(format!("kubelet (pid {pid})")), at(second), AFTER);
+            signs.see_process(
+                Look::Lives(format!("kubelet (pid {pid})")),
+                &(at(second)..at(second)),
+                AFTER,
+            );
         }
     };
     see(&mut signs, 5, 0, 45);

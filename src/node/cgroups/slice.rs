@@ -9,7 +9,7 @@ use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
     fault::{Cause, Fault},
-    systemd::Systemd,
+    systemd::{Queued, Systemd},
 };
 
 const VERB: &str = "stop slice";
@@ -26,7 +26,7 @@ pub(super) async fn stop(systemd: &Systemd, pod: &PodCgroup, effects: &Effects) 
     {
         return Ok(Outcome::Withheld);
     }
-    let stopped = timeout(LIMIT, effects.as_long_as_allowed(systemd.stop_unit(unit))).await;
+    let stopped = timeout(LIMIT, effects.as_long_as_allowed(systemd.stop_unit(unit, Queued::Goes))).await;
     checkpoint::after(VERB, &path);
     let cause = match stopped {
         Ok(Ok(Ok(outcome))) => return Ok(outcome),

@@ -12,6 +12,7 @@ use zbus::{Guid, MessageStream, ObjectPath, Variant, connection::Builder};
 use super::{MANAGER, NO_SUCH_UNIT, OBJECT, Systemd};
 
 const JOB: &str = "/org/freedesktop/systemd1/job/7";
+const DESTRUCTIVE: &str = "org.freedesktop.systemd1.TransactionIsDestructive";
 const UNIT: &str = "/org/freedesktop/systemd1/unit/its";
 
 /// How it does.
@@ -29,6 +30,8 @@ pub enum Does {
     HangsUp,
     /// Every process is of the unit with this name, whose main process is this one.
     Runs(&'static str, u32),
+    /// The same, and somebody has asked for the unit's restart, which has not come to its end.
+    Restarts(&'static str, u32),
 }
 
 /// What it was asked, by the names of methods.
@@ -66,9 +69,11 @@ async fn serve(stream: std::os::unix::net::UnixStream, does: Does, asked: Asked)
             ("Hello", _) => bus.reply(&header, &":1.7").await?,
             ("GetUnit", Does::HangsUp) => return bus.close().await,
             ("GetUnit", Does::KnowsNothing) => bus.reply_error(&header, NO_SUCH_UNIT, &"no").await?,
-            ("GetUnitByPID", Does::Runs(..)) => bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?,
+            ("GetUnitByPID", Does::Runs(..) | Does::Restarts(..)) => {
+                bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?;
+            }
             ("GetUnitByPID", _) => bus.reply_error(&header, NO_SUCH_UNIT, &"no unit").await?,
-            ("Get", Does::Runs(name, main)) => {
+            ("Get", Does::Runs(name, main) | Does::Restarts(name, main)) => {
                 let (_, property): (String, String) = call.body().deserialize()?;
                 let value = if property == "Id" {
                     Variant::from(name)
@@ -76,6 +81,9 @@ async fn serve(stream: std::os::unix::net::UnixStream, does: Does, asked: Asked)
                     Variant::from(main)
                 };
                 bus.reply(&header, &value).await?;
+            }
+            ("StopUnit", Does::Restarts(..)) if call.body().deserialize::<(String, String)>()?.1 == "fail" => {
+                bus.reply_error(&header, DESTRUCTIVE, &"its restart is queued").await?;
             }
             ("StopUnit", does) => {
                 let job = ObjectPath::try_from(JOB)?;

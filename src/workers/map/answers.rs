@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use tokio::time::Instant;
-
 use super::{PodSyncStatus, PodWorkers, State, shorten};
 use crate::{
     events::Reason,
@@ -66,7 +64,7 @@ impl PodWorkers {
         if self
             .pods
             .get(&uid)
-            .is_some_and(|status| status.may_be_undone(&self.context.guard))
+            .is_some_and(|status| status.may_be_undone(&self.context.journal))
         {
             return Err(kill.held(MAY_BE_UNDONE.to_owned(), false));
         }
@@ -107,7 +105,6 @@ impl PodWorkers {
             .journal
             .begin(status.record.pod(), now, grace, imposed.as_ref());
         status.update.send_modify(|update| {
-            update.decided = Some(Instant::now());
             update.imposed = imposed.map(Arc::new).or(update.imposed.take());
         });
         // Unlike that of a deletion, nobody but the journal remembers it, and a grace period never grows again.

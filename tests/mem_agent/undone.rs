@@ -1,0 +1,201 @@
+//! Requests for a pod's end that a kubelet has undone, or may have, before that end had come: it starts the pod again.
+
+use pod_teardown::ops::admin::kill::Ask;
+use serde_json::json;
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    scripted_cri::Kind,
+};
+use tokio::time::sleep;
+
+use crate::{
+    guard::kubelet,
+    node::{Node, secs, until},
+    pods::{exec, hooked},
+    requests::{eviction, granted, outcome, refused},
+    server::trouble,
+    understudy::{Stage, in_time},
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_a_kubelet_comes_before_is_given_up_and_the_pod_is_that_kubelets() {
+    for crashes in [false, true] {
+        let mut node = Node::new().await;
+        node.pod("web", &hooked(&exec()), |pod| {
+            drop(pod.container("main").ignores_term());
+        });
+        node.start().await;
+        node.cri.allow_everything();
+        granted(&node, "web/kill", &Ask::default()).await;
+        node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        if crashes {
+            node.crash().await;
+        }
+        let process = kubelet(&node);
+        if crashes {
+            node.start().await;
+        }
+        until("it is given up", async || {
+            node.status().await.pods.terminating.is_empty()
+        })
+        .await;
+        let story = outcome(&node, "web", 1).await;
+        assert!(!story.ended && story.story.given_up.unwrap().contains("a kubelet has come"));
+        std::fs::remove_dir_all(process).unwrap();
+        let before = node.cri.effects().len();
+        sleep(secs(600)).await;
+        assert_eq!(node.cri.effects().len(), before, "it lives");
+        // Its next end is another one, with its hook and its whole grace.
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+        let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
+        assert!(stops.last().unwrap().1.timeout > Some(secs(20)), "{stops:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_given_up_though_the_kubelet_that_came_before_it_is_gone_when_the_api_server_says_so() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ignores_term());
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    granted(&node, "web/evict", &eviction("Evicted")).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    trouble(&node, Fault::new(Action::Refuse).resource("pods"));
+    let process = kubelet(&node);
+    sleep(secs(120)).await;
+    std::fs::remove_dir_all(process).unwrap();
+    let before = node.cri.effects().len();
+    sleep(secs(120)).await;
+    let waits = node.status().await.pods.terminating.remove(0).failures;
+    assert!(waits[0].contains("may have been here since"), "{waits:?}");
+    let why = refused(&node, "web/kill", &Ask::default()).await;
+    assert!(why.contains("may have been here since"), "{why}");
+    node.api.faults().clear();
+    until("it is given up", async || {
+        node.status().await.counters.requests_given_up == 1
+    })
+    .await;
+    sleep(secs(600)).await;
+    assert_eq!(node.cri.effects().len(), before, "it lives");
+    assert_eq!(node.count_events("web", "TeardownGivenUp").await, 1);
+}
+
+/// With the kubelet the pod was started anew, and may have lived for days.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_before_is_given_up_by_an_agent_that_was_away_while_a_kubelet_may_have_come() {
+    for comes in [false, true] {
+        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+        granted(&stage.node, "deaf/kill", &Ask::default()).await;
+        stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        stage.node.crash().await;
+        if comes {
+            stage.returns();
+            stage.renew().await;
+            sleep(secs(300)).await;
+            stage.dies();
+        }
+        stage.node.start().await;
+        if comes {
+            in_time(stage.taken_over().await);
+        } else {
+            stage.taken_over().await;
+        }
+        let given_up = async |many| stage.node.status().await.counters.requests_given_up == many;
+        if comes {
+            until("it is given up", async || given_up(1).await).await;
+            sleep(secs(600)).await;
+            assert_eq!(stage.node.cri.effects().len(), 1, "it lives");
+        } else {
+            stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
+            assert!(given_up(0).await);
+        }
+    }
+}
+
+async fn is_given_up(node: &Node) {
+    until("the request is given up", async || {
+        node.status().await.counters.requests_given_up == 1
+    })
+    .await;
+}
+
+/// No call of the runtime is under way then which the kubelet could cut short.
+#[tokio::test(start_paused = true)]
+async fn a_request_is_given_up_in_a_hook_that_the_runtime_knows_nothing_of() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let asks = json!({ "httpGet": { "host": "127.0.0.1", "port": silent.local_addr().unwrap().port() } });
+    for hook in [json!({ "sleep": { "seconds": 25 } }), asks] {
+        let mut node = Node::new().await;
+        node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
+        node.start().await;
+        node.cri.allow_everything();
+        granted(&node, "web/kill", &Ask::default()).await;
+        sleep(secs(5)).await;
+        let process = kubelet(&node);
+        sleep(secs(3)).await;
+        std::fs::remove_dir_all(process).unwrap();
+        is_given_up(&node).await;
+        sleep(secs(600)).await;
+        assert_eq!(node.cri.effects(), Vec::new(), "it lives");
+    }
+}
+
+/// It may have lived on for days.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_lived_on_after_a_request_and_is_deleted_has_all_of_its_hook_and_grace() {
+    for is_away in [false, true] {
+        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+        let ask = Ask {
+            grace_seconds: Some(5),
+            ..eviction("Evicted")
+        };
+        granted(&stage.node, "deaf/evict", &ask).await;
+        stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        if is_away {
+            stage.node.crash().await;
+        } else {
+            trouble(&stage.node, Fault::new(Action::Refuse).resource("pods"));
+        }
+        stage.returns();
+        stage.renew().await;
+        sleep(secs(300)).await;
+        stage.node.delete("deaf", None).await;
+        stage.node.api.faults().clear();
+        stage.dies();
+        if is_away {
+            stage.node.start().await;
+        }
+        stage.node.nothing_left("deaf").await;
+        let stops = stage.node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
+        let last = stops.last().unwrap().1.timeout;
+        assert!(last > Some(secs(25)), "its own grace period: {last:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_a_kubelet_was_here_is_known_to_an_agent_that_is_started_again() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ignores_term());
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    granted(&node, "web/kill", &Ask::default()).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    trouble(&node, Fault::new(Action::Refuse).resource("pods"));
+    let process = kubelet(&node);
+    sleep(secs(120)).await;
+    std::fs::remove_dir_all(process).unwrap();
+    sleep(secs(5)).await;
+    let before = node.cri.effects().len();
+    node.crash().await;
+    node.launch().await;
+    sleep(secs(120)).await;
+    node.api.faults().clear();
+    is_given_up(&node).await;
+    sleep(secs(600)).await;
+    assert_eq!(node.cri.effects().len(), before, "it lives");
+}
