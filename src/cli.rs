@@ -180,9 +180,9 @@ pub enum Verb {
     /// Give this node's pods to a kubelet that is about to start.
     ///
     /// For the ExecStartPre= of kubelet.service. Nothing begins any more; pods that are being taken down come to a safe point:
-    /// all their containers are stopped and no call is under way, and what was killed or evicted is over in the API. Then, or
-    /// at the end of the time, the agent touches nothing until that kubelet is gone again, or has not come within
-    /// --take-over-after.
+    /// all their containers are stopped and no call is under way, and what was killed or evicted is over in the API. One whose
+    /// stop has failed tries once more. Then, or at the end of the time, the agent touches nothing until that kubelet is gone
+    /// again, or has not come within --take-over-after.
     #[command(
         after_help = "Example:\n  pod-teardown hand-back --timeout 60s\n\nExit code: always 0, also if no agent answers or the \
         command line is wrong: it keeps no kubelet from starting."
