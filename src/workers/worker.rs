@@ -4,21 +4,18 @@
 use std::{fmt::Display, sync::Arc, time::Duration};
 
 use backon::BackoffBuilder as _;
-use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::PodStatus;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
-};
+use tokio::{sync::watch, time::Instant};
 
 mod cleaning;
 mod driver_hold;
 mod held;
 mod mounts;
+mod rest;
 mod status;
 
 pub use self::held::MAY_BE_UNDONE;
-use self::mounts::PodMounts;
+use self::{mounts::PodMounts, rest::Wakes};
 use super::{
     period::Period,
     precedence::{First, Precedence},
@@ -33,7 +30,6 @@ use crate::{
     node::{
         checkpoint::{self, JOURNAL},
         cri::types::{Container, RuntimePod},
-        holders::one_ends,
     },
     pod::PodView,
     quiet::Urgent,
@@ -42,11 +38,7 @@ use crate::{
         final_delete, remembered,
         status::{Imposed, Stage as StatusStage},
     },
-    teardown::{
-        Failure, NOT_KILLED, collected, evidence, first, places,
-        stop::{Stop, passed},
-        volumes,
-    },
+    teardown::{Failure, NOT_KILLED, collected, evidence, first, places, stop::Stop, volumes},
 };
 
 /// Pauses between attempts: 1 s, doubling to a minute, each with jitter so that a node's pods do not move in step.
@@ -188,38 +180,10 @@ impl Worker {
             urgent = None;
             let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE).max(asked.unwrap_or_default());
-            let context = Arc::clone(&self.context);
-            let mut deadline = self.period.subscribe();
-            let over = passed(deadline.clone());
-            let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_of_a_stop);
-            let is_mounted = failures.iter().any(|failure| failure.step == Step::Volumes);
-            // What was unmounted during the attempt is a reason for another one, too.
-            let of_pod = mounts.take().or_else(|| PodMounts::of(&context, &update.view));
-            mounts = of_pod.filter(|_| is_mounted);
-            let held_by: Vec<_> = failures.iter().flat_map(|failure| &failure.held_by).copied().collect();
-            let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::change));
-            let (effects, is_kept) = (self.context.effects.clone(), kept.is_some());
-            let once_more = async {
-                match &kept {
-                    Some(under_way) => under_way.once_more().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                () = context.stopping.cancelled() => return Outcome::Kept,
-                () = self.matters(&update) => pauses = backoff.build(),
-                // Somebody who shortens the grace period does not want to wait.
-                Ok(()) = deadline.changed() => pauses = backoff.build(),
-                // What has held up other stops holds them up no more.
-                () = over, if waits => {}
-                () = once_more => pauses = backoff.build(),
-                // It is a kubelet's, which is not to wait for it.
-                Err(_) = effects.while_allowed(std::future::pending::<()>()), if is_kept => {}
-                // The kernel tells, whoever has unmounted something.
-                Some(()) = unmounted => {}
-                () = one_ends(&held_by) => {}
-                () = sleep(pause) => {}
+            match self.rest(&update, &failures, &mut mounts, kept.as_ref(), pause).await {
+                Wakes::Stopping => return Outcome::Kept,
+                Wakes::News => pauses = backoff.build(),
+                Wakes::ForMore => {}
             }
         }
     }
@@ -233,21 +197,6 @@ impl Worker {
         let (context, view) = (Arc::clone(&self.context), Arc::clone(view));
         let looked = self.context.reads.work(move || look(&context, &view)).await;
         looked.unwrap_or_else(|why| Err(vec![Failure::new(Step::Term, "", why)]))
-    }
-
-    /// Returns when there is news worth another attempt at once: the deletion, or the object's end. Most news is the echo
-    /// of what this worker has written itself.
-    async fn matters(&mut self, update: &PodUpdate) {
-        let news = |newer: &PodUpdate| {
-            newer.removed != update.removed
-                || newer.view.deletion != update.view.deletion
-                || newer.imposed != update.imposed
-                || newer.releases != update.releases
-        };
-        if self.updates.wait_for(news).await.is_err() {
-            // There will be no more news.
-            std::future::pending::<()>().await;
-        }
     }
 
     async fn attempt(
