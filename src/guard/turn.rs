@@ -1,6 +1,9 @@
 //! Whether anything may be begun: not while this agent stands by for a kubelet, nor when the node is handed back to one.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
@@ -173,9 +176,10 @@ impl Guard {
         let mut state = self.lock();
         state.turn.hand_back(asked, keeps);
         self.lets_go.notify_waiters();
-        let mut cut_short = state.turn.under_way();
-        cut_short.extend(of_before);
-        HandedBack { cut_short }
+        let cut_short: BTreeSet<_> = state.turn.under_way().into_iter().chain(of_before).collect();
+        HandedBack {
+            cut_short: cut_short.into_iter().collect(),
+        }
     }
 
     fn tell_of_rest(&self) {

@@ -333,6 +333,20 @@ async fn an_agent_that_is_started_again_after_the_node_was_handed_back_stands_by
     in_time(stage.taken_over().await);
 }
 
+/// It could not go on with what the one before has begun.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_has_not_seen_its_node_names_what_the_one_before_was_in_the_middle_of() {
+    let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+    stage.node.delete("deaf", None).await;
+    stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    stage.node.crash().await;
+    trouble(&stage.node, Fault::new(Action::Refuse).resource("nodes"));
+    stage.node.launch().await;
+    sleep(secs(1)).await;
+    let handed_back = hand_back(&stage.node, secs(60)).await;
+    assert_eq!(handed_back.cut_short, ["default/deaf"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_the_api_server_proves_nothing_of_the_kubelet() {
     let mut stage = Stage::set().await;

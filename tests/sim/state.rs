@@ -293,10 +293,12 @@ impl Known {
 // === impl Fate ===
 
 impl Fate {
-    /// A kubelet has come: whoever only somebody on the node wanted to end may be that one's again.
+    /// A kubelet has come: whoever only somebody on the node wanted to end may be that one's again. That it was deleted before
+    /// that the agent may not have heard.
     pub fn kubelet_comes(&mut self) {
-        if self.killed && !self.deleted && self.vanished.is_none() && !self.terminal {
-            (self.granted, self.perhaps_given_up) = (false, true);
+        if self.killed && !self.terminal {
+            self.perhaps_given_up = true;
+            self.granted &= self.deleted || self.vanished.is_some();
         }
     }
 
