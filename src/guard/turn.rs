@@ -170,7 +170,7 @@ impl Guard {
         };
         // Let go in time or not: whoever asked starts a kubelet now.
         timeout(patience, at_rest).await.ok();
-        let of_before = self.begun_by_an_agent_before();
+        let of_before = self.in_the_middle();
         // An agent that is started again meanwhile is not to go on where this one ends.
         self.journal.set_turn(None);
         let mut state = self.lock();
@@ -188,9 +188,11 @@ impl Guard {
         }
     }
 
-    /// What an agent before this one was in the middle of, where this one has not come to go on with it: it has not seen its Node.
-    fn begun_by_an_agent_before(&self) -> Vec<String> {
-        if self.is_wrong_world() && self.journal.turn().is_some() {
+    /// What this agent, or the one before it, was in the middle of, and may not go on with at the moment: it has only just been
+    /// started again, say, or somebody has paused it.
+    fn in_the_middle(&self) -> Vec<String> {
+        let may_not = self.why_held().is_some() || self.paused().is_some();
+        if may_not && self.journal.turn().is_some() {
             self.journal.in_the_middle()
         } else {
             Vec::new()

@@ -183,7 +183,8 @@ impl PodWorkers {
         let reached = entry.as_ref().map(|entry| entry.stage);
         let imposed = imposed.or_else(|| entry?.imposed);
         self.context.journal.begin(&pod, now.clone(), grace, imposed.as_ref());
-        if cause == Cause::Requested {
+        // Of one that was begun before, the API shows no reason, or none any more.
+        if matches!(cause, Cause::Requested | Cause::Begun) {
             self.context.journal.requested(&pod.uid);
         }
         self.context.counters.teardown_begun();
@@ -240,7 +241,11 @@ impl PodWorkers {
             update.view = view;
             update.removed |= removed;
         });
-        if status.update.borrow().ends_anyway() && self.context.guard.why_nothing_begins().is_none() {
+        let ends_anyway = status.update.borrow().ends_anyway();
+        if !ends_anyway && status.record.shown().is_none() {
+            // As by a store that was restored: why it was to end is not to be seen any more.
+            self.context.journal.requested(uid);
+        } else if ends_anyway && self.context.guard.why_nothing_begins().is_none() {
             self.context.journal.request_is_confirmed(uid);
         }
         if status.state == State::Kept {
@@ -375,6 +380,11 @@ impl PodSyncStatus {
     /// Whether a request for its end may not hold any more.
     fn may_be_undone(&self, journal: &Journal) -> bool {
         self.update.borrow().may_be_undone(&self.record, journal)
+    }
+
+    /// Whether another request for its end would be lost with an earlier one.
+    fn takes_no_request(&self, journal: &Journal) -> bool {
+        self.may_be_undone(journal) || self.update.borrow().begins_anew(journal)
     }
 
     /// A shorter grace period takes effect at once, and a longer one not at all. Afterwards there is nothing left to

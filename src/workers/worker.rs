@@ -99,7 +99,7 @@ impl PodUpdate {
     }
 
     /// Whether the pod ends, and what is known of its end is that of a request which a kubelet has undone, or may have.
-    fn begins_anew(&self, journal: &Journal) -> bool {
+    pub fn begins_anew(&self, journal: &Journal) -> bool {
         self.ends_anyway() && journal.request_may_be_undone(&self.view.pod.uid)
     }
 
@@ -122,9 +122,12 @@ impl Worker {
         let mut kept: Option<UnderWay> = None;
         let mut is_midway = self.is_midway();
         loop {
-            let kept_on = kept.take().filter(|_| self.context.guard.why_held().is_none());
+            let guard = &self.context.guard;
+            let kept_on = kept
+                .take()
+                .filter(|_| guard.why_held().is_none() && guard.paused().is_none());
             let goes_on = kept_on.inspect(UnderWay::goes_on);
-            let begins = || self.context.guard.begin(self.record.pod().to_string());
+            let begins = || guard.begin(self.record.pod().to_string());
             let Ok(under_way) = goes_on.map_or_else(begins, Ok) else {
                 urgent = None;
                 if let Some(outcome) = self.let_go(&mut first).await {
@@ -229,9 +232,9 @@ impl Worker {
         drop(first);
         // All containers are stopped. Those of a pod that is not deleted a kubelet would start again, unless the API shows that
         // it is over.
-        let deleted = view.deletion.is_some() || removed;
+        let ends_anyway = update.ends_anyway();
         self.goes_on(update)?;
-        self.safe_point(deleted, is_midway)?;
+        self.safe_point(ends_anyway, is_midway)?;
         self.context.quiet.moved();
         self.kill_released(view, &stopped).await?;
         let shown = Arc::clone(&stopped);
@@ -250,7 +253,7 @@ impl Worker {
                 Err(unsent) => failures = unsent,
             }
         }
-        self.safe_point(deleted || shown.is_some(), is_midway)?;
+        self.safe_point(ends_anyway || shown.is_some(), is_midway)?;
         if failures.is_empty() {
             self.reached(view, Stage::Terminated);
         } else if let Err(unremembered) = self.ends_are_durable(view, &observed, &stopped).await {
@@ -261,7 +264,7 @@ impl Worker {
         // An API server that takes no status keeps no memory and no secrets here: only what follows rests on it.
         failures.extend(self.clean_node(view).await.err().into_iter().flatten());
         collected(failures)?;
-        self.safe_point(deleted || shown.is_some(), is_midway)?;
+        self.safe_point(ends_anyway || shown.is_some(), is_midway)?;
         shown = self
             .status(view, gone, &stopped, StatusStage::Terminated, shown.as_deref())
             .await?;
@@ -280,7 +283,11 @@ impl Worker {
     /// No call is under way: here the pod is left to a kubelet that is about to start, if it may be. It goes on with the next
     /// attempt.
     fn safe_point(&self, may_be_left: bool, is_midway: &mut bool) -> Result<(), Vec<Failure>> {
-        *is_midway &= !may_be_left;
+        if may_be_left {
+            *is_midway = false;
+            // The API shows it, whatever comes now.
+            self.context.journal.request_is_confirmed(&self.record.pod().uid);
+        }
         if may_be_left && self.context.guard.why_nothing_begins().is_some() {
             return Err(Vec::new());
         }

@@ -143,6 +143,28 @@ async fn a_pod_that_rests_after_a_stop_that_failed_makes_one_more_attempt_and_is
     }
 }
 
+/// Somebody of them is at an attempt nearly always.
+#[tokio::test(start_paused = true)]
+async fn pods_that_cannot_be_stopped_make_one_more_attempt_each_and_are_waited_for_no_longer() {
+    let mut node = Node::new().await;
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    for name in names {
+        node.pod(name, &plain(), |pod| drop(pod.container("main").ignores_term()));
+    }
+    node.start().await;
+    node.cri
+        .any_number_of(expect(StopContainer::any()).then(secs(5)).error(Code::Unknown, "hangs"));
+    for name in names {
+        node.delete(name, None).await;
+        sleep(secs(1)).await;
+    }
+    node.calls(8, |seen| seen.kind == Kind::StopContainer).await;
+    let begun = Instant::now();
+    let handed_back = hand_back(&node, secs(60)).await;
+    assert_eq!(handed_back.cut_short, names.map(|name| format!("default/{name}")));
+    assert!(begun.elapsed() < secs(11), "{:?}", begun.elapsed());
+}
+
 /// As by a unit whose program is not there, or which ends at once.
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_is_started_in_vain_again_and_again_gets_the_time_to_start_only_once() {
@@ -195,6 +217,11 @@ async fn a_pod_that_is_killed_is_over_in_the_api_before_a_kubelet_could_start_it
         node.pod_dir("web").join("etc-hosts").exists(),
         "what is left is the kubelet's"
     );
+    let process = kubelet(&node);
+    sleep(secs(60)).await;
+    fs::remove_dir_all(process).unwrap();
+    sleep(secs(120)).await;
+    assert_eq!(node.status().await.counters.requests_given_up, 0, "it was carried out");
 }
 
 #[tokio::test(start_paused = true)]

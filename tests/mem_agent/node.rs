@@ -16,6 +16,7 @@ use pod_teardown::{
     journal,
     node::identity::Identity,
     ops::{admin, client, status::StatusReport},
+    pod::PodRef,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -253,6 +254,23 @@ impl Node {
         drop(journal);
         self.journal_closed().await;
         uids
+    }
+
+    /// An agent that runs no more has begun with the end of this pod, and has not written down why.
+    pub async fn has_begun(&self, name: &str) {
+        let machine = Identity::read(&self.path("root"));
+        let journal = journal::Journal::open(&self.flags.state_dir, &machine).unwrap();
+        let pod = PodRef {
+            uid: crate::pods::uid(name).as_str().into(),
+            namespace: "default".into(),
+            name: name.into(),
+        };
+        let now = BootClock::of(&self.boot_id, || secs(600)).now();
+        journal.begin(&pod, now.clone(), secs(30), None);
+        journal.tries(&pod.uid, now);
+        journal.durable().await.unwrap();
+        drop(journal);
+        self.journal_closed().await;
     }
 
     /// UIDs of pods that the journal of an agent that has ended knows to have been seen.

@@ -7,8 +7,9 @@ use pod_teardown::ops::{
     },
     client,
 };
-use testbed::scripted_cri::Kind;
+use testbed::scripted_cri::{Kind, Seen, StopContainer, expect};
 use tokio::time::sleep;
+use tonic::Code;
 
 use crate::{
     hand_back::{called, hook_runs, with_hook},
@@ -55,6 +56,22 @@ async fn a_pod_in_its_hook_comes_to_a_safe_point_and_all_others_wait_until_someb
     let hooks = called(&node).iter().filter(|kind| **kind == Kind::ExecSync).count();
     assert_eq!(hooks, 1, "a hook that has ended is not run again");
     assert_eq!(tell(&node, RESUME).await, Pause::default());
+}
+
+/// A stop that has failed is not tried again until somebody resumes.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_rests_after_a_stop_that_failed_is_left_alone_in_a_pause() {
+    let node = with_hook(secs(1)).await;
+    let busy = || expect(StopContainer::any()).error(Code::Unavailable, "busy");
+    node.cri.in_order((0..3).map(|_| busy()));
+    node.delete("web", None).await;
+    let stops = |seen: &Seen| seen.kind == Kind::StopContainer;
+    node.calls(3, stops).await;
+    tell(&node, PAUSE).await;
+    sleep(secs(300)).await;
+    assert_eq!(node.calls(3, stops).await.len(), 3);
+    tell(&node, RESUME).await;
+    node.nothing_left("web").await;
 }
 
 /// The agent is started again, and what it wrote down may be lost.

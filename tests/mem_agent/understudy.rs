@@ -348,6 +348,17 @@ async fn an_agent_that_has_not_seen_its_node_names_what_the_one_before_was_in_th
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_was_only_just_started_names_what_the_one_before_was_in_the_middle_of() {
+    let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+    stage.node.delete("deaf", None).await;
+    stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    stage.node.crash().await;
+    stage.node.start().await;
+    let handed_back = hand_back(&stage.node, secs(60)).await;
+    assert_eq!(handed_back.cut_short, ["default/deaf"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_outage_of_the_api_server_proves_nothing_of_the_kubelet() {
     let mut stage = Stage::set().await;
     stage.node.delete("web", None).await;

@@ -199,3 +199,17 @@ async fn that_a_kubelet_was_here_is_known_to_an_agent_that_is_started_again() {
     sleep(secs(600)).await;
     assert_eq!(node.cri.effects().len(), before, "it lives");
 }
+
+/// As in the journal of an older agent, or of a deletion that a restored store has taken back.
+#[tokio::test(start_paused = true)]
+async fn an_end_that_was_begun_and_that_nothing_shows_a_reason_for_is_given_up_as_a_request_is() {
+    let mut node = Node::with_pods(&["web"]).await;
+    node.has_begun("web").await;
+    let process = kubelet(&node);
+    node.start().await;
+    node.cri.allow_everything();
+    is_given_up(&node).await;
+    std::fs::remove_dir_all(process).unwrap();
+    sleep(secs(600)).await;
+    assert_eq!(node.cri.effects(), Vec::new(), "it lives");
+}

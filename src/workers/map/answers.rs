@@ -64,7 +64,7 @@ impl PodWorkers {
         if self
             .pods
             .get(&uid)
-            .is_some_and(|status| status.may_be_undone(&self.context.journal))
+            .is_some_and(|status| status.takes_no_request(&self.context.journal))
         {
             return Err(kill.held(MAY_BE_UNDONE.to_owned(), false));
         }
