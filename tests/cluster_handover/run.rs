@@ -50,7 +50,9 @@ pub struct Report {
     verdict: Verdict,
     lost: Vec<String>,
     stuck: Vec<String>,
-    left: Leftovers,
+    left: Vec<String>,
+    /// Containers that the runtime removes for nobody.
+    unremovable: usize,
     unknown: usize,
 }
 
@@ -127,6 +129,7 @@ pub async fn run(plan: &Plan) -> Result<Report> {
     eprint!("{}", scene.told_of(&left));
     let is_left = |act: &&Act| left.remains.iter().any(|line| line.contains(&act.uid));
     acts.iter().filter(is_left).for_each(|act| eprintln!("{act:?}"));
+    let (unremovable, left): (Vec<_>, Vec<_>) = left.remains.into_iter().partition(|line| is_unremovable(line, &acts));
     let of = |which: fn(&Act) -> bool| {
         [Side::Kubelet, Side::Agent].map(|side| acts.iter().filter(|act| act.side == side && which(act)).count())
     };
@@ -146,6 +149,7 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         lost,
         stuck,
         left,
+        unremovable: unremovable.iter().filter(|line| line.starts_with("container")).count(),
         unknown: scene.unknown(),
     })
 }
@@ -248,6 +252,17 @@ impl Flock {
     }
 }
 
+/// Whether this is a container, or its sandbox, that has ended before it began, as its kubelet died while it was started, and
+/// that containerd can remove no more, whoever asks for it: its issue 11037.
+fn is_unremovable(left: &str, acts: &[Act]) -> bool {
+    let has_ended = left.contains("CONTAINER_EXITED") || left.contains("SANDBOX_NOTREADY");
+    let of_pod = |what: &str| {
+        acts.iter()
+            .any(|act| !act.done && act.what == what && left.contains(&act.uid))
+    };
+    has_ended && of_pod("StartContainer") && of_pod("RemoveContainer")
+}
+
 /// Its kubelet died while it started a container, and the runtime gave that up with it.
 fn never_started(pod: &Value) -> bool {
     let containers = pod["status"]["containerStatuses"].as_array();
@@ -272,7 +287,7 @@ impl Report {
             &self.verdict.run_again,
             &self.lost,
             &self.stuck,
-            &self.left.remains,
+            &self.left,
         ];
         let bad: Vec<&str> = bad.into_iter().flatten().map(String::as_str).collect();
         if !bad.is_empty() {
@@ -343,7 +358,11 @@ impl fmt::Display for Report {
             ("acts that it cut short", *in_flight),
             ("pods lost", self.lost.len()),
             ("pods stuck", self.stuck.len()),
-            ("left on the node", self.left.remains.len()),
+            ("left on the node", self.left.len()),
+            (
+                "containers whose start was cut short with their kubelet, which the runtime can remove no more",
+                self.unremovable,
+            ),
             ("calls of pods that nobody knows", self.unknown),
         ];
         writeln!(f, "{} in {:.0} s", self.plan, self.took)?;

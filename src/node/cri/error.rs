@@ -36,7 +36,7 @@ pub enum CriError {
         after: Duration,
     },
     /// The runtime said no.
-    #[error("{call}: {code:?}: {message}")]
+    #[error("{call}: {code:?}: {message}{}", remedy(message))]
     Failed {
         /// The call.
         call: Call,
@@ -70,6 +70,16 @@ pub struct Call {
     pub name: &'static str,
     /// Id of the container or sandbox, UID of the pod; empty if it is about none.
     pub id: String,
+}
+
+/// What helps where no call of the CRI does.
+fn remedy(message: &str) -> &'static str {
+    if message.contains("cannot delete running task") {
+        "; a start that was cut short has left this to containerd (its issue 11037), and no call of the CRI removes it: a restart \
+         of containerd may, and ends no container"
+    } else {
+        ""
+    }
 }
 
 // === impl CriError ===
@@ -233,5 +243,11 @@ mod tests {
             after: Duration::from_secs(150),
         };
         assert_eq!(error.to_string(), "StopContainer abc: no answer within 150s");
+        let error = CriError::Failed {
+            call: Call::new("RemoveContainer", "abc"),
+            code: Code::FailedPrecondition,
+            message: "cannot delete running task abc: failed precondition".to_owned(),
+        };
+        assert!(error.to_string().contains("a restart of containerd may"), "{error}");
     }
 }
