@@ -143,6 +143,10 @@ impl Journal {
     /// Records that the API shows another reason for the pod's end, while a request for it holds: it is one end. Durable soon,
     /// not at once.
     pub fn request_is_confirmed(&self, uid: &PodUid) {
+        // Asked at each attempt, and most often there is none.
+        if self.request(uid) != Some(Request::Holds) {
+            return;
+        }
         self.change(uid, |entry| {
             if let Some(entry) = entry {
                 entry.request.take_if(|request| *request == Request::Holds);
@@ -166,16 +170,17 @@ impl Journal {
 
     /// Whether a kubelet has undone the request for a pod's end, or may have.
     pub fn request_may_be_undone(&self, uid: &PodUid) -> bool {
-        let state = self.lock();
-        let request = state.pods.get(uid).and_then(|entry| entry.request);
-        request == Some(Request::MayBeUndone)
+        self.request(uid) == Some(Request::MayBeUndone)
+    }
+
+    fn request(&self, uid: &PodUid) -> Option<Request> {
+        self.lock().pods.get(uid)?.request
     }
 
     /// Pods whose end has begun, by namespace and name, and of which it is not known that their containers are stopped.
     pub fn in_the_middle(&self) -> Vec<String> {
         let state = self.lock();
-        let in_the_middle = |entry: &&PodEntry| entry.has_begun() && entry.stage < Stage::Terminated;
-        let entries = state.pods.values().filter(in_the_middle);
+        let entries = state.pods.values().filter(|entry| entry.is_midway());
         entries
             .map(|entry| format!("{}/{}", entry.namespace, entry.name))
             .collect()
@@ -321,6 +326,11 @@ impl PodEntry {
     /// Whether its grace period has begun.
     pub fn has_begun(&self) -> bool {
         !(self.untouched || self.waits)
+    }
+
+    /// Whether it has begun, and it is not known that the containers are stopped.
+    pub fn is_midway(&self) -> bool {
+        self.has_begun() && self.stage < Stage::Terminated
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {

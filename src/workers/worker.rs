@@ -283,15 +283,16 @@ impl Worker {
     /// No call is under way: here the pod is left to a kubelet that is about to start, if it may be. It goes on with the next
     /// attempt.
     fn safe_point(&self, may_be_left: bool, is_midway: &mut bool) -> Result<(), Vec<Failure>> {
-        if may_be_left {
-            *is_midway = false;
-            // The API shows it, whatever comes now.
-            self.context.journal.request_is_confirmed(&self.record.pod().uid);
+        if !may_be_left {
+            return Ok(());
         }
-        if may_be_left && self.context.guard.why_nothing_begins().is_some() {
-            return Err(Vec::new());
+        *is_midway = false;
+        // The API shows it, whatever comes now.
+        self.context.journal.request_is_confirmed(&self.record.pod().uid);
+        match self.context.guard.why_nothing_begins() {
+            Some(_) => Err(Vec::new()),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// A look that hangs may have lasted for all of a kubelet's life: what it has undone is asked about anew.
@@ -305,7 +306,7 @@ impl Worker {
     /// Whether an agent before this one has begun, and is not known to have come to a safe point.
     fn is_midway(&self) -> bool {
         let entry = self.context.journal.pod(&self.record.pod().uid);
-        entry.is_some_and(|entry| entry.has_begun() && entry.stage < Stage::Terminated)
+        entry.is_some_and(|entry| entry.is_midway())
     }
 
     async fn look(&self, view: &PodView) -> Result<RuntimePod, Vec<Failure>> {

@@ -17,15 +17,28 @@ use crate::{
     understudy::{Stage, in_time},
 };
 
+/// The agent runs, and "web" has a hook and ends only when it is killed.
+async fn with_deaf_pod() -> Node {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ignores_term());
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    node
+}
+
+async fn is_given_up(node: &Node) {
+    until("the request is given up", async || {
+        node.status().await.counters.requests_given_up == 1
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_that_a_kubelet_comes_before_is_given_up_and_the_pod_is_that_kubelets() {
     for crashes in [false, true] {
-        let mut node = Node::new().await;
-        node.pod("web", &hooked(&exec()), |pod| {
-            drop(pod.container("main").ignores_term());
-        });
-        node.start().await;
-        node.cri.allow_everything();
+        let mut node = with_deaf_pod().await;
         granted(&node, "web/kill", &Ask::default()).await;
         node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         if crashes {
@@ -55,12 +68,7 @@ async fn a_request_that_a_kubelet_comes_before_is_given_up_and_the_pod_is_that_k
 
 #[tokio::test(start_paused = true)]
 async fn a_request_is_given_up_though_the_kubelet_that_came_before_it_is_gone_when_the_api_server_says_so() {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ignores_term());
-    });
-    node.start().await;
-    node.cri.allow_everything();
+    let node = with_deaf_pod().await;
     granted(&node, "web/evict", &eviction("Evicted")).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     trouble(&node, Fault::new(Action::Refuse).resource("pods"));
@@ -74,10 +82,7 @@ async fn a_request_is_given_up_though_the_kubelet_that_came_before_it_is_gone_wh
     let why = refused(&node, "web/kill", &Ask::default()).await;
     assert!(why.contains("may have been here since"), "{why}");
     node.api.faults().clear();
-    until("it is given up", async || {
-        node.status().await.counters.requests_given_up == 1
-    })
-    .await;
+    is_given_up(&node).await;
     sleep(secs(600)).await;
     assert_eq!(node.cri.effects().len(), before, "it lives");
     assert_eq!(node.count_events("web", "TeardownGivenUp").await, 1);
@@ -113,13 +118,6 @@ async fn a_request_of_before_is_given_up_by_an_agent_that_was_away_while_a_kubel
             assert!(given_up(0).await);
         }
     }
-}
-
-async fn is_given_up(node: &Node) {
-    until("the request is given up", async || {
-        node.status().await.counters.requests_given_up == 1
-    })
-    .await;
 }
 
 /// No call of the runtime is under way then which the kubelet could cut short.
@@ -177,12 +175,7 @@ async fn a_pod_that_lived_on_after_a_request_and_is_deleted_has_all_of_its_hook_
 
 #[tokio::test(start_paused = true)]
 async fn that_a_kubelet_was_here_is_known_to_an_agent_that_is_started_again() {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ignores_term());
-    });
-    node.start().await;
-    node.cri.allow_everything();
+    let mut node = with_deaf_pod().await;
     granted(&node, "web/kill", &Ask::default()).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     trouble(&node, Fault::new(Action::Refuse).resource("pods"));
