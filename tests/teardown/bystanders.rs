@@ -27,15 +27,18 @@ pub async fn the_object_of_another_nodes_pod_is_left_alone_though_its_containers
     let other = scene.run(simple("other", 10, POLITE)).await?;
     let mut pod = simple("elsewhere", 10, POLITE);
     pod["spec"]["nodeName"] = "elsewhere".into();
+    // An agent that runs takes it down as soon as it has a sandbox.
     let pod = start_only(scene, pod).await?;
     scene.delete(&pod, None).await?;
     let before = scene.object("elsewhere").await?;
+    scene.start_agent().await?;
     scene.clean(&pod).await?;
     scene.fence().await?;
     ensure!(scene.object("elsewhere").await? == before);
     scene.delete(&pod, Some(0)).await?;
     scene.gone(&pod).await?;
-    scene.take_down(&other).await.map(drop)
+    scene.take_down(&other).await?;
+    scene.stop_agent().await
 }
 
 pub async fn a_mirror_pod_is_left_alone(scene: &mut Scene) -> Result<()> {

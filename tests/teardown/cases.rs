@@ -111,9 +111,11 @@ cases! {
         a_finalizer_keeps_the_object_but_not_the_node,
         the_last_status_tells_how_each_container_ended,
     ],
+    bystanders, Own: [
+        the_object_of_another_nodes_pod_is_left_alone_though_its_containers_end_here,
+    ],
     bystanders, Shared: [
         a_pod_that_has_failed_is_cleaned_and_kept_until_it_is_deleted,
-        the_object_of_another_nodes_pod_is_left_alone_though_its_containers_end_here,
         a_mirror_pod_is_left_alone,
         a_pod_that_is_not_deleted_is_left_alone,
     ],
