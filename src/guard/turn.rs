@@ -38,6 +38,8 @@ struct Work {
     what: String,
     /// The last attempt has failed, and the next one has not begun.
     rests: bool,
+    /// An attempt has failed since somebody asked for the node: nobody waits for another.
+    has_failed: bool,
 }
 
 /// Something that was begun, as long as it goes on.
@@ -72,6 +74,11 @@ impl Turn {
     /// Whether anything is done just now.
     pub fn is_busy(&self) -> bool {
         self.under_way.values().any(|work| !work.rests)
+    }
+
+    /// Whether anything is done for which whoever asks for the node waits.
+    fn is_waited_for(&self) -> bool {
+        self.under_way.values().any(|work| !work.has_failed)
     }
 
     /// What was begun, and has not come to a safe point, as people call it.
@@ -146,7 +153,12 @@ impl Guard {
         }
         state.turn.last += 1;
         let id = state.turn.last;
-        state.turn.under_way.insert(id, Work { what, rests: false });
+        let work = Work {
+            what,
+            rests: false,
+            has_failed: false,
+        };
+        state.turn.under_way.insert(id, work);
         Ok(UnderWay {
             guard: self.clone(),
             id,
@@ -154,15 +166,15 @@ impl Guard {
     }
 
     /// Gives the node to a kubelet that is about to start: nothing begins from here on, and what is under way has so long to
-    /// come to a safe point; what rests after an attempt that has failed makes one more. Then nothing is touched for as long as
-    /// `keeps`, or until a kubelet is seen.
+    /// come to a safe point; what rests after an attempt that has failed makes one more, and more while others are waited for.
+    /// Then nothing is touched for as long as `keeps`, or until a kubelet is seen.
     pub async fn hand_back(&self, patience: Duration, keeps: Duration) -> HandedBack {
         let _handing_back = HandingBack::begin(self);
         let asked = Instant::now();
         let at_rest = async {
             loop {
                 let ends = self.at_rest.notified();
-                if !self.lock().turn.is_busy() {
+                if !self.lock().turn.is_waited_for() {
                     return;
                 }
                 ends.await;
@@ -170,32 +182,36 @@ impl Guard {
         };
         // Let go in time or not: whoever asked starts a kubelet now.
         timeout(patience, at_rest).await.ok();
-        let of_before = self.in_the_middle();
+        let midway = self.midway();
         // An agent that is started again meanwhile is not to go on where this one ends.
         self.journal.set_turn(None);
         let mut state = self.lock();
         state.turn.hand_back(asked, keeps);
         self.lets_go.notify_waiters();
-        let cut_short: BTreeSet<_> = state.turn.under_way().into_iter().chain(of_before).collect();
+        let cut_short: BTreeSet<_> = state.turn.under_way().into_iter().chain(midway).collect();
         HandedBack {
             cut_short: cut_short.into_iter().collect(),
         }
     }
 
     fn tell_of_rest(&self) {
-        if !self.lock().turn.is_busy() {
+        if !self.lock().turn.is_waited_for() {
             self.at_rest.notify_waiters();
         }
     }
 
-    /// What this agent, or the one before it, was in the middle of, and may not go on with at the moment: it has only just been
-    /// started again, say, or somebody has paused it.
-    fn in_the_middle(&self) -> Vec<String> {
-        let may_not = self.why_held().is_some() || self.paused().is_some();
-        if may_not && self.journal.turn().is_some() {
-            self.journal.in_the_middle()
-        } else {
+    /// Pods that this agent, or the one before it, was in the middle of, also where it may not go on with them, or has not come
+    /// to that. Those beside a kubelet are that one's.
+    fn midway(&self) -> Vec<String> {
+        let is_a_kubelets = {
+            let state = self.lock();
+            let stands_by = state.turn.stands_by.is_some() && self.journal.turn().is_none();
+            stands_by || state.turn.why_held().is_some() || matches!(state.kubelet, Ok(Some(_)))
+        };
+        if is_a_kubelets {
             Vec::new()
+        } else {
+            self.journal.midway()
         }
     }
 }
@@ -210,7 +226,7 @@ impl<'a> HandingBack<'a> {
         let mut state = guard.lock();
         state.turn.handing_back += 1;
         for work in state.turn.under_way.values_mut() {
-            work.rests = false;
+            (work.rests, work.has_failed) = (false, false);
         }
         guard.once_more.notify_waiters();
         drop(state);
@@ -234,13 +250,13 @@ impl UnderWay {
 
     /// An attempt has failed, and the next one is some time away.
     pub fn rests(&self) {
-        self.set_rests(true);
+        self.change(|work| (work.rests, work.has_failed) = (true, true));
         self.guard.tell_of_rest();
     }
 
     /// The next attempt begins.
     pub fn goes_on(&self) {
-        self.set_rests(false);
+        self.change(|work| work.rests = false);
         self.guard.look_now.notify_one();
     }
 
@@ -262,9 +278,9 @@ impl UnderWay {
         }
     }
 
-    fn set_rests(&self, rests: bool) {
+    fn change(&self, change: impl FnOnce(&mut Work)) {
         if let Some(work) = self.guard.lock().turn.under_way.get_mut(&self.id) {
-            work.rests = rests;
+            change(work);
         }
     }
 }

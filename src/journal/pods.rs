@@ -34,6 +34,9 @@ pub struct PodEntry {
     /// It has not begun: the pod's end waits for others that need it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waits: bool,
+    /// Its containers were being stopped, and it has come to no safe point since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub midway: bool,
     /// Its claims of dynamic resources were released: the kubelet's checkpoint, which says who has any, is never changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub released: bool,
@@ -119,6 +122,7 @@ impl Journal {
                     grace,
                     untouched: true,
                     waits: false,
+                    midway: false,
                     released: false,
                     imposed: imposed.cloned(),
                     request: None,
@@ -177,10 +181,15 @@ impl Journal {
         self.lock().pods.get(uid)?.request
     }
 
-    /// Pods whose end has begun, by namespace and name, and of which it is not known that their containers are stopped.
-    pub fn in_the_middle(&self) -> Vec<String> {
+    /// Whether this pod's containers were being stopped, and it has come to no safe point since.
+    pub fn is_midway(&self, uid: &PodUid) -> bool {
+        self.lock().pods.get(uid).is_some_and(|entry| entry.midway)
+    }
+
+    /// All of those, by namespace and name.
+    pub fn midway(&self) -> Vec<String> {
         let state = self.lock();
-        let entries = state.pods.values().filter(|entry| entry.is_midway());
+        let entries = state.pods.values().filter(|entry| entry.midway);
         entries
             .map(|entry| format!("{}/{}", entry.namespace, entry.name))
             .collect()
@@ -203,7 +212,31 @@ impl Journal {
     pub fn counts_from(&self, uid: &PodUid, now: Mark) {
         self.change(uid, |entry| {
             if let Some(entry) = entry {
-                (entry.begun, entry.untouched, entry.waits) = (now, false, false);
+                entry.counts_from(now);
+            }
+        });
+    }
+
+    /// Records that containers are stopped from now on, and if that is given, that the grace period runs from then on. Durable
+    /// soon, not at once.
+    pub fn stops(&self, uid: &PodUid, counts_from: Option<Mark>) {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry {
+                entry.midway = true;
+                if let Some(now) = counts_from {
+                    entry.counts_from(now);
+                }
+            }
+        });
+    }
+
+    /// Records that nothing of the pod is under way which a kubelet that comes now would have to do again, and that the API
+    /// shows a reason for the pod's end. Durable soon, not at once.
+    pub fn is_safe(&self, uid: &PodUid) {
+        self.change(uid, |entry| {
+            if let Some(entry) = entry {
+                entry.midway = false;
+                entry.request.take_if(|request| *request == Request::Holds);
             }
         });
     }
@@ -328,9 +361,8 @@ impl PodEntry {
         !(self.untouched || self.waits)
     }
 
-    /// Whether it has begun, and it is not known that the containers are stopped.
-    pub fn is_midway(&self) -> bool {
-        self.has_begun() && self.stage < Stage::Terminated
+    fn counts_from(&mut self, now: Mark) {
+        (self.begun, self.untouched, self.waits) = (now, false, false);
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {

@@ -237,12 +237,13 @@ impl PodWorkers {
             status.shorten(&self.context, asked(&view, imposed));
         }
         status.record.is_shown(&view);
+        let ended_anyway = status.update.borrow().ends_anyway();
         status.update.send_modify(|update| {
             update.view = view;
             update.removed |= removed;
         });
         let ends_anyway = status.update.borrow().ends_anyway();
-        if !ends_anyway && status.record.shown().is_none() {
+        if ended_anyway && !ends_anyway {
             // As by a store that was restored: why it was to end is not to be seen any more.
             self.context.journal.requested(uid);
         } else if ends_anyway && self.context.guard.why_nothing_begins().is_none() {
@@ -294,7 +295,6 @@ impl PodWorkers {
                 // Else it may only have been left to the next start.
                 if !self.context.stopping.is_cancelled() {
                     status.record.is_kept();
-                    self.context.journal.request_is_confirmed(&uid);
                 }
                 // A deletion may have come while the worker was on its last steps.
                 let update = status.update.borrow().clone();
@@ -379,7 +379,7 @@ impl PodWorkers {
 impl PodSyncStatus {
     /// Whether a request for its end may not hold any more.
     fn may_be_undone(&self, journal: &Journal) -> bool {
-        self.update.borrow().may_be_undone(&self.record, journal)
+        self.update.borrow().may_be_undone(journal)
     }
 
     /// Whether another request for its end would be lost with an earlier one.

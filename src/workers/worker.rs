@@ -36,7 +36,7 @@ use crate::{
     record::{Record, Stage, Step},
     report::{
         final_delete, remembered,
-        status::{Imposed, Stage as StatusStage},
+        status::{Imposed, Phase, Stage as StatusStage},
     },
     teardown::{Failure, NOT_KILLED, collected, evidence, first, places, stop::Stop, volumes},
 };
@@ -94,8 +94,8 @@ pub struct Worker {
 impl PodUpdate {
     /// Whether only a request ends the pod, and a kubelet may have been here since, which has started its containers again: who
     /// knows when that one goes, or went, and what the pod has done meanwhile. The API does not show that it is over.
-    pub fn may_be_undone(&self, record: &Record, journal: &Journal) -> bool {
-        !self.ends_anyway() && record.shown().is_none() && journal.request_may_be_undone(&self.view.pod.uid)
+    pub fn may_be_undone(&self, journal: &Journal) -> bool {
+        !self.ends_anyway() && journal.request_may_be_undone(&self.view.pod.uid)
     }
 
     /// Whether the pod ends, and what is known of its end is that of a request which a kubelet has undone, or may have.
@@ -120,7 +120,6 @@ impl Worker {
         let mut mounts: Option<PodMounts> = None;
         let mut first: Option<First> = None;
         let mut kept: Option<UnderWay> = None;
-        let mut is_midway = self.is_midway();
         loop {
             let guard = &self.context.guard;
             let kept_on = kept
@@ -154,8 +153,9 @@ impl Worker {
                 self.context.journal.request_is_confirmed(&update.view.pod.uid);
             }
             self.record.attempt();
-            let attempt = self.attempt(&update, &mut urgent, &mut is_midway, first.take()).await;
+            let attempt = self.attempt(&update, &mut urgent, first.take()).await;
             // A hand-back waits for no pause, and tells of those that are not at a safe point.
+            let is_midway = self.context.journal.is_midway(&update.view.pod.uid);
             kept = Some(under_way).filter(|_| is_midway).inspect(UnderWay::rests);
             if let Err(failures) = &attempt {
                 self.report(&update.view, failures);
@@ -206,7 +206,6 @@ impl Worker {
         &self,
         update: &PodUpdate,
         urgent: &mut Option<Urgent>,
-        is_midway: &mut bool,
         first: Option<First>,
     ) -> Result<Outcome, Vec<Failure>> {
         let PodUpdate { view, removed, .. } = update;
@@ -225,7 +224,6 @@ impl Worker {
             self.wait_for_those_who_need_it(view, &observed).await?;
             self.goes_on(update)?;
             self.begins(view);
-            *is_midway = true;
             self.stop(update, &observed).await?;
             Arc::new(self.look(view).await?)
         };
@@ -234,7 +232,7 @@ impl Worker {
         // it is over.
         let ends_anyway = update.ends_anyway();
         self.goes_on(update)?;
-        self.safe_point(ends_anyway, is_midway)?;
+        self.safe_point(ends_anyway)?;
         self.context.quiet.moved();
         self.kill_released(view, &stopped).await?;
         let shown = Arc::clone(&stopped);
@@ -253,7 +251,8 @@ impl Worker {
                 Err(unsent) => failures = unsent,
             }
         }
-        self.safe_point(ends_anyway || shown.is_some(), is_midway)?;
+        let is_over = ends_anyway || gone || shown.as_deref().is_some_and(Phase::is_over);
+        self.safe_point(is_over)?;
         if failures.is_empty() {
             self.reached(view, Stage::Terminated);
         } else if let Err(unremembered) = self.ends_are_durable(view, &observed, &stopped).await {
@@ -264,14 +263,17 @@ impl Worker {
         // An API server that takes no status keeps no memory and no secrets here: only what follows rests on it.
         failures.extend(self.clean_node(view).await.err().into_iter().flatten());
         collected(failures)?;
-        self.safe_point(ends_anyway || shown.is_some(), is_midway)?;
+        self.safe_point(is_over)?;
         shown = self
             .status(view, gone, &stopped, StatusStage::Terminated, shown.as_deref())
             .await?;
         match &shown {
             // The object is gone: only the node is left to clean.
             None => {}
-            Some(_) if view.deletion.is_none() => return Ok(Outcome::Kept),
+            Some(_) if view.deletion.is_none() => {
+                self.context.journal.is_safe(&view.pod.uid);
+                return Ok(Outcome::Kept);
+            }
             Some(shown) => self.final_delete(view, shown).await?,
         }
         self.reached(view, Stage::Deleted);
@@ -282,13 +284,11 @@ impl Worker {
 
     /// No call is under way: here the pod is left to a kubelet that is about to start, if it may be. It goes on with the next
     /// attempt.
-    fn safe_point(&self, may_be_left: bool, is_midway: &mut bool) -> Result<(), Vec<Failure>> {
+    fn safe_point(&self, may_be_left: bool) -> Result<(), Vec<Failure>> {
         if !may_be_left {
             return Ok(());
         }
-        *is_midway = false;
-        // The API shows it, whatever comes now.
-        self.context.journal.request_is_confirmed(&self.record.pod().uid);
+        self.context.journal.is_safe(&self.record.pod().uid);
         match self.context.guard.why_nothing_begins() {
             Some(_) => Err(Vec::new()),
             None => Ok(()),
@@ -301,12 +301,6 @@ impl Worker {
             return Err(Vec::new());
         }
         Ok(())
-    }
-
-    /// Whether an agent before this one has begun, and is not known to have come to a safe point.
-    fn is_midway(&self) -> bool {
-        let entry = self.context.journal.pod(&self.record.pod().uid);
-        entry.is_some_and(|entry| entry.is_midway())
     }
 
     async fn look(&self, view: &PodView) -> Result<RuntimePod, Vec<Failure>> {
@@ -328,12 +322,11 @@ impl Worker {
     /// From here on the grace period runs. What the journal has counts from a moment before, which is no later: nobody waits
     /// for the disk once more.
     fn begins(&self, view: &PodView) {
-        if self.period.begins() {
+        let counts_from = self.period.begins().then(|| {
             self.record.set_grace(self.period.grace(), self.period.end());
-            self.context
-                .journal
-                .counts_from(&view.pod.uid, self.context.clock.now());
-        }
+            self.context.clock.now()
+        });
+        self.context.journal.stops(&view.pod.uid, counts_from);
     }
 
     /// However the runtime forgets them, and whoever removes them, the status can still be sent as it was. Not waited for:

@@ -35,7 +35,7 @@ pub async fn hand_back(node: &Node, patience: Duration) -> HandedBack {
         .unwrap()
 }
 
-fn at_rest() -> HandedBack {
+pub fn at_rest() -> HandedBack {
     HandedBack::default()
 }
 
@@ -163,6 +163,18 @@ async fn pods_that_cannot_be_stopped_make_one_more_attempt_each_and_are_waited_f
     let handed_back = hand_back(&node, secs(60)).await;
     assert_eq!(handed_back.cut_short, names.map(|name| format!("default/{name}")));
     assert!(begun.elapsed() < secs(11), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_stop_has_failed_is_tried_again_for_as_long_as_others_are_waited_for() {
+    let node = with_hook(secs(25)).await;
+    node.delete("web", None).await;
+    hook_runs(&node).await;
+    let busy = expect(StopContainer::any()).then(secs(2));
+    node.cri.in_order([busy.error(Code::Unavailable, "busy")]);
+    node.delete("other", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
 }
 
 /// As by a unit whose program is not there, or which ends at once.

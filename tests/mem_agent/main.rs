@@ -26,6 +26,7 @@ mod housekeeping;
 mod in_use;
 mod journal;
 mod meanwhile;
+mod midway;
 mod orphans;
 mod pause;
 mod queue;

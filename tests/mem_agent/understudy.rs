@@ -71,15 +71,6 @@ impl Stage {
         stage
     }
 
-    /// The same, and the agent was killed while it waited for the end of "deaf".
-    async fn crashed_in_the_middle() -> Self {
-        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-        stage.node.delete("deaf", None).await;
-        stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-        stage.node.crash().await;
-        stage
-    }
-
     /// The kubelet renews its Lease.
     pub async fn renew(&mut self) {
         self.renewals += 1;
@@ -121,7 +112,7 @@ impl Stage {
         self.process = Some(kubelet(&self.node));
     }
 
-    async fn turn(&self) -> String {
+    pub async fn turn(&self) -> String {
         let status = self.node.status().await;
         status.understudy.unwrap().turn
     }
@@ -340,25 +331,6 @@ async fn an_agent_that_is_started_again_after_the_node_was_handed_back_stands_by
     stage.node.crash().await;
     stage.node.start().await;
     in_time(stage.taken_over().await);
-}
-
-/// It could not go on with what the one before has begun.
-#[tokio::test(start_paused = true)]
-async fn an_agent_that_has_not_seen_its_node_names_what_the_one_before_was_in_the_middle_of() {
-    let mut stage = Stage::crashed_in_the_middle().await;
-    trouble(&stage.node, Fault::new(Action::Refuse).resource("nodes"));
-    stage.node.launch().await;
-    sleep(secs(1)).await;
-    let handed_back = hand_back(&stage.node, secs(60)).await;
-    assert_eq!(handed_back.cut_short, ["default/deaf"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_agent_that_was_only_just_started_names_what_the_one_before_was_in_the_middle_of() {
-    let mut stage = Stage::crashed_in_the_middle().await;
-    stage.node.start().await;
-    let handed_back = hand_back(&stage.node, secs(60)).await;
-    assert_eq!(handed_back.cut_short, ["default/deaf"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,14 +4,15 @@ use pod_teardown::ops::admin::kill::Ask;
 use serde_json::json;
 use testbed::{
     apiserver::faults::{Action, Fault},
-    scripted_cri::Kind,
+    scripted_cri::{Kind, SimState},
 };
 use tokio::time::sleep;
 
 use crate::{
     guard::kubelet,
+    hand_back::{at_rest, hand_back, hook_runs, with_hook},
     node::{Node, secs, until},
-    pods::{exec, hooked},
+    pods::{exec, hooked, plain, pod},
     requests::{eviction, granted, outcome, refused},
     server::trouble,
     understudy::{Stage, in_time},
@@ -33,6 +34,16 @@ async fn is_given_up(node: &Node) {
         node.status().await.counters.requests_given_up == 1
     })
     .await;
+}
+
+/// As a kubelet does with what it finds stopped.
+fn starts_all_again(node: &Node) {
+    node.cri.change(|world| {
+        world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = true);
+        for container in world.containers.values_mut() {
+            (container.state, container.signalled) = (SimState::Running, false);
+        }
+    });
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,4 +216,81 @@ async fn an_end_that_was_begun_and_that_nothing_shows_a_reason_for_is_given_up_a
     std::fs::remove_dir_all(process).unwrap();
     sleep(secs(600)).await;
     assert_eq!(node.cri.effects(), Vec::new(), "it lives");
+}
+
+/// Of its containers one waits for its image: with the other stopped it is Pending, and a kubelet would start it again.
+#[tokio::test(start_paused = true)]
+async fn a_killed_pod_that_has_not_started_whole_is_handed_back_only_when_the_api_shows_its_end() {
+    for stalls in [false, true] {
+        let mut node = Node::new().await;
+        let container = |name: &str| json!({ "name": name, "image": "registry.test/busybox:1" });
+        let mut object = pod("web", &json!([container("main"), container("second")]));
+        let state = json!({ "waiting": { "reason": "ImagePullBackOff" } });
+        object["status"]["phase"] = "Pending".into();
+        object["status"]["containerStatuses"] = json!([
+            { "name": "second", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state },
+        ]);
+        node.object(object);
+        node.left_over("web", |pod| drop(pod.container("main").ignores_term()));
+        node.start().await;
+        node.cri.allow_everything();
+        if stalls {
+            trouble(&node, Fault::new(Action::StallWatch).resource("pods"));
+        }
+        granted(&node, "web/kill", &Ask::default()).await;
+        node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+        assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Failed");
+    }
+}
+
+/// What the watch tells late is older than what the API server has answered.
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_end_the_api_has_taken_is_not_given_up_for_what_the_watch_tells_late() {
+    let node = with_hook(secs(10)).await;
+    trouble(&node, Fault::delay(secs(25)).verb("watch").resource("pods").once());
+    trouble(&node, Fault::new(Action::CutWatch).resource("pods").once());
+    sleep(secs(1)).await;
+    granted(&node, "web/kill", &Ask::default()).await;
+    hook_runs(&node).await;
+    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    sleep(secs(25)).await;
+    let process = kubelet(&node);
+    sleep(secs(60)).await;
+    std::fs::remove_dir_all(process).unwrap();
+    sleep(secs(120)).await;
+    assert_eq!(node.status().await.counters.requests_given_up, 0, "it was carried out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_a_restored_store_has_taken_back_beside_a_kubelet_is_given_up() {
+    for deleted in [false, true] {
+        let mut node = Node::new().await;
+        node.pod("web", &plain(), |pod| drop(pod.container("main")));
+        let mut restored = node.get("web").await.unwrap();
+        restored["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+        node.start().await;
+        node.cri.allow_everything();
+        if !deleted {
+            granted(&node, "web/kill", &Ask::default()).await;
+            until("it is kept", async || node.status().await.pods.kept == 1).await;
+        }
+        let process = kubelet(&node);
+        sleep(secs(2)).await;
+        if deleted {
+            node.delete("web", None).await;
+            sleep(secs(2)).await;
+        }
+        node.object(restored);
+        sleep(secs(5)).await;
+        starts_all_again(&node);
+        std::fs::create_dir_all(node.pod_dir("web").join("etc-hosts")).unwrap();
+        std::fs::create_dir_all(node.pod_cgroup("web")).unwrap();
+        sleep(secs(60)).await;
+        let before = node.cri.effects().len();
+        std::fs::remove_dir_all(process).unwrap();
+        sleep(secs(300)).await;
+        assert_eq!(node.cri.effects().len(), before, "it lives");
+        is_given_up(&node).await;
+    }
 }

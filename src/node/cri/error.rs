@@ -75,8 +75,8 @@ pub struct Call {
 /// What helps where no call of the CRI does.
 fn remedy(message: &str) -> &'static str {
     if message.contains("cannot delete running task") {
-        "; a start that was cut short has left this to containerd (its issue 11037), and no call of the CRI removes it: a restart \
-         of containerd may, and ends no container"
+        "; if this stays, a start that was cut short may have left it to containerd (its issue 11037), and no call of the CRI removes \
+         it: a restart of containerd may, and ends no container"
     } else {
         ""
     }

@@ -93,13 +93,13 @@ fn stays(api: &PodStatus, kind: &str, wanting: &Answer) -> bool {
             // An empty one is as good as none, as in the patch.
             && old.message.as_deref().unwrap_or_default() == wanting.message.as_deref().unwrap_or_default()
     };
-    Phase::of(api).is_some_and(Phase::is_terminal) && !wanting.holds && api.conditions.iter().flatten().any(said)
+    Phase::is_over(api) && !wanting.holds && api.conditions.iter().flatten().any(said)
 }
 
 /// `DisruptionTarget` goes out together with the terminal phase, once nothing can run any more (`mergePodStatus`).
 fn disruption(facts: &Facts<'_>, api: &PodStatus, verdict: &Verdict) -> Option<PodCondition> {
     let message = facts.imposed?.disruption.as_ref()?;
-    let already_over = Phase::of(api).is_some_and(Phase::is_terminal);
+    let already_over = Phase::is_over(api);
     match facts.stage {
         Stage::Stopped | Stage::Terminated if verdict.is_terminal() && !already_over => {
             let answer = Answer {

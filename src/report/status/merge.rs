@@ -65,7 +65,7 @@ pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
 
 /// A terminal phase in the API always wins, with the reason and message it came with.
 fn verdict(live: &PodStatus, wanted: &PodStatus) -> Verdict {
-    if Phase::of(live).is_some_and(Phase::is_terminal) || wanted.phase.is_none() {
+    if Phase::is_over(live) || wanted.phase.is_none() {
         Verdict::of(live)
     } else {
         Verdict::of(wanted)
@@ -73,9 +73,8 @@ fn verdict(live: &PodStatus, wanted: &PodStatus) -> Verdict {
 }
 
 fn conditions(live: &PodStatus, wanted: &PodStatus) -> Vec<PodCondition> {
-    let terminal = |status: &PodStatus| Phase::of(status).is_some_and(Phase::is_terminal);
-    let ends_now = !terminal(live) && terminal(wanted);
-    let overtaken = terminal(live) && live.phase != wanted.phase;
+    let ends_now = !Phase::is_over(live) && Phase::is_over(wanted);
+    let overtaken = Phase::is_over(live) && live.phase != wanted.phase;
     let mut merged: Vec<PodCondition> = Vec::new();
     for condition in wanted.conditions.iter().flatten() {
         let belongs = match condition.type_.as_str() {

@@ -72,6 +72,11 @@ impl Phase {
     pub fn of(status: &PodStatus) -> Option<Self> {
         status.phase.as_deref().and_then(Self::parse)
     }
+
+    /// Whether a status shows a phase that no container leaves.
+    pub fn is_over(status: &PodStatus) -> bool {
+        Self::of(status).is_some_and(Self::is_terminal)
+    }
 }
 
 // === impl Life ===

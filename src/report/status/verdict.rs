@@ -55,7 +55,7 @@ impl Verdict {
 /// Phase, reason and message, in the order of who may overrule whom: the API's terminal phase, an end that was imposed,
 /// the active deadline, and last the containers.
 pub(super) fn decide(facts: &Facts<'_>, api: &PodStatus, lists: &Lists) -> Verdict {
-    if Phase::of(api).is_some_and(Phase::is_terminal) {
+    if Phase::is_over(api) {
         return Verdict::of(api);
     }
     if let Some(imposed) = facts.imposed {

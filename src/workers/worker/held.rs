@@ -62,7 +62,7 @@ impl Worker {
 
     /// Whether this agent cannot vouch that a request for the pod's end still holds.
     pub(super) fn may_be_undone(&self, update: &PodUpdate) -> bool {
-        update.may_be_undone(&self.record, &self.context.journal)
+        update.may_be_undone(&self.context.journal)
     }
 
     /// The same by what the API server shows now: what was last seen of it may be of old.

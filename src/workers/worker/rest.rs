@@ -5,7 +5,7 @@ use std::{future::pending, time::Duration};
 use futures::future::OptionFuture;
 use tokio::time::{Instant, sleep};
 
-use super::{LONGEST_PAUSE, PodMounts, PodUpdate, Worker};
+use super::{PodMounts, PodUpdate, Worker};
 use crate::{
     guard::turn::UnderWay,
     node::holders::one_ends,
@@ -34,9 +34,6 @@ impl Worker {
         kept: Option<&UnderWay>,
         pause: Duration,
     ) -> Wakes {
-        // One more attempt is enough for whoever waits for the node.
-        let is_waited_for = kept.is_some() && self.context.guard.gives_the_node_back();
-        let pause = if is_waited_for { LONGEST_PAUSE } else { pause };
         let mut deadline = self.period.subscribe();
         let over = passed(deadline.clone());
         let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_of_a_stop);

@@ -125,7 +125,7 @@ proptest! {
         let verdict = |status: &PodStatus| (status.phase.clone(), status.reason.clone(), status.message.clone());
         let live = Pod { status: meanwhile, ..world.pod.clone() };
         for (before, after) in [(status_of(&world.pod), wanted.clone()), (status_of(&live), status_of(&send(&live, &wanted)))] {
-            if Phase::of(&before).is_some_and(Phase::is_terminal) {
+            if Phase::is_over(&before) {
                 prop_assert_eq!(verdict(&before), verdict(&after));
             }
         }
@@ -136,7 +136,7 @@ proptest! {
         let runs = world.observed.containers.iter().any(|container| container.state == RuntimeState::Running);
         let may_run = runs || world.stage == Stage::Terminating;
         let wanted = world.wanted();
-        if may_run && Phase::of(&wanted).is_some_and(Phase::is_terminal) {
+        if may_run && Phase::is_over(&wanted) {
             prop_assert_eq!(wanted.phase, status_of(&world.pod).phase);
         }
     }
@@ -154,13 +154,13 @@ proptest! {
     fn after_clean_up_every_pod_is_over(mut world in world()) {
         world.observed.containers.retain(|container| container.state != RuntimeState::Running);
         world.stage = Stage::Terminated;
-        prop_assert!(Phase::of(&world.wanted()).is_some_and(Phase::is_terminal));
+        prop_assert!(Phase::is_over(&world.wanted()));
     }
 
     #[test]
     fn a_pod_that_is_over_is_not_ready(world in world()) {
         let wanted = world.wanted();
-        if Phase::of(&wanted).is_some_and(Phase::is_terminal) {
+        if Phase::is_over(&wanted) {
             for condition in wanted.conditions.iter().flatten() {
                 let ready = ["Ready", "ContainersReady"].contains(&condition.type_.as_str());
                 prop_assert!(!ready || condition.status == "False", "{:?}", condition);

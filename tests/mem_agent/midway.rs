@@ -1,0 +1,123 @@
+//! What a hand-back names though no call is under way: pods whose containers were being stopped, and that have come to no safe
+//! point since.
+
+use pod_teardown::{
+    guard::turn::HandedBack,
+    ops::{
+        admin::pause::{PAUSE, Pause},
+        client,
+    },
+};
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    scripted_cri::{Kind, StopContainer, expect},
+};
+use tokio::time::sleep;
+use tonic::Code;
+
+use crate::{
+    hand_back::{hand_back, with_hook},
+    node::{Node, secs, until},
+    pods::plain,
+    server::trouble,
+    understudy::Stage,
+};
+
+/// An agent that took over was killed while it waited for the end of "deaf".
+async fn crashed_in_the_middle() -> Stage {
+    let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+    stage.node.delete("deaf", None).await;
+    stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    stage.node.crash().await;
+    stage
+}
+
+async fn pause(node: &Node) -> Pause {
+    client::tell(&node.flags.socket.socket, PAUSE, &()).await.unwrap()
+}
+
+async fn names_deaf(node: &Node) {
+    let handed_back = hand_back(node, secs(60)).await;
+    assert_eq!(handed_back.cut_short, ["default/deaf"]);
+}
+
+/// It could not go on with what the one before has begun.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_has_not_seen_its_node_names_what_the_one_before_was_in_the_middle_of() {
+    let mut stage = crashed_in_the_middle().await;
+    trouble(&stage.node, Fault::new(Action::Refuse).resource("nodes"));
+    stage.node.launch().await;
+    sleep(secs(1)).await;
+    names_deaf(&stage.node).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_was_only_just_started_names_what_the_one_before_was_in_the_middle_of() {
+    let mut stage = crashed_in_the_middle().await;
+    stage.node.start().await;
+    names_deaf(&stage.node).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_has_its_turn_but_not_its_pods_names_what_the_one_before_was_in_the_middle_of() {
+    let mut stage = crashed_in_the_middle().await;
+    trouble(&stage.node, Fault::new(Action::Refuse).resource("pods"));
+    stage.node.launch().await;
+    let goes_on = async || {
+        let status = stage.node.ask().await;
+        status.is_some_and(|status| status.understudy.is_some_and(|understudy| understudy.turn == "ours"))
+    };
+    until("it has its turn", goes_on).await;
+    sleep(secs(1)).await;
+    names_deaf(&stage.node).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_of_its_own_names_what_the_one_before_was_in_the_middle_of() {
+    let mut node = Node::new().await;
+    node.pod("deaf", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("deaf", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    node.crash().await;
+    trouble(&node, Fault::new(Action::Refuse).resource("nodes"));
+    node.launch().await;
+    sleep(secs(1)).await;
+    names_deaf(&node).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_pause_has_left_in_the_middle_is_named() {
+    let node = with_hook(secs(1)).await;
+    let busy = || expect(StopContainer::any()).error(Code::Unavailable, "busy");
+    node.cri.in_order((0..3).map(|_| busy()));
+    node.delete("web", None).await;
+    node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
+    pause(&node).await;
+    sleep(secs(1)).await;
+    let handed_back = hand_back(&node, secs(60)).await;
+    assert_eq!(handed_back.cut_short, ["default/web"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_pause_has_left_at_a_safe_point_is_not_named() {
+    let stage = Stage::taken_over_with_a_deaf_pod().await;
+    stage.node.delete("deaf", None).await;
+    stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    pause(&stage.node).await;
+    sleep(secs(120)).await;
+    stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
+    assert!(pause(&stage.node).await.under_way.is_empty());
+    assert_eq!(hand_back(&stage.node, secs(60)).await, HandedBack::default());
+}
+
+/// Such as with a runtime that is down.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_tried_and_of_which_nothing_was_stopped_is_not_named() {
+    let node = with_hook(secs(1)).await;
+    node.cri.stop().await;
+    node.delete("web", None).await;
+    node.failing("web", "cannot be reached").await;
+    assert_eq!(hand_back(&node, secs(60)).await, HandedBack::default());
+}
