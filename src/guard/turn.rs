@@ -38,7 +38,7 @@ struct Work {
     what: String,
     /// The last attempt has failed, and the next one has not begun.
     rests: bool,
-    /// An attempt has failed since somebody asked for the node: nobody waits for another.
+    /// An attempt has failed since somebody asked for the node: nobody waits for the next to begin.
     has_failed: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct UnderWay {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HandedBack {
-    /// What had not come to a safe point when the time was over, and was let go as it was: pods, of which the kubelet will
+    /// What had not come to a safe point when the time was over, and was let go as it was: pods, of which the kubelet may
     /// repeat hooks and grace period.
     pub cut_short: Vec<String>,
 }
@@ -76,9 +76,9 @@ impl Turn {
         self.under_way.values().any(|work| !work.rests)
     }
 
-    /// Whether anything is done for which whoever asks for the node waits.
-    fn is_waited_for(&self) -> bool {
-        self.under_way.values().any(|work| !work.has_failed)
+    /// Whether somebody waits for the node, and for nothing but attempts that go on already.
+    fn is_nearly_at_rest(&self) -> bool {
+        self.handing_back > 0 && self.under_way.values().all(|work| work.has_failed)
     }
 
     /// What was begun, and has not come to a safe point, as people call it.
@@ -174,7 +174,7 @@ impl Guard {
         let at_rest = async {
             loop {
                 let ends = self.at_rest.notified();
-                if !self.lock().turn.is_waited_for() {
+                if !self.lock().turn.is_busy() {
                     return;
                 }
                 ends.await;
@@ -182,7 +182,10 @@ impl Guard {
         };
         // Let go in time or not: whoever asked starts a kubelet now.
         timeout(patience, at_rest).await.ok();
-        let midway = self.midway();
+        // Also those that an agent before this one was in the middle of, and of this one's those with which it may not go on. From
+        // here on they are the kubelet's.
+        let midway = self.journal.midway();
+        self.journal.nothing_is_midway();
         // An agent that is started again meanwhile is not to go on where this one ends.
         self.journal.set_turn(None);
         let mut state = self.lock();
@@ -195,23 +198,8 @@ impl Guard {
     }
 
     fn tell_of_rest(&self) {
-        if !self.lock().turn.is_waited_for() {
+        if !self.lock().turn.is_busy() {
             self.at_rest.notify_waiters();
-        }
-    }
-
-    /// Pods that this agent, or the one before it, was in the middle of, also where it may not go on with them, or has not come
-    /// to that. Those beside a kubelet are that one's.
-    fn midway(&self) -> Vec<String> {
-        let is_a_kubelets = {
-            let state = self.lock();
-            let stands_by = state.turn.stands_by.is_some() && self.journal.turn().is_none();
-            stands_by || state.turn.why_held().is_some() || matches!(state.kubelet, Ok(Some(_)))
-        };
-        if is_a_kubelets {
-            Vec::new()
-        } else {
-            self.journal.midway()
         }
     }
 }
@@ -254,10 +242,14 @@ impl UnderWay {
         self.guard.tell_of_rest();
     }
 
-    /// The next attempt begins.
-    pub fn goes_on(&self) {
+    /// The next attempt begins, if it may.
+    pub fn goes_on(&self) -> bool {
+        if self.guard.lock().turn.is_nearly_at_rest() {
+            return false;
+        }
         self.change(|work| work.rests = false);
         self.guard.look_now.notify_one();
+        true
     }
 
     /// Returns when the next attempt is to begin at once: the node is about to be handed back.

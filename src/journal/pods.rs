@@ -158,18 +158,21 @@ impl Journal {
         });
     }
 
+    /// Records that all pods are a kubelet's now. Durable soon, not at once.
+    pub fn nothing_is_midway(&self) {
+        self.change_all(|entry| std::mem::take(&mut entry.midway));
+    }
+
     /// Records that a kubelet is here, or may be, which has started again whatever somebody's request has stopped. Durable soon,
     /// not at once.
     pub fn requests_may_be_undone(&self) {
-        let holds = |(uid, entry): (&PodUid, &PodEntry)| (entry.request == Some(Request::Holds)).then(|| uid.clone());
-        let uids: Vec<_> = self.lock().pods.iter().filter_map(holds).collect();
-        for uid in uids {
-            self.change(&uid, |entry| {
-                if let Some(entry) = entry {
-                    entry.request = entry.request.map(|_| Request::MayBeUndone);
-                }
-            });
-        }
+        self.change_all(|entry| {
+            let held = entry.request.take_if(|request| *request == Request::Holds).is_some();
+            if held {
+                entry.request = Some(Request::MayBeUndone);
+            }
+            held
+        });
     }
 
     /// Whether a kubelet has undone the request for a pod's end, or may have.
@@ -217,12 +220,12 @@ impl Journal {
         });
     }
 
-    /// Records that containers are stopped from now on, and if that is given, that the grace period runs from then on. Durable
-    /// soon, not at once.
-    pub fn stops(&self, uid: &PodUid, counts_from: Option<Mark>) {
+    /// Records that the pod is stopped from now on, and is midway with that if any container is left to be, and if that is given,
+    /// that the grace period runs from then on. Durable soon, not at once.
+    pub fn stops(&self, uid: &PodUid, is_midway: bool, counts_from: Option<Mark>) {
         self.change(uid, |entry| {
             if let Some(entry) = entry {
-                entry.midway = true;
+                entry.midway = is_midway;
                 if let Some(now) = counts_from {
                     entry.counts_from(now);
                 }
@@ -333,6 +336,16 @@ impl Journal {
     /// The pod is gone and nothing of it is left.
     pub fn forget(&self, uid: &PodUid) {
         self.change(uid, |entry| *entry = None);
+    }
+
+    /// Changes what is known of each pod; `change` tells whether it has.
+    fn change_all(&self, change: impl Fn(&mut PodEntry) -> bool) {
+        let mut state = self.lock();
+        for (uid, entry) in &mut state.pods {
+            if change(entry) {
+                self.send(Write::Row(Row::Pod(Table::Ends, uid.clone(), Some(entry.bytes()))));
+            }
+        }
     }
 
     fn change(&self, uid: &PodUid, change: impl FnOnce(&mut Option<PodEntry>)) {

@@ -125,7 +125,7 @@ impl Worker {
             let kept_on = kept
                 .take()
                 .filter(|_| guard.why_held().is_none() && guard.paused().is_none());
-            let goes_on = kept_on.inspect(UnderWay::goes_on);
+            let goes_on = kept_on.filter(UnderWay::goes_on);
             let begins = || guard.begin(self.record.pod().to_string());
             let Ok(under_way) = goes_on.map_or_else(begins, Ok) else {
                 urgent = None;
@@ -223,16 +223,15 @@ impl Worker {
         } else {
             self.wait_for_those_who_need_it(view, &observed).await?;
             self.goes_on(update)?;
-            self.begins(view);
+            self.begins(update, &observed);
             self.stop(update, &observed).await?;
             Arc::new(self.look(view).await?)
         };
         drop(first);
         // All containers are stopped. Those of a pod that is not deleted a kubelet would start again, unless the API shows that
         // it is over.
-        let ends_anyway = update.ends_anyway();
         self.goes_on(update)?;
-        self.safe_point(ends_anyway)?;
+        self.safe_point(self.ends_anyway())?;
         self.context.quiet.moved();
         self.kill_released(view, &stopped).await?;
         let shown = Arc::clone(&stopped);
@@ -251,7 +250,7 @@ impl Worker {
                 Err(unsent) => failures = unsent,
             }
         }
-        let is_over = ends_anyway || gone || shown.as_deref().is_some_and(Phase::is_over);
+        let is_over = self.ends_anyway() || gone || shown.as_deref().is_some_and(Phase::is_over);
         self.safe_point(is_over)?;
         if failures.is_empty() {
             self.reached(view, Stage::Terminated);
@@ -270,7 +269,7 @@ impl Worker {
         match &shown {
             // The object is gone: only the node is left to clean.
             None => {}
-            Some(_) if view.deletion.is_none() => {
+            Some(_) if view.deletion.is_none() || !self.is_deleted() => {
                 self.context.journal.is_safe(&view.pod.uid);
                 return Ok(Outcome::Kept);
             }
@@ -293,6 +292,18 @@ impl Worker {
             Some(_) => Err(Vec::new()),
             None => Ok(()),
         }
+    }
+
+    /// Whether the API shows a reason for the pod's end, as far as is known by now: a store that was restored may have taken that
+    /// back since the attempt began.
+    fn ends_anyway(&self) -> bool {
+        self.updates.borrow().ends_anyway()
+    }
+
+    /// Whether it shows its deletion.
+    fn is_deleted(&self) -> bool {
+        let update = self.updates.borrow();
+        update.removed || update.view.deletion.is_some()
     }
 
     /// A look that hangs may have lasted for all of a kubelet's life: what it has undone is asked about anew.
@@ -321,12 +332,14 @@ impl Worker {
 
     /// From here on the grace period runs. What the journal has counts from a moment before, which is no later: nobody waits
     /// for the disk once more.
-    fn begins(&self, view: &PodView) {
+    fn begins(&self, update: &PodUpdate, observed: &RuntimePod) {
         let counts_from = self.period.begins().then(|| {
             self.record.set_grace(self.period.grace(), self.period.end());
             self.context.clock.now()
         });
-        self.context.journal.stops(&view.pod.uid, counts_from);
+        // With none that runs there is nothing that a kubelet would do again.
+        let is_midway = observed.running().next().is_some() || !update.ends_anyway();
+        self.context.journal.stops(&update.view.pod.uid, is_midway, counts_from);
     }
 
     /// However the runtime forgets them, and whoever removes them, the status can still be sent as it was. Not waited for:

@@ -177,6 +177,19 @@ async fn one_whose_stop_has_failed_is_tried_again_for_as_long_as_others_are_wait
     assert_eq!(hand_back(&node, secs(60)).await, at_rest());
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_begun_while_others_were_waited_for_is_waited_for_too() {
+    let node = with_hook(secs(10)).await;
+    node.delete("web", None).await;
+    hook_runs(&node).await;
+    let busy = expect(StopContainer::any()).then(secs(2));
+    let again = expect(StopContainer::any()).then(secs(12));
+    node.cri.in_order([busy.error(Code::Unavailable, "busy"), again]);
+    node.delete("other", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+}
+
 /// As by a unit whose program is not there, or which ends at once.
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_is_started_in_vain_again_and_again_gets_the_time_to_start_only_once() {

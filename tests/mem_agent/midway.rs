@@ -10,7 +10,7 @@ use pod_teardown::{
 };
 use testbed::{
     apiserver::faults::{Action, Fault},
-    scripted_cri::{Kind, StopContainer, expect},
+    scripted_cri::{ExecSync, Kind, StopContainer, StopPodSandbox, expect},
 };
 use tokio::time::sleep;
 use tonic::Code;
@@ -18,7 +18,7 @@ use tonic::Code;
 use crate::{
     hand_back::{hand_back, with_hook},
     node::{Node, secs, until},
-    pods::plain,
+    pods::{exec, hooked, plain},
     server::trouble,
     understudy::Stage,
 };
@@ -110,6 +110,61 @@ async fn a_pod_that_a_pause_has_left_at_a_safe_point_is_not_named() {
     stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     assert!(pause(&stage.node).await.under_way.is_empty());
     assert_eq!(hand_back(&stage.node, secs(60)).await, HandedBack::default());
+}
+
+/// Its hook has run and its containers are stopped; only its sandbox is not.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_kubelet_would_do_nothing_again_of_is_not_named_whatever_of_it_fails() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
+    node.start().await;
+    for pattern in [ExecSync::any(), StopContainer::any()] {
+        node.cri.any_number_of(expect(pattern));
+    }
+    node.cri
+        .any_number_of(expect(StopPodSandbox::any()).error(Code::Unknown, "no network"));
+    node.delete("web", None).await;
+    node.calls(2, |seen| seen.kind == Kind::StopPodSandbox).await;
+    sleep(secs(1)).await;
+    node.crash().await;
+    trouble(&node, Fault::new(Action::Refuse).resource("nodes"));
+    node.launch().await;
+    sleep(secs(1)).await;
+    assert_eq!(hand_back(&node, secs(60)).await, HandedBack::default());
+}
+
+/// Whether a kubelet is there is not known then for a moment, and the agent stands by.
+#[tokio::test(start_paused = true)]
+async fn what_was_under_way_is_named_though_a_look_at_the_processes_has_failed() {
+    let stage = Stage::taken_over_with_a_deaf_pod().await;
+    stage.node.delete("deaf", None).await;
+    stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    let (proc, away) = (stage.node.path("proc"), stage.node.path("proc-away"));
+    std::fs::rename(&proc, &away).unwrap();
+    sleep(secs(3)).await;
+    std::fs::rename(&away, &proc).unwrap();
+    sleep(secs(3)).await;
+    assert_eq!(stage.turn().await, "not-yet");
+    names_deaf(&stage.node).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_kubelet_has_come_for_since_is_not_named() {
+    for crashes in [false, true] {
+        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+        stage.node.delete("deaf", None).await;
+        stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        stage.returns();
+        stage.renew().await;
+        sleep(secs(10)).await;
+        if crashes {
+            stage.node.crash().await;
+            stage.node.start().await;
+        }
+        stage.dies();
+        sleep(secs(10)).await;
+        assert_eq!(hand_back(&stage.node, secs(60)).await, HandedBack::default());
+    }
 }
 
 /// Such as with a runtime that is down.

@@ -294,3 +294,23 @@ async fn an_end_that_a_restored_store_has_taken_back_beside_a_kubelet_is_given_u
         is_given_up(&node).await;
     }
 }
+
+/// While the agent is at it: it stops what it has begun to stop, and the object stays.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_a_restored_store_takes_back_in_the_middle_costs_no_object() {
+    for is_handed_back in [false, true] {
+        let node = with_hook(secs(10)).await;
+        let mut restored = node.get("web").await.unwrap();
+        restored["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+        node.delete("web", None).await;
+        hook_runs(&node).await;
+        node.object(restored);
+        sleep(secs(1)).await;
+        if is_handed_back {
+            assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+        }
+        sleep(secs(60)).await;
+        let object = node.get("web").await.unwrap();
+        assert_eq!(object["status"]["phase"], "Succeeded", "no kubelet starts it again");
+    }
+}
