@@ -238,16 +238,21 @@ impl UnderWay {
 
     /// An attempt has failed, and the next one is some time away.
     pub fn rests(&self) {
-        self.change(|work| (work.rests, work.has_failed) = (true, true));
+        if let Some(work) = self.guard.lock().turn.under_way.get_mut(&self.id) {
+            (work.rests, work.has_failed) = (true, true);
+        }
         self.guard.tell_of_rest();
     }
 
     /// The next attempt begins, if it may.
     pub fn goes_on(&self) -> bool {
-        if self.guard.lock().turn.is_nearly_at_rest() {
+        let mut state = self.guard.lock();
+        if state.turn.is_nearly_at_rest() {
             return false;
         }
-        self.change(|work| work.rests = false);
+        if let Some(work) = state.turn.under_way.get_mut(&self.id) {
+            work.rests = false;
+        }
         self.guard.look_now.notify_one();
         true
     }
@@ -267,12 +272,6 @@ impl UnderWay {
                 return;
             }
             told.await;
-        }
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Work)) {
-        if let Some(work) = self.guard.lock().turn.under_way.get_mut(&self.id) {
-            change(work);
         }
     }
 }

@@ -222,15 +222,15 @@ impl Worker {
             Arc::clone(&observed)
         } else {
             self.wait_for_those_who_need_it(view, &observed).await?;
-            self.goes_on(update)?;
-            self.begins(update, &observed);
+            self.goes_on()?;
+            self.begins(view, &observed);
             self.stop(update, &observed).await?;
             Arc::new(self.look(view).await?)
         };
         drop(first);
         // All containers are stopped. Those of a pod that is not deleted a kubelet would start again, unless the API shows that
         // it is over.
-        self.goes_on(update)?;
+        self.goes_on()?;
         self.safe_point(self.ends_anyway())?;
         self.context.quiet.moved();
         self.kill_released(view, &stopped).await?;
@@ -262,7 +262,8 @@ impl Worker {
         // An API server that takes no status keeps no memory and no secrets here: only what follows rests on it.
         failures.extend(self.clean_node(view).await.err().into_iter().flatten());
         collected(failures)?;
-        self.safe_point(is_over)?;
+        self.goes_on()?;
+        self.may_be_left(is_over)?;
         shown = self
             .status(view, gone, &stopped, StatusStage::Terminated, shown.as_deref())
             .await?;
@@ -270,7 +271,9 @@ impl Worker {
             // The object is gone: only the node is left to clean.
             None => {}
             Some(_) if view.deletion.is_none() || !self.is_deleted() => {
-                self.context.journal.is_safe(&view.pod.uid);
+                if !is_over {
+                    self.context.journal.is_safe(&view.pod.uid);
+                }
                 return Ok(Outcome::Kept);
             }
             Some(shown) => self.final_delete(view, shown).await?,
@@ -281,17 +284,21 @@ impl Worker {
         Ok(Outcome::Finished)
     }
 
+    /// Nothing of the pod is to be done again by a kubelet, and none starts it again, if the API shows that it ends.
+    fn safe_point(&self, ends: bool) -> Result<(), Vec<Failure>> {
+        if ends {
+            self.context.journal.is_safe(&self.record.pod().uid);
+        }
+        self.may_be_left(ends)
+    }
+
     /// No call is under way: here the pod is left to a kubelet that is about to start, if it may be. It goes on with the next
     /// attempt.
-    fn safe_point(&self, may_be_left: bool) -> Result<(), Vec<Failure>> {
-        if !may_be_left {
-            return Ok(());
+    fn may_be_left(&self, may_be: bool) -> Result<(), Vec<Failure>> {
+        if may_be && self.context.guard.why_nothing_begins().is_some() {
+            return Err(Vec::new());
         }
-        self.context.journal.is_safe(&self.record.pod().uid);
-        match self.context.guard.why_nothing_begins() {
-            Some(_) => Err(Vec::new()),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Whether the API shows a reason for the pod's end, as far as is known by now: a store that was restored may have taken that
@@ -307,8 +314,8 @@ impl Worker {
     }
 
     /// A look that hangs may have lasted for all of a kubelet's life: what it has undone is asked about anew.
-    fn goes_on(&self, update: &PodUpdate) -> Result<(), Vec<Failure>> {
-        if self.may_be_undone(update) {
+    fn goes_on(&self) -> Result<(), Vec<Failure>> {
+        if self.may_be_undone(&self.updates.borrow()) {
             return Err(Vec::new());
         }
         Ok(())
@@ -332,14 +339,14 @@ impl Worker {
 
     /// From here on the grace period runs. What the journal has counts from a moment before, which is no later: nobody waits
     /// for the disk once more.
-    fn begins(&self, update: &PodUpdate, observed: &RuntimePod) {
+    fn begins(&self, view: &PodView, observed: &RuntimePod) {
         let counts_from = self.period.begins().then(|| {
             self.record.set_grace(self.period.grace(), self.period.end());
             self.context.clock.now()
         });
         // With none that runs there is nothing that a kubelet would do again.
-        let is_midway = observed.running().next().is_some() || !update.ends_anyway();
-        self.context.journal.stops(&update.view.pod.uid, is_midway, counts_from);
+        let is_midway = observed.running().next().is_some() || !self.ends_anyway();
+        self.context.journal.stops(&view.pod.uid, is_midway, counts_from);
     }
 
     /// However the runtime forgets them, and whoever removes them, the status can still be sent as it was. Not waited for:

@@ -4,7 +4,7 @@ use pod_teardown::ops::admin::kill::Ask;
 use serde_json::json;
 use testbed::{
     apiserver::faults::{Action, Fault},
-    scripted_cri::{Kind, SimState},
+    scripted_cri::{Fault as Look, Kind, Read, SimState},
 };
 use tokio::time::sleep;
 
@@ -313,4 +313,23 @@ async fn a_deletion_that_a_restored_store_takes_back_in_the_middle_costs_no_obje
         let object = node.get("web").await.unwrap();
         assert_eq!(object["status"]["phase"], "Succeeded", "no kubelet starts it again");
     }
+}
+
+/// The look at the runtime lasts for all of the kubelet's life.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_a_restored_store_takes_back_during_a_look_is_not_carried_out_after_a_kubelet() {
+    let node = with_deaf_pod().await;
+    let mut restored = node.get("web").await.unwrap();
+    restored["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    node.cri.fault(Read::ContainerStatus, Look::Late(secs(20)));
+    node.delete("web", None).await;
+    sleep(secs(2)).await;
+    node.object(restored);
+    sleep(secs(2)).await;
+    let process = kubelet(&node);
+    sleep(secs(5)).await;
+    std::fs::remove_dir_all(process).unwrap();
+    sleep(secs(300)).await;
+    is_given_up(&node).await;
+    assert_eq!(node.cri.effects(), Vec::new(), "it lives");
 }
