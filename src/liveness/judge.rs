@@ -150,6 +150,16 @@ impl Turn {
         self.kind() == "wedged"
     }
 
+    /// Whether it is for the same reason, however long that lasts yet or however it is worded just now.
+    pub fn is_as(&self, other: &Self) -> bool {
+        let reason = |turn: &Self| match turn {
+            Self::StandsBy(Why::Unseen(what)) => Some(*what),
+            Self::StandsBy(Why::InVain) => Some("in vain"),
+            _ => None,
+        };
+        self.kind() == other.kind() && reason(self) == reason(other)
+    }
+
     /// In one word, of which there are few.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -206,7 +206,7 @@ impl Lookout {
 
     fn tell(&self, before: &Turn, turn: &Turn, signs: &Signs, fenced: &Fenced) {
         let report = TurnReport::of(turn, signs, fenced, &self.report.borrow(), self.clock.wall().now());
-        if before.kind() != turn.kind() {
+        if !before.is_as(turn) {
             let seen = report.seen();
             match turn {
                 Turn::Ours if *before == Turn::StandsBy(Why::Resumes) => {

@@ -68,6 +68,8 @@ pub struct Verdict {
     pub repeated_after_death: usize,
     /// Acts that the agent began when a kubelet had appeared unannounced and was not seen yet.
     pub unseen: usize,
+    /// How many seconds after the kubelet the latest of them was begun.
+    pub latest_unseen: f64,
     /// Acts of the agent that a kubelet cut short by its unannounced appearance.
     pub in_flight: usize,
 }
@@ -107,6 +109,7 @@ pub fn judge(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>) -> 
             let is_kept = act.begin <= life.kept_until;
             if is_begun_late && !is_kept && act.begin < life.start + SEEN_WITHIN {
                 verdict.unseen += 1;
+                verdict.latest_unseen = verdict.latest_unseen.max(act.begin - life.start);
             } else if is_begun_late {
                 verdict.overlaps.push(format!(
                     "{} begun {:.3} s after a kubelet was there (before: {:?})",
@@ -162,11 +165,29 @@ fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict
     }
 }
 
+/// What the agent did to pods before anybody had asked for their deletion, or that nobody has. `asked` tells when that was by
+/// UID; those of `ended` were at their end without it.
+pub fn untimely(
+    acts: &[Act],
+    asked: &BTreeMap<String, f64>,
+    ended: &BTreeSet<String>,
+    names: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let is_before = |act: &&Act| asked.get(&act.uid).is_none_or(|asked| act.begin < *asked);
+    of(acts, Side::Agent)
+        .filter(|act| !ended.contains(&act.uid))
+        .filter(is_before)
+        .map(|act| format!("{}, deleted at {:?}", told(act, names), asked.get(&act.uid)))
+        .collect()
+}
+
 /// The only commands that these pods are asked to run.
 pub const HOOK: &str = "ExecSync";
 /// How acts begin that are these.
 pub const MOUNT: &str = "mount ";
 pub const UNMOUNT: &str = "unmount ";
+/// What those to the API server hold.
+pub const WRITE: &str = " pods/";
 
 fn of(acts: &[Act], side: Side) -> impl Iterator<Item = &Act> {
     acts.iter().filter(move |act| act.side == side)
@@ -320,7 +341,22 @@ mod tests {
     fn a_kubelet_that_just_appears_is_seen_within_two_seconds() {
         let seen = verdict(HandBack::None, &[agent(49.0, 50.6), agent(50.7, 50.8)]);
         assert_eq!((seen.unseen, seen.in_flight, seen.overlaps.len()), (1, 1, 0));
+        assert!((seen.latest_unseen - 0.7).abs() < 1e-9, "{}", seen.latest_unseen);
         assert_eq!(verdict(HandBack::None, &[agent(52.5, 52.6)]).overlaps.len(), 1);
+    }
+
+    #[test]
+    fn what_the_agent_does_to_a_pod_before_its_deletion_is_told_whoever_it_was_that_deleted_it_later() {
+        let acts = [kubelet(1.0, 2.0), agent(20.0, 21.0)];
+        let many = |asked: Option<f64>, ended: &[&str]| {
+            let asked = asked.map(|at| ("u".to_owned(), at)).into_iter().collect();
+            let ended = ended.iter().map(ToString::to_string).collect();
+            untimely(&acts, &asked, &ended, &BTreeMap::new()).len()
+        };
+        assert_eq!(many(Some(19.9), &[]), 0);
+        assert_eq!(many(Some(20.1), &[]), 1);
+        assert_eq!(many(None, &[]), 1);
+        assert_eq!(many(None, &["u"]), 0);
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub fn pod(name: &str, dice: &mut Dice) -> Value {
         }
         3 => spec["containers"] = json!([container("main", DEAF)]),
         _ => {
+            // With its hook behind it, it goes on until its grace is over: long enough for a kubelet to come.
+            if dice.one_in(2) {
+                spec["containers"] = json!([container("main", DEAF)]);
+            }
             let seconds = dice.up_to(7);
             let hook = json!({ "preStop": { "exec": { "command": ["sh", "-c", format!("sleep {seconds}")] } } });
             spec["containers"][0]["lifecycle"] = hook;

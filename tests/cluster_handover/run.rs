@@ -13,7 +13,7 @@ use testbed::{dice::Dice, leftovers::Leftovers};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    judge::{Act, HOOK, HandBack, Life, MOUNT, Side, UNMOUNT, Verdict, judge},
+    judge::{Act, HOOK, HandBack, Life, MOUNT, Side, UNMOUNT, Verdict, WRITE, judge, untimely},
     pods::pod,
     scene::Scene,
 };
@@ -47,7 +47,11 @@ pub struct Report {
     hooks: [usize; 2],
     mounts: [usize; 2],
     unmounts: [usize; 2],
+    writes: [usize; 2],
     verdict: Verdict,
+    /// What the agent did to pods that nobody had deleted.
+    untimely: Vec<String>,
+    never_started: usize,
     lost: Vec<String>,
     stuck: Vec<String>,
     left: Vec<String>,
@@ -61,7 +65,12 @@ pub struct Report {
 struct Flock {
     /// UIDs by name, of all.
     uids: BTreeMap<String, String>,
-    deleted: BTreeSet<String>,
+    /// When the deletion was asked for, by name.
+    deleted: BTreeMap<String, f64>,
+    /// UIDs of those that have ended before, as their kubelet died while it started them.
+    never_started: BTreeSet<String>,
+    /// What else had become of pods before they were deleted.
+    lost: Vec<String>,
 }
 
 /// See the module's documentation.
@@ -118,13 +127,16 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         eprintln!("death {} of {}: {away}, then {before:?}", nth + 1, plan.deaths);
         scene.birth(before).await?;
     }
-    let (stuck, lost) = flock.ends(&scene).await?;
+    let deleted = flock.deleted.len();
+    let stuck = flock.ends(&scene).await?;
     let acts = scene.acts(&flock.uids)?;
     let names = flock
         .uids
         .iter()
         .map(|(name, uid)| (uid.clone(), format!("default/{name}")));
-    let verdict = judge(&scene.lives, &acts, &names.collect());
+    let names = names.collect();
+    let verdict = judge(&scene.lives, &acts, &names);
+    let untimely = untimely(&acts, &flock.asked(), &flock.never_started, &names);
     let left = flock.left(&scene).await?;
     eprint!("{}", scene.told_of(&left));
     let is_left = |act: &&Act| left.remains.iter().any(|line| line.contains(&act.uid));
@@ -140,13 +152,16 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         taken_over,
         agent_deaths: scene.agent_deaths.len(),
         pods: flock.uids.len(),
-        deleted: flock.deleted.len(),
+        deleted,
         by: of(|_| true),
         hooks: of(|act| act.what == HOOK),
         mounts: of(|act| act.what.starts_with(MOUNT)),
         unmounts: of(|act| act.what.starts_with(UNMOUNT)),
+        writes: of(|act| act.what.contains(WRITE)),
         verdict,
-        lost,
+        untimely,
+        never_started: flock.never_started.len(),
+        lost: flock.lost,
         stuck,
         left,
         unremovable: unremovable.iter().filter(|line| line.starts_with("container")).count(),
@@ -184,7 +199,7 @@ impl Flock {
         let living: Vec<_> = self
             .uids
             .keys()
-            .filter(|name| !self.deleted.contains(*name))
+            .filter(|name| !self.deleted.contains_key(*name))
             .cloned()
             .collect();
         if living.len() < LIVING && !dice.one_in(3) || living.is_empty() {
@@ -199,43 +214,69 @@ impl Flock {
             1 => Some(1),
             _ => None,
         };
-        scene.delete(name, grace).await?;
-        self.deleted.insert(name.clone());
+        self.delete(scene, name, grace).await
+    }
+
+    /// Deletes one that nobody has deleted so far, and that ought to be at work.
+    async fn delete(&mut self, scene: &Scene, name: &str, grace: Option<i64>) -> Result<()> {
+        self.deleted.insert(name.to_owned(), scene.now());
+        match scene.delete(name, grace).await? {
+            None => self
+                .lost
+                .push(format!("{name}: its object was gone before it was deleted")),
+            Some(pod) if never_started(&pod) => {
+                self.never_started.insert(self.uids[name].clone());
+            }
+            Some(pod) if has_ended(&pod) => self.lost.push(format!("{name} had ended: {}", pod["status"])),
+            Some(_) => {}
+        }
         Ok(())
     }
 
-    /// Nobody dies any more. Tells who of the deleted does not go, and who of the others does not run; then those go, too.
-    async fn ends(&mut self, scene: &Scene) -> Result<(Vec<String>, Vec<String>)> {
+    /// When the deletion of each was asked for, by UID.
+    fn asked(&self) -> BTreeMap<String, f64> {
+        let asked = self.deleted.iter();
+        asked.map(|(name, at)| (self.uids[name].clone(), *at)).collect()
+    }
+
+    /// Nobody dies any more. Tells who of the deleted does not go; those of the others that do not run are lost, and then all go.
+    async fn ends(&mut self, scene: &Scene) -> Result<Vec<String>> {
         let late = Instant::now() + LAST;
-        let bad = loop {
+        let names: Vec<_> = self.uids.keys().cloned().collect();
+        let (deleted, living): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| self.deleted.contains_key(name));
+        let mut stuck = loop {
             let pods = scene.pods().await?;
-            let stuck: Vec<_> = pods
-                .keys()
-                .filter(|name| self.deleted.contains(*name))
+            let stuck: Vec<_> = deleted
+                .iter()
+                .filter(|name| pods.contains_key(*name))
                 .cloned()
                 .collect();
-            let living = self.uids.keys().filter(|name| !self.deleted.contains(*name));
-            let lost = living.filter_map(|name| match pods.get(name) {
-                Some(pod) if runs(pod) || never_started(pod) => None,
-                Some(pod) => Some(format!("{name}: {}", pod["status"])),
-                None => Some(format!("{name}: its object is gone")),
-            });
-            let lost: Vec<_> = lost.collect();
-            if stuck.is_empty() && lost.is_empty() || Instant::now() > late {
-                break (stuck, lost);
+            let works = |name| pods.get(name).is_some_and(|pod| runs(pod) || never_started(pod));
+            let idle: Vec<_> = living.iter().filter(|name| !works(*name)).collect();
+            if stuck.is_empty() && idle.is_empty() {
+                break stuck;
+            }
+            if Instant::now() > late {
+                let told = idle
+                    .into_iter()
+                    .map(|name| format!("{name} does not run: {:?}", pods.get(name)));
+                self.lost.extend(told);
+                break stuck;
             }
             sleep(Duration::from_millis(500)).await;
         };
-        for name in self.uids.keys() {
+        for name in &living {
+            self.delete(scene, name, None).await?;
+        }
+        for name in &stuck {
             scene.delete(name, None).await?;
         }
         let late = Instant::now() + LAST;
         while !scene.pods().await?.is_empty() && Instant::now() < late {
             sleep(Duration::from_millis(500)).await;
         }
-        let mut stuck = bad.0;
         stuck.extend(scene.pods().await?.into_keys());
-        Ok((stuck, bad.1))
+        Ok(stuck)
     }
 
     /// What is left on the node of all of them, in the end.
@@ -270,7 +311,13 @@ fn never_started(pod: &Value) -> bool {
         .into_iter()
         .flatten()
         .map(|it| &it["state"]["terminated"]["reason"]);
-    pod["status"]["phase"] == "Failed" && reasons.any(|reason| reason == "StartError")
+    has_ended(pod) && reasons.any(|reason| reason == "StartError")
+}
+
+fn has_ended(pod: &Value) -> bool {
+    ["Failed", "Succeeded"]
+        .iter()
+        .any(|phase| pod["status"]["phase"] == *phase)
 }
 
 fn runs(pod: &Value) -> bool {
@@ -285,6 +332,7 @@ impl Report {
         let bad = [
             &self.verdict.overlaps,
             &self.verdict.run_again,
+            &self.untimely,
             &self.lost,
             &self.stuck,
             &self.left,
@@ -300,6 +348,10 @@ impl Report {
         let ([by_kubelet, by_agent], mounts) = (self.unmounts, self.mounts.iter().sum::<usize>());
         if mounts != by_kubelet + by_agent || by_kubelet == 0 || self.taken_over > 0 && by_agent == 0 {
             bail!("{mounts} mounts were seen, and {by_kubelet} unmounts by the kubelet and {by_agent} by the agent");
+        }
+        let [by_kubelet, by_agent] = self.writes;
+        if by_kubelet == 0 || self.taken_over > 0 && by_agent == 0 {
+            bail!("{by_kubelet} writes by the kubelet were seen and {by_agent} by the agent");
         }
         Ok(())
     }
@@ -319,8 +371,10 @@ impl fmt::Display for Report {
             begun_again,
             repeated_after_death,
             unseen,
+            latest_unseen,
             in_flight,
         } = &self.verdict;
+        let millis = usize::from(Duration::from_secs_f64(*latest_unseen).as_millis().min(9_999) as u16);
         let rows = [
             ("kubelet deaths", self.lives.len() - 1),
             ("  of them taken over by the agent", self.taken_over),
@@ -345,6 +399,8 @@ impl fmt::Display for Report {
             ("mounts by the agent", self.mounts[1]),
             ("unmounts by the kubelet", self.unmounts[0]),
             ("unmounts by the agent", self.unmounts[1]),
+            ("writes of pods by the kubelet", self.writes[0]),
+            ("writes of pods by the agent", self.writes[1]),
             ("overlaps", overlaps.len()),
             ("recorded hooks run again", run_again.len()),
             ("  the same where the hand-back came to its timeout", *run_again_late),
@@ -355,7 +411,13 @@ impl fmt::Display for Report {
                 *repeated_after_death,
             ),
             ("acts begun before a kubelet that just appeared was seen", *unseen),
+            ("  the latest so many milliseconds after it was there", millis),
             ("acts that it cut short", *in_flight),
+            ("acts of the agent on pods that nobody had deleted", self.untimely.len()),
+            (
+                "pods whose start was cut short with their kubelet, and that ended with it",
+                self.never_started,
+            ),
             ("pods lost", self.lost.len()),
             ("pods stuck", self.stuck.len()),
             ("left on the node", self.left.len()),

@@ -248,17 +248,15 @@ impl Scene {
         stored["metadata"]["uid"].as_str().map(str::to_owned).context("a UID")
     }
 
-    /// Deletes a pod, with its own grace period or with this one.
-    pub async fn delete(&self, name: &str, grace: Option<i64>) -> Result<()> {
+    /// Deletes a pod, with its own grace period or with this one, and tells what it was by then; nothing of one that is no more.
+    pub async fn delete(&self, name: &str, grace: Option<i64>) -> Result<Option<Value>> {
         let options = grace.map(|grace| json!({ "gracePeriodSeconds": grace }));
         let path = format!("/api/v1/namespaces/default/pods/{name}");
         let answer = self.stage.admin.delete(&path, options.as_ref()).await?;
-        ensure!(
-            matches!(answer.code(), 200 | 202 | 404),
-            "delete {name}: {}",
-            answer.message()
-        );
-        Ok(())
+        if answer.code() == 404 {
+            return Ok(None);
+        }
+        answer.ok().map(Some).with_context(|| format!("delete {name}"))
     }
 
     /// All that both did to pods.

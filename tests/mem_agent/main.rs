@@ -36,6 +36,7 @@ mod runtime;
 mod server;
 mod stop;
 mod telling;
+mod turn_told;
 mod understudy;
 mod undone;
 mod unused;

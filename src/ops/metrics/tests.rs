@@ -12,9 +12,17 @@ use crate::gc::{
     limit::Pace,
     queue::Depth,
 };
-use crate::liveness::report::{SignReport, TurnReport};
+use crate::liveness::report::{Fenced, SignReport, TurnReport};
 
 const DOCS: &str = include_str!("../../../docs/metrics.md");
+
+fn sign(sign: &str, shows: &str) -> SignReport {
+    SignReport {
+        sign: sign.to_owned(),
+        shows: shows.to_owned(),
+        ..SignReport::default()
+    }
+}
 
 /// Of an agent that has something to tell of everything.
 fn full() -> Scrape {
@@ -61,13 +69,20 @@ fn full() -> Scrape {
             takes_pods: true,
             understudy: Some(TurnReport {
                 turn: "ours".to_owned(),
-                since: Some(Timestamp::UNIX_EPOCH),
-                signs: vec![SignReport {
-                    sign: "lease".to_owned(),
-                    ..SignReport::default()
-                }],
+                since: Timestamp::from_second(1_767_052_800).ok(),
+                signs: vec![
+                    sign("process", "silent"),
+                    sign("healthz", "unknown"),
+                    sign("lease", "lives"),
+                ],
+                fenced: Fenced {
+                    stopped: 3,
+                    failed: 1,
+                    last: None,
+                },
                 ..TurnReport::default()
             }),
+            credentials_end: Timestamp::from_second(1_767_139_200).ok(),
             ..StatusReport::default()
         }),
         collector: Some(Collecting {
@@ -123,6 +138,16 @@ fn values_have_their_labels_and_what_was_done_in_earlier_turns_still_counts() {
     let text = text(full()).unwrap();
     for line in [
         r#"pod_teardown_build_info{version="1.2.3"} 1"#,
+        r#"pod_teardown_turn{turn="ours"} 1"#,
+        r#"pod_teardown_turn{turn="wedged"} 0"#,
+        r#"pod_teardown_turn{turn="unseen"} 0"#,
+        "pod_teardown_turn_since_seconds 1767052800.0",
+        r#"pod_teardown_kubelet_lives{sign="process"} 0"#,
+        r#"pod_teardown_kubelet_lives{sign="healthz"} 0"#,
+        r#"pod_teardown_kubelet_lives{sign="lease"} 1"#,
+        r#"pod_teardown_kubelets_fenced_total{result="stopped"} 3"#,
+        r#"pod_teardown_kubelets_fenced_total{result="failed"} 1"#,
+        "pod_teardown_credentials_expire_seconds 1767139200.0",
         "pod_teardown_gc_objects_deleted_total 42",
         "pod_teardown_gc_turns_total 2",
         "pod_teardown_gc_credentials_expire_seconds 1767225600.0",

@@ -1,0 +1,59 @@
+//! Whose turn it is, and why, is told whenever that changes.
+
+use crate::{
+    log::Log,
+    node::{secs, until},
+    understudy::Stage,
+};
+use tokio::time::sleep;
+
+#[tokio::test(start_paused = true)]
+async fn each_change_of_the_turn_is_a_log_line_with_what_was_seen_and_status_says_since_when() {
+    let log = Log::new();
+    let mut stage = Stage::set().await;
+    stage.node.delete("web", None).await;
+    until("the kubelet is seen", async || stage.turn().await == "kubelet").await;
+    let since = async |stage: &Stage| stage.node.status().await.understudy.unwrap().since.unwrap();
+    let works = since(&stage).await;
+    assert_eq!(log.lines("the kubelet is there").len(), 1);
+    stage.dies();
+    stage.taken_over().await;
+    let lines = log.lines("this agent takes its pods down");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for sign in ["process silent", "healthz silent", "lease silent"] {
+        assert!(lines[0].contains("WARN") && lines[0].contains(sign), "{lines:?}");
+    }
+    let away = log.lines("the kubelet is away");
+    assert_eq!(
+        away.len(),
+        1,
+        "said once, and not each time that less is left: {away:?}"
+    );
+    let ours = since(&stage).await;
+    assert!(ours > works);
+    sleep(secs(60)).await;
+    assert_eq!(since(&stage).await, ours);
+    stage.returns();
+    until("the agent lets go", async || stage.turn().await == "kubelet").await;
+    assert_eq!(log.lines("the kubelet is there").len(), 2);
+    assert!(since(&stage).await > ours);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_was_started_in_vain_and_then_stays_but_does_nothing_is_told_anew() {
+    let log = Log::new();
+    let mut stage = Stage::set().await;
+    for _ in 0..10 {
+        stage.dies();
+        sleep(secs(8)).await;
+        stage.returns();
+        sleep(secs(3)).await;
+    }
+    assert_eq!(stage.turn().await, "wedged");
+    let in_vain = log.lines("again and again");
+    assert!(in_vain.len() == 1 && in_vain[0].contains("ERROR"), "{in_vain:?}");
+    sleep(secs(60)).await;
+    assert_eq!(stage.turn().await, "wedged");
+    let wedged = log.lines("it is wedged");
+    assert!(wedged.len() == 1 && wedged[0].contains("ERROR"), "{wedged:?}");
+}
