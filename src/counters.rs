@@ -1,8 +1,16 @@
 //! What happened how often.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use serde::{Deserialize, Serialize};
+
+use crate::teardown::Failure;
 
 /// Counters since the start of the agent.
 #[derive(Debug, Default)]
@@ -11,6 +19,7 @@ pub struct Counters {
     deleted: AtomicU64,
     finished: AtomicU64,
     attempts_failed: AtomicU64,
+    failures: Mutex<BTreeMap<String, u64>>,
     hooks_failed: AtomicU64,
     events_dropped: AtomicU64,
     pods_unreadable: AtomicU64,
@@ -21,7 +30,7 @@ pub struct Counters {
 }
 
 /// Their values at one moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
     /// Teardowns begun.
@@ -32,6 +41,9 @@ pub struct Counts {
     pub finished: u64,
     /// Attempts that failed and are repeated.
     pub attempts_failed: u64,
+    /// What failed in them, by step and reason.
+    #[serde(default)]
+    pub failures: BTreeMap<String, u64>,
     /// preStop hooks that failed.
     pub hooks_failed: u64,
     /// Events that nobody will read.
@@ -76,8 +88,6 @@ impl Counters {
         pod_deleted => deleted;
         /// Nothing is left to do for a pod.
         teardown_finished => finished;
-        /// An attempt failed.
-        attempt_failed => attempts_failed;
         /// A hook failed.
         hook_failed => hooks_failed;
         /// An event was dropped.
@@ -94,6 +104,18 @@ impl Counters {
         request_given_up => requests_given_up;
     }
 
+    /// An attempt failed, because of these; one that was let go on the way has none.
+    pub fn attempt_failed(&self, failures: &[Failure]) {
+        if failures.is_empty() {
+            return;
+        }
+        self.attempts_failed.fetch_add(1, Ordering::Relaxed);
+        let mut counted = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        for Failure { step, reason, .. } in failures {
+            *counted.entry(format!("{step}: {reason}")).or_default() += 1;
+        }
+    }
+
     /// All values.
     pub fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -102,6 +124,7 @@ impl Counters {
             deleted: read(&self.deleted),
             finished: read(&self.finished),
             attempts_failed: read(&self.attempts_failed),
+            failures: self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             hooks_failed: read(&self.hooks_failed),
             events_dropped: read(&self.events_dropped),
             pods_unreadable: read(&self.pods_unreadable),

@@ -262,3 +262,26 @@ impl Events {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    const DOCS: &str = include_str!("../docs/events.md");
+    const CODE: &str = include_str!("events.rs");
+
+    /// Nothing enumerates the reasons but the code itself.
+    #[test]
+    fn the_documented_events_are_those_that_are_told() {
+        let rows = DOCS
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+        let documented: BTreeSet<_> = rows.map(|(reason, _)| reason).collect();
+        let arm = |line: &'static str| {
+            let (variant, rest) = line.trim().strip_prefix("Self::")?.split_once(" => \"")?;
+            rest.strip_suffix("\",").filter(|reason| *reason == variant)
+        };
+        let told: BTreeSet<_> = CODE.lines().filter_map(arm).collect();
+        assert!(told.len() > 10 && documented == told, "{documented:?} and {told:?}");
+    }
+}

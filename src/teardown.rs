@@ -1,12 +1,13 @@
 //! Taking a pod down: each step idempotent, failures collected, nothing cut short by one of them.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
 use crate::{
     api::ApiError,
     guard::doubt::Doubt,
     node::fault::{Cause, Fault},
     record::Step,
+    teardown::reason::Reasoned,
 };
 
 pub mod cleanup;
@@ -19,6 +20,7 @@ mod http_hook;
 pub mod on_disk;
 pub mod places;
 pub mod pod_dir;
+pub mod reason;
 pub mod stop;
 pub mod user_namespace;
 pub mod volumes;
@@ -35,6 +37,8 @@ pub struct Failure {
     pub what: String,
     /// Why.
     pub cause: String,
+    /// The same in one word.
+    pub reason: Cow<'static, str>,
     /// How long whoever refused asks to be left alone.
     pub retry_after: Option<Duration>,
     /// What only a person can settle.
@@ -47,11 +51,12 @@ pub struct Failure {
 
 impl Failure {
     /// A failure with its cause in words.
-    pub fn new(step: Step, what: &str, cause: impl fmt::Display) -> Self {
+    pub fn new(step: Step, what: &str, cause: impl Reasoned) -> Self {
         Self {
             step,
             what: what.to_owned(),
             cause: cause.to_string(),
+            reason: cause.reason(),
             retry_after: None,
             doubt: None,
             held_by: Vec::new(),

@@ -96,6 +96,18 @@ pub struct About {
 }
 
 impl ApiError {
+    /// What went wrong, in a word: an HTTP status, if there is one.
+    pub fn in_a_word(&self) -> String {
+        match self {
+            Self::Refused { code, .. } => code.to_string(),
+            Self::Unreachable { .. } => "unreachable".to_owned(),
+            Self::Unproven { .. } => "unproven".to_owned(),
+            Self::Timeout { .. } => "timeout".to_owned(),
+            Self::Unreadable { .. } => "unreadable".to_owned(),
+            Self::Held { .. } => "held".to_owned(),
+        }
+    }
+
     pub(crate) fn refused(
         verb: &'static str,
         path: &str,

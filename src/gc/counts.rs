@@ -79,20 +79,11 @@ impl Counts {
 
     /// Counts a failure; `true` if it is the first of its kind.
     pub fn failed(&mut self, step: &'static str, error: &ApiError) -> bool {
-        let times = self.failures.entry(format!("{step}: {}", reason(error))).or_default();
+        let times = self
+            .failures
+            .entry(format!("{step}: {}", error.in_a_word()))
+            .or_default();
         *times += 1;
         *times == 1
-    }
-}
-
-/// What went wrong, in a word: an HTTP status, if there is one.
-pub fn reason(error: &ApiError) -> String {
-    match error {
-        ApiError::Refused { code, .. } => code.to_string(),
-        ApiError::Unreachable { .. } => "unreachable".to_owned(),
-        ApiError::Unproven { .. } => "unproven".to_owned(),
-        ApiError::Timeout { .. } => "timeout".to_owned(),
-        ApiError::Unreadable { .. } => "unreadable".to_owned(),
-        ApiError::Held { .. } => "held".to_owned(),
     }
 }

@@ -12,7 +12,6 @@ use tokio::{
 
 use super::{
     core::Core,
-    counts::reason,
     graph::Observed,
     kinds::KindId,
     sight::{Trouble, Watched},
@@ -245,7 +244,7 @@ impl Shared {
             let since = watched.trouble.take().map_or_else(Instant::now, |before| before.since);
             watched.trouble = Some(Trouble {
                 text: error.to_string(),
-                reason: reason(error),
+                reason: error.in_a_word(),
                 since,
             });
             if is_new {

@@ -152,4 +152,6 @@ impl Collector for Scrape {
 }
 
 #[cfg(test)]
+mod monitoring_tests;
+#[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use futures::future::join_all;
 
-use super::{Failure, collected};
+use super::{Failure, collected, reason::Reasoned};
 use crate::{
     context::Context,
     node::{cri::types::RuntimePod, logs, pod_dir::PodDir},
@@ -18,7 +18,7 @@ const LOG_LINKS: &str = "/var/log/containers";
 
 /// Removes all of it. What fails keeps nothing else from going, but for the directory.
 pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(), Vec<Failure>> {
-    let failed = |what: &str, error: &dyn std::fmt::Display| Failure::new(Step::Cleanup, what, error);
+    let failed = |what: &str, error: &dyn Reasoned| Failure::new(Step::Cleanup, what, error);
     let mut failures = Vec::new();
     let observed = match context.cri.pod_brief(view.pod.uid.as_str()).await {
         Ok(observed) => observed,

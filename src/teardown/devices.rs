@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
 
-use super::{Failure, collected};
+use super::{Failure, collected, reason::Reasoned};
 use crate::{
     context::Context,
     node::{
@@ -91,7 +91,7 @@ async fn checkpoint(context: &Context) -> Result<Option<Checkpoint>, Vec<Failure
         Some(root) => dra_checkpoint::read(&root),
         None => Ok(None),
     });
-    let failure = |why: &dyn std::fmt::Display| vec![Failure::new(Step::Devices, dra_checkpoint::FILE, why)];
+    let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Devices, dra_checkpoint::FILE, why)];
     match read.await {
         Ok(read) => read.map_err(|fault| failure(&fault)),
         Err(not_done) => Err(failure(&not_done)),
@@ -106,7 +106,7 @@ async fn unprepare(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>>) 
     let drivers = Registry::read(&context.kubelet_root.path().join(DIRECTORY), &context.effects).await;
     let drivers = drivers.map_err(|fault| vec![Failure::new(Step::Devices, "", fault)])?;
     let calls = by_driver.iter().map(async |(driver, claims)| -> Vec<Failure> {
-        let failure = |why: &dyn std::fmt::Display| Failure::new(Step::Devices, driver, why);
+        let failure = |why: &dyn Reasoned| Failure::new(Step::Devices, driver, why);
         let plugin = match drivers.dra(driver).await {
             Ok(plugin) => plugin,
             Err(gone) => return vec![failure(&gone)],

@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use super::Failure;
+use super::{Failure, reason::Reasoned};
 use crate::{
     context::Context,
     node::{
@@ -37,7 +37,7 @@ pub async fn those_who_need(context: &Context, view: &PodView) -> Result<Vec<Str
     {
         return Ok(Vec::new());
     }
-    let failure = |why: &dyn std::fmt::Display| vec![Failure::new(Step::Term, "", why)];
+    let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Term, "", why)];
     let registry = Registry::read(&root.path().join(DIRECTORY), &context.effects).await;
     let registry = registry.map_err(|fault| failure(&fault))?;
     let own: BTreeSet<Driver> = registry

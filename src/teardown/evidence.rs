@@ -6,7 +6,7 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use super::{Failure, places};
+use super::{Failure, places, reason::RUNNING};
 use crate::{
     context::Context,
     guard::doubt::{Doubt, DoubtKind},
@@ -107,8 +107,11 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
 /// What runs after its stop, as failures of this step.
 pub(super) fn still_running(stopped: &RuntimePod, step: Step) -> impl Iterator<Item = Failure> {
     stopped.running().map(move |container| {
-        let why = format_args!("still {:?} after its stop", container.state);
-        Failure::new(step, &container.name, why)
+        let why = format!("still {:?} after its stop", container.state);
+        Failure {
+            reason: RUNNING.into(),
+            ..Failure::new(step, &container.name, why)
+        }
     })
 }
 

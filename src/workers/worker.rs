@@ -450,7 +450,7 @@ impl Worker {
     }
 
     fn report(&self, view: &PodView, failures: &[Failure]) {
-        self.context.counters.attempt_failed();
+        self.context.counters.attempt_failed(failures);
         for failure in failures {
             tracing::warn!(step = %failure.step, what = (!failure.what.is_empty()).then_some(failure.what.as_str()), cause = failure.cause, "Teardown step failed and will be repeated");
         }

@@ -10,7 +10,6 @@ mod end;
 mod environment;
 mod flags;
 mod held;
-mod monitoring;
 mod output;
 mod run;
 mod safety;

@@ -1,6 +1,6 @@
 //! `hand-back`: the node is given to a kubelet that is about to start, each pod at a safe point.
 
-use std::{fs, time::Duration};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use pod_teardown::{
     guard::turn::HandedBack,
@@ -137,6 +137,13 @@ async fn a_pod_that_rests_after_a_stop_that_failed_makes_one_more_attempt_and_is
             .count();
         assert_eq!(stops, 4);
         assert_eq!(called(&node).contains(&Kind::StopPodSandbox), !fails);
+        let counted = node.status().await.counters;
+        assert_eq!(
+            counted.attempts_failed, many,
+            "one that is let go at a safe point has not failed"
+        );
+        let of_each = ["term: Unavailable", "term: running"].map(|failure| (failure.to_owned(), many));
+        assert_eq!(counted.failures, BTreeMap::from(of_each));
         let again = Instant::now();
         assert_eq!(hand_back(&node, secs(60)).await, at_rest(), "it was let go");
         assert!(again.elapsed() < secs(1));

@@ -135,11 +135,7 @@ fn done(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     ] {
         page.counter(name, help, *value)?;
     }
-    let failures = failures.iter().map(|(failure, &times)| {
-        let (step, reason) = failure.split_once(": ").unwrap_or((failure, ""));
-        ([("step", step), ("reason", reason)], times)
-    });
-    page.counters(
+    page.failures(
         "gc_failures",
         "Requests that failed and are repeated, by step and by HTTP status or what else went wrong.",
         failures,

@@ -1,6 +1,6 @@
 //! Families of metrics as they are written, one after another.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet},
@@ -78,6 +78,15 @@ impl Page<'_> {
     }
 
     /// The same for each set of labels.
+    /// What failed how often, told as `STEP: REASON`.
+    pub fn failures(&mut self, name: &str, help: &str, failures: &BTreeMap<String, u64>) -> fmt::Result {
+        let failures = failures.iter().map(|(failure, &times)| {
+            let (step, reason) = failure.split_once(": ").unwrap_or((failure, ""));
+            ([("step", step), ("reason", reason)], times)
+        });
+        self.counters(name, help, failures)
+    }
+
     pub fn counters<L: EncodeLabelSet>(
         &mut self,
         name: &str,

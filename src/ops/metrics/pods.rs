@@ -171,6 +171,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         deleted,
         finished,
         attempts_failed,
+        failures,
         hooks_failed,
         events_dropped,
         pods_unreadable,
@@ -181,7 +182,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         journal_writes_failed,
         journal_commits,
         journal_commits_us,
-    } = *counts;
+    } = counts;
     for (name, help, value) in [
         ("teardowns_begun", "Teardowns that were begun.", begun),
         (
@@ -241,11 +242,16 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
             journal_commits,
         ),
     ] {
-        page.counter(name, help, value)?;
+        page.counter(name, help, *value)?;
     }
+    page.failures(
+        "failures",
+        "What failed in attempts that were repeated, by step and by what went wrong.",
+        failures,
+    )?;
     page.seconds_counter(
         "journal_commits",
         "Time that durable writes of the journal took.",
-        Duration::from_micros(journal_commits_us),
+        Duration::from_micros(*journal_commits_us),
     )
 }

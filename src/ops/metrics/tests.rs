@@ -6,6 +6,7 @@ use std::{
 use jiff::Timestamp;
 
 use super::*;
+use crate::counters;
 use crate::gc::{
     counts::{Counts, Past},
     figures::{Figures, KindFigures},
@@ -25,7 +26,7 @@ fn sign(sign: &str, shows: &str) -> SignReport {
 }
 
 /// Of an agent that has something to tell of everything.
-fn full() -> Scrape {
+pub(super) fn full() -> Scrape {
     let pods = KindFigures {
         resource: "pods".to_owned(),
         synced: true,
@@ -83,6 +84,10 @@ fn full() -> Scrape {
                 ..TurnReport::default()
             }),
             credentials_end: Timestamp::from_second(1_767_139_200).ok(),
+            counters: counters::Counts {
+                failures: BTreeMap::from([("volumes: EBUSY".to_owned(), 5)]),
+                ..counters::Counts::default()
+            },
             ..StatusReport::default()
         }),
         collector: Some(Collecting {
@@ -148,6 +153,7 @@ fn values_have_their_labels_and_what_was_done_in_earlier_turns_still_counts() {
         r#"pod_teardown_kubelets_fenced_total{result="stopped"} 3"#,
         r#"pod_teardown_kubelets_fenced_total{result="failed"} 1"#,
         "pod_teardown_credentials_expire_seconds 1767139200.0",
+        r#"pod_teardown_failures_total{step="volumes",reason="EBUSY"} 5"#,
         "pod_teardown_gc_objects_deleted_total 42",
         "pod_teardown_gc_turns_total 2",
         "pod_teardown_gc_credentials_expire_seconds 1767225600.0",

@@ -6,11 +6,17 @@ use std::collections::BTreeSet;
 use futures::future::join_all;
 
 use super::decide::{Neighbour, Neighbours, uses};
-use crate::{context::Context, node::dra_checkpoint::PreparedClaim, pod::PodView, record::Step, teardown::Failure};
+use crate::{
+    context::Context,
+    node::dra_checkpoint::PreparedClaim,
+    pod::PodView,
+    record::Step,
+    teardown::{Failure, reason::Reasoned},
+};
 
 /// All that may use one of these claims beside the pod `uid`.
 pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Result<Neighbours, Vec<Failure>> {
-    let failure = |why: &dyn std::fmt::Display| vec![Failure::new(Step::Devices, "", why)];
+    let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Devices, "", why)];
     let listed = context.api.all_pods().await;
     let listed = listed.map_err(|error| vec![Failure::of_request(Step::Devices, &error)])?;
     let mut pods = Vec::new();

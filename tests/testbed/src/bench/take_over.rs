@@ -128,7 +128,13 @@ async fn by_agent(stage: &Stage, program: &Path, size: Size) -> Result<f64> {
         let since: Timestamp = sign["since"].as_str().context("since when")?.parse()?;
         silent = silent.max(since);
     }
-    let over = (silent + SignedDuration::from_secs(AFTER.into())).duration_since(wall);
+    let over = silent + SignedDuration::from_secs(AFTER.into());
+    let ours: Timestamp = understudy["since"].as_str().context("since when")?.parse()?;
+    ensure!(
+        ours + SignedDuration::from_millis(50) >= over,
+        "a sign was lost from sight after the take-over, so that nobody knows when its threshold was over: {understudy}"
+    );
+    let over = over.duration_since(wall);
     let left = stage.leftovers(&pods).await?;
     ensure!(left.is_empty(), "the agent has left something behind:\n{left}");
     let code = agent.stop().await?;

@@ -1,15 +1,17 @@
 //! Alerts and dashboard ask only for what the agent tells.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use promql_parser::{
     label::{MatchOp, Matcher, Matchers},
     parser::{self, Expr},
 };
 use serde_json::Value;
 
-const ALERTS: &str = include_str!("../../monitoring/alerts.yaml");
-const DASHBOARD: &str = include_str!("../../monitoring/dashboard.json");
-/// Compared with what the agent serves by tests of their own.
-const METRICS: &str = include_str!("../../docs/metrics.md");
+use super::{tests::full, text};
+
+const ALERTS: &str = include_str!("../../../monitoring/alerts.yaml");
+const DASHBOARD: &str = include_str!("../../../monitoring/dashboard.json");
 
 /// What whoever scrapes adds.
 const OF_THE_SCRAPE: [&str; 2] = ["instance", "job"];
@@ -21,21 +23,36 @@ fn alerts() -> Vec<Value> {
     groups.into_iter().flat_map(rules).collect()
 }
 
-/// The line of docs/metrics.md on this metric.
-fn line(metric: &str) -> &'static str {
-    let begins = format!("| `{metric}` |");
-    let mut lines = METRICS.lines().filter(|line| line.starts_with(&begins));
-    lines.next().unwrap_or_else(|| panic!("there is no metric {metric}"))
+/// The labels of a metric, each with the values that it has.
+type Labels = BTreeMap<String, BTreeSet<String>>;
+
+/// By metric, of an agent that has something to tell of everything.
+fn told() -> BTreeMap<String, Labels> {
+    let mut told = BTreeMap::<String, Labels>::new();
+    let text = text(full()).unwrap();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let Expr::VectorSelector(sample) = parser::parse(line.rsplit_once(' ').unwrap().0).unwrap() else {
+            panic!("{line}")
+        };
+        let labels = told.entry(sample.name.unwrap()).or_default();
+        for Matcher { name, value, .. } in sample.matchers.matchers {
+            labels.entry(name).or_default().insert(value);
+        }
+    }
+    told
 }
 
-/// A metric, and the labels that are asked for, each with the value if it is to be exactly that.
-type Selector = (String, Vec<(String, Option<String>)>);
+/// A metric, and the labels that are asked for, each with the values that are named.
+type Selector = (String, Vec<(String, Vec<String>)>);
 
 fn selectors(expr: &Expr, found: &mut Vec<Selector>) {
     let select = |name: Option<&String>, matchers: &Matchers| {
         let label = |matcher: &Matcher| {
-            let is_exact = matches!(matcher.op, MatchOp::Equal | MatchOp::NotEqual);
-            (matcher.name.clone(), is_exact.then(|| matcher.value.clone()))
+            let values = match &matcher.op {
+                MatchOp::Equal | MatchOp::NotEqual => vec![matcher.value.clone()],
+                MatchOp::Re(_) | MatchOp::NotRe(_) => matcher.value.split('|').map(str::to_owned).collect(),
+            };
+            (matcher.name.clone(), values)
         };
         (name.cloned().unwrap(), matchers.matchers.iter().map(label).collect())
     };
@@ -57,21 +74,26 @@ fn selectors(expr: &Expr, found: &mut Vec<Selector>) {
 
 /// How many of our metrics an expression asks for, all of which there are, with their labels.
 fn check(expr: &str) -> usize {
+    let told = told();
     // Grafana puts these in.
     let plain = expr.replace("$node", ".*");
     let parsed = parser::parse(&plain).unwrap_or_else(|error| panic!("{expr}: {error}"));
     let mut found = Vec::new();
     selectors(&parsed, &mut found);
     for (metric, labels) in found.iter().filter(|(metric, _)| metric != "up") {
-        let line = line(metric);
+        let told = told
+            .get(metric)
+            .unwrap_or_else(|| panic!("there is no metric {metric}"));
         for (label, value) in labels
             .iter()
             .filter(|(label, _)| !OF_THE_SCRAPE.contains(&label.as_str()))
         {
-            let names = |word: &str| line.contains(&format!("`{word}`"));
-            assert!(names(label), "{metric} has no label {label}: {expr}");
-            let is_named = value.as_ref().is_none_or(|value| names(value));
-            assert!(is_named, "{metric} has no {label} {value:?}: {expr}");
+            let values = told
+                .get(label)
+                .unwrap_or_else(|| panic!("{metric} has no label {label}: {expr}"));
+            for value in value {
+                assert!(values.contains(value), "{metric} has no {label} {value:?}: {expr}");
+            }
         }
     }
     found.len()
@@ -88,8 +110,9 @@ fn labels_of(text: &str) -> impl Iterator<Item = &str> {
 
 fn has_label(expr: &str, label: &str) -> bool {
     let metrics = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let mut ours = metrics.filter(|word| word.starts_with("pod_teardown_"));
-    OF_THE_SCRAPE.contains(&label) || ours.any(|metric| line(metric).contains(&format!("`{label}`")))
+    let told = told();
+    let mut ours = metrics.filter_map(|word| told.get(word));
+    OF_THE_SCRAPE.contains(&label) || ours.any(|labels| labels.contains_key(label))
 }
 
 #[test]
