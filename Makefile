@@ -32,7 +32,7 @@ help: ## List the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'demo, test, crash-matrix, test-cluster, bench and bench-idle need root: they start a containerd of their own, beside any other.'
+	@echo 'All but build, deb, lint, soak, bench-gc and deny need root: they start a containerd or a machine of their own, beside any other.'
 	@echo 'A target that lacks something installs it with apt-get, and names it.'
 
 .PHONY: build

@@ -1,6 +1,6 @@
 //! The file that the service takes its flags from: it says of each what the command line says.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use clap::{Arg, Command, CommandFactory as _};
 use pod_teardown::cli::Cli;
@@ -132,4 +132,13 @@ fn a_kubelet_that_starts_asks_where_the_service_listens() {
             "{unit}"
         );
     }
+}
+
+/// Else systemd would end the start of a kubelet whose pods take long, again and again.
+#[test]
+fn a_kubelet_that_starts_waits_for_its_pods_for_less_time_than_systemd_waits_for_its_start() {
+    let asks = DROP_IN.lines().find_map(|line| line.strip_prefix("ExecStartPre=-"));
+    let (_, timeout) = asks.unwrap().split_once(" hand-back --timeout ").unwrap();
+    let systemd_waits = Duration::from_secs(90);
+    assert!(humantime::parse_duration(timeout).unwrap() + Duration::from_secs(10) < systemd_waits);
 }

@@ -38,6 +38,7 @@ pub fn cases<S>() -> Vec<Case<S>> {
         a_pod_goes_whole_and_the_journal_has_it_by_its_uid,
         one_that_is_stuck_is_started_again_and_one_that_would_work_in_vain_is_not,
         a_kubelet_that_starts_asks_for_its_pods_and_gets_them,
+        a_kubelet_that_starts_in_the_middle_of_a_grace_period_waits_for_the_end_of_it,
         a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so,
         an_upgrade_runs_no_hook_twice_and_lets_every_deadline_stand,
     ]
@@ -240,6 +241,37 @@ async fn a_kubelet_that_starts_asks_for_its_pods_and_gets_them(scene: &mut Scene
     );
     service.systemctl(&["stop", "kubelet"])?;
     scene.gone_and_clean(&web).await
+}
+
+/// By the drop-in, with something under way: the unit's start takes as long as that needs to a safe point, and no longer.
+async fn a_kubelet_that_starts_in_the_middle_of_a_grace_period_waits_for_the_end_of_it(
+    scene: &mut Scene,
+) -> Result<()> {
+    let service = Installed::at_work(scene).await?;
+    kubelet(&service, scene, "")?;
+    let handed_back = || {
+        let said = installed::output("journalctl", &["-u", "kubelet", "-o", "cat"])?;
+        anyhow::Ok(said.matches("The node is handed back: nothing is under way.").count())
+    };
+    let grace = Duration::from_secs(15);
+    let stubborn = scene.run(simple("stubborn", 15, STUBBORN)).await?;
+    let (before, begun) = (handed_back()?, Instant::now());
+    scene.delete(&stubborn, None).await?;
+    scene.says("stubborn", "term").await?;
+    service.systemctl(&["start", "kubelet"])?;
+    let took = begun.elapsed();
+    ensure!(took >= grace && took < grace + Duration::from_secs(25), "{took:?}");
+    until("it is told that all is at a safe point", || {
+        Ok(handed_back()? == before + 1)
+    })
+    .await?;
+
+    let left = scene.object("stubborn").await?;
+    sleep(Duration::from_secs(3)).await;
+    let now = scene.object("stubborn").await?;
+    ensure!(now == left, "nothing is touched while it lives: {now}");
+    service.systemctl(&["stop", "kubelet"])?;
+    scene.gone_and_clean(&stubborn).await
 }
 
 /// Answers as a kubelet that is well, as long as it goes on.
