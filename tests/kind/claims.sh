@@ -42,6 +42,7 @@ two_pods_run_for_each_kind_and_policy() {
         apply workload.yaml KIND=Deployment "NAME=web-$policy"
         apply workload.yaml KIND=StatefulSet "NAME=db-$policy"
     done
+    apply workload.yaml KIND=StatefulSet NAME=exile
     apply ledger.yaml
     apply stubborn.yaml
     for policy in $policies; do
@@ -50,8 +51,10 @@ two_pods_run_for_each_kind_and_policy() {
         remember "web-$policy"
         remember "db-$policy"
     done
+    kubectl rollout status statefulset/exile --timeout=60s >/dev/null
     kubectl rollout status statefulset/ledger --timeout=60s >/dev/null
     kubectl wait --for=condition=Ready pod/stubborn --timeout=60s >/dev/null
+    remember exile
     remember ledger
     remember stubborn
     [ "$(field pod/ledger-0 .spec.nodeName)" = "$worker" ] || fail "ledger-0 is not on the worker"
@@ -177,6 +180,22 @@ an_upgrade_and_a_crash_of_the_agent_in_the_middle_of_a_grace_period_move_no_dead
     until_so 30 "nothing of it is on the worker" nothing_left_of stubborn
 }
 
+what_an_out_of_service_node_still_runs_is_stopped_though_the_api_has_dropped_it() {
+    local taint=node.kubernetes.io/out-of-service
+    same_pods exile || fail "somebody has deleted the pods before"
+    show on_worker systemctl stop pod-teardown
+    show kubectl delete statefulset exile --wait=false
+    for_a_while 5 "the pods are there" same_pods exile
+    show kubectl taint nodes "$worker" "$taint=nodeshutdown:NoExecute"
+    until_so 120 "the API server has dropped the pods" there_is_no pods -l app=exile
+    show kubectl get pods -l app=exile
+    run_on exile || fail "somebody has stopped the pods"
+    show on_worker systemctl start pod-teardown
+    until_so 120 "nothing of the pods is on the worker" nothing_left_of exile
+    show on_worker pod-teardown status
+    show kubectl taint nodes "$worker" "$taint-"
+}
+
 # === the kubelet lives for good ===
 
 the_node_is_ready_and_clean_in_the_end() {
@@ -191,7 +210,7 @@ the_node_is_ready_and_clean_in_the_end() {
         until_so 120 "crictl knows no sandbox but those of living pods" no_strange_sandbox
         show on_worker crictl pods
     fi
-    nothing_left_of {web,db}-{background,foreground,orphan} ledger stubborn || fail "something of them is on the worker"
+    nothing_left_of {web,db}-{background,foreground,orphan} exile ledger stubborn || fail "something of them is on the worker"
 }
 
 the_node_runs_and_ends_pods_as_before() {
