@@ -148,15 +148,18 @@ fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict
                 (Side::Kubelet, Side::Kubelet) => {}
                 (Side::Agent, _) if !one.done => verdict.begun_again += 1,
                 (Side::Agent, _) => {
+                    // It may have come just before, and not have been seen yet.
                     let next = lives
                         .iter()
-                        .find(|life| life.start > one.begin && life.start <= again.begin);
+                        .find(|life| life.end > one.begin && life.start <= again.begin);
                     match next {
                         Some(life) if one.begin > life.kept_until => verdict.run_again_unasked += 1,
                         Some(life) if life.has_cut_short(uid, names) => verdict.run_again_late += 1,
                         _ => {
                             let (one, again) = (told(one, names), told(again, names));
-                            verdict.run_again.push(format!("{one}, and then {again}"));
+                            verdict
+                                .run_again
+                                .push(format!("{one}, and then {again}; between them {next:?}"));
                         }
                     }
                 }
@@ -369,6 +372,9 @@ mod tests {
             assert!(verdict.run_again.is_empty());
             assert_eq!((verdict.run_again_late, verdict.run_again_unasked), counted);
         }
+        let unseen = [hook(Side::Agent, 50.1, 50.2), hook(Side::Kubelet, 60.0, 60.1)];
+        let unseen = verdict(HandBack::None, &unseen);
+        assert_eq!((unseen.run_again.len(), unseen.run_again_unasked), (0, 1));
         let by_itself = [hook(Side::Agent, 20.0, 25.0), hook(Side::Agent, 30.0, 31.0)];
         assert_eq!(verdict(HandBack::Clean, &by_itself).run_again.len(), 1);
         let begun_by_a_kubelet = [hook(Side::Kubelet, 9.0, 10.0), hook(Side::Agent, 30.0, 31.0)];

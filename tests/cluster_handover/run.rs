@@ -138,9 +138,14 @@ pub async fn run(plan: &Plan) -> Result<Report> {
     let verdict = judge(&scene.lives, &acts, &names);
     let untimely = untimely(&acts, &flock.asked(), &flock.never_started, &names);
     let left = flock.left(&scene).await?;
-    eprint!("{}", scene.told_of(&left));
-    let is_left = |act: &&Act| left.remains.iter().any(|line| line.contains(&act.uid));
-    acts.iter().filter(is_left).for_each(|act| eprintln!("{act:?}"));
+    let wrong = [&verdict.overlaps, &verdict.run_again, &untimely, &left.remains];
+    let wrong: Vec<_> = wrong.into_iter().flatten().cloned().collect();
+    eprint!("{}", scene.told_of(&wrong));
+    let is_wrong = |act: &&Act| wrong.iter().any(|line| line.contains(&act.uid));
+    acts.iter().filter(is_wrong).for_each(|act| eprintln!("{act:?}"));
+    if !wrong.is_empty() {
+        eprintln!("{:?}\n{:?}", scene.lives, scene.agent_deaths);
+    }
     let (unremovable, left): (Vec<_>, Vec<_>) = left.remains.into_iter().partition(|line| is_unremovable(line, &acts));
     let of = |which: fn(&Act) -> bool| {
         [Side::Kubelet, Side::Agent].map(|side| acts.iter().filter(|act| act.side == side && which(act)).count())

@@ -49,8 +49,8 @@ const ID: usize = 36;
 /// Seconds that the answer to a hand-back may take.
 const ANSWER: f64 = 0.1;
 const POLL: Duration = Duration::from_millis(20);
-/// Seconds within which the agent has written down what it has heard.
-const RECORDED: f64 = 0.5;
+/// Seconds within which the agent has written down what it has heard, however busy the disk is.
+const RECORDED: f64 = 5.0;
 /// Until a kubelet is a process of its own: it makes itself a mount namespace first. On a machine under load that takes long.
 const BIRTH: Duration = Duration::from_secs(180);
 
@@ -262,18 +262,27 @@ impl Scene {
     /// All that both did to pods.
     pub fn acts(&self, uids: &BTreeMap<String, String>) -> Result<Vec<Act>> {
         let now = self.now();
-        let calls = self.record.calls().into_iter().filter_map(|call| {
+        let all = self.record.calls();
+        let stops = |uid: &str, from: f64, until: f64| {
+            let mut of_pod = all.iter().filter(|call| {
+                call.side != KUBELET && call.method == "StopContainer" && call.uid.as_deref() == Some(uid)
+            });
+            of_pod.any(|call| (from..until).contains(&self.since(call.begin)))
+        };
+        let calls = all.iter().filter_map(|call| {
             let side = if call.side == KUBELET {
                 Side::Kubelet
             } else {
                 Side::Agent
             };
             let end = call.end.map_or(now, |end| self.since(end));
-            // What came to its end when the agent came to its own, that may not have written down any more.
-            let is_last = |death: &f64| (end..end + RECORDED).contains(death);
+            let uid = call.uid.as_deref()?;
+            // What came to its end when the agent came to its own, that may not have written down any more. It had, if it went on
+            // to the next.
+            let is_last = |death: &f64| (end..end + RECORDED).contains(death) && !stops(uid, end, *death);
             Some(Act {
                 side,
-                uid: call.uid?,
+                uid: uid.to_owned(),
                 what: call.method.to_owned(),
                 begin: self.since(call.begin),
                 end,
@@ -341,9 +350,9 @@ impl Scene {
         Leftovers::of_all(self.stage.starter.dirs(), self.stage.containerd.cri(), gone).await
     }
 
-    /// What the kubelets, the agents and the runtime have said of what is left: all of it goes with the test.
-    pub fn told_of(&self, left: &Leftovers) -> String {
-        let words = left.remains.iter().flat_map(|line| line.split([' ', '/', '_']));
+    /// What the kubelets, the agents and the runtime have said of what is named there: all of it goes with the test.
+    pub fn told_of(&self, wrong: &[String]) -> String {
+        let words = wrong.iter().flat_map(|line| line.split([' ', '/', '_', ',', ';']));
         let ids: BTreeSet<_> = words
             .map(|word| word.trim_start_matches("pod"))
             .filter(|word| word.len() >= ID)
