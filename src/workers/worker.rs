@@ -231,7 +231,10 @@ impl Worker {
         // All containers are stopped. Those of a pod that is not deleted a kubelet would start again, unless the API shows that
         // it is over.
         self.goes_on()?;
-        self.safe_point(self.ends_anyway())?;
+        // A runtime may say so of one that runs on, which is found below.
+        if stopped.running().next().is_none() {
+            self.safe_point(self.ends_anyway())?;
+        }
         self.context.quiet.moved();
         self.kill_released(view, &stopped).await?;
         let shown = Arc::clone(&stopped);

@@ -173,6 +173,22 @@ async fn pods_that_cannot_be_stopped_make_one_more_attempt_each_and_are_waited_f
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_runs_on_though_the_runtime_says_that_it_has_stopped_is_named() {
+    let mut node = Node::with_pods(&["web"]).await;
+    node.start().await;
+    node.cri
+        .any_number_of(expect(StopContainer::any()).reply_ok_but_do_nothing());
+    node.cri
+        .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
+    node.delete("web", None).await;
+    // Also when nothing is left of its grace period.
+    sleep(secs(60)).await;
+    node.failing("web", "still Running after its stop").await;
+    let cut_short = vec!["default/web".to_owned()];
+    assert_eq!(hand_back(&node, secs(60)).await, HandedBack { cut_short });
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_whose_stop_has_failed_is_tried_again_for_as_long_as_others_are_waited_for() {
     let node = with_hook(secs(25)).await;
     node.delete("web", None).await;
