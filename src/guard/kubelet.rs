@@ -114,7 +114,6 @@ impl Guard {
             state.turn.kubelet_is_seen();
             state.seen = Some(kubelet.clone());
             self.may_have_a_kubelet();
-            self.journal.nothing_is_midway();
         }
         let is_here = matches!(kubelet, Ok(Some(_)));
         state.kubelet = kubelet;

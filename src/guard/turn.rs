@@ -182,10 +182,9 @@ impl Guard {
         };
         // Let go in time or not: whoever asked starts a kubelet now.
         timeout(patience, at_rest).await.ok();
-        // Also those that an agent before this one was in the middle of, and of this one's those with which it may not go on. From
-        // here on they are the kubelet's.
+        // Also those that an agent before this one was in the middle of, and of this one's those with which it may not go on, as
+        // since somebody has asked a kubelet for its version.
         let midway = self.journal.midway();
-        self.journal.nothing_is_midway();
         // An agent that is started again meanwhile is not to go on where this one ends.
         self.journal.set_turn(None);
         let mut state = self.lock();

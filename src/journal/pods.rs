@@ -158,11 +158,6 @@ impl Journal {
         });
     }
 
-    /// Records that all pods are a kubelet's now. Durable soon, not at once.
-    pub fn nothing_is_midway(&self) {
-        self.change_all(|entry| std::mem::take(&mut entry.midway));
-    }
-
     /// Records that a kubelet is here, or may be, which has started again whatever somebody's request has stopped. Durable soon,
     /// not at once.
     pub fn requests_may_be_undone(&self) {
@@ -189,10 +184,11 @@ impl Journal {
         self.lock().pods.get(uid).is_some_and(|entry| entry.midway)
     }
 
-    /// All of those, by namespace and name.
+    /// All of those, by namespace and name, but for those whose end a kubelet has undone, or may have.
     pub fn midway(&self) -> Vec<String> {
         let state = self.lock();
-        let entries = state.pods.values().filter(|entry| entry.midway);
+        let goes_on = |entry: &&PodEntry| entry.midway && entry.request != Some(Request::MayBeUndone);
+        let entries = state.pods.values().filter(goes_on);
         entries
             .map(|entry| format!("{}/{}", entry.namespace, entry.name))
             .collect()

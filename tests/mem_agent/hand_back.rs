@@ -1,6 +1,6 @@
 //! `hand-back`: the node is given to a kubelet that is about to start, each pod at a safe point.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use pod_teardown::{
     guard::turn::HandedBack,
@@ -26,10 +26,14 @@ use crate::{
 const KEEPS: Duration = secs(45);
 
 pub async fn hand_back(node: &Node, patience: Duration) -> HandedBack {
+    hand_back_at(&node.flags.socket.socket, patience).await
+}
+
+/// The same of whoever listens there.
+pub async fn hand_back_at(socket: &Path, patience: Duration) -> HandedBack {
     let ask = hand_back::Ask {
         timeout_ms: u64::try_from(patience.as_millis()).unwrap(),
     };
-    let socket = &node.flags.socket.socket;
     client::tell_for(socket, hand_back::HAND_BACK, &ask, patience)
         .await
         .unwrap()
@@ -130,7 +134,7 @@ async fn a_pod_that_rests_after_a_stop_that_failed_makes_one_more_attempt_and_is
             begun.elapsed()
         );
         let cut_short = if fails { vec!["default/web".to_owned()] } else { vec![] };
-        assert_eq!(handed_back, HandedBack { cut_short });
+        assert_eq!(handed_back.cut_short, cut_short);
         let stops = called(&node)
             .iter()
             .filter(|kind| **kind == Kind::StopContainer)
@@ -144,8 +148,12 @@ async fn a_pod_that_rests_after_a_stop_that_failed_makes_one_more_attempt_and_is
         );
         let of_each = ["term: Unavailable", "term: running"].map(|failure| (failure.to_owned(), many));
         assert_eq!(counted.failures, BTreeMap::from(of_each));
-        let again = Instant::now();
-        assert_eq!(hand_back(&node, secs(60)).await, at_rest(), "it was let go");
+        let (again, named) = (Instant::now(), handed_back);
+        assert_eq!(
+            hand_back(&node, secs(60)).await,
+            named,
+            "nothing has become of it since"
+        );
         assert!(again.elapsed() < secs(1));
     }
 }
@@ -278,7 +286,11 @@ async fn who_asks_twice_is_answered_twice() {
     node.delete("web", None).await;
     hook_runs(&node).await;
     let (one, two) = tokio::join!(hand_back(&node, secs(60)), hand_back(&node, secs(2)));
-    assert_eq!((one, two.cut_short.len()), (at_rest(), 1));
+    assert_eq!(
+        (one.cut_short.len(), two.cut_short.len()),
+        (1, 1),
+        "it was let go, whoever asks"
+    );
     until("it goes on", async || node.get("web").await.is_none()).await;
 }
 

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tonic::Code;
 
 use crate::{
-    hand_back::{hand_back, with_hook},
+    hand_back::{hand_back, hand_back_at, with_hook},
     node::{Node, secs, until},
     pods::{exec, hooked, plain},
     server::trouble,
@@ -148,8 +148,9 @@ async fn what_was_under_way_is_named_though_a_look_at_the_processes_has_failed()
     names_deaf(&stage.node).await;
 }
 
+/// The next one would begin with it anew.
 #[tokio::test(start_paused = true)]
-async fn what_a_kubelet_has_come_for_since_is_not_named() {
+async fn what_a_kubelet_has_come_for_and_not_brought_to_an_end_is_named_again() {
     for crashes in [false, true] {
         let mut stage = Stage::taken_over_with_a_deaf_pod().await;
         stage.node.delete("deaf", None).await;
@@ -163,7 +164,31 @@ async fn what_a_kubelet_has_come_for_since_is_not_named() {
         }
         stage.dies();
         sleep(secs(10)).await;
-        assert_eq!(hand_back(&stage.node, secs(60)).await, HandedBack::default());
+        names_deaf(&stage.node).await;
+        names_deaf(&stage.node).await;
+    }
+}
+
+/// Such as one that only tells its version, or one of another node, of which nothing can be read just yet.
+#[tokio::test(start_paused = true)]
+async fn what_was_under_way_is_named_though_a_kubelet_was_seen_for_a_moment() {
+    for before in [true, false] {
+        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+        stage.node.delete("deaf", None).await;
+        stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        let socket = stage.node.flags.socket.socket.clone();
+        let moment = async {
+            stage.returns();
+            sleep(secs(2)).await;
+            stage.dies();
+        };
+        if before {
+            moment.await;
+            names_deaf(&stage.node).await;
+        } else {
+            let (_, handed_back) = tokio::join!(moment, hand_back_at(&socket, secs(60)));
+            assert_eq!(handed_back.cut_short, ["default/deaf"]);
+        }
     }
 }
 
