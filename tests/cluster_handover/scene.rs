@@ -277,14 +277,15 @@ impl Scene {
             };
             let end = call.end.map_or(now, |end| self.since(end));
             let uid = call.uid.as_deref()?;
-            // What came to its end when the agent came to its own, that may not have written down any more. It had, if it went on
-            // to the next.
-            let is_last = |death: &f64| (end..end + RECORDED).contains(death) && !stops(uid, end, *death);
+            // What came to its end when the agent came to its own, or outlived it, that may not have written down any more. It had,
+            // if it went on to the next.
+            let begin = self.since(call.begin);
+            let is_last = |death: &f64| (begin..end + RECORDED).contains(death) && !stops(uid, end, *death);
             Some(Act {
                 side,
                 uid: uid.to_owned(),
                 what: call.method.to_owned(),
-                begin: self.since(call.begin),
+                begin,
                 end,
                 done: call.done && !(side == Side::Agent && self.agent_deaths.iter().any(is_last)),
             })
