@@ -84,7 +84,7 @@ impl Counters {
     count! {
         /// A teardown begins.
         teardown_begun => begun;
-        /// The API server has accepted a final delete.
+        /// A pod's object is deleted, as far as this node is concerned.
         pod_deleted => deleted;
         /// Nothing is left to do for a pod.
         teardown_finished => finished;
@@ -110,10 +110,15 @@ impl Counters {
             return;
         }
         self.attempts_failed.fetch_add(1, Ordering::Relaxed);
-        let mut counted = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        for Failure { step, reason, .. } in failures {
-            *counted.entry(format!("{step}: {reason}")).or_default() += 1;
+        for failure in failures {
+            self.failed(failure);
         }
+    }
+
+    /// Something failed, in an attempt that goes on or that ends with it.
+    pub fn failed(&self, Failure { step, reason, .. }: &Failure) {
+        let mut counted = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        *counted.entry(format!("{step}: {reason}")).or_default() += 1;
     }
 
     /// All values.

@@ -109,7 +109,9 @@ async fn dispatch(Read { cli, mistakes, strange }: Read) -> ExitCode {
             for mistake in mistakes {
                 complain(&format!("{mistake}; handing back with the default"));
             }
-            print(&hand_back::hand_back(&socket.socket, timeout).await, 0)
+            print(&hand_back::hand_back(&socket.socket, timeout).await, 0);
+            // Whether it could be told or not.
+            ExitCode::SUCCESS
         }
         Verb::Pause { socket } => tell(&socket, PAUSE, pause::paused).await,
         Verb::Resume { socket } => tell(&socket, RESUME, pause::resumed).await,

@@ -161,6 +161,11 @@ impl Record {
         self.lock().finalizers = finalizers;
     }
 
+    /// Whether any are known to.
+    pub fn is_kept_by_finalizers(&self) -> bool {
+        !self.lock().finalizers.is_empty()
+    }
+
     /// The request for its end is given up, for this reason.
     pub fn give_up(&self, why: String) {
         self.lock().given_up = Some(why);

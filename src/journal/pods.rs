@@ -184,11 +184,10 @@ impl Journal {
         self.lock().pods.get(uid).is_some_and(|entry| entry.midway)
     }
 
-    /// All of those, by namespace and name, but for those whose end a kubelet has undone, or may have.
+    /// All of those, by namespace and name.
     pub fn midway(&self) -> Vec<String> {
         let state = self.lock();
-        let goes_on = |entry: &&PodEntry| entry.midway && entry.request != Some(Request::MayBeUndone);
-        let entries = state.pods.values().filter(goes_on);
+        let entries = state.pods.values().filter(|entry| entry.midway);
         entries
             .map(|entry| format!("{}/{}", entry.namespace, entry.name))
             .collect()

@@ -22,7 +22,8 @@ fn text(answer: Result<HandedBack, AskError>) -> String {
             "The node is handed back: nothing is under way.".to_owned()
         }
         Ok(HandedBack { cut_short }) => format!(
-            "The node is handed back, and not all had come to a safe point: the kubelet may repeat hooks and grace period of {}.",
+            "The node is handed back, and not all had come to a safe point: {}. The kubelet may repeat hooks and grace period of \
+             such pods.",
             some_of(cut_short)
         ),
         // Nobody works on the node's pods who could be asked.

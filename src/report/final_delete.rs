@@ -38,7 +38,6 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
         },
         Err(error) => return Err(Failure::of_request(Step::Delete, &error)),
     }
-    context.counters.pod_deleted();
     Ok(kept_by)
 }
 

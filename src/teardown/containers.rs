@@ -296,6 +296,7 @@ impl Stop<'_> {
 
     /// What failed while the attempt goes on, perhaps for as long as the grace period was before it was shortened.
     fn tell_meanwhile(&self, failure: &Failure) {
+        self.context.counters.failed(failure);
         self.record.fails(failure.to_string());
         let message = format!("{NOT_KILLED}: {failure}");
         self.context.events.pod(self.view, Reason::FailedKillPod, &message);

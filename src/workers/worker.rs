@@ -448,7 +448,12 @@ impl Worker {
         let span = self.record.span(Step::Delete, "");
         let result = Box::pin(final_delete::send(&self.context, view, shown)).await;
         span.end(&result);
-        self.record.set_finalizers(result.map_err(|failure| vec![failure])?);
+        let kept_by = result.map_err(|failure| vec![failure])?;
+        // One that is kept is deleted again when its clean-up is tried again.
+        if !self.record.is_kept_by_finalizers() {
+            self.context.counters.pod_deleted();
+        }
+        self.record.set_finalizers(kept_by);
         Ok(())
     }
 

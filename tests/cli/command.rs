@@ -57,7 +57,7 @@ pub fn answered(arguments: &[&str], answers: &[&str]) -> Told {
     })
 }
 
-fn command() -> Command {
+pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pod-teardown"));
     command.env_clear().stdin(Stdio::null());
     command

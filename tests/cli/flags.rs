@@ -1,8 +1,8 @@
 //! Mistakes on the command line and in what it points to: each one clear line, with thing, remedy and exit code.
 
-use std::fs;
+use std::fs::{self, File};
 
-use crate::command::{Flags, told};
+use crate::command::{Flags, command, told};
 
 const USAGE: Option<i32> = Some(64);
 const CONFIGURATION: Option<i32> = Some(78);
@@ -247,6 +247,12 @@ fn a_hand_back_keeps_no_kubelet_from_starting_where_no_agent_is() {
         told.out.contains("nothing to hand back") && told.out.contains("/no/such/socket"),
         "{told:?}"
     );
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let status = command()
+        .args(["hand-back", "--socket", "/no/such/socket"])
+        .stdout(full)
+        .status();
+    assert_eq!(status.unwrap().code(), Some(0), "it could not be told");
 }
 
 #[test]

@@ -148,10 +148,10 @@ fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict
                 (Side::Kubelet, Side::Kubelet) => {}
                 (Side::Agent, _) if !one.done => verdict.begun_again += 1,
                 (Side::Agent, _) => {
-                    // It may have come just before, and not have been seen yet.
+                    // That of whoever ran it again, if it was a kubelet. It may have come just before, and not have been seen yet.
                     let next = lives
                         .iter()
-                        .find(|life| life.end > one.begin && life.start <= again.begin);
+                        .rfind(|life| life.end > one.begin && life.start <= again.begin);
                     match next {
                         Some(life) if one.begin > life.kept_until => verdict.run_again_unasked += 1,
                         Some(life) if life.has_cut_short(uid, names) => verdict.run_again_late += 1,
@@ -234,16 +234,21 @@ mod tests {
     }
 
     fn kept(before: HandBack, kept_until: f64, acts: &[Act]) -> Verdict {
-        let life = |start, end, before, kept_until| Life {
+        in_lives(&[life(50.0, 100.0, before, kept_until)], acts)
+    }
+
+    fn life(start: f64, end: f64, before: HandBack, kept_until: f64) -> Life {
+        Life {
             start,
             end,
             before,
             kept_until,
-        };
-        let lives = [
-            life(0.0, 10.0, HandBack::None, f64::MIN),
-            life(50.0, 100.0, before, kept_until),
-        ];
+        }
+    }
+
+    fn in_lives(lives: &[Life], acts: &[Act]) -> Verdict {
+        let first = life(0.0, 10.0, HandBack::None, f64::MIN);
+        let lives = [&[first], lives].concat();
         let names = BTreeMap::from([("u".to_owned(), "ns/pod".to_owned())]);
         judge(&lives, acts, &names)
     }
@@ -375,6 +380,11 @@ mod tests {
         let unseen = [hook(Side::Agent, 50.1, 50.2), hook(Side::Kubelet, 60.0, 60.1)];
         let unseen = verdict(HandBack::None, &unseen);
         assert_eq!((unseen.run_again.len(), unseen.run_again_unasked), (0, 1));
+        let seen_for_a_moment = [
+            life(30.0, 31.0, HandBack::None, f64::MIN),
+            life(50.0, 100.0, HandBack::Clean, 60.0),
+        ];
+        assert_eq!(in_lives(&seen_for_a_moment, &again).run_again.len(), 1);
         let by_itself = [hook(Side::Agent, 20.0, 25.0), hook(Side::Agent, 30.0, 31.0)];
         assert_eq!(verdict(HandBack::Clean, &by_itself).run_again.len(), 1);
         let begun_by_a_kubelet = [hook(Side::Kubelet, 9.0, 10.0), hook(Side::Agent, 30.0, 31.0)];

@@ -100,6 +100,8 @@ async fn a_shorter_grace_is_not_lost_with_a_call_that_fails() {
         began.elapsed()
     );
     assert_eq!(node.count_events("web", "FailedKillPod").await, 1);
+    let counted = node.status().await.counters;
+    assert_eq!(counted.failures, [("term: Unknown".to_owned(), 2)].into());
 }
 
 #[tokio::test(start_paused = true)]

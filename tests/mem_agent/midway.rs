@@ -4,21 +4,26 @@
 use pod_teardown::{
     guard::turn::HandedBack,
     ops::{
-        admin::pause::{PAUSE, Pause},
+        admin::{
+            kill::Ask,
+            pause::{PAUSE, Pause},
+        },
         client,
     },
 };
+use serde_json::json;
 use testbed::{
     apiserver::faults::{Action, Fault},
     scripted_cri::{ExecSync, Kind, StopContainer, StopPodSandbox, expect},
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
     hand_back::{hand_back, hand_back_at, with_hook},
     node::{Node, secs, until},
     pods::{exec, hooked, plain},
+    requests::granted,
     server::trouble,
     understudy::Stage,
 };
@@ -167,6 +172,42 @@ async fn what_a_kubelet_has_come_for_and_not_brought_to_an_end_is_named_again() 
         names_deaf(&stage.node).await;
         names_deaf(&stage.node).await;
     }
+}
+
+/// Its object stays, so that nothing else tells that it is over.
+#[tokio::test(start_paused = true)]
+async fn what_a_kubelet_has_stopped_since_is_named_no_more() {
+    let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+    let mut held = stage.node.get("deaf").await.unwrap();
+    held["metadata"]["finalizers"] = json!(["test/hold"]);
+    stage.node.object(held);
+    stage.node.delete("deaf", None).await;
+    stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    stage.returns();
+    stage.renew().await;
+    sleep(secs(5)).await;
+    stage.node.cri.change(|world| {
+        let all: Vec<_> = world.containers.keys().cloned().collect();
+        all.iter().for_each(|id| world.will_end(id, Instant::now(), 0));
+    });
+    sleep(secs(40)).await;
+    stage.dies();
+    sleep(secs(10)).await;
+    assert_eq!(hand_back(&stage.node, secs(60)).await, HandedBack::default());
+}
+
+/// Its end begins anew with the kubelet, whatever of it the agent before had done.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_killed_and_is_deleted_since_is_named_by_an_agent_that_was_away_meanwhile() {
+    let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+    granted(&stage.node, "deaf/kill", &Ask::default()).await;
+    stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    stage.node.crash().await;
+    sleep(secs(120)).await;
+    stage.node.delete("deaf", None).await;
+    stage.node.start().await;
+    sleep(secs(5)).await;
+    names_deaf(&stage.node).await;
 }
 
 /// Such as one that only tells its version, or one of another node, of which nothing can be read just yet.

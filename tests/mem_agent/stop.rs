@@ -287,6 +287,29 @@ async fn a_container_that_is_killed_is_reported_with_its_real_exit_code() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_whose_object_stays_is_counted_as_deleted_once_however_often_its_clean_up_fails() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    let mut held = node.get("web").await.unwrap();
+    held["metadata"]["finalizers"] = json!(["test/hold"]);
+    node.object(held);
+    node.start().await;
+    for pattern in [StopContainer::any(), StopPodSandbox::any(), RemoveContainer::any()] {
+        node.cri.any_number_of(expect(pattern));
+    }
+    let busy = || expect(RemovePodSandbox::any()).error(Code::Unknown, "busy");
+    node.cri.in_order((0..3).map(|_| busy()));
+    node.delete("web", None).await;
+    node.calls(3, |seen| seen.kind == Kind::RemovePodSandbox).await;
+    the_rest_may_come(&node);
+    until("nothing is left to do", async || {
+        node.status().await.counters.finished == 1
+    })
+    .await;
+    assert_eq!(node.status().await.counters.deleted, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_phase_that_goes_back_ends_no_teardown_and_the_end_is_told_once_more() {
     let mut node = Node::new().await;
     node.polite_pod("web");

@@ -41,7 +41,7 @@ pub(super) async fn hand_back(pods: &PodAnswers, body: &[u8], peer: &str) -> Res
         tracing::warn!(
             peer,
             cut_short = handed_back.cut_short.join(", "),
-            "The node is handed back in the middle of what was under way: the kubelet may repeat hooks and grace period of these"
+            "The node is handed back in the middle of what was under way: the kubelet may repeat hooks and grace period of such pods"
         );
     }
     json_answer(&handed_back)

@@ -77,7 +77,6 @@ impl Page<'_> {
         encoder.encode_counter::<NoLabelSet, _, u64>(&value.as_secs_f64(), None)
     }
 
-    /// The same for each set of labels.
     /// What failed how often, told as `STEP: REASON`.
     pub fn failures(&mut self, name: &str, help: &str, failures: &BTreeMap<String, u64>) -> fmt::Result {
         let failures = failures.iter().map(|(failure, &times)| {
@@ -87,6 +86,7 @@ impl Page<'_> {
         self.counters(name, help, failures)
     }
 
+    /// A counter for each set of labels.
     pub fn counters<L: EncodeLabelSet>(
         &mut self,
         name: &str,

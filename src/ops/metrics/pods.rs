@@ -185,11 +185,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     } = counts;
     for (name, help, value) in [
         ("teardowns_begun", "Teardowns that were begun.", begun),
-        (
-            "pods_deleted",
-            "Final deletes that the API server has accepted.",
-            deleted,
-        ),
+        ("pods_deleted", "Pods whose final delete has come to its end.", deleted),
         (
             "teardowns_finished",
             "Teardowns of which nothing is left to do.",

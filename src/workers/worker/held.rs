@@ -14,8 +14,8 @@ use crate::{
 
 /// While the guard holds everything back, it is asked so often whether it still does.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// And so often whether a kubelet has left anything of a pod whose object is gone.
-const LOOK_FOR_REST: Duration = Duration::from_secs(30);
+/// And so often what a kubelet has left of a pod.
+const LOOK_AGAIN_AT_NODE: Duration = Duration::from_secs(30);
 
 /// Why a request is not carried out, nor given up yet.
 pub const MAY_BE_UNDONE: &str =
@@ -39,13 +39,12 @@ impl Worker {
                 if self.may_be_undone(&update) {
                     return self.is_undone(&update).await.then_some(Outcome::LeftToKubelet);
                 }
-                if !(self.is_the_kubelets(&update) && Instant::now() >= look) {
+                let is_midway = self.context.journal.is_midway(&update.view.pod.uid);
+                if !(is_midway || self.is_the_kubelets(&update)) || Instant::now() < look {
                     return None;
                 }
-                look = Instant::now() + LOOK_FOR_REST;
-                // It may have gone meanwhile, and left to us what has come since.
-                let is_over = self.is_nothing_left(&update.view).await && self.is_the_kubelets(&update);
-                is_over.then_some(Outcome::EndedByKubelet)
+                look = Instant::now() + LOOK_AGAIN_AT_NODE;
+                self.was_ended(&update).await
             };
             tokio::select! {
                 biased;
@@ -101,13 +100,28 @@ impl Worker {
         }
     }
 
+    /// What others have made of the pod: whether a kubelet has ended it, and whether one that comes now would have to do
+    /// anything again.
+    async fn was_ended(&self, update: &PodUpdate) -> Option<Outcome> {
+        let observed = self.look(&update.view).await.ok()?;
+        if observed.running().next().is_none() && update.ends_anyway() {
+            self.context.journal.is_safe(&update.view.pod.uid);
+        }
+        // It may have gone meanwhile, and left to us what has come since.
+        let is_over = self.is_the_kubelets(update)
+            && observed.is_gone()
+            && self.is_nothing_left(&update.view).await
+            && self.is_the_kubelets(update);
+        is_over.then_some(Outcome::EndedByKubelet)
+    }
+
     /// Whether the pod's object is gone beside a kubelet.
     fn is_the_kubelets(&self, update: &PodUpdate) -> bool {
         update.removed && self.context.guard.leaves_all_to_a_kubelet()
     }
 
-    /// Whether runtime, cgroups and the kubelet's directory show nothing of the pod. What is left when the kubelet goes is
-    /// this agent's to end, and the runtime does not tell of all of it.
+    /// Whether cgroups and the kubelet's directory show nothing of the pod. What is left when the kubelet goes is this agent's to
+    /// end, and the runtime does not tell of all of it.
     async fn is_nothing_left(&self, view: &Arc<PodView>) -> bool {
         let nothing_left = |context: &Context, view: &PodView| {
             let nothing_runs = |cgroup| context.cgroups.processes(&cgroup).is_ok_and(|pids| pids.is_empty());
@@ -116,7 +130,6 @@ impl Worker {
                     && places::dir(context, view).is_ok_and(|dir| matches!(dir.open(), Ok(None))),
             )
         };
-        self.look(view).await.is_ok_and(|observed| observed.is_gone())
-            && self.on_node(view, nothing_left).await.unwrap_or(false)
+        self.on_node(view, nothing_left).await.unwrap_or(false)
     }
 }
