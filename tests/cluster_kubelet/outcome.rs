@@ -27,6 +27,9 @@ const OF_STARTING: [&str; 10] = [
 /// What a kubelet has read from the pod's cgroup, which may be made, whole or gone just then: two of its pods with one spec
 /// differ in it. The agent leaves it as it is.
 const OF_A_CGROUP: &str = "resources";
+/// Of a container. Empty where containerd 2 could not read it, as of one that is just being removed: two pods of one kubelet
+/// differ in it. The agent leaves it as it is.
+const USER: &str = "user";
 /// An id is a SHA-256 in hexadecimal digits.
 const ID_LENGTH: usize = 64;
 
@@ -121,6 +124,9 @@ impl Walk<'_> {
 
     fn value(&self, at: &str, key: &str, value: &Value, object: &Value, before: &Value, fields: &mut Fields) {
         match value {
+            Value::Object(user) if key == USER && user.is_empty() => {
+                self.object(at, &before[key], &before[key], fields)
+            }
             Value::Object(_) => self.object(at, value, &before[key], fields),
             Value::Array(list) => self.list(at, list, &before[key], fields),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
