@@ -125,7 +125,7 @@ impl Walk<'_> {
     fn value(&self, at: &str, key: &str, value: &Value, object: &Value, before: &Value, fields: &mut Fields) {
         match value {
             Value::Object(user) if key == USER && user.is_empty() => {
-                self.object(at, &before[key], &before[key], fields)
+                self.object(at, &before[key], &before[key], fields);
             }
             Value::Object(_) => self.object(at, value, &before[key], fields),
             Value::Array(list) => self.list(at, list, &before[key], fields),
