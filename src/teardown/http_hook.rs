@@ -13,7 +13,7 @@ use crate::{
 /// Redirects that are followed, all within one host name.
 const MAX_REDIRECTS: usize = 10;
 /// How the kubelet of this version names itself.
-const USER_AGENT: &str = "kube-lifecycle/1.36";
+const USER_AGENT: &str = "kube-lifecycle/1.37";
 
 /// Why a request got no answer.
 #[derive(Debug, Error)]

@@ -55,7 +55,7 @@ async fn all_is_well_where_server_and_runtime_answer() {
     let told = check(flags).await;
     assert_eq!((told.code, failed(&told)), (Some(0), vec![]), "{told:?}");
     for word in [
-        "v1.36",
+        "v1.37",
         "containerd 1.6.20",
         "right to delete pods",
         "mount namespace",
@@ -247,7 +247,7 @@ async fn the_collectors_server_cluster_and_rights_are_looked_at_and_nothing_is_t
     assert_eq!((told.code, failed(&told)), (Some(0), vec![]), "{told:?}");
     for word in [
         "collector's server",
-        "v1.36",
+        "v1.37",
         "kube-system has the UID",
         "may collect all",
     ] {

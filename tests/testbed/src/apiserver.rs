@@ -3,7 +3,7 @@
 //! A request's way: `http → handler → {faults, route, authorizer} → {list, watch, writes} ⇄ rules → store → history`.
 //! Its answer's: `accept → encode`.
 //!
-//! It does what a client of kube-apiserver 1.36 sees, for the kinds in [`kinds`]: built-in ones, and whatever is
+//! It does what a client of kube-apiserver 1.37 sees, for the kinds in [`kinds`]: built-in ones, and whatever is
 //! defined. It lives inside the caller's runtime and tells time by `tokio::time`, so that a paused clock governs it. On
 //! such a clock, connect by [`MemApiServer::connect`]: a socket's traffic does not hold a paused clock back, a pipe in
 //! memory does.

@@ -55,7 +55,7 @@ pub fn node_object(name: &str, host_ip: &str) -> Value {
                 "kernelVersion": line("/proc/sys/kernel/osrelease"),
                 "osImage": "testbed",
                 "containerRuntimeVersion": "containerd://1",
-                "kubeletVersion": "v1.36.3",
+                "kubeletVersion": "v1.37.2",
                 "kubeProxyVersion": "",
                 "operatingSystem": "linux",
                 "architecture": architecture(),

@@ -18,7 +18,7 @@ const CREATED_ONLY: &[(&str, &str, &str)] = &[(
 /// `/version`.
 #[must_use]
 pub fn version() -> Value {
-    json!({ "major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64" })
+    json!({ "major": "1", "minor": "37", "gitVersion": "v1.37.2", "platform": "linux/amd64" })
 }
 
 /// `/api`, `/apis` and the lists below them.
