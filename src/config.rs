@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, UnsyncedFlag},
-    node::{cri::CriEndpoint, kubelet_root::KubeletRoot, unmounts::ForceUnmount},
+    node::{cri::CriEndpoint, kubelet_process::Ours, kubelet_root::KubeletRoot, unmounts::ForceUnmount},
 };
 
 mod kubeconfig;
@@ -70,6 +70,8 @@ pub struct PodSettings {
     pub cgroup_root: String,
     /// Where the kubelet keeps the logs of pods.
     pub pod_logs_dir: PathBuf,
+    /// Where the kubelet tells its health, if it does.
+    pub healthz: Option<SocketAddr>,
     /// How long the end of a driver waits for those who need it.
     pub driver_hold: Duration,
     /// Whether mounts of servers that are gone are unmounted by force.
@@ -83,8 +85,6 @@ pub struct PodSettings {
 pub struct Understudy {
     /// How long it must be away.
     pub take_over_after: Duration,
-    /// Where it tells its health, if it does.
-    pub healthz: Option<SocketAddr>,
     /// Whether one is stopped that hangs.
     pub fences: bool,
 }
@@ -126,6 +126,19 @@ pub enum ProblemKind {
     Taken,
     /// In this program.
     Internal,
+}
+
+// === impl PodSettings ===
+
+impl PodSettings {
+    /// By what a kubelet of this node is told from others.
+    pub fn ours(&self) -> Ours {
+        Ours {
+            root: self.kubelet_root.clone(),
+            runtime: self.cri_endpoint.path().to_owned(),
+            healthz: self.healthz,
+        }
+    }
 }
 
 /// Looks at everything that the flags name.
@@ -186,12 +199,12 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     let kubelet = kubelet?;
     let understudy = Understudy {
         take_over_after: take_over_after?,
-        healthz: kubelet.healthz(),
         fences: flags.fence_kubelet && !flags.dry_run,
     };
     Some(PodSettings {
         kube,
         kubeconfig,
+        healthz: kubelet.healthz(),
         cri_endpoint: cri_endpoint?,
         kubelet_root: kubelet_root?,
         cgroup_driver: flags.cgroup_driver,

@@ -104,8 +104,8 @@ impl Pods {
             open_journal(state_dir, &machine, &outside)?
         };
         let guard = Guard::new(machine, journal.clone(), host.proc.clone()).looking(outside.blocking);
-        let (kubelet_root, cri_socket) = (settings.kubelet_root.clone(), settings.cri_endpoint.path().to_owned());
-        guard.look(&kubelet_root, &cri_socket).await;
+        let ours = settings.ours();
+        guard.look(&ours).await;
         if settings.understudy.is_some() {
             guard.set_turn(Some("it is not known yet whether the kubelet lives".to_owned()), false);
         }
@@ -130,7 +130,7 @@ impl Pods {
             handle,
             questions,
             api: Arc::default(),
-            kubelet: spawn(guard.clone().look_for_kubelet(kubelet_root, cri_socket)),
+            kubelet: spawn(guard.clone().look_for_kubelet(ours)),
             guard,
             settings,
         })
@@ -190,6 +190,7 @@ impl Pods {
             kubelet_cgroup_driver,
             cgroup_root,
             pod_logs_dir,
+            healthz,
             driver_hold,
             force_unmount: _,
             understudy,
@@ -264,7 +265,6 @@ impl Pods {
         let lookout = understudy.zip(turn_report).map(|(understudy, report)| {
             let Understudy {
                 take_over_after,
-                healthz,
                 fences,
             } = understudy;
             let lookout = Lookout {

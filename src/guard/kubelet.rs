@@ -1,21 +1,13 @@
 //! Looking for a kubelet: while one works on this node's pods nothing is touched, nor while it is not known whether one does.
 
-use std::{
-    ops::Range,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, ops::Range, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
 use super::{Guard, State};
 use crate::{
     liveness::signs::Look,
-    node::{
-        kubelet_process::{self, KubeletProcess, Ours},
-        kubelet_root::KubeletRoot,
-    },
+    node::kubelet_process::{self, KubeletProcess, Ours},
 };
 
 /// How often the processes of this machine are looked through for a kubelet.
@@ -58,9 +50,9 @@ impl Guard {
     }
 
     /// Looks for a kubelet until the agent stops.
-    pub async fn look_for_kubelet(self, kubelet_root: KubeletRoot, runtime: PathBuf) {
+    pub async fn look_for_kubelet(self, ours: Ours) {
         loop {
-            self.look(&kubelet_root, &runtime).await;
+            self.look(&ours).await;
             let is_busy = self.lock().turn.is_busy();
             tokio::select! {
                 biased;
@@ -70,20 +62,14 @@ impl Guard {
         }
     }
 
-    /// One look for a kubelet of this directory and this runtime. While the one that was seen last is there, no other has to
+    /// One look for a kubelet of ours. While the one that was seen last is there, no other has to
     /// be looked for among all processes.
-    pub async fn look(&self, kubelet_root: &KubeletRoot, runtime: &Path) {
-        let (proc, root, runtime) = (Arc::clone(&self.proc), kubelet_root.clone(), runtime.to_owned());
+    pub async fn look(&self, ours: &Ours) {
+        let (proc, ours) = (Arc::clone(&self.proc), ours.clone());
         let known = self.kubelet().map(|kubelet| kubelet.pid);
-        let look = move || {
-            let ours = Ours {
-                root: &root,
-                runtime: &runtime,
-            };
-            match known.map(|pid| kubelet_process::with_pid(&proc, pid, ours)) {
-                Some(Ok(Some(still))) => Ok(vec![still]),
-                Some(Ok(None) | Err(_)) | None => kubelet_process::find(&proc, ours),
-            }
+        let look = move || match known.map(|pid| kubelet_process::with_pid(&proc, pid, &ours)) {
+            Some(Ok(Some(still))) => Ok(vec![still]),
+            Some(Ok(None) | Err(_)) | None => kubelet_process::find(&proc, &ours),
         };
         let began = Instant::now();
         let found = self.blocking.run(look).await;
@@ -127,6 +113,17 @@ impl Guard {
         }
     }
 
+    /// Whether what answers there may be a kubelet of this machine, whatever directory it has.
+    ///
+    /// # Errors
+    /// Where it is not known who listens there, with the reason.
+    pub async fn is_kubelets_answer(&self, at: SocketAddr) -> Result<bool, String> {
+        let proc = Arc::clone(&self.proc);
+        let look = move || kubelet_process::is_kubelets_answer(&proc, at);
+        let answer = self.blocking.run(look).await.map_err(|error| error.to_string())?;
+        answer.map_err(|error| error.to_string())
+    }
+
     /// Has a kubelet looked for at once.
     pub fn look_now(&self) {
         self.lock().look_asked = Some(Instant::now());
@@ -167,37 +164,42 @@ mod tests {
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
-    use crate::{journal::Journal, node::identity::Identity};
+    use crate::{
+        journal::Journal,
+        node::{identity::Identity, kubelet_root::KubeletRoot},
+    };
 
     /// A directory that is both list of processes and kubelet's directory, and a guard that looks there.
-    fn machine() -> (tempfile::TempDir, KubeletRoot, Guard) {
+    fn machine() -> (tempfile::TempDir, Ours, Guard) {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir(proc.path().join("pods")).unwrap();
-        let root = KubeletRoot::resolve(proc.path()).unwrap();
+        let ours = Ours {
+            root: KubeletRoot::resolve(proc.path()).unwrap(),
+            runtime: "/run/cri.sock".into(),
+            healthz: None,
+        };
         let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
         guard.set_world(Ok(()));
-        (proc, root, guard)
+        (proc, ours, guard)
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_a_look_found_counts_only_for_a_while() {
-        let (_proc, root, guard) = machine();
-        guard.look(&root, Path::new("/run/cri.sock")).await;
+        let (_proc, ours, guard) = machine();
+        guard.look(&ours).await;
         assert_eq!(guard.why_held(), None);
         advance(STALE + LOOK).await;
         assert!(guard.why_held().unwrap().contains("is not known"));
-        guard.look(&root, Path::new("/run/cri.sock")).await;
+        guard.look(&ours).await;
         assert_eq!(guard.why_held(), None);
     }
 
     /// Whether a kubelet is seen so soon after it has appeared, half a second after the last look of an agent that does
     /// nothing.
     async fn is_seen_within(time: Duration, is_busy: bool) -> bool {
-        let (proc, root, guard) = machine();
-        guard.look(&root, Path::new("/run/cri.sock")).await;
-        let _looking = AbortOnDropHandle::new(tokio::spawn(
-            guard.clone().look_for_kubelet(root, "/run/cri.sock".into()),
-        ));
+        let (proc, ours, guard) = machine();
+        guard.look(&ours).await;
+        let _looking = AbortOnDropHandle::new(tokio::spawn(guard.clone().look_for_kubelet(ours)));
         sleep(LOOK / 4).await;
         let pod = is_busy.then(|| guard.begin("default/web-0".to_owned()).unwrap());
         sleep(LOOK / 4).await;
@@ -210,8 +212,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_kubelet_that_has_come_and_gone_between_two_questions_was_here() {
-        let (proc, root, guard) = machine();
-        let look = async || guard.look(&root, Path::new("/run/cri.sock")).await;
+        let (proc, ours, guard) = machine();
+        let look = async || guard.look(&ours).await;
         look().await;
         assert!(matches!(guard.looks().0, Look::Silent(_)));
         std::fs::create_dir(proc.path().join("77")).unwrap();

@@ -17,8 +17,9 @@ use super::signs::Look;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One look. Only `200 OK` is a sign of life: a kubelet that says it is not well does not work, and one that is dead answers
-/// nothing.
-pub async fn look(at: SocketAddr) -> Look {
+/// nothing. Nor is what another program answers, as of a pod on the host's network: `is_kubelets` tells whether a process that
+/// may be a kubelet listens there.
+pub async fn look(at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> Result<bool, String>) -> Look {
     let told = |what: &dyn Display| format!("http://{at}/healthz: {what}");
     let stream = match timeout(PATIENCE, TcpStream::connect(at)).await {
         Ok(Ok(stream)) => stream,
@@ -27,7 +28,11 @@ pub async fn look(at: SocketAddr) -> Look {
         Err(_) => return Look::Silent(told(&"nobody accepts")),
     };
     match timeout(PATIENCE, ask(stream, at)).await {
-        Ok(Ok(StatusCode::OK)) => Look::Lives(told(&"ok")),
+        Ok(Ok(StatusCode::OK)) => match is_kubelets().await {
+            Ok(true) => Look::Lives(told(&"ok")),
+            Ok(false) => Look::Silent(told(&"ok, but no process listens there that may be a kubelet")),
+            Err(why) => Look::Unknown(told(&format_args!("ok, but it is not known who listens there: {why}"))),
+        },
         Ok(Ok(code)) => Look::Silent(told(&code)),
         Ok(Err(error)) => Look::Silent(told(&error)),
         Err(_) => Look::Silent(told(&format_args!("nothing within {PATIENCE:?}"))),
@@ -73,7 +78,13 @@ mod tests {
 
     use super::*;
 
+    const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
     async fn looked(answer: Option<&'static str>) -> Look {
+        looked_at(answer, Ok(true)).await
+    }
+
+    async fn looked_at(answer: Option<&'static str>, is_kubelets: Result<bool, String>) -> Look {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let serving = tokio::spawn(async move {
@@ -84,15 +95,14 @@ mod tests {
                 None => std::future::pending().await,
             }
         });
-        let look = look(at).await;
+        let look = look(at, async || is_kubelets).await;
         serving.abort();
         look
     }
 
     #[tokio::test]
     async fn only_a_kubelet_that_is_well_gives_a_sign_of_life() {
-        let ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-        assert!(matches!(looked(Some(ok)).await, Look::Lives(_)));
+        assert!(matches!(looked(Some(OK)).await, Look::Lives(_)));
         let broken = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
         for (answer, said) in [
             (Some(broken), "500"),
@@ -111,6 +121,21 @@ mod tests {
     #[tokio::test]
     async fn where_nobody_listens_there_is_no_sign_of_life() {
         let at = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        assert!(matches!(look(at).await, Look::Silent(why) if why.contains("refused")));
+        let look = look(at, async || Ok(true)).await;
+        assert!(matches!(look, Look::Silent(why) if why.contains("refused")));
+    }
+
+    #[tokio::test]
+    async fn what_another_program_answers_is_no_sign_of_life() {
+        let look = looked_at(Some(OK), Ok(false)).await;
+        assert!(
+            matches!(&look, Look::Silent(why) if why.contains("no process listens there that may be a kubelet")),
+            "{look:?}"
+        );
+        let look = looked_at(Some(OK), Err("too many open files".to_owned())).await;
+        assert!(
+            matches!(&look, Look::Unknown(why) if why.contains("too many open files")),
+            "{look:?}"
+        );
     }
 }

@@ -169,7 +169,7 @@ impl Lookout {
 
     async fn health(&self) -> Look {
         match self.healthz {
-            Some(at) => healthz::look(at).await,
+            Some(at) => healthz::look(at, async || self.guard.is_kubelets_answer(at).await).await,
             None => Look::Silent("the kubelet is configured to tell its health nowhere".to_owned()),
         }
     }

@@ -1,27 +1,30 @@
 //! Kubelet processes that work on the same pods as we: while there is one, nothing may be touched.
+//!
+//! A process is judged by what it cannot make up: its rights, its namespaces, the files and sockets that it has. Its name and its
+//! command line only make it a candidate, and a look into its own root file system proves nothing when it fails.
 
 use std::{
-    ffi::OsStr,
     fmt, fs,
     io::{self, Read as _},
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    fd::OwnedFd,
-    fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2},
-    io::Errno,
-};
+use rustix::io::Errno;
 
 use super::{fault, kubelet_root::KubeletRoot, lock::readable};
 
+pub mod arguments;
+mod evidence;
+mod look;
+mod rights;
+mod root;
+mod sockets;
+
+use arguments::Arguments;
+pub use sockets::is_kubelets_answer;
+
 const NAME: &str = "kubelet";
-const DEFAULT_ROOT: &str = "/var/lib/kubelet";
-/// The root of this machine's file system: the agent works in the host's mount namespace, or refuses to run.
-const MACHINES: &str = "/";
-const ROOT_FLAG: &[u8] = b"root-dir";
-const ENDPOINT_FLAG: &[u8] = b"container-runtime-endpoint";
 /// Programs that hold a kubelet or start one, each with the arguments that make it do so; without any it always does.
 const HOLDERS: [(&str, &[&[u8]]); 10] = [
     ("kubelite", &[]),
@@ -35,8 +38,6 @@ const HOLDERS: [(&str, &[&[u8]]); 10] = [
     ("edgecore", &[]),
     ("edged", &[]),
 ];
-/// How holders are told what to tell their kubelet.
-const HOLDERS_FLAG: &[u8] = b"--kubelet-arg=";
 
 /// A kubelet that works, or may work, on our pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,24 +69,26 @@ pub enum Why {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Kubelet,
+    /// Its name only begins as a kubelet's: it is one if it has what only a kubelet has.
+    Candidate,
     /// By these arguments, if they are not none.
     Holder(&'static [&'static [u8]]),
 }
 
-type File = (u64, u64);
-
 /// What tells whether a kubelet works on our pods.
-#[derive(Debug, Clone, Copy)]
-pub struct Ours<'a> {
+#[derive(Debug, Clone)]
+pub struct Ours {
     /// Our kubelet's directory.
-    pub root: &'a KubeletRoot,
+    pub root: KubeletRoot,
     /// Our runtime's socket.
-    pub runtime: &'a Path,
+    pub runtime: PathBuf,
+    /// Where our kubelet tells its health, if it does.
+    pub healthz: Option<SocketAddr>,
 }
 
 /// All kubelets that count, from the files of `proc`, by pid. It reads a file of every process: any of them may have
 /// become a kubelet by exec. An error where none was seen and not all could be looked at, as without descriptors or memory.
-pub fn find(proc: &Path, ours: Ours<'_>) -> io::Result<Vec<KubeletProcess>> {
+pub fn find(proc: &Path, ours: &Ours) -> io::Result<Vec<KubeletProcess>> {
     let (mut found, mut unseen) = (Vec::new(), None);
     for entry in fs::read_dir(proc)? {
         let entry = entry?;
@@ -105,14 +108,19 @@ pub fn find(proc: &Path, ours: Ours<'_>) -> io::Result<Vec<KubeletProcess>> {
 }
 
 /// The process with this pid, if it is a kubelet that counts.
-pub fn with_pid(proc: &Path, pid: i32, ours: Ours<'_>) -> io::Result<Option<KubeletProcess>> {
+pub fn with_pid(proc: &Path, pid: i32, ours: &Ours) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     let Some(kind) = kind(&dir)? else { return Ok(None) };
-    let Some(why) = why(kind, &dir, ours) else {
+    // Before anything else is read of it: a kubelet mounts, and whoever cannot is none, whatever it says of itself.
+    if !rights::may_mount(proc, &dir) {
+        return Ok(None);
+    }
+    let arguments = fs::read(dir.join("cmdline"));
+    let Some(why) = why(kind, &dir, &arguments, ours) else {
         return Ok(None);
     };
-    let command = readable(fs::read(dir.join("cmdline")).unwrap_or_default());
-    let holds = kind != Kind::Kubelet;
+    let command = readable(arguments.unwrap_or_default());
+    let holds = matches!(kind, Kind::Holder(_));
     Ok(Some(KubeletProcess {
         pid,
         command,
@@ -134,118 +142,29 @@ fn kind(dir: &Path) -> io::Result<Option<Kind>> {
     let Ok(name) = std::str::from_utf8(name[..read].trim_ascii_end()) else {
         return Ok(None);
     };
-    // Also `kubelet-v1.36.3`, `kubelet-amd64`, `kubelet.real`, `.kubelet-wrapped`: what is no kubelet after all has seldom
-    // a directory of one.
-    if name.trim_start_matches('.').starts_with(NAME) {
+    if name == NAME {
         return Ok(Some(Kind::Kubelet));
+    }
+    // `kubelet-v1.36.3`, `kubelet-amd64`, `kubelet.real`, `.kubelet-wrapped`; but also drivers, approvers and exporters.
+    if name.trim_start_matches('.').starts_with(NAME) {
+        return Ok(Some(Kind::Candidate));
     }
     let holder = HOLDERS.iter().find(|(holder, _)| name == *holder);
     Ok(holder.map(|(_, by)| Kind::Holder(by)))
 }
 
-/// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere or has ended.
-fn why(kind: Kind, dir: &Path, ours: Ours<'_>) -> Option<Why> {
-    match works_here(kind, dir, ours) {
+/// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere, has ended, or is none.
+fn why(kind: Kind, dir: &Path, arguments: &io::Result<Vec<u8>>, ours: &Ours) -> Option<Why> {
+    let looked = match arguments {
+        Ok(arguments) => look::look(kind, dir, &Arguments(arguments), ours),
+        Err(error) => Err(fault::errno(error)),
+    };
+    match looked {
         Ok(None) => None,
         Ok(Some(Why::Unsaid)) | Err(_) if has_ended(dir) => None,
         Ok(why) => why,
         Err(errno) => Some(Why::Unreadable(errno)),
     }
-}
-
-fn works_here(kind: Kind, dir: &Path, ours: Ours<'_>) -> Result<Option<Why>, Errno> {
-    let arguments = fs::read(dir.join("cmdline")).map_err(|error| fault::errno(&error))?;
-    let their_root = match (kind, path_flag(&arguments, ROOT_FLAG)) {
-        (Kind::Holder(by), _) if !holds(by, &arguments) => return Ok(None),
-        (Kind::Holder(_), None) => return unsaid(dir, ours.root),
-        (Kind::Holder(_) | Kind::Kubelet, Some(said)) => said,
-        (Kind::Kubelet, None) => DEFAULT_ROOT.into(),
-    };
-    if is_ours(&base(dir, &their_root)?, &their_root, ours.root)? {
-        return Ok(Some(Why::SameDirectory));
-    }
-    // Whose --root-dir is not our --kubelet-root may be this node's kubelet all the same, and we be told wrongly.
-    let here = file(&dir.join("root")).is_some_and(|theirs| Some(theirs) == file(MACHINES.as_ref()));
-    let same_runtime = path_flag(&arguments, ENDPOINT_FLAG).is_none_or(|endpoint| {
-        let text = endpoint.as_os_str().as_bytes();
-        let path = Path::new(OsStr::from_bytes(text.strip_prefix(b"unix://").unwrap_or(text)));
-        path == ours.runtime || file(path).is_some_and(|theirs| Some(theirs) == file(ours.runtime))
-    });
-    let counts = kind == Kind::Kubelet && here && same_runtime;
-    Ok(counts.then_some(Why::SameMachine))
-}
-
-/// A holder that does not say where. In this machine's root file system its kubelet may have any directory; in another one,
-/// as of a container or a snap, ours is there under the kubelet's name for it or under ours, or it is another node's.
-fn unsaid(dir: &Path, ours: &KubeletRoot) -> Result<Option<Why>, Errno> {
-    let (machines, root) = (Path::new(MACHINES), base(dir, MACHINES.as_ref())?);
-    if file(machines).is_none_or(|here| identity(&root, machines) == Ok(here)) {
-        return Ok(Some(Why::Unsaid));
-    }
-    for name in [Path::new(DEFAULT_ROOT), ours.path(), ours.given()] {
-        // What the operator wrote may be relative to where the agent was started.
-        if is_ours(&root, &machines.join(name), ours)? {
-            return Ok(Some(Why::SameDirectory));
-        }
-    }
-    Ok(None)
-}
-
-/// Whether a kubelet's root directory, looked up from there, is ours.
-fn is_ours(base: &OwnedFd, their_root: &Path, ours: &KubeletRoot) -> Result<bool, Errno> {
-    let (Some(our_root), Some(our_pods)) = (file(ours.path()), file(ours.pods())) else {
-        return Err(Errno::NOENT);
-    };
-    match identity(base, &their_root.join("pods")) {
-        Ok(pods) => Ok(pods == our_pods),
-        // Just starting, and not ours unless it starts in our directory.
-        Err(Errno::NOENT | Errno::NOTDIR) => match identity(base, their_root) {
-            Ok(root) => Ok(root == our_root),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-            Err(errno) => Err(errno),
-        },
-        Err(errno) => Err(errno),
-    }
-}
-
-fn file(path: &Path) -> Option<File> {
-    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
-}
-
-/// Whether a holder was told to hold a kubelet, and not to do something else. Some write their command line anew, as one
-/// text; one without any has threads left and no memory.
-fn holds(by: &[&[u8]], arguments: &[u8]) -> bool {
-    let mut words = arguments.split(|byte| b"\0 ".contains(byte));
-    by.is_empty() || arguments.is_empty() || words.any(|word| by.contains(&word))
-}
-
-/// Where the kubelet looks its root directory up: in its own root file system, or its working directory.
-fn base(dir: &Path, their_root: &Path) -> Result<OwnedFd, Errno> {
-    let name = if their_root.is_absolute() { "root" } else { "cwd" };
-    openat(
-        CWD,
-        dir.join(name),
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-}
-
-fn identity(base: &OwnedFd, path: &Path) -> Result<File, Errno> {
-    // Links are resolved as the kubelet sees them, not as we do.
-    let resolve = if path.is_absolute() {
-        ResolveFlags::IN_ROOT
-    } else {
-        ResolveFlags::NO_MAGICLINKS
-    };
-    let fd = openat2(
-        base,
-        path,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-        resolve,
-    )?;
-    let found = fstat(fd)?;
-    Ok((found.st_dev, found.st_ino))
 }
 
 /// A process without any thread left but a zombie, or none at all.
@@ -261,24 +180,6 @@ fn has_ended(dir: &Path) -> bool {
             .is_some_and(|state| b"ZX".contains(state))
     };
     tasks.count() <= 1 && is_zombie()
-}
-
-/// What a flag says that names a path; the last one counts. A kubelet reads `_` in its name as `-`.
-fn path_flag(arguments: &[u8], wanted: &[u8]) -> Option<PathBuf> {
-    let mut found = None;
-    let mut arguments = arguments.split(|&byte| byte == 0);
-    while let Some(argument) = arguments.next() {
-        let flag = argument.strip_prefix(HOLDERS_FLAG).unwrap_or(argument);
-        let mut parts = flag.splitn(2, |&byte| byte == b'=');
-        let name = parts.next().unwrap_or_default();
-        let name = name.strip_prefix(b"--").unwrap_or(name);
-        let dashed = name.iter().map(|&byte| if byte == b'_' { b'-' } else { byte });
-        if dashed.eq(wanted.iter().copied()) {
-            let value = parts.next().or_else(|| arguments.next()).unwrap_or_default();
-            found = Some(OsStr::from_bytes(value).into());
-        }
-    }
-    found
 }
 
 impl fmt::Display for KubeletProcess {

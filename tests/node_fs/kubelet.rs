@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::symlink,
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -13,8 +14,12 @@ use pod_teardown::node::{
     kubelet_root::KubeletRoot,
     mount_namespace::{MountNamespace, Whose, compare},
 };
+use tokio::time::Instant;
 
-use crate::space::block_on;
+use crate::{
+    fuse::Daemon,
+    space::{block_on, in_own_namespace, write},
+};
 
 struct Killed(Child);
 
@@ -50,10 +55,11 @@ fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runti
     let root = KubeletRoot::resolve(&temp.path().join("ours")).unwrap();
     let pid = |child: &Killed| i32::try_from(child.0.id()).unwrap();
     let ours_are = Ours {
-        root: &root,
-        runtime: Path::new("/run/another.sock"),
+        root,
+        runtime: "/run/another.sock".into(),
+        healthz: None,
     };
-    let found = || find(Path::new("/proc"), ours_are).unwrap();
+    let found = || find(Path::new("/proc"), &ours_are).unwrap();
     for _ in 0..1000 {
         // Until both have become what they run: the name comes a moment before the command line.
         let file = |child: &Killed, name| fs::read_to_string(format!("/proc/{}/{name}", pid(child))).unwrap();
@@ -81,6 +87,50 @@ fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runti
         block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
     }
     assert!(found().iter().all(|it| it.pid != ended), "a zombie does no work");
+}
+
+/// Somebody called as a kubelet, in whose root the kubelet's directory lies on a server that is silent.
+#[test]
+fn a_look_into_a_root_where_it_hangs_says_nothing_and_another_kubelet_is_seen_in_time() {
+    in_own_namespace(|space| {
+        let at = |name: &str| space.outside.join(name);
+        let process = |pid: &str, root: &Path, arguments: &str| {
+            let dir = at("proc").join(pid);
+            write(&dir.join("comm"), "kubelet\n");
+            write(&dir.join("cmdline"), arguments);
+            symlink(root, dir.join("root")).unwrap();
+            fs::create_dir_all(dir.join("task").join(pid)).unwrap();
+        };
+        fs::create_dir_all(at("rootfs/var/lib")).unwrap();
+        let server = Daemon::mounted_on(&at("rootfs/var/lib"));
+        server.fall_silent();
+        process("7", &at("rootfs"), "kubelet\0");
+        let ours = Ours {
+            root: KubeletRoot::resolve(&space.root).unwrap(),
+            runtime: "/run/cri.sock".into(),
+            healthz: None,
+        };
+        let found = || {
+            let begun = Instant::now();
+            let found = find(&at("proc"), &ours).unwrap();
+            (
+                found.into_iter().map(|it| (it.pid, it.why)).collect::<Vec<_>>(),
+                begun.elapsed(),
+            )
+        };
+        let (seen, took) = found();
+        assert_eq!(seen, []);
+        assert!(took < Duration::from_secs(4), "{took:?}");
+        process(
+            "8",
+            Path::new("/"),
+            &format!("kubelet\0--root-dir={}\0", space.root.display()),
+        );
+        let (seen, took) = found();
+        assert_eq!(seen, [(8, Why::SameDirectory)]);
+        // The thread that hangs is known.
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    });
 }
 
 #[test]

@@ -94,6 +94,7 @@ impl Machine {
             kubelet_cgroup_driver: None,
             cgroup_root: "/".to_owned(),
             pod_logs_dir: self.node.join("logs"),
+            healthz: None,
             force_unmount: ForceUnmount::Never,
             understudy: None,
         }

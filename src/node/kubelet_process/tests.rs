@@ -2,10 +2,11 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-fn ours(root: &KubeletRoot) -> Ours<'_> {
+fn ours(root: &KubeletRoot) -> Ours {
     Ours {
-        root,
-        runtime: Path::new("/run/ours.sock"),
+        root: root.clone(),
+        runtime: "/run/ours.sock".into(),
+        healthz: Some(([127, 0, 0, 1], 10248).into()),
     }
 }
 
@@ -49,7 +50,7 @@ impl Machine {
 
     fn found(&self) -> Vec<(i32, Why)> {
         let root = KubeletRoot::resolve(&self.path("ours")).unwrap();
-        find(&self.path("proc"), ours(&root))
+        find(&self.path("proc"), &ours(&root))
             .unwrap()
             .into_iter()
             .map(|it| (it.pid, it.why))
@@ -71,7 +72,7 @@ fn the_root_directory_is_read_from_the_command_line() {
     ] {
         let arguments = arguments.join("\0") + "\0";
         assert_eq!(
-            path_flag(arguments.as_bytes(), ROOT_FLAG).as_deref(),
+            Arguments(arguments.as_bytes()).path("root-dir").as_deref(),
             expected.map(Path::new)
         );
     }
@@ -157,7 +158,7 @@ fn what_holds_a_kubelet_in_a_container_counts_only_if_our_directory_is_there() {
     assert_eq!(machine.found(), []);
     // The machine's, mounted there.
     let root = KubeletRoot::resolve(&machine.path("rootfs/var/lib/kubelet")).unwrap();
-    let found = find(&machine.path("proc"), ours(&root)).unwrap();
+    let found = find(&machine.path("proc"), &ours(&root)).unwrap();
     let found: Vec<_> = found.into_iter().map(|it| (it.pid, it.why)).collect();
     assert_eq!(found, [5, 6, 7].map(|pid| (pid, Why::SameDirectory)));
 }
@@ -184,12 +185,227 @@ fn what_holds_a_kubelet_and_cannot_be_looked_at_counts() {
     let machine = Machine::new();
     let dir = machine.process(5, "k3s-server", &["/usr/local/bin/k3s server"]);
     fs::remove_file(dir.join("root")).unwrap();
-    machine.process(6, "kubelite", &["kubelite"]);
+    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::NOENT))]);
+}
+
+#[test]
+fn a_look_into_a_foreign_root_that_fails_says_nothing_and_one_into_this_machines_root_may_hide_a_kubelet() {
+    let machine = Machine::new();
     symlink("kubelet", machine.path("rootfs/var/lib/kubelet")).unwrap();
+    fs::write(machine.path("rootfs/file"), "").unwrap();
+    let long = format!("--root-dir=/{}", "x/".repeat(4096));
+    machine.process(5, "kubelet", &["kubelet"]);
+    machine.process(6, "kubelite", &["kubelite"]);
+    machine.process(7, "kubelet", &["kubelet", &long]);
+    assert_eq!(machine.found(), []);
+    machine.process_here(8, "kubelet", &["kubelet", &long]);
+    assert_eq!(machine.found(), [(8, Why::Unreadable(Errno::NAMETOOLONG))]);
+}
+
+#[test]
+fn a_kubelet_in_a_container_that_cannot_be_walked_counts_by_the_kernels_list_of_its_mounts() {
+    let machine = Machine::new();
+    let own = format!("31 1 8:1 / {} rw - ext4 /dev/sda1 rw\n", machine.path("").display());
+    fs::write(machine.path("proc/self/mountinfo"), own).unwrap();
+    symlink("lib", machine.path("rootfs/var/lib/lib")).unwrap();
+    for (pid, source, counts) in [
+        (5, "8:1 /ours", true),
+        (6, "8:1 /others", false),
+        (7, "8:2 /ours", false),
+    ] {
+        let dir = machine.process(pid, "kubelet", &["kubelet", "--root-dir=/var/lib/lib/kubelet"]);
+        let theirs = format!(
+            "50 1 0:50 / / rw - overlay overlay rw\n51 50 {source} /var/lib/lib/kubelet rw - ext4 /dev/sda1 rw\n"
+        );
+        fs::write(dir.join("mountinfo"), theirs).unwrap();
+        assert_eq!(machine.found().contains(&(pid, Why::SameDirectory)), counts, "{source}");
+    }
+}
+
+#[test]
+fn a_process_that_cannot_mount_here_is_no_kubelet_whatever_it_says_of_itself() {
+    let machine = Machine::new();
+    fs::create_dir_all(machine.path("proc/self/ns")).unwrap();
+    symlink("user:[1]", machine.path("proc/self/ns/user")).unwrap();
+    let process = |pid, rights: Option<&str>, namespace: Option<&str>| {
+        let dir = machine.process_here(pid, "kubelet", &["kubelet", "--root-dir=ours"]);
+        fs::create_dir_all(dir.join("ns")).unwrap();
+        if let Some(rights) = rights {
+            let name = "Name:\tkubelet\\nCapEff:\t000001ffffffffff\nState:\tS (sleeping)";
+            fs::write(dir.join("status"), format!("{name}\nCapEff:\t{rights}\nSeccomp:\t0\n")).unwrap();
+        }
+        if let Some(namespace) = namespace {
+            symlink(namespace, dir.join("ns/user")).unwrap();
+        }
+        // Whatever keeps it from being looked at is no evidence, either.
+        if pid % 2 == 0 {
+            fs::remove_file(dir.join("cwd")).unwrap();
+        }
+    };
+    // A container's usual rights, and none.
+    for (pid, rights) in [
+        (5, "00000000a80425fb"),
+        (6, "00000000a80425fb"),
+        (7, "0000000000000000"),
+    ] {
+        process(pid, Some(rights), Some("user:[1]"));
+    }
+    for pid in [8, 9] {
+        process(pid, Some("000001ffffffffff"), Some("user:[2]"));
+    }
+    assert_eq!(machine.found(), []);
+    process(15, Some("000001ffffffffff"), Some("user:[1]"));
+    process(16, Some("000001ffffffffff"), Some("user:[1]"));
+    // What the kernel does not tell speaks for nobody.
+    process(17, None, None);
+    process(18, None, None);
+    let unreadable = Why::Unreadable(Errno::NOENT);
     assert_eq!(
         machine.found(),
-        [(5, Why::Unreadable(Errno::NOENT)), (6, Why::Unreadable(Errno::LOOP))]
+        [
+            (15, Why::SameDirectory),
+            (16, unreadable.clone()),
+            (17, Why::SameDirectory),
+            (18, unreadable)
+        ]
     );
+}
+
+/// Drivers, approvers and exporters have such names, and often the kubelet's directory.
+#[test]
+fn a_process_whose_name_only_begins_as_a_kubelets_counts_if_it_has_what_only_a_kubelet_has() {
+    let machine = Machine::new();
+    let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
+    let same = machine.path("rootfs/var/lib/kubelet");
+    symlink(machine.path("ours"), &same).unwrap();
+    // A bind in real life.
+    fs::rename(machine.path("ours"), machine.path("rootfs/ours")).unwrap();
+    fs::remove_file(&same).unwrap();
+    symlink("/ours", &same).unwrap();
+    symlink(machine.path("rootfs/ours"), machine.path("ours")).unwrap();
+    let name = "kubelet-gpu-plugin";
+    let comm = &name[..15];
+    let has = |what: &str, prepare: &dyn Fn(&Path), arguments: &[&str], counts: bool| {
+        let dir = machine.process(5, comm, &[&[name], arguments].concat());
+        prepare(&dir);
+        let found = find(&machine.path("proc"), &ours(&root)).unwrap();
+        assert_eq!(found.len(), usize::from(counts), "{what}: {found:?}");
+        fs::rename(dir, machine.temp.path().join(what)).unwrap();
+    };
+    let nothing = |_: &Path| {};
+    has(
+        "nothing",
+        &nothing,
+        &["--kubeconfig=/x", "--node-name", "n1", "-v=5"],
+        false,
+    );
+    has("a flag", &nothing, &["--hostname_override=n1"], true);
+    has(
+        "flag of others",
+        &nothing,
+        &["--kubelet-root-dir=/x", "root-dir"],
+        false,
+    );
+    let kubelets = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    for (file, text) in [
+        ("mine", kubelets),
+        ("other", "kind: DriverConfiguration\n"),
+        ("torn", "{ kind:"),
+    ] {
+        fs::write(machine.path("rootfs").join(file), text).unwrap();
+    }
+    has("configuration", &nothing, &["--config=/mine"], true);
+    for other in ["--config=/other", "--config=/torn", "--config=/none", "--config=/var"] {
+        has(&other[10..], &nothing, &[other], false);
+    }
+    let unix = |path: &str, flags: &str| {
+        let line = format!("0000000000000000: 00000002 00000000 {flags} 0001 01 77 {path}\n");
+        move |dir: &Path| sockets_of(dir, "unix", &line)
+    };
+    has(
+        "its socket",
+        &unix("/var/lib/kubelet/pod-resources/kubelet.sock", "00010000"),
+        &[],
+        true,
+    );
+    has(
+        "a connection",
+        &unix("/var/lib/kubelet/pod-resources/kubelet.sock", "00000000"),
+        &[],
+        false,
+    );
+    has(
+        "a driver's",
+        &unix("/var/lib/kubelet/plugins/gpu/dra.sock", "00010000"),
+        &[],
+        false,
+    );
+    let tcp = |file: &'static str, local: &str, state: &str| {
+        let line = format!(
+            "  0: {local} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000     0        0 77 1 0\n"
+        );
+        move |dir: &Path| sockets_of(dir, file, &line)
+    };
+    has(
+        "its port",
+        &tcp("tcp6", "00000000000000000000000000000000:280A", "0A"),
+        &[],
+        true,
+    );
+    has("its health", &tcp("tcp", "0100007F:2808", "0A"), &[], true);
+    has("another port", &tcp("tcp", "0100007F:1F90", "0A"), &[], false);
+    has("a client", &tcp("tcp", "0100007F:2808", "01"), &[], false);
+}
+
+/// The process has socket 77, of which this line tells.
+fn sockets_of(dir: &Path, file: &str, line: &str) {
+    for below in ["fd", "net"] {
+        fs::create_dir_all(dir.join(below)).unwrap();
+    }
+    symlink("socket:[77]", dir.join("fd/3")).unwrap();
+    symlink("/dev/null", dir.join("fd/0")).unwrap();
+    fs::write(dir.join("net").join(file), format!("a head line\n{line}")).unwrap();
+}
+
+#[test]
+fn an_answer_is_a_kubelets_only_if_a_process_that_may_be_one_listens_there() {
+    let machine = Machine::new();
+    let proc = machine.path("proc");
+    fs::remove_dir(proc.join("self")).unwrap();
+    symlink("/proc/self", proc.join("self")).unwrap();
+    let own = |dir: &Path| symlink("/proc/self/fd", dir.join("fd")).unwrap();
+    own(&machine.process_here(4, "web", &["web"]));
+    let listeners = ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"].map(|at| std::net::TcpListener::bind(at).unwrap());
+    let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let ports = listeners.each_ref().map(|it| it.local_addr().unwrap().port());
+    for port in ports {
+        assert!(
+            !is_kubelets_answer(&proc, at(port)).unwrap(),
+            "no process may be a kubelet"
+        );
+    }
+    let unable = machine.process_here(5, "kubelet", &["kubelet"]);
+    own(&unable);
+    fs::write(unable.join("status"), "CapEff:\t0000000000000000\n").unwrap();
+    assert!(!is_kubelets_answer(&proc, at(ports[0])).unwrap(), "it cannot mount");
+    let another = machine.process_here(6, "kubelet", &["kubelet"]);
+    fs::create_dir(another.join("fd")).unwrap();
+    assert!(
+        !is_kubelets_answer(&proc, at(ports[0])).unwrap(),
+        "it is not who listens"
+    );
+    for (pid, comm) in [(7, "kubelet"), (8, "kubelet-1.36.3"), (9, "k3s-server")] {
+        let dir = machine.process_here(pid, comm, &[comm]);
+        own(&dir);
+        for port in ports {
+            assert!(is_kubelets_answer(&proc, at(port)).unwrap(), "{comm}");
+        }
+        assert!(!is_kubelets_answer(&proc, at(1)).unwrap());
+        fs::remove_file(dir.join("fd")).unwrap();
+    }
+    // Whatever keeps its sockets from being seen.
+    fs::write(machine.path("proc/7/fd"), "").unwrap();
+    assert!(is_kubelets_answer(&proc, at(ports[0])).is_err());
 }
 
 #[test]
@@ -201,7 +417,7 @@ fn links_are_resolved_in_the_kubelets_root_and_not_in_ours() {
     assert_eq!(machine.found(), []);
     let root = KubeletRoot::resolve(&machine.path("rootfs/data")).unwrap();
     assert_eq!(
-        find(&machine.path("proc"), ours(&root)).unwrap()[0].why,
+        find(&machine.path("proc"), &ours(&root)).unwrap()[0].why,
         Why::SameDirectory
     );
 }
@@ -246,8 +462,8 @@ fn a_process_whose_name_cannot_be_read_may_be_a_kubelet_and_one_that_has_ended_i
     assert_eq!(machine.found(), [], "it has ended");
     // Whatever else keeps a name from being read, such as too many open files.
     fs::create_dir(dir.join("comm")).unwrap();
-    assert!(find(&machine.path("proc"), ours(&root)).is_err());
-    assert!(with_pid(&machine.path("proc"), 5, ours(&root)).is_err());
+    assert!(find(&machine.path("proc"), &ours(&root)).is_err());
+    assert!(with_pid(&machine.path("proc"), 5, &ours(&root)).is_err());
     machine.process(6, "kubelet", &["kubelet", "--root-dir=ours"]);
     assert_eq!(machine.found(), [(6, Why::SameDirectory)], "one that is seen suffices");
 }

@@ -19,7 +19,7 @@ use crate::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
         identity::Identity,
-        kubelet_process::{self, KubeletProcess, Ours, Why},
+        kubelet_process::{self, KubeletProcess, Why},
         lock::{Holder, LockError},
         mount_namespace,
         systemd::Systemd,
@@ -227,11 +227,7 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
 
 pub(super) fn other_hands(settings: &PodSettings, lock: Result<(), LockError>) -> Vec<Row> {
     let lock = other_agents(lock);
-    let ours = Ours {
-        root: &settings.kubelet_root,
-        runtime: settings.cri_endpoint.path(),
-    };
-    let kubelet = match kubelet_process::find(Path::new(PROC), ours) {
+    let kubelet = match kubelet_process::find(Path::new(PROC), &settings.ours()) {
         Ok(found) => match found.first() {
             None => Row::ok("kubelet", "none works on this node's pods"),
             Some(kubelet) => alive(kubelet, settings.understudy.is_some()),

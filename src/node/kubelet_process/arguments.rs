@@ -1,0 +1,95 @@
+//! A process's command line, as far as its flags say something of a kubelet. It is foreign text.
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+/// How holders are told what to tell their kubelet.
+const HOLDERS_FLAG: &[u8] = b"--kubelet-arg=";
+/// Flags that only a kubelet has, of any release. Not `--kubeconfig`, which drivers and approvers have, too.
+const ONLY_KUBELETS: [&[u8]; 19] = [
+    b"bootstrap-kubeconfig",
+    b"cgroup-driver",
+    b"cgroup-root",
+    b"cluster-dns",
+    b"config-dir",
+    b"container-runtime",
+    b"container-runtime-endpoint",
+    b"hostname-override",
+    b"image-credential-provider-config",
+    b"network-plugin",
+    b"node-ip",
+    b"node-labels",
+    b"pod-infra-container-image",
+    b"pod-manifest-path",
+    b"register-node",
+    b"register-with-taints",
+    b"root-dir",
+    b"runtime-cgroups",
+    b"volume-plugin-dir",
+];
+
+/// The command line as the kernel shows it: a NUL after each argument.
+#[derive(Debug, Clone, Copy)]
+pub struct Arguments<'a>(pub &'a [u8]);
+
+// === impl Arguments ===
+
+impl<'a> Arguments<'a> {
+    /// The value of a flag; the last one counts. A kubelet reads `_` in its name as `-`.
+    pub fn value(&self, wanted: &str) -> Option<&'a OsStr> {
+        let mut found = None;
+        let mut arguments = self.each();
+        while let Some(argument) = arguments.next() {
+            let flag = argument.strip_prefix(HOLDERS_FLAG).unwrap_or(argument);
+            let flag = flag.strip_prefix(b"--").unwrap_or(flag);
+            let (name, value) = split(flag);
+            if is(name, wanted.as_bytes()) {
+                let value = value.or_else(|| arguments.next()).unwrap_or_default();
+                found = Some(OsStr::from_bytes(value));
+            }
+        }
+        found
+    }
+
+    /// The same of a flag that names a path.
+    pub fn path(&self, wanted: &str) -> Option<PathBuf> {
+        self.value(wanted).map(PathBuf::from)
+    }
+
+    /// The runtime's socket, as far as it is named.
+    pub fn runtime(&self) -> Option<&'a Path> {
+        let endpoint = self.value("container-runtime-endpoint")?.as_bytes();
+        let path = endpoint.strip_prefix(b"unix://").unwrap_or(endpoint);
+        Some(Path::new(OsStr::from_bytes(path)))
+    }
+
+    /// Whether one of its flags is one that only a kubelet has.
+    pub(super) fn has_a_kubelets_flag(&self) -> bool {
+        let mut flags = self.each().filter_map(|argument| argument.strip_prefix(b"--"));
+        flags.any(|flag| ONLY_KUBELETS.iter().any(|only| is(split(flag).0, only)))
+    }
+
+    /// Whether a holder was told to hold a kubelet, and not to do something else. Some write their command line anew, as one
+    /// text; one without any has threads left and no memory.
+    pub(super) fn holds(&self, by: &[&[u8]]) -> bool {
+        let mut words = self.0.split(|byte| b"\0 ".contains(byte));
+        by.is_empty() || self.0.is_empty() || words.any(|word| by.contains(&word))
+    }
+
+    fn each(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.0.split(|&byte| byte == 0)
+    }
+}
+
+fn split(flag: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let mut parts = flag.splitn(2, |&byte| byte == b'=');
+    (parts.next().unwrap_or_default(), parts.next())
+}
+
+fn is(name: &[u8], wanted: &[u8]) -> bool {
+    let dashed = name.iter().map(|&byte| if byte == b'_' { b'-' } else { byte });
+    dashed.eq(wanted.iter().copied())
+}

@@ -1,0 +1,60 @@
+//! What only a kubelet has. A process whose name begins as a kubelet's is one if it has any of it.
+
+use std::{io::Read as _, path::Path};
+
+use rustix::{
+    fs::{FileType, OFlags, fstat},
+    io::Errno,
+};
+use serde::Deserialize;
+
+use super::{Ours, arguments::Arguments, root, sockets};
+use crate::node::fault;
+
+/// Where every kubelet listens, below its directory: for drivers of devices, and for those who ask for what pods have.
+const SOCKETS: [&str; 2] = ["device-plugins/kubelet.sock", "pod-resources/kubelet.sock"];
+/// The port of a kubelet's API.
+const PORT: u16 = 10250;
+/// A configuration is far shorter.
+const LONGEST: u64 = 1 << 20;
+
+/// Whether its flags, or its sockets by the kernel's word, are a kubelet's.
+pub(super) fn shows(dir: &Path, arguments: &Arguments<'_>, ours: &Ours) -> Result<bool, Errno> {
+    if arguments.has_a_kubelets_flag() {
+        return Ok(true);
+    }
+    let listens = || {
+        let (inodes, net) = (sockets::of(dir)?, dir.join("net"));
+        let health = ours.healthz.map_or(PORT, |at| at.port());
+        Ok(!inodes.is_empty()
+            && (sockets::any_unix(&net, &inodes, &SOCKETS)?
+                || sockets::any_tcp(&net, &inodes, |at| at.port() == PORT || at.port() == health)?))
+    };
+    listens().map_err(|error: std::io::Error| fault::errno(&error))
+}
+
+/// Whether its `--config` is a kubelet's. What cannot be read is none.
+pub(super) fn is_configured(dir: &Path, arguments: &Arguments<'_>) -> bool {
+    #[derive(Deserialize)]
+    struct Document {
+        kind: String,
+    }
+    let Some(path) = arguments.path("config") else {
+        return false;
+    };
+    let read = || {
+        // A pipe is not waited for.
+        let file = root::open(&root::base(dir, &path)?, &path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+            return Err(Errno::INVAL);
+        }
+        let mut text = String::new();
+        let mut file = std::fs::File::from(file).take(LONGEST);
+        file.read_to_string(&mut text).map_err(|error| fault::errno(&error))?;
+        Ok(text)
+    };
+    let document = read()
+        .ok()
+        .and_then(|text| serde_saphyr::from_str::<Document>(&text).ok());
+    document.is_some_and(|document| document.kind == "KubeletConfiguration")
+}

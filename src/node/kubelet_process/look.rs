@@ -1,0 +1,330 @@
+//! The look at where a kubelet keeps its pods.
+//!
+//! It walks the root file system of that process, where anything may lie: links in a circle, a server that is silent. So it has
+//! a thread of its own, which is left behind when it hangs, and in a root that is not this machine's a failure proves nothing.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Component, Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{RecvTimeoutError, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use rustix::{fd::OwnedFd, io::Errno};
+
+use super::{Kind, Ours, Why, arguments::Arguments, evidence, root};
+use crate::node::{fault, mounts::MountTable};
+
+const DEFAULT_ROOT: &str = "/var/lib/kubelet";
+/// The root of this machine's file system: the agent works in the host's mount namespace, or refuses to run.
+const MACHINES: &str = "/";
+/// A look that takes longer hangs. It is less than a look at all processes may be old.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// So many threads are left behind at most.
+const LEFT_BEHIND: usize = 8;
+
+/// A process, by its directory in procfs and when it was started.
+type Process = (PathBuf, Vec<u8>);
+
+/// Looks that have not come to their end yet, and whether they are known to walk this machine's root file system.
+static UNDER_WAY: Mutex<BTreeMap<Process, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
+
+/// Why a look has shown nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failed {
+    /// By this machine, this agent, or the kernel's files about the process: it may be a kubelet.
+    Here(Errno),
+    /// In a root file system that is not this machine's, of which the process can make what it likes.
+    Elsewhere,
+}
+
+/// What a look needs.
+struct Question {
+    kind: Kind,
+    dir: PathBuf,
+    arguments: Vec<u8>,
+    ours: Ours,
+}
+
+/// Why the process counts as a kubelet of ours; `None` if it works elsewhere, or is none.
+///
+/// # Errors
+/// Where that cannot be told by our own fault.
+pub(super) fn look(kind: Kind, dir: &Path, arguments: &Arguments<'_>, ours: &Ours) -> Result<Option<Why>, Errno> {
+    if let Kind::Holder(by) = kind
+        && !arguments.holds(by)
+    {
+        return Ok(None);
+    }
+    let question = Question {
+        kind,
+        dir: dir.to_owned(),
+        arguments: arguments.0.to_owned(),
+        ours: ours.clone(),
+    };
+    let roots = question.roots();
+    let (why, is_configured) = match on_a_thread(dir, PATIENCE, move |is_here| question.answer(is_here)) {
+        Ok(None) => return Ok(None),
+        Ok(Some((why, is_configured))) => (Ok(why), is_configured),
+        Err(Failed::Here(errno)) => (Err(errno), false),
+        Err(Failed::Elsewhere) if roots.iter().any(|root| is_mounted(dir, root, ours)) => {
+            (Ok(Why::SameDirectory), false)
+        }
+        Err(Failed::Elsewhere) => return Ok(None),
+    };
+    if kind == Kind::Candidate && !is_configured && !evidence::shows(dir, arguments, ours)? {
+        return Ok(None);
+    }
+    why.map(Some)
+}
+
+/// Waits for `answer` no longer than for a look that does not hang. One at a process at a time.
+fn on_a_thread<T: Send + 'static>(
+    dir: &Path,
+    patience: Duration,
+    answer: impl FnOnce(&AtomicBool) -> Result<T, Failed> + Send + 'static,
+) -> Result<T, Failed> {
+    let hangs = |is_here: &AtomicBool| match is_here.load(Ordering::Acquire) {
+        true => Failed::Here(Errno::TIMEDOUT),
+        false => Failed::Elsewhere,
+    };
+    let process = (dir.to_owned(), started(dir));
+    let is_here = Arc::new(AtomicBool::new(false));
+    let guard = {
+        let mut under_way = under_way();
+        if let Some(is_here) = under_way.get(&process) {
+            return Err(hangs(is_here));
+        }
+        if under_way.len() >= LEFT_BEHIND {
+            return Err(Failed::Here(Errno::AGAIN));
+        }
+        under_way.insert(process.clone(), Arc::clone(&is_here));
+        UnderWay(process)
+    };
+    let (tell, told) = sync_channel(2);
+    let of_thread = Arc::clone(&is_here);
+    let thread = thread::Builder::new().name("kubelet-look".to_owned());
+    let started = thread.spawn(move || {
+        // Nobody waits any more where nobody is told.
+        tell.send(None).ok();
+        let answer = answer(&of_thread);
+        drop(guard);
+        tell.send(Some(answer)).ok();
+    });
+    if let Err(error) = started {
+        return Err(Failed::Here(fault::errno(&error)));
+    }
+    // One that has not even begun is held up by this machine.
+    if told.recv_timeout(PATIENCE).is_err() {
+        return Err(Failed::Here(Errno::TIMEDOUT));
+    }
+    match told.recv_timeout(patience) {
+        Ok(Some(answer)) => answer,
+        Ok(None) | Err(RecvTimeoutError::Disconnected) => Err(Failed::Here(Errno::CANCELED)),
+        Err(RecvTimeoutError::Timeout) => Err(hangs(&is_here)),
+    }
+}
+
+/// Takes a look off the list when it has ended, by a panic, too.
+struct UnderWay(Process);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        under_way().remove(&self.0);
+    }
+}
+
+fn under_way() -> MutexGuard<'static, BTreeMap<Process, Arc<AtomicBool>>> {
+    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// When the process was started: another one may have its number by now.
+fn started(dir: &Path) -> Vec<u8> {
+    let stat = fs::read(dir.join("stat")).unwrap_or_default();
+    let after_name = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 1);
+    let mut fields = stat[after_name..].split(|&byte| byte == b' ');
+    fields.nth(20).unwrap_or_default().to_owned()
+}
+
+// === impl Question ===
+
+impl Question {
+    /// Why it counts, and whether its configuration is a kubelet's where that has to be known.
+    fn answer(&self, is_here: &AtomicBool) -> Result<Option<(Why, bool)>, Failed> {
+        let arguments = Arguments(&self.arguments);
+        let Some(why) = self.works_here(is_here)? else {
+            return Ok(None);
+        };
+        let is_configured = self.kind == Kind::Candidate
+            && !arguments.has_a_kubelets_flag()
+            && evidence::is_configured(&self.dir, &arguments);
+        Ok(Some((why, is_configured)))
+    }
+
+    fn works_here(&self, is_here: &AtomicBool) -> Result<Option<Why>, Failed> {
+        let machines = Path::new(MACHINES);
+        let their_root = root::base(&self.dir, machines).map_err(|errno| of_proc(errno, false))?;
+        let identity = root::identity_of(&their_root).map_err(|errno| of_walk(errno, false))?;
+        let here = root::ours(machines).is_none_or(|here| here == identity);
+        is_here.store(here, Ordering::Release);
+        let is_holder = matches!(self.kind, Kind::Holder(_));
+        let arguments = Arguments(&self.arguments);
+        // In this machine's root file system its kubelet may have any directory; in another one, as of a container or a snap,
+        // ours is there under the kubelet's name for it or under ours, or it is another node's.
+        if here && is_holder && arguments.value("root-dir").is_none() {
+            return Ok(Some(Why::Unsaid));
+        }
+        let mut failed = None;
+        for path in self.roots() {
+            let base = root::base(&self.dir, &path).map_err(|errno| of_proc(errno, here))?;
+            match self.is_ours(&base, &path, here) {
+                Ok(true) => return Ok(Some(Why::SameDirectory)),
+                Ok(false) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        // Whose --root-dir is not our --kubelet-root may be this node's kubelet all the same, and we be told wrongly.
+        let same_runtime = || {
+            arguments.runtime().is_none_or(|path| {
+                let ours = &self.ours.runtime;
+                path == ours || root::ours(path).is_some_and(|theirs| Some(theirs) == root::ours(ours))
+            })
+        };
+        let counts = !is_holder && here && same_runtime();
+        Ok(counts.then_some(Why::SameMachine))
+    }
+
+    /// Where it may have its directory, by what it says.
+    fn roots(&self) -> Vec<PathBuf> {
+        let ours = &self.ours.root;
+        match (Arguments(&self.arguments).path("root-dir"), self.kind) {
+            (Some(said), _) => vec![said],
+            (None, Kind::Kubelet | Kind::Candidate) => vec![DEFAULT_ROOT.into()],
+            // What the operator wrote may be relative to where the agent was started.
+            (None, Kind::Holder(_)) => [Path::new(DEFAULT_ROOT), ours.path(), ours.given()]
+                .map(|path| Path::new(MACHINES).join(path))
+                .into(),
+        }
+    }
+
+    /// Whether a kubelet's root directory, looked up from there, is ours.
+    fn is_ours(&self, base: &OwnedFd, path: &Path, here: bool) -> Result<bool, Failed> {
+        let ours = &self.ours.root;
+        let (Some(our_root), Some(our_pods)) = (root::ours(ours.path()), root::ours(ours.pods())) else {
+            return Err(Failed::Here(Errno::NOENT));
+        };
+        match root::identity(base, &path.join("pods")) {
+            Ok(pods) => Ok(pods == our_pods),
+            // Just starting, and not ours unless it starts in our directory.
+            Err(Errno::NOENT | Errno::NOTDIR) => match root::identity(base, path) {
+                Ok(root) => Ok(root == our_root),
+                Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+                Err(errno) => Err(of_walk(errno, here)),
+            },
+            Err(errno) => Err(of_walk(errno, here)),
+        }
+    }
+}
+
+/// What it means that a file of procfs cannot be opened, which leads into the root of the process.
+fn of_proc(errno: Errno, here: bool) -> Failed {
+    match errno {
+        Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM => Failed::Here(errno),
+        errno => of_walk(errno, here),
+    }
+}
+
+/// What it means that a walk has failed.
+fn of_walk(errno: Errno, here: bool) -> Failed {
+    match errno {
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Failed::Here(errno),
+        errno if here => Failed::Here(errno),
+        _ => Failed::Elsewhere,
+    }
+}
+
+/// Whether our directory is what the process has at that path, by the kernel's list of its mounts: nothing is walked for that.
+fn is_mounted(dir: &Path, path: &Path, ours: &Ours) -> bool {
+    let table = |process: &Path| MountTable::parse(&fs::read(process.join("mountinfo")).ok()?, MACHINES.as_ref()).ok();
+    let (Some(theirs), Some(own)) = (table(dir), table(&dir.with_file_name("self"))) else {
+        return false;
+    };
+    let place = |table: &MountTable, path: &Path| {
+        let mount = table.holding(path).filter(|mount| !mount.root_deleted)?;
+        Some((mount.device, mount.root.join(path.strip_prefix(&mount.path).ok()?)))
+    };
+    let same = |path: &Path, our: &Path| place(&theirs, path).is_some_and(|it| Some(it) == place(&own, our));
+    let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    path.is_absolute()
+        && path.components().all(is_plain)
+        && (same(&path.join("pods"), ours.root.pods()) || same(path, ours.root.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    /// A look at that process that hangs until somebody is told by the sender, or it is dropped.
+    fn hangs(process: &Path, is_here: bool) -> (Sender<()>, Result<u8, Failed>) {
+        let (release, hang) = channel::<()>();
+        let failed = on_a_thread(process, SHORT, move |here| {
+            here.store(is_here, Ordering::Release);
+            hang.recv().ok();
+            Ok(1)
+        });
+        (release, failed)
+    }
+
+    #[test]
+    fn a_look_that_hangs_is_left_behind_and_says_nothing_unless_it_walks_this_machines_root() {
+        let proc = tempfile::tempdir().unwrap();
+        let process = |pid: &str| proc.path().join(pid);
+        let (release, failed) = hangs(&process("5"), false);
+        assert_eq!(failed, Err(Failed::Elsewhere));
+        let (here, failed) = hangs(&process("6"), true);
+        assert_eq!(failed, Err(Failed::Here(Errno::TIMEDOUT)));
+        let again = |pid: &str| on_a_thread(&process(pid), PATIENCE, |_| Ok(2));
+        assert_eq!(again("5"), Err(Failed::Elsewhere), "no second thread hangs there");
+        assert_eq!(again("6"), Err(Failed::Here(Errno::TIMEDOUT)));
+        assert_eq!(again("7"), Ok(2), "others are looked at");
+        // Another process has its number by now.
+        fs::create_dir(process("5")).unwrap();
+        fs::write(
+            process("5").join("stat"),
+            format!("5 (kube) let) S 1 {}77 0", "0 ".repeat(17)),
+        )
+        .unwrap();
+        assert_eq!(started(&process("5")), b"77");
+        assert_eq!(again("5"), Ok(2));
+        fs::remove_file(process("5").join("stat")).unwrap();
+        drop((release, here));
+        while again("5").is_err() || again("6").is_err() {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_this_agent_lacks_is_no_fault_of_a_foreign_root() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert_eq!(of_walk(errno, false), Failed::Here(errno));
+        }
+        for errno in [Errno::LOOP, Errno::NAMETOOLONG, Errno::IO, Errno::STALE, Errno::ACCESS] {
+            assert_eq!(of_walk(errno, false), Failed::Elsewhere);
+            assert_eq!(of_walk(errno, true), Failed::Here(errno));
+        }
+        assert_eq!(of_proc(Errno::ACCESS, false), Failed::Here(Errno::ACCESS));
+    }
+}
