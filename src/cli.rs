@@ -413,7 +413,8 @@ pub struct NodeFlags {
     )]
     pub shutdown_timeout: String,
     /// How long the end of a pod that is a CSI or DRA driver of this node waits for other pods that end and need it to
-    /// release their volumes and claims; with a unit, such as 10m. Then it ends, and an event names who is left.
+    /// release their volumes and claims, and that of a node service, such as the daemon of the network plugin, for all
+    /// others that end; with a unit, such as 10m. Then it ends, and an event names who is left.
     #[arg(
         long,
         env = "POD_TEARDOWN_DRIVER_HOLD",

@@ -12,6 +12,10 @@ pub use hook::{Hook, HookPort, HttpGet};
 /// Annotation by which a mirror pod is known, whatever its value.
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// Priority class of pods that a node cannot do without, and its value.
+/// API: `pkg/apis/scheduling/types.go` `SystemNodeCritical`, `SystemCriticalPriority`.
+const NODE_CRITICAL: (&str, i32) = ("system-node-critical", 2_000_001_000);
+
 /// A pod's identity. Names are for people.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodUid(Arc<str>);
@@ -42,6 +46,8 @@ pub struct PodView {
     pub spec_grace: Option<i64>,
     /// Has no network of its own: hooks reach it by the node's address.
     pub host_network: bool,
+    /// Has priority class `system-node-critical`, or at least its priority.
+    pub node_critical: bool,
     /// Addresses in the status, primary first.
     pub ips: Vec<String>,
     /// First address of the node in the status.
@@ -162,6 +168,7 @@ impl PodView {
             mirror: false,
             spec_grace: None,
             host_network: false,
+            node_critical: false,
             ips: Vec::new(),
             host_ip: None,
             attachable_volumes: false,
@@ -205,6 +212,7 @@ impl PodView {
                 .is_some_and(|map| map.contains_key(CONFIG_MIRROR)),
             spec_grace: spec.and_then(|spec| spec.termination_grace_period_seconds),
             host_network: spec.and_then(|spec| spec.host_network).unwrap_or(false),
+            node_critical: spec.is_some_and(is_node_critical),
             ips,
             host_ip: status.and_then(|status| status.host_ip.clone()),
             attachable_volumes: spec.is_some_and(names_attachable_volumes),
@@ -232,6 +240,7 @@ impl PodView {
             mirror,
             spec_grace,
             host_network,
+            node_critical: _,
             ips: _,
             host_ip: _,
             attachable_volumes,
@@ -271,6 +280,11 @@ fn claims(pod: &Pod) -> Vec<Box<str>> {
     let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());
     let extended = extended.map(|claim| claim.resource_claim_name.as_str());
     named.chain(made).chain(extended).map(Box::from).collect()
+}
+
+fn is_node_critical(spec: &PodSpec) -> bool {
+    let (class, priority) = NODE_CRITICAL;
+    spec.priority_class_name.as_deref() == Some(class) || spec.priority.is_some_and(|it| it >= priority)
 }
 
 fn host_paths(spec: &PodSpec) -> Vec<Box<str>> {

@@ -17,6 +17,7 @@ pub mod drivers;
 pub mod evidence;
 pub mod hooks;
 mod http_hook;
+pub mod node_service;
 pub mod on_disk;
 pub mod places;
 pub mod pod_dir;

@@ -324,6 +324,7 @@ impl Pods {
             storage: Arc::new(storage),
             reads: Threads::of(8).done_by(blocking),
             quiet: Quiet::default(),
+            workers: handle.clone(),
             driver_hold,
             stopping: CancellationToken::new(),
         });

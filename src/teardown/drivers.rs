@@ -3,10 +3,7 @@
 //!
 //! `sockets below plugins_registry → the pod whose hostPath holds one → other pods that end and need it`
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::{collections::BTreeSet, path::Path};
 
 use super::{Failure, reason::Reasoned};
 use crate::{
@@ -27,15 +24,15 @@ use crate::{
 /// Below the kubelet's root: where drivers have their sockets.
 const PLUGINS: &str = "plugins";
 
-/// Pods that end and need this one as a driver: empty where it is none, or nobody needs it any more.
-pub async fn those_who_need(context: &Context, view: &PodView) -> Result<Vec<String>, Vec<Failure>> {
+/// UIDs of pods with something of the drivers that this pod is; `None` if it is no driver.
+pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>, Vec<Failure>> {
     let root = &context.kubelet_root;
     if !view
         .host_paths
         .iter()
         .any(|path| may_hold_sockets(root, Path::new(&**path)))
     {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Term, "", why)];
     let registry = Registry::read(&root.path().join(DIRECTORY), &context.effects).await;
@@ -54,26 +51,13 @@ pub async fn those_who_need(context: &Context, view: &PodView) -> Result<Vec<Str
         }
         return match registry.faults.first() {
             Some(fault) => Err(failure(fault)),
-            None => Ok(Vec::new()),
+            None => Ok(None),
         };
     }
     let (paths, uid) = (root.clone(), view.pod.uid.to_string());
     let needed = context.reads.work(move || users(&paths, &uid, &own)).await;
-    let needed = needed.map_err(|why| failure(&why))?.map_err(|fault| failure(&fault))?;
-    if needed.is_empty() {
-        return Ok(Vec::new());
-    }
-    let pods = context.api.all_pods().await;
-    let pods = pods.map_err(|error| vec![Failure::of_request(Step::Term, &error)])?;
-    let views = pods.into_iter().filter_map(|pod| PodView::project(pod, false));
-    let by_object = views.filter(PodView::ends);
-    // Those that somebody else has decided on, or of which the API knows no more.
-    let begun = context.journal.unfinished().into_iter();
-    let ending: BTreeMap<_, _> = begun.chain(by_object).map(|it| (it.pod.uid.clone(), it)).collect();
-    let waiting = ending
-        .values()
-        .filter(|other| needed.by(other, has_released(context, other)));
-    Ok(waiting.map(|other| other.pod.to_string()).collect())
+    let needed = needed.map_err(|why| failure(&why))?;
+    needed.map(Some).map_err(|fault| failure(&fault))
 }
 
 /// Whether the claims of a pod that ends were released: a pod that is over by its phase, and that nobody works on any more, has
@@ -85,7 +69,7 @@ fn has_released(context: &Context, other: &PodView) -> bool {
 
 /// UIDs of pods with something of a driver.
 #[derive(Debug, Default)]
-struct Users {
+pub struct Users {
     volumes: BTreeSet<String>,
     /// By the kubelet's checkpoint, which also names those whose claims were released since.
     claims: BTreeSet<String>,
@@ -94,13 +78,10 @@ struct Users {
 // === impl Users ===
 
 impl Users {
-    fn is_empty(&self) -> bool {
-        self.volumes.is_empty() && self.claims.is_empty()
-    }
-
-    fn by(&self, pod: &PodView, has_released: bool) -> bool {
+    /// Whether this pod is one of them.
+    pub fn include(&self, context: &Context, pod: &PodView) -> bool {
         let uid = pod.pod.uid.as_str();
-        self.volumes.contains(uid) || !has_released && self.claims.contains(uid)
+        self.volumes.contains(uid) || self.claims.contains(uid) && !has_released(context, pod)
     }
 }
 

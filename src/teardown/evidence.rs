@@ -104,6 +104,23 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
     }
 }
 
+/// Whether the runtime or the kernel shows a process of a pod whose sandboxes could not be stopped. A runtime that has a virtual
+/// machine for the pod says so by a sandbox that is ready.
+pub fn is_any_process_left(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<bool, Vec<Failure>> {
+    if stopped.lives() {
+        return Ok(true);
+    }
+    for cgroup in places::cgroups(context, view) {
+        let cgroup = cgroup?;
+        let processes = context.cgroups.processes(&cgroup);
+        let failed = |fault: Fault| vec![Failure::new(Step::Cgroup, &cgroup.path().display().to_string(), fault)];
+        if !processes.map_err(failed)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// What runs after its stop, as failures of this step.
 pub(super) fn still_running(stopped: &RuntimePod, step: Step) -> impl Iterator<Item = Failure> {
     stopped.running().map(move |container| {

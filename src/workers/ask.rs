@@ -1,6 +1,9 @@
 //! What the map of workers can be asked, by whoever has a handle to it.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -35,6 +38,7 @@ pub(super) enum Question {
     Record(PodUid, oneshot::Sender<Option<Arc<Record>>>),
     Living(ObjectName, oneshot::Sender<Option<Arc<PodView>>>),
     AtWork(oneshot::Sender<BTreeSet<PodUid>>),
+    Terminating(oneshot::Sender<BTreeMap<PodUid, Arc<PodView>>>),
     Release(PodUid, Doubt, oneshot::Sender<bool>),
 }
 
@@ -103,6 +107,13 @@ impl WorkersHandle {
     pub async fn at_work(&self) -> Option<BTreeSet<PodUid>> {
         let (answer, told) = oneshot::channel();
         self.questions.send(Question::AtWork(answer)).await.ok()?;
+        told.await.ok()
+    }
+
+    /// Pods that a worker is at and that still have something on the node, by all news so far; `None` while the agent stops.
+    pub async fn terminating(&self) -> Option<BTreeMap<PodUid, Arc<PodView>>> {
+        let (answer, told) = oneshot::channel();
+        self.questions.send(Question::Terminating(answer)).await.ok()?;
         told.await.ok()
     }
 

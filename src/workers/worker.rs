@@ -221,10 +221,12 @@ impl Worker {
         let stopped = if has_ended_by_itself(update, &observed) {
             Arc::clone(&observed)
         } else {
-            self.wait_for_those_who_need_it(view, &observed).await?;
+            self.wait_for_dependents(view, &observed).await?;
             self.goes_on()?;
             self.begins(view, &observed);
-            self.stop(update, &observed).await?;
+            if let Err(failures) = self.stop(update, &observed).await {
+                return Err(self.unmount_without_network_teardown(update, &observed, failures).await);
+            }
             Arc::new(self.look(view).await?)
         };
         drop(first);

@@ -4,8 +4,12 @@ use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use serde_json::json;
 use testbed::{
+    apiserver::{
+        faults::{Action, Fault},
+        requests::Request,
+    },
     drivers::{Conduct, CsiDriver, DraDriver, DraService, left::Pv},
-    scripted_cri::{Kind, PodBuilder, Seen},
+    scripted_cri::{Kind, PodBuilder, Seen, StopPodSandbox, expect},
 };
 use tokio::time::{Instant, sleep};
 use tonic::Code;
@@ -17,6 +21,7 @@ use crate::{
     log::Log,
     node::{Node, secs, until},
     pods::{plain, pod, uid},
+    server::trouble,
 };
 
 const DATA: Pv<'_> = Pv {
@@ -375,4 +380,142 @@ async fn a_pod_whose_claims_were_released_holds_no_driver_though_the_checkpoint_
         assert!(began.elapsed() < secs(10), "{kept_by}: {:?}", began.elapsed());
         assert!(node.get("job").await.is_some(), "{kept_by}");
     }
+}
+
+/// A daemon that serves the node: with the host's network and the priority of the node's most critical pods.
+fn node_service(node: &Node, name: &str) {
+    let mut object = pod(name, &plain());
+    object["spec"]["hostNetwork"] = json!(true);
+    object["spec"]["priorityClassName"] = json!("system-node-critical");
+    node.object(object);
+    node.left_over(name, polite);
+}
+
+/// A node with the daemon `cni` of its network plugin and a pod `web`, whose network only goes with the daemon's help.
+async fn with_network_plugin() -> Node {
+    let mut node = Node::new().await;
+    node.flags.driver_hold = "60s".to_owned();
+    node_service(&node, "cni");
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(20), 0));
+    });
+    node.start().await;
+    node
+}
+
+/// Whether the pod was left alone until the sandboxes of all others were told to stop.
+fn ended_last(node: &Node, name: &str) -> bool {
+    let effects = node.cri.effects();
+    let others = effects
+        .iter()
+        .rposition(|(_, seen)| seen.pod_uid != uid(name) && seen.kind == Kind::StopPodSandbox);
+    let own = effects.iter().position(|(_, seen)| seen.pod_uid == uid(name));
+    others.unwrap() < own.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn daemon_of_the_network_plugin_ends_after_the_other_pods_whichever_is_deleted_first() {
+    for first in ["cni", "web"] {
+        let node = with_network_plugin().await;
+        node.cri.allow_everything();
+        node.delete(first, None).await;
+        sleep(secs(3)).await;
+        node.delete(if first == "cni" { "web" } else { "cni" }, None).await;
+        node.failing("cni", "held: default/web that end need this pod as a node service")
+            .await;
+        assert_eq!(
+            stopped_with(&node, "cni").await,
+            secs(30),
+            "its own grace period is whole"
+        );
+        node.nothing_left("cni").await;
+        assert!(
+            node.get("web").await.is_none() && ended_last(&node, "cni"),
+            "{first} first"
+        );
+        assert_eq!(node.count_events("cni", "DriverHoldExceeded").await, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn daemon_of_the_network_plugin_ends_last_across_restarts_of_the_agent() {
+    let mut node = with_network_plugin().await;
+    node.cri.allow_everything();
+    node.delete("cni", None).await;
+    node.failing("cni", "held: ").await;
+    node.crash().await;
+    // While no agent runs.
+    node.delete("web", None).await;
+    node.start().await;
+    node.failing("cni", "held: default/web").await;
+    node.crash().await;
+    node.start().await;
+    node.nothing_left("cni").await;
+    assert!(node.get("web").await.is_none() && ended_last(&node, "cni"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_services_do_not_wait_for_pods_that_live_nor_for_each_other() {
+    let node = with_network_plugin().await;
+    node.cri.allow_everything();
+    node_service(&node, "proxy");
+    let began = Instant::now();
+    node.delete("cni", None).await;
+    node.delete("proxy", None).await;
+    node.nothing_left("cni").await;
+    node.nothing_left("proxy").await;
+    assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
+    assert!(node.get("web").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_service_ends_when_the_hold_is_over_though_another_pod_is_stuck() {
+    let node = with_network_plugin().await;
+    node.cri
+        .any_number_of(expect(StopPodSandbox::of("web")).error(Code::Unknown, "network plugin is not ready"));
+    node.cri.allow_everything();
+    let began = Instant::now();
+    node.delete("web", None).await;
+    node.delete("cni", None).await;
+    node.nothing_left("cni").await;
+    assert!(
+        began.elapsed() > secs(59) && began.elapsed() < secs(75),
+        "{:?}",
+        began.elapsed()
+    );
+    until("it is told", async || {
+        node.count_events("cni", "DriverHoldExceeded").await == 1
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn held_pod_asks_the_server_for_no_list_until_nothing_known_needs_it() {
+    let (node, driver) = started(0).await;
+    driver.behave(busy());
+    node.delete("csi", None).await;
+    node.delete("db", None).await;
+    node.failing("csi", "held: default/db").await;
+    let of_pods = |it: &Request| {
+        it.asked.verb == "list" && it.asked.resource == "pods" && it.asked.user.starts_with("system:node:")
+    };
+    let lists = || node.api.requests().iter().filter(|request| of_pods(request)).count();
+    let before = lists();
+    sleep(secs(40)).await;
+    assert_eq!(lists(), before);
+    driver.behave(Conduct::Well);
+    node.nothing_left("csi").await;
+    assert!(lists() > before, "what is known is confirmed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_that_the_watch_has_not_shown_yet_holds_the_driver() {
+    let (node, driver) = started(0).await;
+    driver.behave(busy());
+    node.delete("csi", None).await;
+    node.failing("csi", "held: other pods that are deleted just now").await;
+    trouble(&node, Fault::new(Action::StallWatch).once());
+    node.delete("db", None).await;
+    node.failing("csi", "held: default/db").await;
+    assert!(node.story("db").await.is_none() && stops(&node, "csi").is_empty());
 }

@@ -1,5 +1,8 @@
 //! What becomes of a pod whose containers or sandboxes do not stop as they should.
 
+use std::{fs, path::PathBuf};
+
+use pod_teardown::ops::admin::kill::Ask;
 use serde_json::json;
 use testbed::rest::Patch;
 use testbed::scripted_cri::{Expected, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
@@ -9,6 +12,7 @@ use tonic::Code;
 use crate::{
     node::{Node, secs, until},
     pods::{plain, uid},
+    requests::granted,
 };
 
 /// The sandbox's stop and all removals may come whenever they do.
@@ -344,4 +348,66 @@ async fn a_phase_that_goes_back_ends_no_teardown_and_the_end_is_told_once_more()
     node.cri.allow_everything();
     node.delete("web", None).await;
     node.nothing_left("web").await;
+}
+
+/// A pod with a file in an emptyDir whose network cannot be taken down, though its sandbox has stopped. Returns the volume.
+fn pod_without_network_plugin(node: &Node, name: &str) -> PathBuf {
+    node.polite_pod(name);
+    let volume = node.pod_dir(name).join("volumes/kubernetes.io~empty-dir/data");
+    fs::create_dir_all(&volume).unwrap();
+    fs::write(volume.join("file"), "").unwrap();
+    volume
+}
+
+/// The network plugin is away: containerd has stopped all processes by then.
+fn network_teardown_fails(node: &Node) {
+    node.cri.any_number_of(
+        expect(StopPodSandbox::any()).reply_error_but_do_it(Code::Unknown, "failed to destroy network: no multus.sock"),
+    );
+    node.cri.any_number_of(expect(StopContainer::any()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_are_unmounted_though_the_network_cannot_be_taken_down_and_the_object_waits_for_that() {
+    let mut node = Node::new().await;
+    let volume = pod_without_network_plugin(&node, "web");
+    node.start().await;
+    network_teardown_fails(&node);
+    node.delete("web", None).await;
+    until("the volume is gone", async || !volume.exists()).await;
+    node.failing("web", "no multus.sock").await;
+    sleep(secs(600)).await;
+    let object = node.get("web").await.expect("the object stays");
+    assert_eq!(object["status"]["phase"], "Running");
+    assert!(node.pod_cgroup("web").exists() && node.pod_dir("web").exists());
+    assert!(node.count_events("web", "FailedKillPod").await > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_stay_while_a_process_of_a_pod_without_network_teardown_may_be_left() {
+    for what in ["sandbox", "process", "request"] {
+        let mut node = Node::new().await;
+        let volume = pod_without_network_plugin(&node, "web");
+        if what == "process" {
+            fs::write(node.pod_cgroup("web").join("cgroup.procs"), "4711\n").unwrap();
+        }
+        node.start().await;
+        match what {
+            "sandbox" => {
+                node.cri
+                    .any_number_of(expect(StopPodSandbox::any()).error(Code::Unknown, "no multus.sock"));
+                node.cri.any_number_of(expect(StopContainer::any()));
+            }
+            _ => network_teardown_fails(&node),
+        }
+        if what == "request" {
+            // A kubelet would start the pod again, with its volumes.
+            granted(&node, "web/kill", &Ask::default()).await;
+        } else {
+            node.delete("web", None).await;
+        }
+        node.failing("web", "no multus.sock").await;
+        sleep(secs(60)).await;
+        assert!(volume.join("file").exists(), "{what}");
+    }
 }

@@ -1,12 +1,15 @@
 //! What the map answers whoever asks of pods, or asks for something to be done to one.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{PodSyncStatus, PodWorkers, State, shorten};
 use crate::{
     events::Reason,
     guard::doubt::{Doubt, Release},
-    pod::PodUid,
+    pod::{PodUid, PodView},
     record::{Record, Stage, Story},
     workers::{
         ask::{Overview, Question},
@@ -41,6 +44,7 @@ impl PodWorkers {
                     .map(drop)
             }
             Question::AtWork(answer) => answer.send(self.at_work()).ok().map(drop),
+            Question::Terminating(answer) => answer.send(self.terminating()).ok().map(drop),
             Question::Release(_, _, answer) if answer.is_closed() => None,
             Question::Release(uid, doubt, answer) => answer.send(self.release(&uid, doubt)).ok(),
         };
@@ -122,6 +126,14 @@ impl PodWorkers {
     /// All that the map has to do with, or had a moment ago.
     fn at_work(&self) -> BTreeSet<PodUid> {
         self.pods.keys().chain(self.ended.keys()).cloned().collect()
+    }
+
+    /// Pods that a worker is at and that still have something on the node.
+    fn terminating(&self) -> BTreeMap<PodUid, Arc<PodView>> {
+        let on_node = |status: &PodSyncStatus| status.state == State::Working && status.record.stage() < Stage::Deleted;
+        let pods = self.pods.iter().filter(|(_, status)| on_node(status));
+        pods.map(|(uid, status)| (uid.clone(), Arc::clone(&status.update.borrow().view)))
+            .collect()
     }
 
     /// Settles a doubt about a pod; `false` if the pod ends no more.

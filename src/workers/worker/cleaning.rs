@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::Worker;
+use super::{PodUpdate, Worker};
 use crate::{
     node::{cri::types::RuntimePod, effects::Outcome as Effect, fault::Fault},
     pod::PodView,
@@ -53,8 +53,62 @@ impl Worker {
         Ok(())
     }
 
+    /// A sandbox that does not stop, such as where the network plugin is away, does not keep volumes mounted once no process of
+    /// the pod is left. The object still waits for the sandbox: what is returned has failed, the stop first.
+    pub(super) async fn unmount_without_network_teardown(
+        &self,
+        update: &PodUpdate,
+        observed: &RuntimePod,
+        mut failures: Vec<Failure>,
+    ) -> Vec<Failure> {
+        // A kubelet starts again what only a request has stopped, and that has its volumes still.
+        if self.ends_anyway() && failures.iter().all(|failure| failure.step == Step::Sandbox) {
+            let unmounted = self.unmount_if_no_process_is_left(update, observed).await;
+            failures.extend(unmounted.err().into_iter().flatten());
+        }
+        failures
+    }
+
+    async fn unmount_if_no_process_is_left(
+        &self,
+        PodUpdate { view, removed, .. }: &PodUpdate,
+        observed: &RuntimePod,
+    ) -> Result<(), Vec<Failure>> {
+        let stopped = Arc::new(self.look(view).await?);
+        self.goes_on()?;
+        let shown = Arc::clone(&stopped);
+        let is_left = self.on_node(view, move |context, view| {
+            evidence::is_any_process_left(context, view, &shown)
+        });
+        if is_left.await? {
+            return Ok(());
+        }
+        self.safe_point(true)?;
+        if !removed {
+            self.remember_ends(view, observed, &stopped).await;
+            let durable = self.ends_are_durable(view, observed, &stopped).await;
+            durable.map_err(|failure| vec![failure])?;
+        }
+        self.tear_down_volumes(view).await
+    }
+
     /// Volumes first: what a memory volume holds is charged to the cgroup. The user ids last, when nothing has them.
     pub(super) async fn clean_node(&self, view: &PodView) -> Result<(), Vec<Failure>> {
+        self.tear_down_volumes(view).await?;
+        let span = self.record.span(Step::Cgroup, "");
+        let mut failures = Vec::new();
+        for cgroup in places::cgroups(&self.context, view) {
+            let result = self.context.cgroups.destroy(&cgroup?, &self.context.effects).await;
+            failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
+        }
+        let result = collected(failures);
+        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        result?;
+        let dir = places::dir(&self.context, view)?;
+        user_namespace::release(&dir, view, &self.context.effects).await
+    }
+
+    async fn tear_down_volumes(&self, view: &PodView) -> Result<(), Vec<Failure>> {
         let dir = places::dir(&self.context, view)?;
         let span = self.record.span(Step::Volumes, "");
         let volumes = async || {
@@ -71,17 +125,7 @@ impl Worker {
             }
         }
         span.end(&result.as_ref().map_err(|failures| first(failures)));
-        result?;
-        let span = self.record.span(Step::Cgroup, "");
-        let mut failures = Vec::new();
-        for cgroup in places::cgroups(&self.context, view) {
-            let result = self.context.cgroups.destroy(&cgroup?, &self.context.effects).await;
-            failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
-        }
-        let result = collected(failures);
-        span.end(&result.as_ref().map_err(|failures| first(failures)));
-        result?;
-        user_namespace::release(&dir, view, &self.context.effects).await
+        result
     }
 
     /// Kills whatever the containers have left in the pod's cgroup.

@@ -1,41 +1,57 @@
-//! A pod that is a driver ends after those who need it, but not for ever after.
+//! A pod that others need for their termination terminates after them, but it does not wait for ever: a CSI or DRA driver, and
+//! a service of the whole node such as the network plugin.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::{super::grace, Worker};
+use super::{super::grace, Worker, termination};
 use crate::{
     events::Reason,
     node::cri::types::RuntimePod,
-    pod::PodView,
-    teardown::{Failure, drivers},
+    pod::{PodRef, PodView},
+    record::Step,
+    teardown::{Failure, drivers, node_service::is_node_service},
     words::some_of,
 };
 
-/// How often it is asked who still needs it.
+/// How often is checked whether other pods still need it.
 const LOOK: Duration = Duration::from_secs(2);
+/// All pods of a node may be deleted one after another, this one first. So it waits at least this long.
+const SETTLES: Duration = LOOK.saturating_mul(2);
+
+/// Other pods that are terminating and need a pod.
+struct Dependents {
+    /// Namespaces and names.
+    pods: Vec<String>,
+    /// What they need it as.
+    role: &'static str,
+}
 
 impl Worker {
-    /// Waits as long as other pods that end need this one as their driver, at most for `--driver-hold`. Its grace period has
-    /// not begun by then. Without a failure where the wait is cut short: none is to be told.
-    pub(super) async fn wait_for_those_who_need_it(
-        &self,
-        view: &PodView,
-        observed: &RuntimePod,
-    ) -> Result<(), Vec<Failure>> {
-        // One of which nothing runs helps nobody, and one that has begun to end goes on.
+    /// Waits as long as other pods that are terminating need this one, at most for `--driver-hold`. Its grace period has not
+    /// begun by then. Fails without a failure where the wait is cut short: there is nothing to report.
+    pub(super) async fn wait_for_dependents(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+        // One of which nothing runs helps nobody, and one that has begun to terminate goes on.
         if !observed.lives() || self.period.has_begun() || self.context.effects.dry_run() {
             return Ok(());
         }
+        let began = Instant::now();
         let mut told = String::new();
         loop {
-            let words = match drivers::those_who_need(&self.context, view).await {
-                Ok(waiting) if waiting.is_empty() => break,
-                Ok(waiting) => format!("{} that end need this pod as a driver", some_of(waiting.into_iter())),
+            let is_settled = began.elapsed() >= SETTLES;
+            let words = match self.dependents(view, is_settled).await {
+                Ok(None) => break,
+                Ok(Some(Dependents { pods, .. })) if pods.is_empty() && is_settled => break,
+                Ok(Some(Dependents { pods, role })) if pods.is_empty() => {
+                    format!("other pods that are deleted just now may need this pod as {role}")
+                }
+                Ok(Some(Dependents { pods, role })) => {
+                    format!("{} that end need this pod as {role}", some_of(pods.into_iter()))
+                }
                 Err(failures) => {
                     let why = super::first(&failures);
-                    format!("whether pods that end need this pod as a driver cannot be told: {why}")
+                    format!("whether pods that end need this pod cannot be told: {why}")
                 }
             };
             let now = self.context.clock.now();
@@ -69,4 +85,42 @@ impl Worker {
         }
         Ok(())
     }
+
+    /// Which pods need this one; `None` if it is neither a driver nor a node service. The agent's own state shows the pods that
+    /// it works on. Where those leave no reason to wait, one complete list may `confirm` that: a deletion may be on its way.
+    async fn dependents(&self, view: &PodView, confirm: bool) -> Result<Option<Dependents>, Vec<Failure>> {
+        let users = drivers::users_of(&self.context, view).await?;
+        let is_service = is_node_service(view);
+        let role = match (&users, is_service) {
+            (None, false) => return Ok(None),
+            (Some(_), false) => "a driver",
+            (_, true) => "a node service",
+        };
+        let uses = |other: &PodView| users.as_ref().is_some_and(|users| users.include(&self.context, other));
+        // Node services do not wait for each other.
+        let needs = |other: &PodView| is_service && !is_node_service(other) || uses(other);
+        let known = self.context.workers.terminating().await.unwrap_or_default();
+        let at_work = known.values().filter(|other| needs(other)).map(|other| &other.pod);
+        // After a restart some are known to the journal before they are to the workers.
+        let begun = self.context.journal.unfinished().into_iter().filter(uses);
+        let pods = named(view, at_work.cloned().chain(begun.map(|other| other.pod)));
+        if !pods.is_empty() || !confirm {
+            return Ok(Some(Dependents { pods, role }));
+        }
+        let listed = self.context.api.all_pods().await;
+        let listed = listed.map_err(|error| vec![Failure::of_request(Step::Term, &error)])?;
+        let views = listed.into_iter().filter_map(|pod| PodView::project(pod, false));
+        let terminating = views.filter(|other| termination::cause(other, false, false).is_some());
+        // Of one that is over by its phase, and that no worker is at, only the node can show more.
+        let needs = |other: &PodView| uses(other) || !other.terminal_phase && needs(other);
+        let pods = named(view, terminating.filter(needs).map(|other| other.pod));
+        Ok(Some(Dependents { pods, role }))
+    }
+}
+
+/// Namespaces and names of these pods but for `view` itself.
+fn named(view: &PodView, pods: impl Iterator<Item = PodRef>) -> Vec<String> {
+    let others = pods.filter(|pod| pod.uid != view.pod.uid);
+    let by_uid: BTreeMap<_, _> = others.map(|pod| (pod.uid.clone(), pod)).collect();
+    by_uid.values().map(ToString::to_string).collect()
 }
