@@ -65,7 +65,9 @@ impl DoubtKind {
     pub fn released(self) -> &'static str {
         match self {
             Self::NoCgroup => "the pod is ended by the runtime alone, and no cgroup of it is looked for",
-            Self::NoDirectory => "the pod is ended although nothing of its volumes can be seen here",
+            Self::NoDirectory => {
+                "the pod is ended although its directory is not here; what the mount table shows of its volumes keeps it all the same"
+            }
             Self::UnknownProcesses => "the pod is ended, and these processes are killed with its cgroup",
         }
     }

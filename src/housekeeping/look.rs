@@ -1,6 +1,6 @@
 //! What is there of pods: in the runtime, below the kubelet's directory, among logs and cgroups. Nothing is changed.
 
-use std::{collections::BTreeMap, fmt, fs, io, path::Path, sync::Arc};
+use std::{collections::BTreeMap, ffi::OsStr, fmt, fs, io, path::Path, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -22,6 +22,8 @@ pub(super) struct Traces {
     pub runtime: Option<Sighted>,
     /// The kubelet's directory.
     pub directory: bool,
+    /// Something that is mounted in that directory, which need not be seen.
+    pub mount: bool,
     /// A device that is mounted for it outside of that directory.
     pub device: bool,
     /// A cgroup, in whichever hierarchy.
@@ -46,6 +48,12 @@ pub(super) async fn look(context: &Context) -> Result<BTreeMap<PodUid, Traces>, 
         for uid in mapped_pods(&storage)? {
             if PodDir::new(&root, &uid).is_ok() {
                 of(&uid, &|traces| traces.device = true);
+            }
+        }
+        let table = storage.mounts.read()?;
+        for uid in table.pods().filter_map(OsStr::to_str) {
+            if PodDir::new(&root, uid).is_ok() {
+                of(uid, &|traces| traces.mount = true);
             }
         }
         for uid in cgroups.pods(&cgroup_root)? {
@@ -114,6 +122,7 @@ impl fmt::Display for Traces {
         let all = [
             (self.runtime.is_some(), "sandbox"),
             (self.directory, "directory"),
+            (self.mount, "mount"),
             (self.device, "raw block device"),
             (self.cgroup, "cgroup"),
             (!self.logs.is_empty(), "logs"),

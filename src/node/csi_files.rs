@@ -191,6 +191,12 @@ pub fn unique_name(driver: &str, handle: &str) -> String {
     format!("kubernetes.io/csi/{driver}^{handle}")
 }
 
+/// Driver and [`staging_name`] of the volume with this [`unique_name`].
+pub fn staged_as(unique_name: &str) -> Option<(String, String)> {
+    let (driver, handle) = unique_name.strip_prefix("kubernetes.io/csi/")?.split_once('^')?;
+    Some((driver.to_owned(), staging_name(handle)))
+}
+
 fn sha256<const N: usize>(parts: [&str; N]) -> String {
     let mut context = Context::new(&SHA256);
     for part in parts {

@@ -30,9 +30,18 @@ pub enum Cause {
     /// The kernel has not come back from it.
     #[error("{0}")]
     Hangs(Box<Hanging>),
-    /// A kubelet with another root directory has mounted it.
-    #[error("still mounted, and not below --kubelet-root; is that the kubelet's --root-dir?")]
+    /// It is the pod's by its path, and not in the pod's directory.
+    #[error(
+        "still mounted, and not in the pod's directory below --kubelet-root; was that directory renamed, or is --kubelet-root \
+         not the kubelet's --root-dir? Give it back its name, or unmount this by hand"
+    )]
     MountedElsewhere,
+    /// It is a pod's by the shape of its path, which tells no UID; the pod that waits for it has no directory.
+    #[error(
+        "a volume of some pod is mounted here, and the directory of this pod is not there: was that renamed? Give it back its \
+         name, or unmount this by hand"
+    )]
+    MountedForSomebody,
     /// A loop device outlives its end.
     #[error(
         "still there: somebody has it open or has mounted what is on it, and it goes with the last of them; fuser -v {0:?} tells who"

@@ -21,6 +21,7 @@ mod hanging;
 mod mount;
 mod rounds;
 mod source;
+mod strays;
 mod table;
 mod unmount;
 mod watch;

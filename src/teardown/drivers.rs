@@ -3,7 +3,7 @@
 //!
 //! `sockets below plugins_registry → the pod whose hostPath holds one → other pods that end and need it`
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, ffi::OsStr, path::Path, sync::Arc};
 
 use super::{Failure, reason::Reasoned};
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
         dra_checkpoint,
         fault::Fault,
         kubelet_root::KubeletRoot,
+        mounts::MountTable,
         plugins::{Kind, Registered, Registry, registry::DIRECTORY},
         pod_dir::{names, other_pods, two_levels},
     },
@@ -54,8 +55,13 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
             None => Ok(None),
         };
     }
-    let (paths, uid) = (root.clone(), view.pod.uid.to_string());
-    let needed = context.reads.work(move || users(&paths, &uid, &own)).await;
+    let (paths, uid, mounts) = (
+        root.clone(),
+        view.pod.uid.to_string(),
+        Arc::clone(&context.storage.mounts),
+    );
+    let look = move || users(&paths, &*mounts.read()?, &uid, &own);
+    let needed = context.reads.work(look).await;
     let needed = needed.map_err(|why| failure(&why))?;
     needed.map(Some).map_err(|fault| failure(&fault))
 }
@@ -120,7 +126,7 @@ fn may_hold_sockets(root: &KubeletRoot, path: &Path) -> bool {
 }
 
 /// The other pods with a volume or a claim of these drivers.
-fn users(root: &KubeletRoot, uid: &str, drivers: &BTreeSet<Driver>) -> Result<Users, Fault> {
+fn users(root: &KubeletRoot, table: &MountTable, uid: &str, drivers: &BTreeSet<Driver>) -> Result<Users, Fault> {
     let mut users = Users::default();
     let drives_volumes = drivers.iter().any(|driver| matches!(driver, Driver::Csi(_)));
     // A file that does not tell whose volume it is may be of any.
@@ -131,7 +137,9 @@ fn users(root: &KubeletRoot, uid: &str, drivers: &BTreeSet<Driver>) -> Result<Us
         Found::Read(_) | Found::Torn(_) | Found::Missing => drives_volumes,
     };
     let devices = Dir::open(&root.path().join(csi_files::STAGING).join(csi_files::BLOCK))?;
+    let mut unseen: BTreeSet<&OsStr> = table.pods().filter(|pod| *pod != uid).collect();
     for pod in other_pods(root, uid)? {
+        unseen.remove(OsStr::new(&pod.name()));
         let mut found = Vec::new();
         if let Some(volumes) = pod.below(Path::new(names::VOLUMES).join(names::CSI))? {
             for volume in volumes.names()? {
@@ -154,6 +162,12 @@ fn users(root: &KubeletRoot, uid: &str, drivers: &BTreeSet<Driver>) -> Result<Us
         if found.into_iter().any(is_of) {
             users.volumes.insert(pod.name());
         }
+    }
+    // What is mounted for a pod whose directory cannot be seen may be any driver's.
+    if drives_volumes {
+        users
+            .volumes
+            .extend(unseen.iter().map(|pod| pod.to_string_lossy().into_owned()));
     }
     let checkpoint = Dir::open(root.path())?
         .map(|root| dra_checkpoint::read(&root))

@@ -25,12 +25,6 @@ pub async fn remove_pod_dir(pod: &PodDir, mounts: &Arc<Mounts>, effects: &Effect
 
 fn remove(pod: &PodDir, mounts: &Mounts, question: Question, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
     let one = |fault| vec![fault];
-    let Some(parent) = pod.open_parent().map_err(one)? else {
-        return Ok(DiskReport::default());
-    };
-    let Some(dir) = parent.below(pod.uid()).map_err(one)? else {
-        return Ok(DiskReport::default());
-    };
     // A dry run has taken no volume away, and says what it would remove if it had.
     let left = if effects.dry_run() {
         Vec::new()
@@ -43,6 +37,12 @@ fn remove(pod: &PodDir, mounts: &Mounts, question: Question, effects: &Effects) 
             .map(|path| Fault::new("remove", path, Cause::StillThere))
             .collect());
     }
+    let Some(parent) = pod.open_parent().map_err(one)? else {
+        return Ok(DiskReport::default());
+    };
+    let Some(dir) = parent.below(pod.uid()).map_err(one)? else {
+        return Ok(DiskReport::default());
+    };
 
     let mut work = Work::on(&dir, effects);
     for name in dir.names().map_err(one)? {

@@ -116,7 +116,7 @@ impl Reasoned for Fault {
             Cause::NotDone(not_done) => not_done.reason(),
             Cause::Hangs(_) => HANGS.into(),
             Cause::Busy(_) | Cause::LoopInUse(_) => BUSY.into(),
-            Cause::StillMounted | Cause::MountedElsewhere => MOUNTED.into(),
+            Cause::StillMounted | Cause::MountedElsewhere | Cause::MountedForSomebody => MOUNTED.into(),
             Cause::Processes(_) => "processes".into(),
             Cause::Systemd(_) => "systemd".into(),
             Cause::UnknownPlugin { .. } | Cause::SharedName => "unknown_plugin".into(),

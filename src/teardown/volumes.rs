@@ -16,7 +16,7 @@ use crate::node::{
     dirs::Dir,
     effects::Effects,
     fault::{Cause, Fault},
-    mounts::{MountTable, Places, Question, Rounds, hanging},
+    mounts::{MountTable, Mounts, Places, Question, Rounds, hanging},
     pod_dir::{PodDir, VolumeDir, names, two_levels, volumes_in},
 };
 
@@ -60,15 +60,16 @@ pub async fn tear_down_volumes(pod: &PodDir, storage: &Arc<Storage>) -> Result<V
     if faults.is_empty() { Ok(report) } else { Err(faults) }
 }
 
-/// Whether a volume is here that a controller may have attached to this node. What cannot be looked at may be one.
-pub fn may_hold_attached(pod: &PodDir) -> bool {
+/// Whether a volume is here that a controller may have attached to this node. What cannot be looked at may be one, and so may
+/// what is mounted for a pod whose directory is not there. Blocks.
+pub fn may_hold_attached(pod: &PodDir, mounts: &Mounts) -> bool {
     let may_be = |volume: &VolumeDir| kind::of(&volume.plugin).is_none_or(VolumeKind::may_be_attached);
     let look = |dir: &Dir| -> Result<bool, Fault> {
         Ok(volumes_in(dir)?.iter().any(may_be) || !two_levels(dir, names::DEVICES)?.is_empty())
     };
     match pod.open() {
         Ok(Some(dir)) => look(&dir).unwrap_or(true),
-        Ok(None) => false,
+        Ok(None) => mounts.read().map_or(true, |table| is_anything_mounted(pod, &table)),
         Err(_) => true,
     }
 }
@@ -112,10 +113,15 @@ impl Taking {
         let (mounts, effects) = (&storage.mounts, &storage.effects);
         let mapped = mapped(storage, pod.uid()).map_err(one)?;
         let Some(dir) = pod.open().map_err(one)? else {
+            // A directory that is renamed or covered shows nothing of what is mounted in it.
+            let one_by_one = found::one_by_one(mapped);
+            let table = mounts.read().map_err(one)?;
+            let mut faults = mounted_without_directory(pod, &table, one_by_one.is_empty());
+            faults.extend(hanging(effects, |path| path.starts_with(pod.path())));
             return Ok(ControlFlow::Break(Done {
                 report: VolumesReport::default(),
-                faults: mounted_elsewhere(pod, &*mounts.read().map_err(one)?),
-                one_by_one: found::one_by_one(mapped),
+                faults,
+                one_by_one,
             }));
         };
         let found = Found::in_dir(&dir, mapped).map_err(one)?;
@@ -188,6 +194,9 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: Found, table: &MountTable) ->
         let explained: Vec<&Path> = explained.map(PathBuf::as_path).collect();
         let more = unexplained(pod, table, &explained, effects).map_err(|fault| vec![fault])?;
         work.faults.extend(more);
+        if ready.is_empty() && busy.is_empty() {
+            work.faults.extend(devices(pod, table));
+        }
     }
     Ok(Done {
         report: work.report,
@@ -212,7 +221,8 @@ fn mapped(storage: &Storage, uid: &str) -> Result<Vec<VolumeDir>, Fault> {
 fn is_gone(pod: &PodDir, storage: &Storage, question: Question) -> Result<(), Vec<Fault>> {
     let one = |fault| vec![fault];
     let table = storage.mounts.answer(question).map_err(one)?;
-    let more = unexplained(pod, &table, &[], &storage.effects).map_err(one)?;
+    let mut more = unexplained(pod, &table, &[], &storage.effects).map_err(one)?;
+    more.extend(devices(pod, &table));
     if more.is_empty() { Ok(()) } else { Err(more) }
 }
 
@@ -225,21 +235,41 @@ fn unexplained(pod: &PodDir, table: &MountTable, explained: &[&Path], effects: &
         .leftovers_on_disk()?
         .into_iter()
         .map(|path| Fault::new("remove", path, Cause::StillThere));
-    let mounted = pod
-        .mounted(table)
-        .into_iter()
-        .map(|path| Fault::new("unmount", path, Cause::StillMounted));
     let hanging = hanging(effects, |path| path.starts_with(pod.path()));
     let here = on_disk
-        .chain(mounted)
+        .chain(mounted_below(pod, table))
         .chain(hanging)
         .filter(|fault| !explained(&fault.path));
     Ok(here.chain(mounted_elsewhere(pod, table)).collect())
 }
 
-fn mounted_elsewhere(pod: &PodDir, table: &MountTable) -> Vec<Fault> {
+fn mounted_below(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault> {
+    let mounted = pod.mounted(table).into_iter();
+    mounted.map(|path| Fault::new("unmount", path, Cause::StillMounted))
+}
+
+fn mounted_elsewhere(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault> {
     let elsewhere = table.elsewhere(pod.uid());
-    elsewhere
-        .map(|path| Fault::new("unmount", path, Cause::MountedElsewhere))
-        .collect()
+    elsewhere.map(|path| Fault::new("unmount", path, Cause::MountedElsewhere))
+}
+
+/// Raw block devices that are mapped for the pod, by the mount table alone: whoever takes them away looks for directories.
+fn devices(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault> {
+    let devices = table.devices(pod.uid()).iter();
+    devices.map(|path| Fault::new("unmount", path, Cause::StillMounted))
+}
+
+/// What is mounted for a pod that has no directory. A volume in a path that tells no UID may be its own, too.
+fn mounted_without_directory(pod: &PodDir, table: &MountTable, with_devices: bool) -> Vec<Fault> {
+    let nameless = table.nameless().iter();
+    let nameless = nameless.map(|path| Fault::new("unmount", path, Cause::MountedForSomebody));
+    let known = mounted_below(pod, table)
+        .chain(mounted_elsewhere(pod, table))
+        .chain(nameless);
+    known.chain(devices(pod, table).filter(|_| with_devices)).collect()
+}
+
+/// Whether anything is mounted for the pod, or may be, whatever its directory shows.
+pub fn is_anything_mounted(pod: &PodDir, table: &MountTable) -> bool {
+    !mounted_without_directory(pod, table, true).is_empty()
 }

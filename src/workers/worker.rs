@@ -441,7 +441,8 @@ impl Worker {
             return Ok(true);
         }
         self.on_node(view, |context, view| {
-            Ok(volumes::may_hold_attached(&places::dir(context, view)?))
+            let dir = places::dir(context, view)?;
+            Ok(volumes::may_hold_attached(&dir, &context.storage.mounts))
         })
         .await
     }

@@ -55,6 +55,29 @@ async fn a_mount_of_the_pod_below_another_directory_keeps_the_object_and_is_name
     node.gone("web").await;
 }
 
+/// Something else may be mounted on the directory, or it is called otherwise by now.
+#[tokio::test(start_paused = true)]
+async fn what_is_mounted_for_a_pod_keeps_its_object_whatever_became_of_its_directory() {
+    for directory in [uid("web"), format!("{}.bak", uid("web"))] {
+        let mut node = Node::new().await;
+        let mut object = pod("web", &plain());
+        object["status"] = json!({ "phase": "Pending" });
+        node.object(object);
+        let volume = node.path(&format!("kubelet/pods/{directory}/volumes/kubernetes.io~secret/s"));
+        let table = fs::read_to_string(node.path("mountinfo")).unwrap();
+        let mount = format!("40 1 0:30 / {} rw - tmpfs tmpfs rw\n", volume.display());
+        fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
+        node.cri.allow_everything();
+        node.start().await;
+        node.delete("web", None).await;
+        node.failing("web", "still mounted").await;
+        sleep(secs(300)).await;
+        assert!(node.get("web").await.is_some());
+        fs::write(node.path("mountinfo"), table).unwrap();
+        node.gone("web").await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_has_a_cgroup_and_no_directory_here_is_held() {
     let (mut node, _) = node_of_another_directory().await;

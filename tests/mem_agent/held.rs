@@ -402,6 +402,27 @@ async fn a_pod_without_a_directory_is_ended_after_its_release() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_of_a_missing_directory_does_not_cover_what_is_mounted_in_it() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    fs::rename(node.pod_dir("web"), node.path("renamed")).unwrap();
+    let volume = node.pod_dir("web").join("volumes/kubernetes.io~secret/s");
+    let table = fs::read_to_string(node.path("mountinfo")).unwrap();
+    let mount = format!("40 1 0:30 / {} rw - tmpfs tmpfs rw\n", volume.display());
+    fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
+    node.start().await;
+    node.delete("web", None).await;
+    is_held(&node, "pod/default/web").await;
+    node.cri.allow_everything();
+    release(&node, "pod/default/web").await.unwrap();
+    node.failing("web", "still mounted").await;
+    sleep(secs(300)).await;
+    assert!(node.get("web").await.is_some());
+    fs::write(node.path("mountinfo"), table).unwrap();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_is_known_after_a_crash() {
     let mut node = Node::new().await;
     node.polite_pod("web");

@@ -313,3 +313,19 @@ async fn a_list_that_was_cut_short_makes_no_pod_nobodys() {
     assert_eq!(is_left(&node, "web"), ["cgroup", "logs", "directory"]);
     assert!(node.cri.effects().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_mount_that_is_left_of_a_pod_without_a_directory_is_found_and_named_until_it_is_gone() {
+    let node = after_the_end_of(&["a"]).await;
+    let volume = volume(&node, "a");
+    let table = fs::read_to_string(node.path("mountinfo")).unwrap();
+    let mount = format!("40 1 0:30 / {} rw - tmpfs tmpfs rw\n", volume.display());
+    fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
+    until("it is observed", async || {
+        house(&node).await.leftovers == ["default/a (UID uid-a): mount"]
+    })
+    .await;
+    node.failing("a", "still mounted").await;
+    fs::write(node.path("mountinfo"), table).unwrap();
+    until("it is finished", async || node.status().await.counters.finished == 2).await;
+}

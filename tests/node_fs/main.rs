@@ -16,6 +16,7 @@ mod data;
 mod dirs;
 mod drivers;
 mod fuse;
+mod hidden;
 mod holders;
 mod kubelet;
 mod mounts;

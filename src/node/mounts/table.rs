@@ -3,31 +3,30 @@
 use std::{
     cmp::Ordering,
     collections::HashMap,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     iter,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
 
-use super::mount::{BadLine, Mount, path_of};
-
-/// What every kubelet calls the directory of its pods.
-const PODS: &str = "pods";
+use super::{
+    mount::{BadLine, Mount, path_of},
+    strays::Strays,
+};
 
 /// The mounts at or below one place, in the kernel's order.
 ///
 /// A question about one pod touches only what is mounted for it: there may be thousands of others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MountTable {
+    scope: PathBuf,
     mounts: Vec<Mount>,
     /// Where they stand in `mounts`, by path: what lies at or below a place stands together.
     by_path: Vec<usize>,
     /// Where they stand in `mounts`.
     by_id: HashMap<u64, usize>,
-    /// What is mounted below directories called `pods` in other places.
-    other_pods: Vec<PathBuf>,
-    /// Where they stand in `other_pods`, by what may be a pod's UID.
-    other_by_uid: HashMap<OsString, Vec<usize>>,
+    /// What is mounted for pods in other places than their directories.
+    strays: Strays,
 }
 
 // === impl MountTable ===
@@ -39,15 +38,23 @@ impl MountTable {
     pub fn parse(text: &[u8], scope: &Path) -> Result<Self, BadLine> {
         let mut table = Self::default();
         let scope = plain(scope);
+        // All of the machine is no directory of pods.
+        let has_pods = scope.file_name().is_some();
         for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
             // Most lines of a busy node are containers' and end here.
             let path = path_of(line)?;
             if lies_within(key(&path), key(&scope)) {
+                if let Ok(relative) = path.strip_prefix(&scope)
+                    && has_pods
+                {
+                    table.strays.note_inside(&path, relative);
+                }
                 table.mounts.push(Mount::parse(line, path.into_owned())?);
             } else {
-                table.note_pods_elsewhere(&path);
+                table.strays.note_outside(&path);
             }
         }
+        table.scope = scope;
         let ids = table.mounts.iter().enumerate();
         table.by_id = ids.map(|(at, mount)| (mount.id, at)).collect();
         table.by_path = (0..table.mounts.len()).collect();
@@ -56,29 +63,27 @@ impl MountTable {
         Ok(table)
     }
 
-    fn note_pods_elsewhere(&mut self, path: &Path) {
-        let below = path.iter().skip(1);
-        // Directories above the kubelet's may be called so, too.
-        let mut uids: Vec<&OsStr> = path
-            .iter()
-            .zip(below)
-            .filter_map(|(above, part)| (above == PODS).then_some(part))
-            .collect();
-        uids.sort_unstable();
-        uids.dedup();
-        for uid in &uids {
-            let at = self.other_by_uid.entry((*uid).to_owned()).or_default();
-            at.push(self.other_pods.len());
-        }
-        if !uids.is_empty() {
-            self.other_pods.push(path.to_owned());
-        }
+    /// What is mounted for the pod with this UID elsewhere than in its directory: that has another name by now, or the kubelet
+    /// has another root directory than we know.
+    pub fn elsewhere(&self, uid: &str) -> impl Iterator<Item = &Path> {
+        self.strays.of(uid)
     }
 
-    /// What is mounted for the pod with this UID by a kubelet that has another root directory than we know.
-    pub fn elsewhere(&self, uid: &str) -> impl Iterator<Item = &Path> {
-        let at = self.other_by_uid.get(OsStr::new(uid)).into_iter().flatten();
-        at.map(|&at| self.other_pods[at].as_path())
+    /// Where raw block devices are mapped for the pod with this UID.
+    pub fn devices(&self, uid: &str) -> &[PathBuf] {
+        self.strays.devices_of(uid)
+    }
+
+    /// Volumes of pods in paths that tell no UID.
+    pub fn nameless(&self) -> &[PathBuf] {
+        self.strays.nameless()
+    }
+
+    /// Names of the directories of pods in which something is mounted, or for which a device is mapped.
+    pub fn pods(&self) -> impl Iterator<Item = &OsStr> {
+        let mounts = self.mounts.iter();
+        let below = mounts.filter_map(|mount| mount.path.strip_prefix(&self.scope).ok()?.iter().next());
+        below.chain(self.strays.with_devices())
     }
 
     /// All mounts, in the kernel's order.

@@ -10,10 +10,11 @@ use futures::future::BoxFuture;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::node::{
+    csi_files,
     effects::Effects,
     fault::{Cause, Fault},
     kubelet_root::KubeletRoot,
-    mounts::Mounts,
+    mounts::{Mount, Mounts},
     plugins::{Csi, DriverGone, Registry, registry::DIRECTORY},
 };
 
@@ -96,8 +97,24 @@ impl Storage {
             .await
     }
 
-    /// Says that this volume, of which something was at `place`, may be detached.
-    pub(super) async fn out_of_use(&self, volume: String, place: &Path) -> Result<(), Vec<Fault>> {
+    /// Says that this volume, of which something was at `place`, may be detached. Not while the mount table shows where it is
+    /// staged, by the digest that the directory is called by: that may lie in a place which no look at directories finds.
+    pub(super) async fn out_of_use(self: &Arc<Self>, volume: String, place: &Path) -> Result<(), Vec<Fault>> {
+        if let Some((driver, digest)) = csi_files::staged_as(&volume) {
+            self.look(place, move |storage| {
+                let table = storage.all_mounts.read()?;
+                let all = storage.root.path().join(csi_files::STAGING);
+                let is_staged = |it: &&Mount| match it.path.strip_prefix(&all) {
+                    Ok(below) => below.starts_with(Path::new(&driver).join(&digest)),
+                    Err(_) => it.path.to_string_lossy().contains(&digest),
+                };
+                match table.all().iter().find(is_staged) {
+                    None => Ok(()),
+                    Some(mount) => Err(Fault::new("take out of volumesInUse", &mount.path, Cause::StillMounted)),
+                }
+            })
+            .await?;
+        }
         let out = self.cluster.out_of_use(volume).await;
         out.map_err(|why| in_words("take out of volumesInUse", place, &why))
     }

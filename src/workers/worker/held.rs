@@ -7,8 +7,9 @@ use tokio::time::{Instant, sleep};
 use super::{Outcome, PodUpdate, Worker};
 use crate::{
     context::Context,
+    node::mounts::MountTable,
     pod::PodView,
-    teardown::places,
+    teardown::{places, volumes::is_anything_mounted},
     workers::{precedence::First, termination},
 };
 
@@ -120,14 +121,17 @@ impl Worker {
         update.removed && self.context.guard.leaves_all_to_a_kubelet()
     }
 
-    /// Whether cgroups and the kubelet's directory show nothing of the pod. What is left when the kubelet goes is this agent's to
+    /// Whether cgroups, mount table and the kubelet's directory show nothing of the pod. What is left when the kubelet goes is this agent's to
     /// end, and the runtime does not tell of all of it.
     async fn is_nothing_left(&self, view: &Arc<PodView>) -> bool {
         let nothing_left = |context: &Context, view: &PodView| {
             let nothing_runs = |cgroup| context.cgroups.processes(&cgroup).is_ok_and(|pids| pids.is_empty());
+            let dir = places::dir(context, view)?;
+            let is_mounted = |table: Arc<MountTable>| is_anything_mounted(&dir, &table);
             Ok(
                 places::cgroups(context, view).all(|cgroup| cgroup.is_ok_and(nothing_runs))
-                    && places::dir(context, view).is_ok_and(|dir| matches!(dir.open(), Ok(None))),
+                    && matches!(dir.open(), Ok(None))
+                    && context.storage.mounts.read().is_ok_and(|table| !is_mounted(table)),
             )
         };
         self.on_node(view, nothing_left).await.unwrap_or(false)

@@ -15,6 +15,7 @@ use crate::{
         effects::{Effects, Outcome},
         fault::{Cause, Fault},
         loops,
+        mounts::Mount,
         pod_dir::{PodDir, VolumeDir, names},
     },
     teardown::on_disk::{DiskReport, Work},
@@ -29,10 +30,16 @@ impl Maps {
     /// Takes the pod's map away: loop device, bind mount, file. What the data are stays as it is.
     pub fn unmap(&self, storage: &Storage, uid: &str) -> Result<DiskReport, Vec<Fault>> {
         let one = |fault| vec![fault];
-        let Some(dir) = Dir::open(&self.0).map_err(one)? else {
-            return Ok(DiskReport::default());
-        };
         let file = self.0.join(uid);
+        let Some(dir) = Dir::open(&self.0).map_err(one)? else {
+            // What covers the directory hides a mount, and takes none away.
+            let mounted = storage.all_mounts.read().map_err(one)?.at_or_below(&[&file]);
+            let still = |mount: &Mount| Fault::new("unmount", &mount.path, Cause::StillMounted);
+            return match mounted.is_empty() {
+                true => Ok(DiskReport::default()),
+                false => Err(mounted.iter().map(still).collect()),
+            };
+        };
         let mut work = Work::on(&dir, &storage.effects);
         for device in loops::on(&file, &storage.sys_block).map_err(one)? {
             work.keep(loops::detach(&device, &file, &storage.sys_block, &storage.effects));

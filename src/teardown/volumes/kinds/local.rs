@@ -13,6 +13,7 @@ use crate::{
     node::{
         dirs::Dir,
         fault::Fault,
+        mounts::Mount,
         pod_dir::{PodDir, VolumeDir, names, other_pods},
     },
     teardown::on_disk::{DiskReport, Work},
@@ -77,7 +78,10 @@ fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result
             return Ok(true);
         }
     }
-    Ok(false)
+    // Another pod's directory may be covered by another mount.
+    let others = storage.mounts.read()?;
+    let is_used = |it: &Mount| it.path.ends_with(place.join(volume)) && !it.path.starts_with(pod.path());
+    Ok(others.all().iter().any(is_used))
 }
 
 fn unmount_device(storage: &Storage, volume: &OsStr, work: &mut Work<'_>) {

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     fmt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use super::{
@@ -128,6 +128,7 @@ pub fn each<T>(
     look: &mut impl FnMut(Use, Result<Identity, Unread>) -> Option<T>,
 ) -> Result<Option<T>, Fault> {
     let mut devices: BTreeMap<OsString, BTreeSet<String>> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
     for pod in other_pods(&storage.root, "")? {
         for (plugin, volume) in two_levels(&pod, names::DEVICES)? {
             if plugin == PLUGIN {
@@ -139,6 +140,7 @@ pub fn each<T>(
         for volume in volumes.names()? {
             let Some(dir) = volumes.below(&volume)? else { continue };
             let said = Identity::said(&csi_files::read(&dir)?, dir.path());
+            seen.insert((pod.name(), volume.clone()));
             let user = Use {
                 pod: pod.name(),
                 shape: Shape::FileSystem,
@@ -147,6 +149,18 @@ pub fn each<T>(
             if let Some(found) = look(user, said) {
                 return Ok(Some(found));
             }
+        }
+    }
+    // A directory that another mount covers hides a volume, and takes none away.
+    let table = storage.mounts.read()?;
+    for (pod, volume, dir) in table.all().iter().filter_map(|it| published(storage, &it.path)) {
+        if !seen.insert((pod.clone(), volume.clone())) {
+            continue;
+        }
+        let unread = Unread::new(&dir, "something is mounted in its directory, which cannot be seen");
+        let shape = Shape::FileSystem;
+        if let Some(found) = look(Use { pod, shape, volume }, Err(unread)) {
+            return Ok(Some(found));
         }
     }
     for places in block::all(storage)? {
@@ -169,4 +183,13 @@ pub fn each<T>(
         }
     }
     Ok(None)
+}
+
+/// Pod, volume and the volume's directory, of what is mounted for a pod as a file system.
+fn published(storage: &Storage, path: &Path) -> Option<(String, OsString, PathBuf)> {
+    let mut parts = path.strip_prefix(storage.root.pods()).ok()?.iter();
+    let (pod, volumes, plugin, volume) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let is_volume = volumes == names::VOLUMES && plugin == PLUGIN;
+    let dir = || storage.root.pods().join(pod).join(volumes).join(plugin).join(volume);
+    is_volume.then(|| (pod.to_string_lossy().into_owned(), volume.to_owned(), dir()))
 }
