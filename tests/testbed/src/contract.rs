@@ -158,6 +158,9 @@ claims! {
         a_status_for_another_uid_is_invalid,
         a_status_for_its_own_uid_is_taken,
         a_status_of_what_is_gone_is_not_found,
+        claim_statuses_stay_if_a_status_sets_them_to_null,
+        an_empty_list_clears_claim_statuses,
+        a_node_changes_no_claim_statuses,
         a_cleared_time_in_the_status_is_left_out,
     ],
     grace: [
@@ -302,6 +305,7 @@ claims! {
         a_change_of_what_is_served_ends_the_watches,
         instances_go_with_their_definition,
         a_definition_waits_for_an_instance_that_is_held,
+        a_deleted_definition_takes_no_new_instance_as_long_as_it_is_there,
         a_definition_that_comes_back_brings_nothing_back,
         a_definition_is_named_after_what_it_defines,
     ],
@@ -320,5 +324,6 @@ claims! {
         unblocking_a_reference_that_is_gone_brings_it_back,
         a_merge_of_references_fits_one_version,
         owners_that_cannot_be_are_invalid,
+        a_wrong_owner_is_named_by_its_index_and_field,
     ],
 }

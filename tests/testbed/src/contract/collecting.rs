@@ -240,3 +240,25 @@ pub(super) async fn owners_that_cannot_be_are_invalid(s: &Scene<'_>) -> Result<(
     }
     Ok(())
 }
+
+pub(super) async fn a_wrong_owner_is_named_by_its_index_and_field(s: &Scene<'_>) -> Result<()> {
+    for field in ["apiVersion", "kind", "name", "uid"] {
+        let mut second = owner("y", "2");
+        second[field] = "".into();
+        let map = json!({"metadata": {"name": "a", "ownerReferences": [owner("x", "1"), second]}});
+        let answer = s.admin.create(&s.maps(), &map).await?;
+        refuses(&answer, 422, "Invalid");
+        let causes = answer.body["details"]["causes"].as_array().cloned().unwrap_or_default();
+        assert!(!causes.is_empty(), "{}", answer.body);
+        for cause in causes {
+            assert_eq!(
+                (&cause["field"], &cause["reason"]),
+                (
+                    &json!(format!("metadata.ownerReferences[1].{field}")),
+                    &json!("FieldValueRequired")
+                )
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,6 +1,6 @@
 //! Claims about custom kinds, which come and go with their definitions.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::discovery::AGGREGATED;
@@ -155,6 +155,35 @@ pub(super) async fn a_definition_waits_for_an_instance_that_is_held(s: &Scene<'_
         .ok()?;
     things.answers(&things.definition(), 404).await?;
     things.answers(&things.all("v1"), 404).await
+}
+
+/// Also when its instances are gone and only somebody else's finalizer holds it.
+pub(super) async fn a_deleted_definition_takes_no_new_instance_as_long_as_it_is_there(s: &Scene<'_>) -> Result<()> {
+    let things = Things::simple(s).await?;
+    things.create("a").await?;
+    let hold = json!({"metadata": {"finalizers": [HELD]}});
+    let held = s.admin.patch(&things.definition(), Patch::Merge, &hold).await?.ok()?;
+    assert_eq!(held["metadata"]["finalizers"], json!([HELD]));
+    s.admin.delete(&things.definition(), None).await?.ok()?;
+    until(async || {
+        let definition = s.admin.get(&things.definition()).await?.ok()?;
+        Ok(definition["metadata"]["finalizers"] == json!([HELD]))
+    })
+    .await?;
+    until(async || {
+        let late = s.admin.create(&things.all("v1"), &things.thing("v1", "late")).await?;
+        if late.code() == 201 {
+            bail!("an instance was created although its definition is being deleted");
+        }
+        Ok(late.code() == 403)
+    })
+    .await?;
+    let release = json!({"metadata": {"finalizers": null}});
+    s.admin
+        .patch(&things.definition(), Patch::Merge, &release)
+        .await?
+        .ok()?;
+    things.answers(&things.definition(), 404).await
 }
 
 pub(super) async fn a_definition_that_comes_back_brings_nothing_back(s: &Scene<'_>) -> Result<()> {

@@ -176,6 +176,63 @@ pub(super) async fn a_status_of_what_is_gone_is_not_found(s: &Scene<'_>) -> Resu
     Ok(())
 }
 
+/// A pod whose status says what was allocated for it.
+async fn pod_with_claim_statuses(s: &Scene<'_>) -> Result<(Value, Value)> {
+    let resources = json!({"requests": {"example.test/gpu": "1"}, "limits": {"example.test/gpu": "1"}});
+    let spec = json!({
+        "nodeName": s.node,
+        "resourceClaims": [{"name": "claim", "resourceClaimTemplateName": "template"}],
+        "containers": [{"name": "main", "image": "example.test/main", "resources": resources}],
+    });
+    let pod = json!({"metadata": {"name": "a"}, "spec": spec});
+    s.admin.create(&s.pods(), &pod).await?.ok()?;
+    let list = json!([{"name": "claim", "resourceClaimName": "a-claim"}]);
+    let mapping = json!({"containerName": "main", "resourceName": "example.test/gpu", "requestName": "gpu"});
+    let extended = json!({"resourceClaimName": "a-extended", "requestMappings": [mapping]});
+    let status = json!({"resourceClaimStatuses": list, "extendedResourceClaimStatus": extended});
+    let after = patch_status(s, Patch::Merge, json!({"status": status})).await?;
+    assert_eq!(
+        (
+            &after["status"]["resourceClaimStatuses"],
+            &after["status"]["extendedResourceClaimStatus"]
+        ),
+        (&list, &extended)
+    );
+    Ok((list, extended))
+}
+
+pub(super) async fn claim_statuses_stay_if_a_status_sets_them_to_null(s: &Scene<'_>) -> Result<()> {
+    let (list, extended) = pod_with_claim_statuses(s).await?;
+    let nothing = json!({"resourceClaimStatuses": null, "extendedResourceClaimStatus": null, "message": "new"});
+    for kind in [Patch::Merge, Patch::Strategic] {
+        let after = patch_status(s, kind, json!({"status": nothing})).await?;
+        assert_eq!(after["status"]["message"], "new");
+        assert_eq!(after["status"]["resourceClaimStatuses"], list, "{kind:?}");
+        assert_eq!(after["status"]["extendedResourceClaimStatus"], extended, "{kind:?}");
+    }
+    Ok(())
+}
+
+pub(super) async fn an_empty_list_clears_claim_statuses(s: &Scene<'_>) -> Result<()> {
+    pod_with_claim_statuses(s).await?;
+    let empty = json!({"status": {"resourceClaimStatuses": []}});
+    let after = patch_status(s, Patch::Merge, empty).await?;
+    assert_eq!(after["status"]["resourceClaimStatuses"], Value::Null);
+    Ok(())
+}
+
+pub(super) async fn a_node_changes_no_claim_statuses(s: &Scene<'_>) -> Result<()> {
+    pod_with_claim_statuses(s).await?;
+    let path = format!("{}/status", s.pod("a"));
+    for field in ["resourceClaimStatuses", "extendedResourceClaimStatus"] {
+        let patch = json!({"status": {field: null, "phase": "Failed"}});
+        refuses(&s.as_node.patch(&path, Patch::Merge, &patch).await?, 403, "Forbidden");
+    }
+    let others = json!({"status": {"phase": "Failed"}});
+    s.as_node.patch(&path, Patch::Strategic, &others).await?.ok()?;
+    Ok(())
+}
+
 pub(super) async fn a_cleared_time_in_the_status_is_left_out(s: &Scene<'_>) -> Result<()> {
     s.new_pod("a").await?;
     patch_status(

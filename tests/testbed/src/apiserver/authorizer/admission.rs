@@ -6,7 +6,7 @@ use crate::apiserver::error::ApiError;
 use crate::apiserver::identity::User;
 use crate::apiserver::kinds::{self, Kind};
 use crate::apiserver::object;
-use crate::apiserver::rules::update::Part;
+use crate::apiserver::rules::update::{CLAIM_STATUSES, Part};
 use crate::apiserver::store::Store;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -60,7 +60,11 @@ pub fn update(user: &User, kind: &'static Kind, part: Part, old: &Value, new: &V
         "Pod" if old["metadata"].get("labels") != new["metadata"].get("labels") => {
             refuse(format!("node \"{node}\" cannot update labels through pod status"))
         }
-        "Pod" if old["status"].get("resourceClaimStatuses") != new["status"].get("resourceClaimStatuses") => {
+        "Pod"
+            if CLAIM_STATUSES
+                .iter()
+                .any(|field| old["status"].get(field) != new["status"].get(field)) =>
+        {
             refuse(format!("node \"{node}\" cannot update resource claim statuses"))
         }
         "Node" if name != node => refuse(format!("node \"{node}\" is not allowed to modify node \"{name}\"")),

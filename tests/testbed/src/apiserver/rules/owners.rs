@@ -24,16 +24,16 @@ pub fn complaints(object: &Value) -> Vec<Cause> {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     let owners = owners.map(Vec::as_slice).unwrap_or_default();
     let mut causes = Vec::new();
-    for owner in owners {
+    for (index, owner) in owners.iter().enumerate() {
+        let place = format!("metadata.ownerReferences[{index}]");
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().unwrap_or_default().is_empty() {
-                let field = format!("metadata.ownerReferences.{field}");
-                causes.push(Cause::invalid(&field, &json!(""), "must not be empty"));
+                causes.push(Cause::required(&format!("{place}.{field}"), "must not be empty"));
             }
         }
         if owner["apiVersion"] == "v1" && owner["kind"] == "Event" {
             causes.push(Cause::invalid(
-                "metadata.ownerReferences",
+                &place,
                 owner,
                 "/v1, Kind=Event is disallowed from being an owner",
             ));

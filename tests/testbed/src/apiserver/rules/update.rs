@@ -7,6 +7,13 @@ use crate::apiserver::error::{ApiError, Cause};
 use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
 
+/// What a pod's status says of its claims. A node may not change it.
+pub const CLAIM_STATUSES: [&str; 3] = [
+    "resourceClaimStatuses",
+    "extendedResourceClaimStatus",
+    "nodeAllocatableResourceClaimStatuses",
+];
+
 /// Which part of an object a write is addressed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
@@ -34,6 +41,7 @@ pub fn prepare(kind: &'static Kind, old: &Value, mut new: Value, part: Part, by:
     object::drop_type(&mut new);
     check_put(kind, old, &new, by)?;
     check_version(kind, old, &new, by)?;
+    keep_claims(kind, old, &mut new, part);
     normal::normalize(kind, &mut new).map_err(|why| match by {
         By::Put => create::undecodable(kind, &why),
         By::Patch => ApiError::invalid(kind, name, vec![Cause::invalid("patch", &why.as_str().into(), &why)]),
@@ -96,6 +104,19 @@ fn check_version(kind: &'static Kind, old: &Value, new: &Value, by: By) -> Resul
             Err(ApiError::invalid(kind, name, vec![cause]))
         }
         _ => Err(ApiError::modified(kind, name)),
+    }
+}
+
+/// Keeps what a status leaves out or sets to null of the claims. An empty list clears it, and is only seen as such before
+/// the object is normalized.
+fn keep_claims(kind: &'static Kind, old: &Value, new: &mut Value, part: Part) {
+    if kind.kind != "Pod" || part != Part::Status {
+        return;
+    }
+    for field in CLAIM_STATUSES {
+        if let (Some(was), true) = (old["status"].get(field), new["status"][field].is_null()) {
+            object::child_mut(new, "status").insert(field.to_owned(), was.clone());
+        }
     }
 }
 
