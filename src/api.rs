@@ -11,6 +11,7 @@ mod escape;
 mod event;
 pub mod expiry;
 mod identity;
+mod items;
 mod lanes;
 mod metadata;
 mod proven;
@@ -22,7 +23,7 @@ const USER_AGENT: http::HeaderValue =
 
 pub use self::{
     answer::{in_time, read},
-    client::{ApiClient, DeleteAnswer, PodPage, WatchLine, WatchStream},
+    client::{ApiClient, DeleteAnswer, WatchLine, WatchStream},
     dial::{Dial, Duplex},
     error::{About, ApiError},
     escape::escape,

@@ -92,7 +92,7 @@ impl Counters {
         hook_failed => hooks_failed;
         /// An event was dropped.
         event_dropped => events_dropped;
-        /// A pod object could not be understood.
+        /// A pod's object, or fields of it, cannot be read.
         pod_unreadable => pods_unreadable;
         /// A worker panicked.
         worker_panicked => workers_panicked;

@@ -3,11 +3,13 @@
 use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 mod hook;
+mod object;
 
 pub use hook::{Hook, HookPort, HttpGet};
+pub use object::{PodObject, RawStatuses, VolumeFacts};
 
 /// Annotation by which a mirror pod is known, whatever its value.
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
@@ -60,12 +62,12 @@ pub struct PodView {
     pub claims: Vec<Box<str>>,
     /// Has user ids of its own (`hostUsers: false`).
     pub user_namespace: bool,
-    /// Directories of the host that it shares.
+    /// Directories of the host that it shares, as far as there is room.
     pub host_paths: Vec<Box<str>>,
     /// All containers of the spec, in its order: init, regular, ephemeral.
     pub containers: Vec<ContainerView>,
     /// The object as the API last showed it, as far as its status rests on it; kept only while the pod ends.
-    pub object: Option<Arc<Pod>>,
+    pub object: Option<Arc<PodObject>>,
 }
 
 /// `metadata.deletionTimestamp` and `deletionGracePeriodSeconds`.
@@ -139,15 +141,14 @@ impl fmt::Display for PodRef {
 // === impl PodView ===
 
 impl PodView {
-    /// Projects an API object; `None` if it lacks what identifies a pod. The object is kept if the pod ends by what it says,
-    /// or by what somebody else has `decided`.
-    pub fn project(mut pod: Pod, decided: bool) -> Option<Self> {
-        let mut view = Self::of(&pod)?;
+    /// Projects an API object. The object is kept if the pod ends by what it says, or if its end is `decided` otherwise.
+    pub fn project(mut object: PodObject, decided: bool) -> Self {
+        let mut view = Self::of(&object);
         if decided || view.ends() {
-            leave_out_what_no_status_needs(&mut pod);
-            view.object = Some(Arc::new(pod));
+            leave_out_what_no_status_needs(&mut object);
+            view.object = Some(Arc::new(object));
         }
-        Some(view)
+        view
     }
 
     /// The same without the object, which is large.
@@ -181,9 +182,10 @@ impl PodView {
         }
     }
 
-    fn of(pod: &Pod) -> Option<Self> {
+    fn of(object: &PodObject) -> Self {
+        let PodObject { pod, volumes, .. } = object;
         let meta = &pod.metadata;
-        let required = |field: &Option<String>| field.as_deref().filter(|text| !text.is_empty()).map(Arc::<str>::from);
+        let text = |field: &Option<String>| Arc::<str>::from(field.as_deref().unwrap_or_default());
         let spec = pod.spec.as_ref();
         let status = pod.status.as_ref();
         let mut ips: Vec<String> = status.and_then(|status| status.pod_ip.clone()).into_iter().collect();
@@ -192,11 +194,11 @@ impl PodView {
                 ips.push(ip.ip.clone());
             }
         }
-        Some(Self {
+        Self {
             pod: PodRef {
-                uid: PodUid(required(&meta.uid)?),
-                namespace: required(&meta.namespace)?,
-                name: required(&meta.name)?,
+                uid: PodUid(text(&meta.uid)),
+                namespace: text(&meta.namespace),
+                name: text(&meta.name),
             },
             deletion: meta.deletion_timestamp.as_ref().map(|at| Deletion {
                 timestamp: at.0,
@@ -215,15 +217,15 @@ impl PodView {
             node_critical: spec.is_some_and(is_node_critical),
             ips,
             host_ip: status.and_then(|status| status.host_ip.clone()),
-            attachable_volumes: spec.is_some_and(names_attachable_volumes),
+            attachable_volumes: volumes.attachable,
             dynamic_resources: spec.is_some_and(|spec| spec.resource_claims.as_ref().is_some_and(|it| !it.is_empty()))
                 || status.is_some_and(|status| status.extended_resource_claim_status.is_some()),
             claims: claims(pod),
             user_namespace: spec.is_some_and(|spec| spec.host_users == Some(false)),
-            host_paths: spec.map(host_paths).unwrap_or_default(),
+            host_paths: volumes.host_paths.iter().cloned().collect(),
             containers: spec.map(containers).unwrap_or_default(),
             object: None,
-        })
+        }
     }
 
     /// Whether this pod is to be taken down by what its object says.
@@ -287,47 +289,15 @@ fn is_node_critical(spec: &PodSpec) -> bool {
     spec.priority_class_name.as_deref() == Some(class) || spec.priority.is_some_and(|it| it >= priority)
 }
 
-fn host_paths(spec: &PodSpec) -> Vec<Box<str>> {
-    let volumes = spec.volumes.iter().flatten();
-    let paths = volumes.filter_map(|volume| volume.host_path.as_ref());
-    paths.map(|host| Box::from(&*host.path)).collect()
-}
-
-/// A node full of pods that end holds a hundred objects; volumes and environment are most of each, and then the room for
-/// more that lists have.
-fn leave_out_what_no_status_needs(pod: &mut Pod) {
-    fn shrink<T>(list: &mut Option<Vec<T>>) {
-        if let Some(list) = list {
-            list.shrink_to_fit();
-        }
-    }
-    pod.metadata.managed_fields = None;
-    pod.metadata.annotations = None;
-    pod.metadata.labels = None;
-    if let Some(spec) = &mut pod.spec {
-        spec.volumes = None;
-        spec.affinity = None;
-        spec.tolerations = None;
+/// A node full of terminating pods holds a hundred objects.
+fn leave_out_what_no_status_needs(object: &mut PodObject) {
+    object.volumes = VolumeFacts::default();
+    object.unreadable = Vec::new();
+    if let Some(spec) = &mut object.pod.spec {
         for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
-            container.args = None;
-            container.command = None;
-            container.env = None;
-            container.env_from = None;
             container.lifecycle = None;
             container.ports = None;
-            container.resources = None;
-            container.security_context = None;
-            container.volume_mounts = None;
         }
-        spec.containers.shrink_to_fit();
-        shrink(&mut spec.init_containers);
-        shrink(&mut spec.ephemeral_containers);
-    }
-    if let Some(status) = &mut pod.status {
-        shrink(&mut status.conditions);
-        shrink(&mut status.container_statuses);
-        shrink(&mut status.init_container_statuses);
-        shrink(&mut status.ephemeral_container_statuses);
     }
 }
 
@@ -351,27 +321,6 @@ fn containers(spec: &PodSpec) -> Vec<ContainerView> {
             ports: Vec::new(),
         });
     init.chain(regular).chain(ephemeral).collect()
-}
-
-/// Volumes whose detaching a controller starts once the containers are reported as terminated. Kinds that a controller
-/// never attaches are named here, and not the others: a kind that comes to be later must not be taken for harmless.
-fn names_attachable_volumes(spec: &PodSpec) -> bool {
-    let never = |volume: &Volume| {
-        volume.empty_dir.is_some()
-            || volume.host_path.is_some()
-            || volume.projected.is_some()
-            || volume.secret.is_some()
-            || volume.config_map.is_some()
-            || volume.downward_api.is_some()
-            || volume.image.is_some()
-            || volume.nfs.is_some()
-            || volume.cephfs.is_some()
-            || volume.glusterfs.is_some()
-            || volume.git_repo.is_some()
-            || volume.azure_file.is_some()
-            || volume.quobyte.is_some()
-    };
-    !spec.volumes.iter().flatten().all(never)
 }
 
 // === impl ContainerView ===
@@ -407,7 +356,7 @@ mod tests {
             "metadata": { "name": "web", "namespace": "ns", "uid": "u" },
             "spec": { "containers": [], "volumes": [volume] },
         });
-        PodView::project(serde_json::from_value(pod).unwrap(), false).unwrap()
+        PodView::project(PodObject::from_value(&pod).unwrap(), false)
     }
 
     #[test]

@@ -203,7 +203,7 @@ impl Record {
 
     /// The API server shows the pod like this.
     pub fn is_shown(&self, view: &PodView) {
-        let status = view.object.as_ref().and_then(|object| object.status.as_ref());
+        let status = view.object.as_ref().and_then(|object| object.pod.status.as_ref());
         let Some(status) = status.filter(|_| view.terminal_phase) else {
             return;
         };

@@ -1,37 +1,47 @@
 //! The requests themselves. Writes pass the gate for effects; nothing is retried here, because what a retry
 //! means differs from caller to caller.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::client::Body;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
+use tokio::sync::Semaphore;
 use tokio_util::{
-    codec::{FramedRead, LinesCodec},
+    codec::{Decoder, FramedRead},
     io::StreamReader,
 };
 
 use super::{
-    ApiError, answer::read, connection::Connection, dial::Dial, escape::escape, event::EventWrite, proven::Proof,
-    review,
+    ApiError, answer::read, connection::Connection, dial::Dial, escape::escape, event::EventWrite, items::Items,
+    proven::Proof, review,
 };
 use crate::{
     node::{
         checkpoint,
         effects::{Effect, Effects},
     },
-    pod::PodRef,
+    pod::{PodObject, PodRef, PodView},
 };
 
-/// Pods in one page: a page is held in memory whole.
-const PAGE: usize = 50;
-/// A line of a watch is one object; etcd takes no object over 1.5 MiB, and JSON may blow one up.
-const WATCH_LINE_LIMIT: usize = 16 << 20;
+/// Pods in the first page of a list. Each later one has as many as fill [`PAGE_BYTES`], if they are like those before.
+const FIRST_PAGE: usize = 10;
+const PAGE_BYTES: usize = 4 << 20;
+/// Pods in one page, however small they are.
+const LARGEST_PAGE: usize = 500;
+/// A page is at most so many times as long as the one before: its pods may be larger.
+const PAGE_GROWTH: usize = 4;
+/// Bytes of one object. etcd takes none over 1.5 MiB, and JSON may blow one up.
+const LARGEST_OBJECT: usize = 16 << 20;
+/// Lists at once for terminating pods. Each holds an object, and a hundred pods may ask together.
+const LISTS_AT_ONCE: usize = 4;
+/// A watch keeps the memory of a shorter line for the next one.
+const LONG_LINE: usize = 256 << 10;
 
 /// A client with the agent's own identity.
 #[derive(Clone)]
@@ -39,28 +49,25 @@ pub struct ApiClient {
     connection: Arc<Connection>,
     effects: Effects,
     node_name: Arc<str>,
+    lists: Arc<Semaphore>,
 }
 
-/// One page of this node's pods, each still in JSON, so that one that cannot be understood harms no other.
+/// One page of pods, without them.
 #[derive(Debug, Deserialize)]
-pub struct PodPage {
-    /// Of the list, not of the objects.
-    pub metadata: PageMeta,
-    /// The pods.
-    #[serde(default)]
-    pub items: Vec<Box<RawValue>>,
+struct PodPage {
+    metadata: PageMeta,
 }
 
 /// `ListMeta`, as far as it is needed.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PageMeta {
+struct PageMeta {
     /// State of the store that the list shows.
     #[serde(default)]
-    pub resource_version: String,
+    resource_version: String,
     /// Token of the next page; empty on the last.
     #[serde(default, rename = "continue")]
-    pub continue_token: String,
+    continue_token: String,
 }
 
 /// What a list says of one pod.
@@ -109,6 +116,7 @@ impl ApiClient {
             connection: Arc::new(Connection::new(config, kubeconfig, node_path(node_name), proof, dial)?),
             effects,
             node_name: node_name.into(),
+            lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
         })
     }
 
@@ -153,17 +161,49 @@ impl ApiClient {
         Ok(info["gitVersion"].as_str().unwrap_or("unknown").to_owned())
     }
 
-    /// One page of this node's pods, consistent; `name` narrows it to one name.
-    pub async fn pods(&self, name: Option<&str>, continue_token: &str) -> Result<PodPage, ApiError> {
+    /// Gives each of this node's pods to `each`, in a complete and consistent list; `name` narrows it to one name. Returns
+    /// the list's resourceVersion. At most one object is held at a time.
+    ///
+    /// # Errors
+    /// When a page fails; what `each` was given is then half a list.
+    pub async fn each_pod(
+        &self,
+        name: Option<&str>,
+        mut each: impl FnMut(&RawValue) + Send,
+    ) -> Result<String, ApiError> {
         let mut selector = format!("spec.nodeName={}", self.node_name);
         if let Some(name) = name {
             selector = format!("{selector},metadata.name={name}");
         }
-        let mut path = format!("/api/v1/pods?fieldSelector={}&limit={PAGE}", escape(&selector));
-        if !continue_token.is_empty() {
-            path = format!("{path}&continue={}", escape(continue_token));
+        let (mut token, mut limit) = (String::new(), FIRST_PAGE);
+        loop {
+            let mut path = format!("/api/v1/pods?fieldSelector={}&limit={limit}", escape(&selector));
+            if !token.is_empty() {
+                path = format!("{path}&continue={}", escape(&token));
+            }
+            let request = request(Method::GET, "GET", &path, None, Bytes::new())?;
+            let (mut items, mut pods, mut bytes, mut broken) = (Items::new(LARGEST_OBJECT), 0, 0, None);
+            let mut take = |chunk: Bytes| {
+                bytes += chunk.len();
+                let taken = items.push(&chunk, |item| {
+                    pods += 1;
+                    match serde_json::from_slice(item) {
+                        Ok(item) => each(item),
+                        Err(error) => broken = Some(error),
+                    }
+                });
+                taken.map_err(|error| ApiError::unreadable("GET", &path, error))
+            };
+            self.connection.streamed("GET", &path, request, &mut take).await?;
+            if let Some(error) = broken {
+                return Err(ApiError::unreadable("GET", &path, error));
+            }
+            let PodPage { metadata } = read("GET", &path, &items.into_rest())?;
+            if metadata.continue_token.is_empty() {
+                return Ok(metadata.resource_version);
+            }
+            (token, limit) = (metadata.continue_token, next_page(limit, pods, bytes));
         }
-        self.get_json(&path).await
     }
 
     /// Watches this node's pods from a resourceVersion on. The server ends the stream after `lifetime`.
@@ -179,11 +219,11 @@ impl ApiClient {
         let request = request(Method::GET, VERB, &path, None, Bytes::new())?;
         let response = self.connection.answered(VERB, &path, request).await?;
         let body = StreamReader::new(response.into_body().into_data_stream().map_err(std::io::Error::other));
-        let lines = FramedRead::new(body, LinesCodec::new_with_max_length(WATCH_LINE_LIMIT));
+        let lines = FramedRead::new(body, Lines::default());
         Ok(lines
             .map(move |line| {
                 let line = line.map_err(|error| ApiError::unreachable(VERB, PATH, &error))?;
-                read(VERB, PATH, line.as_bytes())
+                read(VERB, PATH, &line)
             })
             .boxed())
     }
@@ -245,47 +285,51 @@ impl ApiClient {
 
     /// The pod's object; `None` if a list lacks it, which proves nothing. A node may always list its pods, and may not ask
     /// for one that is gone.
-    pub async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, ApiError> {
+    ///
+    /// # Errors
+    /// When the list fails, or the object cannot be read.
+    pub async fn pod(&self, pod: &PodRef) -> Result<Option<PodObject>, ApiError> {
         let mut found = None;
         let mut keep = |is_it: bool, item: &RawValue| {
             if is_it {
-                found = serde_json::from_str(item.get()).ok();
+                found = Some(PodObject::read(item));
             }
         };
         self.each_named(pod, &mut keep).await?;
-        Ok(found)
+        let found = found.transpose();
+        found.map_err(|why| ApiError::unreadable("GET", &pod_path(pod), why))
     }
 
-    /// Tells of each pod of this name whether it is, or might be, this one. Returns the list's version.
-    async fn each_named(&self, pod: &PodRef, mut each: impl FnMut(bool, &RawValue)) -> Result<Option<u64>, ApiError> {
+    /// Calls `each` for each pod of this name, with whether it is, or might be, this one. Returns the list's version.
+    async fn each_named(
+        &self,
+        pod: &PodRef,
+        mut each: impl FnMut(bool, &RawValue) + Send,
+    ) -> Result<Option<u64>, ApiError> {
         // One that cannot be read might be the one.
         let is_this = |item: &RawValue| {
             serde_json::from_str::<Deleted>(item.get()).map_or(true, |object| object.metadata.uid == pod.uid.as_str())
         };
-        let mut token = String::new();
-        loop {
-            let page = self.pods(Some(&pod.name), &token).await?;
-            page.items.iter().for_each(|item| each(is_this(item), item));
-            token = page.metadata.continue_token;
-            if token.is_empty() {
-                return Ok(page.metadata.resource_version.parse().ok());
-            }
-        }
+        // Never closed: an error cannot come.
+        let _list = self.lists.acquire().await.ok();
+        let version = self.each_pod(Some(&pod.name), |item| each(is_this(item), item)).await?;
+        Ok(version.parse().ok())
     }
 
-    /// All pods of this node, in a complete and consistent list.
-    pub async fn all_pods(&self) -> Result<Vec<Pod>, ApiError> {
-        let (mut pods, mut token) = (Vec::new(), String::new());
-        loop {
-            let page = self.pods(None, &token).await?;
-            for item in page.items {
-                pods.push(read("GET", "/api/v1/pods", item.get().as_bytes())?);
-            }
-            token = page.metadata.continue_token;
-            if token.is_empty() {
-                return Ok(pods);
-            }
-        }
+    /// What `project` makes of the pods of this node, in a complete and consistent list. An object that cannot be read is
+    /// left out; the watch reports it.
+    pub async fn all_pods<T: Send>(
+        &self,
+        mut project: impl FnMut(PodView) -> Option<T> + Send,
+    ) -> Result<Vec<T>, ApiError> {
+        let _list = self.lists.acquire().await.ok();
+        let mut pods = Vec::new();
+        let each = |item: &RawValue| match PodObject::read(item) {
+            Ok(object) => pods.extend(project(PodView::project(object, false))),
+            Err(error) => tracing::debug!(error, "Pod cannot be read and is left out"),
+        };
+        self.each_pod(None, each).await?;
+        Ok(pods)
     }
 
     /// The UID of this ResourceClaim, and the UIDs for which it is reserved.
@@ -342,6 +386,42 @@ impl ApiClient {
     }
 }
 
+/// Pods in the page after one of `limit`, which had so many pods and bytes.
+fn next_page(limit: usize, pods: usize, bytes: usize) -> usize {
+    let fitting = PAGE_BYTES * pods / bytes.max(1);
+    fitting.clamp(1, (limit * PAGE_GROWTH).min(LARGEST_PAGE))
+}
+
+/// Lines of a watch. Unlike tokio's own decoder it copies none, and returns the memory of a long one.
+#[derive(Default)]
+struct Lines {
+    /// How far the buffer was searched.
+    searched: usize,
+}
+
+impl Decoder for Lines {
+    type Item = BytesMut;
+    type Error = io::Error;
+
+    fn decode(&mut self, buffer: &mut BytesMut) -> io::Result<Option<BytesMut>> {
+        let Some(end) = buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
+            self.searched = buffer.len();
+            if buffer.len() > LARGEST_OBJECT {
+                return Err(io::Error::other(format!(
+                    "more than {LARGEST_OBJECT} bytes for one event"
+                )));
+            }
+            return Ok(None);
+        };
+        let line = buffer.split_to(self.searched + end + 1);
+        self.searched = 0;
+        if line.len() > LONG_LINE {
+            *buffer = BytesMut::from(&buffer[..]);
+        }
+        Ok(Some(line))
+    }
+}
+
 /// As much of an object as tells which one it is and whether it stays.
 #[derive(Deserialize)]
 struct Deleted {
@@ -383,4 +463,43 @@ fn request(
         .header(header::CONTENT_TYPE, content_type.unwrap_or("application/json"))
         .body(Body::from(body))
         .map_err(|error| ApiError::unreadable(verb, path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_holds_about_the_same_bytes_whatever_the_size_of_pods() {
+        for (limit, pods, bytes, expected) in [
+            (10, 10, 30_000, 40),
+            (40, 40, 120_000, 160),
+            (500, 500, 1_500_000, 500),
+            (160, 160, 16 << 20, 40),
+            (10, 10, 15 << 20, 2),
+            (2, 2, 18 << 20, 1),
+            (1, 1, 3_000, 4),
+            (10, 0, 100, 1),
+        ] {
+            assert_eq!(next_page(limit, pods, bytes), expected, "{limit} {pods} {bytes}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_found_however_it_arrives() {
+        let (mut lines, mut buffer, mut found) = (Lines::default(), BytesMut::new(), Vec::new());
+        let long = "x".repeat(LONG_LINE);
+        for piece in ["{\"a\"", ":1}\n{", "}\n\n", &long, "\n{\"b\":", "2}\n"] {
+            buffer.extend_from_slice(piece.as_bytes());
+            while let Some(line) = lines.decode(&mut buffer).unwrap() {
+                found.push(String::from_utf8(line.to_vec()).unwrap());
+            }
+        }
+        assert_eq!(
+            found,
+            ["{\"a\":1}\n", "{}\n", "\n", &format!("{long}\n"), "{\"b\":2}\n"]
+        );
+        buffer.extend_from_slice(&vec![b'x'; LARGEST_OBJECT + 1]);
+        assert!(lines.decode(&mut buffer).is_err());
+    }
 }

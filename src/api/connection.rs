@@ -54,16 +54,41 @@ impl Connection {
         path: &'a str,
         request: Request<Body>,
     ) -> BoxFuture<'a, Result<Bytes, ApiError>> {
-        Box::pin(self.bounded(verb, path, request))
-    }
-
-    async fn bounded(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Bytes, ApiError> {
-        let answer = async {
+        let answer = async move {
             let response = self.begun(verb, path, request).await?;
             let body = response.into_body().collect().await;
             body.map(http_body_util::Collected::to_bytes)
                 .map_err(|error| ApiError::unreachable(verb, path, &error))
         };
+        Box::pin(self.bounded(verb, path, answer))
+    }
+
+    /// Sends, and gives the answer to `take` as it arrives, which may refuse the rest.
+    pub fn streamed<'a>(
+        &'a self,
+        verb: &'static str,
+        path: &'a str,
+        request: Request<Body>,
+        take: &'a mut (dyn FnMut(Bytes) -> Result<(), ApiError> + Send),
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        let answer = async move {
+            let mut body = self.begun(verb, path, request).await?.into_body();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| ApiError::unreachable(verb, path, &error))?;
+                // What is no data are trailers.
+                frame.into_data().map_or(Ok(()), &mut *take)?;
+            }
+            Ok(())
+        };
+        Box::pin(self.bounded(verb, path, answer))
+    }
+
+    async fn bounded<T>(
+        &self,
+        verb: &'static str,
+        path: &str,
+        answer: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
         let result = in_time(REQUEST_TIMEOUT, verb, path, answer).await;
         if let Err(ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. }) = &result {
             self.credentials.follow_files().await;

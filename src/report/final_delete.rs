@@ -54,10 +54,10 @@ fn may_be_deleted(view: &PodView, shown: &PodStatus, dry_run: bool) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
     use super::*;
+    use crate::pod::PodObject;
 
     fn view(mirror: bool, deleted: bool) -> PodView {
         let mut pod = json!({
@@ -70,7 +70,7 @@ mod tests {
         if deleted {
             pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         }
-        PodView::project(serde_json::from_value::<Pod>(pod).unwrap(), false).unwrap()
+        PodView::project(PodObject::from_value(&pod).unwrap(), false)
     }
 
     #[test]

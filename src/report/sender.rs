@@ -1,6 +1,6 @@
 //! Sends the status that `status` decides on. The UID goes with every patch, so that no other pod is ever touched.
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::Value;
 
 use super::{
@@ -12,7 +12,7 @@ use crate::{
     api::ApiError,
     context::Context,
     node::cri::types::RuntimePod,
-    pod::PodView,
+    pod::{PodObject, PodView},
     record::{Record, Step},
     teardown::Failure,
 };
@@ -122,15 +122,15 @@ pub async fn send(
 }
 
 /// It carries the resourceVersion that it rests on: what has become terminal since, by whoever's word, stays as it is.
-fn on_top_of(object: &Pod, view: &PodView, wanted: &PodStatus) -> Option<Value> {
-    let mut patch = status::patch(object, view.pod.uid.as_str(), wanted)?;
-    patch["metadata"]["resourceVersion"] = object.metadata.resource_version.clone().into();
+fn on_top_of(object: &PodObject, view: &PodView, wanted: &PodStatus) -> Option<Value> {
+    let mut patch = status::patch(&object.pod, &object.statuses, view.pod.uid.as_str(), wanted)?;
+    patch["metadata"]["resourceVersion"] = object.pod.metadata.resource_version.clone().into();
     Some(patch)
 }
 
-fn wanted(context: &Context, object: &Pod, facts: Facts<'_>, messages: &Messages) -> PodStatus {
+fn wanted(context: &Context, object: &PodObject, facts: Facts<'_>, messages: &Messages) -> PodStatus {
     status::generate(&status::Facts {
-        pod: object,
+        pod: &object.pod,
         observed: facts.observed,
         runtime_name: &context.runtime_name,
         now: context.clock.wall().now(),

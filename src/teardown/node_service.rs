@@ -26,10 +26,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::pod::PodObject;
 
     fn is_one(spec: Value) -> bool {
         let pod = json!({ "metadata": { "name": "p", "namespace": "ns", "uid": "u" }, "spec": spec });
-        is_node_service(&PodView::project(serde_json::from_value(pod).unwrap(), false).unwrap())
+        is_node_service(&PodView::project(PodObject::from_value(&pod).unwrap(), false))
     }
 
     #[test]

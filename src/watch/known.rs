@@ -170,20 +170,20 @@ fn kind(before: Option<&PodView>, now: &PodView) -> Kind {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Pod;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::pod::PodObject;
 
     fn view(name: &str, uid: &str) -> PodView {
-        view_of(json!({
+        view_of(&json!({
             "metadata": { "name": name, "namespace": "ns", "uid": uid },
             "spec": { "containers": [{ "name": "main" }] },
         }))
     }
 
-    fn view_of(pod: Value) -> PodView {
-        PodView::project(serde_json::from_value::<Pod>(pod).unwrap(), false).unwrap()
+    fn view_of(pod: &Value) -> PodView {
+        PodView::project(PodObject::from_value(pod).unwrap(), false)
     }
 
     fn new(name: &str, uid: &str) -> Listed {
@@ -307,7 +307,7 @@ mod tests {
                 "spec": { "containers": [{ "name": "main" }], "terminationGracePeriodSeconds": 30 },
             });
             changed(&mut pod);
-            view_of(pod)
+            view_of(&pod)
         };
         let deleted = |grace: i64| {
             pod(&|pod| {

@@ -4,7 +4,6 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use backon::BackoffBuilder as _;
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::{
@@ -23,7 +22,7 @@ use crate::{
     counters::Counters,
     guard::Guard,
     journal::Journal,
-    pod::{PodRef, PodUid, PodView},
+    pod::{PodObject, PodRef, PodUid, PodView},
 };
 
 mod orphans;
@@ -79,6 +78,8 @@ pub struct PodSource {
     known: KnownPods,
     runtime: watch::Receiver<Arc<RuntimePods>>,
     unreadable: HashSet<String>,
+    /// Pods of which unreadable fields were reported.
+    reported: HashSet<PodUid>,
     changes: mpsc::Sender<Change>,
     report: watch::Sender<WatchReport>,
     calls: RollCalls,
@@ -123,6 +124,7 @@ impl PodSource {
             known,
             runtime,
             unreadable: HashSet::new(),
+            reported: HashSet::new(),
             changes,
             report,
             calls,
@@ -174,21 +176,13 @@ impl PodSource {
 
     async fn list(&mut self) -> Result<Result<String, Closed>, ApiError> {
         let (mut pods, mut unreadable) = (Vec::new(), HashSet::new());
-        let mut token = String::new();
         let seen_before = self.guard.highest();
-        let version = loop {
-            let page = self.api.pods(None, &token).await?;
-            for item in &page.items {
-                match self.listed(item) {
-                    Some(listed) => pods.push(listed),
-                    None => drop(unreadable.insert(Names::of(item).uid)),
-                }
-            }
-            token = page.metadata.continue_token;
-            if token.is_empty() {
-                break page.metadata.resource_version;
-            }
+        let api = self.api.clone();
+        let each = |item: &RawValue| match self.listed(item) {
+            Some(listed) => pods.push(listed),
+            None => drop(unreadable.insert(Names::of(item).uid)),
         };
+        let version = api.each_pod(None, each).await?;
         // A server may have been replaced by another one since the Node was looked at.
         self.guard.verify(&self.api).await?;
         let census = self.known.census(&pods);
@@ -201,6 +195,7 @@ impl PodSource {
             "Listed the pods of this node"
         );
         let (changes, suspects) = self.known.listed(pods);
+        self.reported.retain(|uid| self.known.holds(uid));
         for change in changes {
             self.journal.saw(&change.view, change.view.ends());
             if self.changes.send(change).await.is_err() {
@@ -335,6 +330,7 @@ impl PodSource {
                 let view = self.project(&line.object);
                 let uid = Names::of(&line.object).uid;
                 self.unreadable.remove(&uid);
+                self.reported.remove(&PodUid::from(&*uid));
                 match view {
                     Some(view) => Some(self.known.deleted(view)),
                     // It may have been understood before.
@@ -380,17 +376,22 @@ impl PodSource {
         Some(Listed::New(Box::new(self.project(item)?), version.into()))
     }
 
-    /// A pod that cannot be understood is reported once and left alone.
+    /// What cannot be read is reported once: a pod, which is then left alone, or fields of it, which then count as unknown.
     fn project(&mut self, item: &RawValue) -> Option<PodView> {
-        let result = serde_json::from_str::<Pod>(item.get()).map_err(|error| error.to_string());
-        let result = result.and_then(|pod| bound_to(self.api.node_name(), pod));
-        let view = result.and_then(|pod| {
-            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-            let decided = self.journal.knows(&uid.into());
-            PodView::project(pod, decided).ok_or_else(|| "it lacks uid, name or namespace".to_owned())
-        });
-        match view {
-            Ok(view) => Some(view),
+        let object = PodObject::read(item).and_then(|object| bound_to(self.api.node_name(), object));
+        match object {
+            Ok(mut object) => {
+                let fields = std::mem::take(&mut object.unreadable);
+                let uid = object.pod.metadata.uid.as_deref().unwrap_or_default();
+                let decided = self.journal.knows(&uid.into());
+                let view = PodView::project(object, decided);
+                if !fields.is_empty() && self.reported.insert(view.pod.uid.clone()) {
+                    self.counters.pod_unreadable();
+                    let PodRef { uid, namespace, name } = &view.pod;
+                    tracing::error!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, ?fields, "Pod has fields that cannot be read; they count as unknown");
+                }
+                Some(view)
+            }
             Err(error) => {
                 let Names {
                     uid, namespace, name, ..
@@ -427,9 +428,10 @@ impl PodSource {
 }
 
 /// A selector that got lost on the way would show the pods of all nodes.
-fn bound_to(node: &str, pod: Pod) -> Result<Pod, String> {
-    match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
-        Some(name) if name == node => Ok(pod),
+fn bound_to(node: &str, object: PodObject) -> Result<PodObject, String> {
+    let spec = object.pod.spec.as_ref();
+    match spec.and_then(|spec| spec.node_name.as_deref()) {
+        Some(name) if name == node => Ok(object),
         other => Err(format!(
             "it is bound to node {}, and was not asked for",
             other.unwrap_or("none")
@@ -488,7 +490,10 @@ mod tests {
 
     #[test]
     fn a_pod_of_another_node_is_not_ours_whoever_shows_it() {
-        let pod = |spec| serde_json::from_value::<Pod>(json!({ "metadata": {}, "spec": spec })).unwrap();
+        let pod = |spec| {
+            let metadata = json!({ "name": "a", "namespace": "ns", "uid": "1" });
+            PodObject::from_value(&json!({ "metadata": metadata, "spec": spec })).unwrap()
+        };
         assert!(bound_to("n1", pod(json!({ "containers": [], "nodeName": "n1" }))).is_ok());
         let other = bound_to("n1", pod(json!({ "containers": [], "nodeName": "n2" })));
         assert!(other.unwrap_err().contains("bound to node n2"));

@@ -133,6 +133,36 @@ async fn a_claim_is_unprepared_when_the_containers_have_stopped_and_before_the_t
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_cannot_be_read_holds_up_no_claims_but_its_own() {
+    let mut node = Node::new().await;
+    let driver = driver(&node, DRIVER);
+    for name in ["web", "db"] {
+        claiming_pod(&node, name, &[name], 0);
+    }
+    let mut odd = claiming("odd", &["db"]);
+    odd["metadata"]["annotations"] = 7.into();
+    node.object(odd);
+    node.left_over("odd", |pod| drop(pod.container("main")));
+    let claim = |name, pods| Prepared {
+        name,
+        pods,
+        drivers: &[DRIVER],
+    };
+    checkpoint(&node, &[claim("web", &["web"]), claim("db", &["db", "odd"])]);
+    node.start().await;
+    node.cri.allow_everything();
+    for name in ["web", "db"] {
+        node.delete(name, None).await;
+        node.nothing_left(name).await;
+    }
+    assert_eq!(
+        asked(&driver),
+        ["web"],
+        "the other one may be in use by a pod that runs"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_driver_of_the_older_service_alone_is_asked_by_that() {
     let mut node = Node::new().await;
     let driver = DraDriver::start(&node.path("kubelet"), DRIVER, &[DraService::V1beta1]).unwrap();

@@ -28,18 +28,13 @@ async fn others_go_on(node: &Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_that_cannot_be_understood_are_counted_and_skipped() {
+async fn objects_that_cannot_be_identified_are_counted_and_skipped() {
     let mut node = Node::new().await;
     node.start().await;
     node.cri.allow_everything();
     let hostile = [
-        ending("a", |pod| pod["spec"]["containers"] = "none".into()),
-        ending("b", |pod| pod["spec"]["terminationGracePeriodSeconds"] = "soon".into()),
-        ending("c", |pod| pod["metadata"]["deletionTimestamp"] = "yesterday".into()),
-        ending("d", |pod| pod["spec"]["containers"] = json!([{ "name": 7 }])),
-        ending("e", |pod| {
-            pod["spec"]["containers"] = json!([{ "name": "x", "lifecycle": { "preStop": 3 } }]);
-        }),
+        ending("a", |pod| pod["metadata"]["annotations"] = "mirror".into()),
+        ending("b", |pod| pod["metadata"]["annotations"] = json!([])),
     ];
     let count = u64::try_from(hostile.len()).unwrap();
     hostile.into_iter().for_each(|object| node.object(object));
@@ -53,6 +48,66 @@ async fn objects_that_cannot_be_understood_are_counted_and_skipped() {
     assert_eq!(node.stop().await, Ok(()));
     node.start().await;
     assert_eq!(node.status().await.counters.pods_unreadable, count);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_pod_is_taken_down_whatever_cannot_be_read_of_it() {
+    let late = "9999-12-31T23:59:59Z";
+    let mut node = Node::new().await;
+    let hostile = [
+        ending("containers", |pod| pod["spec"]["containers"] = "none".into()),
+        ending("grace", |pod| {
+            pod["spec"]["terminationGracePeriodSeconds"] = "soon".into()
+        }),
+        ending("deletion", |pod| pod["metadata"]["deletionTimestamp"] = late.into()),
+        ending("name", |pod| pod["spec"]["containers"] = json!([{ "name": 7 }])),
+        ending("hook", |pod| {
+            pod["spec"]["containers"] = json!([{ "name": "main", "lifecycle": { "preStop": 3 } }]);
+        }),
+        ending("condition", |pod| {
+            pod["status"]["conditions"] = json!([{ "type": "Mine", "status": "True", "lastTransitionTime": late }]);
+        }),
+        ending("manager", |pod| {
+            pod["metadata"]["managedFields"] = json!([{ "manager": "m", "time": late }])
+        }),
+        ending("status", |pod| {
+            pod["status"]["containerStatuses"] = json!([7, { "name": 7 }])
+        }),
+    ];
+    let names = hostile
+        .each_ref()
+        .map(|object| object["metadata"]["name"].as_str().unwrap().to_owned());
+    for object in hostile {
+        node.object(object);
+    }
+    for name in &names {
+        node.left_over(name, |pod| drop(pod.container("main")));
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    for name in &names {
+        node.nothing_left(name).await;
+    }
+    // All but the one whose managers nobody needs to know.
+    assert_eq!(node.status().await.counters.pods_unreadable, 7);
+    others_go_on(&node).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_which_a_condition_cannot_be_read_ends_with_its_deletion_also_by_force() {
+    let mut node = Node::new().await;
+    for (name, grace) in [("polite", None), ("forced", Some(0))] {
+        let mut object = pod(name, &plain());
+        object["status"]["conditions"] =
+            json!([{ "type": "Mine", "status": "True", "lastTransitionTime": "9999-12-31T23:59:59Z" }]);
+        node.object(object);
+        node.left_over(name, |pod| drop(pod.container("main")));
+        node.start().await;
+        node.cri.allow_everything();
+        node.delete(name, grace).await;
+        node.nothing_left(name).await;
+        assert_eq!(node.stop().await, Ok(()));
+    }
 }
 
 #[tokio::test(start_paused = true)]

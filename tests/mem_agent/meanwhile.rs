@@ -140,7 +140,7 @@ async fn a_pod_that_could_not_be_read_and_whose_object_is_gone_is_at_least_told(
     node.polite_pod("lives");
     node.polite_pod("web");
     let mut odd = pod("web", &plain());
-    odd["status"]["startTime"] = "yesterday".into();
+    odd["metadata"]["annotations"] = "mirror".into();
     node.object(odd);
     node.start().await;
     until("it is noticed", async || {
@@ -164,7 +164,7 @@ async fn a_known_pod_whose_object_can_no_longer_be_read_ends_when_that_goes() {
     node.start().await;
     node.cri.allow_everything();
     let mut odd = node.get("web").await.unwrap();
-    odd["status"]["startTime"] = "yesterday".into();
+    odd["metadata"]["annotations"] = "mirror".into();
     node.object(odd);
     until("it is noticed", async || {
         node.status().await.counters.pods_unreadable == 1

@@ -204,7 +204,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         ),
         (
             "pods_unreadable",
-            "Pod objects that could not be understood.",
+            "Pods of which the object, or fields of it, could not be read.",
             pods_unreadable,
         ),
         (

@@ -1,15 +1,16 @@
 //! The smallest strategic merge patch that makes the live object show the wanted status.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodIP, PodStatus};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value, json, value::RawValue};
 
 use super::merge::{Merged, merge};
+use crate::pod::RawStatuses;
 
 /// Body of a `PATCH pods/status` (strategic merge), or `None` if nothing that we own differs.
 ///
 /// `uid` is the pod that the status was made for; it is the precondition, never the UID that the live object happens to
-/// have. For an object of another UID there is nothing to say.
-pub fn patch(api: &Pod, uid: &str, wanted: &PodStatus) -> Option<Value> {
+/// have. For an object of another UID there is nothing to say. `raw` has what the server shows beyond what is known here.
+pub fn patch(api: &Pod, raw: &RawStatuses, uid: &str, wanted: &PodStatus) -> Option<Value> {
     if uid.is_empty() || api.metadata.uid.as_deref() != Some(uid) {
         return None;
     }
@@ -54,18 +55,21 @@ pub fn patch(api: &Pod, uid: &str, wanted: &PodStatus) -> Option<Value> {
         &mut status,
         "containerStatuses",
         live.container_statuses.as_deref(),
+        raw.regular.as_deref(),
         &regular,
     );
     set_entries(
         &mut status,
         "initContainerStatuses",
         live.init_container_statuses.as_deref(),
+        raw.init.as_deref(),
         &init,
     );
     set_entries(
         &mut status,
         "ephemeralContainerStatuses",
         live.ephemeral_container_statuses.as_deref(),
+        raw.ephemeral.as_deref(),
         &ephemeral,
     );
 
@@ -163,20 +167,46 @@ fn condition_change(old: Option<&PodCondition>, new: &PodCondition) -> Option<Ma
     Some(change)
 }
 
-/// A list that the server replaces as a whole.
+/// A list that the server replaces as a whole: what is unknown here of an entry is sent back as it came, and so is an entry
+/// that cannot be read.
 fn set_entries(
     status: &mut Map<String, Value>,
     field: &str,
     live: Option<&[ContainerStatus]>,
+    raw: Option<&RawValue>,
     merged: &[ContainerStatus],
 ) {
     let comparable = |list: &[ContainerStatus]| list.iter().map(fields).collect::<Vec<_>>();
-    let new = comparable(merged);
-    if comparable(live.unwrap_or_default()) == new {
+    let (live, mut new) = (comparable(live.unwrap_or_default()), comparable(merged));
+    if live == new {
         return;
     }
+    let raw: Vec<Map<String, Value>> = raw
+        .and_then(|raw| serde_json::from_str(raw.get()).ok())
+        .unwrap_or_default();
+    let nothing = Map::new();
+    for entry in &mut new {
+        let name = entry.get("name").cloned();
+        let named = |entry: &&Map<String, Value>| entry.get("name") == name.as_ref();
+        if let Some(shown) = raw.iter().find(named) {
+            keep_what_is_unknown(entry, live.iter().find(named).unwrap_or(&nothing), shown);
+        }
+    }
+    new.extend(
+        raw.into_iter()
+            .filter(|entry| !entry.get("name").is_some_and(Value::is_string)),
+    );
     let value = if new.is_empty() { Value::Null } else { json!(new) };
     status.insert(field.into(), value);
+}
+
+/// A field stays as the server shows it where `entry` does not change what was read of it, if anything was: `live`.
+fn keep_what_is_unknown(entry: &mut Map<String, Value>, live: &Map<String, Value>, shown: &Map<String, Value>) {
+    for (field, value) in shown {
+        if live.get(field) == entry.get(field) {
+            entry.insert(field.clone(), value.clone());
+        }
+    }
 }
 
 /// An object by its fields, without those that are empty: the server prints `"lastState": {}` and may leave out `""`.

@@ -10,3 +10,4 @@ mod phase;
 mod properties;
 mod strategic_merge;
 mod terminated;
+mod unknown;

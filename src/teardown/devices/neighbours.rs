@@ -9,7 +9,6 @@ use super::decide::{Neighbour, Neighbours, uses};
 use crate::{
     context::Context,
     node::dra_checkpoint::PreparedClaim,
-    pod::PodView,
     record::Step,
     teardown::{Failure, reason::Reasoned},
 };
@@ -17,15 +16,9 @@ use crate::{
 /// All that may use one of these claims beside the pod `uid`.
 pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Result<Neighbours, Vec<Failure>> {
     let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Devices, "", why)];
-    let listed = context.api.all_pods().await;
-    let listed = listed.map_err(|error| vec![Failure::of_request(Step::Devices, &error)])?;
-    let mut pods = Vec::new();
-    for pod in listed {
-        // One that cannot be understood may use any.
-        let view = PodView::project(pod, false);
-        let view = view.ok_or_else(|| failure(&"a pod of this node has neither name nor UID"))?;
-        pods.push(Neighbour::from(&view));
-    }
+    // One that cannot be read still has the claims by which the checkpoint and reservations name it.
+    let listed = context.api.all_pods(|pod| Some(Neighbour::from(&pod))).await;
+    let mut pods = listed.map_err(|error| vec![Failure::of_request(Step::Devices, &error)])?;
     let reserved = claims
         .iter()
         .map(async |claim| -> Result<Vec<(String, String)>, Vec<Failure>> {

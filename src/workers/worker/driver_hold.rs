@@ -107,13 +107,17 @@ impl Worker {
         if !pods.is_empty() || !confirm {
             return Ok(Some(Dependents { pods, role }));
         }
-        let listed = self.context.api.all_pods().await;
-        let listed = listed.map_err(|error| vec![Failure::of_request(Step::Term, &error)])?;
-        let views = listed.into_iter().filter_map(|pod| PodView::project(pod, false));
-        let terminating = views.filter(|other| termination::cause(other, false, false).is_some());
         // Of one that is over by its phase, and that no worker is at, only the node can show more.
         let needs = |other: &PodView| uses(other) || !other.terminal_phase && needs(other);
-        let pods = named(view, terminating.filter(needs).map(|other| other.pod));
+        let is_waited_for = |other: &PodView| termination::cause(other, false, false).is_some() && needs(other);
+        let listed = self
+            .context
+            .api
+            .all_pods(|other| is_waited_for(&other).then_some(other.pod));
+        let listed = listed
+            .await
+            .map_err(|error| vec![Failure::of_request(Step::Term, &error)])?;
+        let pods = named(view, listed.into_iter());
         Ok(Some(Dependents { pods, role }))
     }
 }

@@ -68,7 +68,7 @@ impl Worker {
     /// The same by what the API server shows now: what was last seen of it may be of old.
     async fn is_undone(&self, update: &PodUpdate) -> bool {
         let shown = self.context.api.pod(&update.view.pod).await;
-        let view = shown.ok().flatten().and_then(|pod| PodView::project(pod, false));
+        let view = shown.ok().flatten().map(|pod| PodView::project(pod, false));
         view.is_some_and(|view| termination::cause(&view, false, false).is_none())
             && self.may_be_undone(&self.updates.borrow())
     }

@@ -94,7 +94,7 @@ impl Worker {
     async fn read(&self, view: &PodView) -> Result<Arc<PodView>, Vec<Failure>> {
         let pod = self.context.api.pod(&view.pod).await;
         let pod = pod.map_err(|error| vec![Failure::of_request(Step::Status, &error)])?;
-        let view = pod.and_then(|pod| PodView::project(pod, true));
+        let view = pod.map(|pod| PodView::project(pod, true));
         // Never a sign that it is gone: the watch will say so.
         let view = view.ok_or_else(|| vec![Failure::new(Step::Status, "", "a list by the pod's name lacks it")])?;
         Ok(Arc::new(view))
@@ -106,7 +106,7 @@ fn news_of_a_deadline<'a>(view: &PodView, status: &'a PodStatus) -> Option<&'a s
     let before = view
         .object
         .as_ref()
-        .and_then(|object| object.status.as_ref()?.reason.as_deref());
+        .and_then(|object| object.pod.status.as_ref()?.reason.as_deref());
     let passed = status.reason.as_deref() == Some(DEADLINE_EXCEEDED) && before != Some(DEADLINE_EXCEEDED);
     passed.then(|| status.message.as_deref().unwrap_or(DEADLINE_EXCEEDED))
 }

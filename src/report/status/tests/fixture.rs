@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use crate::node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState};
+use crate::pod::RawStatuses;
 use crate::report::status::{Facts, Imposed, Messages, Stage, generate};
 
 pub(super) const UID: &str = "11111111-2222-3333-4444-555555555555";
@@ -23,6 +24,11 @@ pub(super) fn at(seconds: i64) -> Timestamp {
 /// When the status is made.
 pub(super) fn now() -> Timestamp {
     at(1000)
+}
+
+/// The patch for an object of which everything is known.
+pub(super) fn patch(pod: &Pod, uid: &str, wanted: &PodStatus) -> Option<serde_json::Value> {
+    crate::report::status::patch(pod, &RawStatuses::default(), uid, wanted)
 }
 
 /// One pod from both sides.

@@ -1,6 +1,6 @@
 //! Objects as a typed server writes them: no nulls, no empty lists, times in their one form.
 
-use jiff::Timestamp;
+use jiff::{Timestamp, civil};
 use serde_json::Value;
 
 use crate::apiserver::kinds::Kind;
@@ -87,10 +87,14 @@ fn is_empty_list(value: &Value) -> bool {
 }
 
 fn whole_seconds(text: &str) -> Result<String, String> {
-    let time: Timestamp = text
-        .parse()
-        .map_err(|_| format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse it"))?;
-    Ok(object::stamp(time))
+    // Up to the last second of the year 9999, which is more than the library can tell.
+    let last_days = || {
+        let date = text.strip_suffix('Z')?.parse::<civil::DateTime>().ok()?;
+        Some(date.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+    };
+    let time = text.parse().ok().map(object::stamp);
+    time.or_else(last_days)
+        .ok_or_else(|| format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse it"))
 }
 
 fn check_micro(text: &str) -> Result<(), String> {

@@ -1,0 +1,673 @@
+//! Reads a pod object field by field.
+//!
+//! Only fields that the teardown uses are read, each for itself. A field that cannot be read counts as unknown, its path is
+//! reported, and the rest of the object counts. The object is read in place: what is not used costs no memory.
+
+use std::{borrow::Cow, cell::RefCell, collections::BTreeSet, fmt};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+    ContainerStatus, EphemeralContainer, HostIP, Lifecycle, LifecycleHandler, Pod, PodCondition,
+    PodExtendedResourceClaimStatus, PodIP, PodReadinessGate, PodResourceClaim, PodResourceClaimStatus, PodSpec,
+    PodStatus, Probe,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use super::CONFIG_MIRROR;
+
+/// Paths of unreadable fields that are kept for one pod.
+const MOST_PATHS: usize = 16;
+/// Bytes of host paths that are kept for one pod. Every node holds that of all its pods, and drivers share a few short ones.
+const MOST_HOST_PATHS: usize = 8 << 10;
+/// Exit code of a container whose own cannot be read: never success.
+const UNKNOWN_EXIT: i32 = 137;
+
+/// Kinds of volumes that no controller attaches to a node. The others are not listed: a kind of the future must not be
+/// taken for harmless.
+const NEVER_ATTACHED: [&str; 13] = [
+    "azureFile",
+    "cephfs",
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "gitRepo",
+    "glusterfs",
+    "hostPath",
+    "image",
+    "nfs",
+    "projected",
+    "quobyte",
+    "secret",
+];
+
+/// A pod object, as far as it is used.
+#[derive(Debug, Clone, Default)]
+pub struct PodObject {
+    /// The fields that could be read.
+    pub pod: Pod,
+    /// The lists of container statuses in the server's own JSON.
+    pub statuses: RawStatuses,
+    /// What the volumes decide.
+    pub volumes: VolumeFacts,
+    /// Paths of fields that cannot be read.
+    pub unreadable: Vec<String>,
+}
+
+/// The lists of container statuses in the server's own JSON: the server replaces such a list as a whole, and fields that
+/// are unknown here must survive that.
+#[derive(Debug, Clone, Default)]
+pub struct RawStatuses {
+    /// `containerStatuses`.
+    pub regular: Option<Box<RawValue>>,
+    /// `initContainerStatuses`.
+    pub init: Option<Box<RawValue>>,
+    /// `ephemeralContainerStatuses`.
+    pub ephemeral: Option<Box<RawValue>>,
+}
+
+/// What the volumes of a pod decide.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolumeFacts {
+    /// A controller may attach one of them to nodes.
+    pub attachable: bool,
+    /// Directories of the host that it shares, as far as there is room.
+    pub host_paths: BTreeSet<Box<str>>,
+}
+
+/// Reads fields, and collects the paths of those that cannot be read.
+#[derive(Default)]
+struct Reader {
+    unreadable: RefCell<Vec<String>>,
+}
+
+/// The fields of one JSON object.
+struct Object<'r, 'a> {
+    reader: &'r Reader,
+    path: String,
+    fields: Fields<'a>,
+}
+
+#[derive(Default)]
+struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+// === impl PodObject ===
+
+impl PodObject {
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// When it is no JSON object, lacks what identifies a pod, or does not show whether it mirrors a static pod.
+    pub fn read(json: &RawValue) -> Result<Self, String> {
+        let reader = Reader::default();
+        let fields = serde_json::from_str(json.get()).map_err(|error| error.to_string())?;
+        let top = Object {
+            reader: &reader,
+            path: String::new(),
+            fields,
+        };
+        let metadata = metadata(&top.object("metadata"))?;
+        let has_name = |field: &Option<String>| field.as_ref().is_some_and(|text| !text.is_empty());
+        if ![&metadata.uid, &metadata.namespace, &metadata.name]
+            .into_iter()
+            .all(has_name)
+        {
+            return Err("it lacks uid, name or namespace".to_owned());
+        }
+        let raw = |status: &Object<'_, '_>, list| status.raw(list).map(ToOwned::to_owned);
+        let status = top.object("status");
+        let spec = top.object("spec");
+        let mut read = Self {
+            statuses: RawStatuses {
+                regular: raw(&status, "containerStatuses"),
+                init: raw(&status, "initContainerStatuses"),
+                ephemeral: raw(&status, "ephemeralContainerStatuses"),
+            },
+            volumes: volumes(&spec),
+            pod: Pod {
+                metadata,
+                spec: top.has("spec").then(|| pod_spec(&spec)),
+                status: top.has("status").then(|| pod_status(&status)),
+            },
+            unreadable: Vec::new(),
+        };
+        read.unreadable = reader.unreadable.take();
+        Ok(read)
+    }
+
+    /// Reads an object that a test has built.
+    #[cfg(test)]
+    pub fn from_value(value: &serde_json::Value) -> Result<Self, String> {
+        Self::read(&serde_json::value::to_raw_value(value).map_err(|error| error.to_string())?)
+    }
+}
+
+fn metadata(metadata: &Object<'_, '_>) -> Result<ObjectMeta, String> {
+    let annotations = metadata
+        .raw("annotations")
+        .map(|raw| serde_json::from_str::<Fields<'_>>(raw.get()));
+    let annotations = annotations.transpose();
+    let annotations =
+        annotations.map_err(|_| "its annotations cannot be read, and a mirror of a static pod is known by them")?;
+    let is_mirror = annotations.is_some_and(|annotations| annotations.get(CONFIG_MIRROR).is_some());
+    Ok(ObjectMeta {
+        uid: metadata.field("uid"),
+        namespace: metadata.field("namespace"),
+        name: metadata.field("name"),
+        resource_version: metadata.field("resourceVersion"),
+        generation: metadata.field("generation"),
+        // One that cannot be read is a deletion all the same.
+        deletion_timestamp: metadata.time("deletionTimestamp"),
+        deletion_grace_period_seconds: metadata.field("deletionGracePeriodSeconds"),
+        annotations: is_mirror.then(|| [(CONFIG_MIRROR.to_owned(), String::new())].into()),
+        ..Default::default()
+    })
+}
+
+fn pod_spec(spec: &Object<'_, '_>) -> PodSpec {
+    PodSpec {
+        node_name: spec.field("nodeName"),
+        termination_grace_period_seconds: spec.field("terminationGracePeriodSeconds"),
+        active_deadline_seconds: spec.field("activeDeadlineSeconds"),
+        host_network: spec.field("hostNetwork"),
+        priority: spec.field("priority"),
+        priority_class_name: spec.field("priorityClassName"),
+        host_users: spec.field("hostUsers"),
+        restart_policy: spec.field("restartPolicy"),
+        readiness_gates: spec.list("readinessGates", |gate| {
+            Some(PodReadinessGate {
+                condition_type: gate.required("conditionType")?,
+            })
+        }),
+        resource_claims: spec.list("resourceClaims", |claim| {
+            Some(PodResourceClaim {
+                name: claim.required("name")?,
+                resource_claim_name: claim.field("resourceClaimName"),
+                ..Default::default()
+            })
+        }),
+        init_containers: spec.list("initContainers", container),
+        containers: spec.list("containers", container).unwrap_or_default(),
+        ephemeral_containers: spec.list("ephemeralContainers", |container| {
+            Some(EphemeralContainer {
+                name: container.required("name")?,
+                image: container.field("image"),
+                ..Default::default()
+            })
+        }),
+        ..Default::default()
+    }
+}
+
+fn container(container: &Object<'_, '_>) -> Option<Container> {
+    // Of a probe only that there is one matters. A handler that cannot be read is one that fails.
+    let probe = |field| container.has(field).then(Probe::default);
+    let lifecycle = container.object("lifecycle");
+    let pre_stop = lifecycle.has("preStop").then(|| lifecycle.field("preStop"));
+    Some(Container {
+        name: container.required("name")?,
+        image: container.field("image"),
+        restart_policy: container.field("restartPolicy"),
+        restart_policy_rules: container.field("restartPolicyRules"),
+        startup_probe: probe("startupProbe"),
+        readiness_probe: probe("readinessProbe"),
+        lifecycle: pre_stop.map(|handler: Option<LifecycleHandler>| Lifecycle {
+            pre_stop: Some(handler.unwrap_or_default()),
+            ..Default::default()
+        }),
+        ports: container.list("ports", |port| {
+            Some(ContainerPort {
+                name: port.field("name"),
+                container_port: port.required("containerPort")?,
+                ..Default::default()
+            })
+        }),
+        ..Default::default()
+    })
+}
+
+fn pod_status(status: &Object<'_, '_>) -> PodStatus {
+    PodStatus {
+        phase: status.field("phase"),
+        reason: status.field("reason"),
+        message: status.field("message"),
+        pod_ip: status.field("podIP"),
+        pod_ips: status.list("podIPs", |ip| Some(PodIP { ip: ip.required("ip")? })),
+        host_ip: status.field("hostIP"),
+        host_ips: status.list("hostIPs", |ip| Some(HostIP { ip: ip.required("ip")? })),
+        start_time: status.time("startTime"),
+        observed_generation: status.field("observedGeneration"),
+        conditions: status.list("conditions", |condition| {
+            Some(PodCondition {
+                type_: condition.required("type")?,
+                status: condition.required("status")?,
+                reason: condition.field("reason"),
+                message: condition.field("message"),
+                last_probe_time: condition.time("lastProbeTime"),
+                last_transition_time: condition.time("lastTransitionTime"),
+                observed_generation: condition.field("observedGeneration"),
+            })
+        }),
+        container_statuses: status.list("containerStatuses", container_status),
+        init_container_statuses: status.list("initContainerStatuses", container_status),
+        ephemeral_container_statuses: status.list("ephemeralContainerStatuses", container_status),
+        resource_claim_statuses: status.list("resourceClaimStatuses", |claim| {
+            Some(PodResourceClaimStatus {
+                name: claim.required("name")?,
+                resource_claim_name: claim.field("resourceClaimName"),
+            })
+        }),
+        extended_resource_claim_status: status.has("extendedResourceClaimStatus").then(|| {
+            let claim = status.object("extendedResourceClaimStatus");
+            PodExtendedResourceClaimStatus {
+                resource_claim_name: claim.field("resourceClaimName").unwrap_or_default(),
+                ..Default::default()
+            }
+        }),
+        ..Default::default()
+    }
+}
+
+/// Without the fields that no status of ours changes: they stay in the server's JSON.
+fn container_status(entry: &Object<'_, '_>) -> Option<ContainerStatus> {
+    Some(ContainerStatus {
+        name: entry.required("name")?,
+        image: entry.field("image").unwrap_or_default(),
+        image_id: entry.field("imageID").unwrap_or_default(),
+        container_id: entry.field("containerID"),
+        ready: entry.field("ready").unwrap_or_default(),
+        started: entry.field("started"),
+        restart_count: entry.field("restartCount").unwrap_or_default(),
+        state: container_state(entry, "state"),
+        last_state: container_state(entry, "lastState"),
+        ..Default::default()
+    })
+}
+
+fn container_state(entry: &Object<'_, '_>, field: &str) -> Option<ContainerState> {
+    let state = entry.has(field).then(|| entry.object(field))?;
+    let part = |part| state.has(part).then(|| state.object(part));
+    Some(ContainerState {
+        waiting: part("waiting").map(|waiting| ContainerStateWaiting {
+            reason: waiting.field("reason"),
+            message: waiting.field("message"),
+        }),
+        running: part("running").map(|running| ContainerStateRunning {
+            started_at: running.field("startedAt"),
+        }),
+        terminated: part("terminated").map(|end| ContainerStateTerminated {
+            container_id: end.field("containerID"),
+            exit_code: end
+                .raw("exitCode")
+                .map_or(0, |_| end.field("exitCode").unwrap_or(UNKNOWN_EXIT)),
+            finished_at: end.field("finishedAt"),
+            message: end.field("message"),
+            reason: end.field("reason"),
+            signal: end.field("signal"),
+            started_at: end.field("startedAt"),
+        }),
+    })
+}
+
+/// A volume that cannot be read may be one that is attached.
+fn volumes(spec: &Object<'_, '_>) -> VolumeFacts {
+    let mut facts = VolumeFacts::default();
+    let (mut read, mut left) = (0, MOST_HOST_PATHS);
+    spec.list("volumes", |volume| -> Option<()> {
+        read += 1;
+        facts.attachable |= !NEVER_ATTACHED.iter().any(|kind| volume.has(kind));
+        if volume.has("hostPath") {
+            let path: Option<Box<str>> = volume.object("hostPath").field("path");
+            let path = path.filter(|path| path.len() <= left);
+            left -= path.as_ref().map_or(0, |path| path.len());
+            facts.host_paths.extend(path);
+        }
+        None
+    });
+    facts.attachable |= read < spec.count("volumes");
+    facts
+}
+
+// === impl Reader ===
+
+impl Reader {
+    fn cannot_read(&self, path: impl FnOnce() -> String) {
+        let mut unreadable = self.unreadable.borrow_mut();
+        if unreadable.len() < MOST_PATHS {
+            unreadable.push(path());
+        }
+    }
+}
+
+// === impl Object ===
+
+impl<'r, 'a> Object<'r, 'a> {
+    /// A field in JSON; `null` is none.
+    fn raw(&self, name: &str) -> Option<&'a RawValue> {
+        self.fields.get(name)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.raw(name).is_some()
+    }
+
+    fn path_of(&self, name: impl fmt::Display) -> String {
+        if self.path.is_empty() {
+            name.to_string()
+        } else {
+            format!("{}.{name}", self.path)
+        }
+    }
+
+    fn field<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        let read = serde_json::from_str(self.raw(name)?.get());
+        read.inspect_err(|_| self.reader.cannot_read(|| self.path_of(name)))
+            .ok()
+    }
+
+    /// A field without which the object means nothing.
+    fn required<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        if !self.has(name) {
+            self.reader.cannot_read(|| self.path_of(name));
+        }
+        self.field(name)
+    }
+
+    /// A time; one that cannot be read is as late as a time can be, so that it counts as set and is never sent.
+    fn time(&self, name: &str) -> Option<Time> {
+        let latest = || Time(Timestamp::from_second(Timestamp::MAX.as_second()).unwrap_or(Timestamp::MAX));
+        self.raw(name).map(|_| self.field(name).unwrap_or_else(latest))
+    }
+
+    /// An object, without fields if there is none or if it cannot be read.
+    fn object(&self, name: &str) -> Object<'r, 'a> {
+        let path = self.path_of(name);
+        Self::of(self.reader, path, self.raw(name)).unwrap_or_else(|path| Object {
+            reader: self.reader,
+            path,
+            fields: Fields::default(),
+        })
+    }
+
+    /// A list of objects. Those that cannot be read are left out.
+    fn list<T>(&self, name: &str, mut read: impl FnMut(&Object<'r, 'a>) -> Option<T>) -> Option<Vec<T>> {
+        let elements: Vec<&RawValue> = match serde_json::from_str(self.raw(name)?.get()) {
+            Ok(elements) => elements,
+            Err(_) => {
+                self.reader.cannot_read(|| self.path_of(name));
+                return None;
+            }
+        };
+        let elements = elements.into_iter().enumerate().filter_map(|(index, element)| {
+            let path = self.path_of(format_args!("{name}[{index}]"));
+            let element = Self::of(self.reader, path, Some(element)).ok()?;
+            read(&element)
+        });
+        let mut list: Vec<T> = elements.collect();
+        list.shrink_to_fit();
+        Some(list)
+    }
+
+    /// How many elements a list has; one that cannot be read counts as one.
+    fn count(&self, name: &str) -> usize {
+        let elements = |raw: &RawValue| serde_json::from_str::<Vec<IgnoredAny>>(raw.get());
+        self.raw(name)
+            .map_or(0, |raw| elements(raw).map_or(1, |elements| elements.len()))
+    }
+
+    fn of(reader: &'r Reader, path: String, raw: Option<&'a RawValue>) -> Result<Object<'r, 'a>, String> {
+        let Some(raw) = raw else { return Err(path) };
+        match serde_json::from_str(raw.get()) {
+            Ok(fields) => Ok(Object { reader, path, fields }),
+            Err(_) => {
+                reader.cannot_read(|| path.clone());
+                Err(path)
+            }
+        }
+    }
+}
+
+// === impl Fields ===
+
+impl<'a> Fields<'a> {
+    fn get(&self, name: &str) -> Option<&'a RawValue> {
+        let named = self.0.iter().find(|(field, _)| field == name);
+        named.map(|(_, value)| *value).filter(|value| value.get() != "null")
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Map;
+
+        /// Borrowed wherever it holds no escapes.
+        #[derive(Deserialize)]
+        struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+        impl<'de> Visitor<'de> for Map {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::new();
+                while let Some((Name(name), value)) = map.next_entry()? {
+                    fields.push((name, value));
+                }
+                Ok(Fields(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::pod::{Hook, PodView};
+
+    fn pod() -> Value {
+        json!({
+            "metadata": {
+                "name": "web", "namespace": "ns", "uid": "1", "resourceVersion": "7",
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30,
+                "managedFields": [{ "manager": "m", "time": "2026-01-01T00:00:00Z" }],
+            },
+            "spec": {
+                "nodeName": "n1", "terminationGracePeriodSeconds": 30, "hostUsers": false,
+                "containers": [{ "name": "a", "image": "i", "lifecycle": { "preStop": { "sleep": { "seconds": 3 } } } }],
+                "volumes": [{ "name": "v", "emptyDir": {} }],
+                "resourceClaims": [{ "name": "gpu", "resourceClaimName": "c" }],
+            },
+            "status": {
+                "phase": "Running", "podIP": "10.0.0.1", "startTime": "2026-01-01T00:00:00Z",
+                "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" }],
+                "containerStatuses": [{ "name": "a", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                    "state": { "running": { "startedAt": "2026-01-01T00:00:00Z" } } }],
+            },
+        })
+    }
+
+    fn read(pod: &Value) -> PodObject {
+        PodObject::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn a_field_that_cannot_be_read_is_unknown_and_the_rest_of_the_pod_counts() {
+        let late = json!("9999-12-31T23:59:59Z");
+        for (place, value, reported) in [
+            (
+                "/metadata/deletionTimestamp",
+                late.clone(),
+                "metadata.deletionTimestamp",
+            ),
+            (
+                "/metadata/deletionTimestamp",
+                json!("yesterday"),
+                "metadata.deletionTimestamp",
+            ),
+            (
+                "/metadata/deletionGracePeriodSeconds",
+                json!("soon"),
+                "metadata.deletionGracePeriodSeconds",
+            ),
+            ("/metadata/managedFields/0/time", late.clone(), ""),
+            ("/metadata/managedFields", json!(7), ""),
+            ("/metadata/annotations", json!({ "a": 7 }), ""),
+            (
+                "/spec/terminationGracePeriodSeconds",
+                json!("soon"),
+                "spec.terminationGracePeriodSeconds",
+            ),
+            ("/spec/containers", json!("none"), "spec.containers"),
+            ("/spec/containers/0", json!(null), "spec.containers[0]"),
+            ("/spec/containers/0/name", json!(7), "spec.containers[0].name"),
+            (
+                "/spec/containers/0/lifecycle/preStop",
+                json!(3),
+                "spec.containers[0].lifecycle.preStop",
+            ),
+            ("/spec/containers/0/resources", json!(3), ""),
+            ("/spec/volumes", json!(3), "spec.volumes"),
+            ("/spec/volumes/0", json!(3), "spec.volumes[0]"),
+            ("/spec/resourceClaims/0/name", json!(3), "spec.resourceClaims[0].name"),
+            ("/spec/tolerations", json!(3), ""),
+            ("/status", json!(3), "status"),
+            ("/status/startTime", late.clone(), "status.startTime"),
+            (
+                "/status/conditions/0/lastTransitionTime",
+                late.clone(),
+                "status.conditions[0].lastTransitionTime",
+            ),
+            (
+                "/status/containerStatuses/0/state/running/startedAt",
+                late,
+                "status.containerStatuses[0].state.running.startedAt",
+            ),
+        ] {
+            let mut pod = pod();
+            let (parent, field) = place.rsplit_once('/').unwrap();
+            match pod.pointer_mut(parent).unwrap() {
+                Value::Array(list) => list[0] = value.clone(),
+                object => object[field] = value.clone(),
+            }
+            let object = read(&pod);
+            let expected: Vec<_> = [reported].into_iter().filter(|path| !path.is_empty()).collect();
+            assert_eq!(object.unreadable, expected, "{place} {value}");
+            let view = PodView::project(object, false);
+            assert!(view.deletion.is_some() && view.object.is_some(), "{place} {value}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_taken_for_the_safer_thing() {
+        let with = |place: &str, value| {
+            let mut pod = pod();
+            *pod.pointer_mut(place).unwrap() = value;
+            PodView::project(read(&pod), false)
+        };
+        for odd in [json!(3), json!([3]), json!([{ "emptyDir": null }])] {
+            assert!(with("/spec/volumes", odd.clone()).attachable_volumes, "{odd}");
+        }
+        let hook = with("/spec/containers/0/lifecycle/preStop", json!(3));
+        assert_eq!(hook.containers[0].pre_stop, Some(Hook::Invalid));
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_told_from_others_or_from_a_mirror_is_not_read() {
+        for (field, value) in [
+            ("uid", json!("")),
+            ("uid", json!(7)),
+            ("name", Value::Null),
+            ("namespace", json!({})),
+            ("annotations", json!(7)),
+        ] {
+            let mut pod = pod();
+            pod["metadata"][field] = value.clone();
+            assert!(PodObject::from_value(&pod).is_err(), "{field} {value}");
+        }
+        assert!(PodObject::from_value(&json!(7)).is_err());
+        let mut mirror = pod();
+        mirror["metadata"]["annotations"][CONFIG_MIRROR] = json!(7);
+        assert!(PodView::project(read(&mirror), false).mirror);
+    }
+
+    #[test]
+    fn host_paths_of_a_pod_are_kept_up_to_a_number_of_bytes() {
+        let volumes = |paths: Vec<String>| {
+            let mut pod = pod();
+            pod["spec"]["volumes"] = paths
+                .iter()
+                .map(|path| json!({ "name": "v", "hostPath": { "path": path } }))
+                .collect();
+            PodView::project(read(&pod), false)
+        };
+        let view = volumes(["/data", "/var/lib/kubelet/plugins/d"].map(str::to_owned).into());
+        assert_eq!(view.host_paths, ["/data", "/var/lib/kubelet/plugins/d"].map(Box::from));
+        assert!(!view.attachable_volumes);
+        let long = format!("/{}", "x".repeat(MOST_HOST_PATHS));
+        let view = volumes(
+            [long]
+                .into_iter()
+                .chain((0..100_000).map(|path| format!("/{path:07}")))
+                .collect(),
+        );
+        assert_eq!(view.host_paths.len(), MOST_HOST_PATHS / 8);
+    }
+
+    fn anything() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "\\PC{0,8}".prop_map(Value::from),
+            Just(json!("9999-12-31T23:59:59Z")),
+        ];
+        leaf.prop_recursive(3, 12, 3, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                proptest::collection::hash_map("name|type|state|running|hostPath|preStop", inner, 0..3)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    /// All places in a value, each as a JSON pointer.
+    fn places(value: &Value, at: &str, all: &mut Vec<String>) {
+        all.push(at.to_owned());
+        match value {
+            Value::Object(fields) => fields
+                .iter()
+                .for_each(|(field, value)| places(value, &format!("{at}/{field}"), all)),
+            Value::Array(list) => list
+                .iter()
+                .enumerate()
+                .for_each(|(at_in, value)| places(value, &format!("{at}/{at_in}"), all)),
+            _ => {}
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_deleted_pod_is_read_as_deleted_whatever_else_it_says(place in any::<prop::sample::Index>(), odd in anything()) {
+            let mut pod = pod();
+            let mut all = Vec::new();
+            places(&pod, "", &mut all);
+            all.retain(|place| !["", "/metadata", "/metadata/uid", "/metadata/name", "/metadata/namespace"].contains(&&**place));
+            all.retain(|place| place != "/metadata/deletionTimestamp" || !odd.is_null());
+            *pod.pointer_mut(&all[place.index(all.len())]).unwrap() = odd;
+            prop_assert!(PodView::project(read(&pod), false).deletion.is_some());
+        }
+    }
+}
