@@ -9,6 +9,8 @@
 mod cases;
 #[path = "teardown/certificates.rs"]
 mod certificates;
+#[path = "teardown/outside.rs"]
+mod outside;
 
 use std::process::ExitCode;
 
@@ -17,5 +19,6 @@ use testbed::control_plane::ControlPlane;
 fn main() -> anyhow::Result<ExitCode> {
     let mut cases = cases::cases();
     cases.splice(..0, certificates::cases());
+    cases.extend(outside::cases());
     cases::main(|| Box::pin(ControlPlane::start()), cases)
 }

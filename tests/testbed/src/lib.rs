@@ -10,6 +10,7 @@ pub mod command;
 pub mod containerd;
 pub mod contract;
 pub mod control_plane;
+pub mod crictl;
 pub mod demo;
 pub mod dice;
 pub mod drivers;

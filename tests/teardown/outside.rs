@@ -1,0 +1,85 @@
+//! What crictl shows of pods that the agent takes down: `docs/operator.md` has these commands.
+
+use anyhow::{Result, ensure};
+use testbed::{control_plane::ControlPlane, crictl::Crictl, pods::StartedPod};
+
+use crate::cases::{
+    Case, Place, Scene,
+    pods::{POLITE, STUBBORN, simple},
+};
+
+/// How much of an id crictl shows in its tables.
+const SHORT: usize = 13;
+
+/// The claims.
+pub fn cases() -> Vec<Case<ControlPlane>> {
+    vec![
+        Case {
+            name: "outside::crictl_shows_a_pod_until_it_is_torn_down_and_its_neighbour_afterwards",
+            place: Place::Shared,
+            check: |scene, _| {
+                Box::pin(crictl_shows_a_pod_until_it_is_torn_down_and_its_neighbour_afterwards(
+                    scene,
+                ))
+            },
+        },
+        Case {
+            name: "outside::a_container_killed_with_crictl_ends_the_grace_period_and_its_exit_is_reported",
+            place: Place::Shared,
+            check: |scene, _| {
+                Box::pin(a_container_killed_with_crictl_ends_the_grace_period_and_its_exit_is_reported(scene))
+            },
+        },
+    ]
+}
+
+async fn crictl_shows_a_pod_until_it_is_torn_down_and_its_neighbour_afterwards(scene: &mut Scene) -> Result<()> {
+    let crictl = Crictl::of(&scene.stage.containerd).await?;
+    let pods = ["goes", "stays"].map(|name| simple(name, 10, POLITE));
+    let pods = scene.run_all(pods.into()).await?;
+    for pod in &pods {
+        shows(&crictl, pod).await?;
+    }
+    let [goes, stays] = &pods[..] else { unreachable!() };
+    // The agent names containers as the tables do.
+    let table = crictl.run(&["ps"]).await?;
+    for id in goes.containers.values() {
+        ensure!(table.contains(&id[..SHORT]), "{id} is not in {table}");
+    }
+    scene.take_down(goes).await?;
+    for list in [&["pods"][..], &["ps", "--all"]] {
+        let left = crictl.ids_of(goes.uid(), list).await?;
+        ensure!(left.is_empty(), "{list:?}: {left:?}");
+    }
+    shows(&crictl, stays).await?;
+    scene.take_down(stays).await.map(drop)
+}
+
+/// In the middle of its grace period, which is not waited for any more.
+async fn a_container_killed_with_crictl_ends_the_grace_period_and_its_exit_is_reported(
+    scene: &mut Scene,
+) -> Result<()> {
+    let crictl = Crictl::of(&scene.stage.containerd).await?;
+    let pod = scene.run(simple("by-hand", 100, STUBBORN)).await?;
+    let history = scene.follow(&pod).await?;
+    scene.delete(&pod, None).await?;
+    scene.says("by-hand", "term").await?;
+    for id in pod.containers.values() {
+        crictl.run(&["stop", "--timeout", "0", id]).await?;
+    }
+    let told = history.end().await?;
+    let ended = (told.phase(), told.exit("main")?);
+    ensure!(ended == ("Failed", (137, "Error")), "{ended:?}");
+    scene.clean(&pod).await
+}
+
+/// crictl shows the pod as it was started: one ready sandbox, all containers running.
+async fn shows(crictl: &Crictl, pod: &StartedPod) -> Result<()> {
+    let sandboxes = crictl.ids_of(pod.uid(), &["pods", "--state", "ready"]).await?;
+    ensure!(sandboxes == [pod.sandbox_id.as_str()], "{sandboxes:?}");
+    let containers = crictl.ids_of(pod.uid(), &["ps", "--state", "running"]).await?;
+    let mut started: Vec<_> = pod.containers.values().cloned().collect();
+    started.sort();
+    ensure!(containers == started, "{containers:?} are not {started:?}");
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! crictl, with which people look at a runtime from outside: another client than the agent's and the testbed's own.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use tokio::process::Command;
+
+use crate::containerd::{Containerd, binary::output};
+use crate::script;
+
+/// crictl for one runtime.
+#[derive(Debug)]
+pub struct Crictl {
+    program: PathBuf,
+    endpoint: String,
+}
+
+// === impl Crictl ===
+
+impl Crictl {
+    /// crictl for this containerd. `crictl/build.sh` builds the program once.
+    pub async fn of(containerd: &Containerd) -> Result<Self> {
+        let directory = script::directory("crictl/build.sh", &[]).await?;
+        Ok(Self {
+            program: directory.join("crictl"),
+            endpoint: containerd.endpoint(),
+        })
+    }
+
+    /// Runs it, and returns what it prints.
+    ///
+    /// # Errors
+    /// It does not run, or ends with another code than 0; then with what it says.
+    pub async fn run(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        command.args(["--runtime-endpoint", &self.endpoint]).args(arguments);
+        output(&mut command).await
+    }
+
+    /// What it lists of the pod with that UID, by ids in order: `list` is `pods`, or `ps` with its flags.
+    pub async fn ids_of(&self, uid: &str, list: &[&str]) -> Result<Vec<String>> {
+        let label = format!("io.kubernetes.pod.uid={uid}");
+        let listed = self.run(&[list, &["--quiet", "--label", &label]].concat()).await?;
+        let mut ids: Vec<_> = listed.lines().map(str::to_owned).collect();
+        ids.sort();
+        Ok(ids)
+    }
+}
