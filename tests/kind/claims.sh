@@ -204,12 +204,10 @@ the_node_is_ready_and_clean_in_the_end() {
     until_so 30 "the agent stands by" turn kubelet
     show kubectl get nodes
     # A kubelet takes a minute to remove what is left of pods that it has ended.
+    until_so 120 "crictl shows no sandbox but those of living pods" no_strange_sandbox
+    show on_worker crictl pods
     until_so 120 "ctr knows no container but those of living pods" no_strange_container
-    show on_worker ctr -n k8s.io containers list
-    if on_worker sh -c 'command -v crictl' >/dev/null; then
-        until_so 120 "crictl knows no sandbox but those of living pods" no_strange_sandbox
-        show on_worker crictl pods
-    fi
+    show on_worker crictl ps -a
     nothing_left_of {web,db}-{background,foreground,orphan} exile ledger stubborn || fail "something of them is on the worker"
 }
 

@@ -86,32 +86,34 @@ told() { grep -Eq "$1" <<<"$(on_worker pod-teardown status --json)"; }
 # turn WHOSE: whose turn it is.
 turn() { told "\"turn\": *\"$1\""; }
 
-containers_of() { on_worker ctr -n k8s.io containers list -q "labels.\"io.kubernetes.pod.uid\"==$1" 2>/dev/null; }
-runtime_answers() { on_worker ctr -n k8s.io containers list -q >/dev/null; }
+# What crictl shows of a pod, by its UID.
+crictl_of() {
+    local uid=$1
+    shift
+    on_worker crictl "$@" -q --label "io.kubernetes.pod.uid=$uid" 2>/dev/null
+}
+runtime_answers() { on_worker crictl pods -q >/dev/null; }
+no_strange_sandbox() {
+    local known uid
+    runtime_answers || return 1
+    known=$(for uid in $(living); do crictl_of "$uid" pods; done)
+    [ "$(on_worker crictl pods -q | sort)" = "$(sort <<<"$known")" ]
+}
+# ctr also sees what the CRI has lost sight of.
 no_strange_container() {
     local known uid
     runtime_answers || return 1
-    known=$(for uid in $(living); do containers_of "$uid"; done)
+    known=$(for uid in $(living); do crictl_of "$uid" pods && crictl_of "$uid" ps -a; done)
     [ "$(on_worker ctr -n k8s.io containers list -q 2>/dev/null | sort)" = "$(sort <<<"$known")" ]
-}
-no_strange_sandbox() {
-    local known uid
-    on_worker crictl pods -q >/dev/null || return 1
-    known=$(for uid in $(living); do on_worker crictl pods -q --label "io.kubernetes.pod.uid=$uid"; done)
-    [ "$(on_worker crictl pods -q | sort)" = "$(sort <<<"$known")" ]
 }
 # The pods that the API server has on the worker.
 living() { kubectl get pods -A --field-selector "spec.nodeName=$worker" -o 'jsonpath={.items[*].metadata.uid}'; }
-# run_on APP...: whether all containers of the pods that were remembered run, by the runtime's word.
+# run_on APP...: whether all containers of the pods that were remembered run, as crictl shows them.
 run_on() {
-    local uid id running
-    running=$(on_worker ctr -n k8s.io tasks list 2>/dev/null)
+    local uid all
     for uid in $(remembered "$@"); do
-        id=
-        for id in $(containers_of "$uid"); do
-            grep -q "^$id .*RUNNING" <<<"$running" || return 1
-        done
-        [ -n "$id" ] || return 1
+        all=$(crictl_of "$uid" ps -a | sort)
+        [ -n "$all" ] && [ "$all" = "$(crictl_of "$uid" ps --state running | sort)" ] || return 1
     done
 }
 
@@ -119,7 +121,8 @@ run_on() {
 left_of() {
     local uid
     for uid in $(remembered "$@"); do
-        containers_of "$uid" | sed 's/^/container /'
+        crictl_of "$uid" pods | sed 's/^/sandbox /'
+        crictl_of "$uid" ps -a | sed 's/^/container /'
         # shellcheck disable=SC2016 # for the node's shell
         on_worker sh -c '
             grep -F "$1" /proc/1/mountinfo | cut -d " " -f 5

@@ -25,7 +25,7 @@ masked='systemd-sysctl.service systemd-modules-load.service systemd-logind.servi
 say() { echo "kind: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
-sum=$(cd "$here" && { find node -type f -print0 | sort -z | xargs -0 cat -- ; cat build.sh archive.sh ../containerd/go.mod \
+sum=$(cd "$here" && { find node -type f -print0 | sort -z | xargs -0 cat -- ; cat build.sh archive.sh ../containerd/go.mod ../crictl/go.mod \
     ../control-plane/etcd/go.mod ../control-plane/kubernetes/go.mod; } | cksum | cut -d ' ' -f 1)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/pod-teardown/kind
 out=$cache/$suite-$sum
@@ -74,6 +74,7 @@ programs=$("$here/../control-plane/build.sh" node-image 9>&-)
 install -m 755 "$programs/kubectl" "$partial/tools/"
 version=$("$programs/kubelet" --version | sed 's/^Kubernetes //')
 runtime=$("$here/../containerd/build.sh" 9>&-)
+crictl=$("$here/../crictl/build.sh" 9>&-)
 
 
 (cd "$partial/docker" && apt-get download docker.io >../log 2>&1 && dpkg -x docker.io_*.deb . && rm docker.io_*.deb) || {
@@ -100,7 +101,7 @@ echo "$version" >"$root/kind/version"
 for program in kubeadm kubelet kubectl; do
     install -m 755 "$programs/$program" "$root/usr/bin/"
 done
-install -m 755 "$runtime"/* "$root/usr/local/bin/"
+install -m 755 "$runtime"/* "$crictl/crictl" "$root/usr/local/bin/"
 mkdir -p "$root/opt/cni/bin" "$root/etc/cni/net.d"
 cp -a "$root"/usr/lib/cni/. "$root/opt/cni/bin/"
 
