@@ -89,10 +89,11 @@ test-cluster: need-root need-build need-node ## Teardown, collector and API cont
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kube-controller-manager
 	tests/testbed/control-plane/build.sh kubelet
+	tests/testbed/crictl/build.sh
 	scripts/cargo-test.sh --locked --workspace --features node-tests,cluster-tests --test '*cluster*'
 
 # What a release before 1.34 does not have, and so cannot show: docs/versions.md says what each of these asks of it.
-OF_NEWER_KUBERNETES := --skip holds::a_dry_run_says --skip csi::a_volume_may_be_attached
+OF_NEWER_KUBERNETES := $(if $(filter 1.30,$(KUBERNETES_VERSION)),--skip holds::a_dry_run_says --skip csi::a_volume_may_be_attached)
 
 .PHONY: test-containerd
 test-containerd: need-root need-build need-node ## Teardowns, with and beside a real kubelet, on CONTAINERD_VERSION=2.4 (built once: Go, a minute)
@@ -101,7 +102,7 @@ test-containerd: need-root need-build need-node ## Teardowns, with and beside a 
 	CONTAINERD_VERSION=$(CONTAINERD_VERSION) scripts/cargo-test.sh --locked --features node-tests,checkpoints --test node_crash -- --nocapture
 
 .PHONY: test-kubernetes
-test-kubernetes: need-root need-build need-node ## Teardown and collector on KUBERNETES_VERSION=1.30, the oldest (built once: Go, 10 minutes)
+test-kubernetes: need-root need-build need-node ## Teardown and collector on KUBERNETES_VERSION=1.30, the oldest, or 1.36 (built once: Go, 10 minutes)
 	KUBERNETES_VERSION=$(KUBERNETES_VERSION) scripts/cargo-test.sh --locked --features node-tests,cluster-tests \
 		--test cluster_teardown --test cluster_gc -- $(OF_NEWER_KUBERNETES)
 
@@ -127,7 +128,7 @@ lint: need-build ## Formatting, clippy and the shell scripts
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck $(SCRIPTS)
 
-SCRIPTS := $(wildcard scripts/*.sh) $(wildcard deploy/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh tests/testbed/containerd/build.sh $(wildcard tests/testbed/guest/*.sh) \
+SCRIPTS := $(wildcard scripts/*.sh) $(wildcard deploy/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh tests/testbed/containerd/build.sh tests/testbed/crictl/build.sh $(wildcard tests/testbed/guest/*.sh) \
 	$(wildcard tests/testbed/kind/*.sh) tests/testbed/kind/node/usr/local/bin/entrypoint $(wildcard tests/kind/*.sh)
 
 .PHONY: deny

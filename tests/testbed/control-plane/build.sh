@@ -8,7 +8,7 @@
 #   build.sh node-image               all of a kubeadm cluster; always built, as only these are sure to be of one version
 #                                     and static, and run in an image that holds nothing else
 #
-# Of which Kubernetes, $KUBERNETES_VERSION says: a minor release that has a directory here, as 1.30 has kubernetes-1.30.
+# Of which Kubernetes, $KUBERNETES_VERSION says: a minor release that has a directory here, as 1.36 has kubernetes-1.36.
 # Without it, that of the directory kubernetes.
 #
 #   1. $KUBEBUILDER_ASSETS, if all are in it (whoever sets it answers for the version);
