@@ -19,6 +19,7 @@ use self::{
 use crate::{
     clock::WallClock,
     counters::Counters,
+    foreign::ForeignText,
     pod::{PodView, Role},
 };
 
@@ -216,6 +217,7 @@ impl Events {
         reason: Reason,
         message: &str,
     ) {
+        let message = &*ForeignText::new(message);
         let (now, wall) = (Instant::now(), self.wall.now());
         let new: Arc<str> = body::name(name_of, wall).into();
         let next = about.map_or(Next::New, |about| {

@@ -34,6 +34,7 @@ pub mod clock;
 pub mod context;
 pub mod counters;
 pub mod events;
+pub mod foreign;
 pub mod journal;
 pub mod memory;
 pub mod node;

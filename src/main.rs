@@ -11,6 +11,7 @@ use pod_teardown::{
     agent,
     cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, Read, SocketFlag, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind},
+    foreign::{self, ForeignText},
     gc::picture::{Picture, dot::dot, svg::svg},
     guard::held::HeldReport,
     memory,
@@ -146,10 +147,14 @@ async fn ask<T: Serialize + DeserializeOwned>(
     path: &str,
     text: Option<impl FnOnce(&T) -> String>,
 ) -> ExitCode {
-    match (client::ask::<T>(&socket.socket, path).await, text) {
-        (Ok(answer), Some(text)) => print(&text(&answer), 0),
-        (Ok(answer), None) => print(&serde_json::to_string_pretty(&answer).unwrap_or_default(), 0),
-        (Err(error), _) => failed(1, &error.to_string()),
+    let json = |answer: T| foreign::in_json(serde_json::to_string_pretty(&answer).unwrap_or_default());
+    let answer = match text {
+        Some(text) => client::ask(&socket.socket, path).await.map(|answer| text(&answer)),
+        None => client::ask_unchanged(&socket.socket, path).await.map(json),
+    };
+    match answer {
+        Ok(answer) => print(&answer, 0),
+        Err(error) => failed(1, &error.to_string()),
     }
 }
 
@@ -241,7 +246,7 @@ fn misconfigured(problems: &[Problem]) -> ExitCode {
 /// Whoever closes the pipe has read enough; what else keeps the output from its place is told.
 fn print(text: &str, code: u8) -> ExitCode {
     let mut out = io::stdout().lock();
-    match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
+    match writeln!(out, "{}", foreign::lines(text.trim_end())).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => failed(1, &format!("standard output: {error}")),
         _ => ExitCode::from(code),
     }
@@ -253,6 +258,7 @@ fn failed(code: u8, why: &str) -> ExitCode {
 }
 
 fn complain(why: &str) {
+    let why = ForeignText::new(why);
     // There is nobody else to tell.
     writeln!(io::stderr(), "pod-teardown: {why}").ok();
 }

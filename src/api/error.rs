@@ -4,6 +4,8 @@ use std::{error::Error, fmt, time::Duration};
 
 use kube::core::Status;
 
+use crate::foreign::ForeignText;
+
 /// However long a server asks to be left alone: a pod must not wait for a mistyped header.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
 
@@ -133,11 +135,14 @@ impl ApiError {
                 .or((seconds > 0).then(|| Duration::from_secs(seconds.into())))
                 .map(|asked| asked.min(LONGEST_RETRY_AFTER)),
             about,
-            reason: status.as_ref().map(|status| status.reason.clone()).unwrap_or_default(),
-            message: status.map_or_else(
-                || String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned(),
-                |status| status.message,
-            ),
+            reason: status
+                .as_ref()
+                .map_or_else(String::new, |status| ForeignText::new(&status.reason).into()),
+            message: match status {
+                Some(status) => ForeignText::new(&status.message),
+                None => ForeignText::of_bytes(body[..body.len().min(200)].trim_ascii()),
+            }
+            .into(),
         }
     }
 
@@ -146,7 +151,7 @@ impl ApiError {
         Self::Unreachable {
             verb,
             path: path.to_owned(),
-            cause: chain(error),
+            cause: ForeignText::new(&chain(error)).into(),
         }
     }
 
@@ -175,7 +180,7 @@ impl ApiError {
         Self::Unreadable {
             verb,
             path: path.to_owned(),
-            cause: cause.to_string(),
+            cause: ForeignText::new(&cause.to_string()).into(),
         }
     }
 

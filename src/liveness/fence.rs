@@ -49,7 +49,7 @@ mod tests {
     fn kubelet() -> KubeletProcess {
         KubeletProcess {
             pid: 42,
-            command: "/usr/bin/kubelet".to_owned(),
+            command: "/usr/bin/kubelet".into(),
             why: Why::SameDirectory,
             holds: false,
         }

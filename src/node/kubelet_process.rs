@@ -13,6 +13,7 @@ use std::{
 use rustix::io::Errno;
 
 use super::{fault, kubelet_root::KubeletRoot, lock::readable};
+use crate::foreign::ForeignText;
 
 pub mod arguments;
 mod evidence;
@@ -45,7 +46,7 @@ pub struct KubeletProcess {
     /// Its process id.
     pub pid: i32,
     /// Its command line.
-    pub command: String,
+    pub command: ForeignText,
     /// Why it counts.
     pub why: Why,
     /// Whether it is a program that holds a kubelet among other things.

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::{fd::OwnedFd, unix::ffi::OsStringExt},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -12,6 +12,7 @@ use rustix::{
 };
 
 use super::fault::Fault;
+use crate::foreign::ForeignText;
 
 /// How the cgroup of the service is called.
 const SERVICE: &str = "/pod-teardown.service";
@@ -45,7 +46,7 @@ pub struct Holder {
     /// Its process id.
     pub pid: i32,
     /// Its command line.
-    pub command: String,
+    pub command: ForeignText,
     /// It runs as the service that the package brings.
     pub in_service: bool,
 }
@@ -116,15 +117,14 @@ fn parse(line: &str) -> Option<Line> {
 }
 
 /// A command line as people write it.
-pub(super) fn readable(mut cmdline: Vec<u8>) -> String {
+pub(super) fn readable(mut cmdline: Vec<u8>) -> ForeignText {
     while cmdline.last() == Some(&0) {
         cmdline.pop();
     }
-    let spaced = cmdline
-        .into_iter()
-        .map(|byte| if byte == 0 { b' ' } else { byte })
-        .collect();
-    std::ffi::OsString::from_vec(spaced).to_string_lossy().into_owned()
+    for byte in cmdline.iter_mut().filter(|byte| **byte == 0) {
+        *byte = b' ';
+    }
+    ForeignText::of_bytes(&cmdline)
 }
 
 fn describe(holder: Option<&Holder>) -> String {
@@ -151,7 +151,7 @@ mod tests {
         };
         assert_eq!(u32::try_from(holder.pid), Ok(std::process::id()));
         assert!(
-            error.to_string().contains(&holder.command) && !holder.command.is_empty(),
+            error.to_string().contains(&*holder.command) && !holder.command.is_empty(),
             "{error}"
         );
         drop(first);
@@ -217,7 +217,7 @@ mod tests {
     fn command_lines_are_read_with_spaces() {
         assert_eq!(
             readable(b"/usr/bin/agent\0run\0--x\0".to_vec()),
-            "/usr/bin/agent run --x"
+            "/usr/bin/agent run --x".into()
         );
     }
 }

@@ -12,6 +12,7 @@ use zbus::{
 };
 
 use super::effects::Outcome;
+use crate::foreign::ForeignText;
 
 const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";
@@ -94,7 +95,7 @@ impl Systemd {
 
     async fn in_time<T>(&self, asked: impl Future<Output = zbus::Result<T>>) -> Result<T, String> {
         match timeout(LIMIT, asked).await {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Ok(answer) => answer.map_err(|error| ForeignText::new(&error.to_string()).into()),
             Err(_) => Err(format!("no answer within {LIMIT:?}")),
         }
     }

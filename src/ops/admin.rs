@@ -36,6 +36,7 @@ use super::status::StatusReport;
 use crate::{
     api::ApiClient,
     counters::{Counters, Counts},
+    foreign,
     guard::Guard,
     housekeeping::HouseReport,
     journal::{Journal, aside::Aside},
@@ -355,9 +356,9 @@ async fn asked_to_do(pods: &PodAnswers, request: Request<Incoming>, peer: &str) 
     }
 }
 
-fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {
-    match serde_json::to_vec(body) {
-        Ok(body) => response(StatusCode::OK, JSON, body),
+pub(crate) fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {
+    match serde_json::to_string(body) {
+        Ok(body) => response(StatusCode::OK, JSON, foreign::in_json(body)),
         Err(cause) => error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()),
     }
 }
@@ -374,7 +375,7 @@ fn stopping() -> Response<Full<Bytes>> {
 }
 
 fn error(code: StatusCode, message: &str) -> Response<Full<Bytes>> {
-    response(code, JSON, json!({ "error": message }).to_string())
+    response(code, JSON, foreign::in_json(json!({ "error": message }).to_string()))
 }
 
 /// An answer with a body of this type.

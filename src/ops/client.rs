@@ -8,7 +8,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use tokio::{net::UnixStream, time::timeout};
+
+use crate::foreign;
 
 /// The agent answers from memory.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -69,9 +72,15 @@ pub enum AskError {
     },
 }
 
-/// Asks the agent at `socket` for `path`.
+/// Asks the agent at `socket` for `path`. As with all answers here, its texts can be shown on a terminal.
 pub async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, AskError> {
     exchanged(socket, Method::GET, path, Bytes::new(), PATIENCE).await
+}
+
+/// The same with its texts unchanged, for JSON.
+pub async fn ask_unchanged<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, AskError> {
+    let body = body_of(socket, Method::GET, path, Bytes::new(), PATIENCE).await?;
+    serde_json::from_slice(&body).map_err(|error| broken(socket, error.to_string()))
 }
 
 /// The same where the agent may let its answer wait for so long.
@@ -103,14 +112,31 @@ async fn exchanged<T: DeserializeOwned>(
     body: Bytes,
     patience: Duration,
 ) -> Result<T, AskError> {
+    let body = body_of(socket, method, path, body, patience).await?;
+    let answer = serde_json::from_slice::<Value>(&body).map(foreign::in_answer);
+    let answer = answer.and_then(serde_json::from_value);
+    answer.map_err(|error| broken(socket, error.to_string()))
+}
+
+fn broken(socket: &Path, cause: String) -> AskError {
+    AskError::Broken {
+        path: socket.display().to_string(),
+        cause,
+    }
+}
+
+async fn body_of(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Bytes,
+    patience: Duration,
+) -> Result<Bytes, AskError> {
     let stream = UnixStream::connect(socket).await.map_err(|cause| AskError::NoAgent {
         path: socket.display().to_string(),
         cause,
     })?;
-    let broken = |cause: String| AskError::Broken {
-        path: socket.display().to_string(),
-        cause,
-    };
+    let broken = |cause| broken(socket, cause);
     let cut = |cause: String| AskError::Cut {
         path: socket.display().to_string(),
         cause,
@@ -122,13 +148,13 @@ async fn exchanged<T: DeserializeOwned>(
         Ok(answer) => answer.map_err(|error| broken(error.to_string()))?,
     };
     if code != 200 {
-        let error = serde_json::from_slice::<serde_json::Value>(&body).ok();
+        let error = serde_json::from_slice::<Value>(&body).ok();
         let message = error.and_then(|error| Some(error["error"].as_str()?.to_owned()));
         return Err(AskError::Refused(
             message.unwrap_or_else(|| format!("HTTP status {code}")),
         ));
     }
-    serde_json::from_slice(&body).map_err(|error| broken(error.to_string()))
+    Ok(body)
 }
 
 /// Whether the connection ended before there was an answer, as that of a process that has ended.

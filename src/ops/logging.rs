@@ -13,17 +13,25 @@ use tracing::{
     field::{Field, Visit},
 };
 use tracing_subscriber::{
+    field::MakeExt as _,
     filter::Targets,
-    fmt::{FmtContext, FormatEvent, FormattedFields, format::JsonFields, format::Writer},
+    fmt::{
+        FmtContext, FormatEvent, FormatFields, FormattedFields,
+        format::{JsonFields, Writer, debug_fn},
+    },
     layer::SubscriberExt as _,
     registry::LookupSpan,
     util::SubscriberInitExt as _,
 };
 
 use super::journald::{self, Journald};
+use crate::foreign::{self, ForeignText};
 
 /// What is logged unless `RUST_LOG` says otherwise. The clients' own layers repeat what is reported here with its pod.
 const DEFAULT: &str = "info,kube_client=off,tower=warn,hyper=warn,h2=warn";
+
+/// What is longer than a datagram to journald may be is cut.
+pub(super) const LONGEST: usize = 16 << 10;
 
 /// Standard error. A log that nobody takes must not end what it tells of.
 struct Stderr;
@@ -50,7 +58,7 @@ pub fn start() {
     if let Some(journald) = journald() {
         registry.with(journald).init();
     } else if io::stderr().is_terminal() {
-        registry.with(lines.with_target(false)).init();
+        registry.with(lines.with_target(false).fmt_fields(text())).init();
     } else {
         registry
             .with(lines.fmt_fields(JsonFields::new()).event_format(Flat))
@@ -67,6 +75,18 @@ fn journald() -> Option<Journald> {
     let stderr = rustix::fs::fstat(io::stderr()).ok()?;
     let goes_there = told == format!("{}:{}", stderr.st_dev, stderr.st_ino);
     goes_there.then(|| Journald::at(Path::new(journald::SOCKET)))?.ok()
+}
+
+/// Fields on a terminal, of which only our own colors reach it: `fmt` would pass on what control characters are in them.
+fn text() -> impl for<'a> FormatFields<'a> + 'static {
+    debug_fn(|writer, field, value| {
+        let value = ForeignText::within(&format!("{value:?}"), LONGEST);
+        match field.name() {
+            "message" => write!(writer, "{value}"),
+            name => write!(writer, "{name}={value}"),
+        }
+    })
+    .delimited(" ")
 }
 
 // === impl Stderr ===
@@ -105,7 +125,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for Flat
             );
         }
         event.record(&mut Fields(&mut line));
-        writeln!(writer, "{}", Value::Object(line))
+        writeln!(writer, "{}", foreign::in_json(Value::Object(line).to_string()))
     }
 }
 
@@ -125,12 +145,47 @@ impl Visit for Fields<'_> {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name().to_owned(), value.into());
+        self.0
+            .insert(field.name().to_owned(), foreign::cut(value, LONGEST).into());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.insert(field.name().to_owned(), format!("{value:?}").into());
+        self.record_str(field, &format!("{value:?}"));
     }
+}
+
+/// What is logged, in each form that a log has.
+#[cfg(test)]
+pub(crate) fn in_every_form(log: impl Fn()) -> [(&'static str, String); 3] {
+    use std::os::unix::net::UnixDatagram;
+
+    let (terminal, json) = (tests::Lines::default(), tests::Lines::default());
+    let (to_terminal, to_json) = (terminal.clone(), json.clone());
+    let lines = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || to_terminal.clone());
+    tracing::subscriber::with_default(lines.fmt_fields(text()).finish(), &log);
+    let lines = tracing_subscriber::fmt().with_writer(move || to_json.clone());
+    let lines = lines.fmt_fields(JsonFields::new()).event_format(Flat);
+    tracing::subscriber::with_default(lines.finish(), &log);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let journal = UnixDatagram::bind(&path).unwrap();
+    journal.set_nonblocking(true).unwrap();
+    let registry = tracing_subscriber::registry().with(Journald::at(&path).unwrap());
+    tracing::subscriber::with_default(registry, &log);
+    let mut entries = String::new();
+    let mut entry = vec![0; 1 << 20];
+    while let Ok(length) = journal.recv(&mut entry) {
+        for (name, value) in journald::read(&entry[..length]) {
+            entries += &format!("{name}={value}\n");
+        }
+    }
+    [
+        ("log on a terminal", terminal.text()),
+        ("log in JSON", json.text()),
+        ("log in the journal", entries),
+    ]
 }
 
 #[cfg(test)]
@@ -140,7 +195,13 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    pub struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Lines {
+        pub fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
 
     impl Write for Lines {
         fn write(&mut self, line: &[u8]) -> io::Result<usize> {
@@ -168,7 +229,7 @@ mod tests {
             });
             tracing::info!(pod.uid = %uid, done = true, "From without");
         });
-        let told = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let told = lines.text();
         let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(told.len(), 2);
         assert!(

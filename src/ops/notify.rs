@@ -9,12 +9,15 @@ use super::{admin::Admin, status};
 use crate::{
     cli::NodeFlags,
     config::{self, Problem, ProblemKind, Settings},
+    foreign::ForeignText,
 };
 
 /// How often what `systemctl status` shows is brought up to date.
 const EVERY: Duration = Duration::from_secs(10);
 /// How often it is looked whether what is not there has come.
 const LOOK: Duration = Duration::from_secs(5);
+/// systemd ignores a message of more than 4096 bytes.
+const LONGEST: usize = 1024;
 
 /// What the flags say. A service waits for files that are not there yet: the package is installed before its node has joined a
 /// cluster, and nobody starts it again when that is done. A person at a terminal is told at once.
@@ -36,7 +39,7 @@ pub async fn settings(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Setting
         }
         let watchdog = watchdog_enabled();
         if watchdog.is_some() {
-            send(&[NotifyState::Watchdog]);
+            send(&[NotifyState::Watchdog], None);
         }
         sleep(watchdog.map_or(LOOK, |within| LOOK.min(within / 3))).await;
     }
@@ -48,7 +51,7 @@ fn waits(problems: &[Problem]) {
         tracing::warn!(what, remedy, "Not there yet; waiting for it");
     }
     let first = problems.first().map_or_else(String::new, Problem::to_string);
-    send(&[NotifyState::Ready, NotifyState::Status(&format!("waiting: {first}"))]);
+    send(&[NotifyState::Ready], Some(&format!("waiting: {first}")));
 }
 
 /// Says that the agent has started, and from then on how it is, until it is dropped. The watchdog is fed only by an agent whose
@@ -59,17 +62,17 @@ pub async fn tell(answers: Arc<Admin>) {
     }
     let watchdog = watchdog_enabled();
     let every = watchdog.map_or(EVERY, |within| EVERY.min(within / 3));
-    send(&[NotifyState::Ready]);
+    send(&[NotifyState::Ready], None);
     let mut told = String::new();
     loop {
         if let Ok(Some(report)) = timeout(every, answers.report()).await {
             let line = status::line(&report);
             if line != told {
-                send(&[NotifyState::Status(&line)]);
+                send(&[], Some(&line));
                 told = line;
             }
             if watchdog.is_some() {
-                send(&[NotifyState::Watchdog]);
+                send(&[NotifyState::Watchdog], None);
             }
         }
         sleep(every).await;
@@ -79,10 +82,7 @@ pub async fn tell(answers: Arc<Admin>) {
 /// Says that the agent stops, and may take a while for that.
 pub fn stopping() {
     if is_service() {
-        send(&[
-            NotifyState::Stopping,
-            NotifyState::Status("stopping; pods may come to their end"),
-        ]);
+        send(&[NotifyState::Stopping], Some("stopping; pods may come to their end"));
     }
 }
 
@@ -90,8 +90,17 @@ fn is_service() -> bool {
     env::var_os("NOTIFY_SOCKET").is_some()
 }
 
-fn send(state: &[NotifyState<'_>]) {
-    if let Err(error) = notify(state) {
+/// A status as systemd may hear it.
+pub(crate) fn shown(status: &str) -> ForeignText {
+    ForeignText::within(status, LONGEST)
+}
+
+/// The only way to systemd. A newline in the status would begin an assignment of its own, such as `MAINPID=`.
+fn send(state: &[NotifyState<'_>], status: Option<&str>) {
+    let status = status.map(shown);
+    let status = status.as_deref().map(NotifyState::Status);
+    let state: Vec<_> = state.iter().cloned().chain(status).collect();
+    if let Err(error) = notify(&state) {
         tracing::warn!(%error, "systemd cannot be told how the agent is");
     }
 }

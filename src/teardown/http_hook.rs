@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use thiserror::Error;
 
 use crate::{
+    foreign::ForeignText,
     node::effects::{Effects, Held},
     pod::{ContainerView, HookPort, HttpGet},
 };
@@ -106,7 +107,7 @@ pub async fn get(get: &HttpGet, target: &Target, effects: &Effects) -> Result<()
             return Ok(());
         }
     }
-    Err(HttpHookError::NoAnswer(causes(&first)))
+    Err(HttpHookError::NoAnswer(ForeignText::new(&causes(&first)).into()))
 }
 
 async fn send(url: reqwest::Url, headers: HeaderMap) -> Result<(), reqwest::Error> {

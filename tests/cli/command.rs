@@ -39,6 +39,16 @@ pub fn told(arguments: &[&str]) -> Told {
 /// The same with something in the agent's place that gives these answers, one for each connection, and then closes it; an
 /// empty one is none.
 pub fn answered(arguments: &[&str], answers: &[&str]) -> Told {
+    let whole = |answer: &&str| match answer.len() {
+        0 => String::new(),
+        length => format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{answer}"),
+    };
+    let answers: Vec<String> = answers.iter().map(whole).collect();
+    answered_as_is(arguments, &answers.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The same with answers that are whole, with their heads.
+pub fn answered_as_is(arguments: &[&str], answers: &[&str]) -> Told {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("socket");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -47,10 +57,7 @@ pub fn answered(arguments: &[&str], answers: &[&str]) -> Told {
             for answer in answers {
                 let (mut caller, _) = listener.accept().unwrap();
                 let _ = caller.read(&mut [0; 4096]).unwrap();
-                if !answer.is_empty() {
-                    let length = answer.len();
-                    write!(caller, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{answer}").unwrap();
-                }
+                caller.write_all(answer.as_bytes()).unwrap();
             }
         });
         told(&[arguments, &["--socket", socket.to_str().unwrap()]].concat())

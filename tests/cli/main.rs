@@ -10,6 +10,7 @@ mod end;
 mod environment;
 mod flags;
 mod held;
+mod hostile;
 mod output;
 mod run;
 mod safety;

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const WATCHDOG: Duration = Duration::from_millis(900);
 
 /// The end of systemd.
-struct Systemd(UnixDatagram);
+pub struct Systemd(UnixDatagram);
 
 impl Systemd {
     fn listen(flags: &Flags) -> Self {
@@ -33,7 +33,7 @@ impl Systemd {
     }
 
     /// Flags of an agent that it has started.
-    fn starts(flags: Flags) -> (Self, Flags) {
+    pub fn starts(flags: Flags) -> (Self, Flags) {
         let systemd = Self::listen(&flags);
         let socket = flags.path("notify").display().to_string();
         let flags = flags
@@ -51,7 +51,7 @@ impl Systemd {
     }
 
     /// All that it hears until somebody says this; with that.
-    async fn until(&self, what: &str) -> Vec<String> {
+    pub async fn until(&self, what: &str) -> Vec<String> {
         let mut all = Vec::new();
         while !all.iter().any(|line: &String| line.starts_with(what)) {
             let told = self.hears(PATIENCE).await;

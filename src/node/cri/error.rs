@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use crate::node::effects::Held;
+use crate::{foreign::ForeignText, node::effects::Held};
 
 /// A call that failed: which one, on what, and how.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,10 +85,10 @@ fn remedy(message: &str) -> &'static str {
 // === impl CriError ===
 
 impl CriError {
-    pub(super) fn from_status(call: Call, status: &Status) -> Self {
+    pub(crate) fn from_status(call: Call, status: &Status) -> Self {
         // A status that came over the wire has no source; one that tonic made of a broken connection has.
         if let Some(source) = status.source() {
-            let cause = innermost(source).to_string();
+            let cause = ForeignText::new(&innermost(source).to_string()).into();
             return if is_foreign(source) {
                 Self::Foreign { call, cause }
             } else {
@@ -98,7 +98,7 @@ impl CriError {
         Self::Failed {
             call,
             code: status.code(),
-            message: status.message().to_owned(),
+            message: ForeignText::new(status.message()).into(),
         }
     }
 
@@ -187,7 +187,7 @@ fn is_foreign(error: &(dyn Error + 'static)) -> bool {
 // === impl Call ===
 
 impl Call {
-    pub(super) fn new(name: &'static str, id: &str) -> Self {
+    pub(crate) fn new(name: &'static str, id: &str) -> Self {
         Self {
             name,
             id: id.to_owned(),

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use rustix::io::Errno;
 
 use super::{Mount, MountTable};
+use crate::foreign::ForeignText;
 
 /// What the kernel answers for a server that it has given up.
 const GONE: [Errno; 4] = [Errno::NOTCONN, Errno::STALE, Errno::IO, Errno::HOSTDOWN];
@@ -78,7 +79,7 @@ impl fmt::Display for Hanging {
                 "; a server behind it, or behind a directory above it, may be gone: it ends when that answers again",
             );
         };
-        let name = |name: &OsStr| name.to_string_lossy().escape_debug().to_string();
+        let name = |name: &OsStr| ForeignText::of_bytes(name.as_encoded_bytes());
         write!(f, " ({} of {}); ", name(&what.fs_type), name(&what.source))?;
         if what.has_server() {
             f.write_str(

@@ -5,7 +5,7 @@ use std::{error::Error, fmt, path::PathBuf, time::Duration};
 use tonic::{Code, Status};
 
 use super::registry::Kind;
-use crate::node::effects::Held;
+use crate::{foreign::ForeignText, node::effects::Held};
 
 /// A driver that was needed and is not there to be called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum DriverError {
         after: Duration,
     },
     /// The driver said no. For every code, `NotFound` too, the volume or device counts as still held.
-    #[error("{call}: {code:?}: {message:?}")]
+    #[error("{call}: {code:?}: \"{message}\"")]
     Failed {
         /// The call.
         call: Call,
@@ -85,14 +85,14 @@ pub struct Call {
 // === impl DriverError ===
 
 impl DriverError {
-    pub(super) fn from_status(call: Call, status: &Status) -> Self {
+    pub(crate) fn from_status(call: Call, status: &Status) -> Self {
         // A status that came over the wire has no source; one that tonic made of a broken connection has.
         match status.source() {
             Some(source) => Self::unreachable(call, source),
             None => Self::Failed {
                 call,
                 code: status.code(),
-                message: status.message().to_owned(),
+                message: ForeignText::new(status.message()).into(),
             },
         }
     }
@@ -101,7 +101,7 @@ impl DriverError {
         let innermost = std::iter::successors(Some(error), |&error| error.source()).last();
         Self::Unreachable {
             call,
-            cause: innermost.unwrap_or(error).to_string(),
+            cause: ForeignText::new(&innermost.unwrap_or(error).to_string()).into(),
         }
     }
 
@@ -134,7 +134,7 @@ impl DriverError {
 // === impl Call ===
 
 impl Call {
-    pub(super) fn new(name: &'static str, driver: &str, target: impl Into<String>) -> Self {
+    pub(crate) fn new(name: &'static str, driver: &str, target: impl Into<String>) -> Self {
         Self {
             name,
             driver: driver.to_owned(),

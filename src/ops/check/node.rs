@@ -298,7 +298,7 @@ mod tests {
             path: "/pods".into(),
             holder: Some(Holder {
                 pid: 7,
-                command: "pod-teardown run".to_owned(),
+                command: "pod-teardown run".into(),
                 in_service,
             }),
         };
@@ -330,7 +330,7 @@ mod tests {
         ] {
             let kubelet = KubeletProcess {
                 pid: 7,
-                command: "kubelet --v=2".to_owned(),
+                command: "kubelet --v=2".into(),
                 why,
                 holds: false,
             };

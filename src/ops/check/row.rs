@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::config::{Problem, ProblemKind};
+use crate::{
+    config::{Problem, ProblemKind},
+    foreign::ForeignText,
+};
 
 /// From sysexits.h: the command was used wrongly.
 const USAGE: u8 = 64;
@@ -47,9 +50,10 @@ pub fn table(rows: &[Row]) -> String {
     let mut out = String::new();
     for row in rows {
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "{:4}  {:width$}  {}", row.verdict.word(), row.what, row.seen);
+        let (seen, remedy) = (ForeignText::new(&row.seen), ForeignText::new(&row.remedy));
+        let _ = writeln!(out, "{:4}  {:width$}  {seen}", row.verdict.word(), row.what);
         if row.verdict != Verdict::Ok {
-            let _ = writeln!(out, "      {:width$}  → {}", "", row.remedy);
+            let _ = writeln!(out, "      {:width$}  → {remedy}", "");
         }
     }
     out
@@ -85,7 +89,7 @@ impl Verdict {
 
 impl Row {
     #[allow(clippy::needless_pass_by_value, reason = "errors and texts alike end here")]
-    pub(super) fn new(what: &str, verdict: Verdict, seen: impl ToString, remedy: &str) -> Self {
+    pub(crate) fn new(what: &str, verdict: Verdict, seen: impl ToString, remedy: &str) -> Self {
         Self {
             what: what.to_owned(),
             verdict,

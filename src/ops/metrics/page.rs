@@ -3,13 +3,28 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use prometheus_client::{
-    encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet},
+    encoding::{DescriptorEncoder, NoLabelSet},
     metrics::MetricType,
     registry::Unit,
 };
 
+use crate::foreign::ForeignText;
+
 /// What is written to.
 pub(super) struct Page<'a>(pub DescriptorEncoder<'a>);
+
+/// Longest value of a label, in bytes.
+const LONGEST: usize = 256;
+
+/// Names and values.
+type Labels<S, const N: usize> = [(&'static str, S); N];
+
+/// Values come from the cluster, too, such as the names of kinds.
+fn shown<S: AsRef<str>, const N: usize>(labels: &Labels<S, N>) -> Labels<String, N> {
+    labels
+        .each_ref()
+        .map(|(name, value)| (*name, ForeignText::within(value.as_ref(), LONGEST).into()))
+}
 
 // === impl Page ===
 
@@ -26,15 +41,15 @@ impl Page<'_> {
     }
 
     /// One value for each set of labels.
-    pub fn gauges<L: EncodeLabelSet>(
+    pub fn gauges<S: AsRef<str>, const N: usize>(
         &mut self,
         name: &str,
         help: &str,
-        values: impl IntoIterator<Item = (L, u64)>,
+        values: impl IntoIterator<Item = (Labels<S, N>, u64)>,
     ) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in values {
-            encoder.encode_family(&labels)?.encode_gauge(&value)?;
+            encoder.encode_family(&shown(&labels))?.encode_gauge(&value)?;
         }
         Ok(())
     }
@@ -48,17 +63,19 @@ impl Page<'_> {
     }
 
     /// A time for each set of labels.
-    pub fn all_seconds<L: EncodeLabelSet>(
+    pub fn all_seconds<S: AsRef<str>, const N: usize>(
         &mut self,
         name: &str,
         help: &str,
-        values: impl IntoIterator<Item = (L, Duration)>,
+        values: impl IntoIterator<Item = (Labels<S, N>, Duration)>,
     ) -> fmt::Result {
         let mut encoder = self
             .0
             .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
         for (labels, value) in values {
-            encoder.encode_family(&labels)?.encode_gauge(&value.as_secs_f64())?;
+            encoder
+                .encode_family(&shown(&labels))?
+                .encode_gauge(&value.as_secs_f64())?;
         }
         Ok(())
     }
@@ -87,24 +104,24 @@ impl Page<'_> {
     }
 
     /// A counter for each set of labels.
-    pub fn counters<L: EncodeLabelSet>(
+    pub fn counters<S: AsRef<str>, const N: usize>(
         &mut self,
         name: &str,
         help: &str,
-        values: impl IntoIterator<Item = (L, u64)>,
+        values: impl IntoIterator<Item = (Labels<S, N>, u64)>,
     ) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in values {
             encoder
-                .encode_family(&labels)?
+                .encode_family(&shown(&labels))?
                 .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
         Ok(())
     }
 
     /// What does not change.
-    pub fn info(&mut self, name: &str, help: &str, labels: &impl EncodeLabelSet) -> fmt::Result {
+    pub fn info(&mut self, name: &str, help: &str, labels: &Labels<&str, 1>) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Info)?;
-        encoder.encode_info(labels)
+        encoder.encode_info(&shown(labels))
     }
 }

@@ -1,0 +1,128 @@
+//! Text that others chose: command lines, names, paths, and the messages of drivers, of the runtime and of the API server.
+//!
+//! A newline in it would begin a line of its own in a log or in a message to systemd, and an escape sequence would drive the
+//! terminal of whoever reads it. So it is escaped and cut where it comes in, and once more where text leaves the agent.
+
+use std::{
+    borrow::Cow,
+    fmt::{self, Write as _},
+    ops::Deref,
+};
+
+use serde_json::Value;
+
+use crate::words::visible;
+
+/// Longest foreign text, in bytes: as long as a path may be.
+const LONGEST: usize = 4096;
+
+/// Foreign text on one line. Control characters, line separators and marks that change the direction of text are escaped, and
+/// of a text that is too long head and tail are kept. A text that is such a text already stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ForeignText(String);
+
+// === impl ForeignText ===
+
+impl ForeignText {
+    /// At most 4096 bytes.
+    pub fn new(text: &str) -> Self {
+        Self::within(text, LONGEST)
+    }
+
+    /// The same of bytes that need not be UTF-8.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self::new(&String::from_utf8_lossy(bytes))
+    }
+
+    /// At most so many bytes, which must be 8 or more.
+    pub fn within(text: &str, limit: usize) -> Self {
+        // Cut first, so that a huge text is not copied whole; to escape it may make it longer.
+        Self(cut(&visible(&cut(text, limit)), limit).into_owned())
+    }
+}
+
+impl Deref for ForeignText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ForeignText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl From<ForeignText> for String {
+    fn from(text: ForeignText) -> Self {
+        text.0
+    }
+}
+
+impl From<&str> for ForeignText {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+/// At most so many bytes of it, head and tail: both tell more than the middle.
+pub fn cut(text: &str, limit: usize) -> Cow<'_, str> {
+    if text.len() <= limit {
+        return Cow::Borrowed(text);
+    }
+    let half = limit / 2;
+    let head = &text[..text.floor_char_boundary(half - '…'.len_utf8())];
+    let tail = &text[text.ceil_char_boundary(text.len() - half)..];
+    Cow::Owned(format!("{head}…{tail}"))
+}
+
+/// Text of several lines for a terminal: of each line what is foreign in it is escaped, tabs excepted.
+pub fn lines(text: &str) -> String {
+    let ends = ['\n', '\t'];
+    let pieces = text.split_inclusive(ends).map(|piece| {
+        let shown = piece.strip_suffix(ends).unwrap_or(piece);
+        visible(shown) + &piece[shown.len()..]
+    });
+    pieces.collect()
+}
+
+/// All texts in an answer, on one line each.
+pub fn in_answer(answer: Value) -> Value {
+    match answer {
+        Value::String(text) => Value::String(ForeignText::new(&text).into()),
+        Value::Array(items) => items.into_iter().map(in_answer).collect(),
+        Value::Object(members) => {
+            let shown = members
+                .into_iter()
+                .map(|(name, value)| (ForeignText::new(&name).into(), in_answer(value)));
+            Value::Object(shown.collect())
+        }
+        other => other,
+    }
+}
+
+/// JSON in which characters are escaped, too, that JSON allows and terminals obey. There are none outside of its strings.
+pub fn in_json(json: String) -> String {
+    let is_plain = |byte| byte == b'\n' || (b' '..=b'~').contains(&byte);
+    if json.bytes().all(is_plain) {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len());
+    for letter in json.chars() {
+        let stays = letter == '\n' || visible(letter.encode_utf8(&mut [0; 4])).chars().eq([letter]);
+        if stays {
+            out.push(letter);
+        } else {
+            for unit in letter.encode_utf16(&mut [0; 2]) {
+                // Writing to a String cannot fail.
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use futures::FutureExt as _;
+use http_body_util::BodyExt as _;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    api::{ApiError, EventWrite},
+    counters::Counters,
+    events::{Bring, Events, Involved, Reason},
+    gc::figures::{Figures, KindFigures},
+    node::{
+        cri::error::{Call, CriError},
+        kubelet_process::{self, Ours},
+        kubelet_root::KubeletRoot,
+        plugins::{self, DriverError},
+    },
+    ops::{
+        admin,
+        check::{self, Row},
+        logging,
+        metrics::{self, Collecting, Scrape},
+        notify,
+    },
+};
+
+/// All that a terminal, a log or systemd obeys in a text.
+const OBEYED: &str = "\u{0}\u{1}\u{7}\u{8}\t\n\u{b}\u{c}\r\u{1b}\u{1f}\u{7f}\u{80}\u{85}\u{90}\u{9b}\u{9d}\u{9f}\u{61c}\u{200e}\u{200f}\
+    \u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+
+fn hostile() -> Vec<String> {
+    let obeyed = OBEYED.chars().map(|letter| format!("a{letter}b"));
+    let known = [
+        "x\nMAINPID=1",
+        "x\nWATCHDOG=trigger",
+        "\u{1b}]0;owned\u{7}\u{1b}[2J",
+        "x\n{\"level\":\"INFO\"}",
+    ];
+    let long = ["x", "\u{1b}", "\u{2028}", "ü\n"].map(|piece| piece.repeat(1 << 18));
+    obeyed.chain(known.map(str::to_owned)).chain(long).collect()
+}
+
+fn is_obeyed(letter: char) -> bool {
+    letter.is_control() || OBEYED.contains(letter)
+}
+
+/// What of a text arrives at the other end of each channel.
+fn channels(text: &str) -> BTreeMap<&'static str, String> {
+    let mut all = BTreeMap::new();
+    all.insert("status for systemd", format!("STATUS={}\n", notify::shown(text)));
+    all.extend(logging::in_every_form(|| {
+        tracing::warn!(shown = %text, quoted = text, debugged = ?text, "{text}");
+        tracing::info_span!("pod", pod.name = %text).in_scope(|| tracing::warn!("Within"));
+    }));
+    let row = |seen: &str| Row::new("what", check::Verdict::Failed, seen, seen);
+    all.insert("table of check", check::table(&[row(text)]));
+    let answer = admin::json_answer(&json!({ text: [text] })).into_body().collect();
+    let answer = answer.now_or_never().unwrap().unwrap().to_bytes();
+    all.insert("JSON of an answer", String::from_utf8(answer.into()).unwrap());
+    let kind = KindFigures {
+        group: text.to_owned(),
+        resource: text.to_owned(),
+        ..KindFigures::default()
+    };
+    let collector = Collecting {
+        figures: Some(Figures {
+            kinds: vec![kind],
+            ..Figures::default()
+        }),
+        ..Collecting::default()
+    };
+    let scrape = Scrape {
+        status: None,
+        collector: Some(collector),
+    };
+    all.insert("label of a metric", metrics::text(scrape).unwrap());
+    all.insert("event", event(text));
+    let (cri, driver, api) = errors(text);
+    all.insert("error of the runtime", cri);
+    all.insert("error of a driver", driver);
+    all.insert("error of the API server", api);
+    all.insert("kubelet's command line", kubelet(text));
+    let shown = in_answer(json!({ text: [text] }));
+    all.insert(
+        "text of an answer",
+        shown
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, value)| format!("{name}{}", value[0].as_str().unwrap()))
+            .collect(),
+    );
+    all
+}
+
+fn event(text: &str) -> String {
+    let (told, heard) = std::sync::mpsc::channel();
+    let bring: Bring = Arc::new(move |event| {
+        if let EventWrite::Create { body, .. } = event {
+            told.send(body).ok();
+        }
+        Box::pin(async { Ok(()) })
+    });
+    let (events, sender) = Events::new(bring, "node", Arc::new(Counters::default()));
+    let about = Involved {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        namespace: "default".to_owned(),
+        name: "web-0".to_owned(),
+        uid: "1".to_owned(),
+    };
+    events.object(&about, Reason::FailedKillPod, text);
+    drop(events);
+    sender.now_or_never().unwrap();
+    String::from_utf8(heard.try_recv().unwrap().into()).unwrap()
+}
+
+fn errors(text: &str) -> (String, String, String) {
+    let status = tonic::Status::internal(text);
+    let of_driver = plugins::error::Call::new("NodeUnpublishVolume", "csi.example.com", "/x");
+    let answer = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "message": text, "reason": text });
+    (
+        CriError::from_status(Call::new("StopContainer", "1"), &status).to_string(),
+        DriverError::from_status(of_driver, &status).to_string(),
+        ApiError::refused("GET", "/x", 500, None, answer.to_string().as_bytes()).to_string(),
+    )
+}
+
+/// As it is told of a process whose arguments are this text, as far as arguments can be.
+fn kubelet(text: &str) -> String {
+    let proc = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(proc.path().join("77")).unwrap();
+    std::fs::create_dir_all(proc.path().join("pods")).unwrap();
+    std::fs::write(proc.path().join("77/comm"), "kubelet\n").unwrap();
+    std::os::unix::fs::symlink("/", proc.path().join("77/root")).unwrap();
+    std::os::unix::fs::symlink("/", proc.path().join("77/cwd")).unwrap();
+    let root = KubeletRoot::resolve(proc.path()).unwrap();
+    let command = format!("kubelet\0--root-dir={}\0{text}\0", proc.path().display());
+    std::fs::write(proc.path().join("77/cmdline"), command).unwrap();
+    let ours = Ours {
+        root: &root,
+        runtime: Path::new("/run/cri.sock"),
+    };
+    kubelet_process::with_pid(proc.path(), 77, ours)
+        .unwrap()
+        .unwrap()
+        .to_string()
+}
+
+#[test]
+fn no_channel_passes_on_what_a_terminal_a_log_or_systemd_would_obey() {
+    let lines = |text: &str| text.split('\n').count();
+    let harmless = channels("harmless");
+    assert!(harmless.len() == 13, "{harmless:?}");
+    for (channel, shown) in &harmless {
+        assert!(shown.contains("harmless"), "{channel}: {shown}");
+    }
+    for text in hostile() {
+        for (channel, shown) in channels(&text) {
+            let obeyed = shown.chars().find(|letter| *letter != '\n' && is_obeyed(*letter));
+            let start: String = text.chars().take(20).collect();
+            assert_eq!(obeyed, None, "{channel} of {start:?}");
+            assert_eq!(lines(&shown), lines(&harmless[channel]), "{channel} of {start:?}");
+            let limit = harmless[channel].len() + (256 << 10);
+            assert!(
+                shown.len() < limit || channel.contains("JSON"),
+                "{channel} of {start:?}: {}",
+                shown.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn of_a_long_text_head_and_tail_are_kept() {
+    let path = format!("/head/{}/tail", "ü".repeat(LONGEST));
+    let text = ForeignText::new(&path);
+    assert!(
+        text.starts_with("/head/ü") && text.ends_with("ü/tail") && text.contains("ü…ü"),
+        "{text}"
+    );
+    assert!((LONGEST - 4..=LONGEST).contains(&text.len()), "{}", text.len());
+    assert_eq!(&*ForeignText::of_bytes(b"a\xff\nb"), "a\u{fffd}\\nb");
+}
+
+#[test]
+fn lines_of_our_own_stay_lines() {
+    assert_eq!(lines("one\n\ttwo\u{1b}[2J\n"), "one\n\ttwo\\u{1b}[2J\n");
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_text_it_stays_on_one_line_within_its_limit_and_escaping_it_again_changes_nothing(
+        text in any::<String>(), limit in 8usize..200
+    ) {
+        let shown = ForeignText::within(&text, limit);
+        prop_assert!(!shown.chars().any(is_obeyed), "{:?}", shown);
+        prop_assert!(shown.len() <= limit, "{} > {limit}", shown.len());
+        prop_assert_eq!(&ForeignText::within(&shown, limit), &shown);
+    }
+
+    #[test]
+    fn json_stays_the_same_value_and_no_terminal_obeys_it(name in any::<String>(), text in any::<String>()) {
+        let value = json!({ name: [text] });
+        let shown = in_json(serde_json::to_string_pretty(&value).unwrap());
+        prop_assert!(!shown.chars().any(|letter| letter != '\n' && is_obeyed(letter)), "{shown:?}");
+        prop_assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), value);
+    }
+}

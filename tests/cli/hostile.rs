@@ -1,0 +1,244 @@
+//! What others chose to be called drives neither systemd nor the terminal of whoever asks.
+
+use std::{
+    fs,
+    os::unix::process::CommandExt as _,
+    process::{Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    command::answered,
+    run::{Agent, api},
+    service::Systemd,
+};
+use testbed::scripted_cri::{ScriptedCri, World};
+
+use crate::command::Flags;
+
+/// All that a terminal, a log or systemd obeys in a text.
+const OBEYED: &str = "\u{1}\u{7}\u{8}\t\n\u{b}\u{c}\r\u{1b}\u{1f}\u{7f}\u{80}\u{85}\u{90}\u{9b}\u{9d}\u{9f}\u{61c}\u{200e}\u{200f}\
+    \u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+
+fn is_obeyed(letter: char) -> bool {
+    letter != '\n' && (letter.is_control() || OBEYED.contains(letter))
+}
+
+/// The same in which each text that is `x` is another.
+fn filled(value: &Value, with: &str) -> Value {
+    match value {
+        Value::String(text) if text == "x" => with.into(),
+        Value::Array(items) => items.iter().map(|item| filled(item, with)).collect(),
+        Value::Object(members) => {
+            let members = members.iter().map(|(name, value)| (name.clone(), filled(value, with)));
+            Value::Object(members.collect())
+        }
+        other => other.clone(),
+    }
+}
+
+fn story() -> Value {
+    json!({
+        "namespace": "x", "name": "x", "uid": "x", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
+        "graceSeconds": 30, "graceLeftMs": 0, "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
+        "failures": ["x"], "phase": "x", "reason": "x", "kept": true, "finalizers": ["x"],
+        "spans": [{ "step": "volumes", "what": "x", "startMs": 0, "endMs": 1000, "failure": "x" }],
+    })
+}
+
+fn item() -> Value {
+    json!({ "item": "x", "uid": "x", "why": "x", "release": "x", "facts": ["x"], "digest": "x" })
+}
+
+/// Questions, what they are answered, and how the answer can be had as JSON.
+fn questions() -> [(Vec<&'static str>, Value, Option<&'static [&'static str]>); 10] {
+    const JSON: Option<&[&str]> = Some(&["--json"]);
+    let report = pod_teardown::ops::status::StatusReport {
+        takes_pods: true,
+        ..Default::default()
+    };
+    let mut status = serde_json::to_value(report).unwrap();
+    for (name, value) in [
+        ("held", json!("x")),
+        ("paused", json!({ "since": "2026-01-02T03:04:05Z", "by": "x" })),
+        ("runtime", json!({ "version": "x", "error": "x" })),
+        (
+            "watch",
+            json!({ "state": "watching", "pods": 1, "error": "x", "held": "x", "strangers": ["x"] }),
+        ),
+        (
+            "house",
+            json!({ "leftovers": ["x"], "strangers": ["x"], "volumes": ["x"] }),
+        ),
+        ("pods", json!({ "terminating": [story()], "kept": 1, "finished": 1 })),
+        ("journal", json!("x")),
+        ("journalAsides", json!(["x"])),
+        ("collector", json!({ "standsBy": "x", "notSynced": "x" })),
+        (
+            "understudy",
+            json!({
+                "turn": "kubelet", "standsBy": "x", "fenced": { "stopped": 0, "failed": 0, "last": "x" },
+                "signs": [{ "sign": "x", "shows": "x", "seen": "x" }],
+            }),
+        ),
+    ] {
+        status[name] = value;
+    }
+    let why = json!({ "objects": [{ "object": "x", "uid": "x", "says": ["x"] }], "end": "x" });
+    let picture = json!({
+        "around": "x", "references": [], "leftOut": 0,
+        "objects": [{
+            "group": "x", "kind": "x", "namespace": "x", "name": "x", "uid": "x", "state": "observed", "deleting": true,
+            "gcFinalizers": ["x"], "look": "waiting", "decision": "x", "dependents": 0, "blocking": 0, "moreOwners": 0,
+            "moreDependents": 0, "moreBlocking": 0,
+        }],
+    });
+    let turn = json!({
+        "identity": "x", "mode": "auto", "dryRun": false, "standsBy": "x", "holdsLease": false, "leaseError": "x",
+        "lease": { "holder": "x", "isOwn": false, "standsBy": false },
+    });
+    let pause =
+        json!({ "paused": { "since": "2026-01-02T03:04:05Z", "by": "x" }, "underWay": ["x"], "notDurable": "x" });
+    [
+        (vec!["status"], status, JSON),
+        (vec!["held"], json!({ "held": "x", "items": [item()] }), JSON),
+        (vec!["why", "default/web"], why, JSON),
+        (
+            vec!["timeline", "default/web"],
+            json!([story()]),
+            Some(&["--format", "json"]),
+        ),
+        (
+            vec!["timeline", "default/web", "--format", "svg"],
+            json!([story()]),
+            None,
+        ),
+        (vec!["gc", "graph"], picture, Some(&["--format", "json"])),
+        (vec!["gc", "status"], json!({ "synced": false, "turn": turn }), JSON),
+        (vec!["pause"], pause, None),
+        (vec!["hand-back"], json!({ "cutShort": ["x"] }), None),
+        (
+            vec!["release", "absence", "--digest", "0a"],
+            json!({ "item": item(), "notDurable": "x" }),
+            None,
+        ),
+    ]
+}
+
+#[test]
+fn no_answer_drives_the_terminal_whatever_the_verb() {
+    let hostile = format!("begin{OBEYED}end");
+    for (verb, answer, json) in questions() {
+        let shown = |with: &str, more: &[&str]| {
+            let told = answered(&[&verb, more].concat(), &[&filled(&answer, with).to_string()]);
+            assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{verb:?}: {told:?}");
+            let obeyed: Vec<char> = told.out.chars().filter(|letter| is_obeyed(*letter)).collect();
+            // Our own tables and drawings have none, nor tabs.
+            assert!(obeyed.is_empty(), "{verb:?}: {obeyed:?}");
+            told.out
+        };
+        let (harmless, text) = (shown("begin", &[]), shown(&hostile, &[]));
+        assert!(harmless.contains("begin") && text.contains("begin"), "{verb:?}: {text}");
+        assert_eq!(text.lines().count(), harmless.lines().count(), "{verb:?}: {text}");
+        if let Some(format) = json {
+            let same: Value = serde_json::from_str(&shown(&hostile, format)).unwrap();
+            assert!(
+                same.to_string().contains(&json!(hostile).to_string()),
+                "{verb:?}: {same}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_error_of_an_agent_drives_the_terminal() {
+    let answer = json!({ "error": format!("begin{OBEYED}end") }).to_string();
+    let length = answer.len();
+    let refusal = format!("HTTP/1.1 503 No\r\ncontent-length: {length}\r\n\r\n{answer}");
+    for verb in [
+        &["status"][..],
+        &["status", "--json"],
+        &["kill", "default/web"],
+        &["why", "default/web"],
+    ] {
+        let told = crate::command::answered_as_is(verb, &[&refusal]);
+        assert_eq!((told.code, told.complaints().len()), (Some(1), 1), "{told:?}");
+        assert!(
+            told.err.contains("begin") && !told.err.chars().any(is_obeyed),
+            "{told:?}"
+        );
+    }
+}
+
+/// Ends with whoever holds it.
+struct Process(std::process::Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// A kubelet with our directory and further arguments. By its runtime it is none of other agents'.
+fn kubelet(flags: &Flags, arguments: &[&str]) -> Process {
+    let program = flags.path("kubelet-here");
+    fs::create_dir(&program).unwrap();
+    let program = program.join("kubelet");
+    fs::copy("/bin/sh", &program).unwrap();
+    let mut command = Command::new(program);
+    command.arg0("kubelet").args(["-c", "read x"]).stdin(Stdio::piped());
+    command.arg(format!("--root-dir={}", flags.path("kubelet").display()));
+    command.arg("--container-runtime-endpoint=unix:///another/runtime.sock");
+    Process(command.args(arguments).spawn().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_of_a_kubelet_drive_neither_systemd_nor_a_terminal_nor_the_log() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = Flags::at(&api)
+        .with("cri-endpoint", cri.endpoint())
+        .with("pods", "always");
+    let (systemd, flags) = Systemd::starts(flags);
+    let injected = "-x\nMAINPID=1\nWATCHDOG=trigger\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\u{202e}";
+    let _kubelet = kubelet(&flags, &[injected, &"long".repeat(10_000)]);
+    let mut agent = Agent::start(flags);
+    agent
+        .until("it sees the kubelet", |agent| agent.status()["held"].is_string())
+        .await;
+    let mut heard = systemd.until("STATUS=held: a kubelet").await;
+    heard.extend(systemd.until("WATCHDOG=1").await);
+    for line in &heard {
+        let is_ours = ["READY=1", "STATUS=", "WATCHDOG=1"]
+            .iter()
+            .any(|own| line.starts_with(own));
+        assert!(
+            is_ours && line != "WATCHDOG=trigger" && !line.chars().any(is_obeyed),
+            "{heard:?}"
+        );
+    }
+    let status = heard.iter().rfind(|line| line.starts_with("STATUS=")).unwrap();
+    assert!(
+        status.contains("-x\\nMAINPID=1\\nWATCHDOG=trigger\\u{1b}]0;") || status.contains('…'),
+        "{status}"
+    );
+    let socket = agent.flags.socket().to_str().unwrap();
+    for verb in [&["status"][..], &["held"], &["status", "--json"]] {
+        let told = crate::command::told(&[verb, &["--socket", socket]].concat());
+        assert!(told.out.contains("kubelet -c read x"), "{told:?}");
+        assert!(!told.out.chars().any(is_obeyed), "{told:?}");
+        assert!(!told.out.lines().any(|line| line.starts_with("MAINPID")), "{told:?}");
+    }
+    assert_eq!(agent.terminate().await, Some(0));
+    let log = agent.log();
+    assert!(
+        log.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()),
+        "{log}"
+    );
+    assert!(
+        log.contains("kubelet -c read x") && !log.chars().any(is_obeyed),
+        "{log}"
+    );
+}
