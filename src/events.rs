@@ -37,6 +37,8 @@ pub enum Reason {
     FailedKillPod,
     /// Volumes could not be unmounted or removed.
     FailedUnMount,
+    /// The runtime says of containers that they run, and their processes have exited.
+    RuntimeStateWrong,
     /// A pod's end does not come, for whichever cause.
     TeardownBlocked,
     /// A driver's end no longer waits for the pods that need it.
@@ -87,6 +89,7 @@ impl Reason {
             Self::FailedPreStopHook => "FailedPreStopHook",
             Self::FailedKillPod => "FailedKillPod",
             Self::FailedUnMount => "FailedUnMount",
+            Self::RuntimeStateWrong => "RuntimeStateWrong",
             Self::TeardownBlocked => "TeardownBlocked",
             Self::DriverHoldExceeded => "DriverHoldExceeded",
             Self::Evicted => "Evicted",
@@ -108,6 +111,7 @@ impl Reason {
             Self::FailedPreStopHook
             | Self::FailedKillPod
             | Self::FailedUnMount
+            | Self::RuntimeStateWrong
             | Self::TeardownBlocked
             | Self::DriverHoldExceeded
             | Self::Evicted

@@ -20,6 +20,7 @@ pub mod mounts;
 pub mod namespaces;
 pub mod plugins;
 pub mod pod_dir;
+pub mod processes;
 pub mod runtime;
 pub mod systemd;
 pub mod threads;

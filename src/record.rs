@@ -68,6 +68,8 @@ struct State {
     doubted: Option<Doubted>,
     finalizers: Vec<String>,
     given_up: Option<String>,
+    runtime_state: Option<String>,
+    sandbox_error: Option<String>,
     finished: Option<Instant>,
 }
 
@@ -99,6 +101,8 @@ impl Record {
                 doubted: None,
                 finalizers: Vec::new(),
                 given_up: None,
+                runtime_state: None,
+                sandbox_error: None,
                 finished: None,
             }),
         }
@@ -169,6 +173,22 @@ impl Record {
     /// The request for its end is given up, for this reason.
     pub fn give_up(&self, why: String) {
         self.lock().given_up = Some(why);
+    }
+
+    /// What is to be said of the runtime's word that containers run.
+    pub fn set_runtime_state(&self, state: Option<String>) {
+        self.lock().runtime_state = state;
+    }
+
+    /// A stop of its sandbox failed so. The first time counts: some runtimes report a failure of the network once, and then
+    /// call it done.
+    pub fn sandbox_failed(&self, why: String) {
+        self.lock().sandbox_error.get_or_insert(why);
+    }
+
+    /// What was shown as a failure is none any more.
+    pub fn mends(&self, failure: &str) {
+        self.lock().failures.retain(|other| other != failure);
     }
 
     /// What fails while the attempt goes on, beside what has failed already.
@@ -289,6 +309,8 @@ impl Record {
             kept,
             finalizers: state.finalizers.clone(),
             given_up: state.given_up.clone(),
+            runtime_state: state.runtime_state.clone(),
+            sandbox_error: state.sandbox_error.clone(),
             spans: state.spans.clone(),
             doubted: state.doubted.clone(),
         }

@@ -10,6 +10,7 @@ use crate::{
     teardown::reason::Reasoned,
 };
 
+pub mod busy;
 pub mod cleanup;
 mod containers;
 pub mod devices;
@@ -17,11 +18,13 @@ pub mod drivers;
 pub mod evidence;
 pub mod hooks;
 mod http_hook;
+pub mod late;
 pub mod node_service;
 pub mod on_disk;
 pub mod places;
 pub mod pod_dir;
 pub mod reason;
+pub mod runtime_state;
 pub mod stop;
 pub mod user_namespace;
 pub mod volumes;

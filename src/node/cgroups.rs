@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeSet,
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fmt, fs, io,
     path::{Path, PathBuf},
 };
@@ -166,6 +166,16 @@ impl Cgroups {
         all.sort_unstable();
         all.dedup();
         Ok(all)
+    }
+
+    /// Names of the cgroups directly below the pod's that hold processes, in whichever hierarchy. The empty name stands for the
+    /// pod's own cgroup.
+    pub fn populated(&self, pod: &PodCgroup) -> Result<BTreeSet<OsString>, Fault> {
+        let mut populated = BTreeSet::new();
+        for group in self.groups(pod) {
+            populated.extend(group.populated()?);
+        }
+        Ok(populated)
     }
 
     /// Lets what is frozen in the pod's cgroup run: a frozen process does not die of SIGKILL.

@@ -24,6 +24,14 @@ pub fn of_pod(story: &Story, held: Option<&str>) -> Why {
         says.push(format!("done: {done}"));
     }
     says.extend(story.failures.iter().map(|failure| format!("waits for: {failure}")));
+    if let Some(state) = &story.runtime_state {
+        says.push(format!("runtime: {state}"));
+    }
+    if let Some(error) = &story.sandbox_error {
+        says.push(format!(
+            "its network may be left, since the first stop of its sandbox failed: {error}"
+        ));
+    }
     if !story.finalizers.is_empty() {
         says.push(format!("finalizers of its object: {}", story.finalizers.join(", ")));
     }

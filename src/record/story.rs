@@ -112,6 +112,12 @@ pub struct Story {
     /// Why the request for its end was given up, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given_up: Option<String>,
+    /// What is to be said of the runtime's word that containers run, where its stops do not end them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_state: Option<String>,
+    /// How the stop of a sandbox failed the first time: its network may be left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_error: Option<String>,
     /// The bars.
     pub spans: Vec<Span>,
     /// What only a person can settle, if that is what it waits for.
@@ -223,6 +229,8 @@ impl Story {
             kept: false,
             finalizers: Vec::new(),
             given_up: None,
+            runtime_state: None,
+            sandbox_error: None,
             spans: Vec::new(),
             doubted: None,
         }

@@ -1,7 +1,13 @@
 //! Containers whose end is known, although the runtime has forgotten them. For the status only: what still runs, and what
 //! may be removed, is decided by what is seen.
 
-use std::{borrow::Cow, cmp::Reverse, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use k8s_openapi::api::core::v1::PodStatus;
 
 use super::{status::Messages, termination_message::TerminationMessage};
 use crate::{
@@ -16,6 +22,33 @@ const LONGEST_MESSAGE: usize = 12 * 1024;
 
 /// Containers that have ended, as they were seen before the stop and after it, as far as a status may show them.
 pub fn worth_keeping<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> impl Iterator<Item = &'a Container> {
+    let ended = |container: &&Container| container.state == ContainerState::Exited && !container.is_unread;
+    in_status(before, stopped).filter(ended)
+}
+
+/// Names of containers whose end a status has to show, while neither the runtime, the journal nor the API server tells it.
+pub fn unread<'a>(stopped: &'a RuntimePod, ends: &Ends, shown: Option<&PodStatus>) -> Option<&'a str> {
+    let statuses = shown.into_iter().flat_map(|status| {
+        let lists = [
+            &status.container_statuses,
+            &status.init_container_statuses,
+            &status.ephemeral_container_statuses,
+        ];
+        lists.into_iter().flatten().flatten()
+    });
+    let states = statuses.flat_map(|entry| [&entry.state, &entry.last_state].into_iter().flatten());
+    let ids: BTreeSet<_> = states
+        .filter_map(|state| state.terminated.as_ref()?.container_id.as_deref()?.split_once("://"))
+        .map(|(_, id)| id)
+        .collect();
+    let unknown = |it: &&Container| !ends.contains_key(&it.id) && !ids.contains(it.id.as_str());
+    let ended = |it: &&Container| it.state == ContainerState::Exited && it.is_unread;
+    let mut unread = in_status(stopped, stopped).filter(ended).filter(unknown);
+    unread.next().map(|container| container.name.as_str())
+}
+
+/// The instances that a status shows: the newest of each container, and the one before it.
+fn in_status<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> impl Iterator<Item = &'a Container> {
     let gone = before
         .containers
         .iter()
@@ -26,7 +59,7 @@ pub fn worth_keeping<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> imp
     all.into_iter().filter(move |container| {
         let count = seen.entry(&container.name).or_default();
         *count += 1;
-        *count <= SHOWN && container.state == ContainerState::Exited
+        *count <= SHOWN
     })
 }
 
@@ -54,11 +87,16 @@ pub fn end(container: &Container) -> (String, ContainerEnd) {
 }
 
 /// What the runtime knows, and what is remembered of containers that it has lost. What is seen counts, unless it is that
-/// the runtime cannot tell: what has ended never runs again.
+/// the runtime cannot tell, or cannot be read: what has ended never runs again.
 pub fn with_ends<'a>(observed: &'a RuntimePod, ends: &Ends) -> Cow<'a, RuntimePod> {
     let knows = |id: &str| {
         let seen = observed.containers.iter().find(|container| container.id == id);
-        seen.is_some_and(|container| container.state != ContainerState::Unknown)
+        let is_known = |it: &Container| match it.state {
+            ContainerState::Unknown => false,
+            ContainerState::Exited => !it.is_unread,
+            ContainerState::Created | ContainerState::Running => true,
+        };
+        seen.is_some_and(is_known)
     };
     let lost: Vec<_> = ends
         .iter()
@@ -107,6 +145,7 @@ fn container(id: &str, end: &ContainerEnd) -> Container {
         termination_message_file: None,
         message_falls_back_to_log: false,
         log_path: String::new(),
+        is_unread: false,
     }
 }
 

@@ -4,10 +4,14 @@ use std::path::Path;
 
 use futures::future::join_all;
 
-use super::{Failure, collected, reason::Reasoned};
+use super::{Failure, busy, collected, reason::Reasoned};
 use crate::{
     context::Context,
-    node::{cri::types::RuntimePod, logs, pod_dir::PodDir},
+    node::{
+        cri::{CriError, types::RuntimePod},
+        logs,
+        pod_dir::PodDir,
+    },
     pod::PodView,
     record::Step,
     teardown::pod_dir,
@@ -51,14 +55,22 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
 
 /// Containers first, then their sandboxes.
 async fn remove_from_runtime(context: &Context, observed: &RuntimePod, failures: &mut Vec<Failure>) {
+    let failure = async |what: &str, error: CriError| {
+        let failure = Failure::new(Step::Cleanup, what, error);
+        busy::explained(&context.storage, failure).await
+    };
     let containers = observed.containers.iter().map(|container| async {
-        let result = context.cri.remove_container(&container.id).await;
-        result.map_err(|error| Failure::new(Step::Cleanup, &container.name, error))
+        match context.cri.remove_container(&container.id).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(failure(&container.name, error).await),
+        }
     });
     failures.extend(join_all(containers).await.into_iter().filter_map(Result::err));
     let sandboxes = observed.sandboxes.iter().map(|sandbox| async {
-        let result = context.cri.remove_sandbox(&sandbox.id).await;
-        result.map_err(|error| Failure::new(Step::Cleanup, "sandbox", error))
+        match context.cri.remove_sandbox(&sandbox.id).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(failure("sandbox", error).await),
+        }
     });
     failures.extend(join_all(sandboxes).await.into_iter().filter_map(Result::err));
 }

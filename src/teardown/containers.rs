@@ -10,8 +10,9 @@ use tokio::{
 };
 
 use super::{
-    Failure, NOT_KILLED,
+    Failure, NOT_KILLED, busy,
     hooks::{self, HookError, HookPlace},
+    late::{LATE, shown_when_late},
     stop::{MIN_STOP, Stop, passed},
 };
 use crate::{
@@ -69,6 +70,7 @@ enum Came {
 }
 
 /// What came of all of them.
+#[derive(Default)]
 pub(super) struct Stopped {
     pub failures: Vec<Failure>,
     /// Some were left to the next attempt. Then there are failures, too.
@@ -266,6 +268,7 @@ impl Stop<'_> {
                     Ok(()) => return Ok(()),
                     Err(error) => {
                         let failure = Failure::new(Step::Term, &container.name, &error);
+                        let failure = busy::explained(&self.context.storage, failure).await;
                         if calls.is_empty() {
                             return Err(failure);
                         }
@@ -316,7 +319,8 @@ impl Stop<'_> {
             result = &mut call => result,
             () = sleep_until(kill_at) => {
                 span = span.turn_into(Step::Kill, &container.name);
-                call.await
+                let doing = format!("StopContainer, whose timeout of {left:?} is over");
+                shown_when_late(self.record, (Step::Kill, &container.name), LATE, &doing, call).await
             }
         };
         span.end(&result);

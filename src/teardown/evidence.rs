@@ -6,7 +6,11 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use super::{Failure, places, reason::RUNNING};
+use super::{
+    Failure, places,
+    reason::{HELD, RUNNING},
+    runtime_state::Processes,
+};
 use crate::{
     context::Context,
     guard::doubt::{Doubt, DoubtKind},
@@ -24,7 +28,26 @@ use crate::{
 /// from what is not there. A kubelet removes the directory of a pod only after its object is gone; one that died between
 /// making the cgroup and making the directory looks the same, and only a person can tell. What a person has released is
 /// doubted no more, as long as it is what was shown.
-pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+///
+/// A look that fails is a failure of `step`, which needs it.
+pub fn all_agree(
+    context: &Context,
+    view: &PodView,
+    removed: bool,
+    step: Step,
+    observed: &RuntimePod,
+) -> Result<(), Vec<Failure>> {
+    agreement(context, view, removed, observed).map_err(|failures| {
+        let of_a_look = |failure: &Failure| failure.doubt.is_none() && failure.reason != HELD;
+        let booked = |failure: Failure| match of_a_look(&failure) {
+            true => Failure { step, ..failure },
+            false => failure,
+        };
+        failures.into_iter().map(booked).collect()
+    })
+}
+
+fn agreement(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
     if let Some(sandbox) = observed.sandboxes.iter().find(|sandbox| sandbox.is_from_elsewhere()) {
         let why = format!(
             "held: it comes from {:?} and not from the API server; does the manifest of a static pod carry the UID of {}, \
@@ -32,7 +55,10 @@ pub fn all_agree(context: &Context, view: &PodView, removed: bool, observed: &Ru
             sandbox.source().unwrap_or_default(),
             view.pod
         );
-        return Err(vec![Failure::new(Step::Sandbox, &sandbox.id, why)]);
+        return Err(vec![Failure {
+            reason: HELD.into(),
+            ..Failure::new(Step::Sandbox, &sandbox.id, why)
+        }]);
     }
     let lives = observed.lives();
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
@@ -107,18 +133,28 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
 /// Whether the runtime or the kernel shows a process of a pod whose sandboxes could not be stopped. A runtime that has a virtual
 /// machine for the pod says so by a sandbox that is ready.
 pub fn is_any_process_left(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<bool, Vec<Failure>> {
-    if stopped.lives() {
-        return Ok(true);
-    }
-    for cgroup in places::cgroups(context, view) {
-        let cgroup = cgroup?;
-        let processes = context.cgroups.processes(&cgroup);
-        let failed = |fault: Fault| vec![Failure::new(Step::Cgroup, &cgroup.path().display().to_string(), fault)];
-        if !processes.map_err(failed)?.is_empty() {
-            return Ok(true);
+    let nothing = [Processes::None, Processes::NoCgroup];
+    Ok(stopped.lives() || !nothing.contains(&processes(context, view, stopped)?))
+}
+
+/// What is in the pod's cgroups.
+pub fn processes(context: &Context, view: &PodView, observed: &RuntimePod) -> Result<Processes, Vec<Failure>> {
+    let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    let mut processes = if cgroups.is_empty() {
+        Processes::NoCgroup
+    } else {
+        Processes::None
+    };
+    for cgroup in &cgroups {
+        let populated = context.cgroups.populated(cgroup);
+        for child in populated.map_err(|fault| vec![Failure::of_node(Step::Cgroup, &fault)])? {
+            if !is_known(observed, &child.to_string_lossy()) {
+                return Ok(Processes::Others);
+            }
+            processes = Processes::OfRuntime;
         }
     }
-    Ok(false)
+    Ok(processes)
 }
 
 /// What runs after its stop, as failures of this step.
@@ -199,4 +235,38 @@ fn is_known(observed: &RuntimePod, child: &str) -> bool {
     let containers = observed.containers.iter().map(|container| &container.id);
     let mut ids = containers.chain(observed.sandboxes.iter().map(|sandbox| &sandbox.id));
     ids.any(|id| !id.is_empty() && child.contains(id.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::cri::types::{Container, ContainerState};
+
+    #[test]
+    fn cgroups_that_runtimes_name_by_the_id_of_a_container_are_known() {
+        let id = "0123456789abcdef".repeat(4);
+        let observed = RuntimePod {
+            containers: vec![Container {
+                id: id.clone(),
+                ..Container::listed("main", ContainerState::Running)
+            }],
+            ..RuntimePod::default()
+        };
+        for known in [
+            id.clone(),
+            format!("cri-containerd-{id}.scope"),
+            format!("crio-{id}"),
+            format!("crio-{id}.scope"),
+            format!("crio-conmon-{id}.scope"),
+        ] {
+            assert!(is_known(&observed, &known), "{known}");
+        }
+        for other in [
+            "crio-.scope".to_owned(),
+            format!("crio-{}", "f".repeat(64)),
+            "container".to_owned(),
+        ] {
+            assert!(!is_known(&observed, &other), "{other}");
+        }
+    }
 }

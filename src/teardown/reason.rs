@@ -18,7 +18,8 @@ use crate::{
     },
 };
 
-const HELD: &str = "held";
+pub(super) const HELD: &str = "held";
+pub(super) const TIMEOUT: &str = "timeout";
 const HANGS: &str = "hangs";
 const BUSY: &str = "busy";
 const MOUNTED: &str = "mounted";

@@ -5,13 +5,22 @@ use std::{convert::Infallible, time::Duration};
 use futures::future::join_all;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::{Failure, containers::Stopped, evidence, places};
+use super::{
+    Failure, busy,
+    containers::Stopped,
+    evidence,
+    late::{LATE, shown_when_late},
+    places,
+};
 use crate::{
     context::Context,
-    node::{cri::types::RuntimePod, effects},
+    node::{
+        cri::{CriError, types::RuntimePod},
+        effects,
+    },
     pod::PodView,
     record::{Record, Step},
 };
@@ -19,7 +28,10 @@ use crate::{
 /// However little is left: below this a container could not even answer its signal.
 pub(super) const MIN_STOP: Duration = Duration::from_secs(2);
 /// Until a container that had the shortest of all stops has its SIGKILL.
-const AFTER_KILL: Duration = MIN_STOP.saturating_add(Duration::from_secs(1));
+pub const AFTER_KILL: Duration = MIN_STOP.saturating_add(Duration::from_secs(1));
+
+/// How often the runtime is asked whether anything runs, while a stop does not come back.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Everything that ending one pod needs.
 pub struct Stop<'a> {
@@ -39,7 +51,11 @@ impl Stop<'_> {
     /// Ends all of it. Failures are collected; none keeps another container from its stop.
     pub async fn everything(&self) -> Vec<Failure> {
         let stopped = async {
-            let Stopped { mut failures, left_out } = self.containers().await;
+            let Stopped { mut failures, left_out } = tokio::select! {
+                biased;
+                stopped = self.containers() => stopped,
+                () = self.runtime_shows_end() => Stopped::default(),
+            };
             // The stop of a sandbox kills what is left in it at once: it waits until each container was told to stop,
             // and, where one could not be stopped, for the end of the grace period.
             if left_out {
@@ -55,6 +71,24 @@ impl Stop<'_> {
             biased;
             failures = stopped => failures,
             never = self.thaw() => match never {},
+        }
+    }
+
+    /// Returns when the runtime shows that nothing runs, while a stop has not come back long after its timeout: in CRI-O a stop
+    /// that is repeated after its first caller is gone may never answer (its issues 8748 and 9754).
+    async fn runtime_shows_end(&self) {
+        passed(self.deadline.clone()).await;
+        sleep(AFTER_KILL + LATE).await;
+        loop {
+            let look = timeout(LATE, self.context.cri.pod_brief(self.view.pod.uid.as_str()));
+            if look
+                .await
+                .is_ok_and(|look| look.is_ok_and(|now| now.running().next().is_none()))
+            {
+                tracing::warn!("A stop has no answer, and the runtime shows that nothing runs: it is not waited for");
+                return;
+            }
+            sleep(LOOK_AGAIN).await;
         }
     }
 
@@ -80,13 +114,18 @@ impl Stop<'_> {
         let stops = sandboxes
             .iter()
             .map(|sandbox| self.context.cri.stop_sandbox(&sandbox.id));
-        let results = join_all(stops).await;
+        let stops = join_all(stops);
+        let results = shown_when_late(self.record, (Step::Sandbox, ""), LATE, "StopPodSandbox", stops).await;
         let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
         span.end(&failed.first().map_or(Ok(()), Err));
-        failed
-            .iter()
-            .map(|error| Failure::new(Step::Sandbox, "", error))
-            .collect()
+        let mut failures = Vec::new();
+        for error in &failed {
+            if !matches!(error, CriError::Held { .. }) {
+                self.record.sandbox_failed(error.to_string());
+            }
+            failures.push(busy::explained(&self.context.storage, Failure::new(Step::Sandbox, "", error)).await);
+        }
+        failures
     }
 
     /// Once the runtime has sent its SIGKILL: what is frozen takes none, and the end of it would be waited for in vain.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU32},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use super::{
     period::Period,
     precedence::Precedence,
     termination::{self, Cause},
-    worker::{Outcome, PodUpdate, Worker},
+    worker::{Outcome, PodUpdate, RuntimeState, Worker},
 };
 use crate::{
     clock::rounded,
@@ -269,6 +269,8 @@ impl PodWorkers {
             period: Arc::clone(&status.period),
             record: Arc::clone(&status.record),
             precedence: self.precedence.clone(),
+            reads: AtomicU32::new(0),
+            runtime_state: RuntimeState::default(),
         };
         let pod = status.record.pod();
         let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);

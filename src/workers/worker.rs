@@ -1,7 +1,14 @@
 //! The worker of one pod: looks, stops, reports, cleans, deletes. Every attempt starts from what is really there, so
 //! that it does not matter how far an earlier one came.
 
-use std::{fmt::Display, sync::Arc, time::Duration};
+use std::{
+    fmt::Display,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use backon::BackoffBuilder as _;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -12,9 +19,11 @@ mod driver_hold;
 mod held;
 mod mounts;
 mod rest;
+mod runtime_state;
 mod status;
 
 pub use self::held::MAY_BE_UNDONE;
+pub use self::runtime_state::RuntimeState;
 use self::{mounts::PodMounts, rest::Wakes};
 use super::{
     period::Period,
@@ -38,7 +47,13 @@ use crate::{
         final_delete, remembered,
         status::{Imposed, Phase, Stage as StatusStage},
     },
-    teardown::{Failure, NOT_KILLED, collected, evidence, first, places, stop::Stop, volumes},
+    teardown::{
+        Failure, NOT_KILLED, collected, evidence, first,
+        late::{LATE, shown_when_late},
+        places,
+        stop::Stop,
+        volumes,
+    },
 };
 
 /// Pauses between attempts: 1 s, doubling to a minute, each with jitter so that a node's pods do not move in step.
@@ -46,6 +61,12 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// A pod that is not gone so long after its grace period, and whose last attempt failed, is blocked.
 const BLOCKED_AFTER: Duration = Duration::from_secs(30);
+/// What a container's status tells before the stop is no reason to let the others wait for their stop.
+const BEFORE_STOP: Duration = Duration::from_secs(2);
+/// Longest wait for the status of a container that was stopped, which has its exit code.
+const AFTER_STOP: Duration = Duration::from_secs(30);
+/// How often the end of a container is read in vain before it counts as unknown.
+const READS: u32 = 5;
 
 /// What a worker is told about its pod; a newer one replaces an older one that it has not looked at.
 #[derive(Debug, Clone)]
@@ -87,6 +108,10 @@ pub struct Worker {
     pub record: Arc<Record>,
     /// Whether others come first.
     pub precedence: Precedence,
+    /// How often the end of a container was read in vain.
+    pub reads: AtomicU32,
+    /// Whether the runtime's word still counts.
+    pub runtime_state: RuntimeState,
 }
 
 // === impl PodUpdate ===
@@ -191,15 +216,16 @@ impl Worker {
         }
     }
 
-    /// Looks at the node's files, where it holds up nobody else if one of them hangs.
+    /// Looks at the node's files for this step, where it holds up nobody else if one of them hangs.
     async fn on_node<T: Send + 'static>(
         &self,
         view: &Arc<PodView>,
+        step: Step,
         look: impl FnOnce(&Context, &PodView) -> Result<T, Vec<Failure>> + Send + 'static,
     ) -> Result<T, Vec<Failure>> {
         let (context, view) = (Arc::clone(&self.context), Arc::clone(view));
         let looked = self.context.reads.work(move || look(&context, &view)).await;
-        looked.unwrap_or_else(|why| Err(vec![Failure::new(Step::Term, "", why)]))
+        looked.unwrap_or_else(|why| Err(vec![Failure::new(step, "", why)]))
     }
 
     async fn attempt(
@@ -211,23 +237,52 @@ impl Worker {
         let PodUpdate { view, removed, .. } = update;
         // On the disk with what is waited for below, and so before anything is told to stop.
         self.context.journal.tries(&view.pod.uid, self.context.clock.now());
-        let (observed, ()) = tokio::join!(self.look(view), self.remembered());
-        let observed = Arc::new(observed?);
+        let (first_step, began) = (self.first_step(), self.context.clock.now().since_boot);
+        let (observed, ()) = tokio::join!(self.look(view, first_step, BEFORE_STOP), self.remembered());
+        let mut observed = observed?;
+        self.runtime_state.saw(&observed, began);
+        let is_wrong = self.kernel_still_counts(view, &observed).await;
+        if is_wrong {
+            observed = observed.with_nothing_running();
+        }
+        let observed = Arc::new(observed);
         let (shown, removed) = (Arc::clone(&observed), *removed);
-        self.on_node(view, move |context, view| {
-            evidence::all_agree(context, view, removed, &shown)
+        self.on_node(view, first_step, move |context, view| {
+            evidence::all_agree(context, view, removed, first_step, &shown)
         })
         .await?;
-        let stopped = if has_ended_by_itself(update, &observed) {
+        let stopped = if is_wrong {
             Arc::clone(&observed)
+        } else if has_ended_by_itself(update, &observed) {
+            if observed.has_unread_ends() {
+                Arc::new(self.look(view, Step::Status, AFTER_STOP).await?)
+            } else {
+                Arc::clone(&observed)
+            }
         } else {
             self.wait_for_dependents(view, &observed).await?;
             self.goes_on()?;
             self.begins(view, &observed);
-            if let Err(failures) = self.stop(update, &observed).await {
+            let stopped = tokio::select! {
+                biased;
+                stopped = self.stop(update, &observed) => stopped,
+                () = self.until_kernel_counts(view) => Ok(()),
+            };
+            if let Err(failures) = stopped
+                && !(observed.running().next().is_some() && self.kernel_counts(view).await)
+            {
                 return Err(self.unmount_without_network_teardown(update, &observed, failures).await);
             }
-            Arc::new(self.look(view).await?)
+            let stopped = self.look(view, Step::Sandbox, AFTER_STOP).await?;
+            let runs = stopped.running().next().is_some();
+            if !runs {
+                self.record.set_runtime_state(None);
+            }
+            Arc::new(if runs && self.kernel_counts(view).await {
+                stopped.with_nothing_running()
+            } else {
+                stopped.with_ends_of(&observed)
+            })
         };
         drop(first);
         // All containers are stopped. Those of a pod that is not deleted a kubelet would start again, unless the API shows that
@@ -240,10 +295,13 @@ impl Worker {
         self.context.quiet.moved();
         self.kill_released(view, &stopped).await?;
         let shown = Arc::clone(&stopped);
-        self.on_node(view, move |context, view| evidence::nothing_runs(context, view, &shown))
-            .await?;
+        self.on_node(view, Step::Cgroup, move |context, view| {
+            evidence::nothing_runs(context, view, &shown)
+        })
+        .await?;
         self.release_devices(view, &observed).await?;
         if !removed {
+            self.ends_are_read(view, &stopped)?;
             self.remember_ends(view, &observed, &stopped).await;
         }
 
@@ -326,9 +384,42 @@ impl Worker {
         Ok(())
     }
 
-    async fn look(&self, view: &PodView) -> Result<RuntimePod, Vec<Failure>> {
-        let observed = self.context.cri.pod(view.pod.uid.as_str()).await;
-        observed.map_err(|error| vec![Failure::new(Step::Term, "", error)])
+    /// Asks the runtime for the pod, for this step.
+    async fn look(&self, view: &PodView, step: Step, patience: Duration) -> Result<RuntimePod, Vec<Failure>> {
+        let look = self.context.cri.pod(view.pod.uid.as_str(), patience);
+        let observed = shown_when_late(&self.record, (step, ""), LATE, "what the runtime has of the pod", look).await;
+        observed.map_err(|error| vec![Failure::new(step, "", error)])
+    }
+
+    /// The step that an attempt begins with: of a pod whose containers are stopped, nothing is stopped any more.
+    fn first_step(&self) -> Step {
+        match self.record.stage() {
+            Stage::Terminating => Step::Term,
+            Stage::Terminated => Step::Volumes,
+            Stage::Deleted | Stage::Finished => Step::Cleanup,
+        }
+    }
+
+    /// A failure as long as how a container ended may still be read. After some tries it is unknown.
+    fn ends_are_read(&self, view: &PodView, stopped: &RuntimePod) -> Result<(), Vec<Failure>> {
+        let latest = Arc::clone(&self.updates.borrow().view);
+        let object = latest.object.as_ref().or(view.object.as_ref());
+        let ends = self.context.journal.ends(&view.pod.uid);
+        let Some(name) = remembered::unread(stopped, &ends, object.and_then(|object| object.status.as_ref())) else {
+            return Ok(());
+        };
+        let reads = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
+        if reads >= READS || self.context.effects.dry_run() {
+            tracing::warn!(
+                container = name,
+                reads,
+                "How a container ended cannot be read; its exit code is unknown"
+            );
+            return Ok(());
+        }
+        let why =
+            format!("how it ended cannot be read from the runtime (try {reads} of {READS}); after that it is unknown");
+        Err(vec![Failure::new(Step::Status, name, why)])
     }
 
     /// When the grace period began is on the disk before anything is told to stop, so that it cannot begin again after a
@@ -440,7 +531,7 @@ impl Worker {
         if view.attachable_volumes {
             return Ok(true);
         }
-        self.on_node(view, |context, view| {
+        self.on_node(view, Step::Status, |context, view| {
             let dir = places::dir(context, view)?;
             Ok(volumes::may_hold_attached(&dir, &context.storage.mounts))
         })

@@ -24,7 +24,7 @@ use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer},
     rest::Client,
-    scripted_cri::{Kind, ScriptedCri, Seen, World},
+    scripted_cri::{Kind, Manners, ScriptedCri, Seen, World},
 };
 use tokio::{
     sync::oneshot,
@@ -57,6 +57,14 @@ pub struct Node {
 struct Running {
     task: JoinHandle<Result<(), Problem>>,
     stop: oneshot::Sender<()>,
+}
+
+/// `RUNTIME_MANNERS=cri-o`: those of CRI-O. Some claims are about containerd's.
+fn manners() -> Manners {
+    match std::env::var("RUNTIME_MANNERS").as_deref() {
+        Ok("cri-o") => Manners::CriO,
+        _ => Manners::Containerd,
+    }
 }
 
 pub const fn secs(seconds: u64) -> Duration {
@@ -125,7 +133,7 @@ impl Node {
         });
         fs::write(path("kubelet.yaml"), logs.to_string()).unwrap();
         fs::write(path("kubeconfig"), api.node_kubeconfig(NODE)).unwrap();
-        let cri = ScriptedCri::start(World::new()).await;
+        let cri = ScriptedCri::start(World::with(manners())).await;
         let flags = NodeFlags {
             pods: PodsFlag::Always,
             take_over_after: "45s".to_owned(),

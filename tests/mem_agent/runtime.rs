@@ -89,7 +89,7 @@ async fn a_look_that_fails_or_hangs_proves_nothing() {
         Fault::Error(Code::Unknown, "database is locked".to_owned()),
         Fault::Error(Code::Unimplemented, String::new()),
     ] {
-        for read in [Read::ListContainers, Read::ListPodSandbox, Read::ContainerStatus] {
+        for read in [Read::ListContainers, Read::ListPodSandbox] {
             let mut node = Node::new().await;
             node.polite_pod("web");
             node.start().await;

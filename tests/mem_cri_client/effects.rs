@@ -69,7 +69,7 @@ async fn a_whole_teardown_leaves_nothing() {
     cri.stop_sandbox(SANDBOX).await.unwrap();
     cri.remove_container(MAIN).await.unwrap();
     cri.remove_sandbox(SANDBOX).await.unwrap();
-    assert!(cri.pod("u1").await.unwrap().is_gone());
+    assert!(cri.pod("u1", crate::PATIENCE).await.unwrap().is_gone());
     runtime.finished().await;
 }
 
@@ -105,7 +105,7 @@ async fn a_call_that_is_not_answered_ends_with_its_own_time_and_the_patience_on_
             .then(|r| timed("RemoveContainer", PATIENCE, r.unwrap_err())),
         cri.remove_sandbox(SANDBOX)
             .then(|r| timed("RemovePodSandbox", PATIENCE, r.unwrap_err())),
-        cri.pod("u1")
+        cri.pod("u1", crate::PATIENCE)
             .then(|r| timed("ContainerStatus", PATIENCE, r.unwrap_err())),
     );
     runtime.finished().await;
@@ -207,7 +207,7 @@ async fn nothing_is_changed_while_the_gate_is_shut_and_everything_can_be_seen() 
         );
     }
     assert_eq!(runtime.effects(), []);
-    assert_eq!(cri.pod("u1").await.unwrap().running().count(), 1);
+    assert_eq!(cri.pod("u1", crate::PATIENCE).await.unwrap().running().count(), 1);
 
     open.store(true, Ordering::Relaxed);
     runtime.in_order([expect(StopContainer::of("main"))]);

@@ -6,7 +6,7 @@ use testbed::scripted_cri::{Fault, Read, World};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::{SANDBOX, at, looks, one_container, secs, start};
+use crate::{PATIENCE, SANDBOX, at, looks, one_container, secs, start};
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_shown_whole_and_newest_first() {
@@ -24,7 +24,7 @@ async fn a_pod_is_shown_whole_and_newest_first() {
     world.pod("shop", "web-1", "u2").container("main");
     let (_runtime, cri) = start(world).await;
 
-    let pod = cri.pod("u1").await.unwrap();
+    let pod = cri.pod("u1", PATIENCE).await.unwrap();
     let sandbox = |id: &str, attempt, state, created: &str, annotations: &[(&str, &str)]| Sandbox {
         id: id.to_owned(),
         attempt,
@@ -68,6 +68,7 @@ async fn a_pod_is_shown_whole_and_newest_first() {
         termination_message_file: Some("/pods/u1/message".to_owned()),
         message_falls_back_to_log: true,
         log_path: "/var/log/pods/shop_web-0_u1/main/0.log".to_owned(),
+        is_unread: false,
     };
     let newer = Container {
         id: "container-u1-main-1".to_owned(),
@@ -87,7 +88,7 @@ async fn a_pod_is_shown_whole_and_newest_first() {
         ..older.clone()
     };
     assert_eq!(pod.containers, [newer, older]);
-    assert!(cri.pod("u3").await.unwrap().is_gone());
+    assert!(cri.pod("u3", PATIENCE).await.unwrap().is_gone());
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,20 +135,23 @@ async fn a_container_that_vanishes_between_list_and_look_is_gone() {
         "side",
         Fault::Error(Code::NotFound, "gone".to_owned()),
     );
-    let pod = cri.pod("u2").await.unwrap();
+    let pod = cri.pod("u2", PATIENCE).await.unwrap();
     assert_eq!(pod.containers.iter().map(|c| &*c.name).collect::<Vec<_>>(), ["main"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_never_shown_in_part() {
+async fn a_pod_whose_lists_fail_is_never_shown_in_part() {
     let mut world = World::new();
     world.pod("shop", "web-0", "u1").container("main").container("side");
     let (runtime, cri) = start(world).await;
     for read in [Read::ListPodSandbox, Read::ListContainers, Read::ContainerStatus] {
         for code in [Code::Unknown, Code::Unavailable, Code::Internal] {
+            if read == Read::ContainerStatus && code != Code::Unavailable {
+                continue;
+            }
             let target = if read == Read::ContainerStatus { "side" } else { "" };
             runtime.fault_of(read, target, Fault::Error(code, "no shim".to_owned()));
-            let error = cri.pod("u1").await.unwrap_err();
+            let error = cri.pod("u1", PATIENCE).await.unwrap_err();
             assert!(
                 matches!(&error, CriError::Failed { code: seen, .. } if *seen == code),
                 "{error}"
@@ -155,16 +159,61 @@ async fn a_pod_is_never_shown_in_part() {
             runtime.heal();
         }
     }
-    runtime.fault_of(
-        Read::ContainerStatus,
-        "side",
-        Fault::Error(Code::Unknown, "no shim".to_owned()),
-    );
-    let error = cri.pod("u1").await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "ContainerStatus container-u1-side-0: Unknown: no shim"
-    );
+    runtime.fault(Read::ListContainers, Fault::Error(Code::Unknown, "no shim".to_owned()));
+    let error = cri.pod("u1", PATIENCE).await.unwrap_err();
+    assert_eq!(error.to_string(), "ListContainers u1: Unknown: no shim");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_whose_status_fails_or_hangs_is_as_its_list_shows_it() {
+    for fault in [Fault::Error(Code::Unknown, "no image".to_owned()), Fault::Hang] {
+        let mut world = World::new();
+        let pod = world.pod("shop", "web-0", "u1").container("init").exited(0);
+        drop(pod.container("main").container("side"));
+        let (runtime, cri) = start(world).await;
+        for name in ["init", "main"] {
+            runtime.fault_of(Read::ContainerStatus, name, fault.clone());
+        }
+        let begun = Instant::now();
+        let pod = cri.pod("u1", secs(2)).await.unwrap();
+        assert!(begun.elapsed() <= secs(2), "{:?}", begun.elapsed());
+        let seen: Vec<_> = pod
+            .containers
+            .iter()
+            .map(|c| (&*c.name, c.state, c.exit_code, c.is_unread))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("side", ContainerState::Running, 0, false),
+                ("main", ContainerState::Running, 0, true),
+                ("init", ContainerState::Exited, 137, true),
+            ]
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exit_code_that_no_process_has_is_none() {
+    let mut world = World::new();
+    world.pod("shop", "web-0", "u1").container("main").exited(-1);
+    let (_runtime, cri) = start(world).await;
+    assert!(cri.pod("u1", PATIENCE).await.unwrap().containers[0].is_unread);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_process_of_a_container_is_the_one_that_the_runtime_names() {
+    let mut world = World::new();
+    world
+        .pod("shop", "web-0", "u1")
+        .container("main")
+        .process(4242)
+        .container("vm");
+    let (_runtime, cri) = start(world).await;
+    let process = async |id: &str| cri.container_process(id, PATIENCE).await.unwrap();
+    assert_eq!(process("container-u1-main-0").await, Some(4242));
+    assert_eq!(process("container-u1-vm-0").await, None);
+    assert_eq!(process("gone").await, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +229,7 @@ async fn containers_are_looked_at_all_at_once() {
     runtime.fault(Read::ListContainers, Fault::Late(secs(2)));
     runtime.fault(Read::ContainerStatus, Fault::Late(secs(3)));
     let begun = Instant::now();
-    assert_eq!(cri.pod("u1").await.unwrap().containers.len(), 5);
+    assert_eq!(cri.pod("u1", PATIENCE).await.unwrap().containers.len(), 5);
     assert_eq!(begun.elapsed(), secs(5));
 }
 

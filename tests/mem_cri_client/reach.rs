@@ -47,7 +47,10 @@ async fn a_call_that_a_restart_cuts_off_is_unreachable_and_not_a_refusal() {
     );
     runtime.start_again().await;
     cri.stop_container(MAIN, secs(5)).await.unwrap();
-    assert_eq!(cri.pod("u1").await.unwrap().containers[0].exit_code, 137);
+    assert_eq!(
+        cri.pod("u1", crate::PATIENCE).await.unwrap().containers[0].exit_code,
+        137
+    );
     runtime.finished().await;
 }
 

@@ -1,7 +1,7 @@
 //! One cgroup in one hierarchy: what is in it, and how it is removed.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs, io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -54,6 +54,24 @@ impl Group {
         processes_of(dirs)
     }
 
+    /// Names of the cgroups directly below it that hold processes, in them or below; its own name is empty. Those of other pid
+    /// namespaces count, too.
+    pub fn populated(&self) -> Result<Vec<OsString>, Fault> {
+        let mut populated = Vec::new();
+        if holds_any(&self.path)? {
+            populated.push(OsString::new());
+        }
+        for child in children(&self.path)? {
+            for dir in tree(&child)? {
+                if holds_any(&dir)? {
+                    populated.push(child.file_name().unwrap_or_default().to_owned());
+                    break;
+                }
+            }
+        }
+        Ok(populated)
+    }
+
     /// Removes it if nothing is in it.
     pub fn remove(&self, effects: &Effects) -> Result<Outcome, Fault> {
         remove(&self.path, effects)
@@ -88,6 +106,18 @@ impl Group {
                 Err(Fault::new("kill the processes of", &self.path, left))
             }
         }
+    }
+}
+
+/// Whether any process is in this cgroup, as long as it is there.
+fn holds_any(dir: &Path) -> Result<bool, Fault> {
+    let file = dir.join(PROCS);
+    match fs::read_to_string(&file) {
+        Ok(text) => Ok(!text.trim().is_empty()),
+        Err(error) if is_gone(&error) => Ok(false),
+        // A threaded cgroup: its processes are listed further up.
+        Err(error) if errno(&error) == Errno::OPNOTSUPP => Ok(false),
+        Err(error) => Err(Fault::new("read", file, errno(&error))),
     }
 }
 

@@ -124,13 +124,15 @@ impl Cri {
         }
     }
 
-    /// All that the runtime knows of a pod. A container that is gone between the list and the look at it is left out.
+    /// All that the runtime knows of a pod. A container that is gone between the list and the look at it is left out; one
+    /// whose status fails, or is not there after `patience`, is as the list shows it ([`Container::is_unread`]).
     ///
     /// # Errors
-    /// When any call fails; a pod is never reported in part.
-    pub async fn pod(&self, uid: &str) -> Result<RuntimePod, CriError> {
+    /// When a list fails, or the runtime goes away meanwhile.
+    pub async fn pod(&self, uid: &str, patience: Duration) -> Result<RuntimePod, CriError> {
         let (sandboxes, listed) = self.lists_of(uid).await?;
-        let containers = try_join_all(listed.into_iter().map(|container| self.container(container))).await?;
+        let looks = listed.into_iter().map(|container| self.container(container, patience));
+        let containers = try_join_all(looks).await?;
         Ok(convert::pod(sandboxes, containers.into_iter().flatten()))
     }
 
@@ -146,6 +148,15 @@ impl Cri {
             sandboxes,
             listed.into_iter().map(convert::listed_container),
         ))
+    }
+
+    /// The first process of a container, if the runtime knows the container and names one.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn container_process(&self, id: &str, patience: Duration) -> Result<Option<i32>, CriError> {
+        let answer = self.container_status(id, true, patience).await?;
+        Ok(answer.and_then(|answer| info::process(&answer)))
     }
 
     /// IPs of a sandbox, the primary first; none if it is gone or on the host's network.
@@ -227,21 +238,38 @@ impl Cri {
         Ok(answer.containers)
     }
 
-    async fn container(&self, listed: v1::Container) -> Result<Option<Container>, CriError> {
-        const NAME: &str = "ContainerStatus";
-        let v1::Container { id, pod_sandbox_id, .. } = listed;
-        let request = v1::ContainerStatusRequest {
-            container_id: id.clone(),
-            verbose: false,
-        };
-        match within(NAME, &id, REQUEST_DEADLINE, self.client().container_status(request)).await {
-            Ok(v1::ContainerStatusResponse {
+    /// One that is not known to have ended counts as the list shows it, whatever is wrong with its status.
+    async fn container(&self, listed: v1::Container, patience: Duration) -> Result<Option<Container>, CriError> {
+        match self.container_status(&listed.id, false, patience).await {
+            Ok(Some(v1::ContainerStatusResponse {
                 status: Some(status), ..
-            }) => Ok(Some(convert::container(status, pod_sandbox_id))),
-            Ok(_) => Err(CriError::Incomplete {
-                call: Call::new(NAME, &id),
-                what: "status",
-            }),
+            })) => Ok(Some(convert::container(status, listed.pod_sandbox_id))),
+            Ok(Some(_)) => {
+                tracing::warn!(container = listed.id, "ContainerStatus has no status");
+                Ok(Some(convert::listed_container(listed)))
+            }
+            Ok(None) => Ok(None),
+            Err(error) if error.is_unreachable() => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "Container status cannot be read");
+                Ok(Some(convert::listed_container(listed)))
+            }
+        }
+    }
+
+    async fn container_status(
+        &self,
+        id: &str,
+        verbose: bool,
+        patience: Duration,
+    ) -> Result<Option<v1::ContainerStatusResponse>, CriError> {
+        let request = v1::ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose,
+        };
+        let mut client = self.client();
+        match within("ContainerStatus", id, patience, client.container_status(request)).await {
+            Ok(answer) => Ok(Some(answer)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }

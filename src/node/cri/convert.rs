@@ -17,6 +17,9 @@ const KEPT_OUTPUT: usize = 4096;
 /// The exit code of a container whose end was not looked at: never a success.
 const UNKNOWN_EXIT: i32 = 137;
 
+/// What CRI-O writes where it has no exit file (`server/container_status.go`). No process exits with it.
+const NO_EXIT_CODE: i32 = -1;
+
 /// Asks for the end of the log where the termination message is empty.
 const FALL_BACK_TO_LOGS: &str = "FallbackToLogsOnError";
 
@@ -138,6 +141,7 @@ pub(super) fn listed_container(listed: v1::Container) -> Container {
         termination_message_file: None,
         message_falls_back_to_log: falls_back_to_log(&annotations),
         log_path: String::new(),
+        is_unread: true,
     }
 }
 
@@ -165,13 +169,14 @@ pub(super) fn container(status: v1::ContainerStatus, sandbox_id: String) -> Cont
     let message_path = annotations
         .get(keys::TERMINATION_MESSAGE_PATH)
         .filter(|path| !path.is_empty());
+    let state = container_state(state);
     let message_mount = message_path.and_then(|path| mounts.into_iter().find(|mount| mount.container_path == *path));
     Container {
         id,
         name: labels.remove(keys::CONTAINER_NAME).unwrap_or(metadata.name),
         attempt: metadata.attempt,
         sandbox_id,
-        state: container_state(state),
+        state,
         created_at: timestamp(created_at).unwrap_or_default(),
         started_at: timestamp(started_at),
         finished_at: timestamp(finished_at),
@@ -184,6 +189,7 @@ pub(super) fn container(status: v1::ContainerStatus, sandbox_id: String) -> Cont
         termination_message_file: message_mount.map(|mount| mount.host_path),
         message_falls_back_to_log: falls_back_to_log(&annotations),
         log_path,
+        is_unread: state == ContainerState::Exited && exit_code == NO_EXIT_CODE,
     }
 }
 
@@ -196,6 +202,12 @@ pub(super) fn pod_ips(answer: v1::PodSandboxStatusResponse) -> Vec<String> {
         .chain(more)
         .filter(|ip| !ip.is_empty())
         .collect()
+}
+
+/// Whether the command did not end in time, as CRI-O puts it (`server/container_execsync.go`).
+pub(super) fn has_overrun(answer: &v1::ExecSyncResponse) -> bool {
+    let says = |output: &[u8]| tail(output).contains("timed out");
+    answer.exit_code == NO_EXIT_CODE && (says(&answer.stderr) || says(&answer.stdout))
 }
 
 pub(super) fn exec_outcome(answer: &v1::ExecSyncResponse) -> ExecOutcome {

@@ -50,6 +50,10 @@ impl Cri {
         };
         let call = async { begun_before_given_up(call).await.ok_or_else(ended).flatten() };
         match self.while_allowed(NAME, container_id, call).await {
+            Ok(answer) if convert::has_overrun(&answer) => Err(CriError::Timeout {
+                call: Call::new(NAME, container_id),
+                after: Duration::from_secs(seconds),
+            }),
             Ok(answer) => Ok(convert::exec_outcome(&answer)),
             // The runtime's own word for "the command did not end in time".
             Err(CriError::Failed {

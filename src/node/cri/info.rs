@@ -21,6 +21,12 @@ struct Info<'a> {
     runtime_spec: Option<Spec<'a>>,
 }
 
+/// The process that a runtime names.
+#[derive(Deserialize)]
+struct Process {
+    pid: Option<i64>,
+}
+
 /// The configuration that the sandbox was made with, as containerd repeats it.
 #[derive(Deserialize)]
 struct Config<'a> {
@@ -55,9 +61,39 @@ pub(super) fn cgroup_parent(answer: &v1::PodSandboxStatusResponse) -> Option<Str
         .map(Cow::into_owned)
 }
 
+/// The first process of a container; none where the runtime names none.
+pub(super) fn process(answer: &v1::ContainerStatusResponse) -> Option<i32> {
+    let process: Process = serde_json::from_str(answer.info.get(INFO)?).ok()?;
+    // Nobody's container is PID 1 of the node.
+    process
+        .pid
+        .and_then(|pid| i32::try_from(pid).ok())
+        .filter(|pid| *pid > 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_named_or_not() {
+        for (info, pid) in [
+            (r#"{"sandboxID":"s","pid":4242,"removing":false}"#, Some(4242)),
+            (r#"{"pid":0}"#, None),
+            (r#"{"pid":1}"#, None),
+            (r#"{"pid":-7}"#, None),
+            (r#"{"pid":99999999999}"#, None),
+            (r#"{"sandboxID":"s"}"#, None),
+            ("", None),
+        ] {
+            let info = [(INFO.to_owned(), info.to_owned())].into();
+            let answer = v1::ContainerStatusResponse {
+                info,
+                ..Default::default()
+            };
+            assert_eq!(process(&answer), pid);
+        }
+    }
 
     fn parent(info: &str) -> Option<String> {
         let info = [(INFO.to_owned(), info.to_owned())].into();

@@ -90,6 +90,35 @@ pub struct Container {
     pub message_falls_back_to_log: bool,
     /// Host path of the container's log; empty if the runtime names none.
     pub log_path: String,
+    /// Only the list is known: the status could not be read, or has no real exit code.
+    pub is_unread: bool,
+}
+
+#[cfg(test)]
+impl Container {
+    /// As a list shows it, for tests that change what matters to them.
+    pub fn listed(name: &str, state: ContainerState) -> Self {
+        Self {
+            id: format!("{name}-0"),
+            name: name.to_owned(),
+            attempt: 0,
+            sandbox_id: "s".to_owned(),
+            state,
+            created_at: Timestamp::UNIX_EPOCH,
+            started_at: None,
+            finished_at: None,
+            exit_code: 137,
+            reason: String::new(),
+            message: String::new(),
+            image: String::new(),
+            image_ref: String::new(),
+            restart_count: 0,
+            termination_message_file: None,
+            message_falls_back_to_log: false,
+            log_path: String::new(),
+            is_unread: true,
+        }
+    }
 }
 
 /// State of a sandbox.
@@ -158,6 +187,42 @@ impl RuntimePod {
     /// Containers of which a process may still be there.
     pub fn running(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().filter(|container| container.state.may_run())
+    }
+
+    /// Whether the status of a container that has exited could not be read.
+    pub fn has_unread_ends(&self) -> bool {
+        let mut containers = self.containers.iter();
+        containers.any(|it| it.state == ContainerState::Exited && it.is_unread)
+    }
+
+    /// The same, with the ends that an earlier look could read and this one could not.
+    #[must_use]
+    pub fn with_ends_of(mut self, earlier: &Self) -> Self {
+        let read = |it: &&Container| it.state == ContainerState::Exited && !it.is_unread;
+        for container in self
+            .containers
+            .iter_mut()
+            .filter(|it| it.is_unread && !it.state.may_run())
+        {
+            let known = earlier.containers.iter().filter(read).find(|it| it.id == container.id);
+            if let Some(known) = known {
+                container.clone_from(known);
+            }
+        }
+        self
+    }
+
+    /// The same, where the kernel shows that nothing of it runs: how what ran has ended is unknown.
+    #[must_use]
+    pub fn with_nothing_running(mut self) -> Self {
+        for container in self.containers.iter_mut().filter(|it| it.state.may_run()) {
+            container.state = ContainerState::Exited;
+            container.is_unread = true;
+        }
+        for sandbox in &mut self.sandboxes {
+            sandbox.state = SandboxState::NotReady;
+        }
+        self
     }
 
     /// A process of the pod may be there, or a network and a cgroup for it.

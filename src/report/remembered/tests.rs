@@ -22,6 +22,7 @@ fn instance(id: &str, name: &str, created: i64, state: ContainerState) -> Contai
         termination_message_file: None,
         message_falls_back_to_log: false,
         log_path: String::new(),
+        is_unread: false,
     }
 }
 

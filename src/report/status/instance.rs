@@ -92,27 +92,20 @@ fn state(facts: &Facts<'_>, previous: Option<&ContainerStatus>, instance: &Conta
     let known = same.and_then(|same| same.state.as_ref());
     let known_end = known.filter(|state| state.terminated.is_some());
     match instance.state {
+        RuntimeState::Running if instance.is_unread => known
+            .filter(|state| state.running.is_some())
+            .cloned()
+            .unwrap_or_else(|| running(None)),
         RuntimeState::Created => known_end.cloned().unwrap_or_else(waiting_for_nothing),
-        RuntimeState::Running => ContainerState {
-            running: Some(ContainerStateRunning {
-                started_at: instance.started_at.map(Time),
-            }),
-            ..Default::default()
-        },
-        RuntimeState::Exited => ended(end(facts, instance)),
-        RuntimeState::Unknown => known_end.cloned().unwrap_or_else(|| match facts.stage {
+        RuntimeState::Running => running(instance.started_at),
+        RuntimeState::Exited if !instance.is_unread => ended(end(facts, instance)),
+        RuntimeState::Exited | RuntimeState::Unknown => known_end.cloned().unwrap_or_else(|| match facts.stage {
             // It may be alive: no end is reported before it is stopped. The kubelet reports 137 at once.
             Stage::Terminating => known
                 .filter(|state| state.running.is_some())
                 .cloned()
                 .unwrap_or_else(waiting_for_nothing),
-            Stage::Stopped | Stage::Terminated => {
-                let id = ContainerStatus {
-                    container_id: Some(api_id(facts, instance)),
-                    ..Default::default()
-                };
-                lost("The runtime could not tell how the container ended", &id)
-            }
+            Stage::Stopped | Stage::Terminated => cannot_tell(facts, instance),
         }),
     }
 }
@@ -125,13 +118,47 @@ fn last_state(
     older: Option<&Container>,
 ) -> Option<ContainerState> {
     if let Some(older) = older.filter(|older| older.state == RuntimeState::Exited) {
-        return Some(ended(end(facts, older)));
+        if !older.is_unread {
+            return Some(ended(end(facts, older)));
+        }
+        let shown = shown_end(facts, previous, older);
+        if shown.is_some() || facts.stage != Stage::Terminating {
+            return Some(shown.unwrap_or_else(|| cannot_tell(facts, older)));
+        }
     }
     let previous = previous?;
     let ended_before = previous.state.as_ref().filter(|state| state.terminated.is_some());
     match ended_before {
         Some(ended) if previous.container_id.as_deref() != Some(&api_id(facts, newest)) => Some(ended.clone()),
         Some(_) | None => previous.last_state.clone(),
+    }
+}
+
+/// The end of an earlier instance that cannot be read, as the API shows it.
+fn shown_end(facts: &Facts<'_>, previous: Option<&ContainerStatus>, instance: &Container) -> Option<ContainerState> {
+    let previous = previous?;
+    let of_this = |state: &&ContainerState| {
+        let end = state.terminated.as_ref();
+        end.is_some_and(|end| end.container_id.as_deref() == Some(&api_id(facts, instance)))
+    };
+    let states = [&previous.state, &previous.last_state].into_iter().flatten();
+    states.into_iter().find(of_this).cloned()
+}
+
+fn cannot_tell(facts: &Facts<'_>, instance: &Container) -> ContainerState {
+    let id = ContainerStatus {
+        container_id: Some(api_id(facts, instance)),
+        ..Default::default()
+    };
+    lost("The runtime could not tell how the container ended", &id)
+}
+
+fn running(started_at: Option<Timestamp>) -> ContainerState {
+    ContainerState {
+        running: Some(ContainerStateRunning {
+            started_at: started_at.map(Time),
+        }),
+        ..Default::default()
     }
 }
 

@@ -58,6 +58,7 @@ fn mk_container(words: &Words) -> Container {
         termination_message_file: Some(words.file().display().to_string()),
         message_falls_back_to_log: true,
         log_path: words.log().display().to_string(),
+        is_unread: false,
     }
 }
 

@@ -88,7 +88,7 @@ impl Storage {
     }
 
     /// As [`Self::work`], for what has one way to fail.
-    pub(super) async fn look<T: Send + 'static>(
+    pub(in crate::teardown) async fn look<T: Send + 'static>(
         self: &Arc<Self>,
         what: impl AsRef<Path>,
         look: impl FnOnce(&Self) -> Result<T, Fault> + Send + 'static,

@@ -4,12 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{PodUpdate, Worker};
+use super::{AFTER_STOP, PodUpdate, Worker};
 use crate::{
     node::{cri::types::RuntimePod, effects::Outcome as Effect, fault::Fault},
     pod::PodView,
     record::Step,
-    teardown::{Failure, cleanup, collected, devices, evidence, first, places, user_namespace, volumes},
+    teardown::{
+        Failure, cleanup, collected, devices, evidence, first,
+        late::{LATE, shown_when_late},
+        places, user_namespace, volumes,
+    },
 };
 
 /// A clean-up that takes longer keeps its place no more.
@@ -25,7 +29,9 @@ impl Worker {
         stopped: &Arc<RuntimePod>,
     ) -> Result<(), Vec<Failure>> {
         let shown = Arc::clone(stopped);
-        let released = self.on_node(view, move |context, view| evidence::released(context, view, &shown));
+        let released = self.on_node(view, Step::Cgroup, move |context, view| {
+            evidence::released(context, view, &shown)
+        });
         for cgroup in released.await? {
             tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes of which the runtime knows no container, as somebody has decided");
             let killed = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
@@ -74,10 +80,10 @@ impl Worker {
         PodUpdate { view, removed, .. }: &PodUpdate,
         observed: &RuntimePod,
     ) -> Result<(), Vec<Failure>> {
-        let stopped = Arc::new(self.look(view).await?);
+        let stopped = Arc::new(self.look(view, Step::Volumes, AFTER_STOP).await?);
         self.goes_on()?;
         let shown = Arc::clone(&stopped);
-        let is_left = self.on_node(view, move |context, view| {
+        let is_left = self.on_node(view, Step::Volumes, move |context, view| {
             evidence::is_any_process_left(context, view, &shown)
         });
         if is_left.await? {
@@ -149,7 +155,8 @@ impl Worker {
             Err(_) => {
                 // It hangs somewhere, and others can be cleaned up in its place.
                 drop(place);
-                removed.await
+                let doing = "the removal of containers, sandboxes and logs";
+                shown_when_late(&self.record, (Step::Cleanup, ""), LATE, doing, removed).await
             }
         };
         span.end(&result.as_ref().map_err(|failures| first(failures)));

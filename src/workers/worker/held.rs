@@ -9,6 +9,7 @@ use crate::{
     context::Context,
     node::mounts::MountTable,
     pod::PodView,
+    record::Step,
     teardown::{places, volumes::is_anything_mounted},
     workers::{precedence::First, termination},
 };
@@ -104,7 +105,7 @@ impl Worker {
     /// What others have made of the pod: whether a kubelet has ended it, and whether one that comes now would have to do
     /// anything again.
     async fn was_ended(&self, update: &PodUpdate) -> Option<Outcome> {
-        let observed = self.look(&update.view).await.ok()?;
+        let observed = self.context.cri.pod_brief(update.view.pod.uid.as_str()).await.ok()?;
         if observed.running().next().is_none() && update.ends_anyway() {
             self.context.journal.is_safe(&update.view.pod.uid);
         }
@@ -134,6 +135,6 @@ impl Worker {
                     && context.storage.mounts.read().is_ok_and(|table| !is_mounted(table)),
             )
         };
-        self.on_node(view, nothing_left).await.unwrap_or(false)
+        self.on_node(view, Step::Cleanup, nothing_left).await.unwrap_or(false)
     }
 }

@@ -49,7 +49,7 @@ pub use log::{Entry, Logged};
 pub use pod::PodBuilder;
 pub use script::{Expected, expect};
 pub use stage::{Director, Fault, Read};
-pub use world::{OnExec, OnTerm, SimContainer, SimSandbox, SimState, World};
+pub use world::{Manners, OnExec, OnTerm, SimContainer, SimSandbox, SimState, World};
 
 /// How long [`ScriptedCri::finished`] waits on the virtual clock: longer than any grace period in a test.
 const PATIENCE: Duration = Duration::from_secs(3600);

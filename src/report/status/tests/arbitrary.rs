@@ -320,6 +320,7 @@ fn instance() -> impl Strategy<Value = Container> {
             termination_message_file: None,
             message_falls_back_to_log: false,
             log_path: String::new(),
+            is_unread: false,
         },
     )
 }

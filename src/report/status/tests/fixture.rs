@@ -267,6 +267,7 @@ pub(super) fn mk_instance(name: &str, state: RuntimeState) -> Container {
         termination_message_file: None,
         message_falls_back_to_log: false,
         log_path: String::new(),
+        is_unread: false,
     }
 }
 

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use k8s_cri::v1;
+use tonic::Status;
 
 use super::pod::keys;
-use super::world::{SimContainer, SimSandbox, SimState, World};
+use super::world::{Manners, SimContainer, SimSandbox, SimState, World};
 
 type Label<'a> = (&'static str, &'a String);
 
@@ -14,11 +15,12 @@ type Label<'a> = (&'static str, &'a String);
 impl World {
     pub(super) fn list_sandboxes(&self, filter: Option<&v1::PodSandboxFilter>) -> Vec<v1::PodSandbox> {
         let wanted = |sandbox: &&SimSandbox| {
-            filter.is_none_or(|filter| {
-                (filter.id.is_empty() || filter.id == sandbox.id)
-                    && filter.state.as_ref().is_none_or(|value| value.state == sandbox.state())
-                    && selects(&filter.label_selector, &sandbox.labels())
-            })
+            !sandbox.half_made
+                && filter.is_none_or(|filter| {
+                    (filter.id.is_empty() || filter.id == sandbox.id)
+                        && filter.state.as_ref().is_none_or(|value| value.state == sandbox.state())
+                        && selects(&filter.label_selector, &sandbox.labels())
+                })
         };
         // Most lists are of one pod among a thousand.
         let wanted = self.sandboxes.values().filter(wanted);
@@ -41,8 +43,12 @@ impl World {
         wanted.map(|container| self.listed(container)).collect()
     }
 
-    pub(super) fn sandbox_status(&self, id: &str, verbose: bool) -> Option<v1::PodSandboxStatusResponse> {
-        let sandbox = self.sandboxes.get(id)?;
+    pub(super) fn sandbox_status(&self, id: &str, verbose: bool) -> Result<v1::PodSandboxStatusResponse, Status> {
+        let sandbox = self.sandboxes.get(id);
+        let sandbox = sandbox.ok_or_else(|| Status::not_found(format!("no sandbox {id}")))?;
+        if sandbox.half_made {
+            return Err(Status::unknown(format!("specified sandbox not found: {id}")));
+        }
         let v1::PodSandbox {
             id,
             metadata,
@@ -57,8 +63,17 @@ impl World {
             ip: ips.next().unwrap_or_default(),
             additional_ips: ips.map(|ip| v1::PodIp { ip }).collect(),
         };
-        let config =
-            serde_json::json!({ "pid": 4711, "config": { "linux": { "cgroup_parent": sandbox.cgroup_parent } } });
+        let parent = &sandbox.cgroup_parent;
+        let config = match self.manners {
+            Manners::Containerd => {
+                serde_json::json!({ "pid": 4711, "config": { "linux": { "cgroup_parent": parent } } })
+            }
+            // No process is in it, as `drop_infra_ctr` has it.
+            Manners::CriO => serde_json::json!({
+                "sandboxID": sandbox.id,
+                "runtimeSpec": { "annotations": { "io.kubernetes.cri-o.CgroupParent": parent } },
+            }),
+        };
         let info = if verbose {
             HashMap::from([("info".to_owned(), config.to_string())])
         } else {
@@ -75,14 +90,14 @@ impl World {
             annotations,
             ..Default::default()
         };
-        Some(v1::PodSandboxStatusResponse {
+        Ok(v1::PodSandboxStatusResponse {
             status: Some(status),
             info,
             ..Default::default()
         })
     }
 
-    pub(super) fn container_status(&self, id: &str) -> Option<v1::ContainerStatusResponse> {
+    pub(super) fn container_status(&self, id: &str, verbose: bool) -> Option<v1::ContainerStatusResponse> {
         let container = self.containers.get(id)?;
         let v1::Container {
             id,
@@ -118,9 +133,16 @@ impl World {
             log_path: container.log_path.clone(),
             ..Default::default()
         };
+        // A runtime with virtual machines has none.
+        let process = serde_json::json!({ "sandboxID": container.sandbox_id, "pid": container.pid.unwrap_or(0) });
+        let info = if verbose {
+            HashMap::from([("info".to_owned(), process.to_string())])
+        } else {
+            HashMap::new()
+        };
         Some(v1::ContainerStatusResponse {
             status: Some(status),
-            ..Default::default()
+            info,
         })
     }
 

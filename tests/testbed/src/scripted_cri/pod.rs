@@ -70,6 +70,8 @@ impl<'w> PodBuilder<'w> {
             ips: vec!["10.88.0.7".to_owned()],
             annotations: vec![(keys::CONFIG_SOURCE.to_owned(), "api".to_owned())],
             cgroup_parent: format!("/kubepods/besteffort/pod{}", self.uid),
+            half_made: false,
+            network_error: None,
         };
         self.world.sandboxes.insert(sandbox.id.clone(), sandbox);
         self
@@ -108,6 +110,9 @@ impl<'w> PodBuilder<'w> {
             },
             ending: None,
             signalled: false,
+            pid: None,
+            kill_at: None,
+            abandoned: false,
         };
         self.world.containers.insert(container.id.clone(), container);
         self
@@ -157,6 +162,16 @@ impl<'w> PodBuilder<'w> {
         })
     }
 
+    /// CRI-O: the sandbox was half made.
+    pub fn half_made(self) -> Self {
+        self.with_sandbox(|sandbox| sandbox.half_made = true)
+    }
+
+    /// CRI-O: the teardown of its network fails so, once.
+    pub fn network_fails(self, error: &str) -> Self {
+        self.with_sandbox(|sandbox| sandbox.network_error = Some(error.to_owned()))
+    }
+
     /// The cgroup that the sandbox was put under.
     pub fn cgroup_parent(self, path: &str) -> Self {
         self.with_sandbox(|sandbox| path.clone_into(&mut sandbox.cgroup_parent))
@@ -185,6 +200,11 @@ impl<'w> PodBuilder<'w> {
             container.exit_code = code;
             container.reason = if code == 0 { "Completed" } else { "Error" }.to_owned();
         })
+    }
+
+    /// The runtime names this as its first process.
+    pub fn process(self, pid: i32) -> Self {
+        self.with_container(|container| container.pid = Some(pid))
     }
 
     /// In a state that the runtime cannot tell.

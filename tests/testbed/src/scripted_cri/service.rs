@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::call::{Kind, Seen};
 use super::stage::{Outcome, Read, Stage};
-use super::world::World;
+use super::world::{Manners, World};
 
 /// The runtime service of the scripted CRI.
 #[derive(Debug, Clone)]
@@ -137,8 +137,7 @@ impl RuntimeService for Service {
         pod_sandbox_status(service, request: PodSandboxStatusRequest) -> PodSandboxStatusResponse {
             let id = &request.pod_sandbox_id;
             service.stage.look(Read::PodSandboxStatus, "PodSandboxStatus", id, |world| {
-                let answer = world.sandbox_status(id, request.verbose);
-                answer.ok_or_else(|| Status::not_found(format!("no sandbox {id}")))
+                world.sandbox_status(id, request.verbose)
             }).await
         }
         list_containers(service, request: ListContainersRequest) -> ListContainersResponse {
@@ -149,13 +148,13 @@ impl RuntimeService for Service {
         container_status(service, request: ContainerStatusRequest) -> ContainerStatusResponse {
             let id = &request.container_id;
             service.stage.look(Read::ContainerStatus, "ContainerStatus", id, |world| {
-                world.container_status(id).ok_or_else(|| Status::not_found(format!("no container {id}")))
+                world.container_status(id, request.verbose).ok_or_else(|| Status::not_found(format!("no container {id}")))
             }).await
         }
         exec_sync(service, request: ExecSyncRequest) -> ExecSyncResponse {
             let v1::ExecSyncRequest { container_id, cmd, timeout } = request;
             let outcome = service.on_container(Kind::ExecSync, container_id, Some(timeout), cmd).await;
-            outcome.map(|Outcome { exit_code, stdout }| v1::ExecSyncResponse { exit_code, stdout, stderr: Vec::new() })
+            outcome.map(|Outcome { exit_code, stdout, stderr }| v1::ExecSyncResponse { exit_code, stdout, stderr })
         }
         stop_container(service, request: StopContainerRequest) -> StopContainerResponse {
             let v1::StopContainerRequest { container_id, timeout } = request;
@@ -206,13 +205,18 @@ impl RuntimeService for Service {
         Self: 'a,
     {
         Box::pin(async move {
-            let tells = |world: &World| match world.tells_events {
-                true => Ok(()),
-                false => Err(Status::unimplemented("unknown method")),
+            let tells = |world: &World| match (world.tells_events, world.manners) {
+                (true, _) => Ok(true),
+                // They are off.
+                (false, Manners::CriO) => Ok(false),
+                (false, Manners::Containerd) => Err(Status::unimplemented("unknown method")),
             };
-            self.stage
-                .look(Read::GetContainerEvents, "GetContainerEvents", "", tells)
-                .await?;
+            let look = self
+                .stage
+                .look(Read::GetContainerEvents, "GetContainerEvents", "", tells);
+            if !look.await? {
+                return Ok(Response::new(futures::stream::empty().boxed()));
+            }
             let stage = Arc::clone(&self.stage);
             // Whatever changes is worth an event; what it says nobody reads.
             let events = futures::stream::unfold(stage, |stage| async move {

@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use super::call::{Kind, Seen};
 use super::log::{Log, Logged};
 use super::script::{Expected, Reply, Script};
-use super::world::World;
+use super::world::{Manners, World};
 
 /// The calls that only look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,18 @@ pub(super) struct Parts {
 pub(super) struct Outcome {
     pub(super) exit_code: i32,
     pub(super) stdout: Vec<u8>,
+    pub(super) stderr: Vec<u8>,
 }
+
+/// Somebody waits for the end of a container; if that is given up before, its stop goes on alone.
+struct Waits<'a> {
+    stage: &'a Stage,
+    id: &'a str,
+    until_end: bool,
+}
+
+/// How long CRI-O gives containers when their sandbox is stopped.
+const SANDBOX_STOP: Duration = Duration::from_secs(10);
 
 /// Counts a scripted call until it is answered or given up.
 struct Playing<'a>(&'a Stage);
@@ -196,7 +207,7 @@ impl Stage {
         match seen.kind {
             Kind::ExecSync => return self.exec(seen).await,
             Kind::StopContainer => self.stop_container(&seen.id, seen.timeout.unwrap_or_default()).await?,
-            Kind::StopPodSandbox => self.stop_sandbox(&seen.id, now)?,
+            Kind::StopPodSandbox => self.stop_sandbox(&seen.id, now).await?,
             Kind::RemoveContainer => self.now().world.remove_container(&seen.id),
             Kind::RemovePodSandbox => self.now().world.remove_sandbox(&seen.id),
         }
@@ -208,6 +219,10 @@ impl Stage {
     /// leaves the container with the signal alone.
     /// To stop an id that it does not know is an error in 1.6, to remove one is none.
     async fn stop_container(&self, id: &str, timeout: Duration) -> Result<(), Status> {
+        if self.now().world.manners == Manners::CriO {
+            self.stop_detached(id, timeout).await;
+            return Ok(());
+        }
         if !self.now().world.containers.contains_key(id) {
             return Err(Status::not_found(format!("no container {id}")));
         }
@@ -218,12 +233,57 @@ impl Stage {
         Ok(())
     }
 
-    fn stop_sandbox(&self, id: &str, now: Instant) -> Result<(), Status> {
+    /// As CRI-O does it: the stop goes on whoever gives up waiting for it, one that is repeated after that has no answer, and
+    /// an id that is not known has been stopped.
+    async fn stop_detached(&self, id: &str, timeout: Duration) {
+        let now = Instant::now();
+        let has_answer = self.now().world.stop_by(id, now + timeout, now);
+        self.changed.notify_waiters();
+        if !has_answer {
+            pending::<()>().await;
+        }
+        let mut waits = Waits {
+            stage: self,
+            id,
+            until_end: false,
+        };
+        self.wait_for_end(id, now + timeout).await;
+        waits.until_end = true;
+    }
+
+    async fn stop_sandbox(&self, id: &str, now: Instant) -> Result<(), Status> {
+        if self.now().world.manners == Manners::CriO {
+            return self.stop_sandbox_slowly(id, now).await;
+        }
         let mut parts = self.now();
         if !parts.world.sandboxes.contains_key(id) {
             return Err(Status::not_found(format!("no sandbox {id}")));
         }
         parts.world.stop_sandbox(id, now);
+        Ok(())
+    }
+
+    /// As CRI-O does it: the network first, and each container has ten seconds.
+    async fn stop_sandbox_slowly(&self, id: &str, now: Instant) -> Result<(), Status> {
+        let (network, inside) = {
+            let mut parts = self.now();
+            let sandbox = parts.world.sandboxes.get_mut(id);
+            let network = sandbox.and_then(|sandbox| sandbox.network_error.take());
+            (network, parts.world.inside(id))
+        };
+        if let Some(error) = network {
+            return Err(Status::unknown(error));
+        }
+        for container in &inside {
+            self.now().world.stop_by(container, now + SANDBOX_STOP, now);
+        }
+        self.changed.notify_waiters();
+        for container in &inside {
+            self.wait_for_end(container, now + SANDBOX_STOP).await;
+        }
+        if let Some(sandbox) = self.now().world.sandboxes.get_mut(id) {
+            sandbox.ready = false;
+        }
         Ok(())
     }
 
@@ -247,6 +307,14 @@ impl Stage {
             return Ok(Outcome {
                 exit_code: 137,
                 stdout: command.stdout,
+                ..Default::default()
+            });
+        }
+        if command.takes > limit && self.now().world.manners == Manners::CriO {
+            return Ok(Outcome {
+                exit_code: -1,
+                stdout: command.stdout,
+                stderr: b"command timed out".to_vec(),
             });
         }
         if command.takes > limit {
@@ -255,6 +323,7 @@ impl Stage {
         Ok(Outcome {
             exit_code: command.exit_code,
             stdout: command.stdout,
+            ..Default::default()
         })
     }
 
@@ -267,9 +336,11 @@ impl Stage {
                 if !parts.world.runs(id) {
                     break;
                 }
-                parts.world.containers.get(id).and_then(|container| container.ending)
+                let container = parts.world.containers.get(id);
+                let ends = container.map(|it| [it.ending.map(|(at, _)| at), it.kill_at]);
+                ends.into_iter().flatten().flatten().min()
             };
-            let until = ending.map_or(limit, |(at, _)| at.min(limit));
+            let until = ending.map_or(limit, |at| at.min(limit));
             tokio::select! {
                 biased;
                 () = sleep_until(until) => {}
@@ -295,6 +366,16 @@ impl Parts {
 }
 
 // === impl Playing ===
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if !self.until_end
+            && let Some(container) = self.stage.now().world.containers.get_mut(self.id)
+        {
+            container.abandoned = true;
+        }
+    }
+}
 
 impl Drop for Playing<'_> {
     fn drop(&mut self) {

@@ -13,10 +13,22 @@ const BEGINNING: i64 = 1_767_225_600_000_000_000;
 /// Exit code of a process that SIGKILL ended.
 const KILLED: i32 = 137;
 
+/// Whose manners the runtime has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Manners {
+    /// Those of containerd 1.6.
+    #[default]
+    Containerd,
+    /// Those of CRI-O 1.37.
+    CriO,
+}
+
 /// Sandboxes and containers of one runtime, on the virtual clock.
 #[derive(Debug)]
 pub struct World {
     begun: Instant,
+    /// Whose manners it has.
+    pub manners: Manners,
     /// Name and version that the runtime gives.
     pub runtime: (String, String),
     /// `Some(true)` for systemd; `None` for a runtime that does not know the question, such as containerd 1.6.
@@ -43,6 +55,10 @@ pub struct SimSandbox {
     pub ips: Vec<String>,
     pub annotations: Vec<(String, String)>,
     pub cgroup_parent: String,
+    /// CRI-O: it was half made when CRI-O was restarted. It is not listed, and its status is an error.
+    pub half_made: bool,
+    /// CRI-O: how the teardown of its network fails, once; after that it counts as done.
+    pub network_error: Option<String>,
 }
 
 /// A container of the world.
@@ -72,6 +88,12 @@ pub struct SimContainer {
     pub ending: Option<(Instant, i32)>,
     /// The stop signal is sent once in a container's life.
     pub signalled: bool,
+    /// Its first process, as a verbose status names it.
+    pub pid: Option<i32>,
+    /// CRI-O: when it kills the container, whoever waits for that.
+    pub kill_at: Option<Instant>,
+    /// CRI-O: nobody waits for its stop any more. Another one has no answer.
+    pub abandoned: bool,
 }
 
 /// State of a container.
@@ -110,6 +132,7 @@ impl Default for World {
     fn default() -> Self {
         Self {
             begun: Instant::now(),
+            manners: Manners::default(),
             runtime: ("containerd".to_owned(), "1.6.20".to_owned()),
             systemd_cgroups: None,
             tells_events: false,
@@ -123,6 +146,20 @@ impl World {
     /// An empty one, at its beginning.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty one with these manners.
+    pub fn with(manners: Manners) -> Self {
+        let containerd = Self::default();
+        match manners {
+            Manners::Containerd => containerd,
+            Manners::CriO => Self {
+                manners,
+                runtime: ("cri-o".to_owned(), "1.37.0".to_owned()),
+                systemd_cgroups: Some(false),
+                ..containerd
+            },
+        }
     }
 
     /// Adds a pod as a kubelet would: a ready sandbox, and the containers named thereafter.
@@ -155,7 +192,11 @@ impl World {
 
     /// Lets every process end whose time has come.
     pub(super) fn settle(&mut self, now: Instant) {
-        let due = |c: &SimContainer| c.ending.filter(|(at, _)| *at <= now);
+        let killed = |c: &SimContainer| Some((c.kill_at.filter(|_| self.runs(&c.id))?, KILLED));
+        let due = |c: &SimContainer| {
+            let ends = [c.ending, killed(c)].into_iter().flatten();
+            ends.min_by_key(|(at, _)| *at).filter(|(at, _)| *at <= now)
+        };
         let due: Vec<_> = self
             .containers
             .values()
@@ -208,11 +249,25 @@ impl World {
         let finished_at = self.wall_clock(at);
         if let Some(container) = self.containers.get_mut(id) {
             container.state = SimState::Exited;
-            container.ending = None;
+            (container.ending, container.kill_at) = (None, None);
             container.finished_at = finished_at;
             container.exit_code = code;
             container.reason = if code == 0 { "Completed" } else { "Error" }.to_owned();
         }
+    }
+
+    /// As CRI-O does it: an earlier stop goes on, and a later one only brings its end nearer. Whether anybody waits for an
+    /// earlier one.
+    pub(super) fn stop_by(&mut self, id: &str, kill_at: Instant, now: Instant) -> bool {
+        if !self.runs(id) {
+            return true;
+        }
+        self.signal(id, now);
+        let Some(container) = self.containers.get_mut(id) else {
+            return true;
+        };
+        container.kill_at = Some(container.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
+        !container.abandoned
     }
 
     pub(super) fn stop_sandbox(&mut self, id: &str, now: Instant) {
@@ -235,7 +290,7 @@ impl World {
         self.sandboxes.shift_remove(id);
     }
 
-    fn inside(&self, sandbox_id: &str) -> Vec<String> {
+    pub(super) fn inside(&self, sandbox_id: &str) -> Vec<String> {
         self.containers
             .values()
             .filter(|c| c.sandbox_id == sandbox_id)

@@ -1,0 +1,110 @@
+//! Whether a process that the runtime names is still there.
+
+use std::{fs, io, path::Path, time::Duration};
+
+/// Where `/proc/PID/stat` has the start, counted behind the name: field 22.
+const START: usize = 19;
+/// A tick is rounded down.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Whether the process with this id runs, of those that had started by then (since boot): ids are given to new processes.
+/// One of which only a zombie is left runs no more.
+///
+/// # Errors
+/// When that cannot be read.
+pub fn runs(proc: &Path, pid: i32, started_by: Duration) -> io::Result<bool> {
+    let dir = proc.join(pid.to_string());
+    let Some(process) = stat(&dir)? else { return Ok(false) };
+    if process.start > started_by.saturating_add(TICK) {
+        return Ok(false);
+    }
+    if process.runs {
+        return Ok(true);
+    }
+    // The first thread may have ended alone.
+    let threads = match fs::read_dir(dir.join("task")) {
+        Err(error) if is_gone(&error) => return Ok(false),
+        threads => threads?,
+    };
+    for thread in threads {
+        if stat(&thread?.path())?.is_some_and(|thread| thread.runs) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+struct Stat {
+    runs: bool,
+    start: Duration,
+}
+
+fn stat(dir: &Path) -> io::Result<Option<Stat>> {
+    let text = match fs::read_to_string(dir.join("stat")) {
+        Err(error) if is_gone(&error) => return Ok(None),
+        text => text?,
+    };
+    parse(&text).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The name may hold any character.
+fn parse(stat: &str) -> Option<Stat> {
+    let (_, behind) = stat.rsplit_once(") ")?;
+    let mut fields = behind.split_ascii_whitespace();
+    let state = fields.next()?;
+    let ticks: u64 = fields.nth(START - 1)?.parse().ok()?;
+    let a_second = rustix::param::clock_ticks_per_second().max(1);
+    let start =
+        Duration::from_secs(ticks / a_second) + Duration::from_secs(ticks % a_second) / u32::try_from(a_second).ok()?;
+    Some(Stat {
+        runs: !matches!(state, "Z" | "X" | "x"),
+        start,
+    })
+}
+
+/// Removed, or ended while it was read.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: Duration = Duration::from_secs(1_000_000_000);
+
+    #[test]
+    fn a_process_runs_until_it_has_exited_and_its_zombie_does_not() {
+        let proc = Path::new("/proc");
+        let mut sleeps = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(sleeps.id()).unwrap();
+        assert!(runs(proc, pid, LATER).unwrap());
+        assert!(!runs(proc, pid, Duration::ZERO).unwrap(), "it started after boot");
+        sleeps.kill().unwrap();
+        while runs(proc, pid, LATER).unwrap() {}
+        assert!(proc.join(pid.to_string()).exists(), "nobody has waited for it");
+        sleeps.wait().unwrap();
+        assert!(!runs(proc, pid, LATER).unwrap());
+    }
+
+    #[test]
+    fn a_process_of_which_one_thread_runs_on_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let stat = |state: &str| format!("7 (a) Z (b)) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 0\n");
+        let write = |path: &str, state| {
+            fs::create_dir_all(dir.path().join(path)).unwrap();
+            fs::write(dir.path().join(path).join("stat"), stat(state)).unwrap();
+        };
+        write("7", "Z");
+        write("7/task/7", "Z");
+        assert!(!runs(dir.path(), 7, LATER).unwrap());
+        write("7/task/9", "D");
+        assert!(runs(dir.path(), 7, LATER).unwrap());
+        assert!(
+            !runs(dir.path(), 7, Duration::from_secs(4)).unwrap(),
+            "another one has its id"
+        );
+        fs::write(dir.path().join("7/stat"), "nonsense").unwrap();
+        assert!(runs(dir.path(), 7, LATER).is_err());
+    }
+}

@@ -1,0 +1,101 @@
+//! A path that the runtime could not unmount, with what is mounted there and who holds it.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{Failure, volumes::storage::Storage};
+use crate::node::holders::{Lists, holders};
+
+/// How Go and libc put EBUSY.
+const BUSY: &str = "device or resource busy";
+/// So many mounts are named.
+const NAMED: usize = 8;
+
+/// The same failure, and where the runtime names a busy mount, what is mounted at or below it and who holds that.
+pub async fn explained(storage: &Arc<Storage>, failure: Failure) -> Failure {
+    let Some(path) = busy_path(&failure.cause) else {
+        return failure;
+    };
+    let place = path.clone();
+    let look = storage.look(&path, move |storage| {
+        let table = storage.all_mounts.read()?;
+        let mut busy = table.at_or_below(&[&place]);
+        busy.truncate(NAMED);
+        let lists = Lists {
+            proc: storage.proc.clone(),
+            ..Lists::default()
+        };
+        let mut found = holders(&lists, &table, &busy, &storage.effects.unmounting().under_way);
+        let named = busy
+            .into_iter()
+            .filter_map(|mount| Some((mount.path, found.remove(&mount.id)?)));
+        Ok(named.collect::<Vec<_>>())
+    });
+    let found = match look.await {
+        Ok(found) => found,
+        Err(faults) => {
+            let why = faults.first().map(ToString::to_string).unwrap_or_default();
+            return with(failure, &format!("who holds {path:?} cannot be read: {why}"));
+        }
+    };
+    let mut failure = failure;
+    if found.is_empty() {
+        let why = format!("nothing is mounted at or below {path:?} in this agent's mount namespace");
+        return with(failure, &why);
+    }
+    for (mounted, holders) in found {
+        failure
+            .held_by
+            .extend(holders.processes.iter().map(|holder| holder.pid));
+        failure = with(failure, &format!("mounted at {mounted:?}: {holders}"));
+    }
+    failure
+}
+
+fn with(failure: Failure, more: &str) -> Failure {
+    let cause = format!("{}; {more}", failure.cause);
+    Failure { cause, ..failure }
+}
+
+/// The absolute path before the words for EBUSY, in an error about an unmount.
+fn busy_path(error: &str) -> Option<PathBuf> {
+    let (before, _) = error.split_once(BUSY)?;
+    let is_about_unmount = ["unmount", "umount"].iter().any(|word| before.contains(word));
+    let mut words = before.split_whitespace().rev();
+    let trimmed = |word: &str| {
+        let word = word.trim_matches(|it| matches!(it, '"' | '\'' | '`' | ':' | ',' | '(' | ')'));
+        word.trim_end_matches('\\')
+            .trim_start_matches("\\\"")
+            .trim_end_matches("\\\"")
+            .to_owned()
+    };
+    let path = words.find_map(|word| Some(trimmed(word)).filter(|word| word.starts_with('/') && word.len() > 1))?;
+    is_about_unmount.then(|| path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_busy_path_is_found_in_the_words_of_runtimes() {
+        let path = "/run/containerd/io.containerd.runtime.v2.task/k8s.io/abc/rootfs";
+        for error in [
+            format!("StopContainer abc: Unknown: failed to unmount {path}: device or resource busy"),
+            format!("failed to unmount target {path}: device or resource busy: unknown"),
+            format!("cleanup container: unmount \"{path}\": device or resource busy"),
+            format!("failed to stop: umount({path}): unmount {path}: device or resource busy; again"),
+        ] {
+            assert_eq!(busy_path(&error).as_deref(), Some(Path::new(path)), "{error}");
+        }
+        for error in [
+            "StopContainer abc: no answer within 150s",
+            "open /dev/sda: device or resource busy",
+            "failed to unmount: device or resource busy",
+            "failed to unmount /x: invalid argument",
+        ] {
+            assert_eq!(busy_path(error), None, "{error}");
+        }
+    }
+}

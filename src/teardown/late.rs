@@ -1,0 +1,84 @@
+//! Calls that take longer than they should: shown as failures while they are waited for.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::{Failure, reason::TIMEOUT};
+use crate::record::{Record, Step};
+
+/// How long a call may go on beyond its own time before that is shown.
+pub const LATE: Duration = Duration::from_secs(10);
+
+/// Waits for a call. While it has no answer after `patience`, that is shown as a failure of the pod.
+pub async fn shown_when_late<T>(
+    record: &Record,
+    (step, what): (Step, &str),
+    patience: Duration,
+    doing: &str,
+    call: impl Future<Output = T>,
+) -> T {
+    tokio::pin!(call);
+    if let Ok(answer) = timeout(patience, &mut call).await {
+        return answer;
+    }
+    let failure = Failure {
+        reason: TIMEOUT.into(),
+        ..Failure::new(
+            step,
+            what,
+            format!("{doing}: no answer after {patience:?}; it is waited for"),
+        )
+    };
+    tracing::warn!(step = %step, what, cause = failure.cause, "Call takes longer than it should");
+    let _shown = Shown::new(record, failure.to_string());
+    call.await
+}
+
+/// A failure that is shown for as long as this lives: nobody may wait for the call any more.
+struct Shown<'a> {
+    record: &'a Record,
+    failure: String,
+}
+
+impl<'a> Shown<'a> {
+    fn new(record: &'a Record, failure: String) -> Self {
+        record.fails(failure.clone());
+        Self { record, failure }
+    }
+}
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        self.record.mends(&self.failure);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::{pod::PodRef, workers::termination::Cause};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_a_failure_for_as_long_as_it_is_late() {
+        let pod = PodRef {
+            uid: "u".into(),
+            namespace: "ns".into(),
+            name: "pod".into(),
+        };
+        let record = Record::new(pod, Cause::Deleted, LATE, None);
+        let call = shown_when_late(&record, (Step::Sandbox, "s"), LATE, "StopPodSandbox", sleep(LATE * 3));
+        tokio::join!(call, async {
+            sleep(LATE / 2).await;
+            assert!(record.tell().failures.is_empty());
+            sleep(LATE).await;
+            assert_eq!(
+                record.tell().failures,
+                ["sandbox s: StopPodSandbox: no answer after 10s; it is waited for"]
+            );
+        });
+        assert!(record.tell().failures.is_empty());
+    }
+}

@@ -1,0 +1,253 @@
+//! Whether the runtime's word that a container runs still counts, once the grace period has expired. Pure.
+//!
+//! A shim that died takes the exit event with it: the runtime then says RUNNING for ever, and each stop fails or hangs.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// So long the kernel must have shown, after the grace period, that nothing runs.
+pub const SETTLES: Duration = Duration::from_secs(30);
+
+/// The process that the runtime names for a container that it says runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamedProcess {
+    /// It names none, as runtimes that run containers in virtual machines do.
+    None,
+    /// Whether there is one, or what became of it, could not be read.
+    Unreadable(String),
+    /// It runs.
+    Runs(i32),
+    /// It has exited.
+    Exited(i32),
+}
+
+/// What is in the pod's cgroups, in all hierarchies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Processes {
+    /// The pod has no cgroup.
+    NoCgroup,
+    /// Nothing.
+    None,
+    /// Processes in cgroups of containers and sandboxes that the runtime has.
+    OfRuntime,
+    /// Other processes.
+    Others,
+}
+
+/// What is known of a pod of which the runtime says that it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Containers that run by the runtime's word, by name.
+    pub running: Vec<(String, NamedProcess)>,
+    /// What the kernel shows in its cgroups.
+    pub processes: Processes,
+    /// It was concluded before that all of these containers have exited, and their cgroups may be removed since.
+    pub has_settled: bool,
+}
+
+/// Whose word counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The runtime's, for this reason.
+    Runtime(String),
+    /// Nobody's yet: the containers' processes have exited, and what the runtime should have killed with them is to be killed.
+    Kill,
+    /// Nobody's yet: nothing runs, but not for long enough.
+    Settling(String),
+    /// The kernel's: nothing runs.
+    Kernel(String),
+}
+
+/// Since when the kernel shows that nothing runs.
+#[derive(Debug, Default)]
+pub struct Settling {
+    since: Option<Instant>,
+}
+
+// === impl Settling ===
+
+impl Settling {
+    /// What was seen before counts no more.
+    pub fn reset(&mut self) {
+        self.since = None;
+    }
+
+    /// Takes in what is seen `now`. `deadline`: the end of the grace period.
+    pub fn judge(&mut self, facts: &Facts, deadline: Instant, now: Instant) -> Verdict {
+        let verdict = self.verdict(facts, deadline, now);
+        if matches!(verdict, Verdict::Runtime(_) | Verdict::Kill) {
+            self.reset();
+        }
+        verdict
+    }
+
+    fn verdict(&mut self, facts: &Facts, deadline: Instant, now: Instant) -> Verdict {
+        if facts.running.is_empty() || now < deadline {
+            return Verdict::Runtime("the grace period has not expired".to_owned());
+        }
+        let mut exited = Vec::new();
+        for (name, process) in &facts.running {
+            match process {
+                NamedProcess::Exited(pid) => exited.push(format!("{name} (process {pid})")),
+                NamedProcess::None => {
+                    return Verdict::Runtime(format!(
+                        "the runtime says that container {name} runs and names no process of it, as runtimes with virtual \
+                         machines do: its word stands"
+                    ));
+                }
+                NamedProcess::Unreadable(why) => {
+                    return Verdict::Runtime(format!(
+                        "whether the process of container {name} runs is unknown: {why}"
+                    ));
+                }
+                NamedProcess::Runs(pid) => {
+                    return Verdict::Runtime(format!("process {pid} of container {name} runs"));
+                }
+            }
+        }
+        let exited = exited.join(", ");
+        match facts.processes {
+            Processes::None => {}
+            Processes::NoCgroup if facts.has_settled => {}
+            Processes::NoCgroup => {
+                return Verdict::Runtime(format!(
+                    "the processes of {exited} have exited, and the pod has no cgroup that would show whether anything else runs"
+                ));
+            }
+            Processes::Others => {
+                return Verdict::Runtime(format!(
+                    "the processes of {exited} have exited, and others are in the pod's cgroups"
+                ));
+            }
+            Processes::OfRuntime if now < deadline + SETTLES => {
+                return Verdict::Runtime(format!(
+                    "the processes of {exited} have exited, and others of the pod have not"
+                ));
+            }
+            Processes::OfRuntime => return Verdict::Kill,
+        }
+        let wrong = format!(
+            "the runtime still says that these containers run, and their processes have exited: {exited}; a restart of the \
+             container runtime corrects its state"
+        );
+        let since = *self.since.get_or_insert(now);
+        if facts.has_settled || now.saturating_duration_since(since) >= SETTLES {
+            Verdict::Kernel(wrong)
+        } else {
+            Verdict::Settling(wrong)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(process: NamedProcess, processes: Processes) -> Facts {
+        Facts {
+            running: vec![
+                ("main".to_owned(), NamedProcess::Exited(7)),
+                ("side".to_owned(), process),
+            ],
+            processes,
+            has_settled: false,
+        }
+    }
+
+    #[test]
+    fn the_kernel_counts_once_nothing_has_run_for_30_seconds_after_the_grace_period() {
+        let (deadline, gone) = (
+            Instant::now() + SETTLES,
+            facts(NamedProcess::Exited(8), Processes::None),
+        );
+        let mut settling = Settling::default();
+        let mut at = |seconds: u64| settling.judge(&gone, deadline, deadline + Duration::from_secs(seconds));
+        assert!(matches!(at(0), Verdict::Settling(why) if why.contains("side (process 8)") && why.contains("restart")));
+        assert!(matches!(at(29), Verdict::Settling(_)));
+        assert!(matches!(at(30), Verdict::Kernel(_)));
+        let before = Settling::default().judge(&gone, deadline, deadline - Duration::from_secs(1));
+        assert!(matches!(before, Verdict::Runtime(_)));
+    }
+
+    #[test]
+    fn one_look_that_shows_something_begins_the_30_seconds_again() {
+        let deadline = Instant::now();
+        let gone = facts(NamedProcess::Exited(8), Processes::None);
+        for seen in [
+            facts(NamedProcess::Runs(8), Processes::None),
+            facts(NamedProcess::Unreadable("no".to_owned()), Processes::None),
+            facts(NamedProcess::Exited(8), Processes::Others),
+            facts(NamedProcess::Exited(8), Processes::OfRuntime),
+        ] {
+            let mut settling = Settling::default();
+            settling.judge(&gone, deadline, deadline);
+            settling.judge(&seen, deadline, deadline + SETTLES);
+            let verdict = settling.judge(&gone, deadline, deadline + SETTLES);
+            assert!(matches!(verdict, Verdict::Settling(_)), "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_process_or_a_cgroup_the_runtime_counts_and_says_why() {
+        let deadline = Instant::now();
+        let much_later = deadline + SETTLES * 100;
+        for (facts, words) in [
+            (facts(NamedProcess::None, Processes::None), "names no process"),
+            (
+                facts(NamedProcess::Runs(8), Processes::None),
+                "process 8 of container side runs",
+            ),
+            (
+                facts(NamedProcess::Unreadable("it hangs".to_owned()), Processes::None),
+                "it hangs",
+            ),
+            (facts(NamedProcess::Exited(8), Processes::NoCgroup), "no cgroup"),
+            (facts(NamedProcess::Exited(8), Processes::Others), "others are in"),
+        ] {
+            let mut settling = Settling::default();
+            settling.judge(&facts, deadline, deadline);
+            let verdict = settling.judge(&facts, deadline, much_later);
+            assert!(
+                matches!(&verdict, Verdict::Runtime(why) if why.contains(words)),
+                "{verdict:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_runtime_should_have_killed_is_killed_when_all_named_processes_have_exited() {
+        let deadline = Instant::now();
+        let pause_runs = facts(NamedProcess::Exited(8), Processes::OfRuntime);
+        let judge = |at| Settling::default().judge(&pause_runs, deadline, at);
+        assert!(matches!(judge(deadline), Verdict::Runtime(_)));
+        assert_eq!(judge(deadline + SETTLES), Verdict::Kill);
+        let main_runs = facts(NamedProcess::Runs(8), Processes::OfRuntime);
+        let verdict = Settling::default().judge(&main_runs, deadline, deadline + SETTLES);
+        assert!(matches!(verdict, Verdict::Runtime(_)));
+    }
+
+    #[test]
+    fn what_was_concluded_holds_as_long_as_nothing_is_seen_to_run() {
+        let deadline = Instant::now();
+        let settled = |process, processes| {
+            let facts = Facts {
+                has_settled: true,
+                ..facts(process, processes)
+            };
+            Settling::default().judge(&facts, deadline, deadline)
+        };
+        assert!(matches!(
+            settled(NamedProcess::Exited(8), Processes::NoCgroup),
+            Verdict::Kernel(_)
+        ));
+        assert!(matches!(
+            settled(NamedProcess::Runs(8), Processes::NoCgroup),
+            Verdict::Runtime(_)
+        ));
+        assert!(matches!(
+            settled(NamedProcess::Exited(8), Processes::Others),
+            Verdict::Runtime(_)
+        ));
+    }
+}

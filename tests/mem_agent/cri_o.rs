@@ -1,0 +1,185 @@
+//! Pods of CRI-O, whose manners are others than containerd's.
+
+use serde_json::json;
+use testbed::scripted_cri::{Fault, Kind, Logged, Manners, Read, World};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    node::{Node, secs, until},
+    pods::{exec, hooked, plain, pod, uid},
+};
+
+async fn node() -> Node {
+    let node = Node::new().await;
+    node.cri.change(|world| *world = World::with(Manners::CriO));
+    node.cri.allow_everything();
+    node
+}
+
+/// Its object stays after its end.
+fn kept_object(node: &Node, name: &str) {
+    let mut object = pod(name, &plain());
+    object["metadata"]["finalizers"] = json!(["test/hold"]);
+    node.object(object);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_taken_down_within_its_grace_period_and_never_by_the_stop_of_its_sandbox() {
+    let mut node = node().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    let began = Instant::now();
+    node.delete("web", Some(7)).await;
+    node.nothing_left("web").await;
+    let took = began.elapsed();
+    assert!(took >= secs(7) && took < secs(9), "{took:?}");
+    let kinds: Vec<_> = node.kinds().into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(
+        kinds,
+        [
+            Kind::StopContainer,
+            Kind::StopPodSandbox,
+            Kind::RemoveContainer,
+            Kind::RemovePodSandbox
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_is_repeated_after_a_restart_and_never_answered_is_not_waited_for() {
+    let mut node = node().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.start().await;
+    let began = Instant::now();
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    node.crash().await;
+    sleep(secs(10)).await;
+    node.start().await;
+    node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
+    node.gone("web").await;
+    let took = began.elapsed();
+    assert!(took >= secs(30) && took < secs(60), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_overruns_is_ended_for_good_and_the_stop_comes_next() {
+    let mut node = node().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").commands(secs(300), 0, b""));
+    });
+    node.start().await;
+    node.delete("web", Some(10)).await;
+    node.gone("web").await;
+    let kinds: Vec<_> = node.kinds().into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds[..2], [Kind::ExecSync, Kind::StopContainer]);
+    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exit_code_that_is_none_is_read_again_and_then_unknown() {
+    let mut node = node().await;
+    kept_object(&node, "web");
+    node.left_over("web", |pod| drop(pod.container("main").ends_after_term(secs(1), -1)));
+    node.start().await;
+    node.delete("web", None).await;
+    until("its end is shown", async || {
+        node.get("web").await.unwrap()["status"]["phase"] == "Failed"
+    })
+    .await;
+    let object = node.get("web").await.unwrap();
+    let end = &object["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(
+        (&end["exitCode"], &end["reason"]),
+        (&json!(137), &json!("ContainerStatusUnknown"))
+    );
+    let reads = node.cri.log().into_iter();
+    let reads = reads.filter(|entry| matches!(&entry.call, Logged::Read("ContainerStatus", _)));
+    assert!(reads.count() > 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exit_code_that_comes_late_counts() {
+    let mut node = node().await;
+    kept_object(&node, "web");
+    node.left_over("web", |pod| drop(pod.container("main").ends_after_term(secs(1), -1)));
+    node.start().await;
+    node.delete("web", None).await;
+    node.failing("web", "how it ended cannot be read").await;
+    node.cri
+        .change(|world| world.containers.values_mut().for_each(|it| it.exit_code = 0));
+    until("its end is shown", async || {
+        node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_events_that_ends_at_once_is_not_opened_in_a_tight_loop() {
+    let mut node = node().await;
+    node.polite_pod("web");
+    node.start().await;
+    let count = |name: &str| {
+        let is_it = |call: &Logged| matches!(call, Logged::Read(called, _) if *called == name);
+        node.cri.log().iter().filter(|entry| is_it(&entry.call)).count()
+    };
+    let before = (count("ListPodSandbox"), count("GetContainerEvents"));
+    sleep(secs(300)).await;
+    let (lists, streams) = (
+        count("ListPodSandbox") - before.0,
+        count("GetContainerEvents") - before.1,
+    );
+    assert!(
+        (10..100).contains(&lists) && streams <= lists,
+        "{lists} lists, {streams} streams"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_that_could_not_be_torn_down_is_told_though_the_next_stop_succeeds() {
+    let mut node = node().await;
+    kept_object(&node, "web");
+    node.left_over("web", |pod| {
+        drop(
+            pod.network_fails("failed to destroy network for pod sandbox")
+                .container("main"),
+        );
+    });
+    node.start().await;
+    node.delete("web", None).await;
+    until("it is let go", async || node.status().await.counters.deleted == 1).await;
+    let why = node.why("web").await;
+    assert!(
+        why.contains("network may be left") && why.contains("failed to destroy network"),
+        "{why}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_made_sandbox_holds_up_no_pod() {
+    let mut node = node().await;
+    node.pod("web", &plain(), |pod| drop(pod.half_made()));
+    node.start().await;
+    let began = Instant::now();
+    node.delete("web", None).await;
+    node.gone("web").await;
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_deleted_by_force_is_found_without_events() {
+    let mut node = node().await;
+    node.polite_pod("web");
+    node.polite_pod("db");
+    node.start().await;
+    node.cri.fault(
+        Read::GetContainerEvents,
+        Fault::Error(tonic::Code::Unknown, "container events are disabled".to_owned()),
+    );
+    node.delete("web", Some(0)).await;
+    until("its containers are gone", async || {
+        node.cri
+            .look(|world| world.sandboxes.values().all(|it| it.pod_uid != uid("web")))
+    })
+    .await;
+}

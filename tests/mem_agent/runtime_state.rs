@@ -1,0 +1,251 @@
+//! A runtime that says for ever that a container runs, and calls that do not come back.
+
+use std::fs;
+
+use pod_teardown::ops::{admin::why, client};
+use pod_teardown::why::Why;
+use serde_json::json;
+use testbed::scripted_cri::{Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use crate::{
+    node::{Node, secs, until},
+    pods::{plain, pod},
+};
+
+const PID: i32 = 4242;
+
+impl Node {
+    /// A process, in the state that the kernel shows with this letter, which started so many seconds after boot.
+    fn process(&self, pid: i32, state: &str, started: u64) {
+        let dir = self.path("proc").join(pid.to_string());
+        fs::create_dir_all(dir.join("task").join(pid.to_string())).unwrap();
+        let ticks = started * 100;
+        let stat = format!("{pid} (sleep) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {ticks} 0 0\n");
+        fs::write(dir.join("stat"), &stat).unwrap();
+        fs::write(dir.join("task").join(pid.to_string()).join("stat"), stat).unwrap();
+    }
+
+    pub async fn why(&self, name: &str) -> String {
+        let question = why::question(&format!("default/{name}").parse().unwrap());
+        let why: Why = client::ask(&self.flags.socket.socket, &question).await.unwrap();
+        why.text()
+    }
+}
+
+/// A pod whose runtime says RUNNING of its container whatever it is told, with a process of this state, if any.
+async fn wrong(process: Option<i32>) -> Node {
+    let mut node = Node::new().await;
+    let mut object = pod("web", &plain());
+    object["metadata"]["finalizers"] = json!(["test/hold"]);
+    node.object(object);
+    node.left_over("web", |pod| {
+        let pod = pod.container("main").ignores_term();
+        drop(match process {
+            Some(pid) => pod.process(pid),
+            None => pod,
+        });
+    });
+    node.start().await;
+    node.cri
+        .any_number_of(expect(StopContainer::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
+    node.cri
+        .any_number_of(expect(StopPodSandbox::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
+    node
+}
+
+async fn is_over(node: &Node) -> bool {
+    let phase = node.get("web").await.unwrap()["status"]["phase"].clone();
+    phase == "Failed" || phase == "Succeeded"
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_whose_process_has_exited_goes_whatever_the_runtime_says() {
+    let node = wrong(Some(PID)).await;
+    node.cri
+        .any_number_of(expect(RemoveContainer::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
+    node.cri
+        .any_number_of(expect(RemovePodSandbox::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
+    let began = Instant::now();
+    node.delete("web", Some(20)).await;
+    until("its end is shown", async || is_over(&node).await).await;
+    let took = began.elapsed();
+    assert!(took >= secs(50) && took < secs(120), "{took:?}");
+    let object = node.get("web").await.unwrap();
+    let end = &object["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(
+        (&end["exitCode"], &end["reason"]),
+        (&json!(137), &json!("ContainerStatusUnknown"))
+    );
+    assert_eq!(object["status"]["phase"], "Failed");
+    until("the object is let go", async || {
+        node.status().await.counters.deleted == 1
+    })
+    .await;
+    assert!(!node.pod_cgroup("web").exists());
+    let events = node.events("web").await;
+    let wrong: Vec<_> = events
+        .iter()
+        .filter(|(reason, _)| reason == "RuntimeStateWrong")
+        .collect();
+    assert_eq!(wrong.len(), 1, "{events:?}");
+    assert!(
+        wrong[0].1.contains("main (process 4242)") && wrong[0].1.contains("restart"),
+        "{wrong:?}"
+    );
+    let why = node.why("web").await;
+    assert!(
+        why.contains("a restart of the container runtime corrects its state"),
+        "{why}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_concluded_of_a_wrong_runtime_survives_a_restart_of_the_agent() {
+    let mut node = wrong(Some(PID)).await;
+    for pattern in [RemoveContainer::any(), RemovePodSandbox::any()] {
+        node.cri
+            .any_number_of(expect(pattern).error(Code::DeadlineExceeded, "no"));
+    }
+    node.delete("web", Some(1)).await;
+    until("it is let go", async || node.status().await.counters.deleted == 1).await;
+    node.crash().await;
+    node.start().await;
+    node.failing("web", "RemoveContainer").await;
+    let failures = node.story("web").await.unwrap().failures;
+    assert!(
+        failures.iter().all(|failure| failure.starts_with("cleanup ")),
+        "{failures:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zombie_and_a_process_that_has_only_the_same_id_are_no_container() {
+    // The machine is up for 1000 s when the test begins.
+    for (state, started) in [("Z", 100), ("S", 1002)] {
+        let node = wrong(Some(PID)).await;
+        node.cri.allow_everything();
+        node.delete("web", Some(1)).await;
+        sleep(secs(1)).await;
+        node.process(PID, state, started);
+        until("its end is shown", async || is_over(&node).await).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_goes_while_the_named_process_or_any_other_of_the_pod_runs() {
+    let node = wrong(Some(PID)).await;
+    node.process(PID, "D", 100);
+    node.delete("web", Some(1)).await;
+    sleep(secs(300)).await;
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    let why = node.why("web").await;
+    assert!(why.contains("process 4242 of container main runs"), "{why}");
+    // It has exited, and somebody else is in one of the pod's cgroups.
+    fs::remove_dir_all(node.path("proc/4242")).unwrap();
+    let other = node.pod_cgroup("web").join("container-uid-web-main-0");
+    fs::create_dir_all(&other).unwrap();
+    // Of another pid namespace: nobody can kill it by that.
+    fs::write(other.join("cgroup.procs"), "0\n").unwrap();
+    sleep(secs(300)).await;
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    fs::remove_dir_all(&other).unwrap();
+    node.cri.allow_everything();
+    until("its end is shown", async || is_over(&node).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_word_of_a_runtime_that_names_no_process_stands() {
+    let node = wrong(None).await;
+    node.delete("web", Some(1)).await;
+    sleep(secs(600)).await;
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    assert!(node.pod_cgroup("web").exists());
+    let why = node.why("web").await;
+    assert!(
+        why.contains("names no process of it") && why.contains("its word stands"),
+        "{why}"
+    );
+    assert_eq!(node.count_events("web", "RuntimeStateWrong").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_outlives_its_timeout_is_a_failure_that_is_shown() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main")));
+    node.start().await;
+    node.cri.in_order([expect(StopContainer::of("main")).hang()]);
+    node.delete("web", Some(20)).await;
+    sleep(secs(25)).await;
+    assert!(node.why("web").await.contains("nothing has failed"));
+    sleep(secs(10)).await;
+    let why = node.why("web").await;
+    assert!(
+        why.contains("StopContainer") && why.contains("no answer") && !why.contains("nothing has failed"),
+        "{why}"
+    );
+    node.cri.allow_everything();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_hangs_though_the_container_has_exited_holds_up_nothing_for_long() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").process(PID)));
+    node.start().await;
+    node.cri.in_order([expect(StopContainer::of("main")).hang()]);
+    for pattern in [RemoveContainer::any(), RemovePodSandbox::any()] {
+        node.cri.any_number_of(expect(pattern));
+    }
+    let began = Instant::now();
+    node.delete("web", Some(20)).await;
+    node.gone("web").await;
+    let took = began.elapsed();
+    assert!(took >= secs(50) && took < secs(65), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_that_the_runtime_finds_busy_is_shown_with_what_is_mounted_there() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    let (rootfs, nested) = (node.path("run/rootfs"), node.path("run/rootfs/image/nested"));
+    let mut table = fs::read_to_string(node.path("mountinfo")).unwrap();
+    for (id, parent, path) in [(40, 1, &rootfs), (41, 40, &nested)] {
+        table += &format!("{id} {parent} 0:{id} / {} rw - tmpfs tmpfs rw\n", path.display());
+    }
+    fs::write(node.path("mountinfo"), table).unwrap();
+    node.start().await;
+    let words = format!("failed to unmount {}: device or resource busy", rootfs.display());
+    node.cri
+        .any_number_of(expect(StopContainer::of("main")).error(Code::Unknown, &words));
+    node.delete("web", None).await;
+    node.failing("web", "what is mounted in it").await;
+    let why = node.why("web").await;
+    assert!(why.contains(&format!("mounted at {nested:?}")), "{why}");
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    node.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_error_of_a_sandbox_stop_is_remembered_when_the_next_one_succeeds() {
+    let mut node = Node::new().await;
+    let mut object = pod("web", &plain());
+    object["metadata"]["finalizers"] = json!(["test/hold"]);
+    node.object(object);
+    node.left_over("web", |pod| drop(pod.container("main")));
+    node.start().await;
+    node.cri.in_order([
+        expect(StopContainer::of("main")),
+        expect(StopPodSandbox::of("web")).error(Code::Unknown, "failed to destroy network for sandbox"),
+        expect(StopPodSandbox::of("web")),
+    ]);
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    until("it is let go", async || node.status().await.counters.deleted == 1).await;
+    let why = node.why("web").await;
+    assert!(
+        why.contains("network may be left") && why.contains("failed to destroy network"),
+        "{why}"
+    );
+}

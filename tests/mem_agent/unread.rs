@@ -1,0 +1,174 @@
+//! Containers whose status the runtime cannot give: what runs is stopped, and what cannot be read is unknown.
+
+use serde_json::{Value, json};
+use testbed::scripted_cri::{Fault, Kind, Read, expect};
+use testbed::scripted_cri::{RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use crate::{
+    node::{Node, secs, until},
+    pods::pod,
+};
+
+fn broken() -> Fault {
+    Fault::Error(Code::Unknown, "image \"sha256:1\": not found".to_owned())
+}
+
+/// A pod with a container that ended long ago and one that runs, whose object stays after its end.
+async fn init_and_main() -> Node {
+    let mut node = Node::new().await;
+    let mut object = pod("web", &json!([{ "name": "main", "image": "i" }]));
+    object["spec"]["initContainers"] = json!([{ "name": "init", "image": "i" }]);
+    object["metadata"]["finalizers"] = json!(["test/hold"]);
+    node.object(object);
+    node.left_over("web", |pod| {
+        drop(
+            pod.container("init")
+                .exited(0)
+                .container("main")
+                .ends_after_term(secs(3), 5),
+        );
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    node
+}
+
+/// The entry of a container once the phase is terminal.
+async fn ended(node: &Node, list: &str) -> Value {
+    until("the phase is terminal", async || {
+        matches!(
+            node.get("web").await.unwrap()["status"]["phase"].as_str(),
+            Some("Failed" | "Succeeded")
+        )
+    })
+    .await;
+    node.get("web").await.unwrap()["status"][list][0]["state"]["terminated"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_is_told_to_stop_at_once_though_the_status_of_another_container_cannot_be_read() {
+    for fault in [broken(), Fault::Hang, Fault::Error(Code::Unimplemented, String::new())] {
+        let node = init_and_main().await;
+        node.cri.fault_of(Read::ContainerStatus, "init", fault);
+        let began = Instant::now();
+        node.delete("web", None).await;
+        node.calls(1, |seen| seen.kind == Kind::StopContainer && seen.name == "main")
+            .await;
+        assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
+        assert_eq!(ended(&node, "containerStatuses").await["exitCode"], 5);
+        let init = ended(&node, "initContainerStatuses").await;
+        assert_eq!(
+            (&init["exitCode"], &init["reason"]),
+            (&json!(137), &json!("ContainerStatusUnknown"))
+        );
+        assert!(began.elapsed() < secs(300), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_the_list_shows_running_is_stopped_whatever_its_status_says() {
+    let node = init_and_main().await;
+    node.cri.fault_of(Read::ContainerStatus, "main", broken());
+    node.delete("web", None).await;
+    let stops = node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    assert_eq!(stops[0].1.timeout, Some(secs(30)));
+    let main = ended(&node, "containerStatuses").await;
+    assert_eq!(
+        (&main["exitCode"], &main["reason"]),
+        (&json!(137), &json!("ContainerStatusUnknown"))
+    );
+    assert_eq!(
+        node.get("web").await.unwrap()["status"]["phase"],
+        "Failed",
+        "an end that nobody knows is no success"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_can_be_read_after_some_tries_is_shown_as_it_was() {
+    let node = init_and_main().await;
+    node.cri.fault_of(Read::ContainerStatus, "main", broken());
+    node.delete("web", None).await;
+    node.failing("web", "how it ended cannot be read").await;
+    let story = node.story("web").await.unwrap();
+    assert!(
+        story.failures.iter().all(|it| it.starts_with("status main: ")),
+        "{:?}",
+        story.failures
+    );
+    node.cri.heal();
+    assert_eq!(ended(&node, "containerStatuses").await["exitCode"], 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_the_api_server_shows_is_not_read_again() {
+    let node = init_and_main().await;
+    let mut object = node.get("web").await.unwrap();
+    object["status"]["initContainerStatuses"] = json!([{
+        "name": "init", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+        "containerID": "containerd://container-uid-web-init-0",
+        "state": { "terminated": { "exitCode": 0, "reason": "Completed", "containerID": "containerd://container-uid-web-init-0" } },
+    }]);
+    node.object(object);
+    node.cri.fault_of(Read::ContainerStatus, "init", broken());
+    let began = Instant::now();
+    node.delete("web", None).await;
+    let init = ended(&node, "initContainerStatuses").await;
+    assert_eq!((&init["exitCode"], &init["reason"]), (&json!(0), &json!("Completed")));
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_look_is_booked_under_the_step_that_needed_it() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    for pattern in [StopContainer::any(), StopPodSandbox::any()] {
+        node.cri.any_number_of(expect(pattern));
+    }
+    for pattern in [RemoveContainer::any(), RemovePodSandbox::any()] {
+        node.cri.any_number_of(expect(pattern).error(Code::Unknown, "busy"));
+    }
+    node.delete("web", None).await;
+    node.failing("web", "busy").await;
+    node.cri.fault(
+        Read::ListContainers,
+        Fault::Error(Code::Unknown, "database is locked".to_owned()),
+    );
+    node.failing("web", "database is locked").await;
+    let failures = node.story("web").await.unwrap().failures;
+    assert!(
+        failures.iter().all(|failure| failure.starts_with("cleanup: ")),
+        "{failures:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_after_the_stop_is_no_failure_of_a_stop_signal() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.any_number_of(expect(StopContainer::any()));
+    node.cri.any_number_of(expect(StopPodSandbox::any()).then(secs(5)));
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
+    node.cri.fault(
+        Read::ListPodSandbox,
+        Fault::Error(Code::Unknown, "database is locked".to_owned()),
+    );
+    sleep(secs(5)).await;
+    until("the look has failed", async || {
+        node.story("web").await.is_some_and(|story| !story.failures.is_empty())
+    })
+    .await;
+    let failures = node.story("web").await.unwrap().failures;
+    assert!(
+        failures.iter().all(|failure| failure.starts_with("sandbox: ")),
+        "{failures:?}"
+    );
+    node.cri.heal();
+    node.cri.allow_everything();
+    node.nothing_left("web").await;
+}
