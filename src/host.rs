@@ -14,7 +14,7 @@ use crate::{
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
-        mount_namespace::{self, MountNamespace},
+        mount_namespace::{self, MountNamespace, Whose},
     },
 };
 
@@ -86,6 +86,14 @@ pub fn compared(found: MountNamespace) -> Result<(), Problem> {
             what: format!("mount namespace: {why}"),
             remedy: "start the container runtime".to_owned(),
         }),
+        MountNamespace::Other(whose @ Whose::RuntimeApart { .. }) => Err(Problem::configuration(
+            format!(
+                "{whose} is in a mount namespace that PID 1 does not share, as with OpenShift's kubens: what this process unmounts \
+                 would stay mounted there"
+            ),
+            "have the container runtime and the kubelet work in the mount namespace of PID 1, on OpenShift without kubens; such a \
+             node is not supported",
+        )),
         MountNamespace::Other(whose) => Err(Problem::configuration(
             format!("this process is not in the mount namespace of {whose}: what it unmounts would stay mounted there"),
             "run it on the host, without PrivateMounts=, PrivateTmp=, ProtectSystem= and the like in its unit",

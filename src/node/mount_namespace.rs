@@ -25,6 +25,11 @@ pub enum Whose {
         /// Its process id.
         pid: i32,
     },
+    /// The container runtime, which is in a namespace that PID 1 does not share, as with OpenShift's kubens.
+    RuntimeApart {
+        /// Its process id.
+        pid: i32,
+    },
     /// PID 1.
     Init,
 }
@@ -35,7 +40,7 @@ type Namespace = (u64, u64);
 impl fmt::Display for Whose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Runtime { pid } => write!(f, "the container runtime (pid {pid})"),
+            Self::Runtime { pid } | Self::RuntimeApart { pid } => write!(f, "the container runtime (pid {pid})"),
             Self::Init => f.write_str("PID 1"),
         }
     }
@@ -82,6 +87,9 @@ fn judge(
 ) -> MountNamespace {
     match (ours, runtime, init) {
         (Err(error), _, _) => MountNamespace::Unknown(format!("our own cannot be read: {error}")),
+        (Ok(ours), Ok(runtime), Ok(init)) if ours != runtime && ours == init => {
+            MountNamespace::Other(Whose::RuntimeApart { pid })
+        }
         (Ok(ours), Ok(runtime), _) if ours != runtime => MountNamespace::Other(Whose::Runtime { pid }),
         (Ok(ours), _, Ok(init)) if ours != init => MountNamespace::Other(Whose::Init),
         (Ok(_), Err(error), _) => {
@@ -110,7 +118,9 @@ mod tests {
         let runtime = MountNamespace::Other(Whose::Runtime { pid: 7 });
         assert_eq!(judge(7, a(), a(), a()), MountNamespace::Ok);
         assert_eq!(judge(7, a(), a(), denied()), MountNamespace::Ok);
-        assert_eq!(judge(7, a(), b(), a()), runtime);
+        let apart = MountNamespace::Other(Whose::RuntimeApart { pid: 7 });
+        assert_eq!(judge(7, a(), b(), a()), apart, "as PID 1, which the runtime is not");
+        assert_eq!(judge(7, a(), b(), b()), runtime);
         assert_eq!(judge(7, a(), b(), denied()), runtime);
         assert_eq!(judge(7, a(), a(), b()), MountNamespace::Other(Whose::Init));
         assert_eq!(judge(7, a(), denied(), b()), MountNamespace::Other(Whose::Init));
