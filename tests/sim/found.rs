@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use testbed::scripted_cri::Manners;
+
 use crate::{
     plan::{ApiTrouble, Plan, Step, What},
     pods::{ContainerPlan, Hook, Kind, PodPlan, Role, State},
@@ -32,10 +34,18 @@ fn stubborn() -> PodPlan {
     }
 }
 
-fn holds(seed: u64, pods: Vec<PodPlan>, steps: Vec<Step>) {
-    let plan = Plan { seed, pods, steps };
-    let outcome = one(&plan);
-    assert_eq!(outcome.broken, None, "{plan}\n{}", outcome.trace.join("\n"));
+fn holds(seed: u64, pods: &[PodPlan], steps: &[Step]) {
+    for manners in [Manners::Containerd, Manners::CriO] {
+        let (pods, steps) = (pods.to_vec(), steps.to_vec());
+        let plan = Plan {
+            seed,
+            manners,
+            pods,
+            steps,
+        };
+        let outcome = one(&plan);
+        assert_eq!(outcome.broken, None, "{plan}\n{}", outcome.trace.join("\n"));
+    }
 }
 
 #[test]
@@ -62,7 +72,7 @@ fn a_grace_period_that_a_request_made_shorter_is_on_the_disk_before_it_counts() 
             // As long there is trouble.
             at(70, What::Release { pod: 0 }),
         ];
-        holds(seed, vec![stubborn()], steps);
+        holds(seed, &[stubborn()], &steps);
     }
 }
 
@@ -89,7 +99,7 @@ fn a_write_that_waits_for_its_connection_is_not_sent_once_a_kubelet_is_there() {
     let mut pod = stubborn();
     pod.containers[0].obeys = Some((Duration::ZERO, 0));
     pod.grace = 30;
-    holds(0, vec![pod], steps);
+    holds(0, &[pod], &steps);
 }
 
 #[test]
@@ -119,5 +129,5 @@ fn a_request_is_not_given_up_for_a_pod_that_was_deleted_while_the_api_server_was
     ];
     let mut pod = stubborn();
     pod.grace = 30;
-    holds(0, vec![pod], steps);
+    holds(0, &[pod], &steps);
 }

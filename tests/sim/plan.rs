@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testbed::dice::Dice;
+use testbed::{dice::Dice, scripted_cri::Manners};
 
 use crate::pods::PodPlan;
 
@@ -11,6 +11,8 @@ use crate::pods::PodPlan;
 pub struct Plan {
     /// For what the agent itself leaves to chance.
     pub seed: u64,
+    /// Those of the runtime.
+    pub manners: Manners,
     pub pods: Vec<PodPlan>,
     /// In the order of their times.
     pub steps: Vec<Step>,
@@ -142,7 +144,19 @@ impl Plan {
             });
         }
         steps.sort_by_key(|step| step.at);
-        Self { seed, pods, steps }
+        // Whatever else is drawn stays as it was before there were two.
+        let mut other = Dice::new(seed ^ 0x0c10);
+        let manners = if other.one_in(2) {
+            Manners::CriO
+        } else {
+            Manners::Containerd
+        };
+        Self {
+            seed,
+            manners,
+            pods,
+            steps,
+        }
     }
 }
 
@@ -280,6 +294,7 @@ impl LookTrouble {
 
 impl std::fmt::Display for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "  runtime: {:?}", self.manners)?;
         for (number, pod) in self.pods.iter().enumerate() {
             let PodPlan {
                 kind,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use testbed::scripted_cri::Manners;
 use tokio::time::Instant;
 
 use crate::{
@@ -47,6 +48,9 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
         change(&mut smaller);
         all.push(smaller);
     };
+    if plan.manners != Manners::Containerd {
+        with(&|plan| plan.manners = Manners::Containerd);
+    }
     if plan.pods.len() > 1 {
         (0..plan.pods.len()).for_each(|pod| with(&|plan| without(plan, pod)));
     }

@@ -109,7 +109,10 @@ impl<'p> Sim<'p> {
         }
         fs::write(node.join("outside/keep"), "").unwrap();
         let state = State::new(&node);
-        let cri = Arc::new(ScriptedCri::unheard(World::new(), Box::new(Judge(state.clone()))));
+        let cri = Arc::new(ScriptedCri::unheard(
+            World::with(plan.manners),
+            Box::new(Judge(state.clone())),
+        ));
         let api = |home: bool| {
             let first_version = if home { 200 } else { 5_000 };
             let config = Config {

@@ -228,6 +228,7 @@ impl Sim<'_> {
                     started_at: ended.finished_at + 1,
                     finished_at: 0,
                     signalled: false,
+                    abandoned: false,
                     ..ended
                 };
                 world.containers.insert(id, again);
