@@ -178,7 +178,7 @@ impl Cgroups {
         Ok(populated)
     }
 
-    /// Lets what is frozen in the pod's cgroup run: a frozen process does not die of SIGKILL.
+    /// Lets what is frozen in the pod's cgroup run: a frozen process takes no stop signal, and with v1 no SIGKILL.
     pub fn thaw(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Fault> {
         let mut outcome = Outcome::Nothing;
         for group in self.groups(pod) {

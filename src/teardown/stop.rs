@@ -51,6 +51,11 @@ impl Stop<'_> {
     /// Ends all of it. Failures are collected; none keeps another container from its stop.
     pub async fn everything(&self) -> Vec<Failure> {
         let stopped = async {
+            if self.observed.running().next().is_some() {
+                // A checkpoint of the pod may have left it frozen: neither a hook nor a stop signal would come to it.
+                self.thaw_now("Frozen processes are thawed, to take their stop signal")
+                    .await;
+            }
             let Stopped { mut failures, left_out } = tokio::select! {
                 biased;
                 stopped = self.containers() => stopped,
@@ -132,18 +137,28 @@ impl Stop<'_> {
     async fn thaw(&self) -> Infallible {
         passed(self.deadline.clone()).await;
         sleep(AFTER_KILL).await;
+        self.thaw_now("Frozen processes are thawed, to die of their SIGKILL")
+            .await;
+        std::future::pending().await
+    }
+
+    async fn thaw_now(&self, why: &str) {
         for cgroup in places::cgroups(self.context, self.view) {
-            let thawed = cgroup.and_then(|cgroup| {
-                let thawed = self.context.cgroups.thaw(&cgroup, &self.context.effects);
-                thawed.map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])
-            });
+            let thawed = match cgroup {
+                Ok(cgroup) => {
+                    let cgroups = self.context.cgroups.clone();
+                    let thaw = self.context.effects.work(move |effects| cgroups.thaw(&cgroup, effects));
+                    let thawed = thaw.await.map_err(|why| why.to_string());
+                    thawed.and_then(|thawed| thawed.map_err(|fault| fault.to_string()))
+                }
+                Err(failures) => Err(super::first(&failures)),
+            };
             match thawed {
                 Ok(effects::Outcome::Nothing) => {}
-                Ok(outcome) => tracing::info!(?outcome, "Frozen processes are thawed, to die of their SIGKILL"),
-                Err(failures) => tracing::warn!(cause = super::first(&failures), "Frozen processes cannot be thawed"),
+                Ok(outcome) => tracing::info!(?outcome, "{why}"),
+                Err(cause) => tracing::warn!(cause, "Frozen processes cannot be thawed"),
             }
         }
-        std::future::pending().await
     }
 }
 

@@ -1,12 +1,12 @@
 //! Containers that are not simply running when their pod ends.
 
 use serde_json::json;
-use testbed::scripted_cri::{Kind, SimState, StopContainer, expect};
+use testbed::scripted_cri::{ExecSync, Kind, SimState, StopContainer, expect};
 use tokio::time::sleep;
 
 use crate::{
     node::{Node, secs, until},
-    pods::{exec, hooked, plain, uid},
+    pods::{exec, hooked, plain, pod, uid},
 };
 
 #[tokio::test(start_paused = true)]
@@ -153,4 +153,63 @@ async fn one_container_that_cannot_be_stopped_keeps_no_other_from_its_stop() {
     node.cri.finished().await;
     node.cri.allow_everything();
     node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_was_left_frozen_is_thawed_before_it_is_told_to_stop() {
+    let mut node = Node::new().await;
+    node.pod("web", &hooked(&exec()), |pod| {
+        drop(pod.container("main").ends_after_term(secs(5), 3));
+    });
+    let dir = node.pod_cgroup("web").join("container-uid-web-main-0");
+    std::fs::create_dir_all(&dir).unwrap();
+    let freezer = dir.join("cgroup.freeze");
+    std::fs::write(&freezer, "1\n").unwrap();
+    node.start().await;
+    node.cri.in_order([expect(ExecSync::of("main")).then(secs(2))]);
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::ExecSync).await;
+    assert_eq!(std::fs::read_to_string(&freezer).unwrap().trim(), "0");
+    std::fs::remove_file(&freezer).unwrap();
+    node.nothing_left("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_that_is_restarted_while_the_pod_ends_is_stopped_with_what_is_left_of_the_grace_period() {
+    let mut node = Node::new().await;
+    let mut object = pod("web", &plain());
+    object["spec"]["initContainers"] = json!([{ "name": "proxy", "image": "i", "restartPolicy": "Always" }]);
+    node.object(object);
+    node.left_over("web", |pod| {
+        drop(pod.container("proxy").container("main").ends_after_term(secs(10), 0));
+    });
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    sleep(secs(2)).await;
+    node.cri.change(|world| {
+        let old = world.containers.values_mut().find(|it| it.name == "proxy").unwrap();
+        (old.state, old.exit_code) = (SimState::Exited, 1);
+        let pod = world.pod("default", "web", &uid("web"));
+        drop(pod.container("proxy").ends_after_term(secs(3), 0));
+    });
+    node.nothing_left("web").await;
+    let stops = node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    let again = stops.iter().find(|(_, seen)| seen.id == "container-uid-web-proxy-1");
+    let (_, again) = again.expect("the new one is stopped, too");
+    let left = again.timeout.unwrap();
+    assert!(left > secs(5) && left <= secs(20), "{stops:?}");
+    let kills = node.cri.effects();
+    let sandbox = kills
+        .iter()
+        .position(|(_, seen)| seen.kind == Kind::StopPodSandbox)
+        .unwrap();
+    assert!(
+        kills[..sandbox]
+            .iter()
+            .any(|(_, seen)| seen.id == "container-uid-web-proxy-1"),
+        "before its sandbox"
+    );
 }

@@ -106,15 +106,13 @@ impl Group {
     pub fn thaw_all(&self) -> Result<(), Fault> {
         let Some(switch) = self.switch() else { return Ok(()) };
         let mut thawed = thaw(&self.path.join(switch.file), switch);
-        // Only v1 needs it for what is below.
         for file in self.frozen()? {
             thawed = thawed.and(thaw(&file, switch));
         }
         thawed
     }
 
-    /// Lets what is frozen in it run, if only into its end: only with v1 does a frozen process take no signal, not even
-    /// SIGKILL.
+    /// Lets what is frozen in it run, if only into its end: a frozen process takes no signal but, with v2, SIGKILL.
     pub fn thaw(&self, effects: &Effects) -> Result<Outcome, Fault> {
         if self.frozen()?.is_empty() {
             return Ok(Outcome::Nothing);
@@ -130,16 +128,14 @@ impl Group {
         thawed.map(|()| Outcome::Done)
     }
 
-    /// The switches of what v1 has frozen.
+    /// The switches of what is frozen.
     fn frozen(&self) -> Result<Vec<PathBuf>, Fault> {
         let mut frozen = Vec::new();
-        if self.kind != HierarchyKind::Freezer {
-            return Ok(frozen);
-        }
+        let Some(switch) = self.switch() else { return Ok(frozen) };
         for dir in tree(&self.path)? {
-            let file = dir.join(V1.file);
+            let file = dir.join(switch.file);
             match fs::read_to_string(&file) {
-                Ok(state) if state.trim() == V1.thaw => {}
+                Ok(state) if state.trim() == switch.thaw => {}
                 Ok(_) => frozen.push(file),
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(Fault::new("read", file, errno(&error))),
