@@ -24,6 +24,7 @@ mod look;
 mod unused;
 
 use decide::{Facts, Leftover, Sightings, Verdict};
+pub use look::named_pods;
 use unused::Unused;
 
 /// Between two passes. Nothing urgent is found by them.

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt as _;
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,
@@ -23,12 +24,12 @@ use crate::{
     events::{self, Events},
     guard::Guard,
     host::{Host, driver, same_mount_namespace},
-    housekeeping::{HouseReport, Housekeeping},
+    housekeeping::{HouseReport, Housekeeping, named_pods},
     journal::Journal,
     liveness::{lookout::Lookout, report::TurnReport},
     node::{
         cgroups::Cgroups,
-        cri::{Cri, types::CgroupDriver},
+        cri::{Cri, PodUids, types::CgroupDriver},
         effects::Effects,
         identity::Identity,
         lock::{LockError, PodsLock},
@@ -291,7 +292,21 @@ impl Pods {
             changes_in,
             watch_report,
         );
-        let relist = Relist::new(cri.clone(), sighted);
+        let known: PodUids = {
+            let reads = Threads::of(1).done_by(blocking);
+            let (root, cgroups, cgroup_root) = (kubelet_root.clone(), cgroups.clone(), cgroup_root.clone());
+            let journal = journal.clone();
+            Arc::new(move || {
+                let (reads, root, cgroups) = (reads.clone(), root.clone(), cgroups.clone());
+                let (cgroup_root, journal) = (cgroup_root.clone(), journal.clone());
+                let look = async move {
+                    let look = reads.work(move || named_pods(&root, &cgroups, &cgroup_root, &journal));
+                    look.await.unwrap_or_default()
+                };
+                look.boxed()
+            })
+        };
+        let relist = Relist::new(cri.clone(), sighted, known);
         let (events, sender) = Events::new(bring_events(api.clone()), &node_name, Arc::clone(&counters));
         let storage = Storage {
             mounts: Arc::new(Mounts::new(&host.mountinfo, kubelet_root.pods())),

@@ -1,13 +1,24 @@
 //! What is there of pods: in the runtime, below the kubelet's directory, among logs and cgroups. Nothing is changed.
 
-use std::{collections::BTreeMap, ffi::OsStr, fmt, fs, io, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fmt, fs, io,
+    path::Path,
+    sync::Arc,
+};
 
+use futures::FutureExt as _;
 use tokio::time::Instant;
 
 use crate::{
     context::Context,
+    journal::Journal,
     node::{
+        cgroups::Cgroups,
+        cri::PodUids,
         fault::{Fault, errno},
+        kubelet_root::KubeletRoot,
         pod_dir::PodDir,
     },
     pod::PodUid,
@@ -69,11 +80,35 @@ pub(super) async fn look(context: &Context) -> Result<BTreeMap<PodUid, Traces>, 
     let found = context.reads.work(on_disk).await.map_err(|error| error.to_string())?;
     let mut found = found.map_err(|fault| fault.to_string())?;
     let began = Instant::now();
-    let sandboxes = context.cri.list_sandboxes().await.map_err(|error| error.to_string())?;
+    let named: BTreeSet<_> = found
+        .keys()
+        .map(ToString::to_string)
+        .chain(remembered(&context.journal))
+        .collect();
+    let known: PodUids = Arc::new(move || std::future::ready(named.clone()).boxed());
+    let sandboxes = context.cri.list_sandboxes(&known).await;
+    let sandboxes = sandboxes.map_err(|error| error.to_string())?;
     for (uid, sighted) in RuntimePods::of(began, sandboxes).pods {
         found.entry(uid).or_default().runtime = Some(sighted);
     }
     Ok(found)
+}
+
+/// UIDs that the journal, directories and cgroups name.
+pub fn named_pods(root: &KubeletRoot, cgroups: &Cgroups, cgroup_root: &str, journal: &Journal) -> BTreeSet<String> {
+    let unread = |fault: Fault| tracing::warn!(%fault, "Pods of this node cannot be looked for");
+    let directories = directories(root.pods()).map_err(unread).unwrap_or_default();
+    let cgroups = cgroups.pods(cgroup_root).map_err(unread).unwrap_or_default();
+    directories
+        .into_iter()
+        .chain(cgroups)
+        .chain(remembered(journal))
+        .collect()
+}
+
+fn remembered(journal: &Journal) -> impl Iterator<Item = String> {
+    let seen = journal.all_seen().into_iter().map(|(uid, _)| uid.to_string());
+    seen.chain(journal.unfinished().into_iter().map(|view| view.pod.uid.to_string()))
 }
 
 /// Names of the directories in a directory that need not be there. Links lead elsewhere.

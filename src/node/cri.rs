@@ -9,9 +9,11 @@ pub mod endpoint;
 pub mod error;
 mod greeting;
 mod info;
+mod lists;
 mod started;
 pub mod types;
 
 pub use client::{Cri, CriService, OutOfReach};
 pub use endpoint::CriEndpoint;
 pub use error::CriError;
+pub use lists::PodUids;

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    node::cri::{Cri, client::ContainerEvents, types::PodSandbox},
+    node::cri::{Cri, PodUids, client::ContainerEvents, types::PodSandbox},
     pod::{PodRef, PodUid},
 };
 
@@ -44,6 +44,7 @@ pub struct Sighted {
 pub struct Relist {
     cri: Cri,
     seen: watch::Sender<Arc<RuntimePods>>,
+    known: PodUids,
 }
 
 // === impl RuntimePods ===
@@ -90,8 +91,9 @@ impl RuntimePods {
 
 impl Relist {
     /// Tells `seen` of each look.
-    pub fn new(cri: Cri, seen: watch::Sender<Arc<RuntimePods>>) -> Self {
-        Self { cri, seen }
+    /// `known`: which pods are asked for where the runtime cannot list all.
+    pub fn new(cri: Cri, seen: watch::Sender<Arc<RuntimePods>>, known: PodUids) -> Self {
+        Self { cri, seen, known }
     }
 
     /// Looks, waits, and looks again.
@@ -100,7 +102,7 @@ impl Relist {
         let mut trouble = None;
         loop {
             let began = Instant::now();
-            match self.cri.list_sandboxes().await {
+            match self.cri.list_sandboxes(&self.known).await {
                 Ok(sandboxes) => {
                     if trouble.take().is_some() {
                         tracing::info!("Runtime lists its pods again");

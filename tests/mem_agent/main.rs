@@ -26,6 +26,7 @@ mod hostile;
 mod housekeeping;
 mod in_use;
 mod journal;
+mod large_lists;
 mod meanwhile;
 mod midway;
 mod orphans;

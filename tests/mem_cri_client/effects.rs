@@ -10,7 +10,8 @@ use pod_teardown::node::cri::types::ExecOutcome;
 use pod_teardown::node::cri::{Cri, CriError};
 use pod_teardown::node::effects::{Effects, Held};
 use testbed::scripted_cri::{
-    ExecSync, Fault, Read, RemoveContainer, RemovePodSandbox, ScriptedCri, StopContainer, StopPodSandbox, World, expect,
+    ExecSync, Fault, Manners, Read, RemoveContainer, RemovePodSandbox, ScriptedCri, StopContainer, StopPodSandbox,
+    World, expect,
 };
 use tokio::time::Instant;
 use tonic::Code;
@@ -105,7 +106,7 @@ async fn a_call_that_is_not_answered_ends_with_its_own_time_and_the_patience_on_
             .then(|r| timed("RemoveContainer", PATIENCE, r.unwrap_err())),
         cri.remove_sandbox(SANDBOX)
             .then(|r| timed("RemovePodSandbox", PATIENCE, r.unwrap_err())),
-        cri.pod("u1", crate::PATIENCE)
+        cri.container_process(MAIN, PATIENCE)
             .then(|r| timed("ContainerStatus", PATIENCE, r.unwrap_err())),
     );
     runtime.finished().await;
@@ -124,6 +125,24 @@ async fn a_hanging_call_does_not_hold_up_the_others() {
     }
     assert_eq!(begun.elapsed(), Duration::ZERO);
     runtime.finished().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_overruns_has_timed_out_in_the_words_of_either_runtime() {
+    for manners in [Manners::Containerd, Manners::CriO] {
+        let mut world = World::with(manners);
+        world
+            .pod("shop", "web-0", "u1")
+            .container("main")
+            .commands(secs(60), 0, b"");
+        let (runtime, cri) = start(world).await;
+        runtime.allow_everything();
+        let error = cri.exec_sync(MAIN, &["sleep".to_owned()], secs(5)).await.unwrap_err();
+        assert!(
+            matches!(error, CriError::Timeout { after, .. } if after == secs(5)),
+            "{error}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,13 @@
 //! What it sees, and what it does not make of it.
 
 use pod_teardown::node::cri::CriError;
-use pod_teardown::node::cri::types::{CgroupDriver, Container, ContainerState, Sandbox, SandboxState, keys};
+use pod_teardown::node::cri::types::{
+    CgroupDriver, Container, ContainerState, RuntimePod, Sandbox, SandboxState, keys,
+};
+use std::{future::ready, sync::Arc};
+
+use futures::FutureExt as _;
+use pod_teardown::node::cri::PodUids;
 use testbed::scripted_cri::{Fault, Read, World};
 use tokio::time::Instant;
 use tonic::Code;
@@ -267,7 +273,7 @@ async fn the_node_is_seen_with_every_pod_on_it() {
     world.sandboxes.shift_remove("sandbox-u2-0");
     let (_runtime, cri) = start(world).await;
 
-    let sandboxes = cri.list_sandboxes().await.unwrap();
+    let sandboxes = cri.list_sandboxes(&nobody()).await.unwrap();
     let seen: Vec<_> = sandboxes
         .iter()
         .map(|s| (&*s.pod_uid, &*s.namespace, &*s.name, s.sandbox.attempt))
@@ -298,24 +304,78 @@ async fn a_runtime_too_old_to_know_its_cgroup_driver_is_no_error() {
     assert!(cri.cgroup_driver().await.unwrap_err().is_unreachable());
 }
 
+/// No pod is known by anything but the runtime.
+fn nobody() -> PodUids {
+    known(&[])
+}
+
+fn known(uids: &'static [&'static str]) -> PodUids {
+    Arc::new(move || ready(uids.iter().map(|&uid| uid.to_owned()).collect()).boxed())
+}
+
 #[tokio::test(start_paused = true)]
-async fn answers_larger_than_the_usual_limit_are_taken_in() {
+async fn answers_larger_than_the_usual_limit_are_taken_in_and_larger_ones_in_parts() {
     let mut world = World::new();
-    world
-        .pod("shop", "web-0", "u1")
-        .annotation("large", &"x".repeat(15 << 20));
+    for uid in ["u1", "u2"] {
+        world.pod("shop", uid, uid).annotation("large", &"x".repeat(15 << 20));
+    }
+    world.sandboxes["sandbox-u2-0"].ready = false;
     let (runtime, cri) = start(world).await;
-    assert_eq!(
-        cri.list_sandboxes().await.unwrap()[0].sandbox.annotations["large"].len(),
-        15 << 20
-    );
-    runtime.change(|world| {
-        world.sandboxes[SANDBOX]
-            .annotations
-            .push(("more".to_owned(), "x".repeat(2 << 20)));
-    });
+    let listed = cri.list_sandboxes(&nobody()).await.unwrap();
+    assert_eq!(listed.len(), 2, "one of each state");
     assert!(
-        !cri.list_sandboxes().await.unwrap_err().is_retryable(),
-        "asking again makes it no smaller"
+        listed
+            .iter()
+            .all(|it| it.sandbox.annotations["large"].len() == 15 << 20)
+    );
+    runtime.change(|world| world.sandboxes["sandbox-u2-0"].ready = true);
+    assert!(cri.list_sandboxes(&nobody()).await.unwrap().is_empty());
+    let listed = cri.list_sandboxes(&known(&["u1", "u2", "u3"])).await.unwrap();
+    assert_eq!(listed.len(), 2, "one by one");
+}
+
+/// A runtime that refuses all but the shortest lists.
+fn terse(pods: &[(&str, &[&str])]) -> World {
+    let mut world = World::new();
+    world.largest_list = 600;
+    for (uid, containers) in pods {
+        let mut pod = world.pod("shop", uid, uid);
+        for name in *containers {
+            pod = pod.container(name).sandbox();
+        }
+    }
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_the_runtime_refuses_for_its_size_is_asked_for_by_state_and_by_sandbox() {
+    let world = terse(&[("u1", &["a", "b", "c", "d"])]);
+    let (runtime, cri) = start(world).await;
+    let names = |pod: RuntimePod| {
+        let mut names: Vec<_> = pod.containers.into_iter().map(|it| it.name).collect();
+        names.sort_unstable();
+        names
+    };
+    // Four of one state do not fit, but one of a sandbox does. Of sandboxes there is no other part than the state.
+    runtime.change(|world| world.sandboxes.values_mut().for_each(|it| it.annotations.clear()));
+    runtime.change(|world| world.largest_list = 1_300);
+    let pod = cri.pod_brief("u1").await.unwrap();
+    assert_eq!(names(pod), ["a", "b", "c", "d"]);
+    runtime.change(|world| world.largest_list = 10);
+    let error = cri.pod_brief("u1").await.unwrap_err();
+    assert!(error.to_string().contains("larger than max"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_streams_its_lists_is_asked_for_that_before_any_part() {
+    let mut world = terse(&[("u1", &["a", "b", "c"]), ("u2", &["a"])]);
+    (world.largest_list, world.streams_lists) = (10, true);
+    let (runtime, cri) = start(world).await;
+    assert_eq!(cri.list_sandboxes(&nobody()).await.unwrap().len(), 6);
+    let pod = cri.pod_brief("u1").await.unwrap();
+    assert_eq!((pod.sandboxes.len(), pod.containers.len()), (4, 3));
+    assert_eq!(
+        (looks(&runtime, "StreamPodSandboxes"), looks(&runtime, "ListPodSandbox")),
+        (2, 2)
     );
 }

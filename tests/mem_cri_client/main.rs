@@ -17,9 +17,6 @@ const SANDBOX: &str = "sandbox-u1-0";
 /// What every call without a time of its own is given, and what is added to the others.
 const PATIENCE: Duration = secs(120);
 
-/// Longest wait for the status of a container.
-const PATIENCE: Duration = secs(120);
-
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }

@@ -18,7 +18,7 @@ use super::endpoint::CriEndpoint;
 use super::error::{Call, CriError};
 use super::greeting;
 use super::info;
-use super::types::{CgroupDriver, Container, PodSandbox, RuntimePod, RuntimeVersion, keys};
+use super::types::{CgroupDriver, Container, RuntimePod, RuntimeVersion, keys};
 use crate::node::effects::Effects;
 
 /// How long an answer is waited for where the call itself has no time to spend: the kubelet's default too, long enough
@@ -26,7 +26,7 @@ use crate::node::effects::Effects;
 pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Largest answer taken in, the kubelet's limit: lists of a full node with long annotations pass tonic's own 4 MiB.
-const LARGEST_MESSAGE: usize = 16 * 1024 * 1024;
+pub(super) const LARGEST_MESSAGE: usize = 16 * 1024 * 1024;
 
 /// What the runtime tells of its containers, without saying what.
 pub type ContainerEvents = BoxStream<'static, Result<(), CriError>>;
@@ -44,6 +44,8 @@ pub struct OutOfReach(#[from] BoxError);
 #[derive(Debug, Clone)]
 pub struct Cri {
     client: RuntimeServiceClient<CriService>,
+    /// For calls that the client does not know.
+    pub(super) service: CriService,
     pub(super) effects: Effects,
 }
 
@@ -72,8 +74,12 @@ impl Cri {
 
     /// A client of whatever takes its calls.
     pub fn of(service: CriService, effects: Effects) -> Self {
-        let client = RuntimeServiceClient::new(service).max_decoding_message_size(LARGEST_MESSAGE);
-        Self { client, effects }
+        let client = RuntimeServiceClient::new(service.clone()).max_decoding_message_size(LARGEST_MESSAGE);
+        Self {
+            client,
+            service,
+            effects,
+        }
     }
 
     /// Who the runtime is.
@@ -177,14 +183,6 @@ impl Cri {
         Ok(answer.and_then(|answer| info::cgroup_parent(&answer)))
     }
 
-    /// Every sandbox of the node, of whatever pod, newest first within a pod.
-    ///
-    /// # Errors
-    /// When the call fails.
-    pub async fn list_sandboxes(&self) -> Result<Vec<PodSandbox>, CriError> {
-        Ok(convert::node_sandboxes(self.sandboxes("").await?))
-    }
-
     /// Whatever happens to containers, each time without saying what: for those who then look themselves. A runtime that
     /// tells nothing says so by its first answer.
     pub fn container_events(&self) -> ContainerEvents {
@@ -202,40 +200,6 @@ impl Cri {
 
     async fn lists_of(&self, uid: &str) -> Result<(Vec<v1::PodSandbox>, Vec<v1::Container>), CriError> {
         try_join(self.sandboxes(uid), self.containers(uid)).await
-    }
-
-    /// Sandboxes of one pod, or of all if `uid` is empty.
-    async fn sandboxes(&self, uid: &str) -> Result<Vec<v1::PodSandbox>, CriError> {
-        let filter = v1::PodSandboxFilter {
-            label_selector: by_uid(uid),
-            ..Default::default()
-        };
-        let request = v1::ListPodSandboxRequest { filter: Some(filter) };
-        let answer = within(
-            "ListPodSandbox",
-            uid,
-            REQUEST_DEADLINE,
-            self.client().list_pod_sandbox(request),
-        )
-        .await?;
-        Ok(answer.items)
-    }
-
-    /// Containers of one pod, or of all if `uid` is empty.
-    async fn containers(&self, uid: &str) -> Result<Vec<v1::Container>, CriError> {
-        let filter = v1::ContainerFilter {
-            label_selector: by_uid(uid),
-            ..Default::default()
-        };
-        let request = v1::ListContainersRequest { filter: Some(filter) };
-        let answer = within(
-            "ListContainers",
-            uid,
-            REQUEST_DEADLINE,
-            self.client().list_containers(request),
-        )
-        .await?;
-        Ok(answer.containers)
     }
 
     /// One that is not known to have ended counts as the list shows it, whatever is wrong with its status.
@@ -322,7 +286,7 @@ pub(super) fn within<T>(
     }
 }
 
-fn by_uid(uid: &str) -> HashMap<String, String> {
+pub(super) fn by_uid(uid: &str) -> HashMap<String, String> {
     if uid.is_empty() {
         HashMap::new()
     } else {

@@ -156,6 +156,17 @@ impl CriError {
         )
     }
 
+    /// Whether the answer is larger than a message may be: for our side (`OutOfRange`) or the runtime's.
+    pub(super) fn is_too_large(&self) -> bool {
+        matches!(
+            self,
+            Self::Failed {
+                code: Code::OutOfRange | Code::ResourceExhausted,
+                ..
+            }
+        )
+    }
+
     pub(super) fn is_not_found(&self) -> bool {
         matches!(
             self,

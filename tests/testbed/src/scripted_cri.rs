@@ -29,6 +29,7 @@ mod pod;
 mod script;
 mod service;
 mod stage;
+mod streams;
 mod world;
 
 use std::path::{Path, PathBuf};
@@ -223,7 +224,12 @@ impl ScriptedCri {
 
     async fn listen(&self, manner: Manner) {
         self.stop().await;
-        let socket = Socket::open(&self.path, manner, Routes::new(self.service())).expect("a socket to listen on");
+        let socket = Socket::open(
+            &self.path,
+            manner,
+            streams::with_streams(Routes::new(self.service()), &self.stage),
+        )
+        .expect("a socket to listen on");
         *self.socket.lock().await = Some(socket);
     }
 

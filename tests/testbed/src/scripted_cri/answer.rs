@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use k8s_cri::v1;
+use prost::Message;
 use tonic::Status;
 
 use super::pod::keys;
@@ -25,6 +26,22 @@ impl World {
         // Most lists are of one pod among a thousand.
         let wanted = self.sandboxes.values().filter(wanted);
         wanted.map(SimSandbox::listed).collect()
+    }
+
+    /// As Go's gRPC refuses what is larger than a message.
+    pub(super) fn fits<T: Message>(&self, answer: T) -> Result<T, Status> {
+        let (size, most) = (answer.encoded_len(), self.largest_list);
+        if size > most {
+            let why = format!("grpc: trying to send message larger than max ({size} vs. {most})");
+            return Err(Status::resource_exhausted(why));
+        }
+        Ok(answer)
+    }
+
+    /// Whether it has the lists that stream.
+    pub(super) fn streams(&self) -> Result<(), Status> {
+        let unknown = || Status::unimplemented("unknown method");
+        self.streams_lists.then_some(()).ok_or_else(unknown)
     }
 
     pub(super) fn list_containers(&self, filter: Option<&v1::ContainerFilter>) -> Vec<v1::Container> {

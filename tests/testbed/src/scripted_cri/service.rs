@@ -131,7 +131,7 @@ impl RuntimeService for Service {
         }
         list_pod_sandbox(service, request: ListPodSandboxRequest) -> ListPodSandboxResponse {
             service.stage.look(Read::ListPodSandbox, "ListPodSandbox", "", |world| {
-                Ok(v1::ListPodSandboxResponse { items: world.list_sandboxes(request.filter.as_ref()) })
+                world.fits(v1::ListPodSandboxResponse { items: world.list_sandboxes(request.filter.as_ref()) })
             }).await
         }
         pod_sandbox_status(service, request: PodSandboxStatusRequest) -> PodSandboxStatusResponse {
@@ -142,7 +142,7 @@ impl RuntimeService for Service {
         }
         list_containers(service, request: ListContainersRequest) -> ListContainersResponse {
             service.stage.look(Read::ListContainers, "ListContainers", "", |world| {
-                Ok(v1::ListContainersResponse { containers: world.list_containers(request.filter.as_ref()) })
+                world.fits(v1::ListContainersResponse { containers: world.list_containers(request.filter.as_ref()) })
             }).await
         }
         container_status(service, request: ContainerStatusRequest) -> ContainerStatusResponse {

@@ -35,6 +35,10 @@ pub struct World {
     pub systemd_cgroups: Option<bool>,
     /// Tells of what happens to containers; containerd 1.6 does not know the question.
     pub tells_events: bool,
+    /// Has the streaming lists of CRI 1.36.
+    pub streams_lists: bool,
+    /// Refuses lists of more bytes than this.
+    pub largest_list: usize,
     /// By id, oldest first.
     pub sandboxes: IndexMap<String, SimSandbox>,
     /// By id, oldest first.
@@ -136,6 +140,8 @@ impl Default for World {
             runtime: ("containerd".to_owned(), "1.6.20".to_owned()),
             systemd_cgroups: None,
             tells_events: false,
+            streams_lists: false,
+            largest_list: usize::MAX,
             sandboxes: IndexMap::new(),
             containers: IndexMap::new(),
         }

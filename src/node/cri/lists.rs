@@ -1,0 +1,194 @@
+//! The runtime's lists, also those that are larger than one message: by its stream, else in parts.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use futures::{
+    FutureExt as _,
+    future::BoxFuture,
+    stream::{self, StreamExt as _, TryStreamExt as _},
+};
+use http::uri::PathAndQuery;
+use indexmap::IndexMap;
+use k8s_cri::v1;
+use prost::Message;
+use tonic::{Request, client::Grpc};
+use tonic_prost::ProstCodec;
+
+use super::{
+    client::{Cri, LARGEST_MESSAGE, REQUEST_DEADLINE, by_uid, within},
+    convert,
+    error::{Call, CriError},
+    types::PodSandbox,
+};
+
+/// A sandbox goes from the first to the last of these alone: asked for in this order none is missed.
+const SANDBOX_STATES: [v1::PodSandboxState; 2] =
+    [v1::PodSandboxState::SandboxReady, v1::PodSandboxState::SandboxNotready];
+/// The same of containers.
+const CONTAINER_STATES: [v1::ContainerState; 4] = [
+    v1::ContainerState::ContainerCreated,
+    v1::ContainerState::ContainerRunning,
+    v1::ContainerState::ContainerUnknown,
+    v1::ContainerState::ContainerExited,
+];
+/// Lists of single pods that are asked for at once.
+const AT_ONCE: usize = 8;
+
+/// UIDs of pods that the node or the journal names, for a runtime whose list of all is too large.
+pub type PodUids = Arc<dyn Fn() -> BoxFuture<'static, BTreeSet<String>> + Send + Sync>;
+
+// === impl Cri ===
+
+impl Cri {
+    /// Every sandbox of the node, of whatever pod, newest first within a pod. Where a runtime cannot say all of it in any
+    /// way, those of the pods that `known` names.
+    ///
+    /// # Errors
+    /// When a call fails.
+    pub async fn list_sandboxes(&self, known: &PodUids) -> Result<Vec<PodSandbox>, CriError> {
+        let listed = match self.sandboxes("").await {
+            Err(error) if error.is_too_large() => {
+                let uids = known().await;
+                tracing::warn!(%error, pods = uids.len(), "List of all sandboxes is too large; only pods that directories, cgroups and the journal name are asked for");
+                let lists = stream::iter(uids).map(|uid| async move { self.sandboxes(&uid).await });
+                lists.buffered(AT_ONCE).try_concat().await?
+            }
+            listed => listed?,
+        };
+        Ok(convert::node_sandboxes(listed))
+    }
+
+    /// Sandboxes of one pod, or of all if `uid` is empty.
+    pub(super) async fn sandboxes(&self, uid: &str) -> Result<Vec<v1::PodSandbox>, CriError> {
+        match self.sandboxes_in(uid, None).await {
+            Err(error) if error.is_too_large() => {}
+            listed => return listed,
+        }
+        let request = v1::ListPodSandboxRequest {
+            filter: Some(sandbox_filter(uid, None)),
+        };
+        let parts = self.stream("StreamPodSandboxes", uid, request).await;
+        match parts {
+            Err(error) if error.is_unknown_call() => {}
+            parts => {
+                let parts: Vec<v1::ListPodSandboxResponse> = parts?;
+                return Ok(parts.into_iter().flat_map(|part| part.items).collect());
+            }
+        }
+        let mut all = IndexMap::new();
+        for state in SANDBOX_STATES {
+            let part = self.sandboxes_in(uid, Some(state)).await?;
+            all.extend(part.into_iter().map(|it| (it.id.clone(), it)));
+        }
+        Ok(all.into_values().collect())
+    }
+
+    /// Containers of one pod.
+    pub(super) async fn containers(&self, uid: &str) -> Result<Vec<v1::Container>, CriError> {
+        match self.containers_in(uid, "", None).await {
+            Err(error) if error.is_too_large() => {}
+            listed => return listed,
+        }
+        let request = v1::ListContainersRequest {
+            filter: Some(container_filter(uid, "", None)),
+        };
+        let parts = self.stream("StreamContainers", uid, request).await;
+        match parts {
+            Err(error) if error.is_unknown_call() => {}
+            parts => {
+                let parts: Vec<v1::ListContainersResponse> = parts?;
+                return Ok(parts.into_iter().flat_map(|part| part.containers).collect());
+            }
+        }
+        let mut all = IndexMap::new();
+        for state in CONTAINER_STATES {
+            let part = match self.containers_in(uid, "", Some(state)).await {
+                Err(error) if error.is_too_large() => self.containers_by_sandbox(uid, state).await?,
+                part => part?,
+            };
+            all.extend(part.into_iter().map(|it| (it.id.clone(), it)));
+        }
+        Ok(all.into_values().collect())
+    }
+
+    async fn containers_by_sandbox(
+        &self,
+        uid: &str,
+        state: v1::ContainerState,
+    ) -> Result<Vec<v1::Container>, CriError> {
+        let mut all = Vec::new();
+        for sandbox in self.sandboxes(uid).await? {
+            all.extend(self.containers_in(uid, &sandbox.id, Some(state)).await?);
+        }
+        Ok(all)
+    }
+
+    async fn sandboxes_in(
+        &self,
+        uid: &str,
+        state: Option<v1::PodSandboxState>,
+    ) -> Result<Vec<v1::PodSandbox>, CriError> {
+        let request = v1::ListPodSandboxRequest {
+            filter: Some(sandbox_filter(uid, state)),
+        };
+        let mut client = self.client();
+        let call = client.list_pod_sandbox(request);
+        Ok(within("ListPodSandbox", uid, REQUEST_DEADLINE, call).await?.items)
+    }
+
+    async fn containers_in(
+        &self,
+        uid: &str,
+        sandbox: &str,
+        state: Option<v1::ContainerState>,
+    ) -> Result<Vec<v1::Container>, CriError> {
+        let request = v1::ListContainersRequest {
+            filter: Some(container_filter(uid, sandbox, state)),
+        };
+        let mut client = self.client();
+        let call = client.list_containers(request);
+        Ok(within("ListContainers", uid, REQUEST_DEADLINE, call).await?.containers)
+    }
+
+    /// A streaming list of CRI 1.36. On the wire its messages are those of the list that it stands for.
+    async fn stream<Asked, Part>(&self, name: &'static str, uid: &str, request: Asked) -> Result<Vec<Part>, CriError>
+    where
+        Asked: Message + Send + Sync + 'static,
+        Part: Message + Default + Send + 'static,
+    {
+        let mut grpc = Grpc::new(self.service.clone()).max_decoding_message_size(LARGEST_MESSAGE);
+        let path = PathAndQuery::try_from(format!("/runtime.v1.RuntimeService/{name}"));
+        let failed = |status: &tonic::Status| CriError::from_status(Call::new(name, uid), status);
+        let call = async {
+            let unsent = |error: super::client::OutOfReach| tonic::Status::from_error(Box::new(error));
+            grpc.ready().await.map_err(unsent)?;
+            let path = path.map_err(|error| tonic::Status::internal(error.to_string()))?;
+            let codec = ProstCodec::<Asked, Part>::default();
+            let parts = grpc.server_streaming(Request::new(request), path, codec).await?;
+            parts.into_inner().try_collect::<Vec<Part>>().await
+        };
+        let all = tokio::time::timeout(REQUEST_DEADLINE, call.boxed()).await;
+        let late = |_| CriError::Timeout {
+            call: Call::new(name, uid),
+            after: REQUEST_DEADLINE,
+        };
+        all.map_err(late)?.map_err(|status| failed(&status))
+    }
+}
+
+fn sandbox_filter(uid: &str, state: Option<v1::PodSandboxState>) -> v1::PodSandboxFilter {
+    v1::PodSandboxFilter {
+        label_selector: by_uid(uid),
+        state: state.map(|state| v1::PodSandboxStateValue { state: state.into() }),
+        ..Default::default()
+    }
+}
+
+fn container_filter(uid: &str, sandbox: &str, state: Option<v1::ContainerState>) -> v1::ContainerFilter {
+    v1::ContainerFilter {
+        label_selector: by_uid(uid),
+        pod_sandbox_id: sandbox.to_owned(),
+        state: state.map(|state| v1::ContainerStateValue { state: state.into() }),
+        ..Default::default()
+    }
+}

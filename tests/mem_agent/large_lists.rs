@@ -1,0 +1,40 @@
+//! A node whose runtime has more to list than fits into one message.
+
+use crate::{
+    node::{Node, until},
+    pods::uid,
+};
+
+/// Pods whose annotations are too large for a list of all of them, and one whose object was deleted by force while no
+/// agent ran.
+async fn crowded(streams: bool) -> Node {
+    let node = Node::with_pods(&["web", "db", "mail"]).await;
+    node.left_over("gone", |pod| drop(pod.container("main").container("side")));
+    node.cri.change(|world| {
+        for sandbox in world.sandboxes.values_mut() {
+            sandbox.annotations.push(("large".to_owned(), "x".repeat(10_000)));
+        }
+        world.largest_list = 15_000;
+        world.streams_lists = streams;
+    });
+    node.cri.allow_everything();
+    node
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_deleted_by_force_is_found_where_no_list_of_all_is_to_be_had() {
+    for streams in [false, true] {
+        let mut node = crowded(streams).await;
+        node.start().await;
+        until("nothing of it is in the runtime", async || {
+            node.cri.look(|world| {
+                let sandboxes = world.sandboxes.values().all(|it| it.pod_uid != uid("gone"));
+                sandboxes && world.containers.values().all(|it| it.pod_uid != uid("gone"))
+            })
+        })
+        .await;
+        assert_eq!(node.cri.look(|world| world.sandboxes.len()), 3, "the others live on");
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+    }
+}
