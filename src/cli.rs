@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, builder::BoolishValueParser};
 use clap_complete::Shell;
 
-use crate::object_name::ObjectName;
+use crate::{node::kubelet_process::start::KubeletStart, object_name::ObjectName};
 
 mod read;
 mod values;
@@ -52,7 +52,7 @@ pub enum Verb {
     /// Check whether the agent could work here: configuration, API, rights, identity, runtime. Touches nothing.
     #[command(
         after_help = "Examples:\n  pod-teardown check --kubeconfig /etc/kubernetes/kubelet.conf --kubelet-config /var/lib/kubelet/config.yaml\n\nWith \
-        the settings of the service:\n  (export $(systemctl show --value -p Environment pod-teardown); set -a; . /etc/default/pod-teardown; pod-teardown \
+        the settings of the service:\n  (set -a; . /etc/default/pod-teardown; pod-teardown \
         check)\n\nExit code: 0 all is well; 64 the command is used wrongly; 78 something is configured wrongly; 69 the API server or the runtime \
         cannot be reached; 1 anything else. The first of these that applies."
     )]
@@ -324,32 +324,30 @@ pub const DEFAULT_SOCKET: &str = "/run/pod-teardown/pod-teardown.sock";
 pub struct NodeFlags {
     /// Credentials for the API server, to watch this node's pods, report on them and delete them: the kubelet's own, such as
     /// /etc/kubernetes/kubelet.conf, or others of user system:node:NAME in group system:nodes. Read again when the file, or
-    /// one that it names, has changed. Must be given, unless --pods never.
+    /// one that it names, has changed. Must be given, unless --pods never, or the kubelet lives, was seen before, or keeps them
+    /// where a known distribution does (kubeadm, EKS, GKE, OpenShift, k3s, RKE2).
     #[arg(long, env = "POD_TEARDOWN_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Name of this machine's Node object [default: the host name in lower case].
     #[arg(long, env = "POD_TEARDOWN_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Socket of the container runtime.
-    #[arg(
-        long,
-        env = "POD_TEARDOWN_CRI_ENDPOINT",
-        value_name = "URL",
-        default_value = "unix:///run/containerd/containerd.sock"
-    )]
-    pub cri_endpoint: String,
-    /// The kubelet's --root-dir, which holds a directory called pods.
-    #[arg(
-        long,
-        env = "POD_TEARDOWN_KUBELET_ROOT",
-        value_name = "DIR",
-        default_value = "/var/lib/kubelet"
-    )]
-    pub kubelet_root: PathBuf,
-    /// The kubelet's configuration file: cgroupDriver, cgroupRoot, cgroupsPerQOS,
-    /// podLogsDir, healthzBindAddress and healthzPort are read from it.
+    /// Socket of the container runtime [default: the kubelet's, else unix:///run/containerd/containerd.sock].
+    #[arg(long, env = "POD_TEARDOWN_CRI_ENDPOINT", value_name = "URL")]
+    pub cri_endpoint: Option<String>,
+    /// The kubelet's --root-dir, which holds a directory called pods [default: the kubelet's, else /var/lib/kubelet].
+    #[arg(long, env = "POD_TEARDOWN_KUBELET_ROOT", value_name = "DIR")]
+    pub kubelet_root: Option<PathBuf>,
+    /// The kubelet's configuration file: cgroupDriver, cgroupRoot, cgroupsPerQOS, podLogsDir, healthzBindAddress, healthzPort and
+    /// containerRuntimeEndpoint are read from it [default: the kubelet's].
     #[arg(long, env = "POD_TEARDOWN_KUBELET_CONFIG", value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,
+    /// The kubelet's directory of drop-ins for that file: each *.conf in it and below it, in the order of their names
+    /// [default: the kubelet's].
+    #[arg(long, env = "POD_TEARDOWN_KUBELET_CONFIG_DIR", value_name = "DIR")]
+    pub kubelet_config_dir: Option<PathBuf>,
+    /// What this node's kubelet was started with, as far as it is known.
+    #[arg(skip)]
+    pub started: Option<KubeletStart>,
     /// Who made the pods' cgroups.
     #[arg(long, env = "POD_TEARDOWN_CGROUP_DRIVER", value_enum, default_value_t = CgroupDriverFlag::Auto)]
     pub cgroup_driver: CgroupDriverFlag,

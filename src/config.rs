@@ -10,16 +10,27 @@ use std::{
 
 use crate::{
     cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, UnsyncedFlag},
-    node::{cri::CriEndpoint, kubelet_process::Ours, kubelet_root::KubeletRoot, unmounts::ForceUnmount},
+    node::{
+        cri::CriEndpoint,
+        kubelet_process::{
+            Ours,
+            start::{self, DEFAULT_ROOT, KubeletStart},
+        },
+        kubelet_root::KubeletRoot,
+        unmounts::ForceUnmount,
+    },
 };
 
 mod kubeconfig;
 mod kubelet;
+pub mod layout;
 
 use kubeconfig::kubeconfig;
 pub use kubeconfig::{credential_files, read_kubeconfig};
 use kubelet::{KubeletConfiguration, is_cgroup_root, kubelet_configuration};
 
+/// The runtime's socket, unless somebody says otherwise.
+const DEFAULT_RUNTIME: &str = "unix:///run/containerd/containerd.sock";
 /// The kubelet's default for `podLogsDir`.
 const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 
@@ -58,6 +69,12 @@ pub struct PodSettings {
     pub kube: kube::Config,
     /// Where it was read from.
     pub kubeconfig: PathBuf,
+    /// The kubelet's configuration file.
+    pub kubelet_config: Option<PathBuf>,
+    /// The directory of its drop-ins.
+    pub kubelet_config_dir: Option<PathBuf>,
+    /// What the kubelet was started with, as far as that is known.
+    pub started: Option<KubeletStart>,
     /// The runtime's socket.
     pub cri_endpoint: CriEndpoint,
     /// The kubelet's root directory, links resolved.
@@ -118,6 +135,8 @@ pub struct Problem {
 pub enum ProblemKind {
     /// On the command line.
     Usage,
+    /// Not on the command line, and nothing on this machine shows it yet.
+    NotGiven,
     /// In what the command line points to.
     Configuration,
     /// What the command line points to is not there, and may come: a node joins its cluster after this was installed.
@@ -137,6 +156,26 @@ impl PodSettings {
             root: self.kubelet_root.clone(),
             runtime: self.cri_endpoint.path().to_owned(),
             healthz: self.healthz,
+        }
+    }
+
+    /// What a kubelet's flags are compared with.
+    pub fn compared(&self, node_name: &str) -> start::Settings {
+        let given = match self.cgroup_driver {
+            CgroupDriverFlag::Auto => self.kubelet_cgroup_driver.clone(),
+            CgroupDriverFlag::Cgroupfs => Some("cgroupfs".to_owned()),
+            CgroupDriverFlag::Systemd => Some("systemd".to_owned()),
+        };
+        start::Settings {
+            kubeconfig: self.kubeconfig.clone(),
+            kubelet_config: self.kubelet_config.clone(),
+            kubelet_config_dir: self.kubelet_config_dir.clone(),
+            kubelet_root: self.kubelet_root.path().to_owned(),
+            runtime: self.cri_endpoint.path().to_owned(),
+            cgroup_driver: given,
+            cgroup_root: self.cgroup_root.clone(),
+            healthz_port: self.healthz.map_or(0, |at| at.port()),
+            node_name: node_name.to_owned(),
         }
     }
 }
@@ -189,9 +228,15 @@ pub async fn validate_all(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Set
 
 async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodSettings> {
     let kube = problems.take(kubeconfig("--kubeconfig", flags.kubeconfig.as_deref()).await);
-    let cri_endpoint = problems.take(cri_endpoint(&flags.cri_endpoint));
-    let kubelet_root = problems.take(kubelet_root(&flags.kubelet_root));
-    let kubelet = problems.take(kubelet_configuration(flags.kubelet_config.as_deref()));
+    let (config, config_dir) = (flags.kubelet_config.as_deref(), flags.kubelet_config_dir.as_deref());
+    let kubelet = kubelet_configuration(config, config_dir).map(|kubelet| match &flags.started {
+        Some(started) => kubelet.with_flags(started),
+        None => kubelet,
+    });
+    let cri_endpoint = problems.take(cri_endpoint(&runtime_of(flags, kubelet.as_ref().ok())));
+    let root = flags.kubelet_root.as_deref().unwrap_or(Path::new(DEFAULT_ROOT));
+    let kubelet_root = problems.take(kubelet_root(root));
+    let kubelet = problems.take(kubelet);
     let cgroup_root = problems.take(cgroup_root(flags.cgroup_root.as_deref(), kubelet.as_ref()));
     let driver_hold = problems.take(duration("--driver-hold", &flags.driver_hold));
     let take_over_after = problems.take(take_over_after(&flags.take_over_after));
@@ -204,6 +249,9 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     Some(PodSettings {
         kube,
         kubeconfig,
+        kubelet_config: flags.kubelet_config.clone(),
+        kubelet_config_dir: flags.kubelet_config_dir.clone(),
+        started: flags.started.clone(),
         healthz: kubelet.healthz(),
         cri_endpoint: cri_endpoint?,
         kubelet_root: kubelet_root?,
@@ -270,6 +318,16 @@ fn node_name(name: Option<&str>) -> Result<String, Problem> {
             "use the name that `kubectl get nodes` shows for this machine",
         ))
     }
+}
+
+/// The runtime's endpoint: ours, else the kubelet's, whose word may be a path alone.
+fn runtime_of(flags: &NodeFlags, kubelet: Option<&KubeletConfiguration>) -> String {
+    let theirs = || {
+        let endpoint = kubelet?.container_runtime_endpoint.as_deref()?;
+        Some(layout::url(endpoint))
+    };
+    let endpoint = flags.cri_endpoint.clone().or_else(theirs);
+    endpoint.unwrap_or_else(|| DEFAULT_RUNTIME.to_owned())
 }
 
 fn cri_endpoint(text: &str) -> Result<CriEndpoint, Problem> {
@@ -430,6 +488,14 @@ impl Problem {
             kind: ProblemKind::Usage,
             what: what.into(),
             remedy: remedy.to_owned(),
+        }
+    }
+
+    /// A flag that must be given was not, and nothing here shows what it should be.
+    pub(crate) fn not_given(what: impl Into<String>, remedy: &str) -> Self {
+        Self {
+            kind: ProblemKind::NotGiven,
+            ..Self::usage(what, remedy)
         }
     }
 

@@ -20,7 +20,7 @@ use crate::{
     node::{
         effects::{Effects, Held},
         identity::Identity,
-        kubelet_process::KubeletProcess,
+        kubelet_process::{KubeletProcess, start::Settings},
         threads::Blocking,
     },
 };
@@ -50,6 +50,8 @@ pub struct Guard {
     journal: Journal,
     proc: Arc<Path>,
     blocking: Blocking,
+    /// What the flags of a kubelet are compared with.
+    compared: Option<Arc<Settings>>,
     state: Arc<Mutex<State>>,
     /// Told when somebody has released what another list may settle.
     released: Arc<Notify>,
@@ -114,6 +116,7 @@ impl Guard {
             journal,
             proc: proc.into(),
             blocking: Blocking::default(),
+            compared: None,
             state: Arc::new(Mutex::new(State {
                 world: Err("the Node has not been seen yet".to_owned().into()),
                 since: Timestamp::now(),
@@ -144,6 +147,15 @@ impl Guard {
     #[must_use]
     pub fn looking(self, blocking: Blocking) -> Self {
         Self { blocking, ..self }
+    }
+
+    /// The same, which tells what a kubelet was started with and the agent has otherwise.
+    #[must_use]
+    pub fn comparing(self, ours: Settings) -> Self {
+        Self {
+            compared: Some(Arc::new(ours)),
+            ..self
+        }
     }
 
     /// The gate that all effects pass.

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use crate::{
-    node::{identity::Identity, threads::Blocking},
+    node::{identity::Identity, kubelet_process::start::KubeletStart, threads::Blocking},
     pod::PodUid,
 };
 
@@ -33,6 +33,7 @@ pub mod ends;
 mod error;
 mod file;
 mod header;
+mod kubelet;
 mod lent;
 pub mod paused;
 pub mod peek;
@@ -99,6 +100,7 @@ struct State {
     watch: WatchMemory,
     paused: Option<Paused>,
     turn: Option<OwnTurn>,
+    kubelet: Option<KubeletStart>,
     pods: HashMap<PodUid, PodEntry>,
     seen: BTreeMap<PodUid, Seen>,
     /// Entries that could neither be read nor kept elsewhere: written back as they were found.
@@ -265,6 +267,7 @@ impl State {
             watch: contents.watch,
             paused: contents.paused,
             turn: contents.turn,
+            kubelet: contents.kubelet,
             pods: contents.pods,
             seen: contents.seen,
             unreadable: contents.unreadable,
@@ -284,6 +287,7 @@ impl State {
                 self.watch.row(),
                 Paused::row(self.paused.as_ref()),
                 OwnTurn::row(self.turn.as_ref()),
+                kubelet::row(self.kubelet.as_ref()),
             ])
             .chain(unreadable.map(|(table, uid, bytes)| Row::Pod(table, uid.as_str().into(), Some(bytes))))
             .chain(pods.map(|(uid, entry)| Row::Pod(Table::Ends, uid.clone(), Some(entry.bytes()))))

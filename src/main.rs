@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     io::{self, Write as _},
+    path::Path,
     process::ExitCode,
 };
 
@@ -10,10 +11,11 @@ use jiff::Timestamp;
 use pod_teardown::{
     agent,
     cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, Read, SocketFlag, TimelineFormat, Verb},
-    config::{self, Problem, ProblemKind},
+    config::{self, Problem, ProblemKind, layout},
     foreign::{self, ForeignText},
     gc::picture::{Picture, dot::dot, svg::svg},
     guard::held::HeldReport,
+    host::PROC,
     memory,
     node::threads::THREADS,
     ops::{
@@ -221,6 +223,7 @@ async fn run(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<String>) 
 }
 
 async fn run_check(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<String>) -> ExitCode {
+    let flags = layout::complete(&flags, Path::new("/"), Path::new(PROC));
     let mut rows = match config::validate_all(&flags, mistakes).await {
         Ok(settings) => check::all(settings).await,
         Err(problems) => problems.into_iter().map(check::Row::from).collect(),
@@ -234,7 +237,7 @@ fn misconfigured(problems: &[Problem]) -> ExitCode {
         complain(&problem.to_string());
     }
     let any = |kind| problems.iter().any(|problem| problem.kind == kind);
-    ExitCode::from(if any(ProblemKind::Usage) {
+    ExitCode::from(if any(ProblemKind::Usage) || any(ProblemKind::NotGiven) {
         USAGE
     } else if any(ProblemKind::Configuration) || any(ProblemKind::Absent) {
         CONFIGURATION

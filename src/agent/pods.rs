@@ -104,7 +104,9 @@ impl Pods {
         } else {
             open_journal(state_dir, &machine, &outside)?
         };
-        let guard = Guard::new(machine, journal.clone(), host.proc.clone()).looking(outside.blocking);
+        let guard = Guard::new(machine, journal.clone(), host.proc.clone())
+            .looking(outside.blocking)
+            .comparing(settings.compared(node_name));
         let ours = settings.ours();
         guard.look(&ours).await;
         if settings.understudy.is_some() {
@@ -185,6 +187,9 @@ impl Pods {
         let PodSettings {
             kube,
             kubeconfig,
+            kubelet_config: _,
+            kubelet_config_dir: _,
+            started: _,
             cri_endpoint,
             kubelet_root,
             cgroup_driver,

@@ -1,13 +1,16 @@
 //! What the kubelet was told in its configuration file.
 
 use std::{
+    fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{Problem, first_line, is_absent};
+use crate::node::kubelet_process::start::KubeletStart;
 
 /// The only version of the kubelet's configuration that there is.
 pub(super) const KUBELET_CONFIG_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -16,8 +19,6 @@ pub(super) const KUBELET_CONFIG_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct KubeletConfiguration {
-    api_version: String,
-    kind: String,
     pub cgroup_driver: Option<String>,
     pub cgroup_root: Option<String>,
     #[serde(rename = "cgroupsPerQOS")]
@@ -25,6 +26,7 @@ pub(super) struct KubeletConfiguration {
     pub pod_logs_dir: Option<PathBuf>,
     healthz_bind_address: Option<IpAddr>,
     healthz_port: Option<u16>,
+    pub container_runtime_endpoint: Option<String>,
 }
 
 /// Where a kubelet tells its health if it is not told otherwise.
@@ -33,6 +35,17 @@ const HEALTHZ: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::LOCALHOST), 10248);
 // === impl KubeletConfiguration ===
 
 impl KubeletConfiguration {
+    /// The same with the flags that the kubelet was started with: they count more.
+    #[must_use]
+    pub fn with_flags(mut self, start: &KubeletStart) -> Self {
+        self.cgroup_driver = start.cgroup_driver.clone().or(self.cgroup_driver);
+        let root = start.cgroup_root.clone().filter(|root| is_cgroup_root(root));
+        self.cgroup_root = root.or(self.cgroup_root);
+        self.healthz_bind_address = start.healthz_bind_address.or(self.healthz_bind_address);
+        self.healthz_port = start.healthz_port.or(self.healthz_port);
+        self
+    }
+
     /// Where the kubelet tells its health; nowhere with port 0.
     pub fn healthz(&self) -> Option<SocketAddr> {
         let (addr, port) = HEALTHZ;
@@ -48,36 +61,49 @@ impl KubeletConfiguration {
     }
 }
 
-pub(super) fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfiguration, Problem> {
-    let Some(path) = path else {
-        return Ok(KubeletConfiguration::default());
+/// The configuration in that file, with the drop-ins of that directory merged into it as the kubelet does.
+pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> Result<KubeletConfiguration, Problem> {
+    let of = |path: Option<&Path>| path.map_or_else(String::new, |path| format!(" {}", path.display()));
+    let said = match dir {
+        None => format!("--kubelet-config{}", of(path)),
+        Some(_) => format!("--kubelet-config{} with --kubelet-config-dir{}", of(path), of(dir)),
     };
     let problem = |why: String| {
         Problem::configuration(
-            format!("--kubelet-config {}: {why}", path.display()),
-            "name the file that the kubelet has as --config, a KubeletConfiguration",
+            format!("{said}: {why}"),
+            "name the file that the kubelet has as --config, a KubeletConfiguration, and as --kubelet-config-dir its --config-dir",
         )
     };
-    let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()).absent(is_absent(path)))?;
-    let mut config: KubeletConfiguration =
-        serde_saphyr::from_str(&text).map_err(|error| problem(first_line(&error)))?;
-    // Another version may say the same by other names; the kubelet, too, takes none that it does not know.
-    if (config.kind.as_str(), config.api_version.as_str()) != ("KubeletConfiguration", KUBELET_CONFIG_VERSION) {
-        return Err(problem(format!(
-            "its kind is {:?} and its apiVersion {:?}, not KubeletConfiguration of {KUBELET_CONFIG_VERSION}",
-            config.kind, config.api_version
-        )));
+    let read = |path: &Path| {
+        document(path).map_err(|why| {
+            let why = if dir.is_some() {
+                format!("{}: {why}", path.display())
+            } else {
+                why
+            };
+            problem(why).absent(is_absent(path))
+        })
+    };
+    let mut merged = path.map_or_else(|| Ok(Value::Object(Map::new())), read)?;
+    let drop_ins = match dir.map(drop_ins).transpose() {
+        Ok(drop_ins) => drop_ins.unwrap_or_default(),
+        Err(error) => return Err(problem(error.to_string()).absent(dir.is_some_and(is_absent))),
+    };
+    for drop_in in drop_ins {
+        merge(&mut merged, read(&drop_in)?);
     }
+    let mut config: KubeletConfiguration =
+        serde_json::from_value(merged).map_err(|error| problem(first_line(&error)))?;
     // For the kubelet an empty value is its default.
     config.cgroup_driver.take_if(|driver| driver.is_empty());
     config.cgroup_root.take_if(|root| root.is_empty());
     config.pod_logs_dir.take_if(|dir| dir.as_os_str().is_empty());
+    config
+        .container_runtime_endpoint
+        .take_if(|endpoint| endpoint.is_empty());
     if config.cgroups_per_qos == Some(false) {
         return Err(Problem::configuration(
-            format!(
-                "--kubelet-config {}: cgroupsPerQOS is false: pods of this node have no cgroups of their own",
-                path.display()
-            ),
+            format!("{said}: cgroupsPerQOS is false: pods of this node have no cgroups of their own"),
             "this agent cannot work on such a node; it needs cgroupsPerQOS: true, which is the kubelet's default",
         ));
     }
@@ -97,6 +123,61 @@ pub(super) fn kubelet_configuration(path: Option<&Path>) -> Result<KubeletConfig
         )));
     }
     Ok(config)
+}
+
+/// A KubeletConfiguration, or why it is none.
+fn document(path: &Path) -> Result<Value, String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let document: Value = serde_saphyr::from_str(&text).map_err(|error| first_line(&error))?;
+    let field = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (kind, version) = (field("kind"), field("apiVersion"));
+    // Another version may say the same by other names; the kubelet, too, takes none that it does not know.
+    if (kind, version) != ("KubeletConfiguration", KUBELET_CONFIG_VERSION) {
+        return Err(format!(
+            "its kind is {kind:?} and its apiVersion {version:?}, not KubeletConfiguration of {KUBELET_CONFIG_VERSION}"
+        ));
+    }
+    Ok(document)
+}
+
+/// The drop-ins of a directory in the order in which the kubelet reads them: all that end in `.conf`, also in directories below,
+/// each directory by the names in it (cmd/kubelet/app/server.go: mergeKubeletConfigurations). No link to a directory is followed.
+fn drop_ins(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    if fs::symlink_metadata(dir)?.is_symlink() {
+        return Ok(Vec::new());
+    }
+    let mut entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    let mut found = Vec::new();
+    for entry in entries {
+        if entry.file_type()?.is_dir() {
+            found.extend(drop_ins(&entry.path())?);
+        } else if entry.file_name().as_encoded_bytes().ends_with(b".conf") {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// A JSON merge patch (RFC 7396): objects are merged, a null takes a value away, all else takes its place.
+fn merge(into: &mut Value, patch: Value) {
+    match (into, patch) {
+        (Value::Object(into), Value::Object(patch)) => {
+            for (name, value) in patch {
+                if value.is_null() {
+                    into.remove(&name);
+                } else {
+                    merge(into.entry(name).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (into, patch @ Value::Object(_)) => {
+            // What it takes away is not there, however deep.
+            *into = Value::Object(Map::new());
+            merge(into, patch);
+        }
+        (into, patch) => *into = patch,
+    }
 }
 
 pub(super) fn is_cgroup_root(root: &str) -> bool {

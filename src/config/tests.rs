@@ -3,7 +3,7 @@ use clap::Parser as _;
 use super::{kubelet::KUBELET_CONFIG_VERSION, *};
 use crate::cli::{Cli, Verb};
 
-fn flags(args: &[&str]) -> NodeFlags {
+pub(super) fn flags(args: &[&str]) -> NodeFlags {
     let all = ["pod-teardown", "run"].iter().chain(args);
     match Cli::try_parse_from(all).unwrap().verb {
         Verb::Run(flags) => flags,
@@ -102,7 +102,7 @@ fn what_the_kubelet_was_told_is_taken_over() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.yaml");
     std::fs::write(&file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\ncgroupRoot: /kubelet\npodLogsDir: /logs\nextra: {a: 1}\n").unwrap();
-    let config = kubelet_configuration(Some(&file)).unwrap();
+    let config = kubelet_configuration(Some(&file), None).unwrap();
     assert_eq!(config.cgroup_driver.as_deref(), Some("cgroupfs"));
     assert_eq!(cgroup_root(None, Some(&config)).unwrap(), "/kubelet");
     assert_eq!(
@@ -114,12 +114,95 @@ fn what_the_kubelet_was_told_is_taken_over() {
 }
 
 #[test]
+fn drop_ins_are_merged_as_the_kubelet_merges_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(
+            path,
+            format!("apiVersion: {KUBELET_CONFIG_VERSION}\nkind: KubeletConfiguration\n{text}"),
+        )
+        .unwrap();
+    };
+    let (file, drop_ins) = (dir.path().join("config"), dir.path().join("config.d"));
+    write(
+        "config",
+        "cgroupDriver: cgroupfs\ncgroupRoot: /base\npodLogsDir: /base\nhealthzPort: 1\n",
+    );
+    // By their names, also those in directories below; nothing but *.conf.
+    write("config.d/20-last.conf", "healthzPort: 4\n");
+    write(
+        "config.d/10-dir/99.conf",
+        "healthzPort: 3\ncgroupDriver: systemd\ncontainerRuntimeEndpoint: /run/x.sock\n",
+    );
+    write(
+        "config.d/05-first.conf",
+        "healthzPort: 2\ncgroupRoot: null\nhealthzBindAddress: 127.0.0.2\n",
+    );
+    write("config.d/30-other.yaml", "healthzPort: 5\n");
+    let read = || kubelet_configuration(Some(&file), Some(&drop_ins));
+    let config = read().unwrap();
+    assert_eq!(config.healthz(), Some(([127, 0, 0, 2], 4).into()));
+    assert_eq!(config.cgroup_driver.as_deref(), Some("systemd"));
+    assert_eq!(config.cgroup_root, None, "a null takes it away");
+    assert_eq!(config.pod_logs_dir.as_deref(), Some(Path::new("/base")));
+    assert_eq!(config.container_runtime_endpoint.as_deref(), Some("/run/x.sock"));
+    let alone = kubelet_configuration(None, Some(&drop_ins)).unwrap();
+    assert_eq!(
+        (alone.cgroup_driver.as_deref(), alone.pod_logs_dir),
+        (Some("systemd"), None)
+    );
+    // The flags of the kubelet count more.
+    let start = KubeletStart {
+        cgroup_driver: Some("cgroupfs".to_owned()),
+        healthz_port: Some(7),
+        ..KubeletStart::default()
+    };
+    let config = config.with_flags(&start);
+    assert_eq!(config.healthz(), Some(([127, 0, 0, 2], 7).into()));
+    assert_eq!(config.cgroup_driver.as_deref(), Some("cgroupfs"));
+
+    for text in ["", "kind: Pod\n"] {
+        std::fs::write(drop_ins.join("40-wrong.conf"), text).unwrap();
+        let problem = read().unwrap_err();
+        assert!(
+            problem.what.contains("40-wrong.conf") && problem.remedy.contains("--config-dir"),
+            "{problem}"
+        );
+    }
+    let problem = kubelet_configuration(None, Some(Path::new("/no/such/dir"))).unwrap_err();
+    assert_eq!(problem.kind, ProblemKind::Absent);
+    // The kubelet walks no link, and so finds nothing there.
+    std::os::unix::fs::symlink(&drop_ins, dir.path().join("link")).unwrap();
+    let config = kubelet_configuration(None, Some(&dir.path().join("link"))).unwrap();
+    assert_eq!(config.cgroup_driver, None);
+}
+
+#[test]
+fn the_runtime_is_where_the_kubelets_configuration_says_unless_a_flag_says_otherwise() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config");
+    let text = format!(
+        "apiVersion: {KUBELET_CONFIG_VERSION}\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/x.sock\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let config = kubelet_configuration(Some(&file), None).unwrap();
+    assert_eq!(runtime_of(&flags(&[]), Some(&config)), "unix:///run/x.sock");
+    assert_eq!(
+        runtime_of(&flags(&["--cri-endpoint", "unix:///mine"]), Some(&config)),
+        "unix:///mine"
+    );
+    assert_eq!(runtime_of(&flags(&[]), None), DEFAULT_RUNTIME);
+}
+
+#[test]
 fn only_a_configuration_of_a_kubelet_is_taken_and_its_empty_values_are_defaults() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.yaml");
     let read = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        kubelet_configuration(Some(&file)).map_err(|problem| problem.to_string())
+        kubelet_configuration(Some(&file), None).map_err(|problem| problem.to_string())
     };
     let head = format!("apiVersion: {KUBELET_CONFIG_VERSION}\nkind: KubeletConfiguration\n");
     let empty = read(&format!("{head}cgroupDriver: ''\ncgroupRoot: ''\npodLogsDir: ''\n")).unwrap();

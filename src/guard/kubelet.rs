@@ -1,13 +1,16 @@
 //! Looking for a kubelet: while one works on this node's pods nothing is touched, nor while it is not known whether one does.
 
-use std::{net::SocketAddr, ops::Range, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
 use super::{Guard, State};
 use crate::{
     liveness::signs::Look,
-    node::kubelet_process::{self, KubeletProcess, Ours},
+    node::kubelet_process::{
+        self, KubeletProcess, Ours, Why,
+        start::{self, Difference, KubeletStart},
+    },
 };
 
 /// How often the processes of this machine are looked through for a kubelet.
@@ -66,20 +69,39 @@ impl Guard {
     /// be looked for among all processes.
     pub async fn look(&self, ours: &Ours) {
         let (proc, ours) = (Arc::clone(&self.proc), ours.clone());
-        let known = self.kubelet().map(|kubelet| kubelet.pid);
-        let look = move || match known.map(|pid| kubelet_process::with_pid(&proc, pid, &ours)) {
-            Some(Ok(Some(still))) => Ok(vec![still]),
-            Some(Ok(None) | Err(_)) | None => kubelet_process::find(&proc, &ours),
+        let known = self.kubelet();
+        let look = move || {
+            let still = known
+                .as_ref()
+                .map(|known| kubelet_process::with_pid(&proc, known.pid, &ours));
+            let found = match still {
+                Some(Ok(Some(still))) => Some(still),
+                Some(Ok(None) | Err(_)) | None => kubelet_process::find(&proc, &ours)?.into_iter().next(),
+            };
+            // Of one that is new, also what it was started with.
+            let is_new = |kubelet: &&KubeletProcess| known.as_ref() != Some(*kubelet);
+            let started = found
+                .as_ref()
+                .filter(is_new)
+                .and_then(|kubelet| start::of(&proc, kubelet.pid));
+            io::Result::Ok((found, started))
         };
         let began = Instant::now();
         let found = self.blocking.run(look).await;
+        let mut started = None;
         let kubelet = match found {
-            Ok(Ok(found)) => Ok(found.into_iter().next()),
+            Ok(Ok((found, with))) => {
+                started = with;
+                Ok(found)
+            }
             Ok(Err(error)) => Err(format!(
                 "looking for one failed: {error}; the agent has to see all of /proc"
             )),
             Err(_) => Err("the look for one panicked".to_owned()),
         };
+        if let (Ok(Some(kubelet)), Some(started)) = (&kubelet, started) {
+            self.learn(kubelet, started);
+        }
         let mut state = self.lock();
         let is_news = state.kubelet != kubelet;
         if is_news {
@@ -110,6 +132,18 @@ impl Guard {
         let is_awaited = state.look_asked.take_if(|asked| began >= *asked).is_some();
         if is_news || is_awaited {
             self.has_looked.notify_one();
+        }
+    }
+
+    /// Keeps what a kubelet was started with, for the time when it is gone, and tells what of it the agent has otherwise.
+    fn learn(&self, kubelet: &KubeletProcess, started: KubeletStart) {
+        let compared = self.compared.as_deref();
+        for Difference { what, remedy } in compared.map(|ours| started.differences(ours)).unwrap_or_default() {
+            tracing::warn!(what, remedy, "The kubelet and the agent have different settings");
+        }
+        // One with another directory may be another node's.
+        if kubelet.why == Why::SameDirectory {
+            self.journal.set_kubelet(started);
         }
     }
 
@@ -224,6 +258,31 @@ mod tests {
         assert_eq!(guard.kubelet(), None);
         assert!(matches!(guard.looks().0, Look::Lives(_)));
         assert!(matches!(guard.looks().0, Look::Silent(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_kubelet_was_started_with_is_kept_for_the_time_when_it_is_gone() {
+        let (proc, ours, guard) = machine();
+        let at = |name: &str| proc.path().join(name);
+        for dir in ["self/ns", "77/ns", "77/task/77"] {
+            std::fs::create_dir_all(at(dir)).unwrap();
+        }
+        for process in ["self", "77"] {
+            std::os::unix::fs::symlink("mnt:[1]", at(process).join("ns/mnt")).unwrap();
+        }
+        std::os::unix::fs::symlink("/", at("77/root")).unwrap();
+        std::fs::write(at("77/comm"), "kubelet\n").unwrap();
+        for config in ["/first", "/second"] {
+            let command = format!("kubelet\0--root-dir={}\0--config={config}\0", proc.path().display());
+            std::fs::write(at("77/cmdline"), command).unwrap();
+            guard.look(&ours).await;
+            let kept = guard.journal.kubelet().unwrap();
+            assert_eq!(kept.config.as_deref(), Some(std::path::Path::new(config)));
+        }
+        std::fs::write(at("77/comm"), "sleep\n").unwrap();
+        guard.look(&ours).await;
+        assert_eq!(guard.kubelet(), None);
+        assert!(guard.journal.kubelet().is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -21,12 +21,16 @@ use super::{
     aside::Reason,
     error::{self, Kind, failed},
     header::Header,
+    kubelet,
     paused::Paused,
     seen::Seen,
     turn::OwnTurn,
     writer::{Row, Table},
 };
-use crate::{node::identity::Identity, pod::PodUid};
+use crate::{
+    node::{identity::Identity, kubelet_process::start::KubeletStart},
+    pod::PodUid,
+};
 
 pub(super) const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");
 /// One small row for each pod; agents from before it was there leave it alone.
@@ -37,6 +41,7 @@ pub(super) const WATCH: &str = "watch";
 pub(super) const HEADER: &str = "header";
 pub(super) const PAUSE: &str = "paused";
 pub(super) const TURN: &str = "turn";
+pub(super) const KUBELET: &str = "kubelet";
 /// The journal holds a few hundred bytes per ending pod; the library's own default is a gigabyte.
 const CACHE_BYTES: usize = 256 << 10;
 /// A journal is far smaller. What is longer is none, and need not be read to know that.
@@ -60,6 +65,7 @@ pub(super) struct Contents {
     pub watch: WatchMemory,
     pub paused: Option<Paused>,
     pub turn: Option<OwnTurn>,
+    pub kubelet: Option<KubeletStart>,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, Seen>,
     /// Entries that cannot be read, as they are.
@@ -157,6 +163,7 @@ pub(super) fn read(
             }
             contents.paused = get(PAUSE)?.and_then(|told| Paused::read(&told));
             contents.turn = get(TURN)?.and_then(|told| OwnTurn::read(&told));
+            contents.kubelet = get(KUBELET)?.and_then(|told| kubelet::read(&told));
         }
     }
     let Contents {

@@ -17,6 +17,7 @@ use crate::{
     host::PROC,
     node::{
         identity::Identity,
+        kubelet_process::start::KubeletStart,
         lock::{LockError, PodsLock},
     },
 };
@@ -66,6 +67,18 @@ pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
             reason,
         },
     })
+}
+
+/// What the journal in `dir` knows of the kubelet that was last seen; nothing of one that is in use or cannot be read.
+pub fn kubelet(dir: &Path, machine: &Identity) -> Option<KubeletStart> {
+    let path = dir.join(FILE);
+    if is_in_use(dir, &path) {
+        return None;
+    }
+    match file::look(&path, machine) {
+        Ok(Found::Journal(contents, _)) => contents.kubelet,
+        Ok(Found::Nothing | Found::Useless(_)) | Err(_) => None,
+    }
 }
 
 fn is_in_use(dir: &Path, path: &Path) -> bool {

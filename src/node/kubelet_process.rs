@@ -21,6 +21,7 @@ mod look;
 mod rights;
 mod root;
 mod sockets;
+pub mod start;
 
 use arguments::Arguments;
 pub use sockets::is_kubelets_answer;

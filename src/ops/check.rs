@@ -131,6 +131,6 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
     let cri = Cri::new(&pods.cri_endpoint, effects);
     rows.extend(runtime(&cri, pods).await);
     rows.extend(own);
-    rows.extend(other_hands(pods, lock));
+    rows.extend(other_hands(pods, &settings.node_name, lock));
     rows
 }

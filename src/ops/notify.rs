@@ -1,6 +1,6 @@
 //! Tells systemd how the agent is, where that has started it as a service of `Type=notify`.
 
-use std::{env, sync::Arc, time::Duration};
+use std::{env, path::Path, sync::Arc, time::Duration};
 
 use sd_notify::{NotifyState, notify, watchdog_enabled};
 use tokio::time::{sleep, timeout};
@@ -8,8 +8,9 @@ use tokio::time::{sleep, timeout};
 use super::{admin::Admin, status};
 use crate::{
     cli::NodeFlags,
-    config::{self, Problem, ProblemKind, Settings},
+    config::{self, Problem, ProblemKind, Settings, layout},
     foreign::ForeignText,
+    host::PROC,
 };
 
 /// How often what `systemctl status` shows is brought up to date.
@@ -25,8 +26,10 @@ pub async fn settings(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Setting
     let mut told = Vec::new();
     let mut half_written = false;
     loop {
-        match config::validate_all(flags, mistakes).await {
-            Err(problems) if is_service() && problems.iter().all(|it| it.kind == ProblemKind::Absent) => {
+        let all = layout::complete(flags, Path::new("/"), Path::new(PROC));
+        let is_to_come = |it: &Problem| matches!(it.kind, ProblemKind::Absent | ProblemKind::NotGiven);
+        match config::validate_all(&all, mistakes).await {
+            Err(problems) if is_service() && problems.iter().all(is_to_come) => {
                 if problems != told {
                     waits(&problems);
                     told = problems;

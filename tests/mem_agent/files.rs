@@ -35,7 +35,7 @@ async fn a_file_that_is_no_socket_is_not_replaced_by_one() {
 #[tokio::test(start_paused = true)]
 async fn a_socket_on_which_somebody_listens_is_not_taken_over() {
     let mut node = Node::new().await;
-    let runtime = PathBuf::from(node.flags.cri_endpoint.trim_start_matches("unix://"));
+    let runtime = PathBuf::from(node.cri.endpoint().trim_start_matches("unix://"));
     node.flags.socket.socket = runtime.clone();
     node.launch().await;
     let problem = node.ended().await.unwrap_err();

@@ -2,7 +2,10 @@
 
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::{
+        fs::{PermissionsExt as _, symlink},
+        process::CommandExt as _,
+    },
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -87,6 +90,51 @@ fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runti
         block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
     }
     assert!(found().iter().all(|it| it.pid != ended), "a zombie does no work");
+}
+
+/// By the kernel's word: a user without rights runs a program of that name, with our directory and a path that no walk gets
+/// through.
+#[test]
+fn a_process_that_may_not_mount_is_no_kubelet_though_it_has_its_name_and_names_our_directory() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all(temp.path().join("ours/pods")).unwrap();
+    let program = temp.path().join("kubelet");
+    symlink("/bin/sh", &program).unwrap();
+    let start = |root: &str, user: u32| {
+        let child = Command::new(&program)
+            .args(["-c", "read forever", "--root-dir", root])
+            .uid(user)
+            .stdin(Stdio::piped())
+            .spawn();
+        Killed(child.unwrap())
+    };
+    let ours_dir = temp.path().join("ours").display().to_string();
+    let too_long = format!("/{}", "x/".repeat(4096));
+    let powerless = [start(&ours_dir, 65534), start(&too_long, 65534)];
+    let real = start(&ours_dir, 0);
+    let ours = Ours {
+        root: KubeletRoot::resolve(&temp.path().join("ours")).unwrap(),
+        runtime: temp.path().join("cri.sock"),
+        healthz: None,
+    };
+    let pid = |child: &Killed| i32::try_from(child.0.id()).unwrap();
+    for child in powerless.iter().chain([&real]) {
+        let file = |name| fs::read_to_string(format!("/proc/{}/{name}", pid(child))).unwrap();
+        for _ in 0..1000 {
+            if file("comm") == "kubelet\n" && file("cmdline").contains("--root-dir") {
+                break;
+            }
+            block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
+        }
+    }
+    let found: Vec<i32> = find(Path::new("/proc"), &ours)
+        .unwrap()
+        .iter()
+        .map(|it| it.pid)
+        .collect();
+    assert!(found.contains(&pid(&real)), "{found:?}");
+    assert!(powerless.iter().all(|it| !found.contains(&pid(it))), "{found:?}");
 }
 
 /// Somebody called as a kubelet, in whose root the kubelet's directory lies on a server that is silent.

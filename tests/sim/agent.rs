@@ -88,6 +88,9 @@ impl Machine {
             kube,
             // It is not there, and so it never changes.
             kubeconfig: self.node.join("kubeconfig"),
+            kubelet_config: None,
+            kubelet_config_dir: None,
+            started: None,
             cri_endpoint: "unix:///no/such/cri.sock".parse().unwrap(),
             kubelet_root: KubeletRoot::resolve(&self.node.join("kubelet")).unwrap(),
             cgroup_driver: CgroupDriverFlag::Cgroupfs,

@@ -51,7 +51,7 @@ async fn it_waits_on_a_node_that_has_not_joined_and_works_when_it_has(scene: &mu
     until("it says what it waits for", || {
         Ok(service
             .shown("StatusText")?
-            .starts_with("waiting: --kubeconfig /etc/kubernetes/kubelet.conf"))
+            .starts_with("waiting: --kubeconfig is missing"))
     })
     .await?;
     ensure!(service.shown("ActiveState")? == "active" && service.shown("NRestarts")? == "0");

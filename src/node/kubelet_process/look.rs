@@ -18,10 +18,9 @@ use std::{
 
 use rustix::{fd::OwnedFd, io::Errno};
 
-use super::{Kind, Ours, Why, arguments::Arguments, evidence, root};
+use super::{Kind, Ours, Why, arguments::Arguments, evidence, root, start::DEFAULT_ROOT};
 use crate::node::{fault, mounts::MountTable};
 
-const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 /// The root of this machine's file system: the agent works in the host's mount namespace, or refuses to run.
 const MACHINES: &str = "/";
 /// A look that takes longer hangs. It is less than a look at all processes may be old.

@@ -19,7 +19,10 @@ use crate::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
         identity::Identity,
-        kubelet_process::{self, KubeletProcess, Why},
+        kubelet_process::{
+            self, KubeletProcess, Why,
+            start::{self, Difference, KubeletStart},
+        },
         lock::{Holder, LockError},
         mount_namespace,
         systemd::Systemd,
@@ -225,21 +228,39 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
     }
 }
 
-pub(super) fn other_hands(settings: &PodSettings, lock: Result<(), LockError>) -> Vec<Row> {
-    let lock = other_agents(lock);
-    let kubelet = match kubelet_process::find(Path::new(PROC), &settings.ours()) {
-        Ok(found) => match found.first() {
-            None => Row::ok("kubelet", "none works on this node's pods"),
-            Some(kubelet) => alive(kubelet, settings.understudy.is_some()),
-        },
-        Err(error) => Row::new(
-            "kubelet",
-            Verdict::Failed,
-            error,
-            "run the check as root, with /proc of the host",
-        ),
+pub(super) fn other_hands(settings: &PodSettings, node_name: &str, lock: Result<(), LockError>) -> Vec<Row> {
+    let mut rows = vec![other_agents(lock)];
+    let (kubelet, started) = match kubelet_process::find(Path::new(PROC), &settings.ours()) {
+        Ok(found) => {
+            let kubelet = found.into_iter().next();
+            let started = kubelet.as_ref().map(|kubelet| start::of(Path::new(PROC), kubelet.pid));
+            (kubelet, started.unwrap_or_else(|| settings.started.clone()))
+        }
+        Err(error) => {
+            let remedy = "run the check as root, with /proc of the host";
+            rows.push(Row::new("kubelet", Verdict::Failed, error, remedy));
+            return rows;
+        }
     };
-    vec![lock, kubelet]
+    rows.push(match &kubelet {
+        None => Row::ok("kubelet", "none works on this node's pods"),
+        Some(kubelet) => alive(kubelet, settings.understudy.is_some()),
+    });
+    if let Some(started) = started {
+        rows.extend(flags_of_kubelet(&started, &settings.compared(node_name)));
+    }
+    rows
+}
+
+/// What a kubelet was started with, or was when it was last seen, and the agent has otherwise.
+fn flags_of_kubelet(started: &KubeletStart, ours: &start::Settings) -> Vec<Row> {
+    const WHAT: &str = "kubelet's flags";
+    let differences = started.differences(ours);
+    if differences.is_empty() {
+        return vec![Row::ok(WHAT, "the agent works with the same")];
+    }
+    let row = |difference: &Difference| Row::new(WHAT, Verdict::Warning, &difference.what, &difference.remedy);
+    differences.iter().map(row).collect()
 }
 
 /// A kubelet that works on this node's pods is what an understudy waits beside, and where none should be it is in the way.
@@ -341,6 +362,28 @@ mod tests {
                 row.seen.starts_with("kubelet --v=2 (pid 7)") && row.remedy.contains(words),
                 "{row:?}"
             );
+        }
+    }
+
+    #[test]
+    fn what_the_kubelet_was_started_with_and_the_agent_has_otherwise_is_told_with_its_remedy() {
+        let ours = start::Settings {
+            kubelet_root: "/var/lib/kubelet".into(),
+            runtime: "/run/cri.sock".into(),
+            ..start::Settings::default()
+        };
+        let same = flags_of_kubelet(&KubeletStart::default(), &ours);
+        assert_eq!((same.len(), same[0].verdict), (1, Verdict::Ok), "{same:?}");
+        let other = KubeletStart {
+            config: Some("/etc/kubelet.yaml".into()),
+            runtime: Some("unix:///run/crio/crio.sock".to_owned()),
+            ..KubeletStart::default()
+        };
+        let rows = flags_of_kubelet(&other, &ours);
+        assert_eq!(rows.len(), 2, "{rows:?}");
+        for row in rows {
+            row.assert_helps();
+            assert_eq!(row.verdict, Verdict::Warning, "{row:?}");
         }
     }
 

@@ -104,7 +104,7 @@ impl Row {
 
     pub(super) fn from_problem(what: &str, problem: &Problem) -> Self {
         let verdict = match problem.kind {
-            ProblemKind::Usage => Verdict::Usage,
+            ProblemKind::Usage | ProblemKind::NotGiven => Verdict::Usage,
             ProblemKind::Configuration | ProblemKind::Absent => Verdict::Configuration,
             ProblemKind::Taken | ProblemKind::Internal => Verdict::Failed,
         };

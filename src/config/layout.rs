@@ -1,0 +1,388 @@
+//! What the flags do not say: taken from the kubelet that lives here, from what the journal knows of it, or from where the
+//! distributions of Kubernetes keep it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+use super::kubelet::kubelet_configuration;
+use crate::{
+    cli::NodeFlags,
+    journal::peek,
+    node::{
+        identity::Identity,
+        kubelet_process::start::{self, DEFAULT_ROOT, KubeletStart},
+    },
+};
+
+/// Where a distribution keeps what the agent needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// The distribution.
+    pub name: &'static str,
+    /// The kubelet's credentials: without them it is not this distribution.
+    pub kubeconfig: &'static str,
+    /// The kubelet's configuration file.
+    pub config: Option<&'static str>,
+    /// The directory of its drop-ins.
+    pub config_dir: Option<&'static str>,
+    /// The runtime's socket.
+    pub runtime: &'static str,
+}
+
+const CONTAINERD: &str = "/run/containerd/containerd.sock";
+const K3S: &str = "/run/k3s/containerd/containerd.sock";
+/// The kubeconfig of several distributions, which tell each other apart by the configuration.
+const IN_ROOT: &str = "/var/lib/kubelet/kubeconfig";
+
+/// All that are known. The first that is there counts: more than one is there only where one was installed over another.
+pub const LAYOUTS: [Layout; 7] = [
+    Layout {
+        name: "kubeadm",
+        kubeconfig: "/etc/kubernetes/kubelet.conf",
+        config: Some("/var/lib/kubelet/config.yaml"),
+        config_dir: None,
+        runtime: CONTAINERD,
+    },
+    Layout {
+        name: "k3s",
+        kubeconfig: "/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
+        config: None,
+        config_dir: Some("/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"),
+        runtime: K3S,
+    },
+    Layout {
+        name: "RKE2",
+        kubeconfig: "/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
+        config: None,
+        config_dir: Some("/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"),
+        runtime: K3S,
+    },
+    Layout {
+        name: "OpenShift",
+        kubeconfig: IN_ROOT,
+        config: Some("/etc/kubernetes/kubelet.conf"),
+        config_dir: Some("/etc/openshift/kubelet.conf.d"),
+        runtime: "/run/crio/crio.sock",
+    },
+    Layout {
+        name: "EKS",
+        kubeconfig: IN_ROOT,
+        config: Some("/etc/kubernetes/kubelet/config.json"),
+        config_dir: Some("/etc/kubernetes/kubelet/config.json.d"),
+        runtime: CONTAINERD,
+    },
+    Layout {
+        name: "EKS on Amazon Linux 2",
+        kubeconfig: IN_ROOT,
+        config: Some("/etc/kubernetes/kubelet/kubelet-config.json"),
+        config_dir: None,
+        runtime: CONTAINERD,
+    },
+    Layout {
+        name: "GKE",
+        kubeconfig: IN_ROOT,
+        config: Some("/home/kubernetes/kubelet-config.yaml"),
+        config_dir: None,
+        runtime: CONTAINERD,
+    },
+];
+
+/// The flags, and what they do not say as far as this machine shows it: its kubelet, while that lives, else what the journal knows
+/// of the one that was last seen, else the layout of its distribution.
+pub fn complete(flags: &NodeFlags, root: &Path, proc: &Path) -> NodeFlags {
+    // A node that was set up anew since has other files.
+    let is_there = |start: &KubeletStart| {
+        [&start.kubeconfig, &start.config]
+            .into_iter()
+            .flatten()
+            .all(|path| path.exists())
+    };
+    let known = || peek::kubelet(&flags.state_dir, &Identity::read(root)).filter(is_there);
+    let seen = || start::living(proc).or_else(known);
+    // The kubelet of another directory is another node's.
+    let is_ours = |start: &KubeletStart| flags.kubelet_root.as_deref().is_none_or(|ours| is(ours, start.root()));
+    let start = seen().filter(is_ours);
+    complete_with(flags, root, start)
+}
+
+fn complete_with(flags: &NodeFlags, root: &Path, start: Option<KubeletStart>) -> NodeFlags {
+    let mut all = flags.clone();
+    if let Some(start) = start {
+        all.kubeconfig = all.kubeconfig.or_else(|| start.kubeconfig.clone());
+        all.kubelet_config = all.kubelet_config.or_else(|| start.config.clone());
+        all.kubelet_config_dir = all.kubelet_config_dir.or_else(|| start.config_dir.clone());
+        all.kubelet_root = all.kubelet_root.or_else(|| Some(start.root().to_owned()));
+        all.cri_endpoint = all.cri_endpoint.or_else(|| start.runtime.as_deref().map(url));
+        all.node_name = all
+            .node_name
+            .or_else(|| start.hostname_override.as_deref().map(str::to_lowercase));
+        all.started = Some(start);
+    } else if let Some(layout) = find(root)
+        // It counts as a whole: whoever keeps the credentials elsewhere keeps the rest elsewhere, too.
+        && flags.kubeconfig.as_deref().is_none_or(|given| is(given, &at(root, layout.kubeconfig)))
+        && flags.kubelet_root.as_deref().is_none_or(|given| is(given, &at(root, DEFAULT_ROOT)))
+    {
+        let there = |path: Option<&str>| path.map(|path| at(root, path)).filter(|path| path.exists());
+        all.kubeconfig = Some(at(root, layout.kubeconfig));
+        all.kubelet_config = all.kubelet_config.or_else(|| there(layout.config));
+        all.kubelet_config_dir = all.kubelet_config_dir.or_else(|| there(layout.config_dir));
+        // The configuration may name another one, as where k3s is told to use a runtime that it does not start.
+        let configured = kubelet_configuration(all.kubelet_config.as_deref(), all.kubelet_config_dir.as_deref());
+        if configured.is_ok_and(|configured| configured.container_runtime_endpoint.is_none()) {
+            let usual = url(&at(root, layout.runtime).to_string_lossy());
+            all.cri_endpoint.get_or_insert(usual);
+        }
+    }
+    all
+}
+
+/// The layout of the machine whose root file system that is: its credentials are there, and its configuration if it has one, each
+/// in the form in which the kubelet reads it.
+pub fn find(root: &Path) -> Option<&'static Layout> {
+    LAYOUTS.iter().find(|layout| {
+        let is_config = |path| kind(&at(root, path)).is_some_and(|kind| kind == "KubeletConfiguration");
+        let has_config = layout.config.is_none_or(is_config);
+        has_config && kind(&at(root, layout.kubeconfig)).is_some_and(|kind| kind == "Config")
+    })
+}
+
+/// What a document says of its kind.
+fn kind(path: &Path) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Document {
+        kind: String,
+    }
+    let text = fs::read_to_string(path).ok()?;
+    serde_saphyr::from_str::<Document>(&text)
+        .ok()
+        .map(|document| document.kind)
+}
+
+/// As an endpoint, where it is a path alone.
+pub(super) fn url(path: &str) -> String {
+    if path.contains("://") {
+        path.to_owned()
+    } else {
+        format!("unix://{path}")
+    }
+}
+
+fn at(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+fn is(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::flags, *};
+
+    const KUBECONFIG: &str = "{kind: Config, apiVersion: v1}";
+    const CONFIG: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn with(files: &[(&str, &str)]) -> Self {
+            let machine = Self(tempfile::tempdir().unwrap());
+            for (path, text) in files {
+                let path = at(machine.0.path(), path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            machine
+        }
+
+        fn complete(&self, args: &[&str]) -> NodeFlags {
+            let state = self.0.path().join("state").display().to_string();
+            let args = [&["--state-dir", &state], args].concat();
+            complete(&flags(&args), self.0.path(), &self.0.path().join("proc"))
+        }
+
+        fn below(&self, path: Option<PathBuf>) -> Option<String> {
+            let path = path?;
+            let path = path.to_str().unwrap().trim_start_matches("unix://").to_owned();
+            Some(
+                path.strip_prefix(self.0.path().to_str().unwrap())
+                    .unwrap_or(&path)
+                    .to_owned(),
+            )
+        }
+    }
+
+    #[test]
+    fn each_distribution_needs_no_flag_and_its_drop_ins_count() {
+        let driver = |name: &str| format!("{CONFIG}cgroupDriver: {name}\n");
+        let (systemd, cgroupfs) = (driver("systemd"), driver("cgroupfs"));
+        let json = r#"{"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1", "cgroupDriver": "systemd"}"#;
+        let kubelet = "/var/lib/kubelet/kubeconfig";
+        for (name, files, config, dir, runtime) in [
+            (
+                "kubeadm",
+                vec![
+                    ("/etc/kubernetes/kubelet.conf", KUBECONFIG),
+                    ("/var/lib/kubelet/config.yaml", &*systemd),
+                ],
+                Some("/var/lib/kubelet/config.yaml"),
+                None,
+                CONTAINERD,
+            ),
+            (
+                "EKS",
+                vec![
+                    (kubelet, KUBECONFIG),
+                    ("/etc/kubernetes/kubelet/config.json", &*cgroupfs),
+                    ("/etc/kubernetes/kubelet/config.json.d/40-nodeadm.conf", json),
+                ],
+                Some("/etc/kubernetes/kubelet/config.json"),
+                Some("/etc/kubernetes/kubelet/config.json.d"),
+                CONTAINERD,
+            ),
+            (
+                "EKS on Amazon Linux 2",
+                vec![
+                    (kubelet, KUBECONFIG),
+                    ("/etc/kubernetes/kubelet/kubelet-config.json", json),
+                ],
+                Some("/etc/kubernetes/kubelet/kubelet-config.json"),
+                None,
+                CONTAINERD,
+            ),
+            (
+                "GKE",
+                vec![
+                    (kubelet, KUBECONFIG),
+                    ("/home/kubernetes/kubelet-config.yaml", &*systemd),
+                ],
+                Some("/home/kubernetes/kubelet-config.yaml"),
+                None,
+                CONTAINERD,
+            ),
+            (
+                "OpenShift",
+                vec![(kubelet, KUBECONFIG), ("/etc/kubernetes/kubelet.conf", &*systemd)],
+                Some("/etc/kubernetes/kubelet.conf"),
+                None,
+                "/run/crio/crio.sock",
+            ),
+            (
+                "k3s",
+                vec![
+                    ("/var/lib/rancher/k3s/agent/kubelet.kubeconfig", KUBECONFIG),
+                    (
+                        "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf",
+                        json,
+                    ),
+                ],
+                None,
+                Some("/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"),
+                K3S,
+            ),
+            (
+                "RKE2",
+                vec![
+                    ("/var/lib/rancher/rke2/agent/kubelet.kubeconfig", KUBECONFIG),
+                    (
+                        "/var/lib/rancher/rke2/agent/etc/kubelet.conf.d/00-rke2-defaults.conf",
+                        json,
+                    ),
+                ],
+                None,
+                Some("/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"),
+                K3S,
+            ),
+        ] {
+            let machine = Machine::with(&files);
+            let layout = find(machine.0.path()).unwrap();
+            assert_eq!(layout.name, name);
+            let all = machine.complete(&[]);
+            let configured =
+                kubelet_configuration(all.kubelet_config.as_deref(), all.kubelet_config_dir.as_deref()).unwrap();
+            assert_eq!(configured.cgroup_driver.as_deref(), Some("systemd"), "{name}");
+            assert_eq!(
+                machine.below(all.kubeconfig).as_deref(),
+                Some(layout.kubeconfig),
+                "{name}"
+            );
+            assert_eq!(machine.below(all.kubelet_config).as_deref(), config, "{name}");
+            assert_eq!(machine.below(all.kubelet_config_dir).as_deref(), dir, "{name}");
+            assert_eq!(
+                machine.below(all.cri_endpoint.map(PathBuf::from)).as_deref(),
+                Some(runtime),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_flag_counts_more_and_a_layout_counts_as_a_whole() {
+        let machine = Machine::with(&[
+            ("/etc/kubernetes/kubelet.conf", KUBECONFIG),
+            ("/var/lib/kubelet/config.yaml", CONFIG),
+        ]);
+        let all = machine.complete(&["--cri-endpoint", "unix:///mine.sock"]);
+        assert_eq!(all.cri_endpoint.as_deref(), Some("unix:///mine.sock"));
+        assert!(all.kubelet_config.is_some());
+        for flag in ["--kubeconfig", "--kubelet-root"] {
+            let all = machine.complete(&[flag, "/mine"]);
+            assert_eq!((all.kubelet_config, all.cri_endpoint), (None, None), "{flag}");
+        }
+        let runtime = format!("{CONFIG}containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n");
+        let k3s = Machine::with(&[
+            ("/var/lib/rancher/k3s/agent/kubelet.kubeconfig", KUBECONFIG),
+            (
+                "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf",
+                &runtime,
+            ),
+        ]);
+        assert_eq!(k3s.complete(&[]).cri_endpoint, None, "the configuration names it");
+        let nothing = Machine::with(&[("/etc/kubernetes/kubelet.conf", CONFIG)]);
+        assert_eq!(nothing.complete(&[]).kubeconfig, None, "it is no kubeconfig");
+    }
+
+    #[tokio::test]
+    async fn what_the_kubelet_says_counts_more_than_a_layout_also_when_it_is_gone() {
+        let machine = Machine::with(&[("/theirs", KUBECONFIG), ("/config", CONFIG)]);
+        let (theirs, config) = (machine.0.path().join("theirs"), machine.0.path().join("config"));
+        let start = KubeletStart {
+            kubeconfig: Some(theirs.clone()),
+            config: Some(config.clone()),
+            runtime: Some("/run/theirs.sock".to_owned()),
+            hostname_override: Some("N7".to_owned()),
+            ..KubeletStart::default()
+        };
+        let journal = crate::journal::Journal::open(&machine.0.path().join("state"), &Identity::read(machine.0.path()));
+        let journal = journal.unwrap();
+        journal.set_kubelet(start.clone());
+        journal.durable().await.unwrap();
+        assert_eq!(machine.complete(&[]).started, None, "the agent that has it open knows");
+        drop(journal);
+        tokio::task::yield_now().await;
+        let late = std::time::Duration::from_secs(5);
+        let all = tokio::time::timeout(late, async {
+            loop {
+                let all = machine.complete(&[]);
+                if all.started.is_some() {
+                    return all;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        });
+        let all = all.await.unwrap();
+        assert_eq!(all.started, Some(start));
+        assert_eq!(all.kubeconfig, Some(theirs.clone()));
+        assert_eq!(all.kubelet_config, Some(config));
+        assert_eq!(all.cri_endpoint.as_deref(), Some("unix:///run/theirs.sock"));
+        assert_eq!(all.node_name.as_deref(), Some("n7"));
+        let another = machine.complete(&["--kubelet-root", "/another"]);
+        assert_eq!(another.started, None, "it has another directory");
+        fs::remove_file(theirs).unwrap();
+        assert_eq!(machine.complete(&[]).started, None, "the node was set up anew");
+    }
+}

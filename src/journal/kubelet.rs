@@ -1,0 +1,37 @@
+//! What this node's kubelet was started with when it was last seen, for the time when it is not there.
+
+use super::{
+    Journal,
+    file::KUBELET,
+    writer::{Row, Write},
+};
+use crate::node::kubelet_process::start::KubeletStart;
+
+/// What is in a journal. What cannot be read was never learned.
+pub(super) fn read(told: &str) -> Option<KubeletStart> {
+    serde_json::from_str(told).unwrap_or_default()
+}
+
+/// The same as it is written.
+pub(super) fn row(kubelet: Option<&KubeletStart>) -> Row {
+    Row::Node(KUBELET, serde_json::to_string(&kubelet).unwrap_or_default())
+}
+
+// === impl Journal ===
+
+impl Journal {
+    /// What this node's kubelet was started with when it was last seen.
+    pub fn kubelet(&self) -> Option<KubeletStart> {
+        self.lock().kubelet.clone()
+    }
+
+    /// Records it. Durable soon, not at once.
+    pub fn set_kubelet(&self, kubelet: KubeletStart) {
+        let mut state = self.lock();
+        let kubelet = Some(kubelet);
+        if state.kubelet != kubelet {
+            self.send(Write::Row(row(kubelet.as_ref())));
+            state.kubelet = kubelet;
+        }
+    }
+}

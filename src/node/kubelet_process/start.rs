@@ -1,0 +1,347 @@
+//! What a kubelet was started with, by its command line: where it keeps what the agent has to know, too.
+
+use std::{
+    fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Kind, arguments::Arguments, kind, rights};
+use crate::node::lock::readable;
+
+/// What the flags of a kubelet say; paths are absolute, of this machine's root file system.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubeletStart {
+    /// The command line, of which the rest is taken. Foreign text.
+    pub command: String,
+    /// `--kubeconfig`.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--config-dir`.
+    pub config_dir: Option<PathBuf>,
+    /// `--root-dir`.
+    pub root_dir: Option<PathBuf>,
+    /// `--container-runtime-endpoint`.
+    pub runtime: Option<String>,
+    /// `--cgroup-driver`, which counts more than the configuration.
+    pub cgroup_driver: Option<String>,
+    /// `--cgroup-root`, likewise.
+    pub cgroup_root: Option<String>,
+    /// `--healthz-bind-address`, likewise.
+    pub healthz_bind_address: Option<IpAddr>,
+    /// `--healthz-port`, likewise.
+    pub healthz_port: Option<u16>,
+    /// `--hostname-override`.
+    pub hostname_override: Option<String>,
+}
+
+/// What the agent works with, to be compared with that.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// `--kubeconfig`.
+    pub kubeconfig: PathBuf,
+    /// `--kubelet-config`.
+    pub kubelet_config: Option<PathBuf>,
+    /// `--kubelet-config-dir`.
+    pub kubelet_config_dir: Option<PathBuf>,
+    /// `--kubelet-root`.
+    pub kubelet_root: PathBuf,
+    /// The runtime's socket.
+    pub runtime: PathBuf,
+    /// `--cgroup-driver`, or what the kubelet's configuration says of it.
+    pub cgroup_driver: Option<String>,
+    /// `--cgroup-root`, or what the kubelet's configuration says of it.
+    pub cgroup_root: String,
+    /// The port of the kubelet's healthz; 0 for none.
+    pub healthz_port: u16,
+    /// `--node-name`.
+    pub node_name: String,
+}
+
+/// A setting of the kubelet that is not the agent's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// What differs.
+    pub what: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// Where a kubelet keeps its pods if it is not told otherwise.
+pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
+
+/// The only kubelet that lives in this machine's root file system, as far as its flags say something. A program that runs a
+/// kubelet inside has none of its flags.
+pub fn living(proc: &Path) -> Option<KubeletStart> {
+    let pids = fs::read_dir(proc).ok()?.flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut all = pids.filter_map(|pid| of(proc, pid));
+    let only = all.next()?;
+    all.next().is_none().then_some(only)
+}
+
+/// The same of this process; nothing of one that is no kubelet by its name and flags, or that has other paths than this machine.
+pub fn of(proc: &Path, pid: i32) -> Option<KubeletStart> {
+    let dir = proc.join(pid.to_string());
+    let kind = kind(&dir).ok()??;
+    if !rights::may_mount(proc, &dir) || !has_our_paths(proc, &dir) {
+        return None;
+    }
+    let command = fs::read(dir.join("cmdline")).ok()?;
+    let arguments = Arguments(&command);
+    match kind {
+        Kind::Kubelet => {}
+        Kind::Candidate if arguments.has_a_kubelets_flag() => {}
+        Kind::Candidate | Kind::Holder(_) => return None,
+    }
+    let cwd = fs::read_link(dir.join("cwd")).unwrap_or_default();
+    let path = |flag| {
+        arguments
+            .path(flag)
+            .filter(|path| !path.as_os_str().is_empty())
+            .map(|path| cwd.join(path))
+    };
+    let text = |flag| Some(arguments.value(flag)?.to_str()?.to_owned()).filter(|text| !text.is_empty());
+    Some(KubeletStart {
+        kubeconfig: path("kubeconfig"),
+        config: path("config"),
+        config_dir: path("config-dir"),
+        root_dir: path("root-dir"),
+        runtime: text("container-runtime-endpoint"),
+        cgroup_driver: text("cgroup-driver"),
+        cgroup_root: text("cgroup-root"),
+        healthz_bind_address: text("healthz-bind-address").and_then(|text| text.parse().ok()),
+        healthz_port: text("healthz-port").and_then(|text| text.parse().ok()),
+        hostname_override: text("hostname-override"),
+        command: readable(command),
+    })
+}
+
+/// Whether a path means the same to that process as to us: its mount namespace is ours, and its root this machine's.
+fn has_our_paths(proc: &Path, dir: &Path) -> bool {
+    let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
+    let theirs = namespace(dir);
+    let root = fs::read_link(dir.join("root")).ok();
+    theirs.is_some() && theirs == namespace(&proc.join("self")) && root.as_deref() == Some(Path::new("/"))
+}
+
+// === impl KubeletStart ===
+
+impl KubeletStart {
+    /// Its root directory.
+    pub fn root(&self) -> &Path {
+        self.root_dir.as_deref().unwrap_or(Path::new(DEFAULT_ROOT))
+    }
+
+    /// Every setting of it that is not ours, with its remedy. What it does not say is not compared.
+    pub fn differences(&self, ours: &Settings) -> Vec<Difference> {
+        let mut all = Vec::new();
+        let mut paths = |name: &str, theirs: Option<&Path>, flag: &str, ours: Option<&Path>| {
+            let Some(theirs) = theirs else { return };
+            if !ours.is_some_and(|ours| same(theirs, ours)) {
+                let theirs = theirs.display();
+                let ours = ours.map_or("nothing".into(), |ours| ours.display().to_string());
+                all.push(Difference::new(name, &theirs, flag, &ours));
+            }
+        };
+        paths(
+            "--kubeconfig",
+            self.kubeconfig.as_deref(),
+            "--kubeconfig",
+            Some(&ours.kubeconfig),
+        );
+        paths(
+            "--config",
+            self.config.as_deref(),
+            "--kubelet-config",
+            ours.kubelet_config.as_deref(),
+        );
+        let (theirs, dir) = (self.config_dir.as_deref(), ours.kubelet_config_dir.as_deref());
+        paths("--config-dir", theirs, "--kubelet-config-dir", dir);
+        paths(
+            "--root-dir",
+            Some(self.root()),
+            "--kubelet-root",
+            Some(&ours.kubelet_root),
+        );
+        let socket = self
+            .runtime
+            .as_deref()
+            .map(|url| Path::new(url.strip_prefix("unix://").unwrap_or(url)));
+        paths(
+            "--container-runtime-endpoint",
+            socket,
+            "--cri-endpoint",
+            Some(&ours.runtime),
+        );
+        let mut texts = |name: &str, theirs: Option<&str>, flag: &str, ours: Option<&str>| {
+            if let Some(theirs) = theirs.filter(|theirs| Some(*theirs) != ours) {
+                all.push(Difference::new(name, &theirs, flag, ours.unwrap_or("nothing")));
+            }
+        };
+        let driver = ours.cgroup_driver.as_deref();
+        texts(
+            "--cgroup-driver",
+            self.cgroup_driver.as_deref(),
+            "--cgroup-driver",
+            driver,
+        );
+        let root = self.cgroup_root.as_deref();
+        texts("--cgroup-root", root, "--cgroup-root", Some(&ours.cgroup_root));
+        let name = self.hostname_override.as_deref().map(str::to_lowercase);
+        texts(
+            "--hostname-override",
+            name.as_deref(),
+            "--node-name",
+            Some(&ours.node_name),
+        );
+        if let Some(port) = self.healthz_port.filter(|port| *port != ours.healthz_port) {
+            all.push(Difference {
+                what: format!(
+                    "the kubelet was started with --healthz-port {port}; the agent asks port {}",
+                    ours.healthz_port
+                ),
+                remedy: "restart the agent: it reads the kubelet's flags when it starts".to_owned(),
+            });
+        }
+        all
+    }
+}
+
+fn same(theirs: &Path, ours: &Path) -> bool {
+    theirs == ours || matches!((theirs.canonicalize(), ours.canonicalize()), (Ok(theirs), Ok(ours)) if theirs == ours)
+}
+
+// === impl Difference ===
+
+impl Difference {
+    fn new(name: &str, theirs: &dyn std::fmt::Display, flag: &str, ours: &str) -> Self {
+        Self {
+            what: format!("the kubelet was started with {name} {theirs}; the agent works with {flag} {ours}"),
+            remedy: format!(
+                "give {flag} {theirs}, or leave {flag} away and restart the agent: it then takes the kubelet's"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn process(proc: &Path, pid: i32, comm: &str, arguments: &[&str]) -> PathBuf {
+        let dir = proc.join(pid.to_string());
+        fs::create_dir_all(dir.join("ns")).unwrap();
+        fs::write(dir.join("comm"), comm).unwrap();
+        fs::write(dir.join("cmdline"), arguments.join("\0") + "\0").unwrap();
+        symlink("mnt:[1]", dir.join("ns/mnt")).unwrap();
+        symlink("/", dir.join("root")).unwrap();
+        symlink("/opt/node", dir.join("cwd")).unwrap();
+        dir
+    }
+
+    fn machine() -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir_all(proc.path().join("self/ns")).unwrap();
+        symlink("mnt:[1]", proc.path().join("self/ns/mnt")).unwrap();
+        proc
+    }
+
+    #[test]
+    fn what_a_living_kubelet_was_started_with_is_learned_with_its_paths_as_it_sees_them() {
+        let machine = machine();
+        let proc = machine.path();
+        process(proc, 5, "kubelet-csr-app", &["kubelet-csr-approver", "--kubeconfig=/x"]);
+        process(
+            proc,
+            6,
+            "k3s-server",
+            &["k3s", "server", "--config=/etc/rancher/k3s/config.yaml"],
+        );
+        assert_eq!(living(proc), None);
+        let arguments = [
+            "/usr/bin/kubelet",
+            "--kubeconfig=/etc/kubernetes/kubelet.conf",
+            "--config",
+            "conf/kubelet.yaml",
+            "--config_dir=/etc/drop",
+            "--root-dir=/data/kubelet",
+            "--container-runtime-endpoint=unix:///run/cri.sock",
+            "--cgroup-driver=systemd",
+            "--healthz-port=10348",
+            "--hostname-override=N1",
+        ];
+        process(proc, 7, "kubelet", &arguments);
+        let start = living(proc).unwrap();
+        assert_eq!(start.config.as_deref(), Some(Path::new("/opt/node/conf/kubelet.yaml")));
+        assert_eq!(start.config_dir.as_deref(), Some(Path::new("/etc/drop")));
+        assert_eq!(start.root(), Path::new("/data/kubelet"));
+        assert_eq!(start.runtime.as_deref(), Some("unix:///run/cri.sock"));
+        assert_eq!(
+            (start.cgroup_driver.as_deref(), start.healthz_port),
+            (Some("systemd"), Some(10348))
+        );
+        assert_eq!(start.command, arguments.join(" "));
+        // Of two it is not known which one is this node's; nor are paths in a container this machine's.
+        let second = process(proc, 8, "kubelet", &["kubelet"]);
+        assert_eq!(living(proc), None);
+        fs::remove_file(second.join("ns/mnt")).unwrap();
+        symlink("mnt:[2]", second.join("ns/mnt")).unwrap();
+        assert_eq!(living(proc), Some(start));
+    }
+
+    #[test]
+    fn every_setting_of_the_kubelet_that_is_not_ours_is_named_with_its_remedy() {
+        let ours = Settings {
+            kubeconfig: "/etc/kubernetes/kubelet.conf".into(),
+            kubelet_root: DEFAULT_ROOT.into(),
+            runtime: "/run/cri.sock".into(),
+            cgroup_root: "/".to_owned(),
+            healthz_port: 10248,
+            node_name: "n1".to_owned(),
+            ..Settings::default()
+        };
+        let same = KubeletStart {
+            kubeconfig: Some("/etc/kubernetes/kubelet.conf".into()),
+            runtime: Some("/run/cri.sock".to_owned()),
+            hostname_override: Some("N1".to_owned()),
+            ..KubeletStart::default()
+        };
+        assert_eq!(same.differences(&ours), []);
+        assert_eq!(KubeletStart::default().differences(&ours), [], "it says nothing of it");
+        let other = KubeletStart {
+            kubeconfig: Some("/k".into()),
+            config: Some("/c".into()),
+            config_dir: Some("/d".into()),
+            root_dir: Some("/r".into()),
+            runtime: Some("unix:///s".to_owned()),
+            cgroup_driver: Some("systemd".to_owned()),
+            cgroup_root: Some("/kubelet".to_owned()),
+            healthz_port: Some(1),
+            hostname_override: Some("n2".to_owned()),
+            ..KubeletStart::default()
+        };
+        let differences = other.differences(&ours);
+        for (theirs, flag) in [
+            ("--kubeconfig /k", "--kubeconfig /k"),
+            ("--config /c", "--kubelet-config /c"),
+            ("--config-dir /d", "--kubelet-config-dir /d"),
+            ("--root-dir /r", "--kubelet-root /r"),
+            ("--container-runtime-endpoint /s", "--cri-endpoint /s"),
+            ("--cgroup-driver systemd", "--cgroup-driver systemd"),
+            ("--cgroup-root /kubelet", "--cgroup-root /kubelet"),
+            ("--healthz-port 1", "restart the agent"),
+            ("--hostname-override n2", "--node-name n2"),
+        ] {
+            let named = |it: &Difference| it.what.contains(theirs) && it.remedy.contains(flag);
+            assert!(differences.iter().any(named), "{theirs}: {differences:#?}");
+        }
+        assert_eq!(differences.len(), 9);
+    }
+}
