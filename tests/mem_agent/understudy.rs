@@ -388,6 +388,40 @@ async fn a_kubelet_that_only_exists_is_left_alone_and_said_to_be_wedged() {
     until("it works again", async || stage.turn().await == "kubelet").await;
 }
 
+/// As with k3s and RKE2, whose containerd is their child: without a runtime no pod is taken down, and nothing is lost. What
+/// comes back decides who takes it down.
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_ends_with_its_kubelet_is_waited_for_and_nothing_is_lost() {
+    for with_kubelet in [true, false] {
+        let mut stage = Stage::set().await;
+        let k3s = stage.node.path("proc/4711");
+        fs::write(k3s.join("comm"), "k3s-agent\n").unwrap();
+        fs::write(k3s.join("cmdline"), "/usr/local/bin/k3s agent\0").unwrap();
+        stage.renews_for(secs(20)).await;
+        assert_eq!(stage.turn().await, "kubelet");
+        stage.node.delete("web", None).await;
+        stage.dies();
+        stage.node.cri.stop().await;
+        in_time(stage.taken_over().await);
+        stage.node.failing("web", "cannot be reached").await;
+        sleep(secs(600)).await;
+        assert_eq!(stage.node.get("web").await.unwrap()["status"]["phase"], "Running");
+        assert!(stage.node.pod_dir("web").exists());
+        stage.nothing_was_touched();
+        if with_kubelet {
+            stage.returns();
+            sleep(secs(2)).await;
+            stage.node.cri.start_again().await;
+            stage.renews_for(secs(60)).await;
+            assert_eq!(stage.turn().await, "kubelet");
+            stage.nothing_was_touched();
+        } else {
+            stage.node.cri.start_again().await;
+            stage.node.nothing_left("web").await;
+        }
+    }
+}
+
 /// Each of them lives for so short a time as one whose configuration is wrong.
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_is_started_in_vain_again_and_again_is_said_to_be_wedged_until_it_is_stopped() {

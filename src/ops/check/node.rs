@@ -1,6 +1,6 @@
 //! Whether this node has what the agent needs, and who else is at work on it.
 
-use std::{iter, os::unix::fs::FileTypeExt as _, path::Path};
+use std::{iter, net::IpAddr, os::unix::fs::FileTypeExt as _, path::Path};
 
 use tokio::{net::UnixStream, time::timeout};
 
@@ -246,6 +246,7 @@ pub(super) fn other_hands(settings: &PodSettings, node_name: &str, lock: Result<
         None => Row::ok("kubelet", "none works on this node's pods"),
         Some(kubelet) => alive(kubelet, settings.understudy.is_some()),
     });
+    rows.extend(ends_with_k3s(settings.cri_endpoint.path(), &settings.kube.cluster_url));
     if let Some(started) = started {
         rows.extend(flags_of_kubelet(&started, &settings.compared(node_name)));
     }
@@ -261,6 +262,29 @@ fn flags_of_kubelet(started: &KubeletStart, ours: &start::Settings) -> Vec<Row> 
     }
     let row = |difference: &Difference| Row::new(WHAT, Verdict::Warning, &difference.what, &difference.remedy);
     differences.iter().map(row).collect()
+}
+
+/// k3s and RKE2 start their containerd as a child that ends with them, and with it whoever could stop a container. So does the
+/// way to the API server that their kubeconfig names.
+fn ends_with_k3s(runtime: &Path, server: &http::Uri) -> Vec<Row> {
+    const WHAT: &str = "ends with k3s";
+    // Told to use another runtime, they start none.
+    if !runtime.ends_with("k3s/containerd/containerd.sock") {
+        return Vec::new();
+    }
+    let seen = format!("{}: the containerd of k3s or RKE2 is its child", runtime.display());
+    let remedy = "run containerd as a service of its own, and k3s with --container-runtime-endpoint: without a runtime the \
+                  agent waits, and no pod ends while k3s is gone";
+    let mut rows = vec![Row::new(WHAT, Verdict::Warning, seen, remedy)];
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    if is_loopback {
+        let seen = format!("{server}: the API server is reached through k3s or RKE2 itself");
+        let remedy = "give a --kubeconfig that names the server of the cluster: without an API server the agent does not take \
+                      over";
+        rows.push(Row::new(WHAT, Verdict::Warning, seen, remedy));
+    }
+    rows
 }
 
 /// A kubelet that works on this node's pods is what an understudy waits beside, and where none should be it is in the way.
@@ -384,6 +408,25 @@ mod tests {
         for row in rows {
             row.assert_helps();
             assert_eq!(row.verdict, Verdict::Warning, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn what_ends_with_k3s_is_told_where_it_is_used() {
+        let k3s = "/run/k3s/containerd/containerd.sock";
+        for (runtime, server, told) in [
+            (k3s, "https://127.0.0.1:6444", 2),
+            (k3s, "https://[::1]:6443", 2),
+            (k3s, "https://api.example:6443", 1),
+            ("/run/containerd/containerd.sock", "https://127.0.0.1:6444", 0),
+            ("/run/crio/crio.sock", "https://api.example:6443", 0),
+        ] {
+            let rows = ends_with_k3s(Path::new(runtime), &http::Uri::from_static(server));
+            assert_eq!(rows.len(), told, "{runtime} {server}");
+            for row in rows {
+                row.assert_helps();
+                assert_eq!(row.verdict, Verdict::Warning);
+            }
         }
     }
 
