@@ -9,6 +9,7 @@ use std::{
     ops::Deref,
 };
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::words::visible;
@@ -18,7 +19,8 @@ const LONGEST: usize = 4096;
 
 /// Foreign text on one line. Control characters, line separators and marks that change the direction of text are escaped, and
 /// of a text that is too long head and tail are kept. A text that is such a text already stays as it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String")]
 pub struct ForeignText(String);
 
 // === impl ForeignText ===
@@ -58,6 +60,12 @@ impl fmt::Display for ForeignText {
 impl From<ForeignText> for String {
     fn from(text: ForeignText) -> Self {
         text.0
+    }
+}
+
+impl From<String> for ForeignText {
+    fn from(text: String) -> Self {
+        Self::new(&text)
     }
 }
 

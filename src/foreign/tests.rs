@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures::FutureExt as _;
 use http_body_util::BodyExt as _;
@@ -140,10 +140,11 @@ fn kubelet(text: &str) -> String {
     let command = format!("kubelet\0--root-dir={}\0{text}\0", proc.path().display());
     std::fs::write(proc.path().join("77/cmdline"), command).unwrap();
     let ours = Ours {
-        root: &root,
-        runtime: Path::new("/run/cri.sock"),
+        root,
+        runtime: "/run/cri.sock".into(),
+        healthz: None,
     };
-    kubelet_process::with_pid(proc.path(), 77, ours)
+    kubelet_process::with_pid(proc.path(), 77, &ours)
         .unwrap()
         .unwrap()
         .to_string()

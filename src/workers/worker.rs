@@ -405,7 +405,8 @@ impl Worker {
         let latest = Arc::clone(&self.updates.borrow().view);
         let object = latest.object.as_ref().or(view.object.as_ref());
         let ends = self.context.journal.ends(&view.pod.uid);
-        let Some(name) = remembered::unread(stopped, &ends, object.and_then(|object| object.status.as_ref())) else {
+        let Some(name) = remembered::unread(stopped, &ends, object.and_then(|object| object.pod.status.as_ref()))
+        else {
             return Ok(());
         };
         let reads = self.reads.fetch_add(1, Ordering::Relaxed) + 1;

@@ -9,14 +9,14 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, arguments::Arguments, kind, rights};
-use crate::node::lock::readable;
+use crate::{foreign::ForeignText, node::lock::readable};
 
 /// What the flags of a kubelet say; paths are absolute, of this machine's root file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubeletStart {
-    /// The command line, of which the rest is taken. Foreign text.
-    pub command: String,
+    /// The command line, of which the rest is taken.
+    pub command: ForeignText,
     /// `--kubeconfig`.
     pub kubeconfig: Option<PathBuf>,
     /// `--config`.
@@ -287,7 +287,7 @@ mod tests {
             (start.cgroup_driver.as_deref(), start.healthz_port),
             (Some("systemd"), Some(10348))
         );
-        assert_eq!(start.command, arguments.join(" "));
+        assert_eq!(*start.command, arguments.join(" "));
         // Of two it is not known which one is this node's; nor are paths in a container this machine's.
         let second = process(proc, 8, "kubelet", &["kubelet"]);
         assert_eq!(living(proc), None);
