@@ -324,8 +324,8 @@ pub const DEFAULT_SOCKET: &str = "/run/pod-teardown/pod-teardown.sock";
 pub struct NodeFlags {
     /// Credentials for the API server, to watch this node's pods, report on them and delete them: the kubelet's own, such as
     /// /etc/kubernetes/kubelet.conf, or others of user system:node:NAME in group system:nodes. Read again when the file, or
-    /// one that it names, has changed. Must be given, unless --pods never, or the kubelet lives, was seen before, or keeps them
-    /// where a known distribution does (kubeadm, EKS, GKE, OpenShift, k3s, RKE2).
+    /// one that it names, has changed. Required, unless --pods never, a kubelet runs here or was seen before, or the files of a
+    /// known distribution are there (kubeadm, EKS, GKE, OpenShift, k3s, RKE2).
     #[arg(long, env = "POD_TEARDOWN_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Name of this machine's Node object [default: the host name in lower case].
@@ -345,7 +345,7 @@ pub struct NodeFlags {
     /// [default: the kubelet's].
     #[arg(long, env = "POD_TEARDOWN_KUBELET_CONFIG_DIR", value_name = "DIR")]
     pub kubelet_config_dir: Option<PathBuf>,
-    /// What this node's kubelet was started with, as far as it is known.
+    /// Flags of this node's kubelet, as far as they are known.
     #[arg(skip)]
     pub started: Option<KubeletStart>,
     /// Who made the pods' cgroups.

@@ -29,7 +29,7 @@ use kubeconfig::kubeconfig;
 pub use kubeconfig::{credential_files, read_kubeconfig};
 use kubelet::{KubeletConfiguration, is_cgroup_root, kubelet_configuration};
 
-/// The runtime's socket, unless somebody says otherwise.
+/// The kubelet's default for `containerRuntimeEndpoint`.
 const DEFAULT_RUNTIME: &str = "unix:///run/containerd/containerd.sock";
 /// The kubelet's default for `podLogsDir`.
 const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
@@ -73,7 +73,7 @@ pub struct PodSettings {
     pub kubelet_config: Option<PathBuf>,
     /// The directory of its drop-ins.
     pub kubelet_config_dir: Option<PathBuf>,
-    /// What the kubelet was started with, as far as that is known.
+    /// Flags of the kubelet, as far as they are known.
     pub started: Option<KubeletStart>,
     /// The runtime's socket.
     pub cri_endpoint: CriEndpoint,
@@ -87,7 +87,7 @@ pub struct PodSettings {
     pub cgroup_root: String,
     /// Where the kubelet keeps the logs of pods.
     pub pod_logs_dir: PathBuf,
-    /// Where the kubelet tells its health, if it does.
+    /// Address of the kubelet's healthz endpoint, if it has one.
     pub healthz: Option<SocketAddr>,
     /// How long the end of a driver waits for those who need it.
     pub driver_hold: Duration,
@@ -135,7 +135,7 @@ pub struct Problem {
 pub enum ProblemKind {
     /// On the command line.
     Usage,
-    /// Not on the command line, and nothing on this machine shows it yet.
+    /// Missing on the command line, and no default is found on this node yet.
     NotGiven,
     /// In what the command line points to.
     Configuration,
@@ -150,7 +150,7 @@ pub enum ProblemKind {
 // === impl PodSettings ===
 
 impl PodSettings {
-    /// By what a kubelet of this node is told from others.
+    /// What identifies a kubelet of this node.
     pub fn ours(&self) -> Ours {
         Ours {
             root: self.kubelet_root.clone(),
@@ -159,7 +159,7 @@ impl PodSettings {
         }
     }
 
-    /// What a kubelet's flags are compared with.
+    /// Settings that must agree with the kubelet's flags.
     pub fn compared(&self, node_name: &str) -> start::Settings {
         let given = match self.cgroup_driver {
             CgroupDriverFlag::Auto => self.kubelet_cgroup_driver.clone(),
@@ -320,7 +320,7 @@ fn node_name(name: Option<&str>) -> Result<String, Problem> {
     }
 }
 
-/// The runtime's endpoint: ours, else the kubelet's, whose word may be a path alone.
+/// The runtime's endpoint: our flag, else the kubelet's configuration, which may name a path.
 fn runtime_of(flags: &NodeFlags, kubelet: Option<&KubeletConfiguration>) -> String {
     let theirs = || {
         let endpoint = kubelet?.container_runtime_endpoint.as_deref()?;
@@ -491,7 +491,7 @@ impl Problem {
         }
     }
 
-    /// A flag that must be given was not, and nothing here shows what it should be.
+    /// A required flag is missing, and no default was found.
     pub(crate) fn not_given(what: impl Into<String>, remedy: &str) -> Self {
         Self {
             kind: ProblemKind::NotGiven,

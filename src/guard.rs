@@ -149,7 +149,7 @@ impl Guard {
         Self { blocking, ..self }
     }
 
-    /// The same, which tells what a kubelet was started with and the agent has otherwise.
+    /// The same, which logs the flags of a kubelet that disagree with these settings.
     #[must_use]
     pub fn comparing(self, ours: Settings) -> Self {
         Self {

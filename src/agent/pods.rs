@@ -104,9 +104,19 @@ impl Pods {
         } else {
             open_journal(state_dir, &machine, &outside)?
         };
+        let compared = settings.compared(node_name);
+        tracing::info!(
+            kubeconfig = %compared.kubeconfig.display(),
+            kubelet_config = ?compared.kubelet_config,
+            kubelet_config_dir = ?compared.kubelet_config_dir,
+            kubelet_root = %compared.kubelet_root.display(),
+            cri_endpoint = %settings.cri_endpoint,
+            learned = settings.started.is_some(),
+            "Settings are complete"
+        );
         let guard = Guard::new(machine, journal.clone(), host.proc.clone())
             .looking(outside.blocking)
-            .comparing(settings.compared(node_name));
+            .comparing(compared);
         let ours = settings.ours();
         guard.look(&ours).await;
         if settings.understudy.is_some() {

@@ -41,7 +41,7 @@ pub fn credential_files(path: &Path) -> Vec<PathBuf> {
 pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube::Config, PathBuf), Problem> {
     let Some(path) = path else {
         return Err(Problem::not_given(
-            format!("{flag} is missing, and neither a kubelet nor a known layout of one is here"),
+            format!("{flag} is missing, and neither a running kubelet nor the files of a known distribution are here"),
             "name a kubeconfig, such as the kubelet's own: --kubeconfig /etc/kubernetes/kubelet.conf; the service has its \
              settings elsewhere: the head of /etc/default/pod-teardown says how to check with them",
         ));

@@ -35,7 +35,7 @@ const HEALTHZ: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::LOCALHOST), 10248);
 // === impl KubeletConfiguration ===
 
 impl KubeletConfiguration {
-    /// The same with the flags that the kubelet was started with: they count more.
+    /// The same with the kubelet's flags, which override the configuration (cmd/kubelet/app/server.go: kubeletConfigFlagPrecedence).
     #[must_use]
     pub fn with_flags(mut self, start: &KubeletStart) -> Self {
         self.cgroup_driver = start.cgroup_driver.clone().or(self.cgroup_driver);
@@ -61,16 +61,16 @@ impl KubeletConfiguration {
     }
 }
 
-/// The configuration in that file, with the drop-ins of that directory merged into it as the kubelet does.
+/// The configuration in that file with the drop-ins of that directory, merged as the kubelet does.
 pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> Result<KubeletConfiguration, Problem> {
     let of = |path: Option<&Path>| path.map_or_else(String::new, |path| format!(" {}", path.display()));
-    let said = match dir {
+    let flags = match dir {
         None => format!("--kubelet-config{}", of(path)),
         Some(_) => format!("--kubelet-config{} with --kubelet-config-dir{}", of(path), of(dir)),
     };
     let problem = |why: String| {
         Problem::configuration(
-            format!("{said}: {why}"),
+            format!("{flags}: {why}"),
             "name the file that the kubelet has as --config, a KubeletConfiguration, and as --kubelet-config-dir its --config-dir",
         )
     };
@@ -103,7 +103,7 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
         .take_if(|endpoint| endpoint.is_empty());
     if config.cgroups_per_qos == Some(false) {
         return Err(Problem::configuration(
-            format!("{said}: cgroupsPerQOS is false: pods of this node have no cgroups of their own"),
+            format!("{flags}: cgroupsPerQOS is false: pods of this node have no cgroups of their own"),
             "this agent cannot work on such a node; it needs cgroupsPerQOS: true, which is the kubelet's default",
         ));
     }
@@ -125,7 +125,10 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
     Ok(config)
 }
 
-/// A KubeletConfiguration, or why it is none.
+/// Reads a KubeletConfiguration.
+///
+/// # Errors
+/// The reason why it is none.
 fn document(path: &Path) -> Result<Value, String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let document: Value = serde_saphyr::from_str(&text).map_err(|error| first_line(&error))?;
@@ -140,8 +143,8 @@ fn document(path: &Path) -> Result<Value, String> {
     Ok(document)
 }
 
-/// The drop-ins of a directory in the order in which the kubelet reads them: all that end in `.conf`, also in directories below,
-/// each directory by the names in it (cmd/kubelet/app/server.go: mergeKubeletConfigurations). No link to a directory is followed.
+/// The drop-ins of a directory and its subdirectories in the kubelet's order: `*.conf`, sorted by name in each directory. Symlinks
+/// to directories are not followed (cmd/kubelet/app/server.go: mergeKubeletConfigurations).
 fn drop_ins(dir: &Path) -> io::Result<Vec<PathBuf>> {
     if fs::symlink_metadata(dir)?.is_symlink() {
         return Ok(Vec::new());
@@ -159,7 +162,7 @@ fn drop_ins(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A JSON merge patch (RFC 7396): objects are merged, a null takes a value away, all else takes its place.
+/// Applies a JSON merge patch (RFC 7396): objects are merged, null removes a value, anything else replaces it.
 fn merge(into: &mut Value, patch: Value) {
     match (into, patch) {
         (Value::Object(into), Value::Object(patch)) => {
@@ -172,7 +175,7 @@ fn merge(into: &mut Value, patch: Value) {
             }
         }
         (into, patch @ Value::Object(_)) => {
-            // What it takes away is not there, however deep.
+            // Nulls within it have nothing to remove.
             *into = Value::Object(Map::new());
             merge(into, patch);
         }

@@ -1,5 +1,5 @@
-//! What the flags do not say: taken from the kubelet that lives here, from what the journal knows of it, or from where the
-//! distributions of Kubernetes keep it.
+//! Defaults of the flags: from the command line of the running kubelet, from the journal, or from the file layout of a known
+//! distribution.
 
 use std::{
     fs,
@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// Where a distribution keeps what the agent needs.
+/// File layout of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// The distribution.
     pub name: &'static str,
-    /// The kubelet's credentials: without them it is not this distribution.
+    /// The kubelet's kubeconfig.
     pub kubeconfig: &'static str,
     /// The kubelet's configuration file.
     pub config: Option<&'static str>,
@@ -35,10 +35,10 @@ pub struct Layout {
 
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 const K3S: &str = "/run/k3s/containerd/containerd.sock";
-/// The kubeconfig of several distributions, which tell each other apart by the configuration.
+/// Kubeconfig of several distributions, which differ in their configuration file.
 const IN_ROOT: &str = "/var/lib/kubelet/kubeconfig";
 
-/// All that are known. The first that is there counts: more than one is there only where one was installed over another.
+/// All known layouts. The first match counts: several match only where one distribution was installed over another.
 pub const LAYOUTS: [Layout; 7] = [
     Layout {
         name: "kubeadm",
@@ -91,10 +91,10 @@ pub const LAYOUTS: [Layout; 7] = [
     },
 ];
 
-/// The flags, and what they do not say as far as this machine shows it: its kubelet, while that lives, else what the journal knows
-/// of the one that was last seen, else the layout of its distribution.
+/// The flags with their defaults: from the running kubelet, else from the kubelet that the journal has recorded, else from the
+/// layout of the distribution.
 pub fn complete(flags: &NodeFlags, root: &Path, proc: &Path) -> NodeFlags {
-    // A node that was set up anew since has other files.
+    // A node that was reinstalled has other files.
     let is_there = |start: &KubeletStart| {
         [&start.kubeconfig, &start.config]
             .into_iter()
@@ -122,7 +122,7 @@ fn complete_with(flags: &NodeFlags, root: &Path, start: Option<KubeletStart>) ->
             .or_else(|| start.hostname_override.as_deref().map(str::to_lowercase));
         all.started = Some(start);
     } else if let Some(layout) = find(root)
-        // It counts as a whole: whoever keeps the credentials elsewhere keeps the rest elsewhere, too.
+        // It counts as a whole: with other credentials the rest is elsewhere, too.
         && flags.kubeconfig.as_deref().is_none_or(|given| is(given, &at(root, layout.kubeconfig)))
         && flags.kubelet_root.as_deref().is_none_or(|given| is(given, &at(root, DEFAULT_ROOT)))
     {
@@ -130,7 +130,7 @@ fn complete_with(flags: &NodeFlags, root: &Path, start: Option<KubeletStart>) ->
         all.kubeconfig = Some(at(root, layout.kubeconfig));
         all.kubelet_config = all.kubelet_config.or_else(|| there(layout.config));
         all.kubelet_config_dir = all.kubelet_config_dir.or_else(|| there(layout.config_dir));
-        // The configuration may name another one, as where k3s is told to use a runtime that it does not start.
+        // The configuration may name another runtime, as with k3s --container-runtime-endpoint.
         let configured = kubelet_configuration(all.kubelet_config.as_deref(), all.kubelet_config_dir.as_deref());
         if configured.is_ok_and(|configured| configured.container_runtime_endpoint.is_none()) {
             let usual = url(&at(root, layout.runtime).to_string_lossy());
@@ -140,8 +140,7 @@ fn complete_with(flags: &NodeFlags, root: &Path, start: Option<KubeletStart>) ->
     all
 }
 
-/// The layout of the machine whose root file system that is: its credentials are there, and its configuration if it has one, each
-/// in the form in which the kubelet reads it.
+/// The layout of the node with this root file system: its kubeconfig and its configuration file exist and have the right kind.
 pub fn find(root: &Path) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| {
         let is_config = |path| kind(&at(root, path)).is_some_and(|kind| kind == "KubeletConfiguration");
@@ -150,7 +149,7 @@ pub fn find(root: &Path) -> Option<&'static Layout> {
     })
 }
 
-/// What a document says of its kind.
+/// The `kind` of a YAML or JSON file.
 fn kind(path: &Path) -> Option<String> {
     #[derive(Deserialize)]
     struct Document {
@@ -162,7 +161,7 @@ fn kind(path: &Path) -> Option<String> {
         .map(|document| document.kind)
 }
 
-/// As an endpoint, where it is a path alone.
+/// Makes an endpoint of a path.
 pub(super) fn url(path: &str) -> String {
     if path.contains("://") {
         path.to_owned()
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_kubelet_says_counts_more_than_a_layout_also_when_it_is_gone() {
+    async fn flags_of_the_kubelet_count_more_than_a_layout_also_when_it_is_not_running() {
         let machine = Machine::with(&[("/theirs", KUBECONFIG), ("/config", CONFIG)]);
         let (theirs, config) = (machine.0.path().join("theirs"), machine.0.path().join("config"));
         let start = KubeletStart {
@@ -361,7 +360,7 @@ mod tests {
         let journal = journal.unwrap();
         journal.set_kubelet(start.clone());
         journal.durable().await.unwrap();
-        assert_eq!(machine.complete(&[]).started, None, "the agent that has it open knows");
+        assert_eq!(machine.complete(&[]).started, None, "an agent has the journal open");
         drop(journal);
         tokio::task::yield_now().await;
         let late = std::time::Duration::from_secs(5);
@@ -383,6 +382,6 @@ mod tests {
         let another = machine.complete(&["--kubelet-root", "/another"]);
         assert_eq!(another.started, None, "it has another directory");
         fs::remove_file(theirs).unwrap();
-        assert_eq!(machine.complete(&[]).started, None, "the node was set up anew");
+        assert_eq!(machine.complete(&[]).started, None, "the node was reinstalled");
     }
 }

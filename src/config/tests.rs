@@ -130,7 +130,7 @@ fn drop_ins_are_merged_as_the_kubelet_merges_them() {
         "config",
         "cgroupDriver: cgroupfs\ncgroupRoot: /base\npodLogsDir: /base\nhealthzPort: 1\n",
     );
-    // By their names, also those in directories below; nothing but *.conf.
+    // Sorted by name, with subdirectories; only *.conf.
     write("config.d/20-last.conf", "healthzPort: 4\n");
     write(
         "config.d/10-dir/99.conf",
@@ -145,7 +145,7 @@ fn drop_ins_are_merged_as_the_kubelet_merges_them() {
     let config = read().unwrap();
     assert_eq!(config.healthz(), Some(([127, 0, 0, 2], 4).into()));
     assert_eq!(config.cgroup_driver.as_deref(), Some("systemd"));
-    assert_eq!(config.cgroup_root, None, "a null takes it away");
+    assert_eq!(config.cgroup_root, None, "null removes it");
     assert_eq!(config.pod_logs_dir.as_deref(), Some(Path::new("/base")));
     assert_eq!(config.container_runtime_endpoint.as_deref(), Some("/run/x.sock"));
     let alone = kubelet_configuration(None, Some(&drop_ins)).unwrap();
@@ -173,14 +173,14 @@ fn drop_ins_are_merged_as_the_kubelet_merges_them() {
     }
     let problem = kubelet_configuration(None, Some(Path::new("/no/such/dir"))).unwrap_err();
     assert_eq!(problem.kind, ProblemKind::Absent);
-    // The kubelet walks no link, and so finds nothing there.
+    // The kubelet does not follow a symlink to the directory.
     std::os::unix::fs::symlink(&drop_ins, dir.path().join("link")).unwrap();
     let config = kubelet_configuration(None, Some(&dir.path().join("link"))).unwrap();
     assert_eq!(config.cgroup_driver, None);
 }
 
 #[test]
-fn the_runtime_is_where_the_kubelets_configuration_says_unless_a_flag_says_otherwise() {
+fn the_runtime_is_that_of_the_kubelets_configuration_unless_a_flag_names_another() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config");
     let text = format!(

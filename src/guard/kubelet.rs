@@ -78,7 +78,7 @@ impl Guard {
                 Some(Ok(Some(still))) => Some(still),
                 Some(Ok(None) | Err(_)) | None => kubelet_process::find(&proc, &ours)?.into_iter().next(),
             };
-            // Of one that is new, also what it was started with.
+            // Flags are read once for each process.
             let is_new = |kubelet: &&KubeletProcess| known.as_ref() != Some(*kubelet);
             let started = found
                 .as_ref()
@@ -135,7 +135,7 @@ impl Guard {
         }
     }
 
-    /// Keeps what a kubelet was started with, for the time when it is gone, and tells what of it the agent has otherwise.
+    /// Records the flags of a kubelet for the time when it is not running, and logs which of them disagree with our settings.
     fn learn(&self, kubelet: &KubeletProcess, started: KubeletStart) {
         let compared = self.compared.as_deref();
         for Difference { what, remedy } in compared.map(|ours| started.differences(ours)).unwrap_or_default() {
@@ -147,13 +147,13 @@ impl Guard {
         }
     }
 
-    /// Whether what answers there may be a kubelet of this machine, whatever directory it has.
+    /// Whether a process that may be a kubelet listens at this address.
     ///
     /// # Errors
-    /// Where it is not known who listens there, with the reason.
+    /// The reason, when that is unknown.
     pub async fn is_kubelets_answer(&self, at: SocketAddr) -> Result<bool, String> {
-        let proc = Arc::clone(&self.proc);
-        let look = move || kubelet_process::is_kubelets_answer(&proc, at);
+        let (proc, known) = (Arc::clone(&self.proc), self.kubelet().map(|kubelet| kubelet.pid));
+        let look = move || kubelet_process::is_kubelets_answer(&proc, at, known);
         let answer = self.blocking.run(look).await.map_err(|error| error.to_string())?;
         answer.map_err(|error| error.to_string())
     }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_kubelet_was_started_with_is_kept_for_the_time_when_it_is_gone() {
+    async fn flags_of_a_kubelet_are_recorded_for_the_time_when_it_is_not_running() {
         let (proc, ours, guard) = machine();
         let at = |name: &str| proc.path().join(name);
         for dir in ["self/ns", "77/ns", "77/task/77"] {

@@ -163,7 +163,7 @@ pub(super) fn read(
             }
             contents.paused = get(PAUSE)?.and_then(|told| Paused::read(&told));
             contents.turn = get(TURN)?.and_then(|told| OwnTurn::read(&told));
-            contents.kubelet = get(KUBELET)?.and_then(|told| kubelet::read(&told));
+            contents.kubelet = get(KUBELET)?.and_then(|value| kubelet::read(&value));
         }
     }
     let Contents {

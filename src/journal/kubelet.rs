@@ -1,4 +1,4 @@
-//! What this node's kubelet was started with when it was last seen, for the time when it is not there.
+//! Flags of this node's kubelet when it was last seen, for the time when it is not running.
 
 use super::{
     Journal,
@@ -7,12 +7,12 @@ use super::{
 };
 use crate::node::kubelet_process::start::KubeletStart;
 
-/// What is in a journal. What cannot be read was never learned.
-pub(super) fn read(told: &str) -> Option<KubeletStart> {
-    serde_json::from_str(told).unwrap_or_default()
+/// Reads the journal's value; `None` when it cannot be parsed.
+pub(super) fn read(value: &str) -> Option<KubeletStart> {
+    serde_json::from_str(value).unwrap_or_default()
 }
 
-/// The same as it is written.
+/// The row that is written.
 pub(super) fn row(kubelet: Option<&KubeletStart>) -> Row {
     Row::Node(KUBELET, serde_json::to_string(&kubelet).unwrap_or_default())
 }
@@ -20,7 +20,7 @@ pub(super) fn row(kubelet: Option<&KubeletStart>) -> Row {
 // === impl Journal ===
 
 impl Journal {
-    /// What this node's kubelet was started with when it was last seen.
+    /// Flags of this node's kubelet when it was last seen.
     pub fn kubelet(&self) -> Option<KubeletStart> {
         self.lock().kubelet.clone()
     }

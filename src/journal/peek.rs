@@ -69,7 +69,7 @@ pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
     })
 }
 
-/// What the journal in `dir` knows of the kubelet that was last seen; nothing of one that is in use or cannot be read.
+/// Flags of the kubelet that was last seen, from the journal in `dir`; `None` when it is in use or cannot be read.
 pub fn kubelet(dir: &Path, machine: &Identity) -> Option<KubeletStart> {
     let path = dir.join(FILE);
     if is_in_use(dir, &path) {

@@ -17,8 +17,8 @@ use super::signs::Look;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One look. Only `200 OK` is a sign of life: a kubelet that says it is not well does not work, and one that is dead answers
-/// nothing. Nor is what another program answers, as of a pod on the host's network: `is_kubelets` tells whether a process that
-/// may be a kubelet listens there.
+/// nothing. An answer of another program, such as a pod on the host's network, is none: `is_kubelets` returns whether a process
+/// that may be a kubelet listens there.
 pub async fn look(at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> Result<bool, String>) -> Look {
     let told = |what: &dyn Display| format!("http://{at}/healthz: {what}");
     let stream = match timeout(PATIENCE, TcpStream::connect(at)).await {
@@ -31,7 +31,9 @@ pub async fn look(at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> Result<bool
         Ok(Ok(StatusCode::OK)) => match is_kubelets().await {
             Ok(true) => Look::Lives(told(&"ok")),
             Ok(false) => Look::Silent(told(&"ok, but no process listens there that may be a kubelet")),
-            Err(why) => Look::Unknown(told(&format_args!("ok, but it is not known who listens there: {why}"))),
+            Err(why) => Look::Unknown(told(&format_args!(
+                "ok, but the process that listens there is unknown: {why}"
+            ))),
         },
         Ok(Ok(code)) => Look::Silent(told(&code)),
         Ok(Err(error)) => Look::Silent(told(&error)),
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_another_program_answers_is_no_sign_of_life() {
+    async fn an_answer_of_another_program_is_no_answer_of_the_kubelet() {
         let look = looked_at(Some(OK), Ok(false)).await;
         assert!(
             matches!(&look, Look::Silent(why) if why.contains("no process listens there that may be a kubelet")),

@@ -1,7 +1,7 @@
 //! Kubelet processes that work on the same pods as we: while there is one, nothing may be touched.
 //!
-//! A process is judged by what it cannot make up: its rights, its namespaces, the files and sockets that it has. Its name and its
-//! command line only make it a candidate, and a look into its own root file system proves nothing when it fails.
+//! A process is judged by facts that it cannot fake: capabilities, namespaces, mounts and sockets. Its name and its command line
+//! only make it a candidate. A failed walk through its own root file system proves nothing.
 
 use std::{
     fmt, fs,
@@ -17,7 +17,7 @@ use crate::foreign::ForeignText;
 
 pub mod arguments;
 mod evidence;
-mod look;
+mod probe;
 mod rights;
 mod root;
 mod sockets;
@@ -84,7 +84,7 @@ pub struct Ours {
     pub root: KubeletRoot,
     /// Our runtime's socket.
     pub runtime: PathBuf,
-    /// Where our kubelet tells its health, if it does.
+    /// Address of our kubelet's healthz endpoint, if it has one.
     pub healthz: Option<SocketAddr>,
 }
 
@@ -113,7 +113,7 @@ pub fn find(proc: &Path, ours: &Ours) -> io::Result<Vec<KubeletProcess>> {
 pub fn with_pid(proc: &Path, pid: i32, ours: &Ours) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     let Some(kind) = kind(&dir)? else { return Ok(None) };
-    // Before anything else is read of it: a kubelet mounts, and whoever cannot is none, whatever it says of itself.
+    // First of all: a kubelet mounts, so a process that cannot mount is no kubelet, whatever its name and arguments are.
     if !rights::may_mount(proc, &dir) {
         return Ok(None);
     }
@@ -157,11 +157,11 @@ fn kind(dir: &Path) -> io::Result<Option<Kind>> {
 
 /// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere, has ended, or is none.
 fn why(kind: Kind, dir: &Path, arguments: &io::Result<Vec<u8>>, ours: &Ours) -> Option<Why> {
-    let looked = match arguments {
-        Ok(arguments) => look::look(kind, dir, &Arguments(arguments), ours),
+    let probed = match arguments {
+        Ok(arguments) => probe::probe(kind, dir, &Arguments(arguments), ours),
         Err(error) => Err(fault::errno(error)),
     };
-    match looked {
+    match probed {
         Ok(None) => None,
         Ok(Some(Why::Unsaid)) | Err(_) if has_ended(dir) => None,
         Ok(why) => why,

@@ -388,8 +388,7 @@ async fn a_kubelet_that_only_exists_is_left_alone_and_said_to_be_wedged() {
     until("it works again", async || stage.turn().await == "kubelet").await;
 }
 
-/// As with k3s and RKE2, whose containerd is their child: without a runtime no pod is taken down, and nothing is lost. What
-/// comes back decides who takes it down.
+/// As with k3s and RKE2, whose containerd is a child process: without a runtime no pod is stopped, and nothing is lost.
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_ends_with_its_kubelet_is_waited_for_and_nothing_is_lost() {
     for with_kubelet in [true, false] {

@@ -92,10 +92,9 @@ fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runti
     assert!(found().iter().all(|it| it.pid != ended), "a zombie does no work");
 }
 
-/// By the kernel's word: a user without rights runs a program of that name, with our directory and a path that no walk gets
-/// through.
+/// A user without capabilities runs a program of that name, with our directory and with a path that is too long.
 #[test]
-fn a_process_that_may_not_mount_is_no_kubelet_though_it_has_its_name_and_names_our_directory() {
+fn a_process_without_cap_sys_admin_is_no_kubelet_though_it_has_our_directory() {
     let temp = tempfile::tempdir().unwrap();
     fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir_all(temp.path().join("ours/pods")).unwrap();
@@ -137,9 +136,9 @@ fn a_process_that_may_not_mount_is_no_kubelet_though_it_has_its_name_and_names_o
     assert!(powerless.iter().all(|it| !found.contains(&pid(it))), "{found:?}");
 }
 
-/// Somebody called as a kubelet, in whose root the kubelet's directory lies on a server that is silent.
+/// A process called kubelet, in whose root the kubelet's directory is on a server that does not answer.
 #[test]
-fn a_look_into_a_root_where_it_hangs_says_nothing_and_another_kubelet_is_seen_in_time() {
+fn a_walk_that_hangs_in_a_foreign_root_delays_the_detection_of_no_other_kubelet() {
     in_own_namespace(|space| {
         let at = |name: &str| space.outside.join(name);
         let process = |pid: &str, root: &Path, arguments: &str| {

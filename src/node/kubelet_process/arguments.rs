@@ -1,4 +1,4 @@
-//! A process's command line, as far as its flags say something of a kubelet. It is foreign text.
+//! A process's command line, and the kubelet's flags in it. It is foreign text.
 
 use std::{
     ffi::OsStr,
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How holders are told what to tell their kubelet.
+/// Passes a flag to the kubelet inside a k3s or RKE2 process.
 const HOLDERS_FLAG: &[u8] = b"--kubelet-arg=";
 /// Flags that only a kubelet has, of any release. Not `--kubeconfig`, which drivers and approvers have, too.
 const ONLY_KUBELETS: [&[u8]; 19] = [
@@ -72,8 +72,8 @@ impl<'a> Arguments<'a> {
         flags.any(|flag| ONLY_KUBELETS.iter().any(|only| is(split(flag).0, only)))
     }
 
-    /// Whether a holder was told to hold a kubelet, and not to do something else. Some write their command line anew, as one
-    /// text; one without any has threads left and no memory.
+    /// Whether one of these subcommands is there, by which the program runs a kubelet inside. Some programs rewrite their command
+    /// line as one text. A process without a command line has threads left and no memory: it counts.
     pub(super) fn holds(&self, by: &[&[u8]]) -> bool {
         let mut words = self.0.split(|byte| b"\0 ".contains(byte));
         by.is_empty() || self.0.is_empty() || words.any(|word| by.contains(&word))

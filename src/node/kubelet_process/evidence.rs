@@ -1,4 +1,4 @@
-//! What only a kubelet has. A process whose name begins as a kubelet's is one if it has any of it.
+//! Facts that only a kubelet shows. A process whose name begins with `kubelet` is one if it shows any of them.
 
 use std::{io::Read as _, path::Path};
 
@@ -11,14 +11,17 @@ use serde::Deserialize;
 use super::{Ours, arguments::Arguments, root, sockets};
 use crate::node::fault;
 
-/// Where every kubelet listens, below its directory: for drivers of devices, and for those who ask for what pods have.
+/// Every kubelet listens here, below its root directory: device plugin registration and the pod resources API.
 const SOCKETS: [&str; 2] = ["device-plugins/kubelet.sock", "pod-resources/kubelet.sock"];
 /// The port of a kubelet's API.
 const PORT: u16 = 10250;
 /// A configuration is far shorter.
 const LONGEST: u64 = 1 << 20;
 
-/// Whether its flags, or its sockets by the kernel's word, are a kubelet's.
+/// Whether its flags or its listening sockets are a kubelet's.
+///
+/// # Errors
+/// When the sockets cannot be read.
 pub(super) fn shows(dir: &Path, arguments: &Arguments<'_>, ours: &Ours) -> Result<bool, Errno> {
     if arguments.has_a_kubelets_flag() {
         return Ok(true);

@@ -1,12 +1,12 @@
-//! What a process may do here, by the kernel's word.
+//! Capabilities and user namespace of a process.
 
 use std::{fs, path::Path};
 
 /// The capability by which file systems are mounted.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Whether the process may mount in our user namespace: it has `CAP_SYS_ADMIN`, and is in that namespace. Also `true` where the
-/// kernel does not tell.
+/// Whether the process may mount in our user namespace: it has `CAP_SYS_ADMIN` and is in that namespace. `true` when either fact
+/// cannot be read.
 pub(super) fn may_mount(proc: &Path, dir: &Path) -> bool {
     let status = fs::read(dir.join("status")).unwrap_or_default();
     let lacks = effective(&status).is_some_and(|rights| rights & (1 << CAP_SYS_ADMIN) == 0);

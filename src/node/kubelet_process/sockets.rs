@@ -1,4 +1,4 @@
-//! Sockets on which a process listens, by the kernel's word.
+//! Listening sockets of a process, from procfs.
 
 use std::{
     collections::BTreeSet,
@@ -16,27 +16,40 @@ const LISTENS: &str = "0A";
 /// Flag of a socket of the file system that listens.
 const ACCEPTS: &str = "00010000";
 
-/// Whether what answers at `at` on this machine may be a kubelet: a process that listens there has the name of one, or of a
-/// program that holds one, and may mount.
+/// Whether a process that may be a kubelet listens at `at`: one that may mount, and whose name is that of a kubelet or of a
+/// program that runs one inside. The process `known` is tried first.
 ///
 /// # Errors
-/// Where the kernel does not tell who listens.
-pub fn is_kubelets_answer(proc: &Path, at: SocketAddr) -> io::Result<bool> {
-    let mut of_candidates = BTreeSet::new();
+/// When the sockets of such a process cannot be read.
+pub fn is_kubelets_answer(proc: &Path, at: SocketAddr, known: Option<i32>) -> io::Result<bool> {
+    let sockets = |dir: &Path| match kind(dir)?.is_some() && rights::may_mount(proc, dir) {
+        true => of(dir),
+        false => Ok(BTreeSet::new()),
+    };
+    let is_such =
+        |local: SocketAddr| local.port() == at.port() && (local.ip() == at.ip() || local.ip().is_unspecified());
+    let listens =
+        |sockets: &BTreeSet<u64>| Ok(!sockets.is_empty() && any_tcp(&proc.join("self/net"), sockets, is_such)?);
+    if let Some(known) = known
+        && listens(&sockets(&proc.join(known.to_string()))?)?
+    {
+        return Ok(true);
+    }
+    let mut all = BTreeSet::new();
     for entry in fs::read_dir(proc)? {
         let entry = entry?;
-        let name = entry.file_name();
-        let is_process = name.to_str().is_some_and(|name| name.parse::<i32>().is_ok());
-        if is_process && kind(&entry.path())?.is_some() && rights::may_mount(proc, &entry.path()) {
-            of_candidates.extend(of(&entry.path())?);
+        if entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.parse::<i32>().is_ok())
+        {
+            all.extend(sockets(&entry.path())?);
         }
     }
-    let answers =
-        |local: SocketAddr| local.port() == at.port() && (local.ip() == at.ip() || local.ip().is_unspecified());
-    Ok(!of_candidates.is_empty() && any_tcp(&proc.join("self/net"), &of_candidates, answers)?)
+    listens(&all)
 }
 
-/// The sockets that a process has, by inode. None of one that has ended.
+/// Inodes of the sockets of a process; none when it has exited.
 pub(super) fn of(dir: &Path) -> io::Result<BTreeSet<u64>> {
     let entries = match fs::read_dir(dir.join("fd")) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
@@ -54,7 +67,7 @@ pub(super) fn of(dir: &Path) -> io::Result<BTreeSet<u64>> {
     Ok(inodes)
 }
 
-/// Of `socket:[4711]`.
+/// Parses `socket:[4711]`.
 fn inode(link: &[u8]) -> Option<u64> {
     let inode = link.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
     std::str::from_utf8(inode).ok()?.parse().ok()
@@ -89,16 +102,16 @@ pub(super) fn any_unix(net: &Path, inodes: &BTreeSet<u64>, ends: &[&str]) -> io:
     })
 }
 
-/// A machine may have a hundred thousand connections: line by line, and no further than to the first that is meant. What is not
-/// there, as without IPv6, has no line.
-fn any_line(path: &Path, is_meant: impl Fn(&str) -> Option<bool>) -> io::Result<bool> {
+/// Whether a line of the file matches. It is read line by line, because a node may have a hundred thousand connections. A missing
+/// file, as without IPv6, has no line.
+fn any_line(path: &Path, matches: impl Fn(&str) -> Option<bool>) -> io::Result<bool> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         file => file?,
     };
     let (mut file, mut line) = (BufReader::new(file), Vec::new());
     while file.read_until(b'\n', &mut line)? > 0 {
-        if is_meant(&String::from_utf8_lossy(&line)) == Some(true) {
+        if matches(&String::from_utf8_lossy(&line)) == Some(true) {
             return Ok(true);
         }
         line.clear();
@@ -106,7 +119,7 @@ fn any_line(path: &Path, is_meant: impl Fn(&str) -> Option<bool>) -> io::Result<
     Ok(false)
 }
 
-/// Of `0100007F:2808`, in the machine's byte order.
+/// Parses `0100007F:2808`, in this CPU's byte order.
 fn address(field: &str) -> Option<SocketAddr> {
     let (ip, port) = field.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -119,7 +132,7 @@ fn address(field: &str) -> Option<SocketAddr> {
         32 => {
             let words: Option<Vec<[u8; 4]>> = (0..4).map(word).collect();
             let bytes: [u8; 16] = words?.concat().try_into().ok()?;
-            // One socket for both is as if it were for this one.
+            // An IPv4 address that is mapped into IPv6.
             IpAddr::V6(Ipv6Addr::from(bytes)).to_canonical()
         }
         _ => return None,

@@ -1,4 +1,4 @@
-//! What a kubelet was started with, by its command line: where it keeps what the agent has to know, too.
+//! Flags of a kubelet that the agent needs, too, from its command line.
 
 use std::{
     fs,
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::{Kind, arguments::Arguments, kind, rights};
 use crate::{foreign::ForeignText, node::lock::readable};
 
-/// What the flags of a kubelet say; paths are absolute, of this machine's root file system.
+/// Flags of a kubelet. Paths are absolute, in the host's root file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubeletStart {
-    /// The command line, of which the rest is taken.
+    /// The command line that the flags are from.
     pub command: ForeignText,
     /// `--kubeconfig`.
     pub kubeconfig: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub struct KubeletStart {
     pub hostname_override: Option<String>,
 }
 
-/// What the agent works with, to be compared with that.
+/// Settings of the agent that must agree with these flags.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// `--kubeconfig`.
@@ -71,11 +71,11 @@ pub struct Difference {
     pub remedy: String,
 }
 
-/// Where a kubelet keeps its pods if it is not told otherwise.
+/// The kubelet's default for `--root-dir`.
 pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 
-/// The only kubelet that lives in this machine's root file system, as far as its flags say something. A program that runs a
-/// kubelet inside has none of its flags.
+/// Flags of the only kubelet process in our mount namespace; `None` with none or several. A program that runs a kubelet inside has
+/// no such flags.
 pub fn living(proc: &Path) -> Option<KubeletStart> {
     let pids = fs::read_dir(proc).ok()?.flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -84,7 +84,7 @@ pub fn living(proc: &Path) -> Option<KubeletStart> {
     all.next().is_none().then_some(only)
 }
 
-/// The same of this process; nothing of one that is no kubelet by its name and flags, or that has other paths than this machine.
+/// Flags of this process; `None` when it is no kubelet by name and flags, or has another mount namespace or root.
 pub fn of(proc: &Path, pid: i32) -> Option<KubeletStart> {
     let dir = proc.join(pid.to_string());
     let kind = kind(&dir).ok()??;
@@ -121,8 +121,8 @@ pub fn of(proc: &Path, pid: i32) -> Option<KubeletStart> {
     })
 }
 
-/// Whether a path means the same to that process as to us: its mount namespace is ours, and its root this machine's.
-fn has_our_paths(proc: &Path, dir: &Path) -> bool {
+/// Whether a path means the same to that process as to us: it has our mount namespace, and its root is `/`.
+pub(super) fn has_our_paths(proc: &Path, dir: &Path) -> bool {
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
     let theirs = namespace(dir);
     let root = fs::read_link(dir.join("root")).ok();
@@ -137,7 +137,7 @@ impl KubeletStart {
         self.root_dir.as_deref().unwrap_or(Path::new(DEFAULT_ROOT))
     }
 
-    /// Every setting of it that is not ours, with its remedy. What it does not say is not compared.
+    /// Every flag that disagrees with our settings, with its remedy. A flag that is not set is not compared.
     pub fn differences(&self, ours: &Settings) -> Vec<Difference> {
         let mut all = Vec::new();
         let mut paths = |name: &str, theirs: Option<&Path>, flag: &str, ours: Option<&Path>| {
@@ -205,7 +205,7 @@ impl KubeletStart {
                     "the kubelet was started with --healthz-port {port}; the agent asks port {}",
                     ours.healthz_port
                 ),
-                remedy: "restart the agent: it reads the kubelet's flags when it starts".to_owned(),
+                remedy: "run `systemctl restart pod-teardown`: the agent reads the kubelet's flags when it starts".to_owned(),
             });
         }
         all
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_living_kubelet_was_started_with_is_learned_with_its_paths_as_it_sees_them() {
+    fn flags_of_a_running_kubelet_are_learned_with_absolute_paths() {
         let machine = machine();
         let proc = machine.path();
         process(proc, 5, "kubelet-csr-app", &["kubelet-csr-approver", "--kubeconfig=/x"]);
@@ -288,7 +288,7 @@ mod tests {
             (Some("systemd"), Some(10348))
         );
         assert_eq!(*start.command, arguments.join(" "));
-        // Of two it is not known which one is this node's; nor are paths in a container this machine's.
+        // Of two kubelets it is unknown which one is this node's. Paths in a container are not the host's.
         let second = process(proc, 8, "kubelet", &["kubelet"]);
         assert_eq!(living(proc), None);
         fs::remove_file(second.join("ns/mnt")).unwrap();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_of_the_kubelet_that_is_not_ours_is_named_with_its_remedy() {
+    fn every_flag_of_the_kubelet_that_disagrees_is_named_with_its_remedy() {
         let ours = Settings {
             kubeconfig: "/etc/kubernetes/kubelet.conf".into(),
             kubelet_root: DEFAULT_ROOT.into(),
@@ -314,7 +314,7 @@ mod tests {
             ..KubeletStart::default()
         };
         assert_eq!(same.differences(&ours), []);
-        assert_eq!(KubeletStart::default().differences(&ours), [], "it says nothing of it");
+        assert_eq!(KubeletStart::default().differences(&ours), [], "it has no such flag");
         let other = KubeletStart {
             kubeconfig: Some("/k".into()),
             config: Some("/c".into()),
@@ -336,7 +336,7 @@ mod tests {
             ("--container-runtime-endpoint /s", "--cri-endpoint /s"),
             ("--cgroup-driver systemd", "--cgroup-driver systemd"),
             ("--cgroup-root /kubelet", "--cgroup-root /kubelet"),
-            ("--healthz-port 1", "restart the agent"),
+            ("--healthz-port 1", "systemctl restart pod-teardown"),
             ("--hostname-override n2", "--node-name n2"),
         ] {
             let named = |it: &Difference| it.what.contains(theirs) && it.remedy.contains(flag);

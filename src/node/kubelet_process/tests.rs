@@ -189,7 +189,7 @@ fn what_holds_a_kubelet_and_cannot_be_looked_at_counts() {
 }
 
 #[test]
-fn a_look_into_a_foreign_root_that_fails_says_nothing_and_one_into_this_machines_root_may_hide_a_kubelet() {
+fn a_failed_walk_proves_nothing_in_a_foreign_root_and_counts_as_a_kubelet_in_the_hosts_root() {
     let machine = Machine::new();
     symlink("kubelet", machine.path("rootfs/var/lib/kubelet")).unwrap();
     fs::write(machine.path("rootfs/file"), "").unwrap();
@@ -223,7 +223,7 @@ fn a_kubelet_in_a_container_that_cannot_be_walked_counts_by_the_kernels_list_of_
 }
 
 #[test]
-fn a_process_that_cannot_mount_here_is_no_kubelet_whatever_it_says_of_itself() {
+fn a_process_that_cannot_mount_is_no_kubelet_whatever_its_name_is() {
     let machine = Machine::new();
     fs::create_dir_all(machine.path("proc/self/ns")).unwrap();
     symlink("user:[1]", machine.path("proc/self/ns/user")).unwrap();
@@ -273,7 +273,7 @@ fn a_process_that_cannot_mount_here_is_no_kubelet_whatever_it_says_of_itself() {
 
 /// Drivers, approvers and exporters have such names, and often the kubelet's directory.
 #[test]
-fn a_process_whose_name_only_begins_as_a_kubelets_counts_if_it_has_what_only_a_kubelet_has() {
+fn a_process_whose_name_begins_with_kubelet_counts_if_it_shows_what_only_a_kubelet_has() {
     let machine = Machine::new();
     let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
     let same = machine.path("rootfs/var/lib/kubelet");
@@ -380,32 +380,37 @@ fn an_answer_is_a_kubelets_only_if_a_process_that_may_be_one_listens_there() {
     let ports = listeners.each_ref().map(|it| it.local_addr().unwrap().port());
     for port in ports {
         assert!(
-            !is_kubelets_answer(&proc, at(port)).unwrap(),
+            !is_kubelets_answer(&proc, at(port), None).unwrap(),
             "no process may be a kubelet"
         );
     }
     let unable = machine.process_here(5, "kubelet", &["kubelet"]);
     own(&unable);
     fs::write(unable.join("status"), "CapEff:\t0000000000000000\n").unwrap();
-    assert!(!is_kubelets_answer(&proc, at(ports[0])).unwrap(), "it cannot mount");
+    assert!(
+        !is_kubelets_answer(&proc, at(ports[0]), None).unwrap(),
+        "it cannot mount"
+    );
     let another = machine.process_here(6, "kubelet", &["kubelet"]);
     fs::create_dir(another.join("fd")).unwrap();
     assert!(
-        !is_kubelets_answer(&proc, at(ports[0])).unwrap(),
+        !is_kubelets_answer(&proc, at(ports[0]), None).unwrap(),
         "it is not who listens"
     );
     for (pid, comm) in [(7, "kubelet"), (8, "kubelet-1.36.3"), (9, "k3s-server")] {
         let dir = machine.process_here(pid, comm, &[comm]);
         own(&dir);
         for port in ports {
-            assert!(is_kubelets_answer(&proc, at(port)).unwrap(), "{comm}");
+            for known in [None, Some(pid), Some(4), Some(1)] {
+                assert!(is_kubelets_answer(&proc, at(port), known).unwrap(), "{comm} {known:?}");
+            }
         }
-        assert!(!is_kubelets_answer(&proc, at(1)).unwrap());
+        assert!(!is_kubelets_answer(&proc, at(1), None).unwrap());
         fs::remove_file(dir.join("fd")).unwrap();
     }
     // Whatever keeps its sockets from being seen.
     fs::write(machine.path("proc/7/fd"), "").unwrap();
-    assert!(is_kubelets_answer(&proc, at(ports[0])).is_err());
+    assert!(is_kubelets_answer(&proc, at(ports[0]), None).is_err());
 }
 
 #[test]

@@ -253,22 +253,22 @@ pub(super) fn other_hands(settings: &PodSettings, node_name: &str, lock: Result<
     rows
 }
 
-/// What a kubelet was started with, or was when it was last seen, and the agent has otherwise.
+/// Flags of the kubelet, running or last seen, that disagree with the agent's settings.
 fn flags_of_kubelet(started: &KubeletStart, ours: &start::Settings) -> Vec<Row> {
     const WHAT: &str = "kubelet's flags";
     let differences = started.differences(ours);
     if differences.is_empty() {
-        return vec![Row::ok(WHAT, "the agent works with the same")];
+        return vec![Row::ok(WHAT, "agree with the agent's settings")];
     }
     let row = |difference: &Difference| Row::new(WHAT, Verdict::Warning, &difference.what, &difference.remedy);
     differences.iter().map(row).collect()
 }
 
-/// k3s and RKE2 start their containerd as a child that ends with them, and with it whoever could stop a container. So does the
-/// way to the API server that their kubeconfig names.
+/// k3s and RKE2 start containerd as a child process with a death signal: no container can be stopped while they are down. Their
+/// kubeconfig reaches the API server through them, too.
 fn ends_with_k3s(runtime: &Path, server: &http::Uri) -> Vec<Row> {
     const WHAT: &str = "ends with k3s";
-    // Told to use another runtime, they start none.
+    // With another runtime they start none.
     if !runtime.ends_with("k3s/containerd/containerd.sock") {
         return Vec::new();
     }
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_was_started_with_and_the_agent_has_otherwise_is_told_with_its_remedy() {
+    fn every_flag_of_the_kubelet_that_disagrees_has_a_row_with_its_remedy() {
         let ours = start::Settings {
             kubelet_root: "/var/lib/kubelet".into(),
             runtime: "/run/cri.sock".into(),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_with_k3s_is_told_where_it_is_used() {
+    fn a_runtime_and_an_api_server_that_end_with_k3s_are_noted() {
         let k3s = "/run/k3s/containerd/containerd.sock";
         for (runtime, server, told) in [
             (k3s, "https://127.0.0.1:6444", 2),

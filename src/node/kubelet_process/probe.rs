@@ -1,7 +1,7 @@
-//! The look at where a kubelet keeps its pods.
+//! Finds out whether a kubelet process works on our pods.
 //!
-//! It walks the root file system of that process, where anything may lie: links in a circle, a server that is silent. So it has
-//! a thread of its own, which is left behind when it hangs, and in a root that is not this machine's a failure proves nothing.
+//! It walks the root file system of that process, which may contain anything: symlink loops, mounts of a dead server. So the walk
+//! has a thread of its own, which is left behind when it hangs. A failed walk through a foreign root proves nothing.
 
 use std::{
     collections::BTreeMap,
@@ -18,32 +18,37 @@ use std::{
 
 use rustix::{fd::OwnedFd, io::Errno};
 
-use super::{Kind, Ours, Why, arguments::Arguments, evidence, root, start::DEFAULT_ROOT};
+use super::{
+    Kind, Ours, Why,
+    arguments::Arguments,
+    evidence, root,
+    start::{DEFAULT_ROOT, has_our_paths},
+};
 use crate::node::{fault, mounts::MountTable};
 
-/// The root of this machine's file system: the agent works in the host's mount namespace, or refuses to run.
-const MACHINES: &str = "/";
-/// A look that takes longer hangs. It is less than a look at all processes may be old.
+/// Root of the host: the agent runs in the host's mount namespace, or refuses to run.
+const HOST: &str = "/";
+/// A walk that takes longer hangs. It is less than the age at which a probe of all processes expires.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// So many threads are left behind at most.
+/// Threads that may hang at a time.
 const LEFT_BEHIND: usize = 8;
 
 /// A process, by its directory in procfs and when it was started.
 type Process = (PathBuf, Vec<u8>);
 
-/// Looks that have not come to their end yet, and whether they are known to walk this machine's root file system.
+/// Walks in progress, each with whether it is known to be in the host's root.
 static UNDER_WAY: Mutex<BTreeMap<Process, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
 
-/// Why a look has shown nothing.
+/// Why a probe has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failed {
-    /// By this machine, this agent, or the kernel's files about the process: it may be a kubelet.
+    /// Because of the host, of this agent, or of procfs: the process may be a kubelet.
     Here(Errno),
-    /// In a root file system that is not this machine's, of which the process can make what it likes.
+    /// In a foreign root file system, which the process controls.
     Elsewhere,
 }
 
-/// What a look needs.
+/// Input of a probe.
 struct Question {
     kind: Kind,
     dir: PathBuf,
@@ -51,11 +56,11 @@ struct Question {
     ours: Ours,
 }
 
-/// Why the process counts as a kubelet of ours; `None` if it works elsewhere, or is none.
+/// Why the process counts as a kubelet of this node; `None` if it is none.
 ///
 /// # Errors
-/// Where that cannot be told by our own fault.
-pub(super) fn look(kind: Kind, dir: &Path, arguments: &Arguments<'_>, ours: &Ours) -> Result<Option<Why>, Errno> {
+/// When that is unknown because of the host or of this agent.
+pub(super) fn probe(kind: Kind, dir: &Path, arguments: &Arguments<'_>, ours: &Ours) -> Result<Option<Why>, Errno> {
     if let Kind::Holder(by) = kind
         && !arguments.holds(by)
     {
@@ -83,7 +88,7 @@ pub(super) fn look(kind: Kind, dir: &Path, arguments: &Arguments<'_>, ours: &Our
     why.map(Some)
 }
 
-/// Waits for `answer` no longer than for a look that does not hang. One at a process at a time.
+/// Runs `answer` on a thread and waits for at most `patience`. A process has at most one such thread.
 fn on_a_thread<T: Send + 'static>(
     dir: &Path,
     patience: Duration,
@@ -94,7 +99,8 @@ fn on_a_thread<T: Send + 'static>(
         false => Failed::Elsewhere,
     };
     let process = (dir.to_owned(), started(dir));
-    let is_here = Arc::new(AtomicBool::new(false));
+    // Known before the walk, however long that takes.
+    let is_here = Arc::new(AtomicBool::new(has_our_paths(&dir.with_file_name(""), dir)));
     let guard = {
         let mut under_way = under_way();
         if let Some(is_here) = under_way.get(&process) {
@@ -106,31 +112,31 @@ fn on_a_thread<T: Send + 'static>(
         under_way.insert(process.clone(), Arc::clone(&is_here));
         UnderWay(process)
     };
-    let (tell, told) = sync_channel(2);
+    let (sender, receiver) = sync_channel(2);
     let of_thread = Arc::clone(&is_here);
-    let thread = thread::Builder::new().name("kubelet-look".to_owned());
+    let thread = thread::Builder::new().name("kubelet-probe".to_owned());
     let started = thread.spawn(move || {
-        // Nobody waits any more where nobody is told.
-        tell.send(None).ok();
+        // The receiver is dropped after a timeout.
+        sender.send(None).ok();
         let answer = answer(&of_thread);
         drop(guard);
-        tell.send(Some(answer)).ok();
+        sender.send(Some(answer)).ok();
     });
     if let Err(error) = started {
         return Err(Failed::Here(fault::errno(&error)));
     }
-    // One that has not even begun is held up by this machine.
-    if told.recv_timeout(PATIENCE).is_err() {
+    // A thread that has not even started lacks CPU time.
+    if receiver.recv_timeout(PATIENCE).is_err() {
         return Err(Failed::Here(Errno::TIMEDOUT));
     }
-    match told.recv_timeout(patience) {
+    match receiver.recv_timeout(patience) {
         Ok(Some(answer)) => answer,
         Ok(None) | Err(RecvTimeoutError::Disconnected) => Err(Failed::Here(Errno::CANCELED)),
         Err(RecvTimeoutError::Timeout) => Err(hangs(&is_here)),
     }
 }
 
-/// Takes a look off the list when it has ended, by a panic, too.
+/// Removes a walk from the list when it ends, also by a panic.
 struct UnderWay(Process);
 
 impl Drop for UnderWay {
@@ -143,7 +149,7 @@ fn under_way() -> MutexGuard<'static, BTreeMap<Process, Arc<AtomicBool>>> {
     UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When the process was started: another one may have its number by now.
+/// Start time of the process: a pid is used again.
 fn started(dir: &Path) -> Vec<u8> {
     let stat = fs::read(dir.join("stat")).unwrap_or_default();
     let after_name = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 1);
@@ -167,15 +173,15 @@ impl Question {
     }
 
     fn works_here(&self, is_here: &AtomicBool) -> Result<Option<Why>, Failed> {
-        let machines = Path::new(MACHINES);
-        let their_root = root::base(&self.dir, machines).map_err(|errno| of_proc(errno, false))?;
+        let host = Path::new(HOST);
+        let their_root = root::base(&self.dir, host).map_err(|errno| of_proc(errno, false))?;
         let identity = root::identity_of(&their_root).map_err(|errno| of_walk(errno, false))?;
-        let here = root::ours(machines).is_none_or(|here| here == identity);
+        let here = root::ours(host).is_none_or(|here| here == identity);
         is_here.store(here, Ordering::Release);
         let is_holder = matches!(self.kind, Kind::Holder(_));
         let arguments = Arguments(&self.arguments);
-        // In this machine's root file system its kubelet may have any directory; in another one, as of a container or a snap,
-        // ours is there under the kubelet's name for it or under ours, or it is another node's.
+        // In the host's root its kubelet may have any directory. In another root, as of a container or a snap, our directory is
+        // there by the kubelet's default name or by ours, or it is another node's kubelet.
         if here && is_holder && arguments.value("root-dir").is_none() {
             return Ok(Some(Why::Unsaid));
         }
@@ -191,7 +197,7 @@ impl Question {
         if let Some(failed) = failed {
             return Err(failed);
         }
-        // Whose --root-dir is not our --kubelet-root may be this node's kubelet all the same, and we be told wrongly.
+        // Our --kubelet-root may be wrong.
         let same_runtime = || {
             arguments.runtime().is_none_or(|path| {
                 let ours = &self.ours.runtime;
@@ -202,20 +208,20 @@ impl Question {
         Ok(counts.then_some(Why::SameMachine))
     }
 
-    /// Where it may have its directory, by what it says.
+    /// Directories that may be its root directory, by its command line.
     fn roots(&self) -> Vec<PathBuf> {
         let ours = &self.ours.root;
         match (Arguments(&self.arguments).path("root-dir"), self.kind) {
-            (Some(said), _) => vec![said],
+            (Some(given), _) => vec![given],
             (None, Kind::Kubelet | Kind::Candidate) => vec![DEFAULT_ROOT.into()],
-            // What the operator wrote may be relative to where the agent was started.
+            // The flag of the agent may be a relative path.
             (None, Kind::Holder(_)) => [Path::new(DEFAULT_ROOT), ours.path(), ours.given()]
-                .map(|path| Path::new(MACHINES).join(path))
+                .map(|path| Path::new(HOST).join(path))
                 .into(),
         }
     }
 
-    /// Whether a kubelet's root directory, looked up from there, is ours.
+    /// Whether the root directory at `path` is ours.
     fn is_ours(&self, base: &OwnedFd, path: &Path, here: bool) -> Result<bool, Failed> {
         let ours = &self.ours.root;
         let (Some(our_root), Some(our_pods)) = (root::ours(ours.path()), root::ours(ours.pods())) else {
@@ -223,7 +229,7 @@ impl Question {
         };
         match root::identity(base, &path.join("pods")) {
             Ok(pods) => Ok(pods == our_pods),
-            // Just starting, and not ours unless it starts in our directory.
+            // A kubelet that is starting has no pods directory yet.
             Err(Errno::NOENT | Errno::NOTDIR) => match root::identity(base, path) {
                 Ok(root) => Ok(root == our_root),
                 Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
@@ -234,7 +240,7 @@ impl Question {
     }
 }
 
-/// What it means that a file of procfs cannot be opened, which leads into the root of the process.
+/// Classifies a failure to open the process's root or working directory in procfs.
 fn of_proc(errno: Errno, here: bool) -> Failed {
     match errno {
         Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM => Failed::Here(errno),
@@ -242,7 +248,7 @@ fn of_proc(errno: Errno, here: bool) -> Failed {
     }
 }
 
-/// What it means that a walk has failed.
+/// Classifies a failure of the walk.
 fn of_walk(errno: Errno, here: bool) -> Failed {
     match errno {
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => Failed::Here(errno),
@@ -251,9 +257,9 @@ fn of_walk(errno: Errno, here: bool) -> Failed {
     }
 }
 
-/// Whether our directory is what the process has at that path, by the kernel's list of its mounts: nothing is walked for that.
+/// Whether our directory is at that path in the process's mount namespace, by its mountinfo. Walks nothing.
 fn is_mounted(dir: &Path, path: &Path, ours: &Ours) -> bool {
-    let table = |process: &Path| MountTable::parse(&fs::read(process.join("mountinfo")).ok()?, MACHINES.as_ref()).ok();
+    let table = |process: &Path| MountTable::parse(&fs::read(process.join("mountinfo")).ok()?, HOST.as_ref()).ok();
     let (Some(theirs), Some(own)) = (table(dir), table(&dir.with_file_name("self"))) else {
         return false;
     };
@@ -276,7 +282,7 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(20);
 
-    /// A look at that process that hangs until somebody is told by the sender, or it is dropped.
+    /// A walk that hangs until the sender is dropped.
     fn hangs(process: &Path, is_here: bool) -> (Sender<()>, Result<u8, Failed>) {
         let (release, hang) = channel::<()>();
         let failed = on_a_thread(process, SHORT, move |here| {
@@ -288,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_hangs_is_left_behind_and_says_nothing_unless_it_walks_this_machines_root() {
+    fn a_walk_that_hangs_is_left_behind_and_proves_nothing_unless_it_is_in_the_hosts_root() {
         let proc = tempfile::tempdir().unwrap();
         let process = |pid: &str| proc.path().join(pid);
         let (release, failed) = hangs(&process("5"), false);
@@ -298,7 +304,7 @@ mod tests {
         let again = |pid: &str| on_a_thread(&process(pid), PATIENCE, |_| Ok(2));
         assert_eq!(again("5"), Err(Failed::Elsewhere), "no second thread hangs there");
         assert_eq!(again("6"), Err(Failed::Here(Errno::TIMEDOUT)));
-        assert_eq!(again("7"), Ok(2), "others are looked at");
+        assert_eq!(again("7"), Ok(2), "other processes are probed");
         // Another process has its number by now.
         fs::create_dir(process("5")).unwrap();
         fs::write(
@@ -316,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_agent_lacks_is_no_fault_of_a_foreign_root() {
+    fn a_shortage_of_the_agent_is_no_failure_of_a_foreign_root() {
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
             assert_eq!(of_walk(errno, false), Failed::Here(errno));
         }
