@@ -98,7 +98,7 @@ cases! {
     ends, Shared: [
         a_shortened_grace_takes_effect_during_the_wait,
         one_that_ignores_its_signal_is_killed_when_its_grace_is_over,
-        one_that_is_frozen_is_killed_when_its_grace_is_over,
+        one_that_is_frozen_is_thawed_and_takes_its_stop_signal,
         containers_stop_side_by_side,
         sidecars_are_stopped_last_and_in_reverse,
         a_polite_pod_ends_well,

@@ -48,11 +48,11 @@ pub async fn one_that_ignores_its_signal_is_killed_when_its_grace_is_over(scene:
     Ok(())
 }
 
-pub async fn one_that_is_frozen_is_killed_when_its_grace_is_over(scene: &mut Scene) -> Result<()> {
-    let pod = scene.run(simple("frozen", 2, POLITE)).await?;
+pub async fn one_that_is_frozen_is_thawed_and_takes_its_stop_signal(scene: &mut Scene) -> Result<()> {
+    let pod = scene.run(simple("frozen", 25, POLITE)).await?;
     cgroups::freeze(&pod.cgroup)?;
     let took = scene.take_down(&pod).await?;
-    ensure!(took < Duration::from_secs(30), "it took {took:?}");
+    ensure!(took < Duration::from_secs(20), "it took {took:?}");
     Ok(())
 }
 
