@@ -80,7 +80,9 @@ impl Worker {
     /// Whether nothing of the pod runs, whatever the runtime says. Then that is in the journal and told.
     pub(super) async fn kernel_counts(&self, view: &Arc<PodView>) -> bool {
         let deadline = self.period.deadline();
-        if Instant::now() < deadline || self.context.effects.dry_run() {
+        // What is concluded is told and acted on: not while nothing may be touched.
+        let may_act = matches!(self.context.effects.allow_untold(), Ok(true));
+        if Instant::now() < deadline || !may_act {
             return false;
         }
         let Some((observed, facts)) = self.facts(view).await else {
