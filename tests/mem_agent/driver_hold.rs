@@ -519,3 +519,16 @@ async fn deletion_that_the_watch_has_not_shown_yet_holds_the_driver() {
     node.failing("csi", "held: default/db").await;
     assert!(node.story("db").await.is_none() && stops(&node, "csi").is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn driver_that_nobody_needs_is_no_event_however_short_the_hold_is() {
+    let mut node = Node::new().await;
+    node.flags.driver_hold = "1s".to_owned();
+    let _driver = csi_driver(&node, CSI);
+    driver_pod(&node, "csi", CSI, polite);
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("csi", None).await;
+    node.nothing_left("csi").await;
+    assert_eq!(node.count_events("csi", "DriverHoldExceeded").await, 0);
+}

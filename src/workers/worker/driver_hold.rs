@@ -40,26 +40,31 @@ impl Worker {
         let mut told = String::new();
         loop {
             let is_settled = began.elapsed() >= SETTLES;
-            let words = match self.dependents(view, is_settled).await {
+            let (words, may_be_none) = match self.dependents(view, is_settled).await {
                 Ok(None) => break,
                 Ok(Some(Dependents { pods, .. })) if pods.is_empty() && is_settled => break,
                 Ok(Some(Dependents { pods, role })) if pods.is_empty() => {
-                    format!("other pods that are deleted just now may need this pod as {role}")
+                    let words = format!("other pods that are deleted just now may need this pod as {role}");
+                    (words, true)
                 }
                 Ok(Some(Dependents { pods, role })) => {
-                    format!("{} that end need this pod as {role}", some_of(pods.into_iter()))
+                    let words = format!("{} that end need this pod as {role}", some_of(pods.into_iter()));
+                    (words, false)
                 }
                 Err(failures) => {
                     let why = super::first(&failures);
-                    format!("whether pods that end need this pod cannot be told: {why}")
+                    let words = format!("whether pods that end need this pod cannot be told: {why}");
+                    (words, false)
                 }
             };
             let now = self.context.clock.now();
             let since = self.context.journal.waits(&view.pod.uid, now.clone());
             if grace::used(&since, &now) >= self.context.driver_hold {
-                let message = format!("--driver-hold is over; the pod ends although {words}");
-                tracing::warn!(message);
-                self.context.events.pod(view, Reason::DriverHoldExceeded, &message);
+                if !may_be_none {
+                    let message = format!("--driver-hold is over; the pod ends although {words}");
+                    tracing::warn!(message);
+                    self.context.events.pod(view, Reason::DriverHoldExceeded, &message);
+                }
                 break;
             }
             if words != told {
