@@ -23,6 +23,11 @@ use super::{
 /// The file's name in the kubelet's root.
 pub const FILE: &str = "dra_manager_state";
 
+/// In `skipNodeOperations`: the call of a driver that is not needed.
+const SKIP_UNPREPARE: &str = "NodeUnprepareResources";
+/// The same for each call.
+const SKIP_ALL: &str = "*";
+
 /// A few thousand claims with many devices each.
 const LIMIT: u64 = 64 << 20;
 
@@ -42,7 +47,7 @@ pub struct PreparedClaim {
     pub claim: ClaimRef,
     /// UIDs of the pods for which it is prepared.
     pub pods: BTreeSet<String>,
-    /// The drivers that hold something for it, also ones that prepared no device.
+    /// The drivers that have to unprepare it, also ones that prepared no device. One all of whose devices skip that is none.
     pub drivers: BTreeSet<String>,
 }
 
@@ -86,7 +91,14 @@ struct ClaimInfo {
     #[serde(rename = "PodUIDs")]
     pods: Option<BTreeMap<String, IgnoredAny>>,
     #[serde(rename = "DriverState")]
-    drivers: Option<BTreeMap<String, IgnoredAny>>,
+    drivers: Option<BTreeMap<String, Option<DriverState>>>,
+}
+
+#[derive(Deserialize)]
+struct DriverState {
+    /// Operations without which all of the driver's devices for the claim do: feature gate `DRAOptionalNodeOperations`.
+    #[serde(rename = "skipNodeOperations")]
+    skipped: Option<Vec<String>>,
 }
 
 /// The checkpoint in the kubelet's root; `None` where no kubelet with DRA ever ran.
@@ -153,10 +165,22 @@ impl Checkpoint {
     }
 }
 
+// === impl DriverState ===
+
+impl DriverState {
+    /// kubelet: `pkg/kubelet/cm/dra/state/state.go` `DriverState.Skips`.
+    fn skips_unprepare(&self) -> bool {
+        let mut skipped = self.skipped.iter().flatten();
+        skipped.any(|operation| operation == SKIP_UNPREPARE || operation == SKIP_ALL)
+    }
+}
+
 // === impl PreparedClaim ===
 
 impl From<ClaimInfo> for PreparedClaim {
     fn from(info: ClaimInfo) -> Self {
+        let skips = |state: &Option<DriverState>| state.as_ref().is_some_and(DriverState::skips_unprepare);
+        let drivers = info.drivers.unwrap_or_default().into_iter();
         Self {
             claim: ClaimRef {
                 namespace: info.namespace,
@@ -164,7 +188,10 @@ impl From<ClaimInfo> for PreparedClaim {
                 name: info.name,
             },
             pods: info.pods.unwrap_or_default().into_keys().collect(),
-            drivers: info.drivers.unwrap_or_default().into_keys().collect(),
+            drivers: drivers
+                .filter(|(_, state)| !skips(state))
+                .map(|(driver, _)| driver)
+                .collect(),
         }
     }
 }
@@ -229,6 +256,21 @@ mod tests {
         let checkpoint = parse(&sealed(&data.to_string()));
         assert_eq!(checkpoint.claims, [gpu()]);
         assert_eq!(checkpoint.doubts.len(), 2);
+    }
+
+    #[test]
+    fn keys_that_are_not_known_are_passed_over() {
+        let data = json!({"kind": "DRACheckpoint", "newInList": [1], "ClaimInfoStateList": [
+            {"ClaimUID": "c1", "ClaimName": "gpu", "Namespace": "shop", "PodUIDs": {"u1": {"new": 1}, "u2": {}}, "New": {},
+             "DriverState": {"gpu.example.com": {"Devices": [{"New": "x"}], "new": true}, "net.example.com": {"new": []}}},
+        ]})
+        .to_string();
+        let sealed = json!({"Data": data, "Checksum": crc32fast::hash(data.as_bytes()), "New": {"a": 1}});
+        let expected = Checkpoint {
+            claims: vec![gpu()],
+            doubts: Vec::new(),
+        };
+        assert_eq!(parse(sealed.to_string().as_bytes()), expected);
     }
 
     #[test]

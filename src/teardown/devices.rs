@@ -2,7 +2,9 @@
 //! those that another pod uses. The terminal phase lets a claim be given to others, so all of this comes before it.
 //!
 //! What the kubelet had prepared is in its checkpoint, which is read and never written: a kubelet that returns finds
-//! claims of pods that are gone, and unprepares them once more.
+//! claims of pods that are gone, and unprepares them once more. Whose they are is what the checkpoint says, by the UIDs of
+//! pods. Only of a pod that it does not name do spec and status count, as in kubelet 1.37:
+//! `pkg/kubelet/cm/dra/manager.go` `unprepareResourcesForPod`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,13 +29,20 @@ mod neighbours;
 /// The claims that the kubelet had prepared for the pod, or begun to.
 pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedClaim>, Vec<Failure>> {
     // Of a pod whose object was never seen nobody knows whether it has any.
-    let is_known = !view.containers.is_empty();
-    if is_known && !view.dynamic_resources {
-        return Ok(Vec::new());
-    }
-    let Some(checkpoint) = checkpoint(context).await? else {
+    let shows_none = !view.dynamic_resources && !view.containers.is_empty();
+    let checkpoint = match checkpoint(context).await {
+        Ok(Some(checkpoint)) => checkpoint,
         // No kubelet has ever prepared anything on this node.
-        return Ok(Vec::new());
+        Ok(None) => return Ok(Vec::new()),
+        Err(failures) if shows_none => {
+            let cause = super::first(&failures);
+            tracing::warn!(
+                cause,
+                "Cannot read which claims were prepared; the pod's object shows none"
+            );
+            return Ok(Vec::new());
+        }
+        Err(failures) => return Err(failures),
     };
     if !checkpoint.doubts.is_empty() && view.dynamic_resources {
         let doubts: Vec<_> = checkpoint.doubts.iter().map(ToString::to_string).collect();
@@ -45,8 +54,26 @@ pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedC
         );
         return Err(vec![Failure::new(Step::Devices, "", why)]);
     }
-    let claims = checkpoint.claims.into_iter();
-    Ok(claims.filter(|claim| is_of(view, claim)).collect())
+    Ok(claims_of(view, checkpoint.claims))
+}
+
+/// The claims that were prepared for the pod. Of one that the checkpoint does not name: those that its object names and that
+/// were prepared for others. Such a claim stayed prepared while the pod used it, though the others have ended.
+fn claims_of(view: &PodView, claims: Vec<PreparedClaim>) -> Vec<PreparedClaim> {
+    let (own, others): (Vec<_>, Vec<_>) = claims
+        .into_iter()
+        .partition(|prepared| prepared.pods.contains(view.pod.uid.as_str()));
+    if !own.is_empty() {
+        return own;
+    }
+    // Without a pod it was not prepared: the kubelet writes down the pod before it calls a driver.
+    let is_named = |prepared: &PreparedClaim| {
+        let ClaimRef { namespace, name, .. } = &prepared.claim;
+        *namespace == *view.pod.namespace
+            && view.claims.iter().any(|claim| **claim == **name)
+            && !prepared.pods.is_empty()
+    };
+    others.into_iter().filter(is_named).collect()
 }
 
 /// Has those of these claims unprepared that no other pod uses. A second call asks the drivers again, who must not mind.
@@ -75,14 +102,6 @@ pub async fn release(context: &Context, view: &PodView, claims: &[PreparedClaim]
         );
     }
     Ok(())
-}
-
-/// By the checkpoint, or by the pod's object: a kubelet forgets who uses a claim before it has released the last of a pod's,
-/// and the last user takes it along.
-fn is_of(view: &PodView, prepared: &PreparedClaim) -> bool {
-    let ClaimRef { namespace, name, .. } = &prepared.claim;
-    let by_name = *namespace == *view.pod.namespace && view.claims.iter().any(|claim| **claim == **name);
-    by_name || prepared.pods.contains(view.pod.uid.as_str())
 }
 
 async fn checkpoint(context: &Context) -> Result<Option<Checkpoint>, Vec<Failure>> {

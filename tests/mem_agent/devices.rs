@@ -58,6 +58,11 @@ pub fn checkpoint(node: &Node, claims: &[Prepared<'_>]) -> Vec<u8> {
             })
         })
         .collect();
+    write_checkpoint(node, &claims)
+}
+
+/// The same with claims as the kubelet writes them.
+fn write_checkpoint(node: &Node, claims: &[Value]) -> Vec<u8> {
     let data = json!({ "kind": "DRACheckpoint", "ClaimInfoStateList": claims }).to_string();
     let sealed = json!({ "Data": data, "Checksum": crc32fast::hash(data.as_bytes()) }).to_string();
     fs::write(file(node), &sealed).unwrap();
@@ -209,7 +214,7 @@ async fn a_claim_that_a_living_pod_uses_is_left_whoever_says_so() {
         // The last one takes it along, where anything says that it is one of its own.
         node.delete("db", None).await;
         node.nothing_left("db").await;
-        assert_eq!(asked(&driver).len(), usize::from(witness == "spec"), "{witness}");
+        assert_eq!(asked(&driver).len(), usize::from(witness != "reservation"), "{witness}");
     }
 }
 
@@ -485,5 +490,69 @@ async fn a_pod_whose_claims_were_released_needs_its_driver_no_more() {
         }
         node.delete("job", None).await;
         node.nothing_left("job").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_claims_for_which_the_checkpoint_names_the_pod_are_unprepared_where_it_names_any() {
+    for (what, spec, expected) in [
+        ("the spec names more", &["gpu", "nic"][..], &["gpu"][..]),
+        ("the spec names none", &[], &["gpu"]),
+    ] {
+        let mut node = Node::new().await;
+        let driver = driver(&node, DRIVER);
+        claiming_pod(&node, "web", spec, 0);
+        let nic = Prepared {
+            name: "nic",
+            pods: &["gone"],
+            drivers: &[DRIVER],
+        };
+        checkpoint(&node, &[gpu(&["web"]), nic]);
+        node.start().await;
+        node.cri.allow_everything();
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+        assert_eq!(asked(&driver), expected, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_was_prepared_for_no_pod_is_not_unprepared() {
+    let mut node = Node::new().await;
+    let driver = driver(&node, DRIVER);
+    claiming_pod(&node, "web", &["gpu"], 0);
+    checkpoint(&node, &[gpu(&[])]);
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert_eq!(asked(&driver), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn driver_whose_devices_all_skip_the_operation_is_neither_called_nor_needed() {
+    for (skipped, is_called) in [
+        (json!(["NodeUnprepareResources"]), false),
+        (json!(["*"]), false),
+        (json!(["NodePrepareResources"]), true),
+        (json!(null), true),
+    ] {
+        let mut node = Node::new().await;
+        let present = is_called.then(|| driver(&node, DRIVER));
+        claiming_pod(&node, "web", &["gpu"], 0);
+        let claim = json!({
+            "ClaimUID": claim_uid("gpu"), "ClaimName": "gpu", "Namespace": "default", "PodUIDs": { uid("web"): {} },
+            "DriverState": { DRIVER: { "Devices": null, "skipNodeOperations": skipped } },
+        });
+        write_checkpoint(&node, &[claim]);
+        node.start().await;
+        node.cri.allow_everything();
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+        assert_eq!(
+            present.map_or(0, |driver| asked(&driver).len()),
+            usize::from(is_called),
+            "{skipped}"
+        );
     }
 }

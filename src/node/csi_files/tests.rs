@@ -31,6 +31,12 @@ fn a_pods_copy_says_all_and_a_global_one_only_driver_and_handle() {
 }
 
 #[test]
+fn keys_that_are_not_known_are_passed_over() {
+    let newer = POD_COPY.replace('{', r#"{"newKey":{"a":[1]},"#);
+    assert_eq!(parse(newer.as_bytes()), parse(POD_COPY.as_bytes()));
+}
+
+#[test]
 fn what_a_crash_leaves_is_told_apart() {
     let temp = tempfile::tempdir().unwrap();
     let dir = Dir::open(&temp.path().canonicalize().unwrap()).unwrap().unwrap();
