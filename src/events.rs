@@ -271,7 +271,42 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{collections::BTreeSet, sync::Arc};
+
+    use futures::FutureExt as _;
+    use serde_json::Value;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::api::EventWrite;
+
+    #[tokio::test]
+    async fn event_about_a_node_carries_the_uid_of_the_node_and_lies_in_default() {
+        let (brought, mut events) = mpsc::channel(1);
+        let bring: Bring = Arc::new(move |event: EventWrite| {
+            let (EventWrite::Create { body, .. } | EventWrite::Patch { body, .. }) = event;
+            brought
+                .try_send(serde_json::from_slice::<Value>(&body).unwrap())
+                .unwrap();
+            async { Ok(()) }.boxed()
+        });
+        let (about, sender) = Events::new(bring, "n1", Arc::default());
+        tokio::spawn(sender);
+        let node = Involved {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            namespace: String::new(),
+            name: "n1".to_owned(),
+            uid: "uid-of-n1".to_owned(),
+        };
+        about.object(&node, Reason::TeardownBlocked, "message");
+        let event = events.recv().await.unwrap();
+        assert_eq!(
+            (&event["involvedObject"]["kind"], &event["involvedObject"]["uid"]),
+            (&"Node".into(), &"uid-of-n1".into())
+        );
+        assert_eq!(event["metadata"]["namespace"], "default");
+    }
 
     const DOCS: &str = include_str!("../docs/events.md");
     const CODE: &str = include_str!("events.rs");

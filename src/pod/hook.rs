@@ -35,7 +35,7 @@ pub struct HttpGet {
 pub enum HookPort {
     /// As a number.
     Number(i32),
-    /// Looked up among the container's ports, else read as a number.
+    /// Of one of the container's ports.
     Name(String),
 }
 

@@ -22,8 +22,8 @@ pub enum HttpHookError {
     /// A pod without an address, and the handler names no host.
     #[error("httpGet: the pod has no IP and the handler names no host")]
     NoAddress,
-    /// A port name that no port of the container has, or a number that is none.
-    #[error("httpGet: port {0:?} is neither a port of the container nor a number from 1 to 65535")]
+    /// A text that names no port of the container, or a number that is none.
+    #[error("httpGet: port {0} is neither the name of a port of the container nor a number from 1 to 65535")]
     BadPort(String),
     /// Host, port and path make no URL.
     #[error("httpGet: {0:?} is no URL")]
@@ -71,16 +71,14 @@ impl Target {
     }
 }
 
+/// A text is always a name, also one of digits, as since kubelet 1.37: `pkg/probe/util.go` `ResolveContainerPort`.
 fn port(port: &HookPort, container: &ContainerView) -> Result<u16, HttpHookError> {
     let (number, text) = match port {
         HookPort::Number(number) => (Some(*number), number.to_string()),
         HookPort::Name(name) => {
-            let named = container
-                .ports
-                .iter()
-                .find(|(port, _)| port == name)
-                .map(|(_, number)| *number);
-            (named.or_else(|| name.parse().ok()), name.clone())
+            let mut ports = container.ports.iter();
+            let named = ports.find(|(port, _)| port == name).map(|(_, number)| *number);
+            (named, format!("{name:?}"))
         }
     };
     number
@@ -232,6 +230,28 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+
+    #[test]
+    fn port_as_text_names_a_port_of_the_container_and_digits_are_no_number() {
+        let container = ContainerView {
+            name: "main".into(),
+            role: crate::pod::Role::Regular,
+            pre_stop: None,
+            ports: vec![
+                ("admin".to_owned(), 9000),
+                ("9001".to_owned(), 9002),
+                ("none".to_owned(), 0),
+            ],
+        };
+        let text = |name: &str| port(&HookPort::Name(name.to_owned()), &container).ok();
+        let named = ["admin", "9001", "9000", "8080", "none", ""].map(text);
+        assert_eq!(named, [Some(9000), Some(9002), None, None, None, None]);
+        let number = |number| port(&HookPort::Number(number), &container).ok();
+        assert_eq!(
+            [8080, 65535, 0, 65536, -1].map(number),
+            [Some(8080), Some(65535), None, None, None]
+        );
+    }
 
     #[tokio::test]
     async fn no_request_is_sent_once_nothing_may_be_touched() {

@@ -27,7 +27,14 @@ pub fn differences(kubelet: &Fields, agent: &Fields) -> Vec<Difference> {
         kubelet: kubelet.get(path).cloned(),
         agent: agent.get(path).cloned(),
     };
-    paths.into_iter().filter(differs).map(difference).collect()
+    let differences = paths.into_iter().filter(differs).map(difference);
+    differences.filter(|it| !is_of_older_kubelets(it)).collect()
+}
+
+/// Kubelets before 1.37 say of a sandbox that is not ready neither reason nor message.
+fn is_of_older_kubelets(difference: &Difference) -> bool {
+    let field = difference.field.strip_prefix("conditions[PodReadyToStartContainers].");
+    matches!(field, Some("reason" | "message")) && difference.kubelet.is_none()
 }
 
 impl std::fmt::Display for Difference {

@@ -17,6 +17,7 @@ pub(super) const CONTAINERS_READY: &str = "ContainersReady";
 pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
 const POD_SCHEDULED: &str = "PodScheduled";
 const READY_TO_START: &str = "PodReadyToStartContainers";
+const SANDBOX_NOT_READY: &str = "PodSandboxNotReady";
 const ALL_RESTARTING: &str = "AllContainersRestarting";
 
 /// Reason of a disruption that came from this node, as opposed to the eviction API or the scheduler.
@@ -62,7 +63,7 @@ pub(super) fn build(facts: &Facts<'_>, api: &PodStatus, lists: &Lists, verdict: 
         containers_ready.clone()
     };
     let mut ours = vec![
-        (READY_TO_START, Answer::bare(sandbox_is_ready(facts, api))),
+        (READY_TO_START, ready_to_start(facts, api)),
         (INITIALIZED, initialized(spec, api, lists, phase)),
         (READY, ready),
         (CONTAINERS_READY, containers_ready),
@@ -86,14 +87,19 @@ pub(super) fn build(facts: &Facts<'_>, api: &PodStatus, lists: &Lists, verdict: 
 
 /// What was said to be wanting of a pod that then failed for want of knowledge is not said in other words later.
 fn stays(api: &PodStatus, kind: &str, wanting: &Answer) -> bool {
+    Phase::is_over(api) && !wanting.holds && says(api, kind, wanting)
+}
+
+/// Whether the API shows this condition as false, in these words.
+fn says(api: &PodStatus, kind: &str, wanting: &Answer) -> bool {
     let said = |old: &PodCondition| {
         old.type_ == kind
             && old.status == "False"
-            && old.reason.as_deref() == wanting.reason
             // An empty one is as good as none, as in the patch.
+            && old.reason.as_deref().unwrap_or_default() == wanting.reason.unwrap_or_default()
             && old.message.as_deref().unwrap_or_default() == wanting.message.as_deref().unwrap_or_default()
     };
-    Phase::is_over(api) && !wanting.holds && api.conditions.iter().flatten().any(said)
+    api.conditions.iter().flatten().any(said)
 }
 
 /// `DisruptionTarget` goes out together with the terminal phase, once nothing can run any more (`mergePodStatus`).
@@ -138,13 +144,31 @@ fn condition(facts: &Facts<'_>, api: &PodStatus, kind: &str, answer: Answer) -> 
     }
 }
 
-/// One ready sandbox, the newest, with an address of its own unless it is on the host's network (`PodSandboxChanged`).
-/// An address that the API knows will do, since not every look at the runtime asks for addresses.
-fn sandbox_is_ready(facts: &Facts<'_>, api: &PodStatus) -> bool {
+/// The message that goes with it says why (since 1.37). One that an older kubelet has left without is left so.
+fn ready_to_start(facts: &Facts<'_>, api: &PodStatus) -> Answer {
+    let bare = Answer::bare(false);
+    match why_sandbox_is_not_ready(facts, api) {
+        None => Answer::yes(),
+        Some(_) if says(api, READY_TO_START, &bare) => bare,
+        Some(why) => Answer::no(SANDBOX_NOT_READY, Some(why.to_owned())),
+    }
+}
+
+/// One ready sandbox, the newest, with an address of its own unless it is on the host's network. An address that the API knows
+/// will do, since not every look at the runtime asks for addresses. kubelet: `pkg/kubelet/kuberuntime/util/util.go`
+/// `PodSandboxChanged`, but for a mode of the network that has changed.
+fn why_sandbox_is_not_ready(facts: &Facts<'_>, api: &PodStatus) -> Option<&'static str> {
     let sandboxes = &facts.observed.sandboxes;
     let ready = |state: SandboxState| state == SandboxState::Ready;
-    let Some(newest) = sandboxes.first() else { return false };
+    let Some(newest) = sandboxes.first() else {
+        return Some("no pod sandbox exists");
+    };
     let has_address =
         uses_host_network(facts) || !newest.ips.is_empty() || api.pod_ip.as_deref().is_some_and(|ip| !ip.is_empty());
-    ready(newest.state) && sandboxes.iter().filter(|sandbox| ready(sandbox.state)).count() == 1 && has_address
+    match sandboxes.iter().filter(|sandbox| ready(sandbox.state)).count() {
+        2.. => Some("multiple pod sandboxes are ready and need to be reconciled"),
+        _ if !ready(newest.state) => Some("pod sandbox is not ready"),
+        _ if !has_address => Some("pod sandbox has no IP address"),
+        _ => None,
+    }
 }

@@ -262,28 +262,54 @@ fn a_pod_may_start_containers_only_in_one_ready_sandbox_with_an_address() {
         ips: vec![],
         ..mk_sandbox()
     };
+    let (no, many) = (
+        "no pod sandbox exists",
+        "multiple pod sandboxes are ready and need to be reconciled",
+    );
+    let (unready, bare) = ("pod sandbox is not ready", "pod sandbox has no IP address");
     let cases = [
-        ("one ready", vec![mk_sandbox()], false, true),
-        ("the newest is ready", vec![mk_sandbox(), stopped()], false, true),
-        ("an older one is ready", vec![stopped(), mk_sandbox()], false, false),
-        ("two are ready", vec![mk_sandbox(), mk_sandbox()], false, false),
-        ("stopped", vec![stopped()], false, false),
-        ("none", vec![], false, false),
-        ("without address", vec![without_address()], false, false),
-        ("on the host's network", vec![without_address()], true, true),
+        ("one ready", vec![mk_sandbox()], false, None),
+        ("the newest is ready", vec![mk_sandbox(), stopped()], false, None),
+        (
+            "an older one is ready",
+            vec![stopped(), mk_sandbox()],
+            false,
+            Some(unready),
+        ),
+        ("two are ready", vec![mk_sandbox(), mk_sandbox()], false, Some(many)),
+        ("stopped", vec![stopped()], false, Some(unready)),
+        ("none", vec![], false, Some(no)),
+        ("without address", vec![without_address()], false, Some(bare)),
+        ("on the host's network", vec![without_address()], true, None),
     ];
-    for (claim, sandboxes, host_network, expected) in cases {
+    for (claim, sandboxes, host_network, wanting) in cases {
         let pod = with_status(running_pod(), |status| status.pod_ip = None);
         let mut case = Case::new(
             with_spec(pod, |spec| spec.host_network = Some(host_network)),
             [running("a")],
         );
         case.observed.sandboxes = sandboxes;
-        let status = if expected { "True" } else { "False" };
+        let expected = match wanting {
+            None => says("True", "", None),
+            Some(message) => says("False", "PodSandboxNotReady", Some(message)),
+        };
+        let shown = || answer(&case, Stage::Terminating, "PodReadyToStartContainers");
+        assert_eq!(shown(), expected, "{claim}");
+        // As kubelets before 1.37 leave it.
+        let old = with_condition(case.pod.clone(), mk_condition("PodReadyToStartContainers", "False"));
+        let case = Case {
+            pod: old,
+            ..case.clone()
+        };
+        let expected = if wanting.is_some() {
+            says("False", "", None)
+        } else {
+            expected
+        };
         assert_eq!(
             answer(&case, Stage::Terminating, "PodReadyToStartContainers"),
-            says(status, "", None),
-            "{claim}"
+            expected,
+            "{claim}, said before"
         );
     }
 }

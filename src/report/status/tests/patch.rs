@@ -341,3 +341,28 @@ fn a_pod_without_status_gets_one() {
     let after = patched(&case, Stage::Stopped);
     assert_eq!(after.status, Some(case.generate(Stage::Stopped)));
 }
+
+#[test]
+fn claim_lists_and_volume_health_are_left_alone() {
+    let of_others = json!({
+        "resourceClaimStatuses": [{ "name": "gpu", "resourceClaimName": "web-gpu" }],
+        "extendedResourceClaimStatus": {
+            "resourceClaimName": "web-extended",
+            "requestMappings": [{ "containerName": "a", "requestName": "r", "resourceName": "example.com/gpu" }],
+        },
+        "nodeAllocatableResourceClaimStatuses": [{ "resourceClaimName": "web-cpu" }],
+        "volumeHealth": [{ "name": "data", "health": "Unhealthy" }],
+    });
+    let mut case = settled();
+    case.observed.containers = vec![exited("a", 0)];
+    let mut shown = serde_json::to_value(&case.pod).unwrap();
+    for (field, value) in of_others.as_object().unwrap() {
+        shown["status"][field] = value.clone();
+    }
+    case.pod = serde_json::from_value(shown.clone()).unwrap();
+    let body = patch(&case.pod, UID, &case.generate(Stage::Terminated)).unwrap();
+    for (field, value) in of_others.as_object().unwrap() {
+        assert!(!body.to_string().contains(field.as_str()), "{body}");
+        assert_eq!(apply(shown.clone(), &body)["status"][field], *value);
+    }
+}
