@@ -22,6 +22,7 @@ pub mod plugins;
 pub mod pod_dir;
 pub mod processes;
 pub mod runtime;
+pub mod superblock;
 pub mod systemd;
 pub mod threads;
 pub mod unmounts;

@@ -117,7 +117,7 @@ impl Node {
         }
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        for name in ["kubelet/pods", "logs", "root", "cgroup/kubepods", "proc"] {
+        for name in ["kubelet/pods", "logs", "root", "cgroup/kubepods", "proc", "sys/block"] {
             fs::create_dir_all(path(name)).unwrap();
         }
         // The agent looks for kubelets here, and for the mount namespaces of itself, of the runtime and of PID 1.
@@ -198,7 +198,7 @@ impl Node {
         let settings = config::validate(&self.flags).await.unwrap();
         let (at, up) = self.up;
         let host = Host {
-            sys_block: pod_teardown::host::SYS_BLOCK.into(),
+            sys_block: self.path("sys/block"),
             root: self.path("root"),
             proc: self.path("proc"),
             mountinfo: self.path("mountinfo"),

@@ -366,6 +366,36 @@ fn a_volume_that_another_namespace_would_keep_mounted_is_not_unstaged_and_one_th
 }
 
 #[test]
+fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node() {
+    let _crowd = nobody_forks();
+    const KEPT: Pv<'_> = Pv {
+        name: "pv-detached",
+        handle: "vol/detached",
+        ..PV
+    };
+    const KEPT_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/detached";
+    on_node(Known::with(&[KEPT_IN_USE]), async |node| {
+        let staging = on_device(node, &KEPT);
+        // As a subPath that is made anew while the container holds the old one.
+        let elsewhere = node.space.outside.join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        bind(&staging, &elsewhere);
+        write(&elsewhere.join("file"), "precious");
+        let open = fs::File::open(elsewhere.join("file")).unwrap();
+        unmount(&elsewhere, UnmountFlags::DETACH).unwrap();
+        for _ in 0..2 {
+            let told = node.fails().await;
+            assert!(told.contains("though no mount table shows it"), "{told}");
+            assert_eq!(node.known.has_in_use(), [KEPT_IN_USE]);
+        }
+        drop(open);
+        node.goes_soon().await;
+        node.assert_clean();
+        nothing_is_mounted(node);
+    });
+}
+
+#[test]
 fn an_agent_that_starts_anew_finds_who_keeps_a_volume_mounted_in_another_namespace() {
     let _crowd = nobody_forks();
     // A handle of its own: other tests see that namespace, too.

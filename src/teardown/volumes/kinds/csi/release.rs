@@ -21,7 +21,7 @@ use crate::{
         effects::Outcome,
         fault::Fault,
         mounts::Mount,
-        namespaces,
+        namespaces, superblock,
     },
     teardown::on_disk::DiskReport,
 };
@@ -250,20 +250,30 @@ async fn goes_with_ours(storage: &Arc<Storage>, global: &Path, mounted: &[Mount]
 }
 
 /// A file system lives on as long as anybody has it mounted, wherever; its device must not go before. Whoever has taken it
-/// along into another mount namespace has it there by its device, and mostly by the end of its path.
+/// along into another mount namespace has it there by its device, and mostly by the end of its path. A detached mount is in no
+/// mount table.
 async fn is_free(storage: &Arc<Storage>, global: &Path, devices: Vec<(u32, u32)>) -> Result<(), Vec<Fault>> {
     let place = global.to_owned();
-    let holder = storage.look("mount namespaces", move |storage| {
-        namespaces::that_mounts(&storage.proc, &devices, storage.below_root(&place))
-    });
-    match holder.await? {
-        None => Ok(()),
-        Some(holder) => {
-            let why = format!(
+    let kept_by = storage.look("mount namespaces", move |storage| {
+        if let Some(holder) = namespaces::that_mounts(&storage.proc, &devices, storage.below_root(&place))? {
+            return Ok(Some(format!(
                 "its file system is still mounted in the mount namespace of {holder}; it may be detached once that has ended \
                  or has unmounted it"
-            );
-            Err(in_words(VERB, global, &why))
+            )));
         }
+        for device in devices {
+            if let Some(active) = superblock::active_on(device, &storage.sys_block)? {
+                return Ok(Some(format!(
+                    "its file system is still active, by {}, though no mount table shows it: a process has a file open on a \
+                     mount that was detached (umount -l); it may be detached from the node once that process has ended",
+                    active.display()
+                )));
+            }
+        }
+        Ok(None)
+    });
+    match kept_by.await? {
+        None => Ok(()),
+        Some(why) => Err(in_words(VERB, global, &why)),
     }
 }
