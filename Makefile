@@ -22,7 +22,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # What is needed, as PACKAGE=PROOF.
 BUILD_PACKAGES := protobuf-compiler=protoc gcc=cc libc6-dev=/usr/include/stdio.h
 DEB_PACKAGES := dpkg-dev=dpkg-shlibdeps
-NODE_PACKAGES := containerd=containerd runc=runc containernetworking-plugins busybox-static iproute2=ip util-linux=nsenter
+NODE_PACKAGES := containerd=containerd runc=runc containernetworking-plugins busybox-static iproute2=ip util-linux=nsenter btrfs-progs=mkfs.btrfs
 KIND_PACKAGES := $(NODE_PACKAGES) debootstrap=debootstrap iptables=iptables libdevmapper1.02.1
 GUEST_PACKAGES := qemu-system-x86=qemu-system-x86_64 debootstrap=debootstrap e2fsprogs=mkfs.ext4
 

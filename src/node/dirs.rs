@@ -22,6 +22,7 @@ use super::{
 };
 
 mod read;
+mod subvolume;
 mod tree;
 
 pub use read::Seen;
@@ -49,14 +50,8 @@ pub struct Dir {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     device: (u32, u32),
-    mount: u64,
-}
-
-/// Which directory it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Identity {
-    place: Place,
-    inode: u64,
+    /// Since Linux 5.8.
+    mount: Option<u64>,
 }
 
 // === impl Dir ===
@@ -80,7 +75,7 @@ impl Dir {
         let Some(dir) = Self::opened(openat2(&self.fd, relative, DIRECTORY, Mode::empty(), WITHIN), path)? else {
             return Ok(None);
         };
-        if dir.place != self.place {
+        if !dir.place.is_on_mount_of(self.place) {
             return Err(Fault::new("open", &dir.path, Cause::OtherFileSystem));
         }
         Ok(Some(dir))
@@ -92,12 +87,8 @@ impl Dir {
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(Fault::new("open", path, errno)),
         };
-        match identity(&fd) {
-            Ok(found) => Ok(Some(Self {
-                fd,
-                path,
-                place: found.place,
-            })),
+        match place(&fd) {
+            Ok(place) => Ok(Some(Self { fd, path, place })),
             Err(errno) => Err(Fault::new("stat", path, errno)),
         }
     }
@@ -228,15 +219,24 @@ fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-fn identity(fd: impl AsFd) -> rustix::io::Result<Identity> {
-    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID)?;
-    let place = Place {
+// === impl Place ===
+
+impl Place {
+    /// Whether it is the same mount: by its id, since a subvolume of btrfs has a device number of its own on its parent's mount.
+    fn is_on_mount_of(self, other: Self) -> bool {
+        match (self.mount, other.mount) {
+            (Some(mount), Some(other)) => mount == other,
+            _ => self.device == other.device,
+        }
+    }
+}
+
+fn place(fd: impl AsFd) -> rustix::io::Result<Place> {
+    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    let has_mount = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    Ok(Place {
         device: (found.stx_dev_major, found.stx_dev_minor),
-        mount: found.stx_mnt_id,
-    };
-    Ok(Identity {
-        place,
-        inode: found.stx_ino,
+        mount: has_mount.then_some(found.stx_mnt_id),
     })
 }
 
@@ -316,9 +316,26 @@ mod tests {
     }
 
     #[test]
-    fn more_subdirectories_than_are_remembered_at_once_all_go() {
+    fn mounts_are_told_apart_by_id_and_by_device_only_on_kernels_without_ids() {
+        let place = |mount, minor| Place {
+            device: (0, minor),
+            mount,
+        };
+        for (one, other, same) in [
+            (place(Some(7), 1), place(Some(7), 2), true),
+            (place(Some(7), 1), place(Some(8), 1), false),
+            (place(None, 1), place(None, 1), true),
+            (place(None, 1), place(None, 2), false),
+            (place(Some(7), 1), place(None, 2), false),
+        ] {
+            assert_eq!(one.is_on_mount_of(other), same, "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn more_subdirectories_than_are_listed_at_once_all_go() {
         let (temp, dir) = temp();
-        for i in 0..(tree::PENDING + 100) {
+        for i in 0..(tree::LISTED + 1000) {
             fs::create_dir_all(temp.path().join(format!("v/{i}/x"))).unwrap();
         }
         assert_eq!(remove(&dir, "v"), Ok(Outcome::Done));
@@ -355,13 +372,30 @@ mod tests {
         assert!(fs::read_dir(temp.path().join("v")).unwrap().count() > 30);
     }
 
+    #[test]
+    fn what_is_called_as_a_directory_that_is_renamed_up_goes_as_well() {
+        let (temp, dir) = temp();
+        let deep = "d/".repeat(tree::LEVELS + 3);
+        for name in [
+            ".pod-teardown-0/full/x",
+            ".pod-teardown-2",
+            &format!("a/{deep}"),
+            &format!("b/{deep}"),
+        ] {
+            fs::create_dir_all(temp.path().join("v").join(name)).unwrap();
+        }
+        fs::write(temp.path().join("v/.pod-teardown-1"), "").unwrap();
+        assert_eq!(remove(&dir, "v"), Ok(Outcome::Done));
+        assert_eq!(dir.names().unwrap(), Vec::<OsString>::new());
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
         fn any_tree_of_any_names_goes_and_its_neighbour_stays(
             paths in proptest::collection::vec(proptest::collection::vec(
-                proptest::collection::vec(1u8..=255, 1..12), 1..6), 1..20)
+                proptest::collection::vec(1u8..=255, 1..12), 1..40), 1..20)
         ) {
             let (temp, dir) = temp();
             fs::create_dir_all(temp.path().join("v")).unwrap();

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::{Path, PathBuf},
 };
 
@@ -56,9 +57,6 @@ pub enum Cause {
     /// A directory came back full as often as it was emptied.
     #[error("it fills up as fast as it is emptied")]
     KeepsFilling,
-    /// A directory was moved away while it was being emptied.
-    #[error("it was moved while it was being emptied")]
-    Moved,
     /// Directories are nested deeper than anything honest.
     #[error("directories are nested too deep")]
     TooDeep,
@@ -105,6 +103,9 @@ pub enum Cause {
     More(usize),
 }
 
+/// Paths in faults are cut to so many bytes.
+const LONGEST: usize = 4096;
+
 /// Something that could not be done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {verb} {path:?}: {cause}")]
@@ -120,6 +121,18 @@ pub struct Fault {
 /// The kernel's error number, `EIO` where the library made the error up.
 pub(crate) fn errno(error: &std::io::Error) -> rustix::io::Errno {
     rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
+}
+
+/// Head and tail of a path that is longer than anybody reads: directories may be nested without end.
+fn cut(path: &Path) -> PathBuf {
+    const MIDDLE: &[u8] = " … ".as_bytes();
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() <= LONGEST {
+        return path.to_owned();
+    }
+    let half = (LONGEST - MIDDLE.len()) / 2;
+    let parts = [&bytes[..half], MIDDLE, &bytes[bytes.len() - half..]];
+    OsString::from_vec(parts.concat()).into()
 }
 
 // === impl Cause ===
@@ -147,7 +160,7 @@ impl Fault {
     pub fn new(verb: &'static str, path: impl AsRef<Path>, cause: impl Into<Cause>) -> Self {
         Self {
             verb,
-            path: path.as_ref().to_owned(),
+            path: cut(path.as_ref()),
             cause: cause.into(),
         }
     }
@@ -161,6 +174,20 @@ impl Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_without_end_is_cut_to_its_head_and_its_tail() {
+        let path = format!("/head/{}/tail", "d/".repeat(100_000));
+        let fault = Fault::new("remove", path, Errno::PERM);
+        let text = fault.path.to_str().unwrap();
+        assert!((4000..=4096).contains(&text.len()), "{}", text.len());
+        assert!(
+            text.starts_with("/head/d/") && text.contains(" … ") && text.ends_with("/d//tail"),
+            "{text}"
+        );
+        let whole = "x".repeat(4096);
+        assert_eq!(Fault::new("remove", &whole, Errno::PERM).path, Path::new(&whole));
+    }
 
     #[test]
     fn a_hostile_path_stays_on_one_line_of_the_log() {

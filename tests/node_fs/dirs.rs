@@ -76,6 +76,98 @@ fn five_thousand_levels_go_with_few_descriptors() {
     });
 }
 
+/// What this process has in memory, in bytes.
+fn resident() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// Effects that note the most descriptors of this thread and the most memory of this process.
+fn measured() -> (Effects, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    let (descriptors, memory) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (open, held) = (descriptors.clone(), memory.clone());
+    let effects = meanwhile(move |call| {
+        if call % 500 == 0 {
+            open.fetch_max(fs::read_dir("/proc/thread-self/fd").unwrap().count(), Ordering::SeqCst);
+            held.fetch_max(resident(), Ordering::SeqCst);
+        }
+    });
+    (effects, descriptors, memory)
+}
+
+/// Other tests take memory, too; what was seen with one fault about each of so deep a path was more than a gigabyte.
+const LITTLE: usize = 48 << 20;
+
+#[test]
+fn a_tree_of_any_depth_goes_in_bounded_memory_and_with_few_descriptors() {
+    in_own_namespace(|space| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
+        chain(&space.pod.path().join(V), 120_000);
+        let (effects, descriptors, memory) = measured();
+        let before = (fs::read_dir("/proc/thread-self/fd").unwrap().count(), resident());
+        assert_eq!(remove(space, &effects), Ok(Outcome::Done));
+        assert!(
+            descriptors.load(Ordering::SeqCst) <= before.0 + 24,
+            "{descriptors:?} {before:?}"
+        );
+        assert!(
+            memory.load(Ordering::SeqCst) <= before.1 + LITTLE,
+            "{memory:?} {before:?}"
+        );
+        assert_eq!(fs::read_dir(space.pod.path()).unwrap().count(), 0);
+    });
+}
+
+#[test]
+fn many_directories_that_lie_deep_go_and_what_is_mounted_among_them_is_named_and_stays() {
+    in_own_namespace(|space| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
+        let deep = space.pod.path().join(V).join("d/".repeat(20));
+        for i in 0..2000 {
+            write(&deep.join(format!("{i}/a/file")), "");
+        }
+        write(&deep.join(format!("7/{}file", "e/".repeat(40))), "");
+        write(&space.outside.join("data"), "precious");
+        let mounted = deep.join("8/a/b");
+        fs::create_dir(&mounted).unwrap();
+        bind(&space.outside, &mounted);
+        let (effects, descriptors, _) = measured();
+        let before = fs::read_dir("/proc/thread-self/fd").unwrap().count();
+        let faults = remove(space, &effects).unwrap_err();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(faults[0].cause, Cause::Errno(Errno::BUSY));
+        assert!(faults[0].path.ends_with("a/b"), "{faults:?}");
+        assert!(
+            descriptors.load(Ordering::SeqCst) <= before + 24,
+            "{before} {descriptors:?}"
+        );
+        assert_eq!(fs::read_to_string(space.outside.join("data")).unwrap(), "precious");
+        // Where it lies by now is told.
+        rustix::mount::unmount(&faults[0].path, rustix::mount::UnmountFlags::empty()).unwrap();
+        assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
+    });
+}
+
+#[test]
+fn a_directory_with_very_many_that_are_not_empty_goes_in_bounded_memory() {
+    in_own_namespace(|space| {
+        let v = space.pod.path().join(V);
+        // Half of a name's length, so that 30,000 of them remembered would be seen.
+        let name = "x".repeat(200);
+        for i in 0..30_000 {
+            fs::create_dir_all(v.join(format!("{name}{i}/a"))).unwrap();
+        }
+        let (effects, _, memory) = measured();
+        let before = resident();
+        assert_eq!(remove(space, &effects), Ok(Outcome::Done));
+        assert!(
+            memory.load(Ordering::SeqCst) <= before + LITTLE,
+            "{memory:?} {before:?}"
+        );
+    });
+}
+
 #[test]
 fn a_tree_that_is_moved_while_it_is_emptied_goes_all_the_same() {
     in_own_namespace(|space| {

@@ -24,5 +24,6 @@ mod node;
 mod pod;
 mod servers;
 mod space;
+mod subvolumes;
 mod table;
 mod volumes;

@@ -1,48 +1,46 @@
-//! Removal of a directory that is not empty, at any depth, with few descriptors and bounded memory.
+//! Removal of a directory that is not empty, of any depth and width, with few descriptors and bounded memory.
 //!
 //! The walk goes down by name, each time opened below its parent without links and mounts, and comes back up over the
-//! descriptors of the deepest levels that are kept, or by `..` where the descriptor had to go. After a `..` the
-//! directory must be the one that the walk came through: a writer may have moved the tree meanwhile.
+//! descriptors, all of which stay open. A directory that lies deeper than that is first renamed up into the topmost one, under
+//! a name of ours, and entered there: a rename crosses no mount and follows no link. What a crash leaves under such a name
+//! goes with the tree at the next attempt. Of a wide directory, a part is listed, and gone before the next part is.
 
 use std::{
-    collections::{HashSet, VecDeque},
     ffi::{OsStr, OsString},
+    ops::Range,
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::PathBuf,
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, RawDir, ResolveFlags, SeekFrom, openat2, seek, unlinkat},
+    fs::{AtFlags, FileType, Mode, RawDir, SeekFrom, openat2, renameat, seek, unlinkat},
     io::Errno,
 };
 
-use super::{DIRECTORY, Dir, Identity, WITHIN, identity, is_dots};
+use super::{DIRECTORY, Dir, WITHIN, is_dots, place, subvolume};
 use crate::node::{
     effects::Effects,
     fault::{Cause, Fault},
 };
 
-/// Levels whose descriptors are kept open.
-const KEPT: usize = 16;
-/// Names of subdirectories that are remembered on all levels together; the rest is found again by another look.
-pub(super) const PENDING: usize = 1024;
+/// Levels that are entered, each with a descriptor.
+pub(super) const LEVELS: usize = 16;
+/// Subdirectories of one directory that are listed before they are entered; what is in the buffer comes on top.
+pub(super) const LISTED: usize = 128;
+const BUFFER: usize = 8 * 1024;
 /// How often a directory is emptied again that came back full.
 const REFILLS: u32 = 8;
-/// How often the whole walk starts again after it lost its way.
-const RESTARTS: u32 = 8;
-/// A million directories within each other cost about 100 MiB here; nothing honest comes near a tenth of this.
-const DEPTH: usize = 100_000;
 /// Faults that are told one by one.
 const TOLD: usize = 32;
-const BUFFER: usize = 16 * 1024;
+/// Directories that are renamed up are called so, with a number behind it.
+const MOVED: &str = ".pod-teardown-";
 
 const VERB: &str = "remove";
 
 struct Walk<'a> {
     base: &'a Dir,
     effects: &'a Effects,
-    levels: VecDeque<Level>,
-    pending: usize,
+    levels: Vec<Level>,
     faults: Vec<Fault>,
     untold: usize,
     buffer: Vec<u8>,
@@ -51,23 +49,17 @@ struct Walk<'a> {
 struct Level {
     /// Its name in its parent.
     name: OsString,
-    /// Open on the deepest levels only.
-    fd: Option<OwnedFd>,
-    identity: Identity,
-    /// Subdirectories that are not empty.
+    fd: OwnedFd,
+    device: (u32, u32),
+    /// Subdirectories that were listed and are not empty.
     todo: Vec<OsString>,
-    /// More of them were seen than could be remembered.
-    more: bool,
-    /// Entries that could not be removed: not tried again.
-    failed: HashSet<OsString>,
+    /// Numbers in the names of those that were renamed up into it.
+    moved: Range<u64>,
+    /// All of it was listed.
+    is_listed: bool,
+    /// Something in it could not be removed, and that is told.
+    has_failed: bool,
     refills: u32,
-}
-
-/// How a walk ended.
-enum End {
-    Gone,
-    Failed,
-    Lost,
 }
 
 /// Removes the directory `name` in `base`, which the caller has allowed.
@@ -75,77 +67,62 @@ pub(super) fn remove(base: &Dir, name: &OsStr, effects: &Effects) -> Result<(), 
     let mut walk = Walk {
         base,
         effects,
-        levels: VecDeque::new(),
-        pending: 0,
+        levels: Vec::new(),
         faults: Vec::new(),
         untold: 0,
         buffer: Vec::with_capacity(BUFFER),
     };
-    for _ in 0..RESTARTS {
-        walk.faults.clear();
-        (walk.untold, walk.pending) = (0, 0);
-        walk.levels.clear();
-        match walk.run(name) {
-            End::Gone => return Ok(()),
-            End::Failed => return Err(walk.told()),
-            End::Lost => {}
-        }
-    }
-    Err(vec![Fault::new(VERB, base.path.join(name), Cause::Moved)])
+    walk.run(name);
+    walk.told()
 }
 
 // === impl Walk ===
 
 impl Walk<'_> {
-    fn run(&mut self, name: &OsStr) -> End {
+    fn run(&mut self, name: &OsStr) {
         self.enter(name.to_owned());
-        while let Some(level) = self.levels.back_mut() {
+        while let Some(level) = self.levels.last_mut() {
             if let Err(held) = self.effects.go_on() {
                 let path = self.path();
                 self.faults.push(Fault::new(VERB, path, held));
-                return End::Failed;
+                return;
             }
-            let next = level.todo.pop();
-            match next {
-                Some(child) => {
-                    self.pending -= 1;
-                    self.enter(child);
-                }
-                None => {
-                    if self.leave().is_err() {
-                        return End::Lost;
-                    }
-                }
+            match level.next() {
+                Some(child) => self.enter(child),
+                None if level.is_listed => self.leave(),
+                None => self.sweep(),
             }
         }
-        if self.faults.is_empty() { End::Gone } else { End::Failed }
     }
 
-    /// Goes down into the directory `name` and removes what it can without going deeper.
+    /// Goes down into the directory `name`, or has it renamed to where it is entered later.
     fn enter(&mut self, name: OsString) {
-        if self.levels.len() >= DEPTH {
-            return self.fail(&name, Cause::TooDeep);
+        if self.levels.len() >= LEVELS {
+            return self.move_up(&name);
         }
         let opened = openat2(self.parent(), &*name, DIRECTORY, Mode::empty(), WITHIN);
-        let found = opened.and_then(|fd| identity(&fd).map(|identity| (fd, identity)));
+        let found = opened.and_then(|fd| place(&fd).map(|place| (fd, place)));
         match found {
-            Ok((_, found)) if found.place != self.base.place => self.fail(&name, Cause::OtherFileSystem),
-            Ok((fd, identity)) => {
-                // Of the levels above, only the nearest stay open.
-                if let Some(far) = self.levels.len().checked_sub(KEPT) {
-                    self.levels[far].fd = None;
+            Ok((_, found)) if !found.is_on_mount_of(self.base.place) => self.fail(&name, Cause::OtherFileSystem),
+            Ok((fd, found)) => {
+                let above = self.levels.last().map_or(self.base.place.device, |level| level.device);
+                if found.device != above {
+                    subvolume::make_writable(&fd);
+                    // Nothing can be renamed out of a subvolume but the next one: it has to be near the top itself.
+                    if self.levels.len() > 1 && self.rename(&name, 0).is_ok() {
+                        return;
+                    }
                 }
-                let (todo, failed) = (Vec::new(), HashSet::new());
-                self.levels.push_back(Level {
+                self.levels.push(Level {
                     name,
-                    fd: Some(fd),
-                    identity,
-                    todo,
-                    more: false,
-                    failed,
+                    fd,
+                    device: found.device,
+                    todo: Vec::new(),
+                    moved: 0..0,
+                    is_listed: false,
+                    has_failed: false,
                     refills: 0,
                 });
-                self.sweep();
             }
             Err(Errno::NOENT) => {}
             // Swapped for a link or a file since it was listed: that goes like any other.
@@ -157,120 +134,134 @@ impl Walk<'_> {
         }
     }
 
-    /// Removes all entries of the deepest level that go at once, and notes the directories that are not empty.
-    fn sweep(&mut self) {
-        let Some(mut level) = self.levels.pop_back() else {
-            return;
-        };
-        let mut faults = Vec::new();
-        level.more = false;
-        if let Some(fd) = &level.fd {
-            let rewound = seek(fd, SeekFrom::Start(0));
-            let mut entries = RawDir::new(fd, self.buffer.spare_capacity_mut());
-            while let Some(entry) = entries.next() {
-                // A flat directory may hold a million; the next step says what holds it back.
-                if self.effects.go_on().is_err() {
-                    level.more = true;
-                    break;
-                }
-                let entry = match entry {
-                    Ok(entry) => entry,
-                    Err(Errno::NOENT) => break,
-                    Err(errno) => {
-                        faults.push((OsString::new(), errno));
-                        break;
-                    }
-                };
-                let name = OsStr::from_bytes(entry.file_name().to_bytes());
-                if is_dots(name.as_bytes()) || level.failed.contains(name) || rewound.is_err() {
-                    continue;
-                }
-                match unlink(fd, name, entry.file_type()) {
-                    Ok(()) | Err(Errno::NOENT) => {}
-                    Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                        // At least one, so that every look gets further.
-                        if level.todo.is_empty() || self.pending < PENDING {
-                            self.pending += 1;
-                            level.todo.push(name.to_owned());
-                        } else {
-                            level.more = true;
-                        }
-                    }
-                    Err(errno) => {
-                        level.failed.insert(name.to_owned());
-                        faults.push((name.to_owned(), errno));
-                    }
-                }
-            }
-        }
-        self.levels.push_back(level);
-        for (name, errno) in faults {
-            self.tell(&name, errno.into());
+    /// Renames the directory `name` of the deepest level up to the topmost from where it can be reached.
+    fn move_up(&mut self, name: &OsStr) {
+        let device = self.levels.last().map(|level| level.device);
+        let home = self.levels.iter().position(|level| Some(level.device) == device);
+        match home.filter(|home| home + 1 < self.levels.len()) {
+            Some(home) => match self.rename(name, home) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => self.fail(name, errno.into()),
+            },
+            None => self.fail(name, Cause::TooDeep),
         }
     }
 
-    /// Removes the deepest level itself, which has been emptied, and goes up; or empties it once more.
-    fn leave(&mut self) -> Result<(), Errno> {
-        let Some(mut level) = self.levels.pop_back() else {
-            return Ok(());
-        };
-        if let Some(parent) = self.levels.back_mut()
-            && parent.fd.is_none()
-        {
-            parent.fd = Some(climb(&level, parent.identity)?);
+    /// Renames the directory `name` of the deepest level into the level `home`, which takes note of it.
+    fn rename(&mut self, name: &OsStr, home: usize) -> Result<(), Errno> {
+        loop {
+            let to = moved(self.levels[home].moved.end);
+            let renamed = renameat(self.parent(), name, &self.levels[home].fd, &to);
+            match renamed {
+                // What is called so already is entered under that name, too.
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {
+                    self.levels[home].moved.end += 1;
+                }
+                Ok(()) => {
+                    self.levels[home].moved.end += 1;
+                    return Ok(());
+                }
+                Err(errno) => return Err(errno),
+            }
         }
+    }
+
+    /// Removes all entries of the deepest level that go at once, and notes the directories that are not empty; as many as are
+    /// listed at a time.
+    fn sweep(&mut self) {
+        let Some(mut level) = self.levels.pop() else {
+            return;
+        };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut entries = RawDir::new(&level.fd, buffer.spare_capacity_mut());
+        loop {
+            match entries.next() {
+                None | Some(Err(Errno::NOENT)) => {
+                    level.is_listed = true;
+                    break;
+                }
+                Some(Err(errno)) => {
+                    (level.is_listed, level.has_failed) = (true, true);
+                    self.tell(&level.name, OsStr::new(""), errno.into());
+                    break;
+                }
+                Some(Ok(entry)) => {
+                    let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                    if !is_dots(name.as_bytes()) {
+                        // A flat directory may hold a million. Who is held back here finds the rest when the listing is repeated.
+                        if self.effects.go_on().is_err() {
+                            break;
+                        }
+                        match unlink(&level.fd, name, entry.file_type()) {
+                            Ok(()) | Err(Errno::NOENT) => {}
+                            Err(Errno::NOTEMPTY | Errno::EXIST) => level.todo.push(name.to_owned()),
+                            Err(errno) => {
+                                level.has_failed = true;
+                                self.tell(&level.name, name, errno.into());
+                            }
+                        }
+                    }
+                }
+            }
+            if entries.is_buffer_empty() && level.todo.len() >= LISTED {
+                break;
+            }
+        }
+        self.buffer = buffer;
+        self.levels.push(level);
+    }
+
+    /// Removes the deepest level itself, which has been emptied, and goes up; or empties it once more.
+    fn leave(&mut self) {
+        let Some(mut level) = self.levels.pop() else {
+            return;
+        };
         match unlinkat(self.parent(), &*level.name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::NOTEMPTY | Errno::EXIST) if level.more || level.failed.is_empty() => {
-                if !level.more {
-                    level.refills += 1;
-                }
-                if level.refills > REFILLS {
+            Err(Errno::NOTEMPTY | Errno::EXIST) if !level.has_failed => {
+                level.refills += 1;
+                if level.refills > REFILLS || seek(&level.fd, SeekFrom::Start(0)).is_err() {
                     self.fail(&level.name, Cause::KeepsFilling);
                 } else {
-                    self.levels.push_back(level);
-                    self.sweep();
+                    level.is_listed = false;
+                    self.levels.push(level);
                 }
             }
             // What is left in it has been told.
-            Err(Errno::NOTEMPTY | Errno::EXIST) => self.skip(level.name),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => self.keeps_something(),
             // Something else bears its name now; the next look at the parent finds what.
             Err(Errno::NOTDIR) => {}
             Err(errno) => self.fail(&level.name, errno.into()),
         }
-        Ok(())
     }
 
     fn parent(&self) -> &OwnedFd {
-        self.levels
-            .back()
-            .and_then(|level| level.fd.as_ref())
-            .unwrap_or(&self.base.fd)
+        self.levels.last().map_or(&self.base.fd, |level| &level.fd)
     }
 
     /// The entry `name` of the deepest level stays, for a reason to be told.
     fn fail(&mut self, name: &OsStr, cause: Cause) {
-        self.tell(name, cause);
-        self.skip(name.to_owned());
+        self.tell(name, OsStr::new(""), cause);
+        self.keeps_something();
     }
 
-    fn skip(&mut self, name: OsString) {
-        if let Some(parent) = self.levels.back_mut() {
-            parent.failed.insert(name);
+    fn keeps_something(&mut self) {
+        if let Some(parent) = self.levels.last_mut() {
+            parent.has_failed = true;
         }
     }
 
-    fn tell(&mut self, name: &OsStr, cause: Cause) {
-        if self.faults.len() < TOLD {
-            let path = if name.is_empty() {
-                self.path()
-            } else {
-                self.path().join(name)
-            };
-            self.faults.push(Fault::new(VERB, path, cause));
-        } else {
+    /// Of `name` in the deepest level, or of what is `within` it.
+    fn tell(&mut self, name: &OsStr, within: &OsStr, cause: Cause) {
+        if self.faults.len() >= TOLD {
             self.untold += 1;
+            return;
         }
+        let mut path = self.path().join(name);
+        if !within.is_empty() {
+            path.push(within);
+        }
+        self.faults.push(Fault::new(VERB, path, cause));
     }
 
     fn path(&self) -> PathBuf {
@@ -279,30 +270,30 @@ impl Walk<'_> {
         path
     }
 
-    fn told(&mut self) -> Vec<Fault> {
-        let mut faults = std::mem::take(&mut self.faults);
+    fn told(mut self) -> Result<(), Vec<Fault>> {
         if self.untold > 0 {
-            faults.push(Fault::new(VERB, &self.base.path, Cause::More(self.untold)));
+            let more = Fault::new(VERB, &self.base.path, Cause::More(self.untold));
+            self.faults.push(more);
         }
-        faults
+        if self.faults.is_empty() {
+            Ok(())
+        } else {
+            Err(self.faults)
+        }
     }
 }
 
-/// From a level up to its parent, if that is still the one we came from.
-fn climb(level: &Level, parent: Identity) -> Result<OwnedFd, Errno> {
-    let fd = level.fd.as_ref().ok_or(Errno::STALE)?;
-    let up = openat2(
-        fd,
-        "..",
-        DIRECTORY,
-        Mode::empty(),
-        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV,
-    )?;
-    if identity(&up)? == parent {
-        Ok(up)
-    } else {
-        Err(Errno::STALE)
+// === impl Level ===
+
+impl Level {
+    /// The next subdirectory to enter.
+    fn next(&mut self) -> Option<OsString> {
+        self.todo.pop().or_else(|| self.moved.next().map(moved))
     }
+}
+
+fn moved(number: u64) -> OsString {
+    format!("{MOVED}{number}").into()
 }
 
 /// Removes one entry, whatever it turns out to be; the type in the listing may be unknown or out of date.

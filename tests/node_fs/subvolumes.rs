@@ -1,0 +1,88 @@
+//! Subvolumes of btrfs: each has a device number of its own on the mount of its parent.
+
+use std::{ffi::OsStr, fs, path::Path, process::Command};
+
+use pod_teardown::{
+    node::{dirs::Dir, effects::Effects, fault::Cause},
+    teardown::volumes::tear_down_volumes,
+};
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::space::{Space, UID, bind, block_on, in_own_namespace, write};
+
+fn run(name: &str, arguments: &[&OsStr]) {
+    let done = Command::new(name).args(arguments).output().unwrap();
+    assert!(
+        done.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+}
+
+fn subvolume(path: &Path) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    run("btrfs", &["subvolume".as_ref(), "create".as_ref(), path.as_os_str()]);
+}
+
+/// A btrfs where the directories of pods are.
+fn with_btrfs(test: impl FnOnce(&Space) + Send + 'static) {
+    in_own_namespace(move |space| {
+        let (image, pods) = (space.outside.join("image"), space.root.join("pods"));
+        fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
+        run("mkfs.btrfs", &["-q".as_ref(), image.as_os_str()]);
+        run(
+            "mount",
+            &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), pods.as_os_str()],
+        );
+        fs::create_dir(pods.join(UID)).unwrap();
+        test(space);
+        run("umount", &[pods.as_os_str()]);
+    });
+}
+
+#[test]
+fn subvolumes_in_an_empty_dir_go_with_it_whatever_is_in_them() {
+    with_btrfs(|space| {
+        let volume = space.volume("empty-dir", "data");
+        // Some within each other, deeper than directories are entered, and one that its owner has made read-only.
+        subvolume(&volume.join("a"));
+        write(&volume.join("a").join("d/".repeat(60)).join("file"), "");
+        subvolume(&volume.join("a").join("d/".repeat(30)).join("b"));
+        let inner = volume.join("a").join("d/".repeat(30)).join("b");
+        write(&inner.join("d/".repeat(60)).join("file"), "");
+        subvolume(&inner.join("d/d/c"));
+        write(&inner.join("d/d/c/file"), "");
+        let (from, to) = (volume.join("a"), volume.join("snapshots/a"));
+        fs::create_dir(volume.join("snapshots")).unwrap();
+        let words: [&OsStr; 3] = ["subvolume".as_ref(), "snapshot".as_ref(), "-r".as_ref()];
+        run(
+            "btrfs",
+            &[words[0], words[1], words[2], from.as_os_str(), to.as_os_str()],
+        );
+        let storage = space.storage(&Effects::ungated());
+        assert!(block_on(tear_down_volumes(&space.pod, &storage)).is_ok());
+        assert!(!volume.exists());
+    });
+}
+
+#[test]
+fn what_is_mounted_in_a_subvolume_is_not_entered() {
+    with_btrfs(|space| {
+        let volume = space.volume("empty-dir", "data");
+        subvolume(&volume.join("a"));
+        write(&volume.join("a/file"), "");
+        let mounted = volume.join("a/mounted");
+        fs::create_dir(&mounted).unwrap();
+        // Of the same file system, too.
+        let precious = space.root.join("pods/precious");
+        write(&precious.join("data"), "precious");
+        bind(&precious, &mounted);
+        let dir = Dir::open(volume.parent().unwrap()).unwrap().unwrap();
+        let faults = dir.remove_tree("data".as_ref(), &Effects::ungated()).unwrap_err();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(faults[0].cause, Cause::Errno(rustix::io::Errno::BUSY));
+        assert!(faults[0].path.ends_with("mounted"), "{faults:?}");
+        assert_eq!(fs::read_to_string(precious.join("data")).unwrap(), "precious");
+        unmount(&mounted, UnmountFlags::empty()).unwrap();
+    });
+}
