@@ -23,6 +23,8 @@ mod decide;
 mod look;
 mod unused;
 
+pub(crate) use look::names_on_node;
+
 use decide::{Facts, Leftover, Sightings, Verdict};
 pub use look::named_pods;
 use unused::Unused;

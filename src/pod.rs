@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 
 mod hook;
 mod object;
@@ -42,6 +42,8 @@ pub struct PodView {
     pub deletion: Option<Deletion>,
     /// `Failed` or `Succeeded`.
     pub terminal_phase: bool,
+    /// The status shows a container that runs.
+    pub shows_running: bool,
     /// Stands for a static pod: never touched.
     pub mirror: bool,
     /// `spec.terminationGracePeriodSeconds`.
@@ -166,6 +168,7 @@ impl PodView {
             pod,
             deletion: None,
             terminal_phase: false,
+            shows_running: false,
             mirror: false,
             spec_grace: None,
             host_network: false,
@@ -208,6 +211,7 @@ impl PodView {
                 status.and_then(|status| status.phase.as_deref()),
                 Some("Failed" | "Succeeded")
             ),
+            shows_running: status.is_some_and(shows_running),
             mirror: meta
                 .annotations
                 .as_ref()
@@ -228,6 +232,11 @@ impl PodView {
         }
     }
 
+    /// Whether it has a terminal phase and is not deleted.
+    pub fn has_only_ended(&self) -> bool {
+        self.terminal_phase && self.deletion.is_none()
+    }
+
     /// Whether this pod is to be taken down by what its object says.
     pub fn ends(&self) -> bool {
         self.deletion.is_some() || self.terminal_phase
@@ -239,6 +248,7 @@ impl PodView {
             pod,
             deletion,
             terminal_phase: _,
+            shows_running: _,
             mirror,
             spec_grace,
             host_network,
@@ -287,6 +297,16 @@ fn claims(pod: &Pod) -> Vec<Box<str>> {
 fn is_node_critical(spec: &PodSpec) -> bool {
     let (class, priority) = NODE_CRITICAL;
     spec.priority_class_name.as_deref() == Some(class) || spec.priority.is_some_and(|it| it >= priority)
+}
+
+fn shows_running(status: &PodStatus) -> bool {
+    let lists = [
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    let mut entries = lists.into_iter().flatten().flatten();
+    entries.any(|entry| entry.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
 
 /// A node full of terminating pods holds a hundred objects.

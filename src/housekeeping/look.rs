@@ -1,7 +1,7 @@
 //! What is there of pods: in the runtime, below the kubelet's directory, among logs and cgroups. Nothing is changed.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     ffi::OsStr,
     fmt, fs, io,
     path::Path,
@@ -109,6 +109,34 @@ pub fn named_pods(root: &KubeletRoot, cgroups: &Cgroups, cgroup_root: &str, jour
 fn remembered(journal: &Journal) -> impl Iterator<Item = String> {
     let seen = journal.all_seen().into_iter().map(|(uid, _)| uid.to_string());
     seen.chain(journal.unfinished().into_iter().map(|view| view.pod.uid.to_string()))
+}
+
+/// Names of everything on the node that may be the UID of a pod: in the runtime, below the kubelet's directory, among
+/// mounts, cgroups and logs. A UID that is not among them has nothing here.
+///
+/// # Errors
+/// When any of these cannot be read.
+pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, String> {
+    let mut names: HashSet<PodUid> = look(context).await?.into_keys().collect();
+    // Of a list that is too large the other one shows a part.
+    let in_runtime = context.cri.pods().await.map_err(|error| error.to_string())?;
+    names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));
+    let (pods, storage) = (context.kubelet_root.pods().to_owned(), Arc::clone(&context.storage));
+    let on_disk = move || -> Result<HashSet<PodUid>, Fault> {
+        // A mount may be there where no directory can be seen any more.
+        let mounts = storage.all_mounts.read()?;
+        let parts = mounts.all().iter().flat_map(|mount| mount.path.iter());
+        let mut names: HashSet<PodUid> = parts.filter_map(|part| Some(part.to_str()?.into())).collect();
+        let fault = |error: io::Error| Fault::new("read", &pods, errno(&error));
+        for entry in fs::read_dir(&pods).map_err(fault)? {
+            let name = entry.map_err(fault)?.file_name();
+            names.extend(name.to_str().map(PodUid::from));
+        }
+        Ok(names)
+    };
+    let on_disk = context.reads.work(on_disk).await.map_err(|error| error.to_string())?;
+    names.extend(on_disk.map_err(|fault| fault.to_string())?);
+    Ok(names)
 }
 
 /// Names of the directories in a directory that need not be there. Links lead elsewhere.

@@ -8,7 +8,7 @@ use std::{
 use super::{Change, Kind};
 use crate::{
     guard::Census,
-    pod::{PodUid, PodView},
+    pod::{PodRef, PodUid, PodView},
 };
 
 /// By UID: a pod recreated under the same name is another pod. Suspects are looked after in the order of their UIDs, so
@@ -24,10 +24,50 @@ pub struct KnownPods {
 
 #[derive(Debug)]
 struct Known {
-    /// Without the object: what is kept of a pod that lives is small.
-    view: Arc<PodView>,
+    pod: Kept,
     /// resourceVersion of the object: the same one means the same object.
     version: Box<str>,
+}
+
+/// What is kept of a pod.
+#[derive(Debug)]
+enum Kept {
+    /// All but the object: that is large, and the worker has it.
+    View(Arc<PodView>),
+    /// It has a terminal phase, is not deleted and mirrors no other. A node may have thousands of these.
+    Ended(PodRef),
+}
+
+// === impl Kept ===
+
+impl Kept {
+    fn of(view: &Arc<PodView>) -> Self {
+        if view.has_only_ended() && !view.mirror {
+            Self::Ended(view.pod.clone())
+        } else if view.object.is_some() {
+            Self::View(Arc::new(view.without_object()))
+        } else {
+            Self::View(Arc::clone(view))
+        }
+    }
+
+    fn view(&self) -> Arc<PodView> {
+        match self {
+            Self::View(view) => Arc::clone(view),
+            Self::Ended(pod) => Arc::new(PodView {
+                terminal_phase: true,
+                ..PodView::remembered(pod.clone())
+            }),
+        }
+    }
+
+    fn lives(&self) -> bool {
+        matches!(self, Self::View(view) if !view.ends())
+    }
+
+    fn is_mirror(&self) -> bool {
+        matches!(self, Self::View(view) if view.mirror)
+    }
 }
 
 /// One pod of a list.
@@ -83,7 +123,7 @@ impl KnownPods {
 
     /// Pods that live by their objects, and do not stand for another one.
     pub fn of_the_api(&self) -> usize {
-        self.pods.values().filter(|known| !known.view.mirror).count()
+        self.pods.values().filter(|known| !known.pod.is_mirror()).count()
     }
 
     /// All that were seen, or are remembered, and are not known to be gone.
@@ -94,7 +134,7 @@ impl KnownPods {
     /// What a list shows, and what it lacks of the pods that have no reason to vanish.
     pub fn census(&self, pods: &[Listed]) -> Census {
         let shown: HashSet<&PodUid> = pods.iter().map(Listed::uid).collect();
-        let living = self.pods.iter().filter(|(_, known)| !known.view.ends());
+        let living = self.pods.iter().filter(|(_, known)| known.pod.lives());
         let living: BTreeSet<&PodUid> = living.map(|(uid, _)| uid).chain(&self.expected).collect();
         Census {
             listed: pods.len(),
@@ -116,9 +156,11 @@ impl KnownPods {
             })
             .collect();
         changes.sort_by_key(|change| change.kind);
-        let known = self.pods.iter().map(|(uid, known)| (uid, &known.view));
-        let suspects = known.chain(&self.remembered).filter(|(uid, _)| !shown.contains(*uid));
-        (changes, suspects.map(|(_, view)| Arc::clone(view)).collect())
+        let known = self.pods.iter().filter(|(uid, _)| !shown.contains(*uid));
+        let known = known.map(|(_, known)| known.pod.view());
+        let remembered = self.remembered.iter().filter(|(uid, _)| !shown.contains(*uid));
+        let suspects = known.chain(remembered.map(|(_, view)| Arc::clone(view)));
+        (changes, suspects.collect())
     }
 
     /// What was listed last is believed: whoever of an earlier run it did not show is expected no more, and told here.
@@ -129,17 +171,15 @@ impl KnownPods {
     /// An object as a list or an ADDED or MODIFIED event shows it.
     pub fn seen(&mut self, view: PodView, version: Box<str>) -> Change {
         let view = Arc::new(view);
-        // The whole object stays with whoever takes the pod down.
-        let small = if view.object.is_some() {
-            Arc::new(view.without_object())
-        } else {
-            Arc::clone(&view)
+        let known = Known {
+            pod: Kept::of(&view),
+            version,
         };
         self.remembered.remove(&view.pod.uid);
         self.expected.remove(&view.pod.uid);
-        let before = self.pods.insert(view.pod.uid.clone(), Known { view: small, version });
+        let before = self.pods.insert(view.pod.uid.clone(), known);
         Change {
-            kind: kind(before.as_ref().map(|known| &*known.view), &view),
+            kind: kind(before.as_ref().map(|known| &known.pod), &view),
             view,
         }
     }
@@ -154,15 +194,19 @@ impl KnownPods {
     pub fn gone(&mut self, uid: &PodUid) -> Option<Change> {
         self.expected.remove(uid);
         let remembered = self.remembered.remove(uid);
-        let known = self.pods.remove(uid).map(|known| known.view);
+        let known = self.pods.remove(uid).map(|known| known.pod.view());
         known.or(remembered).map(Change::removed)
     }
 }
 
-fn kind(before: Option<&PodView>, now: &PodView) -> Kind {
+fn kind(before: Option<&Kept>, now: &PodView) -> Kind {
+    let is_alike = |before: &Kept| match before {
+        Kept::View(before) => before.ends_like(now),
+        Kept::Ended(_) => now.has_only_ended(),
+    };
     match before {
         None => Kind::Add,
-        Some(before) if before.ends_like(now) => Kind::Reconcile,
+        Some(before) if is_alike(before) => Kind::Reconcile,
         Some(_) if now.deletion.is_some() => Kind::Delete,
         Some(_) => Kind::Update,
     }

@@ -179,6 +179,10 @@ impl PodSource {
         let seen_before = self.guard.highest();
         let api = self.api.clone();
         let each = |item: &RawValue| match self.listed(item) {
+            // Its worker, if it gets one, reads the object for itself: there may be thousands.
+            Some(Listed::New(view, version)) if view.has_only_ended() => {
+                pods.push(Listed::New(Box::new(view.without_object()), version));
+            }
             Some(listed) => pods.push(listed),
             None => drop(unreadable.insert(Names::of(item).uid)),
         };
@@ -197,7 +201,7 @@ impl PodSource {
         let (changes, suspects) = self.known.listed(pods);
         self.reported.retain(|uid| self.known.holds(uid));
         for change in changes {
-            self.journal.saw(&change.view, change.view.ends());
+            self.saw(&change.view, change.view.ends());
             if self.changes.send(change).await.is_err() {
                 return Ok(Err(Closed));
             }
@@ -239,7 +243,7 @@ impl PodSource {
         }
         let removed = self.known.gone(&suspect.pod.uid);
         if let Some(removed) = &removed {
-            self.journal.saw(&removed.view, true);
+            self.saw(&removed.view, true);
         }
         self.pass_on(removed).await
     }
@@ -341,13 +345,20 @@ impl PodSource {
             _ => None,
         };
         if let Some(change) = &change {
-            self.journal
-                .saw(&change.view, change.kind == Kind::Remove || change.view.ends());
+            self.saw(&change.view, change.kind == Kind::Remove || change.view.ends());
         }
         let pods = self.known.len();
         self.report
             .send_if_modified(|report| std::mem::replace(&mut report.pods, pods) != pods);
         Ok(self.pass_on(change).await?.map(|()| true))
+    }
+
+    /// Records that the pod was seen. One that had ended before it was seen first is recorded once a worker begins with it:
+    /// most often nothing of it is here.
+    fn saw(&self, view: &PodView, ends: bool) {
+        if !view.has_only_ended() || self.journal.has_seen(&view.pod.uid) {
+            self.journal.saw(view, ends);
+        }
     }
 
     fn roll(&self) -> Roll {

@@ -1,7 +1,7 @@
 //! `podSyncStatuses`: which pods end, how far each is, and who works on it. One task owns the map; nobody locks it.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{Arc, atomic::AtomicU32},
     time::Duration,
 };
@@ -26,10 +26,11 @@ use crate::{
     clock::rounded,
     context::Context,
     events::Reason,
+    housekeeping,
     journal::Journal,
     memory,
     node::checkpoint::{self, JOURNAL},
-    pod::{PodUid, PodView},
+    pod::{PodRef, PodUid, PodView},
     record::{Record, Stage, Step},
     watch::{Change, Kind, RuntimePods},
 };
@@ -70,6 +71,13 @@ pub struct PodWorkers {
     /// Those that live: no more than what is known of them.
     living: HashMap<PodUid, Arc<PodView>>,
     pods: HashMap<PodUid, PodSyncStatus>,
+    /// Those with a terminal phase of which nothing is on the node. Nothing is done until they are deleted.
+    idle: HashMap<PodUid, PodRef>,
+    /// Those with a terminal phase that wait for the next check of the node.
+    unchecked: BTreeMap<PodUid, Arc<PodView>>,
+    /// Those that the check is for which is in progress.
+    in_check: BTreeMap<PodUid, Arc<PodView>>,
+    check: JoinSet<Result<HashSet<PodUid>, String>>,
     /// Those that are gone, and when nothing was left of them: late news must not revive them.
     ended: HashMap<PodUid, Instant>,
     workers: JoinSet<Outcome>,
@@ -99,6 +107,10 @@ impl PodWorkers {
             context,
             living: HashMap::new(),
             pods: HashMap::new(),
+            idle: HashMap::new(),
+            unchecked: BTreeMap::new(),
+            in_check: BTreeMap::new(),
+            check: JoinSet::new(),
             ended: HashMap::new(),
             workers: JoinSet::new(),
             precedence: Precedence::default(),
@@ -120,6 +132,7 @@ impl PodWorkers {
                 // before questions, of which somebody may ask without end.
                 biased;
                 Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
+                Some(found) = self.check.join_next() => self.node_is_checked(found),
                 change = self.changes.recv() => match change {
                     Some(change) => self.change(change),
                     // The watch has ended, and with it the agent.
@@ -159,12 +172,52 @@ impl PodWorkers {
         } else if self.pods.contains_key(&uid) {
             self.update(&uid, view, removed);
         } else {
-            match termination::cause(&view, removed, self.context.journal.knows(&uid)) {
-                Some(cause) => self.begin(view, removed, cause, None),
-                None if removed => drop(self.living.remove(&uid)),
-                None => drop(self.living.insert(uid, view)),
+            self.unchecked.remove(&uid);
+            self.in_check.remove(&uid);
+            let idle = self.idle.remove(&uid);
+            let begun = self.context.journal.knows(&uid);
+            match (termination::cause(&view, removed, begun), idle) {
+                // What has a terminal phase is never started again.
+                (_, Some(_)) if removed => drop(self.ended.insert(uid, Instant::now())),
+                (Some(Cause::PhaseTerminal), Some(pod)) => drop(self.idle.insert(uid, pod)),
+                (Some(Cause::PhaseTerminal), None) if !begun && may_be_idle(&view) => {
+                    self.living.remove(&uid);
+                    self.unchecked.insert(uid, view);
+                    self.check_node();
+                }
+                (Some(cause), _) => self.begin(view, removed, cause, None),
+                (None, _) if removed => drop(self.living.remove(&uid)),
+                (None, _) => drop(self.living.insert(uid, view)),
             }
         }
+    }
+
+    /// Checks the node once for all that wait for it.
+    fn check_node(&mut self) {
+        if self.unchecked.is_empty() || !self.check.is_empty() {
+            return;
+        }
+        self.in_check = std::mem::take(&mut self.unchecked);
+        let context = Arc::clone(&self.context);
+        self.check
+            .spawn(async move { housekeeping::names_on_node(&context).await });
+    }
+
+    /// Those of which nothing is here are idle; the others get a worker, and so do all if the check has failed.
+    fn node_is_checked(&mut self, found: Result<Result<HashSet<PodUid>, String>, JoinError>) {
+        let found = found.unwrap_or_else(|error| Err(error.to_string()));
+        let found =
+            found.inspect_err(|error| tracing::warn!(error, "What is on the node of terminal pods cannot be read"));
+        let checked = std::mem::take(&mut self.in_check);
+        for (uid, view) in checked {
+            if found.as_ref().is_ok_and(|found| !found.contains(&uid)) {
+                tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, "Nothing of a terminal pod is on the node");
+                self.idle.insert(uid, view.pod.clone());
+            } else {
+                self.begin(view, false, Cause::PhaseTerminal, None);
+            }
+        }
+        self.check_node();
     }
 
     /// Termination begins, or goes on where an earlier run of this agent left it.
@@ -183,6 +236,9 @@ impl PodWorkers {
         let reached = entry.as_ref().map(|entry| entry.stage);
         let imposed = imposed.or_else(|| entry?.imposed);
         self.context.journal.begin(&pod, now.clone(), grace, imposed.as_ref());
+        if cause == Cause::PhaseTerminal {
+            self.context.journal.saw(&view, true);
+        }
         // Of one that was begun before, the API shows no reason, or none any more.
         if matches!(cause, Cause::Requested | Cause::Begun) {
             self.context.journal.requested(&pod.uid);
@@ -398,6 +454,12 @@ impl PodSyncStatus {
             context.journal.begin(pod, context.clock.now(), grace, None);
         }
     }
+}
+
+/// Whether a terminal pod may be one of which nothing is on the node. Devices that were prepared for it show nowhere in
+/// particular, and a container that its status shows as running has to be reported as ended.
+fn may_be_idle(view: &PodView) -> bool {
+    !view.dynamic_resources && !view.shows_running
 }
 
 /// Why a request for the end of this pod, which has come so far, is given up, and what of the pod is not as it was.

@@ -83,8 +83,8 @@ async fn a_deleted_pod_is_taken_down_whatever_cannot_be_read_of_it() {
     for name in &names {
         node.left_over(name, |pod| drop(pod.container("main")));
     }
-    node.start().await;
     node.cri.allow_everything();
+    node.start().await;
     for name in &names {
         node.nothing_left(name).await;
     }

@@ -24,6 +24,7 @@ mod held;
 mod hooks;
 mod hostile;
 mod housekeeping;
+mod idle;
 mod in_use;
 mod journal;
 mod large_lists;

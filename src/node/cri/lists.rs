@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{
     FutureExt as _,
-    future::BoxFuture,
+    future::{BoxFuture, try_join},
     stream::{self, StreamExt as _, TryStreamExt as _},
 };
 use http::uri::PathAndQuery;
@@ -18,7 +18,7 @@ use super::{
     client::{Cri, LARGEST_MESSAGE, REQUEST_DEADLINE, by_uid, within},
     convert,
     error::{Call, CriError},
-    types::PodSandbox,
+    types::{PodSandbox, keys},
 };
 
 /// A sandbox goes from the first to the last of these alone: asked for in this order none is missed.
@@ -58,6 +58,18 @@ impl Cri {
         Ok(convert::node_sandboxes(listed))
     }
 
+    /// UIDs of all pods that have a sandbox or a container.
+    ///
+    /// # Errors
+    /// When a call fails, or a list is too large to be had.
+    pub async fn pods(&self) -> Result<BTreeSet<String>, CriError> {
+        let (sandboxes, containers) = try_join(self.sandboxes(""), self.containers("")).await?;
+        let sandboxes = convert::node_sandboxes(sandboxes).into_iter().map(|it| it.pod_uid);
+        let containers = containers.into_iter();
+        let containers = containers.filter_map(|mut it| it.labels.remove(keys::POD_UID));
+        Ok(sandboxes.chain(containers).collect())
+    }
+
     /// Sandboxes of one pod, or of all if `uid` is empty.
     pub(super) async fn sandboxes(&self, uid: &str) -> Result<Vec<v1::PodSandbox>, CriError> {
         match self.sandboxes_in(uid, None).await {
@@ -83,7 +95,7 @@ impl Cri {
         Ok(all.into_values().collect())
     }
 
-    /// Containers of one pod.
+    /// Containers of one pod, or of all if `uid` is empty.
     pub(super) async fn containers(&self, uid: &str) -> Result<Vec<v1::Container>, CriError> {
         match self.containers_in(uid, "", None).await {
             Err(error) if error.is_too_large() => {}

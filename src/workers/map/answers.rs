@@ -37,11 +37,10 @@ impl PodWorkers {
             Question::Kill(kill, answer) => answer.send(self.kill(kill)).ok().map(drop),
             Question::Record(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
             Question::Living(name, answer) => {
-                let mut living = self.living.values();
-                answer
-                    .send(living.find(|view| name.names(&view.pod)).cloned())
-                    .ok()
-                    .map(drop)
+                let living = self.living.values().find(|view| name.names(&view.pod)).cloned();
+                let idle = || self.idle.values().find(|pod| name.names(pod));
+                let found = living.or_else(|| idle().map(|pod| Arc::new(PodView::remembered(pod.clone()))));
+                answer.send(found).ok().map(drop)
             }
             Question::AtWork(answer) => answer.send(self.at_work()).ok().map(drop),
             Question::Terminating(answer) => answer.send(self.terminating()).ok().map(drop),
@@ -58,11 +57,19 @@ impl PodWorkers {
         if let Some(why) = self.context.guard.why_nothing_begins() {
             return Err(kill.held(why, self.context.guard.leaves_all_to_a_kubelet()));
         }
+        let is_named = |_: &PodUid, view: &mut Arc<PodView>| *view.pod.name == *kill.name;
+        let waiting = self.unchecked.extract_if(.., is_named);
+        let waiting: Vec<_> = waiting.chain(self.in_check.extract_if(.., is_named)).collect();
+        for (_, view) in waiting {
+            self.begin(view, false, Cause::PhaseTerminal, None);
+        }
         let ending = self.pods.values().map(|status| status.update.borrow());
         let ending = ending
             .filter(|update| !update.removed)
             .map(|update| Arc::clone(&update.view));
-        let views: Vec<_> = ending.chain(self.living.values().cloned()).collect();
+        let idle = self.idle.values().filter(|pod| *pod.name == *kill.name);
+        let idle = idle.map(|pod| Arc::new(PodView::remembered(pod.clone())));
+        let views: Vec<_> = ending.chain(self.living.values().cloned()).chain(idle).collect();
         let meant = kill.resolve(views.iter().map(|view| &**view))?;
         let uid = meant.pod.uid.clone();
         if self
@@ -73,7 +80,7 @@ impl PodWorkers {
             return Err(kill.held(MAY_BE_UNDONE.to_owned(), false));
         }
         let has_ended = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
-        let ended_already = self.pods.get(&uid).is_some_and(has_ended);
+        let ended_already = self.idle.contains_key(&uid) || self.pods.get(&uid).is_some_and(has_ended);
         if !ended_already {
             if let Some(imposed) = &kill.imposed {
                 self.context.events.pod(meant, Reason::Evicted, &imposed.message);
@@ -152,7 +159,10 @@ impl PodWorkers {
     }
 
     fn overview(&self) -> Overview {
-        let mut overview = Overview::default();
+        let mut overview = Overview {
+            kept: self.idle.len(),
+            ..Overview::default()
+        };
         for status in self.pods.values() {
             match status.state {
                 State::Working => overview.terminating.push(status.record.tell()),

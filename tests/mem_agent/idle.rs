@@ -1,0 +1,183 @@
+//! Terminal pods of which nothing is on the node, as a node under disk pressure makes them by the hour.
+
+use std::fs;
+
+use pod_teardown::ops::admin::kill::Ask;
+use serde_json::{Value, json};
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    rest::Patch,
+};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    node::{Node, secs, until},
+    pods::{plain, pod, uid},
+    requests::granted,
+};
+
+/// A pod that the kubelet has refused: nothing of it was ever on the node.
+fn evicted(name: &str) -> Value {
+    let mut object = pod(name, &plain());
+    object["status"] =
+        json!({ "phase": "Failed", "reason": "Evicted", "message": "The node had condition: [DiskPressure]." });
+    object
+}
+
+/// The agent has seen the pods, and checked the node.
+async fn settled(node: &Node, pods: usize) {
+    until("all are seen, and the node is checked", async || {
+        node.status().await.pods.kept == pods
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousands_of_terminal_pods_with_nothing_here_get_no_worker_and_come_before_no_deletion() {
+    let mut node = Node::new().await;
+    for number in 0..3_000 {
+        node.object(evicted(&format!("evicted-{number}")));
+    }
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.allow_everything();
+    let began = Instant::now();
+    node.delete("web", None).await;
+    node.nothing_left("web").await;
+    assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
+    sleep(secs(60)).await;
+    let status = node.status().await;
+    assert_eq!((status.counters.begun, status.pods.kept), (1, 3_000));
+    assert_eq!(node.stop().await, Ok(()));
+    assert!(node.journal().await.is_empty());
+    let seen = node.seen().await;
+    assert!(seen.iter().all(|uid| !uid.contains("evicted")), "{}", seen.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminal_pod_of_which_anything_is_here_gets_its_worker() {
+    let mut node = Node::new().await;
+    let dir = |path: std::path::PathBuf| fs::create_dir_all(path).unwrap();
+    let names = [
+        "directory",
+        "file",
+        "logs",
+        "cgroup",
+        "mount",
+        "sandbox",
+        "container",
+        "running",
+        "claim",
+    ];
+    for name in names {
+        let mut object = evicted(name);
+        if name == "running" {
+            object["status"]["containerStatuses"] = json!([{ "name": "main", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "state": { "running": {} } }]);
+        }
+        if name == "claim" {
+            object["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimName": "gpu" }]);
+        }
+        node.object(object);
+    }
+    node.object(evicted("nothing"));
+    dir(node.pod_dir("directory"));
+    fs::write(node.pod_dir("file"), "").unwrap();
+    dir(node.path("logs").join(format!("default_logs_{}", uid("logs"))));
+    dir(node.pod_cgroup("cgroup"));
+    let mount = format!(
+        "99 31 0:99 / {}/volumes/x rw - tmpfs tmpfs rw\n",
+        node.pod_dir("mount").display()
+    );
+    let table = fs::read_to_string(node.path("mountinfo")).unwrap();
+    fs::write(node.path("mountinfo"), table + &mount).unwrap();
+    for name in ["sandbox", "container"] {
+        node.cri
+            .change(|world| drop(world.pod("default", name, &uid(name)).container("main").exited(0)));
+    }
+    node.cri
+        .change(|world| world.sandboxes.retain(|_, sandbox| sandbox.pod_uid != uid("container")));
+    node.cri.allow_everything();
+    node.start().await;
+    until("all have one", async || {
+        node.status().await.counters.begun >= names.len() as u64
+    })
+    .await;
+    sleep(secs(60)).await;
+    assert_eq!(node.status().await.counters.begun, names.len() as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminal_pod_gets_its_worker_when_the_node_cannot_be_checked() {
+    let mut node = Node::new().await;
+    node.object(evicted("web"));
+    // The list of the runtime's pods in the background finds it as it is.
+    fs::remove_dir_all(node.path("cgroup/kubepods")).unwrap();
+    fs::write(node.path("cgroup/kubepods"), "").unwrap();
+    node.cri.allow_everything();
+    node.start().await;
+    until("it has one", async || node.status().await.counters.begun == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminal_pod_that_is_deleted_later_goes_and_is_forgotten() {
+    let mut node = Node::new().await;
+    node.object(evicted("db"));
+    let mut object = evicted("web");
+    // Some controller has its reasons.
+    object["metadata"]["finalizers"] = json!(["example.com/kept"]);
+    node.object(object);
+    node.start().await;
+    settled(&node, 2).await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    until("its worker begins", async || node.status().await.counters.begun == 1).await;
+    until("this node is done with it", async || {
+        node.status().await.counters.deleted == 1
+    })
+    .await;
+    let path = "/api/v1/namespaces/default/pods/web";
+    let release = json!({ "metadata": { "finalizers": null } });
+    node.admin
+        .patch(path, Patch::Merge, &release)
+        .await
+        .unwrap()
+        .ok()
+        .unwrap();
+    node.nothing_left("web").await;
+    node.delete("db", Some(0)).await;
+    node.nothing_left("db").await;
+    sleep(secs(60)).await;
+    let status = node.status().await;
+    assert_eq!((status.counters.begun, status.pods.kept, status.watch.pods), (2, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_pod_that_has_ended_with_nothing_here_changes_nothing() {
+    let mut node = Node::new().await;
+    node.object(evicted("web"));
+    node.start().await;
+    settled(&node, 1).await;
+    assert_eq!(granted(&node, "web/kill", &Ask::default()).await, 0);
+    assert_eq!(node.status().await.counters.begun, 0);
+    assert!(node.cri.effects().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminal_pod_that_was_deleted_unseen_is_forgotten_without_a_worker() {
+    let mut node = Node::with_pods(&["lives"]).await;
+    node.object(evicted("web"));
+    node.start().await;
+    settled(&node, 1).await;
+    // The agent hears of nothing, and has to list again.
+    let faults = node.api.faults();
+    faults.inject(Fault::new(Action::Refuse).resource("pods").verb("watch").times(3));
+    faults.inject(Fault::new(Action::CutWatch).once());
+    node.delete("web", Some(0)).await;
+    node.api.compact();
+    until("it is forgotten", async || {
+        let status = node.status().await;
+        (status.watch.pods, status.pods.kept) == (1, 0)
+    })
+    .await;
+    assert_eq!(node.status().await.counters.begun, 0);
+}
