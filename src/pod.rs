@@ -18,6 +18,9 @@ const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 /// API: `pkg/apis/scheduling/types.go` `SystemNodeCritical`, `SystemCriticalPriority`.
 const NODE_CRITICAL: (&str, i32) = ("system-node-critical", 2_000_001_000);
 
+/// About the bytes that are kept of one pod: a node may have 250 of them, and 64 MiB are enough for the agent.
+const LARGE: usize = 64 << 10;
+
 /// A pod's identity. Names are for people.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodUid(Arc<str>);
@@ -68,6 +71,8 @@ pub struct PodView {
     pub host_paths: Vec<Box<str>>,
     /// All containers of the spec, in its order: init, regular, ephemeral.
     pub containers: Vec<ContainerView>,
+    /// KiB that all of a large object takes, of which no containers, claims, addresses and paths are kept; else 0.
+    pub abridged: u32,
     /// The object as the API last showed it, as far as its status rests on it; kept only while the pod ends.
     pub object: Option<Arc<PodObject>>,
 }
@@ -143,8 +148,25 @@ impl fmt::Display for PodRef {
 // === impl PodView ===
 
 impl PodView {
-    /// Projects an API object. The object is kept if the pod ends by what it says, or if its end is `decided` otherwise.
-    pub fn project(mut object: PodObject, decided: bool) -> Self {
+    /// Projects an API object to what is kept of it. The object is kept if the pod ends by what it says, or if its end is
+    /// `decided` otherwise. Of a large one little is kept: its worker reads it again.
+    pub fn project(object: PodObject, decided: bool) -> Self {
+        let weight = object.weight();
+        if weight <= LARGE {
+            return Self::whole(object, decided);
+        }
+        Self {
+            ips: Vec::new(),
+            claims: Vec::new(),
+            host_paths: Vec::new(),
+            containers: Vec::new(),
+            abridged: u32::try_from(weight >> 10).unwrap_or(u32::MAX),
+            ..Self::of(&object)
+        }
+    }
+
+    /// The same with all that a teardown uses, however much it is.
+    pub fn whole(mut object: PodObject, decided: bool) -> Self {
         let mut view = Self::of(&object);
         if decided || view.ends() {
             leave_out_what_no_status_needs(&mut object);
@@ -181,6 +203,7 @@ impl PodView {
             user_namespace: false,
             host_paths: Vec::new(),
             containers: Vec::new(),
+            abridged: 0,
             object: None,
         }
     }
@@ -228,6 +251,7 @@ impl PodView {
             user_namespace: spec.is_some_and(|spec| spec.host_users == Some(false)),
             host_paths: volumes.host_paths.iter().cloned().collect(),
             containers: spec.map(containers).unwrap_or_default(),
+            abridged: 0,
             object: None,
         }
     }
@@ -261,6 +285,7 @@ impl PodView {
             user_namespace: _,
             host_paths: _,
             containers,
+            abridged: _,
             object: _,
         } = self;
         *pod == other.pod

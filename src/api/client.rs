@@ -325,7 +325,7 @@ impl ApiClient {
         let _list = self.lists.acquire().await.ok();
         let mut pods = Vec::new();
         let each = |item: &RawValue| match PodObject::read(item) {
-            Ok(object) => pods.extend(project(PodView::project(object, false))),
+            Ok(object) => pods.extend(project(PodView::whole(object, false))),
             Err(error) => tracing::debug!(error, "Pod cannot be read and is left out"),
         };
         self.each_pod(None, each).await?;
@@ -336,11 +336,9 @@ impl ApiClient {
     pub async fn reserved_for(&self, namespace: &str, name: &str) -> Result<(String, Vec<String>), ApiError> {
         let (namespace, name) = (escape(namespace), escape(name));
         let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
-        let claim: Value = self.get_json(&path).await?;
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let reserved = claim["status"]["reservedFor"].as_array();
-        let reserved = reserved.into_iter().flatten().map(|by| text(&by["uid"])).collect();
-        Ok((text(&claim["metadata"]["uid"]), reserved))
+        let ResourceClaim { metadata, status } = self.get_json(&path).await?;
+        let reserved = status.unwrap_or_default().reserved_for.into_iter().map(|by| by.uid);
+        Ok((metadata.uid, reserved.collect()))
     }
 
     /// Records an event, or that it happened again.
@@ -427,6 +425,28 @@ impl Decoder for Lines {
 struct Deleted {
     #[serde(default)]
     metadata: DeletedMeta,
+}
+
+/// As much of a ResourceClaim as is used: all of it may be large.
+#[derive(Deserialize)]
+struct ResourceClaim {
+    #[serde(default)]
+    metadata: Reserved,
+    #[serde(default)]
+    status: Option<ResourceClaimStatus>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceClaimStatus {
+    #[serde(default)]
+    reserved_for: Vec<Reserved>,
+}
+
+#[derive(Default, Deserialize)]
+struct Reserved {
+    #[serde(default)]
+    uid: String,
 }
 
 #[derive(Default, Deserialize)]

@@ -118,7 +118,7 @@ fn remembered(journal: &Journal) -> impl Iterator<Item = String> {
 /// When any of these cannot be read.
 pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, String> {
     let mut names: HashSet<PodUid> = look(context).await?.into_keys().collect();
-    // Of a list that is too large the other one shows a part.
+    // A list that is too large was read only in part above; here that is an error.
     let in_runtime = context.cri.pods().await.map_err(|error| error.to_string())?;
     names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));
     let (pods, storage) = (context.kubelet_root.pods().to_owned(), Arc::clone(&context.storage));

@@ -25,6 +25,9 @@ use super::CONFIG_MIRROR;
 const MOST_PATHS: usize = 16;
 /// Bytes of host paths that are kept for one pod. Every node holds that of all its pods, and drivers share a few short ones.
 const MOST_HOST_PATHS: usize = 8 << 10;
+/// About the bytes that a container takes, and another element of a list.
+const CONTAINER: usize = 2048;
+const ELEMENT: usize = 128;
 /// Exit code of a container whose own cannot be read: never success.
 const UNKNOWN_EXIT: i32 = 137;
 
@@ -138,6 +141,35 @@ impl PodObject {
         };
         read.unreadable = reader.unreadable.take();
         Ok(read)
+    }
+
+    /// About the bytes that it would take to keep all of it.
+    pub(super) fn weight(&self) -> usize {
+        let status = self.pod.status.as_ref();
+        let spec = self.pod.spec.as_ref();
+        let containers = spec.map_or(0, |spec| {
+            let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+            let ephemeral = spec.ephemeral_containers.as_ref().map_or(0, Vec::len);
+            ephemeral * CONTAINER + all.map(weight_of).sum::<usize>()
+        });
+        let lists = spec.map_or(0, |spec| {
+            spec.resource_claims.as_ref().map_or(0, Vec::len) + spec.readiness_gates.as_ref().map_or(0, Vec::len)
+        });
+        let shown = status.map_or(0, |status| {
+            let conditions = status.conditions.iter().flatten();
+            let texts = conditions
+                .flat_map(|condition| [&condition.message, &condition.reason])
+                .chain([&status.message]);
+            let lists = status.conditions.as_ref().map_or(0, Vec::len)
+                + status.pod_ips.as_ref().map_or(0, Vec::len)
+                + status.host_ips.as_ref().map_or(0, Vec::len)
+                + status.resource_claim_statuses.as_ref().map_or(0, Vec::len);
+            lists * ELEMENT + texts.flatten().map(String::len).sum::<usize>()
+        });
+        let raw = [&self.statuses.regular, &self.statuses.init, &self.statuses.ephemeral];
+        let raw = raw.into_iter().flatten().map(|raw| raw.get().len()).sum::<usize>();
+        let paths = self.volumes.host_paths.iter().map(|path| path.len()).sum::<usize>();
+        containers + lists * ELEMENT + shown + raw * 2 + paths
     }
 
     /// Reads an object that a test has built.
@@ -312,6 +344,28 @@ fn container_state(entry: &Object<'_, '_>, field: &str) -> Option<ContainerState
             started_at: end.field("startedAt"),
         }),
     })
+}
+
+fn weight_of(container: &Container) -> usize {
+    let hook = container
+        .lifecycle
+        .as_ref()
+        .and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+    let command = hook
+        .and_then(|hook| hook.exec.as_ref()?.command.as_deref())
+        .unwrap_or_default();
+    let get = hook.and_then(|hook| hook.http_get.as_ref());
+    let headers = get.and_then(|get| get.http_headers.as_deref()).unwrap_or_default();
+    let texts = command.iter().map(|text| ELEMENT + text.len());
+    let texts = texts.chain(
+        headers
+            .iter()
+            .map(|header| ELEMENT + header.name.len() + header.value.len()),
+    );
+    let lists =
+        container.ports.as_ref().map_or(0, Vec::len) + container.restart_policy_rules.as_ref().map_or(0, Vec::len);
+    let path = get.and_then(|get| get.path.as_ref()).map_or(0, String::len);
+    CONTAINER + lists * ELEMENT + path + texts.sum::<usize>()
 }
 
 /// A volume that cannot be read may be one that is attached.
@@ -624,6 +678,63 @@ mod tests {
                 .collect(),
         );
         assert_eq!(view.host_paths.len(), MOST_HOST_PATHS / 8);
+    }
+
+    #[test]
+    fn of_a_large_object_next_to_nothing_is_kept_until_its_worker_reads_it() {
+        let elements = |count: usize, element: &dyn Fn(usize) -> Value| (0..count).map(element).collect::<Value>();
+        for (place, value) in [
+            (
+                "/spec/containers",
+                elements(100, &|at| json!({ "name": format!("c{at}") })),
+            ),
+            (
+                "/spec/ephemeralContainers",
+                elements(100, &|at| json!({ "name": format!("c{at}") })),
+            ),
+            (
+                "/spec/containers/0/lifecycle/preStop",
+                json!({ "exec": { "command": ["x".repeat(100_000)] } }),
+            ),
+            (
+                "/spec/containers/0/ports",
+                elements(1_000, &|_| json!({ "name": "p", "containerPort": 1 })),
+            ),
+            (
+                "/spec/resourceClaims",
+                elements(1_000, &|at| json!({ "name": format!("c{at}") })),
+            ),
+            ("/status/message", json!("x".repeat(100_000))),
+            (
+                "/status/conditions",
+                elements(1_000, &|at| json!({ "type": format!("c{at}"), "status": "True" })),
+            ),
+            (
+                "/status/containerStatuses/0/state",
+                json!({ "waiting": { "message": "x".repeat(100_000) } }),
+            ),
+        ] {
+            let mut pod = pod();
+            let (parent, field) = place.rsplit_once('/').unwrap();
+            pod.pointer_mut(parent).unwrap()[field] = value;
+            let view = PodView::project(read(&pod), false);
+            assert!(
+                view.abridged >= 64 && view.containers.is_empty() && view.object.is_none(),
+                "{place}"
+            );
+            assert!(view.deletion.is_some(), "{place}");
+            let whole = PodView::whole(read(&pod), false);
+            assert!(
+                whole.abridged == 0 && !whole.containers.is_empty() && whole.object.is_some(),
+                "{place}"
+            );
+        }
+        let mut pod = pod();
+        pod["spec"]["containers"][0]["env"] = elements(1_000, &|_| json!({ "name": "V", "value": "x".repeat(1_000) }));
+        assert!(
+            PodView::project(read(&pod), false).abridged == 0,
+            "what is not used weighs nothing"
+        );
     }
 
     fn anything() -> impl Strategy<Value = Value> {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::{Id, JoinError, JoinSet},
     time::{Instant, sleep, timeout},
 };
@@ -20,7 +20,7 @@ use super::{
     period::Period,
     precedence::Precedence,
     termination::{self, Cause},
-    worker::{Outcome, PodUpdate, RuntimeState, Worker},
+    worker::{LARGE_AT_ONCE, Outcome, PodUpdate, RuntimeState, Worker},
 };
 use crate::{
     clock::rounded,
@@ -82,6 +82,7 @@ pub struct PodWorkers {
     ended: HashMap<PodUid, Instant>,
     workers: JoinSet<Outcome>,
     precedence: Precedence,
+    large: Arc<Semaphore>,
     /// Waits for the disk before a request makes a grace period shorter.
     shortening: JoinSet<()>,
     at_work: HashMap<Id, PodUid>,
@@ -114,6 +115,7 @@ impl PodWorkers {
             ended: HashMap::new(),
             workers: JoinSet::new(),
             precedence: Precedence::default(),
+            large: Arc::new(Semaphore::new(LARGE_AT_ONCE as usize)),
             shortening: JoinSet::new(),
             at_work: HashMap::new(),
             ended_since: 0,
@@ -209,6 +211,7 @@ impl PodWorkers {
         let found =
             found.inspect_err(|error| tracing::warn!(error, "What is on the node of terminal pods cannot be read"));
         let checked = std::mem::take(&mut self.in_check);
+        let many = checked.len() >= MANY;
         for (uid, view) in checked {
             if found.as_ref().is_ok_and(|found| !found.contains(&uid)) {
                 tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, "Nothing of a terminal pod is on the node");
@@ -218,6 +221,9 @@ impl PodWorkers {
             }
         }
         self.check_node();
+        if many {
+            memory::give_back();
+        }
     }
 
     /// Termination begins, or goes on where an earlier run of this agent left it.
@@ -327,6 +333,7 @@ impl PodWorkers {
             precedence: self.precedence.clone(),
             reads: AtomicU32::new(0),
             runtime_state: RuntimeState::default(),
+            large: Arc::clone(&self.large),
         };
         let pod = status.record.pod();
         let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);

@@ -12,7 +12,10 @@ use std::{
 
 use backon::BackoffBuilder as _;
 use k8s_openapi::api::core::v1::PodStatus;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 
 mod cleaning;
 mod driver_hold;
@@ -68,6 +71,9 @@ const AFTER_STOP: Duration = Duration::from_secs(30);
 /// How often the end of a container is read in vain before it counts as unknown.
 const READS: u32 = 5;
 
+/// KiB of large objects that workers hold together.
+pub const LARGE_AT_ONCE: u32 = 32 << 10;
+
 /// What a worker is told about its pod; a newer one replaces an older one that it has not looked at.
 #[derive(Debug, Clone)]
 pub struct PodUpdate {
@@ -112,6 +118,8 @@ pub struct Worker {
     pub reads: AtomicU32,
     /// Whether the runtime's word still counts.
     pub runtime_state: RuntimeState,
+    /// Room for large objects, in KiB of [`LARGE_AT_ONCE`].
+    pub large: Arc<Semaphore>,
 }
 
 // === impl PodUpdate ===
@@ -229,6 +237,23 @@ impl Worker {
     }
 
     async fn attempt(
+        &self,
+        update: &PodUpdate,
+        urgent: &mut Option<Urgent>,
+        first: Option<First>,
+    ) -> Result<Outcome, Vec<Failure>> {
+        if update.view.abridged > 0 && !update.removed {
+            let kib = update.view.abridged.min(LARGE_AT_ONCE);
+            // Never closed: an error cannot come.
+            let _room = self.large.acquire_many(kib).await.ok();
+            let view = self.read(&update.view).await?;
+            let whole = PodUpdate { view, ..update.clone() };
+            return Box::pin(self.attempt_on(&whole, urgent, first)).await;
+        }
+        self.attempt_on(update, urgent, first).await
+    }
+
+    async fn attempt_on(
         &self,
         update: &PodUpdate,
         urgent: &mut Option<Urgent>,

@@ -11,6 +11,7 @@ mod environment;
 mod flags;
 mod held;
 mod hostile;
+mod memory;
 mod output;
 mod run;
 mod safety;

@@ -42,6 +42,10 @@ impl Agent {
         Self { child, flags }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id().unwrap()
+    }
+
     pub fn log(&self) -> String {
         fs::read_to_string(self.flags.path("log")).unwrap_or_default()
     }

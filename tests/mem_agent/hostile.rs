@@ -2,12 +2,14 @@
 
 use std::fs;
 
+use pod_teardown::ops::admin::kill::Ask;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
     node::{NODE, Node, secs, until},
     pods::{plain, pod},
+    requests::granted,
 };
 
 /// A pod that is being deleted, with something changed.
@@ -108,6 +110,22 @@ async fn a_pod_of_which_a_condition_cannot_be_read_ends_with_its_deletion_also_b
         node.nothing_left(name).await;
         assert_eq!(node.stop().await, Ok(()));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_read_is_not_reported_as_absent() {
+    let mut node = Node::with_pods(&["web"]).await;
+    node.start().await;
+    node.cri.allow_everything();
+    let mut odd = node.get("web").await.unwrap();
+    odd["metadata"]["annotations"] = "mirror".into();
+    node.object(odd);
+    until("it is noticed", async || {
+        node.status().await.counters.pods_unreadable == 1
+    })
+    .await;
+    granted(&node, "web/kill", &Ask::default()).await;
+    node.failing("web", "its annotations cannot be read").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -91,10 +91,10 @@ impl Worker {
     }
 
     /// The pod as the API server has it now.
-    async fn read(&self, view: &PodView) -> Result<Arc<PodView>, Vec<Failure>> {
+    pub(super) async fn read(&self, view: &PodView) -> Result<Arc<PodView>, Vec<Failure>> {
         let pod = self.context.api.pod(&view.pod).await;
         let pod = pod.map_err(|error| vec![Failure::of_request(Step::Status, &error)])?;
-        let view = pod.map(|pod| PodView::project(pod, true));
+        let view = pod.map(|pod| PodView::whole(pod, true));
         // Never a sign that it is gone: the watch will say so.
         let view = view.ok_or_else(|| vec![Failure::new(Step::Status, "", "a list by the pod's name lacks it")])?;
         Ok(Arc::new(view))
