@@ -26,6 +26,8 @@ use crate::api::{ApiError, Lane, MetadataClient};
 
 /// How often it is asked which kinds there are.
 const PERIOD: Duration = Duration::from_secs(30);
+/// After a discovery, another one that is needed does not begin sooner than this.
+const SOON: Duration = Duration::from_millis(200);
 /// And while that is not answered.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Lists that go on at once: each takes memory, of the server above all.
@@ -90,6 +92,7 @@ impl Round {
     async fn run(mut self) {
         let mut discovery = Discovery::default();
         let mut fails = false;
+        let mut store_seen: Option<Instant> = None;
         loop {
             let begun = Instant::now();
             match discovery.ask(&self.client).await {
@@ -97,9 +100,12 @@ impl Round {
                     if std::mem::take(&mut fails) {
                         tracing::info!("Discovery is answered again");
                     }
-                    self.follow(&found).await;
-                    self.look_at_store().await;
-                    sleep_until(begun + PERIOD).await;
+                    self.follow(&found, begun).await;
+                    if store_seen.is_none_or(|seen| begun >= seen + PERIOD) {
+                        store_seen = Some(begun);
+                        self.look_at_store().await;
+                    }
+                    self.until_next(begun).await;
                 }
                 Err(error) => {
                     self.shared.with(|core| {
@@ -119,7 +125,22 @@ impl Round {
         }
     }
 
-    async fn follow(&mut self, found: &Found) {
+    /// Waits until the next discovery is due, or is needed.
+    async fn until_next(&self, begun: Instant) {
+        let due = begun + PERIOD;
+        // What takes the server long is not asked for all the time.
+        let pause = SOON.max(begun.elapsed() * 10);
+        let needed = async {
+            sleep(pause).await;
+            self.shared.discover.notified().await;
+        };
+        tokio::select! {
+            () = sleep_until(due) => {}
+            () = needed => {}
+        }
+    }
+
+    async fn follow(&mut self, found: &Found, begun: Instant) {
         let mut there = BTreeSet::new();
         for served in &found.served {
             if let Some(id) = self.serve(served, found) {
@@ -142,7 +163,10 @@ impl Round {
         self.discovered.extend(in_full);
         let unknown = found.failed.iter().find(|(group, _)| !self.discovered.contains(*group));
         let undiscovered = unknown.map(|(group, why)| format!("the kinds of {group} are not known: {why}"));
-        self.shared.with(|core| core.sight.set_undiscovered(undiscovered));
+        self.shared.with(|core| {
+            core.sight.set_undiscovered(undiscovered);
+            core.sight.discovered(begun);
+        });
     }
 
     /// A kind is served: it is watched, if it is to be.

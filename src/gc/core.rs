@@ -19,13 +19,17 @@ use super::{
     names::{called, clipped, visible},
     queue::Queue,
     refusals::Refusals,
-    sight::Sight,
+    sight::{Hold, Sight, UNDISCOVERED},
+    uid::Uid,
     work::{Owner, Target, Work},
 };
 use crate::{api::escape, cli::UnsyncedFlag, standby::Canary};
 
 /// What rests on all kinds is looked at again this often while one of them cannot be seen.
 const HELD: Duration = Duration::from_secs(2);
+/// The end of a deletion waits so long for a discovery, and after [`TRIES`] of these as long as for a kind.
+const DISCOVERY: Duration = Duration::from_millis(100);
+const TRIES: u32 = 50;
 /// What has to wait for another request about its owner is decided on again after this.
 const AGAIN: Duration = Duration::from_millis(500);
 /// Owners that are remembered as confirmed.
@@ -52,6 +56,8 @@ pub struct Core {
     pub pace: Option<Pace>,
     /// Owners of which a live answer has shown at this version that they wait for their dependents.
     confirmed: HashMap<NodeId, u64>,
+    /// Deletions that wait only for all kinds to be seen: the UID, and since when.
+    ready: HashMap<NodeId, (Uid, Instant)>,
     /// How many deletions are under way because these owners wait for their dependents.
     leaning: HashMap<NodeId, u32>,
     /// Kinds that refuse strategic merge patches.
@@ -75,6 +81,7 @@ impl Core {
             tally: Tally::default(),
             pace: None,
             confirmed: HashMap::new(),
+            ready: HashMap::new(),
             leaning: HashMap::new(),
             plain: HashSet::new(),
             misplaced: Misplaced::default(),
@@ -219,6 +226,9 @@ impl Core {
         }
         let step = decide(&self.graph, id);
         let hint = Hint::Decide(id);
+        if !matches!(step, Step::FinishForeground | Step::FinishOrphan) {
+            self.ready.remove(&id);
+        }
         match step {
             Step::Nothing | Step::Wait | Step::Unserved(_) => None,
             Step::Impossible(owners) => {
@@ -253,9 +263,23 @@ impl Core {
             // Without its finalizer it may be there still, for another one: an owner like others.
             Step::FinishForeground if self.leaning.contains_key(&id) => None,
             Step::FinishForeground | Step::FinishOrphan => {
-                if let Some(why) = self.sight.held(now) {
-                    self.queue.retry(hint, &why, Some(HELD), now);
-                    return None;
+                let ready = self.ready_since(id, now);
+                match self.sight.holds_end(ready, now) {
+                    Some(Hold::Discovery) => {
+                        self.sight.needs_discovery = true;
+                        let pause = if self.queue.tries(hint) < TRIES {
+                            DISCOVERY
+                        } else {
+                            HELD
+                        };
+                        self.queue.retry(hint, UNDISCOVERED, Some(pause), now);
+                        return None;
+                    }
+                    Some(Hold::Unsynced(why)) => {
+                        self.queue.retry(hint, &why, Some(HELD), now);
+                        return None;
+                    }
+                    None => {}
                 }
                 let finalizer = if step == Step::FinishOrphan {
                     "orphan"
@@ -303,6 +327,33 @@ impl Core {
             unblock,
             because,
         })
+    }
+
+    /// Since when the deletion of this object waits for nothing but all kinds to be seen.
+    fn ready_since(&mut self, id: NodeId, now: Instant) -> Instant {
+        let uid = self.graph.node(id).uid;
+        if let Some(&(known, since)) = self.ready.get(&id)
+            && known == uid
+        {
+            return since;
+        }
+        if self.ready.len() >= REMEMBERED {
+            // They wait for one discovery more.
+            self.ready.clear();
+        }
+        self.ready.insert(id, (uid, now));
+        now
+    }
+
+    /// What the end of this deletion, which is ready to end, waits for.
+    pub fn holds_end(&self, id: NodeId, now: Instant) -> Option<Hold> {
+        let ready = self.ready.get(&id).map_or(now, |(_, since)| *since);
+        self.sight.holds_end(ready, now)
+    }
+
+    /// A finalizer of this object is taken off.
+    pub fn finished(&mut self, target: &Target) {
+        self.ready.remove(&target.id);
     }
 
     fn ask_for(&mut self, owners: Vec<NodeId>, now: Instant) {

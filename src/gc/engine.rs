@@ -185,6 +185,9 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
     match outcome {
         Outcome::Done => {
             count(core, work);
+            if let Work::Finish { .. } = work {
+                core.finished(target);
+            }
             core.queue.done(hint, now);
         }
         Outcome::Deleted => {

@@ -31,6 +31,8 @@ pub struct Shared {
     core: Mutex<Core>,
     /// Something may be to do.
     pub wake: Notify,
+    /// The kinds that are served are to be discovered before it is time.
+    pub discover: Notify,
     /// Why all that is known has to be forgotten, once it has.
     pub lost: watch::Sender<Option<String>>,
     events: Option<Events>,
@@ -53,6 +55,7 @@ impl Shared {
         Self {
             core: Mutex::new(Core::new(unsynced)),
             wake: Notify::new(),
+            discover: Notify::new(),
             lost: watch::Sender::new(None),
             events: None,
             nap: None,
@@ -87,6 +90,9 @@ impl Shared {
     pub fn next(&self, now: Instant) -> (Option<Work>, bool) {
         let mut core = self.lock();
         let next = core.next(now);
+        if std::mem::take(&mut core.sight.needs_discovery) {
+            self.discover.notify_one();
+        }
         for (dependent, message) in core.misplaced.take() {
             tracing::warn!(
                 uid = dependent.uid,

@@ -21,6 +21,9 @@ const STALE: Duration = Duration::from_secs(30);
 /// For so long nothing that rests on all kinds is done while one of them cannot be seen; then the operator's word counts.
 const UNSYNCED: Duration = Duration::from_secs(300);
 
+/// Why the end of a deletion waits for a discovery.
+pub const UNDISCOVERED: &str = "the kinds that are served have not been discovered since the deletion was ready to end";
+
 /// What is told of a kind with objects that are not in the graph.
 const UNKEPT: &str = "of an object of it the UID, the name or the namespace cannot be kept";
 
@@ -34,6 +37,10 @@ pub struct Sight {
     /// Kinds with objects that are there and are not in the graph: their UIDs or names are none that it takes.
     pub unkept: BTreeSet<KindId>,
     unsynced: UnsyncedFlag,
+    /// When the last discovery began that reported every kind.
+    discovered: Option<Instant>,
+    /// Another discovery is needed before the next one is due.
+    pub needs_discovery: bool,
 }
 
 /// Where the watch of a kind stands.
@@ -53,6 +60,15 @@ pub struct Watched {
     pub told: Option<Instant>,
     /// What it fails by.
     pub trouble: Option<Trouble>,
+}
+
+/// Why the end of a deletion waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hold {
+    /// No discovery has begun since the deletion was ready to end.
+    Discovery,
+    /// Not every kind can be seen, because of this.
+    Unsynced(String),
 }
 
 /// What a watch fails by.
@@ -76,7 +92,24 @@ impl Sight {
             undiscovered: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
             unkept: BTreeSet::new(),
             unsynced,
+            discovered: None,
+            needs_discovery: false,
         }
+    }
+
+    /// A discovery that began at this moment reported every kind; those that are new are watched.
+    pub fn discovered(&mut self, begun: Instant) {
+        self.discovered = Some(begun);
+    }
+
+    /// Why the end of a deletion waits that was ready to end at `ready`, and whose end rests on all kinds. A kind that was
+    /// defined since the last discovery may hold a dependent, so only a discovery that began later counts.
+    pub fn holds_end(&self, ready: Instant, now: Instant) -> Option<Hold> {
+        let is_late = self.unsynced == UnsyncedFlag::Proceed && now >= ready + UNSYNCED;
+        if !is_late && self.discovered.is_none_or(|begun| begun < ready) {
+            return Some(Hold::Discovery);
+        }
+        self.held(now).map(Hold::Unsynced)
     }
 
     /// Why what rests on all kinds cannot be done now.

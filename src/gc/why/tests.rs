@@ -49,6 +49,7 @@ impl World {
         let shared = Shared::new(UnsyncedFlag::Hold);
         shared.with(|core| {
             core.sight.set_undiscovered(None);
+            core.sight.discovered(Instant::now());
             for (group, kind, plural) in KINDS {
                 let id = core.graph.kinds.id(group, kind).unwrap();
                 let resource = Resource {

@@ -10,6 +10,7 @@ use crate::gc::{
     names::{SERVED_NOWHERE, called, dotted, untold, visible},
     picture::words::verdict,
     queue::Waiting,
+    sight::{Hold, UNDISCOVERED},
 };
 
 /// Owners and dependents that are told of one by one.
@@ -45,11 +46,14 @@ impl Words<'_> {
         let owners = graph.owners(id).filter(|link| link.node != id).take(SHOWN);
         says.extend(owners.map(|link| self.owner(link.node)));
         if let Step::FinishForeground | Step::FinishOrphan = decide(graph, id)
-            && let Some(why) = self.core.sight.held(self.now)
+            && let Some(hold) = self.core.holds_end(id, self.now)
         {
-            says.push(format!(
-                "its finalizer stays while {why}: objects of that kind may name it (--gc-unsynced)"
-            ));
+            says.push(match hold {
+                Hold::Discovery => format!("its finalizer stays while {UNDISCOVERED}"),
+                Hold::Unsynced(why) => {
+                    format!("its finalizer stays while {why}: objects of that kind may name it (--gc-unsynced)")
+                }
+            });
         }
         for (hint, what) in [(Hint::Decide(id), "to act on it"), (Hint::Ask(id), "to ask for it")] {
             says.extend(self.core.queue.look(hint).map(|it| self.queued(what, it)));
@@ -139,7 +143,7 @@ impl Words<'_> {
             Step::Impossible(_) => "it is kept until the reference is taken out of it: an object without a namespace \
                 cannot be owned by one in a namespace"
                 .to_owned(),
-            Step::FinishForeground | Step::FinishOrphan if self.core.sight.held(self.now).is_some() => {
+            Step::FinishForeground | Step::FinishOrphan if self.core.holds_end(id, self.now).is_some() => {
                 "its finalizer stays until every kind can be seen".to_owned()
             }
             Step::Wait => "it waits for its dependents".to_owned(),

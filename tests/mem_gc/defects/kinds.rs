@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use testbed::apiserver::faults::{Action, Fault};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     things::Things,
@@ -99,6 +99,54 @@ async fn a_group_that_is_discovered_as_empty_is_watched_as_long_as_it_can_be_lis
     cluster.delete(&things.path("owner"), "Background").await;
     cluster.gone("child").await;
     cluster.gone("late").await;
+}
+
+/// A dependent of a kind that was defined since the last discovery, and so is not watched yet.
+async fn dependent_of_a_new_kind(cluster: &mut Cluster, like: impl Fn([serde_json::Value; 1]) -> Like) -> Things {
+    let owner = cluster.map("owner", Like::default()).await;
+    cluster.start_synced().await;
+    sleep(secs(5)).await;
+    let things = Things::define(cluster, "a.test", true, &["v1"]).await;
+    things.create(cluster, "thing", like([to(&owner, true)])).await;
+    things
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreground_deletion_waits_for_a_blocking_dependent_of_a_kind_that_was_just_defined() {
+    let mut cluster = Cluster::new().await;
+    let things = dependent_of_a_new_kind(&mut cluster, held).await;
+    cluster.delete(&map_path("owner"), "Foreground").await;
+    sleep(secs(60)).await;
+    assert!(cluster.is_there("owner").await);
+    let thing = cluster.get(&things.path("thing")).await.unwrap();
+    assert!(thing["metadata"]["deletionTimestamp"].is_string(), "{thing}");
+    cluster
+        .change(&things.path("thing"), json!({ "finalizers": null }))
+        .await;
+    things.gone(&cluster, "thing").await;
+    cluster.gone("owner").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphaning_owner_stays_until_dependents_of_a_kind_that_was_just_defined_are_released() {
+    let mut cluster = Cluster::new().await;
+    let things = dependent_of_a_new_kind(&mut cluster, owned).await;
+    cluster.delete(&map_path("owner"), "Orphan").await;
+    cluster.gone("owner").await;
+    assert!(cluster.owners(&things.path("thing")).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreground_deletion_waits_for_no_more_than_a_discovery_of_its_own() {
+    let mut cluster = Cluster::new().await;
+    let owner = cluster.map("owner", Like::default()).await;
+    cluster.map("child", owned([to(&owner, true)])).await;
+    cluster.start_synced().await;
+    sleep(secs(5)).await;
+    let begun = Instant::now();
+    cluster.delete(&map_path("owner"), "Foreground").await;
+    cluster.gone("owner").await;
+    assert!(begun.elapsed() < secs(1), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
