@@ -32,6 +32,8 @@ const DISCOVERY: Duration = Duration::from_millis(100);
 const TRIES: u32 = 50;
 /// What has to wait for another request about its owner is decided on again after this.
 const AGAIN: Duration = Duration::from_millis(500);
+/// After so many conflicts in a row in which nothing that matters was changed, the version is no precondition any more.
+const CONFLICTS: u32 = 3;
 /// Owners that are remembered as confirmed.
 const REMEMBERED: usize = 4096;
 /// Decisions in a row before others have their turn.
@@ -58,6 +60,8 @@ pub struct Core {
     confirmed: HashMap<NodeId, u64>,
     /// Deletions that wait only for all kinds to be seen: the UID, and since when.
     ready: HashMap<NodeId, (Uid, Instant)>,
+    /// Objects that had changed when writes reached the server, in nothing that decisions rest on: how often, and as what.
+    contested: HashMap<NodeId, (u32, Observed)>,
     /// How many deletions are under way because these owners wait for their dependents.
     leaning: HashMap<NodeId, u32>,
     /// Kinds that refuse strategic merge patches.
@@ -82,6 +86,7 @@ impl Core {
             pace: None,
             confirmed: HashMap::new(),
             ready: HashMap::new(),
+            contested: HashMap::new(),
             leaning: HashMap::new(),
             plain: HashSet::new(),
             misplaced: Misplaced::default(),
@@ -426,7 +431,34 @@ impl Core {
             uid: self.graph.uid(id),
             key: node.uid,
             version: node.version,
+            contested: self.contested(id),
         })
+    }
+
+    /// As it was shown after enough conflicts in a row that had changed nothing that decisions rest on.
+    fn contested(&self, id: NodeId) -> Option<Box<Observed>> {
+        let (times, seen) = self.contested.get(&id)?;
+        (*times >= CONFLICTS && seen.uid == self.graph.uid(id)).then(|| Box::new(seen.clone()))
+    }
+
+    /// A write met a conflict, and this is what it had changed to.
+    pub fn conflicted(&mut self, target: &Target, object: &Observed) {
+        self.counts.conflicts += 1;
+        if let Some((times, seen)) = self.contested.get_mut(&target.id)
+            && seen.decides_like(object)
+        {
+            *times += 1;
+            return;
+        }
+        if self.contested.len() >= REMEMBERED {
+            self.contested.clear();
+        }
+        self.contested.insert(target.id, (1, object.clone()));
+    }
+
+    /// A write is done, or there is nothing to write to.
+    pub fn written(&mut self, target: &Target) {
+        self.contested.remove(&target.id);
     }
 
     fn owner(&self, id: NodeId) -> Owner {

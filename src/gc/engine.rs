@@ -182,6 +182,11 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
         _ => None,
     };
     core.queue.ended(work.lane(), busy.map(|pause| now + pause));
+    if let Outcome::Done | Outcome::Deleted | Outcome::Absent = outcome
+        && !matches!(work, Work::Ask(_))
+    {
+        core.written(target);
+    }
     match outcome {
         Outcome::Done => {
             count(core, work);
@@ -214,7 +219,7 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
             }
         }
         Outcome::Changed(object) => {
-            core.counts.conflicts += 1;
+            core.conflicted(target, &object);
             core.answered(target, &object);
             let pause = longer(CHANGED, core.queue.tries(hint));
             core.queue.retry(hint, "it had changed meanwhile", Some(pause), now);

@@ -416,6 +416,12 @@ impl Reference {
 // === impl Observed ===
 
 impl Observed {
+    /// Whether another observation of the same object leads to the same decision about it.
+    pub fn decides_like(&self, other: &Self) -> bool {
+        let facts = |it: &Self| (it.deleting, it.orphan, it.foreground);
+        self.uid == other.uid && facts(self) == facts(other) && self.owners == other.owners
+    }
+
     /// Its version, as one that can be compared.
     fn number(&self) -> u64 {
         self.version.parse().unwrap_or(0)

@@ -15,7 +15,10 @@ use crate::api::{self, ApiError, MetadataClient, Written};
 
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const TESTED: &str = "application/json-patch+json";
 const JSON: &str = "application/json";
+/// Where owner references stand in the metadata.
+const OWNERS: &str = "ownerReferences";
 
 /// An object that a request is about.
 #[derive(Debug, Clone)]
@@ -42,6 +45,9 @@ pub struct Target {
     pub key: Uid,
     /// The version that was decided on; 0 if it was never seen.
     pub version: u64,
+    /// As the last of several conflicts in a row showed it, none of which had changed what the decision rests on: then this
+    /// is the precondition of a write, and not the version.
+    pub contested: Option<Box<Observed>>,
 }
 
 /// An owner as references name it; it may be of a kind that is served no more.
@@ -121,14 +127,14 @@ pub async fn perform(client: &MetadataClient, lane: usize, work: &Work) -> Outco
             target,
             owners,
             strategic: true,
-        } => writes.release_by_uid(target, owners).await,
+        } if target.contested.is_none() => writes.release_by_uid(target, owners).await,
         Work::Release { target, owners, .. } => writes.release(target, owners).await,
         Work::Delete {
             target,
             policy,
             unblock: false,
             ..
-        } => writes.delete(target, *policy, &target.version.to_string()).await,
+        } => writes.delete_as_decided(target, *policy).await,
         Work::Delete { target, policy, .. } => writes.unblock_and_delete(target, *policy).await,
         Work::Finish { target, finalizer } => writes.finish(target, finalizer).await,
     };
@@ -183,10 +189,22 @@ enum Looked {
 // === impl Writes ===
 
 impl Writes<'_> {
-    async fn delete(&self, target: &Target, policy: Policy, version: &str) -> Result<Outcome, ApiError> {
+    async fn delete_as_decided(&self, target: &Target, policy: Policy) -> Result<Outcome, ApiError> {
+        if target.contested.is_none() {
+            return self.delete(target, policy, Some(&target.version.to_string())).await;
+        }
+        // kube-controller-manager since its pull request 132632: whoever changes nothing but its status does not keep it.
+        match self.look_again(target).await? {
+            Looked::Same(_) => self.delete(target, policy, None).await,
+            Looked::Other(outcome) => Ok(outcome),
+        }
+    }
+
+    async fn delete(&self, target: &Target, policy: Policy, version: Option<&str>) -> Result<Outcome, ApiError> {
+        let version = version.map_or_else(String::new, |version| format!(r#","resourceVersion":"{version}""#));
         // Names and numbers that need no escapes.
         let body = format!(
-            r#"{{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"{}","preconditions":{{"uid":{},"resourceVersion":"{version}"}}}}"#,
+            r#"{{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"{}","preconditions":{{"uid":{}{version}}}}}"#,
             policy.name(),
             Value::from(&*target.uid),
         );
@@ -227,7 +245,7 @@ impl Writes<'_> {
         };
         let mut references = references(&object);
         references.retain(|reference| !owners.iter().any(|owner| names(reference, owner)));
-        self.change(target, &object, json!({ "ownerReferences": none_if_empty(references) }))
+        self.change(target, &object, OWNERS, references)
             .await
             .map(|written| written.map_or(Outcome::Withheld, |_| Outcome::Done))
     }
@@ -241,14 +259,13 @@ impl Writes<'_> {
         for reference in &mut references {
             reference["blockOwnerDeletion"] = Value::Bool(false);
         }
-        let changed = self
-            .change(target, &object, json!({ "ownerReferences": none_if_empty(references) }))
-            .await?;
+        let changed = self.change(target, &object, OWNERS, references).await?;
         let Some(changed) = changed else {
             return Ok(Outcome::Withheld);
         };
         let changed = read(target, &changed)?;
-        self.delete(target, policy, &changed.version).await
+        let version = target.contested.is_none().then_some(&*changed.version);
+        self.delete(target, policy, version).await
     }
 
     async fn finish(&self, target: &Target, finalizer: &str) -> Result<Outcome, ApiError> {
@@ -258,7 +275,7 @@ impl Writes<'_> {
         };
         let mut finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
         finalizers.retain(|it| it != finalizer);
-        self.change(target, &object, json!({ "finalizers": none_if_empty(finalizers) }))
+        self.change(target, &object, "finalizers", finalizers)
             .await
             .map(|written| written.map_or(Outcome::Withheld, |_| Outcome::Done))
     }
@@ -268,18 +285,41 @@ impl Writes<'_> {
         let seen = read(target, &object)?;
         Ok(if seen.uid != target.uid {
             Looked::Other(Outcome::Absent)
-        } else if seen.version != target.version.to_string() {
-            Looked::Other(Outcome::Changed(seen))
-        } else {
+        } else if target.is_unchanged(&seen) {
             Looked::Same(object)
+        } else {
+            Looked::Other(Outcome::Changed(seen))
         })
     }
 
-    /// A merge patch of the metadata of exactly this version.
-    async fn change(&self, target: &Target, object: &Value, mut change: Value) -> Result<Option<Value>, ApiError> {
-        change["uid"] = object["metadata"]["uid"].clone();
-        change["resourceVersion"] = object["metadata"]["resourceVersion"].clone();
-        self.patch(target, MERGE, &json!({ "metadata": change })).await
+    /// Replaces a list of the metadata of exactly this version; of a contested object, of any version with the same list.
+    async fn change(
+        &self,
+        target: &Target,
+        object: &Value,
+        field: &str,
+        list: Vec<Value>,
+    ) -> Result<Option<Value>, ApiError> {
+        let metadata = &object["metadata"];
+        if target.contested.is_none() {
+            let change = json!({ "metadata": {
+                "uid": metadata["uid"],
+                "resourceVersion": metadata["resourceVersion"],
+                field: none_if_empty(list),
+            } });
+            return self.patch(target, MERGE, &change).await;
+        }
+        let path = format!("/metadata/{field}");
+        let replaced = match none_if_empty(list) {
+            Value::Null => json!({ "op": "remove", "path": path }),
+            list => json!({ "op": "replace", "path": path, "value": list }),
+        };
+        let change = json!([
+            { "op": "test", "path": "/metadata/uid", "value": metadata["uid"] },
+            { "op": "test", "path": path, "value": metadata[field] },
+            replaced,
+        ]);
+        self.patch(target, TESTED, &change).await
     }
 
     async fn patch(&self, target: &Target, how: &'static str, body: &Value) -> Result<Option<Value>, ApiError> {
@@ -337,6 +377,14 @@ impl Target {
             kind: self.kind,
             namespace: self.namespace,
             name: &self.name,
+        }
+    }
+
+    /// Whether it is as it was decided on.
+    fn is_unchanged(&self, seen: &Observed) -> bool {
+        match &self.contested {
+            Some(known) => known.decides_like(seen),
+            None => seen.version == self.version.to_string(),
         }
     }
 }
