@@ -398,6 +398,16 @@ pub struct NodeFlags {
     /// five minutes.
     #[arg(long, env = "POD_TEARDOWN_GC_UNSYNCED", value_enum, default_value_t = UnsyncedFlag::Hold)]
     pub gc_unsynced: UnsyncedFlag,
+    /// How long the end of a foreground deletion waits for a group that another server answers for (an APIService with a
+    /// service, such as that of metrics-server), since that cannot be reached; with a unit, such as 10m. Then it ends, and
+    /// dependents that are seen later are deleted in the background. Orphaning waits as --gc-unsynced says.
+    #[arg(
+        long,
+        env = "POD_TEARDOWN_GC_AGGREGATED_HOLD",
+        value_name = "DURATION",
+        default_value = "10m"
+    )]
+    pub gc_aggregated_hold: String,
     /// Where metrics are served over HTTP, at /metrics, as 127.0.0.1:9464 or [::]:9464 [default: nowhere]. Nobody is asked
     /// who they are: keep it local, or where only those come who may read it.
     #[arg(long, env = "POD_TEARDOWN_METRICS_ADDR", value_name = "ADDR")]

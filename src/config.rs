@@ -117,6 +117,8 @@ pub struct GcSettings {
     pub mode: GcFlag,
     /// What becomes of what rests on all kinds, while one of them cannot be seen.
     pub unsynced: UnsyncedFlag,
+    /// How long foreground deletions wait for an aggregated group that cannot be reached.
+    pub aggregated_hold: Duration,
 }
 
 /// One mistake, with its remedy.
@@ -279,12 +281,14 @@ async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
             Ok(None)
         };
     };
+    let aggregated_hold = duration("--gc-aggregated-hold", &flags.gc_aggregated_hold)?;
     let (kube, kubeconfig) = kubeconfig("--gc-kubeconfig", Some(file)).await?;
     Ok(Some(GcSettings {
         kube,
         kubeconfig,
         mode: flags.gc,
         unsynced: flags.gc_unsynced,
+        aggregated_hold,
     }))
 }
 

@@ -53,6 +53,8 @@ pub enum Reason {
     ExceededGracePeriod,
     /// An owner reference names an object of another namespace.
     OwnerRefInvalidNamespace,
+    /// A foreground deletion waits for groups whose servers cannot be reached.
+    ForegroundDeletionDelayed,
 }
 
 /// What an event is about.
@@ -97,6 +99,7 @@ impl Reason {
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::ExceededGracePeriod => "ExceededGracePeriod",
             Self::OwnerRefInvalidNamespace => "OwnerRefInvalidNamespace",
+            Self::ForegroundDeletionDelayed => "ForegroundDeletionDelayed",
         }
     }
 
@@ -117,7 +120,8 @@ impl Reason {
             | Self::Evicted
             | Self::TeardownGivenUp
             | Self::ExceededGracePeriod
-            | Self::OwnerRefInvalidNamespace => "Warning",
+            | Self::OwnerRefInvalidNamespace
+            | Self::ForegroundDeletionDelayed => "Warning",
         }
     }
 }

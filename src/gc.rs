@@ -29,6 +29,7 @@ mod work;
 
 pub mod report;
 mod summary;
+mod turns;
 mod watches;
 pub mod why;
 

@@ -34,6 +34,7 @@ pub(super) struct Gc {
     client: MetadataClient,
     turns: Turns,
     unsynced: UnsyncedFlag,
+    aggregated_hold: Duration,
     node_name: String,
     /// What the collector of this turn knows; nothing while it is another's.
     current: watch::Sender<Option<Arc<Shared>>>,
@@ -63,6 +64,7 @@ impl Gc {
             client,
             turns,
             unsynced: settings.unsynced,
+            aggregated_hold: settings.aggregated_hold,
             current: watch::Sender::new(None),
             past: SharedPast::default(),
             counters: Arc::default(),
@@ -151,6 +153,7 @@ impl Gc {
             }
             self.past.lock().turns += 1;
             let shared = Shared::new(self.unsynced)
+                .with_aggregated_hold(self.aggregated_hold)
                 .with_naps(NAP)
                 .with_events(events.clone())
                 .with_canary(self.turns.canary());

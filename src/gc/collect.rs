@@ -6,35 +6,37 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep, sleep_until},
-};
+use futures::{StreamExt as _, stream};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    discovery::{Discovery, Found, Served},
+    discovery::{Discovery, Failed, Found, Served},
     engine::Engine,
     kinds::{KindId, Resource},
     monitor::{Monitor, collection},
     shared::Shared,
     sight::Watched,
     summary,
+    turns::{LISTS, Turns},
     wire::{self, PageReader},
 };
-use crate::api::{ApiError, Lane, MetadataClient};
+use crate::api::{ApiError, Lane, MetadataClient, escape};
 
 /// How often it is asked which kinds there are.
 const PERIOD: Duration = Duration::from_secs(30);
-/// After a discovery, another one that is needed does not begin sooner than this.
-const SOON: Duration = Duration::from_millis(200);
+/// After a discovery, another one that is needed begins after this: at least, and at most.
+const SOON: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// And while that is not answered.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Lists that go on at once: each takes memory, of the server above all.
-const LISTS: usize = 8;
 /// What any server has, and tells the version of its store by.
 const NAMESPACES: &str = "/api/v1/namespaces?limit=1";
 const PIECE: Duration = Duration::from_secs(60);
+/// Whether a route is there is answered within this.
+const ROUTE: Duration = Duration::from_secs(5);
+/// Who answers for a version of a group.
+const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+const JSON: &str = "application/json";
 
 /// Collects with what `client` may do, from nothing, until all that is known has to be forgotten; returns why.
 pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
@@ -44,7 +46,7 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     let discovery = Round {
         client: client.clone(),
         shared: Arc::clone(&shared),
-        lists: Arc::new(Semaphore::new(LISTS)),
+        turns: Arc::default(),
         monitors: HashMap::new(),
         discovered: BTreeSet::new(),
     };
@@ -72,7 +74,7 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
 struct Round {
     client: MetadataClient,
     shared: Arc<Shared>,
-    lists: Arc<Semaphore>,
+    turns: Arc<Turns>,
     monitors: HashMap<KindId, Running>,
     /// Groups that were told in full once.
     discovered: BTreeSet<String>,
@@ -110,9 +112,7 @@ impl Round {
                 Err(error) => {
                     self.shared.with(|core| {
                         core.counts.failed("discovery", &error);
-                        if core.sight.is_undiscovered() {
-                            core.sight.set_undiscovered(Some(error.to_string()));
-                        }
+                        core.sight.undiscovered(error.to_string());
                     });
                     if std::mem::replace(&mut fails, true) {
                         tracing::debug!(%error, "Discovery still fails");
@@ -129,7 +129,7 @@ impl Round {
     async fn until_next(&self, begun: Instant) {
         let due = begun + PERIOD;
         // What takes the server long is not asked for all the time.
-        let pause = SOON.max(begun.elapsed() * 10);
+        let pause = (begun.elapsed() * 4).clamp(SOON.0, SOON.1);
         let needed = async {
             sleep(pause).await;
             self.shared.discover.notified().await;
@@ -155,18 +155,62 @@ impl Round {
             gone.map(|(id, resource)| (id, collection(kinds.group(id), resource)))
                 .collect()
         };
-        for (id, path) in vanished {
-            self.vanish(id, &path).await;
-        }
+        self.vanish(vanished).await;
         let told = found.served.iter().map(|served| &served.group);
         let in_full = told.filter(|group| !found.failed.contains_key(*group)).cloned();
         self.discovered.extend(in_full);
-        let unknown = found.failed.iter().find(|(group, _)| !self.discovered.contains(*group));
-        let undiscovered = unknown.map(|(group, why)| format!("the kinds of {group} are not known: {why}"));
+        let unknown = |(group, _): &(&String, &Failed)| !self.discovered.contains(*group);
+        let unknown = found.failed.iter().filter(unknown);
+        let unknown = unknown.map(|(group, it)| (&**group, it.versions.clone(), it.why.clone()));
+        self.shared.with(|core| core.sight.set_unknown(unknown, Instant::now()));
+        self.learn_aggregated(found).await;
         self.shared.with(|core| {
-            core.sight.set_undiscovered(undiscovered);
-            core.sight.discovered(begun);
+            // What a group of the API server itself has got since it failed is not known; it is told of again soon.
+            let sight = &core.sight;
+            let is_aggregated = |(group, it): (&String, &Failed)| {
+                let mut versions = it.versions.iter();
+                versions.all(|version| sight.is_aggregated(group, version))
+            };
+            let known = found
+                .failed
+                .iter()
+                .filter(|(group, _)| self.discovered.contains(*group));
+            if known.into_iter().all(is_aggregated) {
+                core.sight.discovered(begun);
+            }
         });
+    }
+
+    /// Looks up who answers for the groups that make trouble. What is not answered is as it was.
+    async fn learn_aggregated(&self, found: &Found) {
+        let mut troubled = self.shared.lock().sight.troubled(Instant::now());
+        for (group, failed) in &found.failed {
+            let versions = failed.versions.iter();
+            troubled.extend(versions.map(|version| (group.clone(), version.clone())));
+        }
+        let asked = troubled.into_iter().map(|(group, version)| async move {
+            let path = format!("{SERVICES}/{}", escape(&format!("{version}.{group}")));
+            let answer = self.client.json(Lane::Question, &path, JSON).await;
+            ((group, version), answer)
+        });
+        let mut answers = stream::iter(asked).buffered(LISTS);
+        while let Some((it, answer)) = answers.next().await {
+            let is_aggregated = match answer {
+                Ok(service) => service["spec"]["service"].is_object(),
+                Err(error) if error.code() == Some(404) => false,
+                Err(error) => {
+                    tracing::debug!(%error, "Who answers for a group is not known");
+                    continue;
+                }
+            };
+            self.shared.with(|core| {
+                if is_aggregated {
+                    core.sight.aggregated.insert(it);
+                } else {
+                    core.sight.aggregated.remove(&it);
+                }
+            });
+        }
     }
 
     /// A kind is served: it is watched, if it is to be.
@@ -220,7 +264,8 @@ impl Round {
             kind: id,
             number,
             path: path.clone(),
-            lists: Arc::clone(&self.lists),
+            group: group.into(),
+            turns: Arc::clone(&self.turns),
         };
         let running = Running {
             path,
@@ -230,19 +275,28 @@ impl Round {
         self.monitors.insert(id, running);
     }
 
-    /// Discovery no longer tells of a kind. Servers have been seen to tell of none for a while: its route decides.
-    async fn vanish(&mut self, id: KindId, path: &str) {
-        let asked = format!("{path}?limit=1");
-        match self.client.pieces(Lane::Question, "LIST", &asked, wire::LIST).await {
-            Err(error) if error.code() == Some(404) => {
-                tracing::info!(path, "A kind is no longer served");
-                self.monitors.remove(&id);
-                self.shared.with(|core| {
-                    core.sight.watched.remove(&id);
-                    core.graph.unserved(id);
-                });
+    /// Discovery no longer tells of these kinds. Servers have been seen to tell of none for a while: their routes decide. One
+    /// that does not answer at once is asked again the next time.
+    async fn vanish(&mut self, kinds: Vec<(KindId, String)>) {
+        let client = &self.client;
+        let asked = kinds.into_iter().map(|(id, path)| async move {
+            let asked = format!("{path}?limit=1");
+            let answer = timeout(ROUTE, client.pieces(Lane::Question, "LIST", &asked, wire::LIST)).await;
+            let is_gone = matches!(answer, Ok(Err(error)) if error.code() == Some(404));
+            (id, path, is_gone)
+        });
+        let answers: Vec<_> = stream::iter(asked).buffered(LISTS).collect().await;
+        for (id, path, is_gone) in answers {
+            if !is_gone {
+                tracing::debug!(path, "Discovery does not tell of it, but it may be served still");
+                continue;
             }
-            Ok(_) | Err(_) => tracing::debug!(path, "Discovery does not tell of it, but it may be served still"),
+            tracing::info!(path, "A kind is no longer served");
+            self.monitors.remove(&id);
+            self.shared.with(|core| {
+                core.sight.watched.remove(&id);
+                core.graph.unserved(id);
+            });
         }
     }
 

@@ -15,11 +15,11 @@ use super::{
     graph::{Answer, Graph, Hint, NodeId, Observed, State},
     kinds::{KindId, Scope},
     limit::Pace,
-    misplaced::Misplaced,
+    misplaced::{Delayed, Misplaced},
     names::{called, clipped, visible},
     queue::Queue,
     refusals::Refusals,
-    sight::{Hold, Sight, UNDISCOVERED},
+    sight::{Ending, Hold, Sight, UNDISCOVERED},
     uid::Uid,
     work::{Owner, Target, Work},
 };
@@ -68,6 +68,8 @@ pub struct Core {
     pub plain: HashSet<KindId>,
     /// References to owners of other namespaces.
     pub misplaced: Misplaced,
+    /// Foreground deletions that wait for groups whose servers cannot be reached.
+    pub delayed: Delayed,
     canary: Option<Canary>,
 }
 
@@ -90,6 +92,7 @@ impl Core {
             leaning: HashMap::new(),
             plain: HashSet::new(),
             misplaced: Misplaced::default(),
+            delayed: Delayed::default(),
             canary: None,
         }
     }
@@ -161,7 +164,7 @@ impl Core {
             };
             self.note();
             if let Some(work) = work {
-                self.queue.began(work.lane());
+                self.queue.began(work.lane(), now);
                 return (Some(work), true);
             }
             if !matches!(hint, Hint::Dependents(_)) {
@@ -269,7 +272,7 @@ impl Core {
             Step::FinishForeground if self.leaning.contains_key(&id) => None,
             Step::FinishForeground | Step::FinishOrphan => {
                 let ready = self.ready_since(id, now);
-                match self.sight.holds_end(ready, now) {
+                match self.sight.holds_end(ending(&step), Some(ready), now) {
                     Some(Hold::Discovery) => {
                         self.sight.needs_discovery = true;
                         let pause = if self.queue.tries(hint) < TRIES {
@@ -280,7 +283,10 @@ impl Core {
                         self.queue.retry(hint, UNDISCOVERED, Some(pause), now);
                         return None;
                     }
-                    Some(Hold::Unsynced(why)) => {
+                    Some(Hold::Unsynced { why, is_delay }) => {
+                        if is_delay {
+                            self.delayed.note(&self.graph, id, &why, self.sight.aggregated_hold);
+                        }
                         self.queue.retry(hint, &why, Some(HELD), now);
                         return None;
                     }
@@ -350,15 +356,25 @@ impl Core {
         now
     }
 
-    /// What the end of this deletion, which is ready to end, waits for.
-    pub fn holds_end(&self, id: NodeId, now: Instant) -> Option<Hold> {
-        let ready = self.ready.get(&id).map_or(now, |(_, since)| *since);
-        self.sight.holds_end(ready, now)
+    /// What the end of this deletion waits for, where `step` is to be its end.
+    pub fn holds_end(&self, id: NodeId, step: &Step, now: Instant) -> Option<Hold> {
+        let ready = self.ready.get(&id).map(|(_, since)| *since);
+        self.sight.holds_end(ending(step), ready, now)
     }
 
     /// A finalizer of this object is taken off.
-    pub fn finished(&mut self, target: &Target) {
+    pub fn finished(&mut self, target: &Target, finalizer: &str, now: Instant) {
         self.ready.remove(&target.id);
+        if let Some(why) = self.sight.unsynced_because(now) {
+            self.counts.unseen += 1;
+            tracing::warn!(
+                object = visible(&called(&self.graph, target.id)),
+                uid = visible(&clipped(&target.uid)),
+                finalizer,
+                why,
+                "A deletion ends although not every kind can be seen"
+            );
+        }
     }
 
     fn ask_for(&mut self, owners: Vec<NodeId>, now: Instant) {
@@ -536,6 +552,14 @@ impl Core {
             self.confirmed.remove(&target.id);
             self.graph.absent(target.id);
         }
+    }
+}
+
+/// What rests on all kinds by this step.
+fn ending(step: &Step) -> Ending {
+    match step {
+        Step::FinishForeground => Ending::Foreground,
+        _ => Ending::Orphan,
     }
 }
 

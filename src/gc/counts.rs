@@ -20,6 +20,9 @@ pub struct Counts {
     pub released: u64,
     /// Finalizers taken off.
     pub finished: u64,
+    /// Finalizers taken off although not every kind could be seen.
+    #[serde(default)]
+    pub unseen: u64,
     /// Questions whether an owner is there.
     pub asked: u64,
     /// Writes that were refused because the object had changed.
@@ -62,6 +65,7 @@ impl Counts {
             deleted,
             released,
             finished,
+            unseen,
             asked,
             conflicts,
             failures,
@@ -70,6 +74,7 @@ impl Counts {
         self.deleted += deleted;
         self.released += released;
         self.finished += finished;
+        self.unseen += unseen;
         self.asked += asked;
         self.conflicts += conflicts;
         for (failure, times) in failures {

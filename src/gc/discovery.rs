@@ -37,7 +37,16 @@ pub struct Found {
     /// All kinds that can be read.
     pub served: Vec<Served>,
     /// Groups of which not everything is known at the moment, and why: nothing is concluded from what they lack.
-    pub failed: BTreeMap<String, String>,
+    pub failed: BTreeMap<String, Failed>,
+}
+
+/// A group of which not everything is known at the moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Failed {
+    /// Its versions that were not told of.
+    pub versions: Vec<String>,
+    /// Why not.
+    pub why: String,
 }
 
 /// Asks the server, and remembers what it said.
@@ -59,7 +68,7 @@ enum Told {
 struct Group {
     name: String,
     versions: Vec<Version>,
-    failed: Option<String>,
+    failed: Option<Failed>,
 }
 
 #[derive(Debug, Clone)]
@@ -108,7 +117,7 @@ impl Discovery {
 /// Each version of each group by its own document.
 async fn one_by_one(client: &MetadataClient, groups: Vec<(String, Vec<String>)>) -> Vec<Group> {
     let asked = groups.into_iter().map(|(name, versions)| async move {
-        let (mut group, mut failed) = (Vec::new(), None);
+        let (mut group, mut failed) = (Vec::new(), None::<Failed>);
         for version in versions {
             let path = path_of(&name, &version);
             let asked = client.document(&path, PLAIN, None).await;
@@ -117,7 +126,11 @@ async fn one_by_one(client: &MetadataClient, groups: Vec<(String, Vec<String>)>)
                     name: version,
                     resources: told.resources(),
                 }),
-                Err(error) => failed = Some(error.to_string()),
+                Err(error) => {
+                    let failed = failed.get_or_insert_default();
+                    failed.versions.push(version);
+                    failed.why = error.to_string();
+                }
             }
         }
         Group {
@@ -152,8 +165,8 @@ fn read<T: DeserializeOwned>(path: &str, document: Option<&Document>) -> Result<
 fn found(groups: &[Group]) -> Found {
     let mut found = Found::default();
     for group in groups {
-        if let Some(why) = &group.failed {
-            found.failed.insert(group.name.clone(), why.clone());
+        if let Some(failed) = &group.failed {
+            found.failed.insert(group.name.clone(), failed.clone());
         }
         let mut kinds = BTreeSet::new();
         for version in &group.versions {
@@ -191,7 +204,7 @@ pub fn path_of(group: &str, version: &str) -> String {
 
 /// The documents as they are sent.
 mod wire {
-    use super::{Deserialize, Group as OneGroup, OneResource, Scope, Version as OneVersion};
+    use super::{Deserialize, Failed, Group as OneGroup, OneResource, Scope, Version as OneVersion};
 
     #[derive(Deserialize)]
     pub struct All {
@@ -298,7 +311,10 @@ mod wire {
                 .filter(|it| it.freshness == "Stale")
                 .map(|it| &*it.version)
                 .collect();
-            let failed = (!stale.is_empty()).then(|| format!("its server does not answer for {}", stale.join(", ")));
+            let failed = (!stale.is_empty()).then(|| Failed {
+                versions: stale.iter().map(|&version| version.to_owned()).collect(),
+                why: format!("its server does not answer for {}", stale.join(", ")),
+            });
             OneGroup {
                 name: self.metadata.name,
                 failed,

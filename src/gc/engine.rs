@@ -11,6 +11,7 @@ use super::{
     graph::Hint,
     limit::Limit,
     names::{clipped, dotted, place, visible},
+    queue::{Answer, SLOW},
     shared::Shared,
     work::{Outcome, Work, perform},
 };
@@ -51,6 +52,7 @@ pub struct Engine {
 struct Done {
     work: Work,
     outcome: Outcome,
+    begun: Instant,
     took: Duration,
 }
 
@@ -70,14 +72,18 @@ impl Engine {
             while let Some(Some(done)) = flight.next().now_or_never() {
                 self.settle(done, &mut limit, flight.len() + 1);
             }
-            let at_once = limit.at_once(Instant::now());
+            let now = Instant::now();
+            let at_once = limit.at_once(now);
+            // Nobody waits for those that are slow.
+            let slow = self.shared.lock().queue.slow_under_way(now);
             let mut more = false;
-            while flight.len() < at_once {
-                let (work, all) = self.shared.next(Instant::now());
+            while flight.len() < at_once + slow {
+                let begun = Instant::now();
+                let (work, all) = self.shared.next(begun);
                 more = !all;
                 let Some(work) = work else { break };
                 number += 1;
-                flight.push(do_it(self.client.clone(), number, work));
+                flight.push(do_it(self.client.clone(), number, work, begun));
             }
             if more {
                 // Others may know something new by now.
@@ -85,8 +91,8 @@ impl Engine {
                 continue;
             }
             self.nap(flight.len(), at_once);
-            let due = self.shared.lock().queue.next_due();
             let now = Instant::now();
+            let due = self.shared.lock().queue.next_due(now);
             let until = [due, limit.pause()].into_iter().flatten().filter(|&at| at > now).min();
             tokio::select! {
                 // An answer makes room for another request.
@@ -117,17 +123,19 @@ impl Engine {
         pace(&done, limit, busy, now);
         self.shared.with(|core| {
             core.pace = Some(limit.pace());
+            let lane = done.work.lane();
+            core.queue.ended(lane, done.begun, fared(&done.outcome, done.took, now));
             settle(core, &done.work, done.outcome, now);
         });
     }
 }
 
-async fn do_it(client: MetadataClient, number: usize, work: Work) -> Done {
-    let begun = Instant::now();
+async fn do_it(client: MetadataClient, number: usize, work: Work, begun: Instant) -> Done {
     let outcome = perform(&client, number, &work).await;
     Done {
         work,
         outcome,
+        begun,
         took: begun.elapsed(),
     }
 }
@@ -140,18 +148,44 @@ fn pace(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
             ApiError::Refused { .. } if let Some(pause) = too_busy(error) => {
                 limit.refused(Some(done.work.lane()), pause.min(ALL), now);
             }
+            // One that takes long waits for a webhook, or for another server.
+            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } if done.took >= SLOW => {}
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
                 limit.answered(done.took, busy);
             }
             ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Held { .. } => limit.lost(now),
         },
         Outcome::Withheld => {}
+        _ if done.took >= SLOW => {}
         Outcome::Done
         | Outcome::Deleted
         | Outcome::Absent
         | Outcome::Found(_)
         | Outcome::Changed(_)
         | Outcome::NotStrategic => limit.answered(done.took, busy),
+    }
+}
+
+/// What the answer tells of the kind.
+fn fared(outcome: &Outcome, took: Duration, now: Instant) -> Answer {
+    if let Some(pause) = busy(outcome) {
+        return Answer::Refused(now + pause);
+    }
+    let failed = matches!(
+        outcome,
+        Outcome::Failed(ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. })
+    );
+    if failed || took >= SLOW {
+        Answer::LateOrFailed
+    } else {
+        Answer::Soon
+    }
+}
+
+fn busy(outcome: &Outcome) -> Option<Duration> {
+    match outcome {
+        Outcome::Failed(error) => too_busy(error),
+        _ => None,
     }
 }
 
@@ -177,11 +211,7 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
     if let Work::Delete { because, .. } = work {
         core.leans_no_more(because, now);
     }
-    let busy = match &outcome {
-        Outcome::Failed(error) => too_busy(error),
-        _ => None,
-    };
-    core.queue.ended(work.lane(), busy.map(|pause| now + pause));
+    let busy = busy(&outcome);
     if let Outcome::Done | Outcome::Deleted | Outcome::Absent = outcome
         && !matches!(work, Work::Ask(_))
     {
@@ -190,8 +220,8 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
     match outcome {
         Outcome::Done => {
             count(core, work);
-            if let Work::Finish { .. } = work {
-                core.finished(target);
+            if let Work::Finish { finalizer, .. } = work {
+                core.finished(target, finalizer, now);
             }
             core.queue.done(hint, now);
         }

@@ -1,6 +1,6 @@
 //! References to owners that are there, but not where the references say: somebody meant them, and is told so.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use super::graph::{Graph, NodeId, State};
 use crate::events::Involved;
@@ -36,6 +36,38 @@ impl Misplaced {
     }
 
     /// Those to be told of, each a dependent and what is wrong with it.
+    pub fn take(&mut self) -> Vec<(Involved, String)> {
+        std::mem::take(&mut self.new)
+    }
+}
+
+/// Foreground deletions that wait for groups whose servers cannot be reached: those to be told of, and those that were.
+#[derive(Debug, Default)]
+pub struct Delayed {
+    new: Vec<(Involved, String)>,
+    /// UIDs.
+    told: HashSet<String>,
+}
+
+// === impl Delayed ===
+
+impl Delayed {
+    /// The deletion of this object waits because of this, so long at most. It is to be told of once.
+    pub fn note(&mut self, graph: &Graph, id: NodeId, why: &str, most: Duration) {
+        if self.told.len() >= REMEMBERED {
+            self.told.clear();
+        }
+        if self.told.insert(graph.uid(id)) {
+            let most = humantime::format_duration(most);
+            let message = format!(
+                "{why}; the foreground deletion waits until {most} have passed since the first failure, and then ends \
+                 without these kinds"
+            );
+            self.new.push((involved(graph, id), message));
+        }
+    }
+
+    /// Those to be told of.
     pub fn take(&mut self) -> Vec<(Involved, String)> {
         std::mem::take(&mut self.new)
     }

@@ -2,19 +2,18 @@
 
 use std::{
     hash::{BuildHasher as _, RandomState},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     discovery::path_of,
     kinds::{KindId, Resource},
     shared::Shared,
+    turns::{Turn, Turns},
     wire::{self, PageReader, WatchEvent, WatchReader},
 };
 use crate::api::{ApiError, Lane, MetadataClient, escape};
@@ -27,6 +26,8 @@ const LIFETIME: Duration = Duration::from_secs(600);
 const SILENCE: Duration = Duration::from_secs(180);
 /// Between the pieces of a page.
 const PIECE: Duration = Duration::from_secs(60);
+/// A list that is silent for so long gives its turn away.
+const QUIET: Duration = Duration::from_secs(2);
 /// A watch that ended sooner came to nothing.
 const SHORT: Duration = Duration::from_secs(1);
 /// After the first failure, and at most.
@@ -44,13 +45,15 @@ pub struct Monitor {
     pub number: usize,
     /// Path of all objects of the kind.
     pub path: String,
-    /// Lists that may go on at once.
-    pub lists: Arc<Semaphore>,
+    /// The group of the kind.
+    pub group: Arc<str>,
+    /// Whose turn it is to list.
+    pub turns: Arc<Turns>,
 }
 
 /// Why a list or a watch ended before its time.
 enum Ended {
-    /// The version is too old, or the server has lost it: a list has to begin anew.
+    /// The version is too old, or the server cannot go on from it: a list has to begin anew.
     Expired(String),
     /// It failed, and may be tried again where it was.
     Failed(ApiError),
@@ -68,15 +71,23 @@ impl Monitor {
     pub async fn run(self) {
         let (first, most) = BACKOFF;
         let (mut from, mut pause): (Option<String>, Duration) = (None, first);
-        let mut early = false;
+        let (mut early, mut has_failed) = (false, false);
         loop {
             let begun = Instant::now();
             let step = match &from {
-                None => self.list().await.map(Some),
+                None => {
+                    let listed = self.list(has_failed).await;
+                    has_failed = listed.is_err();
+                    listed.map(Some)
+                }
                 Some(version) => self.watch(version, early).await.map(Some),
             };
-            let is_short = from.is_some() && begun.elapsed() < SHORT;
-            early = from.is_some() && begun.elapsed() < LIFETIME / 2;
+            let (was_watched, lasted) = (from.is_some(), begun.elapsed());
+            let is_short = was_watched && lasted < SHORT;
+            early = was_watched && lasted < LIFETIME / 2;
+            if was_watched && lasted >= pause.max(SHORT) {
+                pause = first;
+            }
             match step {
                 Ok(version) => {
                     from = version;
@@ -84,15 +95,16 @@ impl Monitor {
                         // Else a server, or a proxy before it, that ends each watch at once would be asked without a pause.
                         sleep(self.jitter(pause)).await;
                         pause = (pause * 2).min(most);
-                    } else {
+                    } else if was_watched {
                         pause = first;
                     }
                 }
                 Err(Ended::Expired(why)) => {
                     tracing::info!(path = self.path, why, "Watch cannot go on; listing anew");
                     from = None;
-                    // Where lists expire too, it is the server that has a problem.
-                    sleep(self.jitter(first)).await;
+                    // Where it goes on like this, it is the server that has a problem.
+                    sleep(self.jitter(pause)).await;
+                    pause = (pause * 2).min(most);
                 }
                 Err(Ended::Failed(error)) => {
                     self.shared.troubled(self.kind, &error);
@@ -105,15 +117,16 @@ impl Monitor {
     }
 
     /// A complete list; returns its version.
-    async fn list(&self) -> Result<String, Ended> {
-        let _turn = self.lists.acquire().await;
+    async fn list(&self, has_failed: bool) -> Result<String, Ended> {
+        let mut turn = self.turns.wait(&self.group, has_failed).await;
         self.shared.begin_list(self.kind);
         let mut token = String::new();
         loop {
             let path = format!("{}?limit={PAGE}&continue={}", self.path, escape(&token));
-            let mut pieces = self.pieces("LIST", &path, wire::LIST).await?;
+            let pieces = self.pieces("LIST", &path, wire::LIST);
+            let mut pieces = self.in_turn(&mut turn, pieces).await?;
             let mut page = PageReader::new(pieces.is_protobuf);
-            while let Some(piece) = pieces.next(PIECE).await? {
+            while let Some(piece) = self.in_turn(&mut turn, pieces.next(PIECE)).await? {
                 let read = self.shared.list_piece(self.kind, |each| page.read(&piece, each));
                 read.map_err(|error| pieces.unreadable(error))?;
             }
@@ -126,6 +139,18 @@ impl Monitor {
                 return Ok(end.version);
             }
         }
+    }
+
+    /// Waits for more of a list. One that is silent gives its turn away, and waits for another one before it goes on.
+    async fn in_turn<T, E>(&self, turn: &mut Option<Turn>, more: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let mut more = pin!(more);
+        if let Ok(more) = timeout(QUIET, &mut more).await {
+            return more;
+        }
+        *turn = None;
+        let more = more.await?;
+        *turn = self.turns.wait(&self.group, false).await;
+        Ok(more)
     }
 
     /// Watches from a version on until the server ends it; returns how far it came.
@@ -142,7 +167,8 @@ impl Monitor {
         while let Some(piece) = pieces.next(SILENCE).await? {
             let events = watch.read(&piece).map_err(|error| pieces.unreadable(error))?;
             let expired = events.iter().find_map(|event| match event {
-                WatchEvent::Error(410, message) => Some(Ended::Expired(message.clone())),
+                // An object that cannot be read may go without an event: only a list shows what is there.
+                WatchEvent::Error(410 | 500, message) => Some(Ended::Expired(message.clone())),
                 WatchEvent::Error(code, message) => Some(Ended::Failed(pieces.unreadable(format!("{code} {message}")))),
                 WatchEvent::Seen(_) | WatchEvent::Gone(_) | WatchEvent::Bookmark { .. } => None,
             });

@@ -10,8 +10,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-pub use self::lanes::Lane;
 use self::lanes::Lanes;
+pub use self::lanes::{Answer, Lane, SLOW};
 use super::{
     graph::{Hint, NodeId},
     kinds::KindId,
@@ -178,13 +178,18 @@ impl Queue {
     }
 
     /// A request is sent.
-    pub fn began(&mut self, lane: Lane) {
-        self.ready.began(lane);
+    pub fn began(&mut self, lane: Lane, now: Instant) {
+        self.ready.began(lane, now);
     }
 
-    /// A request has come to its end; `refused` if the server has too much to do with its like, and until when.
-    pub fn ended(&mut self, lane: Lane, refused: Option<Instant>) {
-        self.ready.ended(lane, refused);
+    /// A request has come to its end, that began then.
+    pub fn ended(&mut self, lane: Lane, begun: Instant, answer: Answer) {
+        self.ready.ended(lane, begun, answer);
+    }
+
+    /// How many requests are under way that are slow, or of a kind that is: others do not wait for them.
+    pub fn slow_under_way(&self, now: Instant) -> usize {
+        self.ready.slow_under_way(now)
     }
 
     /// Begins something that was not queued, as a dependent in its turn; `false` if it is under way or put off already.
@@ -270,10 +275,10 @@ impl Queue {
         self.marks.get(&hint).map_or(0, |mark| mark.tries)
     }
 
-    /// When something that was put off is to be looked at next.
-    pub fn next_due(&self) -> Option<Instant> {
+    /// When something that was put off is to be looked at next, or there may be room for something that waits.
+    pub fn next_due(&self, now: Instant) -> Option<Instant> {
         let first = self.put_off.first().map(|(due, _)| *due);
-        [first, self.ready.next_due()].into_iter().flatten().min()
+        [first, self.ready.next_due(now)].into_iter().flatten().min()
     }
 
     /// How much there is to do.

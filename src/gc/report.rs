@@ -200,6 +200,7 @@ impl WorkReport {
             deleted,
             released,
             finished,
+            unseen,
             asked,
             conflicts,
             failures,
@@ -209,6 +210,13 @@ impl WorkReport {
             "done       {deleted} deleted, {released} released, {finished} finalizers taken off; {asked} owners asked for, \
              {conflicts} conflicts, {events} events"
         );
+        if *unseen > 0 {
+            let _ = writeln!(
+                out,
+                "unseen     {} although not every kind could be seen",
+                counted(*unseen, "finalizer taken off")
+            );
+        }
         for (failure, times) in failures {
             let _ = writeln!(out, "failed     {failure}, {times} times");
         }

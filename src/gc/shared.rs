@@ -80,6 +80,12 @@ impl Shared {
         }
     }
 
+    /// Foreground deletions wait so long for an aggregated group that cannot be reached.
+    pub fn with_aggregated_hold(self, hold: Duration) -> Self {
+        self.lock().sight.aggregated_hold = hold;
+        self
+    }
+
     /// Leaves the objects alone that tell by their end that another collector works.
     pub fn with_canary(self, canary: Canary) -> Self {
         self.lock().set_canary(canary);
@@ -101,6 +107,12 @@ impl Shared {
             );
             if let Some(events) = &self.events {
                 events.object(&dependent, Reason::OwnerRefInvalidNamespace, &message);
+            }
+        }
+        for (object, message) in core.delayed.take() {
+            tracing::warn!(uid = object.uid, message, "A foreground deletion is delayed");
+            if let Some(events) = &self.events {
+                events.object(&object, Reason::ForegroundDeletionDelayed, &message);
             }
         }
         next

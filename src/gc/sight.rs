@@ -18,11 +18,16 @@ use crate::{
 
 /// A kind whose watch is broken for so long may hold objects that nobody has heard of.
 const STALE: Duration = Duration::from_secs(30);
+/// An aggregated group that cannot be reached delays foreground deletions so long, unless told otherwise.
+pub const AGGREGATED_HOLD: Duration = Duration::from_secs(600);
 /// For so long nothing that rests on all kinds is done while one of them cannot be seen; then the operator's word counts.
 const UNSYNCED: Duration = Duration::from_secs(300);
 
 /// Why the end of a deletion waits for a discovery.
 pub const UNDISCOVERED: &str = "the kinds that are served have not been discovered since the deletion was ready to end";
+
+/// A kind that cannot be watched for so long, or whose first list takes longer, may be of a server that cannot be reached.
+const LATE: Duration = Duration::from_secs(10);
 
 /// What is told of a kind with objects that are not in the graph.
 const UNKEPT: &str = "of an object of it the UID, the name or the namespace cannot be kept";
@@ -32,11 +37,18 @@ const UNKEPT: &str = "of an object of it the UID, the name or the namespace cann
 pub struct Sight {
     /// The kinds that are watched.
     pub watched: BTreeMap<KindId, Watched>,
-    /// Why there may be kinds that nobody knows of, and since when; nothing if discovery told all.
+    /// Why nothing was discovered yet, and since when; nothing once discovery was answered.
     undiscovered: Option<(String, Instant)>,
+    /// Groups that discovery has never told in full.
+    unknown: BTreeMap<String, Unknown>,
+    /// Groups and versions that another server answers for, as their APIServices say. Only those that make trouble are
+    /// looked up.
+    pub aggregated: BTreeSet<(String, String)>,
     /// Kinds with objects that are there and are not in the graph: their UIDs or names are none that it takes.
     pub unkept: BTreeSet<KindId>,
     unsynced: UnsyncedFlag,
+    /// So long an aggregated group that cannot be reached delays foreground deletions.
+    pub aggregated_hold: Duration,
     /// When the last discovery began that reported every kind.
     discovered: Option<Instant>,
     /// Another discovery is needed before the next one is due.
@@ -67,8 +79,46 @@ pub struct Watched {
 pub enum Hold {
     /// No discovery has begun since the deletion was ready to end.
     Discovery,
-    /// Not every kind can be seen, because of this.
-    Unsynced(String),
+    /// Not every kind can be seen.
+    Unsynced {
+        /// Why not.
+        why: String,
+        /// It does not wait for longer than for an aggregated group.
+        is_delay: bool,
+    },
+}
+
+/// A deletion whose end rests on all kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// One in the foreground. A dependent that is seen only afterwards is collected in the background.
+    Foreground,
+    /// An orphaning one. A dependent that is seen only afterwards may be deleted.
+    Orphan,
+}
+
+/// Something that may hold objects that the collector has not heard of.
+struct Blind<'a> {
+    of: Of<'a>,
+    since: Instant,
+    is_aggregated: bool,
+}
+
+enum Of<'a> {
+    /// All that is served.
+    Everything(&'a str),
+    /// A group whose kinds are not known.
+    Group(&'a str, &'a Unknown),
+    /// A kind.
+    Kind(KindId, &'a Watched),
+}
+
+/// A group whose kinds are not known.
+#[derive(Debug)]
+struct Unknown {
+    why: String,
+    versions: Vec<String>,
+    since: Instant,
 }
 
 /// What a watch fails by.
@@ -90,76 +140,136 @@ impl Sight {
         Self {
             watched: BTreeMap::new(),
             undiscovered: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
+            unknown: BTreeMap::new(),
+            aggregated: BTreeSet::new(),
             unkept: BTreeSet::new(),
             unsynced,
+            aggregated_hold: AGGREGATED_HOLD,
             discovered: None,
             needs_discovery: false,
         }
     }
 
-    /// A discovery that began at this moment reported every kind; those that are new are watched.
+    /// Discovery failed, because of this. What it told before still counts.
+    pub fn undiscovered(&mut self, why: String) {
+        if let Some((known, _)) = &mut self.undiscovered {
+            *known = why;
+        }
+    }
+
+    /// Discovery was answered. Of these groups, which have these versions, it has never told all kinds, because of that.
+    pub fn set_unknown<'a>(&mut self, groups: impl Iterator<Item = (&'a str, Vec<String>, String)>, now: Instant) {
+        self.undiscovered = None;
+        let mut before = std::mem::take(&mut self.unknown);
+        for (group, versions, why) in groups {
+            let since = before.remove(group).map_or(now, |known| known.since);
+            self.unknown.insert(group.to_owned(), Unknown { why, versions, since });
+        }
+    }
+
+    /// A discovery that began at this moment reported every kind that can be known; those that are new are watched.
     pub fn discovered(&mut self, begun: Instant) {
         self.discovered = Some(begun);
     }
 
-    /// Why the end of a deletion waits that was ready to end at `ready`, and whose end rests on all kinds. A kind that was
-    /// defined since the last discovery may hold a dependent, so only a discovery that began later counts.
-    pub fn holds_end(&self, ready: Instant, now: Instant) -> Option<Hold> {
-        let is_late = self.unsynced == UnsyncedFlag::Proceed && now >= ready + UNSYNCED;
-        if !is_late && self.discovered.is_none_or(|begun| begun < ready) {
+    /// Why the end of a deletion waits that was ready to end at `ready`, if it is known when it was. A kind that was defined
+    /// since the last discovery may hold a dependent, so only a discovery that began later counts.
+    pub fn holds_end(&self, ending: Ending, ready: Option<Instant>, now: Instant) -> Option<Hold> {
+        let proceeds = |since: Instant| self.unsynced == UnsyncedFlag::Proceed && now >= since + UNSYNCED;
+        let is_late = |ready: Instant| self.discovered.is_none_or(|begun| begun < ready) && !proceeds(ready);
+        if ready.is_some_and(is_late) {
             return Some(Hold::Discovery);
         }
-        self.held(now).map(Hold::Unsynced)
-    }
-
-    /// Why what rests on all kinds cannot be done now.
-    pub fn held(&self, now: Instant) -> Option<String> {
-        let why = self.unsynced_because(now)?;
-        let unseen = self.unseen(now).map(|(.., since)| since);
-        let undiscovered = self.undiscovered.as_ref().map(|(_, since)| *since);
+        let delays = |it: &Blind<'_>| it.is_aggregated && ending == Ending::Foreground;
+        let is_over = |it: &Blind<'_>| delays(it) && now >= it.since + self.aggregated_hold;
+        let blind: Vec<Blind<'_>> = self.blind(now).filter(|it| !is_over(it)).collect();
         // Of each kind it is waited for: the last one counts.
-        let last = unseen.chain(undiscovered).max();
-        let is_over = last.is_some_and(|last| now >= last + UNSYNCED);
-        (self.unsynced == UnsyncedFlag::Hold || !is_over).then_some(why)
-    }
-
-    /// There may be kinds that nobody knows of, because of this; nothing if discovery told all.
-    pub fn set_undiscovered(&mut self, why: Option<String>) {
-        let since = self.undiscovered.take().map_or_else(Instant::now, |(_, since)| since);
-        self.undiscovered = why.map(|why| (why, since));
-    }
-
-    /// Whether there may be kinds that nobody knows of.
-    pub fn is_undiscovered(&self) -> bool {
-        self.undiscovered.is_some()
-    }
-
-    /// The kinds that may hold objects that nobody has heard of, and since when.
-    fn unseen(&self, now: Instant) -> impl Iterator<Item = (KindId, &Watched, Instant)> {
-        self.watched.iter().filter_map(move |(id, it)| {
-            let unkept = self.unkept.contains(id).then_some(it.begun);
-            Some((*id, it, it.unseen_since(now).or(unkept)?))
+        let last = blind.iter().map(|it| it.since).max()?;
+        if proceeds(last) {
+            return None;
+        }
+        Some(Hold::Unsynced {
+            is_delay: blind.iter().all(delays),
+            why: self.in_words(&blind)?,
         })
+    }
+
+    /// Whether every kind can be seen.
+    pub fn sees_all(&self, now: Instant) -> bool {
+        self.blind(now).next().is_none()
     }
 
     /// Which kinds may hold objects that nobody has heard of.
     pub fn unsynced_because(&self, now: Instant) -> Option<String> {
-        let names: Vec<String> = self
-            .unseen(now)
-            .map(|(id, it, _)| match &it.trouble {
-                Some(trouble) => format!("{} ({})", it.name(), trouble.text),
-                None if self.unkept.contains(&id) => format!("{} ({UNKEPT})", it.name()),
-                None => it.name(),
+        let blind: Vec<Blind<'_>> = self.blind(now).collect();
+        self.in_words(&blind)
+    }
+
+    /// Groups and versions, but for those of the core group, that make trouble: their servers may be others.
+    pub fn troubled(&self, now: Instant) -> BTreeSet<(String, String)> {
+        let unknown = self.unknown.iter().flat_map(|(group, it)| {
+            let versions = it.versions.iter();
+            versions.map(|version| (group.clone(), version.clone()))
+        });
+        let late = |it: &&Watched| {
+            let begun = (!it.synced).then_some(it.begun);
+            let since = it.trouble.as_ref().map(|trouble| trouble.since).or(begun);
+            since.is_some_and(|since| now >= since + LATE)
+        };
+        let kinds = self.watched.values().filter(late);
+        let kinds = kinds.map(|it| (it.group.clone(), it.resource.version.clone()));
+        unknown.chain(kinds).filter(|(group, _)| !group.is_empty()).collect()
+    }
+
+    /// What may hold objects that nobody has heard of.
+    fn blind(&self, now: Instant) -> impl Iterator<Item = Blind<'_>> {
+        let everything = self.undiscovered.as_ref().map(|(why, since)| Blind {
+            of: Of::Everything(why),
+            since: *since,
+            is_aggregated: false,
+        });
+        let groups = self.unknown.iter().map(|(group, it)| Blind {
+            of: Of::Group(group, it),
+            since: it.since,
+            is_aggregated: !it.versions.is_empty()
+                && it.versions.iter().all(|version| self.is_aggregated(group, version)),
+        });
+        let kinds = self.watched.iter().filter_map(move |(&id, it)| {
+            let unkept = self.unkept.contains(&id).then_some(it.begun);
+            Some(Blind {
+                of: Of::Kind(id, it),
+                since: it.unseen_since(now).or(unkept)?,
+                is_aggregated: unkept.is_none() && self.is_aggregated(&it.group, &it.resource.version),
             })
-            .collect();
-        match (&self.undiscovered, names.is_empty()) {
-            (None, true) => None,
-            (Some((why, _)), true) => Some(why.clone()),
-            (_, false) => {
-                let many = counted(names.len() as u64, "kind");
-                Some(format!("not every kind can be seen, {many} cannot: {}", some_of(names)))
+        });
+        everything.into_iter().chain(groups).chain(kinds)
+    }
+
+    /// Whether another server answers for this version of a group, as far as is known.
+    pub fn is_aggregated(&self, group: &str, version: &str) -> bool {
+        self.aggregated.contains(&(group.to_owned(), version.to_owned()))
+    }
+
+    fn in_words(&self, blind: &[Blind<'_>]) -> Option<String> {
+        let (mut kinds, mut others) = (Vec::new(), Vec::new());
+        for it in blind {
+            match it.of {
+                Of::Everything(why) => others.push(why.to_owned()),
+                Of::Group(group, Unknown { why, .. }) => {
+                    others.push(format!("the kinds of {group} are not known: {why}"))
+                }
+                Of::Kind(id, watched) => kinds.push(match &watched.trouble {
+                    Some(trouble) => format!("{} ({})", watched.name(), trouble.text),
+                    None if self.unkept.contains(&id) => format!("{} ({UNKEPT})", watched.name()),
+                    None => watched.name(),
+                }),
             }
         }
+        if kinds.is_empty() {
+            return others.into_iter().next();
+        }
+        let many = counted(kinds.len() as u64, "kind");
+        Some(format!("not every kind can be seen, {many} cannot: {}", some_of(kinds)))
     }
 }
 

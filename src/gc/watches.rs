@@ -136,7 +136,7 @@ mod tests {
     fn kinds(many: usize) -> (Sight, Vec<KindId>) {
         let mut graph = Graph::default();
         let mut sight = Sight::new(UnsyncedFlag::Hold);
-        sight.set_undiscovered(None);
+        sight.set_unknown(std::iter::empty(), Instant::now());
         let id = |number| {
             let id = graph.kinds.id("", &format!("Kind{number}")).unwrap();
             let watched = Watched {

@@ -142,6 +142,7 @@ impl Node {
             gc_kubeconfig: None,
             force_unmount: ForceUnmountFlag::Never,
             gc_unsynced: UnsyncedFlag::Hold,
+            gc_aggregated_hold: "10m".to_owned(),
             metrics_addr: None,
             kubeconfig: Some(path("kubeconfig")),
             node_name: Some(NODE.to_owned()),

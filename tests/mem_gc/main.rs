@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+mod aggregated;
 mod busy;
 mod cascades;
 mod defects;

@@ -1,11 +1,20 @@
 //! What may be begun, in a lane for each kind: one whose requests take long or are refused holds up no other.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use crate::gc::{graph::Hint, kinds::KindId};
 
+/// An answer that takes longer is slow, and shows nothing of how much the server as a whole can do.
+pub const SLOW: Duration = Duration::from_secs(2);
+/// So many requests of a lane may be under way that is slow, or whose last request failed.
+const FEW: usize = 4;
+/// And so many of one that was not answered yet.
+const FIRST: usize = 2;
 /// So many refusals of a lane without an answer of another kind in between are not those of single objects.
 const IN_A_ROW: u32 = 3;
 
@@ -30,11 +39,25 @@ pub(super) struct Lanes {
 #[derive(Debug, Default)]
 struct Line {
     hints: VecDeque<Hint>,
-    under_way: usize,
+    /// When each request began that is under way, the oldest first.
+    under_way: VecDeque<Instant>,
+    /// How the last request fared; nothing before the first answer.
+    last: Option<Answer>,
     /// In a row.
     refused: u32,
     /// The server wants to be left alone with these until then.
     rests: Option<Instant>,
+}
+
+/// How a request fared, as far as it shows how the others of its lane will.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It was answered soon.
+    Soon,
+    /// It was answered late, or failed for another reason than that the server has too much to do.
+    LateOrFailed,
+    /// The server has too much to do with these, and wants to be left alone until then.
+    Refused(Instant),
 }
 
 // === impl Lanes ===
@@ -62,13 +85,16 @@ impl Lanes {
         hints
     }
 
-    /// The next one: lanes take turns, and those of which so many are under way already come after all others.
+    /// The next one: lanes take turns, and those of which so many are under way already come after all others. Slow lanes have
+    /// a few under way each, and no more than so many together.
     pub fn pop_front(&mut self, now: Instant, many: usize) -> Option<Hint> {
         let mut crowded = None;
+        let slow = self.slow_under_way(now);
         for _ in 0..self.turns.len() {
             let lane = self.turns.pop_front()?;
             let line = self.lines.get(&lane)?;
-            let (rests, is_crowded) = (line.rests(now), line.under_way >= many);
+            let is_full = line.is_full(now) || (line.is_slow(now) && slow >= many);
+            let (rests, is_crowded) = (line.rests(now) || is_full, line.under_way.len() >= many);
             if !rests && !is_crowded {
                 return self.take(lane);
             }
@@ -100,24 +126,36 @@ impl Lanes {
         self.lines.get(&lane).is_some_and(|line| line.rests(now))
     }
 
-    /// When something that rests is to be begun.
-    pub fn next_due(&self) -> Option<Instant> {
-        let lines = self.turns.iter().filter_map(|lane| self.lines.get(lane));
-        lines.filter_map(|line| line.rests).min()
+    /// When something that rests is to be begun, or a request becomes slow and makes room for others.
+    pub fn next_due(&self, now: Instant) -> Option<Instant> {
+        let rests = self.turns.iter().filter_map(|lane| self.lines.get(lane)?.rests);
+        let fast = self.lines.values().filter(|line| !line.is_slow(now));
+        let slow = fast.filter_map(|line| Some(*line.under_way.front()? + SLOW));
+        let slow = slow.min().filter(|_| self.len > 0);
+        rests.chain(slow).min()
+    }
+
+    /// How many requests of slow lanes are under way.
+    pub fn slow_under_way(&self, now: Instant) -> usize {
+        let slow = self.lines.values().filter(|line| line.is_slow(now));
+        slow.map(|line| line.under_way.len()).sum()
     }
 
     /// A request of this lane is sent.
-    pub fn began(&mut self, lane: Lane) {
-        self.lines.entry(lane).or_default().under_way += 1;
+    pub fn began(&mut self, lane: Lane, now: Instant) {
+        self.lines.entry(lane).or_default().under_way.push_back(now);
     }
 
-    /// It has come to its end; `refused` if the server has too much to do with these, and until when.
-    pub fn ended(&mut self, lane: Lane, refused: Option<Instant>) {
+    /// It has come to its end, that began then.
+    pub fn ended(&mut self, lane: Lane, begun: Instant, answer: Answer) {
         let Some(line) = self.lines.get_mut(&lane) else {
             return;
         };
-        line.under_way = line.under_way.saturating_sub(1);
-        if let Some(until) = refused {
+        if let Some(place) = line.under_way.iter().position(|at| *at == begun) {
+            line.under_way.remove(place);
+        }
+        line.last = Some(answer);
+        if let Answer::Refused(until) = answer {
             line.refused += 1;
             if line.refused >= IN_A_ROW {
                 line.rests = Some(line.rests.map_or(until, |rests| rests.max(until)));
@@ -134,7 +172,7 @@ impl Lanes {
             return;
         };
         line.hints = VecDeque::new();
-        if line.under_way == 0 && line.refused == 0 {
+        if line.under_way.is_empty() && line.refused == 0 {
             self.lines.remove(&lane);
         }
     }
@@ -146,12 +184,26 @@ impl Line {
     fn rests(&self, now: Instant) -> bool {
         self.rests.is_some_and(|rests| now < rests)
     }
+
+    /// Whether requests of it take long or fail, as far as is known.
+    fn is_slow(&self, now: Instant) -> bool {
+        let is_late = self.under_way.front().is_some_and(|&begun| now >= begun + SLOW);
+        is_late || self.last == Some(Answer::LateOrFailed)
+    }
+
+    /// Whether no more may be under way. Nothing is known before the first answer.
+    fn is_full(&self, now: Instant) -> bool {
+        let most = match self.last {
+            _ if self.is_slow(now) => FEW,
+            None => FIRST,
+            Some(_) => return false,
+        };
+        self.under_way.len() >= most
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::gc::graph::{Graph, Observed};
 
@@ -187,15 +239,19 @@ mod tests {
         }
         assert_eq!(lanes.pop_front(now, 2), Some(hints[0]));
         assert_eq!(lanes.pop_front(now, 2), Some(hints[4]));
+        for lane in [slow, other] {
+            lanes.began(lane, now);
+            lanes.ended(lane, now, Answer::Soon);
+        }
         for _ in 0..2 {
-            lanes.began(slow);
+            lanes.began(slow, now);
         }
         assert_eq!(lanes.pop_front(now, 2), Some(hints[5]));
         assert_eq!(lanes.pop_front(now, 2), Some(hints[6]));
-        lanes.ended(slow, None);
+        lanes.ended(slow, now, Answer::Soon);
         assert_eq!(lanes.pop_front(now, 2), Some(hints[1]));
         assert_eq!(lanes.pop_front(now, 2), Some(hints[7]));
-        lanes.began(slow);
+        lanes.began(slow, now);
         assert_eq!(lanes.pop_front(now, 2), Some(hints[2]), "nobody else has anything");
         assert_eq!(lanes.pop_front(now, 2), Some(hints[3]));
         assert_eq!((lanes.pop_front(now, 2), lanes.len()), (None, 0));
@@ -207,18 +263,45 @@ mod tests {
         let until = now + Duration::from_secs(300);
         let (mut lanes, [slow, _], hints) = lanes();
         lanes.push_back(slow, hints[0]);
-        for refused in [Some(until), Some(until), None, Some(until), Some(until)] {
-            lanes.began(slow);
-            lanes.ended(slow, refused);
+        let refused = Answer::Refused(until);
+        for answer in [refused, refused, Answer::Soon, refused, refused] {
+            lanes.began(slow, now);
+            lanes.ended(slow, now, answer);
         }
         assert!(!lanes.rests(slow, now));
-        lanes.began(slow);
-        lanes.ended(slow, Some(until));
+        lanes.began(slow, now);
+        lanes.ended(slow, now, refused);
         assert!(lanes.rests(slow, now));
-        assert_eq!((lanes.pop_front(now, 2), lanes.next_due()), (None, Some(until)));
+        assert_eq!((lanes.pop_front(now, 2), lanes.next_due(now)), (None, Some(until)));
         assert_eq!(lanes.pop_front(until, 2), Some(hints[0]));
-        lanes.began(slow);
-        lanes.ended(slow, None);
+        lanes.began(slow, now);
+        lanes.ended(slow, now, Answer::Soon);
         assert!(lanes.lines.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_has_two_under_way_at_first_a_few_while_it_is_slow_and_any_number_once_it_answers_soon() {
+        let now = Instant::now();
+        let (mut lanes, [slow, _], hints) = lanes();
+        for &hint in &hints {
+            lanes.push_back(slow, hint);
+        }
+        let begin = |lanes: &mut Lanes, now| {
+            let mut begun = 0;
+            while lanes.pop_front(now, 8).is_some() {
+                lanes.began(slow, now);
+                begun += 1;
+            }
+            begun
+        };
+        assert_eq!(begin(&mut lanes, now), FIRST);
+        assert_eq!((lanes.next_due(now), lanes.slow_under_way(now)), (Some(now + SLOW), 0));
+        let late = now + SLOW;
+        assert_eq!(lanes.slow_under_way(late), FIRST);
+        assert_eq!(begin(&mut lanes, late), FEW - FIRST);
+        lanes.ended(slow, now, Answer::LateOrFailed);
+        assert_eq!(begin(&mut lanes, late), 1);
+        lanes.ended(slow, now, Answer::Soon);
+        assert_eq!((begin(&mut lanes, late), lanes.slow_under_way(late)), (3, 0));
     }
 }

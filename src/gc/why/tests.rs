@@ -48,8 +48,7 @@ impl World {
     fn new() -> Self {
         let shared = Shared::new(UnsyncedFlag::Hold);
         shared.with(|core| {
-            core.sight.set_undiscovered(None);
-            core.sight.discovered(Instant::now());
+            core.sight.set_unknown(std::iter::empty(), Instant::now());
             for (group, kind, plural) in KINDS {
                 let id = core.graph.kinds.id(group, kind).unwrap();
                 let resource = Resource {
@@ -246,8 +245,8 @@ fn a_finalizer_that_stays_for_a_kind_that_cannot_be_seen_names_it() {
     let mut world = World::new();
     world.is("ReplicaSet", "last", "foreground", vec![]);
     world.shared.with(|core| {
-        core.sight
-            .set_undiscovered(Some("the kinds of metrics.k8s.io are not known: 503".to_owned()));
+        let unknown = ("metrics.k8s.io", vec!["v1".to_owned()], "503".to_owned());
+        core.sight.set_unknown(std::iter::once(unknown), Instant::now());
     });
     let (_, end, text) = world.why("replicaset/last");
     assert!(

@@ -45,13 +45,19 @@ impl Words<'_> {
         says.extend(blocking.map(|it| format!("blocked by {}: {}", self.called(it), stands(graph.node(it).state))));
         let owners = graph.owners(id).filter(|link| link.node != id).take(SHOWN);
         says.extend(owners.map(|link| self.owner(link.node)));
-        if let Step::FinishForeground | Step::FinishOrphan = decide(graph, id)
-            && let Some(hold) = self.core.holds_end(id, self.now)
+        let step = decide(graph, id);
+        if let Step::FinishForeground | Step::FinishOrphan = step
+            && let Some(hold) = self.core.holds_end(id, &step, self.now)
         {
             says.push(match hold {
                 Hold::Discovery => format!("its finalizer stays while {UNDISCOVERED}"),
-                Hold::Unsynced(why) => {
-                    format!("its finalizer stays while {why}: objects of that kind may name it (--gc-unsynced)")
+                Hold::Unsynced { why, is_delay } => {
+                    let flag = if is_delay {
+                        "--gc-aggregated-hold"
+                    } else {
+                        "--gc-unsynced"
+                    };
+                    format!("its finalizer stays while {why}: objects of that kind may name it ({flag})")
                 }
             });
         }
@@ -120,7 +126,10 @@ impl Words<'_> {
         } else {
             "the collector is about to act on it"
         };
-        match decide(graph, id) {
+        let step = decide(graph, id);
+        let is_held = matches!(step, Step::FinishForeground | Step::FinishOrphan)
+            && self.core.holds_end(id, &step, self.now).is_some();
+        match step {
             Step::Nothing if state.has(State::DELETING) => format!(
                 "its own end, which is not the collector's to bring about; if it has finalizers, whoever set them has to \
                  take them off: {}",
@@ -143,7 +152,7 @@ impl Words<'_> {
             Step::Impossible(_) => "it is kept until the reference is taken out of it: an object without a namespace \
                 cannot be owned by one in a namespace"
                 .to_owned(),
-            Step::FinishForeground | Step::FinishOrphan if self.core.holds_end(id, self.now).is_some() => {
+            Step::FinishForeground | Step::FinishOrphan if is_held => {
                 "its finalizer stays until every kind can be seen".to_owned()
             }
             Step::Wait => "it waits for its dependents".to_owned(),

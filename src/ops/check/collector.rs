@@ -71,7 +71,7 @@ pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
     };
     let mut rows = vec![rights_to(client, &found).await];
     if !found.failed.is_empty() {
-        let failed = found.failed.iter().map(|(group, why)| format!("{group} ({why})"));
+        let failed = found.failed.iter().map(|(group, it)| format!("{group} ({})", it.why));
         rows.push(Row::new(
             "kinds to collect",
             Verdict::Warning,

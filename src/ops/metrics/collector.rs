@@ -105,6 +105,7 @@ fn done(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         deleted,
         released,
         finished,
+        unseen,
         asked,
         conflicts,
         failures,
@@ -121,6 +122,11 @@ fn done(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
             "gc_finalizers_removed",
             "Finalizers foregroundDeletion and orphan that the collector took off.",
             finished,
+        ),
+        (
+            "gc_deletions_ended_unseen",
+            "Finalizers that the collector took off although not every kind could be seen.",
+            unseen,
         ),
         (
             "gc_owners_asked",

@@ -92,6 +92,7 @@ async fn a_reference_that_nobody_can_follow_costs_nothing_and_is_told_of() {
         ]
     );
     sleep(secs(3600)).await;
+
     assert_eq!(cluster.about_objects(), []);
     assert_eq!(cluster.report().kept, told.kept);
     assert!(cluster.is_there("group").await && cluster.is_there("version").await && cluster.is_there("kind").await);
