@@ -1,13 +1,18 @@
 //! A server that is busy, that was put back to an older state, or that is another one.
 
+use std::sync::{Arc, Mutex};
+
 use serde_json::{Value, json};
 use testbed::{
     api::ApiServer as _,
-    apiserver::{Config, MemApiServer, faults::Fault},
+    apiserver::{
+        Config, MemApiServer,
+        faults::{Action, Fault},
+    },
 };
 use tokio::time::{Instant, sleep};
 
-use crate::world::{Cluster, Like, map_path, never, owned, secs, to, until};
+use crate::world::{COLLECTOR, Cluster, Like, map_path, never, owned, secs, to, until};
 
 /// Another server answers behind the same address, with these objects in it.
 async fn replaced(cluster: &mut Cluster, first_version: u64, objects: &[Value]) {
@@ -233,4 +238,68 @@ async fn what_the_server_refuses_is_told_near_the_top_as_long_as_it_goes_on() {
     cluster.gone("child").await;
     sleep(secs(700)).await;
     assert_eq!(cluster.report().refused, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_vanishes_without_an_event_is_missed_by_the_list_that_follows_a_watch_error() {
+    let mut cluster = Cluster::new().await;
+    cluster.map("other", Like::default()).await;
+    cluster.start_synced().await;
+    sleep(secs(5)).await;
+    let lists = cluster.asked("list", "configmaps");
+    cluster.trouble(Fault::new(Action::FailWatch).resource("configmaps").once());
+    until("it is listed anew", async || {
+        cluster.asked("list", "configmaps") > lists
+    })
+    .await;
+    assert!(cluster.is_there("other").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_with_an_object_that_cannot_be_read_is_not_known_and_nothing_is_concluded_from_that() {
+    let mut cluster = Cluster::new().await;
+    let owner = cluster.map("owner", Like::default()).await;
+    cluster.map("child", owned([to(&owner, false)])).await;
+    cluster.start_synced().await;
+    cluster.trouble(Fault::status(500).verb("list").resource("configmaps"));
+    cluster.trouble(Fault::status(500).verb("get").resource("configmaps"));
+    cluster.trouble(Fault::new(Action::FailWatch).resource("configmaps").once());
+    until("it is not known", async || cluster.unsynced().is_some()).await;
+    sleep(secs(600)).await;
+    assert!(cluster.is_there("child").await);
+    let listed = cluster.asked("list", "configmaps");
+    assert!(listed < 60, "{listed} lists within ten minutes");
+    cluster.api.faults().clear();
+    cluster.synced().await;
+    assert!(cluster.is_there("child").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_request_asks_for_a_compressed_answer_or_for_an_unsafe_deletion() {
+    let mut cluster = Cluster::new().await;
+    let bodies: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = Arc::clone(&bodies);
+    cluster.api.tell(Box::new(move |asked, body, code| {
+        if asked.user == COLLECTOR && asked.verb == "delete" && code.is_none() {
+            told.lock().unwrap().push(String::from_utf8_lossy(body).into_owned());
+        }
+    }));
+    cluster.circle().await;
+    let owner = cluster.map("owner", Like::default()).await;
+    cluster.map("child", owned([to(&owner, true)])).await;
+    cluster.start_synced().await;
+    cluster.delete(&map_path("a"), "Foreground").await;
+    cluster.delete(&map_path("owner"), "Background").await;
+    for name in ["a", "b", "c", "child"] {
+        cluster.gone(name).await;
+    }
+    let bodies = bodies.lock().unwrap();
+    assert!(bodies.len() >= 3, "{bodies:?}");
+    for body in bodies.iter() {
+        assert!(
+            body.contains(r#""uid":"#) && !body.contains("ignoreStoreRead"),
+            "{body}"
+        );
+    }
+    assert!(!cluster.api.was_asked_to_compress());
 }

@@ -227,6 +227,12 @@ impl MemApiServer {
         self.shared.requests.all()
     }
 
+    /// Whether any request asked for a compressed answer.
+    #[must_use]
+    pub fn was_asked_to_compress(&self) -> bool {
+        self.shared.requests.were_compressed()
+    }
+
     /// Tells `witness` of every request from now on.
     pub fn tell(&self, witness: Witness) {
         self.shared.requests.tell(witness);

@@ -306,6 +306,16 @@ impl ApiError {
         ApiError::new(500, "", message)
     }
 
+    /// An object in the store cannot be read.
+    #[must_use]
+    pub fn storage_read() -> Self {
+        ApiError::new(
+            500,
+            "StorageReadError",
+            "failed to read one or more resources from the storage",
+        )
+    }
+
     /// A resourceVersion that is not reached in time.
     #[must_use]
     pub fn version_too_large(asked: u64, current: u64) -> Self {

@@ -56,6 +56,8 @@ pub enum Action {
     },
     /// End a watch, running or new, as a broken connection does.
     CutWatch,
+    /// End a watch, running or new, with the error that an object gives which the server cannot read from its store.
+    FailWatch,
     /// Let a watch, running or new, hang: it says nothing more and does not end.
     StallWatch,
 }
@@ -163,7 +165,7 @@ impl Fault {
 
 impl Action {
     fn is_for_watches(&self) -> bool {
-        matches!(self, Action::CutWatch | Action::StallWatch)
+        matches!(self, Action::CutWatch | Action::FailWatch | Action::StallWatch)
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::unfold;
 use http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, RETRY_AFTER, VARY, WARNING,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, RETRY_AFTER,
+    VARY, WARNING,
 };
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -52,6 +53,9 @@ async fn respond(shared: Arc<Shared>, connection: u64, request: Request<Incoming
             .and_then(|value| value.to_str().ok())
             .map(str::to_owned)
     };
+    if head.headers.contains_key(ACCEPT_ENCODING) {
+        shared.requests.may_compress();
+    }
     let call = Call {
         connection,
         path: head.uri.path().to_owned(),

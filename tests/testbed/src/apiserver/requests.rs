@@ -1,7 +1,7 @@
 //! What was asked and answered lately.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::Serialize;
@@ -47,12 +47,23 @@ pub type Witness = Box<dyn Fn(&Asked, &[u8], Option<u16>) + Send + Sync>;
 pub struct Requests {
     kept: Mutex<VecDeque<Request>>,
     connections: AtomicU64,
+    compressed: AtomicBool,
     witness: OnceLock<Witness>,
 }
 
 // === impl Requests ===
 
 impl Requests {
+    /// A request names encodings that its answer may have.
+    pub(super) fn may_compress(&self) {
+        self.compressed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any request has done so.
+    pub(super) fn were_compressed(&self) -> bool {
+        self.compressed.load(Ordering::Relaxed)
+    }
+
     /// The number of a new connection.
     pub(super) fn opened(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1

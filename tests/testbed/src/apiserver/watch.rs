@@ -211,6 +211,10 @@ impl Watch {
             if let Some(fault) = self.shared.faults.for_watch(&self.asked) {
                 match fault {
                     Action::StallWatch => std::future::pending().await,
+                    Action::FailWatch => {
+                        self.fail(&ApiError::storage_read());
+                        continue;
+                    }
                     _ => return Some(Err(io::Error::other("cut by a fault"))),
                 }
             }
