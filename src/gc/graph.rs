@@ -20,7 +20,13 @@ use std::ops::Range;
 
 use hashbrown::DefaultHashBuilder;
 
-use self::{links::Links, lists::Round, lone::Lone, orphaned::Orphaned, spaces::Spaces};
+use self::{
+    links::Links,
+    lists::Round,
+    lone::{Lone, Place},
+    orphaned::Orphaned,
+    spaces::Spaces,
+};
 use super::{
     kinds::{KindId, Kinds, Resource},
     uid::{OddUids, Uid, is_damaged},
@@ -285,6 +291,12 @@ impl Graph {
         self.odd.text(self.node(id).uid)
     }
 
+    /// Of how many namespaces the names are kept.
+    #[cfg(test)]
+    pub fn spaces(&self) -> usize {
+        self.spaces.len()
+    }
+
     /// Name of a namespace.
     pub fn namespace(&self, id: SpaceId) -> &str {
         self.spaces.name(id)
@@ -330,14 +342,17 @@ impl Graph {
             self.unkept.push(kind);
             return News::Taken;
         };
-        let at = Coordinates {
-            kind,
-            namespace: self.spaces.id(&object.namespace),
-            name: &object.name,
-        };
+        let name = &*object.name;
         let plain = object.owners.is_empty() && !object.deleting && !object.orphan && !object.foreground;
-        let known = self.links.find(uid, at);
+        let known = self.spaces.known(&object.namespace).and_then(|namespace| {
+            let at = Coordinates { kind, namespace, name };
+            self.links.find(uid, at)
+        });
         if known.is_none() && plain {
+            let at = Place {
+                namespace: &object.namespace,
+                name,
+            };
             if self.lone[kind.place()].insert(&self.hasher, uid, at, round) {
                 self.ask_elsewhere(uid, None);
             }
@@ -345,7 +360,10 @@ impl Graph {
         }
         let was_lone = self.lone[kind.place()].remove(&self.hasher, uid);
         let version = object.number();
-        let id = known.unwrap_or_else(|| self.links.add(uid, at, self.named(uid)));
+        let id = known.unwrap_or_else(|| {
+            let namespace = self.spaces.id(&object.namespace);
+            self.add(uid, Coordinates { kind, namespace, name }, self.named(uid))
+        });
         let node = self.links.node_mut(id);
         let before = node.state;
         let state = &mut node.state;
@@ -382,6 +400,18 @@ impl Graph {
         }
         self.tidy(id);
         News::Taken
+    }
+
+    /// A new node.
+    fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: State) -> NodeId {
+        self.spaces.enter(at.namespace);
+        self.links.add(uid, at, state)
+    }
+
+    /// Takes a node away that has neither owners nor dependents.
+    fn remove(&mut self, id: NodeId) {
+        self.spaces.leave(self.links.node(id).namespace);
+        self.links.remove(id);
     }
 
     /// Other nodes with this UID cannot be where they are said to be; they are asked for at once.

@@ -31,6 +31,8 @@ pub struct Links {
     edges: Vec<Edge>,
     free_edges: Vec<u32>,
     uids: Uids,
+    /// The first of the chain of all nodes of each kind, by the kinds' places.
+    first: Vec<u32>,
     /// How many nodes of each kind were observed, by the kinds' places: to be told without going through all of them.
     observed: Vec<u64>,
 }
@@ -148,6 +150,8 @@ impl Links {
             blocking: 0,
             owners: NONE,
             ring: NONE,
+            next: NONE,
+            previous: NONE,
         };
         let id = if let Some(id) = self.free_nodes.pop() {
             self.nodes[place(id)] = node;
@@ -157,13 +161,49 @@ impl Links {
             number(self.nodes.len() - 1)
         };
         self.uids.insert(&self.nodes, id);
+        self.join(id);
         NodeId(id)
+    }
+
+    /// All nodes of a kind, in an order that is the same each time.
+    pub fn of_kind(&self, kind: KindId) -> impl Iterator<Item = NodeId> {
+        let some = |id: u32| Some(id).filter(|&id| id != NONE);
+        let first = self.first.get(kind.place()).copied().and_then(some);
+        std::iter::successors(first, move |&id| some(self.nodes[place(id)].next)).map(NodeId)
+    }
+
+    /// Puts a node at the head of the chain of its kind.
+    fn join(&mut self, id: u32) {
+        let kind = self.nodes[place(id)].kind.place();
+        if self.first.len() <= kind {
+            self.first.resize(kind + 1, NONE);
+        }
+        let next = std::mem::replace(&mut self.first[kind], id);
+        let node = &mut self.nodes[place(id)];
+        (node.next, node.previous) = (next, NONE);
+        if next != NONE {
+            self.nodes[place(next)].previous = id;
+        }
+    }
+
+    fn part(&mut self, id: u32) {
+        let Node {
+            kind, next, previous, ..
+        } = self.nodes[place(id)];
+        match previous {
+            NONE => self.first[kind.place()] = next,
+            previous => self.nodes[place(previous)].next = next,
+        }
+        if next != NONE {
+            self.nodes[place(next)].previous = previous;
+        }
     }
 
     /// Takes a node away that has neither owners nor dependents.
     pub fn remove(&mut self, NodeId(id): NodeId) {
         self.set_observed(NodeId(id), false);
         if self.uids.remove(&self.nodes, id) {
+            self.part(id);
             self.free_nodes.push(id);
         }
         let node = &mut self.nodes[place(id)];

@@ -96,8 +96,7 @@ impl Graph {
         self.rounds[place]
     }
 
-    pub(super) fn of_kind(&self, kind: KindId) -> Vec<NodeId> {
-        let of_it = |id: &NodeId| self.links.node(*id).kind == kind;
-        self.links.all().filter(of_it).collect()
+    pub(in crate::gc) fn of_kind(&self, kind: KindId) -> Vec<NodeId> {
+        self.links.of_kind(kind).collect()
     }
 }

@@ -4,8 +4,16 @@ use std::hash::BuildHasher as _;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::Coordinates;
 use crate::gc::uid::Uid;
+
+/// Where an object of a kind stands. Namespaces in which nothing else is known have no numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// Name of its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+}
 
 /// Those of one kind.
 #[derive(Debug, Default)]
@@ -32,7 +40,7 @@ impl Lone {
     }
 
     /// Adds one, or sees it again; `true` if it is new.
-    pub fn insert(&mut self, hasher: &DefaultHashBuilder, uid: Uid, at: Coordinates<'_>, round: bool) -> bool {
+    pub fn insert(&mut self, hasher: &DefaultHashBuilder, uid: Uid, at: Place<'_>, round: bool) -> bool {
         let hash = hasher.hash_one(uid);
         let stamp = (stamp(hasher, at) | u32::from(round)).to_ne_bytes();
         if let Some(entry) = self.table.find_mut(hash, |entry| entry.uid == uid) {
@@ -46,7 +54,7 @@ impl Lone {
 
     /// Takes one away that stands at these coordinates, and tells in which round it was last seen. That it stands there may
     /// be wrong once in two billion times, that it does not is certain.
-    pub fn take(&mut self, hasher: &DefaultHashBuilder, uid: Uid, at: Coordinates<'_>) -> Option<bool> {
+    pub fn take(&mut self, hasher: &DefaultHashBuilder, uid: Uid, at: Place<'_>) -> Option<bool> {
         let stamp = stamp(hasher, at);
         let is_it = |entry: &Entry| entry.uid == uid && u32::from_ne_bytes(entry.stamp) & STAMP == stamp;
         let found = self.table.find_entry(hasher.hash_one(uid), is_it).ok()?;
@@ -82,7 +90,7 @@ impl Lone {
     }
 }
 
-fn stamp(hasher: &DefaultHashBuilder, at: Coordinates<'_>) -> u32 {
+fn stamp(hasher: &DefaultHashBuilder, at: Place<'_>) -> u32 {
     let [a, b, c, d, ..] = hasher.hash_one((at.namespace, at.name)).to_ne_bytes();
     u32::from_ne_bytes([a, b, c, d]) & STAMP
 }

@@ -30,6 +30,9 @@ pub struct Node {
     pub(super) owners: u32,
     /// Anyone of a ring.
     pub(super) ring: u32,
+    /// In the chain of all nodes of the kind.
+    pub(super) next: u32,
+    pub(super) previous: u32,
 }
 
 // === impl Node ===

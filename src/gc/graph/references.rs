@@ -1,6 +1,6 @@
 //! Whom a node names, and what follows when that changes.
 
-use super::{Coordinates, Graph, Hint, Link, NodeId, Observed, Reference, SpaceId, State, links::distinct};
+use super::{Coordinates, Graph, Hint, Link, NodeId, Observed, Place, Reference, SpaceId, State, links::distinct};
 use crate::gc::{
     kinds::{KindId, Scope},
     uid::Uid,
@@ -82,11 +82,15 @@ impl Graph {
         }
         let mut state = self.named(uid);
         let lone = self.lone.get_mut(kind.place());
-        if let Some(round) = lone.and_then(|lone| lone.take(&self.hasher, uid, at)) {
+        let place = Place {
+            namespace: self.spaces.name(namespace),
+            name,
+        };
+        if let Some(round) = lone.and_then(|lone| lone.take(&self.hasher, uid, place)) {
             state.set(State::OBSERVED, true);
             state.set(State::ROUND, round);
         }
-        self.links.add(uid, at, state)
+        self.add(uid, at, state)
     }
 
     /// What is known of what was only named so far.
@@ -104,13 +108,17 @@ impl Graph {
             return;
         }
         if !node.state.is_in_question() && !node.state.has(State::ABSENT) {
-            let (round, at) = (node.state.has(State::ROUND), node.coordinates());
+            let round = node.state.has(State::ROUND);
+            let at = Place {
+                namespace: self.spaces.name(node.namespace),
+                name: &node.name,
+            };
             if let Some(lone) = self.lone.get_mut(node.kind.place()) {
                 lone.insert(&self.hasher, node.uid, at, round);
             }
         }
         let (uid, version, state) = (node.uid, node.version, node.state);
-        self.links.remove(id);
+        self.remove(id);
         if state.orphans() {
             self.remember(uid, version);
         }

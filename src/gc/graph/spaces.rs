@@ -1,16 +1,25 @@
 //! Namespaces by number.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-/// A namespace by number; that of cluster-scoped objects is the first.
+/// A namespace by number; that of cluster-scoped objects is the first. No number is given twice: a request that is under way
+/// may name one that is gone. Four billion namespaces with owners do not come in the life of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpaceId(u32);
 
-/// All that were ever named.
-#[derive(Debug)]
+/// Those in which nodes are.
+#[derive(Debug, Default)]
 pub struct Spaces {
-    names: Vec<Box<str>>,
-    places: HashMap<Box<str>, SpaceId>,
+    spaces: HashMap<SpaceId, Space>,
+    ids: HashMap<Arc<str>, SpaceId>,
+    last: u32,
+}
+
+#[derive(Debug)]
+struct Space {
+    name: Arc<str>,
+    /// How many nodes are in it.
+    nodes: u32,
 }
 
 // === impl SpaceId ===
@@ -22,29 +31,75 @@ impl SpaceId {
 
 // === impl Spaces ===
 
-impl Default for Spaces {
-    fn default() -> Self {
-        Self {
-            names: vec![Box::default()],
-            places: HashMap::from([(Box::default(), SpaceId::NONE)]),
-        }
-    }
-}
-
 impl Spaces {
-    /// The number of a namespace.
+    /// The number of a namespace in which nodes are.
+    pub fn known(&self, name: &str) -> Option<SpaceId> {
+        if name.is_empty() {
+            return Some(SpaceId::NONE);
+        }
+        self.ids.get(name).copied()
+    }
+
+    /// The number of a namespace in which a node is to be.
     pub fn id(&mut self, name: &str) -> SpaceId {
-        if let Some(&id) = self.places.get(name) {
+        if let Some(id) = self.known(name) {
             return id;
         }
-        let id = SpaceId(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
-        self.names.push(name.into());
-        self.places.insert(name.into(), id);
+        self.last += 1;
+        let (id, name): (_, Arc<str>) = (SpaceId(self.last), name.into());
+        self.ids.insert(Arc::clone(&name), id);
+        self.spaces.insert(id, Space { name, nodes: 0 });
         id
     }
 
-    /// Its name.
-    pub fn name(&self, SpaceId(id): SpaceId) -> &str {
-        self.names.get(id as usize).map_or("", |name| name)
+    /// Its name; empty if no node is in it any more.
+    pub fn name(&self, id: SpaceId) -> &str {
+        self.spaces.get(&id).map_or("", |space| &space.name)
+    }
+
+    /// A node is in it.
+    pub fn enter(&mut self, id: SpaceId) {
+        if let Some(space) = self.spaces.get_mut(&id) {
+            space.nodes += 1;
+        }
+    }
+
+    /// A node is in it no more. With the last one its name goes.
+    pub fn leave(&mut self, id: SpaceId) {
+        let Some(space) = self.spaces.get_mut(&id) else {
+            return;
+        };
+        space.nodes -= 1;
+        if space.nodes == 0
+            && let Some(space) = self.spaces.remove(&id)
+        {
+            self.ids.remove(&space.name);
+        }
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.spaces.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_goes_with_the_last_node_and_its_number_is_not_given_again() {
+        let mut spaces = Spaces::default();
+        let one = spaces.id("one");
+        spaces.enter(one);
+        spaces.enter(spaces.known("one").unwrap());
+        spaces.leave(one);
+        assert_eq!((spaces.name(one), spaces.known("one")), ("one", Some(one)));
+        spaces.leave(one);
+        assert_eq!((spaces.name(one), spaces.known("one"), spaces.len()), ("", None, 0));
+        assert_ne!(spaces.id("two"), one);
+        assert_ne!(spaces.id("one"), one);
+        assert_eq!((spaces.id(""), spaces.known("")), (SpaceId::NONE, Some(SpaceId::NONE)));
     }
 }

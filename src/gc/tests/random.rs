@@ -1,5 +1,7 @@
 //! Random worlds, in which everything happens at any time.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::{
@@ -7,7 +9,10 @@ use super::{
     judge,
     world::{KINDS, Key, UNSERVED, World, never, uid},
 };
-use crate::gc::{decide::Policy, graph::Reference};
+use crate::gc::{
+    decide::Policy,
+    graph::{Reference, SpaceId},
+};
 
 /// Numbers from which everything else follows, so that a failure can be made smaller.
 struct Dice<'a>(std::slice::Iter<'a, u16>);
@@ -151,6 +156,20 @@ fn check(world: &mut World, collector: &mut Collector) {
     let served = world.objects.keys().filter(|key| world.serves(&key.0)).count();
     assert_eq!(collector.known(), served, "{world:#?}");
     assert_eq!(collector.graph.counts(), collector.counted(), "{world:#?}");
+    let graph = &collector.graph;
+    let nodes = || graph.nodes().map(|id| (id, graph.node(id)));
+    for kind in &collector.kinds {
+        let mut of_kind = graph.of_kind(kind.id);
+        of_kind.sort_unstable();
+        let expected: Vec<_> = nodes()
+            .filter(|(_, node)| node.kind == kind.id)
+            .map(|(id, _)| id)
+            .collect();
+        assert_eq!(of_kind, expected, "{world:#?}");
+    }
+    let spaces: BTreeSet<_> = nodes().map(|(_, node)| node.namespace).collect();
+    let named = spaces.iter().filter(|&&space| space != SpaceId::NONE).count();
+    assert_eq!(graph.spaces(), named, "names of namespaces without nodes are not kept");
     for key in world.objects.keys() {
         let complaint = judge::complaint(world, key);
         assert_eq!(complaint, None, "{key:?} of {world:#?}");
