@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{body::Incoming, client::conn::http2};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, builderstates::WantsProtocols1};
 use hyper_util::{
     client::legacy::connect::{Connection as _, HttpConnector},
     rt::{TokioExecutor, TokioTimer},
@@ -32,8 +32,9 @@ use super::{
 
 /// For the proof: a server that is busy lets requests wait for their turn.
 const PROOF: Duration = Duration::from_secs(20);
-/// A connection on which nothing comes for so long is asked whether it is still there, and has as long to answer.
-const SILENCE: Duration = Duration::from_secs(20);
+/// A connection on which nothing comes for so long is pinged, an idle one too, and is closed if nothing comes for so long
+/// after that: a load balancer may have dropped its state without a word. As client-go.
+const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 /// What a server may send ahead of what was read: of one answer, and of all over one connection.
 const STREAM_AHEAD: u32 = 256 << 10;
 const AHEAD: u32 = 1 << 20;
@@ -95,25 +96,42 @@ struct Metadata {
     uid: String,
 }
 
+/// TLS as the kubeconfig has it.
+pub(super) fn connector(config: &kube::Config) -> Result<HttpsConnectorBuilder<WantsProtocols1>, kube::Error> {
+    let builder = HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http();
+    let Some(name) = &config.tls_server_name else {
+        return Ok(builder);
+    };
+    let name = name
+        .clone()
+        .try_into()
+        .map_err(|error| kube::Error::Service(Box::new(error)))?;
+    Ok(builder.with_server_name_resolver(FixedServerNameResolver::new(name)))
+}
+
+/// A connection that is noticed to be dead within [`PING`].
+pub(super) fn pinged() -> http2::Builder<TokioExecutor> {
+    let (after, patience) = PING;
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(after)
+        .keep_alive_timeout(patience)
+        .keep_alive_while_idle(true);
+    builder
+}
+
 // === impl Lanes ===
 
 impl Lanes {
     /// Connections with these credentials, none of them open.
     pub fn new(config: &kube::Config, cluster: Arc<Cluster>) -> Result<Self, kube::Error> {
-        let mut builder = HttpsConnectorBuilder::new()
-            .with_tls_config(config.rustls_client_config()?)
-            .https_or_http();
-        if let Some(name) = &config.tls_server_name {
-            let name = name
-                .clone()
-                .try_into()
-                .map_err(|error| kube::Error::Service(Box::new(error)))?;
-            builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
-        }
         Ok(Self {
             base: base(&config.cluster_url),
             server: config.cluster_url.clone(),
-            connector: builder.enable_http2().wrap_connector(tcp()),
+            connector: connector(config)?.enable_http2().wrap_connector(tcp()),
             identity: Identity::new(config)?,
             cluster,
             open: Mutex::default(),
@@ -166,10 +184,7 @@ impl Lanes {
         if self.server.scheme_str() == Some("https") && !connection.connected().is_negotiated_h2() {
             return Err("the server, or a proxy before it, does not speak HTTP/2".into());
         }
-        let (sender, driver) = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .keep_alive_interval(SILENCE)
-            .keep_alive_timeout(SILENCE)
+        let (sender, driver) = pinged()
             .initial_stream_window_size(STREAM_AHEAD)
             .initial_connection_window_size(AHEAD)
             .handshake(connection)

@@ -3,35 +3,41 @@
 //! which ends TLS itself; what it would get are the UIDs of another cluster's pods, which fit none of its own.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderMap, Request, Uri, Version, header};
+use http::{HeaderMap, Request, Response, Uri, Version, header, response};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{
-    client::conn::http1,
+    body::Incoming,
+    client::conn::{http1, http2},
     rt::{Read, Write},
 };
+use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::legacy::{
         self,
-        connect::{Connect, HttpConnector},
+        connect::{Connect, Connection as _, HttpConnector},
     },
     rt::TokioExecutor,
 };
 use k8s_openapi::api::core::v1::Node;
 use kube::client::{Body, ConfigExt as _};
 use tokio::time::timeout;
-use tower::{BoxError, Service, ServiceBuilder};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
 use super::{
     ApiError, USER_AGENT,
     answer::read,
     dial::{Dial, Dialer},
+    lanes::{connector, pinged},
 };
 
 /// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
@@ -67,7 +73,8 @@ struct Opener<C> {
 }
 
 /// A client of which each connection proves itself by the Node at `path`; without a `proof` they are used as they are.
-/// They are opened by `dial`, if there is one, and else over TCP and TLS.
+/// They are opened by `dial`, if there is one, and else over TCP and TLS. Over TLS it is one HTTP/2 connection, which is
+/// pinged, where the server, or a proxy before it, speaks that.
 pub(super) fn client(
     config: &kube::Config,
     path: &str,
@@ -75,21 +82,45 @@ pub(super) fn client(
     dial: Option<Dial>,
 ) -> Result<kube::Client, kube::Error> {
     let question = proof.map(|proof| Arc::new(Question::new(&config.cluster_url, path, proof)));
-    match dial {
-        Some(dial) => over(Dialer(dial), config, question),
-        None => over(config.rustls_https_connector_with_connector(tcp())?, config, question),
+    if let Some(dial) = dial {
+        return over(http1(Dialer(dial), question.clone()), config, question);
     }
+    let http1 = http1(config.rustls_https_connector_with_connector(tcp())?, question.clone());
+    if config.cluster_url.scheme_str() != Some("https") {
+        return over(http1, config, question);
+    }
+    let one = One {
+        connector: connector(config)?.enable_all_versions().wrap_connector(tcp()),
+        server: config.cluster_url.clone(),
+        question: question.clone(),
+        open: tokio::sync::Mutex::default(),
+        speaks_http1: AtomicBool::new(false),
+    };
+    over(
+        Either {
+            one: Arc::new(one),
+            http1,
+        },
+        config,
+        question,
+    )
 }
 
-fn over<C>(inner: C, config: &kube::Config, question: Option<Arc<Question>>) -> Result<kube::Client, kube::Error>
+/// A connection for each request that is under way.
+fn http1<C>(inner: C, question: Option<Arc<Question>>) -> legacy::Client<Opener<C>, Body>
 where
     C: Clone + Send + Sync + 'static,
-    Opener<C>: Connect,
+    Opener<C>: Connect + Clone,
 {
-    let opener = Opener {
-        inner,
-        question: question.clone(),
-    };
+    legacy::Client::builder(TokioExecutor::new()).build(Opener { inner, question })
+}
+
+fn over<S>(sender: S, config: &kube::Config, question: Option<Arc<Question>>) -> Result<kube::Client, kube::Error>
+where
+    S: Service<Request<Body>, Response = Response<Incoming>> + Clone + Send + 'static,
+    S::Error: Into<BoxError> + 'static,
+    S::Future: Send + 'static,
+{
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
@@ -101,9 +132,26 @@ where
             }
             request
         })
-        .map_err(BoxError::from)
-        .service(legacy::Client::builder(TokioExecutor::new()).build(opener));
+        .map_err(Into::<BoxError>::into)
+        .service(sender);
     Ok(kube::Client::new(service, config.default_namespace.clone()))
+}
+
+/// One HTTP/2 connection, which is opened when it is needed.
+struct One {
+    connector: HttpsConnector<HttpConnector>,
+    server: Uri,
+    question: Option<Arc<Question>>,
+    open: tokio::sync::Mutex<Option<http2::SendRequest<Body>>>,
+    /// The server, or a proxy before it, was seen not to speak HTTP/2.
+    speaks_http1: AtomicBool,
+}
+
+/// That one; where HTTP/2 is not spoken, others.
+#[derive(Clone)]
+struct Either<C> {
+    one: Arc<One>,
+    http1: legacy::Client<Opener<C>, Body>,
 }
 
 /// Opens what TLS goes over.
@@ -154,6 +202,78 @@ where
     }
 }
 
+// === impl One ===
+
+impl One {
+    /// The connection, open and proven; `None` where HTTP/2 is not spoken. Others wait while it is opened.
+    async fn sender(&self) -> Result<Option<http2::SendRequest<Body>>, BoxError> {
+        if self.speaks_http1.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut open = self.open.lock().await;
+        if let Some(sender) = open.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(Some(sender.clone()));
+        }
+        *open = None;
+        let late = |_| BoxError::from(format!("no connection within {OPENING:?}"));
+        let Some(sender) = timeout(OPENING, self.opened()).await.map_err(late)?? else {
+            tracing::warn!(
+                "The API server, or a proxy before it, does not speak HTTP/2: dead connections are noticed late"
+            );
+            self.speaks_http1.store(true, Ordering::Relaxed);
+            return Ok(None);
+        };
+        if let Some(question) = &self.question {
+            let late = |_| BoxError::from(format!("the Node was not shown within {PROOF:?}"));
+            let asked = question.ask_over(sender.clone(), &self.server);
+            timeout(PROOF, asked).await.map_err(late)??;
+        }
+        Ok(Some(open.insert(sender).clone()))
+    }
+
+    async fn opened(&self) -> Result<Option<http2::SendRequest<Body>>, BoxError> {
+        let mut connector = self.connector.clone();
+        let connection = connector.ready().await?.call(self.server.clone()).await?;
+        if !connection.connected().is_negotiated_h2() {
+            return Ok(None);
+        }
+        let (sender, driver) = pinged().handshake(connection).await?;
+        // Ends with the last request and sender of the connection, or with the connection; both show in its requests.
+        drop(tokio::spawn(async move {
+            if let Err(error) = driver.await {
+                tracing::debug!(%error, "Connection to the API server ended");
+            }
+        }));
+        Ok(Some(sender))
+    }
+}
+
+// === impl Either ===
+
+impl<C> Service<Request<Body>> for Either<C>
+where
+    C: Clone + Send + Sync + 'static,
+    Opener<C>: Connect + Clone + Send + Sync + 'static,
+{
+    type Response = Response<Incoming>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let Self { one, http1 } = self.clone();
+        Box::pin(async move {
+            match one.sender().await? {
+                Some(mut sender) => Ok(sender.send_request(request).await?),
+                None => Ok(http1.request(request).await?),
+            }
+        })
+    }
+}
+
 // === impl Question ===
 
 impl Question {
@@ -185,19 +305,7 @@ impl Question {
         // The sender is gone with its answer, and so the driver ends.
         let (answer, left) = tokio::join!(asked, driver.without_shutdown());
         let (head, body) = answer?;
-        let node = if head.status.is_success() {
-            read(VERB, &self.path, &body)
-        } else {
-            let retry_after = retry_after(&head.headers);
-            Err(ApiError::refused(
-                VERB,
-                &self.path,
-                head.status.as_u16(),
-                retry_after,
-                &body,
-            ))
-        };
-        (self.proof)(node).await.map_err(Unproven)?;
+        self.judge(&head, &body).await?;
         if !stays_open(head.version, &head.headers) {
             return Err("the server, or a proxy before it, keeps no connection open after an answer".into());
         }
@@ -207,6 +315,30 @@ impl Question {
         } else {
             Err("the server says more than it was asked".into())
         }
+    }
+
+    /// Asks over an HTTP/2 connection, which may be used if the answer is good.
+    async fn ask_over(&self, mut sender: http2::SendRequest<Body>, server: &Uri) -> Result<(), BoxError> {
+        let mut parts = server.clone().into_parts();
+        parts.path_and_query = Some(self.path.parse()?);
+        let (mut head, _) = self.request()?.into_parts();
+        head.uri = Uri::from_parts(parts)?;
+        head.headers.remove(header::HOST);
+        let response = sender.send_request(Request::from_parts(head, Body::empty())).await?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, LARGEST).collect().await?.to_bytes();
+        self.judge(&head, &body).await
+    }
+
+    async fn judge(&self, head: &response::Parts, body: &Bytes) -> Result<(), BoxError> {
+        let node = if head.status.is_success() {
+            read(VERB, &self.path, body)
+        } else {
+            let retry_after = retry_after(&head.headers);
+            let code = head.status.as_u16();
+            Err(ApiError::refused(VERB, &self.path, code, retry_after, body))
+        };
+        Ok((self.proof)(node).await.map_err(Unproven)?)
     }
 
     fn request(&self) -> Result<Request<Empty<Bytes>>, http::Error> {

@@ -19,6 +19,7 @@ mod ends;
 mod files;
 mod grace;
 mod guard;
+mod half_open;
 mod hand_back;
 mod held;
 mod hooks;

@@ -6,6 +6,7 @@ mod aggregated;
 mod busy;
 mod cascades;
 mod defects;
+mod half_open;
 mod liar;
 mod pages;
 mod random;

@@ -15,6 +15,7 @@ pub use testbed::family::{HELD, Like, held, owned, owners_of, to};
 use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer, faults::Fault, requests::Request},
+    balancer::Balancer,
     rest::{Client, Patch},
 };
 use tokio::time::{Instant, sleep};
@@ -46,6 +47,12 @@ impl Cluster {
             collector: None,
             dir,
         }
+    }
+
+    /// The collector's requests go through this balancer.
+    pub fn lead_through(&self, balancer: &Balancer) {
+        let kubeconfig = balancer.kubeconfig(&self.api.url(), &self.api.collector_kubeconfig());
+        std::fs::write(self.dir.path().join("kubeconfig"), kubeconfig).unwrap();
     }
 
     /// The collector begins, from nothing.

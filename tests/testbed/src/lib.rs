@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod apiserver;
+pub mod balancer;
 pub mod bench;
 pub mod bench_gc;
 pub mod bench_idle;

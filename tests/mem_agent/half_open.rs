@@ -1,0 +1,83 @@
+//! How requests reach the API server: over connections that may be half-open, and with what in them.
+
+use std::{
+    fs,
+    sync::{Arc, Mutex},
+};
+
+use testbed::balancer::Balancer;
+use tokio::time::{Instant, sleep};
+
+use crate::node::{NODE, Node, secs};
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_deleted_while_the_connection_is_half_open_is_gone_within_a_minute() {
+    let mut node = Node::new().await;
+    let url = node.api.url();
+    let server = url.trim_start_matches("http://").parse().unwrap();
+    let balancer = Balancer::start_with_tls(server).await.unwrap();
+    let kubeconfig = balancer.kubeconfig(&url, &node.api.node_kubeconfig(NODE));
+    fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
+    node.polite_pod("web");
+    node.start().await;
+    node.cri.allow_everything();
+    // Idle or not.
+    sleep(secs(100)).await;
+    balancer.drop_state();
+    let begun = Instant::now();
+    node.delete("web", None).await;
+    node.gone("web").await;
+    assert!(begun.elapsed() < secs(60), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_requests_of_a_node_share_one_connection_over_tls() {
+    let mut node = Node::new().await;
+    let url = node.api.url();
+    let server = url.trim_start_matches("http://").parse().unwrap();
+    let balancer = Balancer::start_with_tls(server).await.unwrap();
+    let kubeconfig = balancer.kubeconfig(&url, &node.api.node_kubeconfig(NODE));
+    fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
+    for name in ["a", "b", "c"] {
+        node.polite_pod(name);
+    }
+    node.start().await;
+    node.cri.allow_everything();
+    for name in ["a", "b", "c"] {
+        node.delete(name, None).await;
+    }
+    for name in ["a", "b", "c"] {
+        node.nothing_left(name).await;
+    }
+    let user = format!("system:node:{NODE}");
+    let requests = node.api.requests().into_iter().filter(|it| it.asked.user == user);
+    let mut connections: Vec<u64> = requests.map(|it| it.connection).collect();
+    connections.dedup();
+    assert_eq!(connections.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_request_asks_for_a_compressed_answer_or_for_an_unsafe_deletion() {
+    let mut node = Node::new().await;
+    node.polite_pod("web");
+    let bodies: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = Arc::clone(&bodies);
+    node.api.tell(Box::new(move |asked, body, code| {
+        if asked.user.starts_with("system:node:") && asked.verb == "delete" && code.is_none() {
+            told.lock().unwrap().push(String::from_utf8_lossy(body).into_owned());
+        }
+    }));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.gone("web").await;
+    let bodies = bodies.lock().unwrap();
+    assert!(!bodies.is_empty());
+    for body in bodies.iter() {
+        assert!(
+            body.contains(r#""uid":"#) && !body.contains("ignoreStoreRead"),
+            "{body}"
+        );
+    }
+    assert!(!node.api.was_asked_to_compress());
+}
