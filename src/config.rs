@@ -26,7 +26,7 @@ mod kubelet;
 pub mod layout;
 
 use kubeconfig::kubeconfig;
-pub use kubeconfig::{credential_files, read_kubeconfig};
+pub use kubeconfig::{credential_files, read_kubeconfig, read_kubeconfig_here};
 use kubelet::{KubeletConfiguration, is_cgroup_root, kubelet_configuration};
 
 /// The kubelet's default for `containerRuntimeEndpoint`.

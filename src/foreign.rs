@@ -1,7 +1,7 @@
 //! Text that others chose: command lines, names, paths, and the messages of drivers, of the runtime and of the API server.
 //!
 //! A newline in it would begin a line of its own in a log or in a message to systemd, and an escape sequence would drive the
-//! terminal of whoever reads it. So it is escaped and cut where it comes in, and once more where text leaves the agent.
+//! terminal of its reader. So it is escaped and cut where it comes in, and once more where text leaves the agent.
 
 use std::{
     borrow::Cow,
@@ -75,7 +75,7 @@ impl From<&str> for ForeignText {
     }
 }
 
-/// At most so many bytes of it, head and tail: both tell more than the middle.
+/// At most so many bytes of it, head and tail, which matter more than the middle.
 pub fn cut(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit {
         return Cow::Borrowed(text);

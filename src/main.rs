@@ -5,6 +5,9 @@ use std::{
     io::{self, Write as _},
     path::Path,
     process::ExitCode,
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -205,7 +208,15 @@ async fn end(flags: &EndFlags, verb: &str, reason: Option<String>, message: Opti
 }
 
 async fn run(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<String>) -> ExitCode {
-    logging::start();
+    if let Err(error) = logging::start() {
+        return failed(1, &format!("no log: {error}"));
+    }
+    let code = run_logged(flags, mistakes, strange).await;
+    logging::flush();
+    code
+}
+
+async fn run_logged(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<String>) -> ExitCode {
     for name in strange {
         tracing::warn!(
             name,
@@ -232,10 +243,16 @@ async fn run_check(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<Str
     print(&check::table(&rows), check::exit_code(&rows))
 }
 
+/// Prints the problems after the log, for a second at most: standard error may be a pipe without a reader.
 fn misconfigured(problems: &[Problem]) -> ExitCode {
-    for problem in problems {
-        complain(&problem.to_string());
-    }
+    let complaints: Vec<_> = problems.iter().map(Problem::to_string).collect();
+    let (printed, all_printed) = mpsc::channel();
+    logging::flush();
+    thread::spawn(move || {
+        complaints.iter().for_each(|complaint| complain(complaint));
+        printed.send(()).ok();
+    });
+    all_printed.recv_timeout(Duration::from_secs(1)).ok();
     let any = |kind| problems.iter().any(|problem| problem.kind == kind);
     ExitCode::from(if any(ProblemKind::Usage) || any(ProblemKind::NotGiven) {
         USAGE

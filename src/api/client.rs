@@ -112,8 +112,10 @@ impl ApiClient {
         dial: Option<Dial>,
         node_name: &str,
     ) -> Result<Self, kube::Error> {
+        let blocking = effects.blocking();
+        let connection = Connection::new(config, kubeconfig, node_path(node_name), proof, dial, blocking)?;
         Ok(Self {
-            connection: Arc::new(Connection::new(config, kubeconfig, node_path(node_name), proof, dial)?),
+            connection: Arc::new(connection),
             effects,
             node_name: node_name.into(),
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),

@@ -1,6 +1,6 @@
 //! How requests reach the API server: how many at once, for how long, and with which credentials.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -17,6 +17,7 @@ use super::{
     dial::Dial,
     proven::{self, Proof},
 };
+use crate::node::threads::Blocking;
 
 /// The API server ends mutating requests after 34 s and others after 60 s.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
@@ -39,10 +40,11 @@ impl Connection {
         node_path: String,
         proof: Option<Proof>,
         dial: Option<Dial>,
+        blocking: Blocking,
     ) -> Result<Self, kube::Error> {
         let make = move |config: &kube::Config| proven::client(config, &node_path, proof.clone(), dial.clone());
         Ok(Self {
-            credentials: Credentials::new(config, kubeconfig, Box::new(make))?,
+            credentials: Credentials::new(config, kubeconfig, Arc::new(make), blocking)?,
             places: Semaphore::new(AT_ONCE),
         })
     }

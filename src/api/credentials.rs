@@ -3,26 +3,34 @@
 use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use jiff::Timestamp;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::expiry::Expiry;
-use crate::config;
+use crate::{
+    config,
+    node::threads::{Blocking, Threads},
+};
 
 /// Credentials that are refused are not read again faster than this.
 const RENEW_AT_MOST_EVERY: Duration = Duration::from_secs(5);
+/// Files that take longer hang, as on a server that is gone: requests go on with the credentials that are known.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Reads that may hang at a time.
+const READS: usize = 2;
 
 /// Makes of credentials what sends requests with them.
-type Make<T> = Box<dyn Fn(&kube::Config) -> Result<T, kube::Error> + Send + Sync>;
+type Make<T> = Arc<dyn Fn(&kube::Config) -> Result<T, kube::Error> + Send + Sync>;
 
 /// What sends requests, with the credentials that its kubeconfig holds.
 pub(super) struct Credentials<T> {
     kubeconfig: PathBuf,
     make: Make<T>,
+    threads: Threads,
     current: Mutex<Current<T>>,
 }
 
@@ -35,8 +43,14 @@ struct Current<T> {
     files: Option<Vec<Stamp>>,
 }
 
+/// What the files of credentials hold.
+struct Found<T> {
+    files: Vec<Stamp>,
+    made: Result<(T, Option<Timestamp>), String>,
+}
+
 /// A file, and by what a change of it shows.
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 struct Stamp {
     path: PathBuf,
     seen: Option<(u64, u64, u64, i64, i64)>,
@@ -44,9 +58,14 @@ struct Stamp {
 
 // === impl Credentials ===
 
-impl<T: Clone> Credentials<T> {
-    /// Begins with `config`, which was read from `kubeconfig`.
-    pub fn new(config: &kube::Config, kubeconfig: PathBuf, make: Make<T>) -> Result<Self, kube::Error> {
+impl<T: Clone + Send + 'static> Credentials<T> {
+    /// Begins with `config`, which was read from `kubeconfig`. Its files are read by `blocking`.
+    pub fn new(
+        config: &kube::Config,
+        kubeconfig: PathBuf,
+        make: Make<T>,
+        blocking: Blocking,
+    ) -> Result<Self, kube::Error> {
         let current = Current {
             sender: make(config)?,
             end: end(config),
@@ -56,6 +75,7 @@ impl<T: Clone> Credentials<T> {
         Ok(Self {
             kubeconfig,
             make,
+            threads: Threads::of(READS).done_by(blocking),
             current: Mutex::new(current),
         })
     }
@@ -80,32 +100,29 @@ impl<T: Clone> Credentials<T> {
             }
             current.read = Instant::now();
         }
-        self.read_again("refused").await;
+        self.read_again("refused", None).await;
     }
 
     /// Reads the credentials again if a file changed that they come from: the old ones may be good for ever, at a server
     /// that has gone.
     pub async fn follow_files(&self) {
-        let changed = match &self.current().files {
-            None => true,
-            Some(files) => files.iter().any(|file| Stamp::of(&file.path) != *file),
-        };
-        if changed {
-            self.read_again("changed").await;
-        }
+        let known = self.current().files.clone();
+        self.read_again("changed", known).await;
     }
 
-    async fn read_again(&self, because: &'static str) {
-        // Before they are read: what changes meanwhile is seen the next time.
-        let files = config::credential_files(&self.kubeconfig);
-        let files = files.iter().map(|file| Stamp::of(file)).collect();
-        let config = config::read_kubeconfig(&self.kubeconfig).await;
-        let made = config.and_then(|config| {
-            let sender = (self.make)(&config).map_err(|error| error.to_string())?;
-            Ok((sender, end(&config)))
-        });
+    /// Reads them again, unless the files are still these.
+    async fn read_again(&self, because: &'static str, known: Option<Vec<Stamp>>) {
+        let (path, make) = (self.kubeconfig.clone(), Arc::clone(&self.make));
+        let is_known = move || known.is_some_and(|files| files.iter().all(|file| Stamp::of(&file.path) == *file));
+        let read = move || (!is_known()).then(|| Found::read(&path, &*make));
+        let made = match timeout(PATIENCE, self.threads.work(read)).await {
+            Ok(Ok(None)) => return,
+            Ok(Ok(Some(Found { files, made }))) => made.map(|made| (files, made)),
+            Ok(Err(why)) => Err(why.to_string()),
+            Err(_) => Err(format!("reading its files takes longer than {PATIENCE:?}")),
+        };
         match made {
-            Ok((sender, end)) => {
+            Ok((files, (sender, end))) => {
                 let mut current = self.current();
                 // The first time only whether they changed since the start was not known.
                 if current.files.replace(files).is_some() {
@@ -129,6 +146,21 @@ fn end(config: &kube::Config) -> Option<Timestamp> {
     Expiry::of(config).ok().flatten().map(|expiry| expiry.end)
 }
 
+// === impl Found ===
+
+impl<T> Found<T> {
+    fn read(path: &Path, make: &dyn Fn(&kube::Config) -> Result<T, kube::Error>) -> Self {
+        // Before they are read: what changes meanwhile is seen the next time.
+        let files = config::credential_files(path);
+        let files = files.iter().map(|file| Stamp::of(file)).collect();
+        let made = config::read_kubeconfig_here(path).and_then(|config| {
+            let sender = make(&config).map_err(|error| error.to_string())?;
+            Ok((sender, end(&config)))
+        });
+        Self { files, made }
+    }
+}
+
 // === impl Stamp ===
 
 impl Stamp {
@@ -137,6 +169,31 @@ impl Stamp {
         Self {
             path: path.to_owned(),
             seen: seen.map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn files_that_hang_block_no_other_task_and_the_credentials_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        // A read of it waits for a writer.
+        let path = dir.path().join("kubeconfig");
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let make: Make<u8> = Arc::new(|_| Ok(7));
+        let credentials = Credentials::new(&config, path.clone(), make, Blocking::OnThreads).unwrap();
+        // Time does not pass by itself while threads are at work.
+        tokio::join!(credentials.follow_files(), advance(PATIENCE + Duration::from_millis(1)));
+        assert_eq!(credentials.sender(), 7);
+        for _the_files_it_names_and_what_they_hold in 0..2 {
+            std::fs::File::options().write(true).open(&path).unwrap();
         }
     }
 }

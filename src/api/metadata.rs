@@ -123,7 +123,12 @@ impl MetadataClient {
         let same = Arc::clone(&cluster);
         let make = move |config: &kube::Config| Lanes::new(config, Arc::clone(&same)).map(Arc::new);
         Ok(Self {
-            credentials: Arc::new(Credentials::new(config, kubeconfig, Box::new(make))?),
+            credentials: Arc::new(Credentials::new(
+                config,
+                kubeconfig,
+                Arc::new(make),
+                effects.blocking(),
+            )?),
             cluster,
             effects,
         })

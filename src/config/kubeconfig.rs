@@ -2,12 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
+use futures::FutureExt as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use super::{Problem, first_line, is_absent};
+use crate::node::threads::Blocking;
 
-/// Reads a kubeconfig and everything that it points to.
+/// Reads a kubeconfig and everything that it points to, on a thread of its own.
+///
+/// # Errors
+/// In words.
 pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
+    let path = path.to_owned();
+    let read = Blocking::OnThreads.run(move || read_kubeconfig_here(&path)).await;
+    read.unwrap_or_else(|why| Err(why.to_string()))
+}
+
+/// The same on this thread, which it blocks.
+///
+/// # Errors
+/// In words.
+pub fn read_kubeconfig_here(path: &Path) -> Result<kube::Config, String> {
     let mut kubeconfig = Kubeconfig::read_from(path).map_err(|error| first_line(&error))?;
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|it| it.cluster.as_mut()) {
         if cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()) {
@@ -17,7 +32,9 @@ pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
         // the environment is not read; it is taken out again below.
         cluster.proxy_url.clone_from(&cluster.server);
     }
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    // It reads files and waits for nothing.
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).now_or_never();
+    let config = config.ok_or("it is not read at once")?;
     let mut config = config.map_err(|error| error.to_string())?;
     config.proxy_url = None;
     let server = &config.cluster_url;

@@ -96,10 +96,10 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
 }
 
 fn event(text: &str) -> String {
-    let (told, heard) = std::sync::mpsc::channel();
+    let (sent, received) = std::sync::mpsc::channel();
     let bring: Bring = Arc::new(move |event| {
         if let EventWrite::Create { body, .. } = event {
-            told.send(body).ok();
+            sent.send(body).ok();
         }
         Box::pin(async { Ok(()) })
     });
@@ -114,7 +114,7 @@ fn event(text: &str) -> String {
     events.object(&about, Reason::FailedKillPod, text);
     drop(events);
     sender.now_or_never().unwrap();
-    String::from_utf8(heard.try_recv().unwrap().into()).unwrap()
+    String::from_utf8(received.try_recv().unwrap().into()).unwrap()
 }
 
 fn errors(text: &str) -> (String, String, String) {

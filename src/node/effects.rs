@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use super::{
     checkpoint,
-    threads::{NotDone, Threads},
+    threads::{Blocking, NotDone, Threads},
     unmounts::{ForceUnmount, Unmounting, Unmounts},
 };
 
@@ -153,6 +153,11 @@ impl Effects {
     pub fn allow_untold(&self) -> Result<bool, Held> {
         (self.gate)()?;
         Ok(!self.dry_run)
+    }
+
+    /// Where work that blocks is done.
+    pub fn blocking(&self) -> Blocking {
+        self.threads.blocking()
     }
 
     /// Does work with these effects that may block, when it is its turn.

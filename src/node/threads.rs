@@ -97,6 +97,11 @@ impl Threads {
         Self { blocking, ..self }
     }
 
+    /// Where the threads are.
+    pub fn blocking(&self) -> Blocking {
+        self.blocking
+    }
+
     /// Does `work` when it is its turn.
     pub async fn work<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, NotDone> {
         // Never closed: only the time can run out. The place comes first: who waits for one keeps no turn.

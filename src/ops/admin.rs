@@ -32,7 +32,7 @@ use tokio::{
 };
 
 use self::gc::GcAnswers;
-use super::status::StatusReport;
+use super::{logging, status::StatusReport};
 use crate::{
     api::ApiClient,
     counters::{Counters, Counts},
@@ -252,6 +252,7 @@ impl Admin {
             since: self.since,
             node: self.node.clone(),
             dry_run: self.dry_run,
+            log_lines_dropped: logging::dropped(),
             takes_pods: self.pods.is_some(),
             collector: self.gc.as_ref().map(GcAnswers::in_short),
             ..StatusReport::default()

@@ -3,13 +3,7 @@
 //! tracing-journald writes the same fields, but of the line only its sentence: "Teardown step failed", of which pod and why
 //! only those are told who ask for all fields.
 
-use std::{
-    fmt::Write as _,
-    io,
-    os::unix::net::UnixDatagram,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fmt::Write as _, io, os::unix::net::UnixDatagram, path::Path, sync::Arc};
 
 use serde_json::{Map, Value};
 use tracing::{
@@ -18,39 +12,30 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
-use super::logging::{Fields, LONGEST};
+use super::logging::{Fields, LONGEST, LogQueue};
 use crate::foreign::ForeignText;
 
 /// Where journald listens.
 pub const SOCKET: &str = "/run/systemd/journal/socket";
-/// A journal that takes nothing must not keep the agent.
-const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Writes to the journal.
-pub struct Journald {
-    socket: UnixDatagram,
-    path: PathBuf,
-}
+/// Makes entries for the journal, and puts them into the queue.
+pub struct Journald(pub Arc<LogQueue>);
 
 /// What a span says.
 struct OfSpan(Map<String, Value>);
 
-// === impl Journald ===
-
-impl Journald {
-    /// Fails where nobody listens.
-    pub fn at(path: &Path) -> io::Result<Self> {
-        let socket = UnixDatagram::unbound()?;
-        socket.set_write_timeout(Some(PATIENCE))?;
-        let journald = Self {
-            socket,
-            path: path.to_owned(),
-        };
-        // Nothing is written; it shows whether somebody is there.
-        journald.socket.send_to(&[], path)?;
-        Ok(journald)
-    }
+/// Writes entries to the journal, for as long as that takes.
+///
+/// # Errors
+/// When no journal listens there.
+pub fn writer(path: &Path) -> io::Result<impl FnMut(&[u8]) -> io::Result<()> + Send + 'static> {
+    let (socket, path) = (UnixDatagram::unbound()?, path.to_owned());
+    // Nothing is written; it shows whether a journal listens.
+    socket.send_to(&[], &path)?;
+    Ok(move |entry: &[u8]| socket.send_to(entry, &path).map(drop))
 }
+
+// === impl Journald ===
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Journald {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
@@ -81,9 +66,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Journald {
             }
         }
         event.record(&mut Fields(&mut fields));
-        let entry = entry(*event.metadata().level(), event.metadata().target(), fields);
-        // There is nobody else to tell.
-        self.socket.send_to(&entry, &self.path).ok();
+        self.0
+            .put(entry(*event.metadata().level(), event.metadata().target(), fields));
     }
 }
 
@@ -174,7 +158,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let journal = UnixDatagram::bind(&path).unwrap();
-        let subscriber = tracing_subscriber::registry().with(Journald::at(&path).unwrap());
+        let queue = LogQueue::start(writer(&path).unwrap(), |_| {}).unwrap();
+        let subscriber = tracing_subscriber::registry().with(Journald(queue));
         tracing::subscriber::with_default(subscriber, || {
             let span = tracing::info_span!("pod", pod.uid = %"u1", pod.name = %"web", grace = tracing::field::Empty);
             span.record("grace", 7);
@@ -212,6 +197,6 @@ mod tests {
         let fields = Map::from_iter([("message".to_owned(), Value::from(long))]);
         let cut = read(&entry(Level::INFO, "t", fields));
         assert!((LONGEST - 3..=LONGEST).contains(&cut["MESSAGE"].len()));
-        assert!(Journald::at(Path::new("/no/such/journal")).is_err());
+        assert!(writer(Path::new("/no/such/journal")).is_err());
     }
 }

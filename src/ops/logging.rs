@@ -1,9 +1,14 @@
 //! Logs: text on a terminal, fields of journald under systemd, JSON otherwise.
 
+mod queue;
+
 use std::{
     fmt,
+    fs::File,
     io::{self, IsTerminal as _, Write},
+    os::fd::AsFd as _,
     path::Path,
+    sync::{Arc, OnceLock},
 };
 
 use jiff::Timestamp;
@@ -24,6 +29,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+pub(super) use self::queue::LogQueue;
 use super::journald::{self, Journald};
 use crate::foreign::{self, ForeignText};
 
@@ -33,8 +39,11 @@ const DEFAULT: &str = "info,kube_client=off,tower=warn,hyper=warn,h2=warn";
 /// What is longer than a datagram to journald may be is cut.
 pub(super) const LONGEST: usize = 16 << 10;
 
-/// Standard error. A log that nobody takes must not end what it tells of.
-struct Stderr;
+/// Where lines wait to be written, once the log was started.
+static QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
+
+/// A line on its way to the queue. A log without a reader must neither block nor end the agent.
+struct Line(Arc<LogQueue>);
 
 /// One object a line, in which the fields of spans and events lie side by side: `pod.uid` finds all of a pod, whether a
 /// line was written by its worker or by the watch.
@@ -43,20 +52,35 @@ struct Flat;
 /// Fields of an event.
 pub(super) struct Fields<'a>(pub &'a mut Map<String, Value>);
 
-/// Starts logging to standard error.
-pub fn start() {
+/// Starts logging to the journal or to standard error.
+///
+/// # Errors
+/// When there is no thread or no descriptor for it.
+pub fn start() -> io::Result<()> {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
     let parsed = wanted.parse::<Targets>();
     let filter = match &parsed {
         Ok(filter) if !wanted.is_empty() => filter.clone(),
         _ => DEFAULT.parse().unwrap_or_default(),
     };
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(|| Stderr)
-        .log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter);
-    if let Some(journald) = journald() {
-        registry.with(journald).init();
+    let journal = journal();
+    let is_journal = journal.is_some();
+    let queue = match journal {
+        Some(write) => LogQueue::start(write, report_dropped),
+        None => {
+            // A descriptor of its own: a blocked write must not hold the lock of `io::stderr`.
+            let mut stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+            LogQueue::start(move |line| stderr.write_all(line), report_dropped)
+        }
+    }?;
+    let queue = QUEUE.get_or_init(|| queue);
+    let to_queue = Arc::clone(queue);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(move || Line(Arc::clone(&to_queue)))
+        .log_internal_errors(false);
+    if is_journal {
+        registry.with(Journald(Arc::clone(queue))).init();
     } else if io::stderr().is_terminal() {
         registry.with(lines.with_target(false).fmt_fields(text())).init();
     } else {
@@ -67,14 +91,31 @@ pub fn start() {
     if let Err(error) = parsed {
         tracing::warn!(%error, wanted, "RUST_LOG is not understood, and ignored; write it like info,pod_teardown=debug");
     }
+    Ok(())
+}
+
+/// Waits until the lines so far are written, a second at most.
+pub fn flush() {
+    if let Some(queue) = QUEUE.get() {
+        queue.flush();
+    }
+}
+
+/// How many lines of the log were dropped since the start.
+pub fn dropped() -> u64 {
+    QUEUE.get().map_or(0, |queue| queue.dropped())
+}
+
+fn report_dropped(lines: u64) {
+    tracing::warn!(lines, "Log lines were dropped, since nothing took them");
 }
 
 /// The journal, if standard error goes there: `pod.uid` becomes its field `POD_UID`.
-fn journald() -> Option<Journald> {
+fn journal() -> Option<impl FnMut(&[u8]) -> io::Result<()> + Send + 'static> {
     let told = std::env::var("JOURNAL_STREAM").ok()?;
     let stderr = rustix::fs::fstat(io::stderr()).ok()?;
     let goes_there = told == format!("{}:{}", stderr.st_dev, stderr.st_ino);
-    goes_there.then(|| Journald::at(Path::new(journald::SOCKET)))?.ok()
+    goes_there.then(|| journald::writer(Path::new(journald::SOCKET)))?.ok()
 }
 
 /// Fields on a terminal, of which only our own colors reach it: `fmt` would pass on what control characters are in them.
@@ -89,11 +130,11 @@ fn text() -> impl for<'a> FormatFields<'a> + 'static {
     .delimited(" ")
 }
 
-// === impl Stderr ===
+// === impl Line ===
 
-impl Write for Stderr {
+impl Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        io::stderr().write_all(line).ok();
+        self.0.put(line.to_vec());
         Ok(line.len())
     }
 
@@ -172,8 +213,10 @@ pub(crate) fn in_every_form(log: impl Fn()) -> [(&'static str, String); 3] {
     let path = dir.path().join("journal");
     let journal = UnixDatagram::bind(&path).unwrap();
     journal.set_nonblocking(true).unwrap();
-    let registry = tracing_subscriber::registry().with(Journald::at(&path).unwrap());
+    let queue = LogQueue::start(journald::writer(&path).unwrap(), |_| {}).unwrap();
+    let registry = tracing_subscriber::registry().with(Journald(Arc::clone(&queue)));
     tracing::subscriber::with_default(registry, &log);
+    queue.flush();
     let mut entries = String::new();
     let mut entry = vec![0; 1 << 20];
     while let Ok(length) = journal.recv(&mut entry) {

@@ -3,7 +3,10 @@
 use std::{env, path::Path, sync::Arc, time::Duration};
 
 use sd_notify::{NotifyState, notify, watchdog_enabled};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 
 use super::{admin::Admin, status};
 use crate::{
@@ -31,7 +34,7 @@ pub async fn settings(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Setting
         match config::validate_all(&all, mistakes).await {
             Err(problems) if is_service() && problems.iter().all(is_to_come) => {
                 if problems != told {
-                    waits(&problems);
+                    waits(&problems).await;
                     told = problems;
                 }
                 half_written = true;
@@ -42,19 +45,19 @@ pub async fn settings(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Setting
         }
         let watchdog = watchdog_enabled();
         if watchdog.is_some() {
-            send(&[NotifyState::Watchdog], None);
+            send(&[NotifyState::Watchdog], None).await;
         }
         sleep(watchdog.map_or(LOOK, |within| LOOK.min(within / 3))).await;
     }
 }
 
-fn waits(problems: &[Problem]) {
+async fn waits(problems: &[Problem]) {
     for problem in problems {
         let Problem { what, remedy, .. } = problem;
         tracing::warn!(what, remedy, "Not there yet; waiting for it");
     }
     let first = problems.first().map_or_else(String::new, Problem::to_string);
-    send(&[NotifyState::Ready], Some(&format!("waiting: {first}")));
+    send(&[NotifyState::Ready], Some(&format!("waiting: {first}"))).await;
 }
 
 /// Says that the agent has started, and from then on how it is, until it is dropped. The watchdog is fed only by an agent whose
@@ -65,17 +68,17 @@ pub async fn tell(answers: Arc<Admin>) {
     }
     let watchdog = watchdog_enabled();
     let every = watchdog.map_or(EVERY, |within| EVERY.min(within / 3));
-    send(&[NotifyState::Ready], None);
+    send(&[NotifyState::Ready], None).await;
     let mut told = String::new();
     loop {
         if let Ok(Some(report)) = timeout(every, answers.report()).await {
             let line = status::line(&report);
             if line != told {
-                send(&[], Some(&line));
+                send(&[], Some(&line)).await;
                 told = line;
             }
             if watchdog.is_some() {
-                send(&[NotifyState::Watchdog], None);
+                send(&[NotifyState::Watchdog], None).await;
             }
         }
         sleep(every).await;
@@ -85,7 +88,11 @@ pub async fn tell(answers: Arc<Admin>) {
 /// Says that the agent stops, and may take a while for that.
 pub fn stopping() {
     if is_service() {
-        send(&[NotifyState::Stopping], Some("stopping; pods may come to their end"));
+        // It is sent without being awaited.
+        drop(send(
+            &[NotifyState::Stopping],
+            Some("stopping; pods may come to their end"),
+        ));
     }
 }
 
@@ -98,12 +105,18 @@ pub(crate) fn shown(status: &str) -> ForeignText {
     ForeignText::within(status, LONGEST)
 }
 
-/// The only way to systemd. A newline in the status would begin an assignment of its own, such as `MAINPID=`.
-fn send(state: &[NotifyState<'_>], status: Option<&str>) {
-    let status = status.map(shown);
-    let status = status.as_deref().map(NotifyState::Status);
-    let state: Vec<_> = state.iter().cloned().chain(status).collect();
-    if let Err(error) = notify(&state) {
-        tracing::warn!(%error, "systemd cannot be told how the agent is");
+/// The only way to systemd. A newline in the status would begin an assignment of its own, such as `MAINPID=`. It is sent by a
+/// thread of its own: a systemd that takes nothing blocks no other task.
+fn send(state: &[NotifyState<'static>], status: Option<&str>) -> impl Future<Output = ()> {
+    let (state, status) = (state.to_vec(), status.map(shown));
+    let sent = spawn_blocking(move || {
+        let status = status.as_deref().map(NotifyState::Status);
+        let state: Vec<_> = state.into_iter().chain(status).collect();
+        notify(&state)
+    });
+    async {
+        if let Ok(Err(error)) = sent.await {
+            tracing::warn!(%error, "systemd cannot be told how the agent is");
+        }
     }
 }

@@ -33,6 +33,9 @@ pub struct StatusReport {
     pub node: String,
     /// Whether it only says what it would do.
     pub dry_run: bool,
+    /// Lines of the log that were dropped, since nothing took them.
+    #[serde(default)]
+    pub log_lines_dropped: u64,
     /// Whether it takes pods down; what follows but the counters is of them.
     pub takes_pods: bool,
     /// The collector, where one runs.
@@ -167,6 +170,10 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         "pod-teardown {} on node {}, pid {}, up {since}{dry_run}",
         report.version, report.node, report.pid
     );
+    if report.log_lines_dropped > 0 {
+        let lines = counted(report.log_lines_dropped, "line");
+        let _ = writeln!(out, "log       {lines} dropped, since nothing took them");
+    }
     if let Some(collector) = &report.collector {
         let _ = writeln!(out, "collector {}", collector.line());
     }

@@ -4,26 +4,37 @@ use super::Failure;
 use crate::{
     context::Context,
     node::{
-        cgroups::{PodCgroup, Qos},
+        cgroups::{Cgroups, PodCgroup, Qos},
+        effects::Effects,
         pod_dir::PodDir,
     },
-    pod::PodView,
+    pod::{PodUid, PodView},
     record::Step,
 };
 
 /// The pod's cgroups that are there, below whichever QoS parent and made by whichever driver: the class in the API is what
-/// somebody wrote, and a look costs little.
+/// somebody wrote, and a look costs little. It blocks.
 pub fn cgroups(context: &Context, view: &PodView) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
+    cgroups_of(&context.cgroups, &context.cgroup_root, &view.pod.uid)
+}
+
+/// The same from a task, which must not block.
+pub async fn find_cgroups(context: &Context, view: &PodView) -> Result<Vec<PodCgroup>, Vec<Failure>> {
+    let (cgroups, root) = (context.cgroups.clone(), context.cgroup_root.clone());
     let uid = view.pod.uid.clone();
+    let find = move |_: &Effects| cgroups_of(&cgroups, &root, &uid).collect();
+    let found = context.effects.work(find).await;
+    found.unwrap_or_else(|why| Err(vec![Failure::new(Step::Cgroup, "", why)]))
+}
+
+fn cgroups_of(cgroups: &Cgroups, root: &str, uid: &PodUid) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
     [Qos::Burstable, Qos::Guaranteed, Qos::BestEffort]
         .into_iter()
-        .flat_map(
-            move |qos| match context.cgroups.pod(&context.cgroup_root, qos, uid.as_str()) {
-                Ok(names) => names.into_iter().map(Ok).collect(),
-                Err(error) => vec![Err(vec![Failure::new(Step::Cgroup, "", error)])],
-            },
-        )
-        .filter(|cgroup| cgroup.as_ref().map_or(true, |it| context.cgroups.exists(it)))
+        .flat_map(move |qos| match cgroups.pod(root, qos, uid.as_str()) {
+            Ok(names) => names.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(vec![Failure::new(Step::Cgroup, "", error)])],
+        })
+        .filter(|cgroup| cgroup.as_ref().map_or(true, |it| cgroups.exists(it)))
 }
 
 /// The pod's directory, which need not exist.

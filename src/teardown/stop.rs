@@ -143,20 +143,23 @@ impl Stop<'_> {
     }
 
     async fn thaw_now(&self, why: &str) {
-        for cgroup in places::cgroups(self.context, self.view) {
-            let thawed = match cgroup {
-                Ok(cgroup) => {
-                    let cgroups = self.context.cgroups.clone();
-                    let thaw = self.context.effects.work(move |effects| cgroups.thaw(&cgroup, effects));
-                    let thawed = thaw.await.map_err(|why| why.to_string());
-                    thawed.and_then(|thawed| thawed.map_err(|fault| fault.to_string()))
-                }
-                Err(failures) => Err(super::first(&failures)),
-            };
+        const FAILED: &str = "Frozen processes cannot be thawed";
+        let found = match places::find_cgroups(self.context, self.view).await {
+            Ok(found) => found,
+            Err(failures) => {
+                tracing::warn!(cause = super::first(&failures), "{FAILED}");
+                return;
+            }
+        };
+        for cgroup in found {
+            let cgroups = self.context.cgroups.clone();
+            let thaw = self.context.effects.work(move |effects| cgroups.thaw(&cgroup, effects));
+            let thawed = thaw.await.map_err(|why| why.to_string());
+            let thawed = thawed.and_then(|thawed| thawed.map_err(|fault| fault.to_string()));
             match thawed {
                 Ok(effects::Outcome::Nothing) => {}
                 Ok(outcome) => tracing::info!(?outcome, "{why}"),
-                Err(cause) => tracing::warn!(cause, "Frozen processes cannot be thawed"),
+                Err(cause) => tracing::warn!(cause, "{FAILED}"),
             }
         }
     }

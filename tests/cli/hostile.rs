@@ -1,4 +1,4 @@
-//! What others chose to be called drives neither systemd nor the terminal of whoever asks.
+//! Foreign text drives neither systemd nor the terminal of an operator.
 
 use std::{
     fs,
@@ -171,7 +171,7 @@ fn no_error_of_an_agent_drives_the_terminal() {
     }
 }
 
-/// Ends with whoever holds it.
+/// Killed when it is dropped.
 struct Process(std::process::Child);
 
 impl Drop for Process {

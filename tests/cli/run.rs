@@ -1,6 +1,12 @@
 //! `run` as a process: what it waits for, what it refuses, and how it ends.
 
-use std::{fs, process::Stdio, time::Duration};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
+    process::Stdio,
+    time::Duration,
+};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -32,7 +38,18 @@ impl Agent {
     }
 
     pub fn start_with_log(flags: Flags, log: Stdio) -> Self {
-        let mut command = Command::from(flags.command("run"));
+        let command = flags.command("run");
+        Self::spawn(flags, command, log)
+    }
+
+    #[cfg(feature = "node-tests")]
+    pub fn start_as(flags: Flags, command: std::process::Command) -> Self {
+        let log = fs::File::create(flags.path("log")).unwrap();
+        Self::spawn(flags, command, log.into())
+    }
+
+    fn spawn(flags: Flags, command: std::process::Command, log: Stdio) -> Self {
+        let mut command = Command::from(command);
         let child = command
             .stdout(Stdio::null())
             .stderr(log)
@@ -61,6 +78,21 @@ impl Agent {
         }
     }
 
+    /// Each request is a line of the log.
+    pub fn is_asked_until_log_lines_are_dropped(&self) {
+        let ask = || {
+            let mut stream = UnixStream::connect(self.flags.socket()).unwrap();
+            let request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            stream.write_all(request).unwrap();
+            stream.read_to_end(&mut Vec::new()).unwrap();
+        };
+        let late = Instant::now() + 4 * PATIENCE;
+        while self.status()["logLinesDropped"].as_u64() == Some(0) {
+            assert!(Instant::now() < late, "no line is dropped");
+            (0..500).for_each(|_| ask());
+        }
+    }
+
     pub async fn says(&mut self, words: &str) {
         self.until(words, |agent| agent.log().contains(words)).await;
     }
@@ -69,9 +101,13 @@ impl Agent {
         timeout(PATIENCE, self.child.wait()).await.unwrap().unwrap().code()
     }
 
-    pub async fn terminate(&mut self) -> Option<i32> {
+    pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
-        kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    pub async fn terminate(&mut self) -> Option<i32> {
+        self.signal(Signal::SIGTERM);
         self.ended().await
     }
 

@@ -2,15 +2,13 @@
 
 use std::{
     fs,
-    io::{self, Read as _, Write as _},
-    os::{
-        fd::AsRawFd as _,
-        unix::{fs::OpenOptionsExt as _, net::UnixStream},
-    },
+    io::{self, BufRead as _, Write as _},
+    os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
     process::Stdio,
     time::Duration,
 };
 
+use nix::sys::signal::Signal;
 use testbed::scripted_cri::{ScriptedCri, World};
 use tokio::{net::UnixDatagram, time::timeout};
 
@@ -28,7 +26,7 @@ const WATCHDOG: Duration = Duration::from_millis(900);
 pub struct Systemd(UnixDatagram);
 
 impl Systemd {
-    fn listen(flags: &Flags) -> Self {
+    pub fn listen(flags: &Flags) -> Self {
         Self(UnixDatagram::bind(flags.path("notify")).unwrap())
     }
 
@@ -43,7 +41,7 @@ impl Systemd {
     }
 
     /// What it hears next, if that is soon enough.
-    async fn hears(&self, within: Duration) -> Option<Vec<String>> {
+    pub async fn hears(&self, within: Duration) -> Option<Vec<String>> {
         let mut told = [0; 4096];
         let length = timeout(within, self.0.recv(&mut told)).await.ok()?.unwrap();
         let told = String::from_utf8(told[..length].to_vec()).unwrap();
@@ -101,34 +99,60 @@ async fn who_asks_for_no_sign_of_life_gets_none() {
     assert!(rest.iter().all(|line| !line.starts_with("WATCHDOG")), "{rest:?}");
 }
 
-/// Its thread hangs in a write to a pipe that nobody reads, as it may hang in any system call.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_is_stuck_gives_no_sign_of_life_until_it_is_free_again() {
     let cri = ScriptedCri::start(World::new()).await;
     let (systemd, flags) = Systemd::starts(Flags::good().with("cri-endpoint", cri.endpoint()));
-    let (mut unread, log) = io::pipe().unwrap();
-    let again = format!("/proc/self/fd/{}", log.as_raw_fd());
-    // Whoever opens it anew waits not, and lets the agent's own end wait.
-    let mut full = fs::File::options()
-        .write(true)
-        .custom_flags(nix::libc::O_NONBLOCK)
-        .open(again)
-        .unwrap();
-    let flags = flags.by_variable("RUST_LOG", "off,pod_teardown::ops::admin=debug");
-    let mut agent = Agent::start_with_log(flags, Stdio::from(log));
+    let mut agent = Agent::start(flags);
     systemd.until("READY=1").await;
     systemd.until("WATCHDOG=1").await;
 
-    while full.write(b".").is_ok() {}
-    drop(full);
-    // It is logged who asks.
-    let mut asks = UnixStream::connect(agent.flags.socket()).unwrap();
-    asks.write_all(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    agent.signal(Signal::SIGSTOP);
     // What was said before is heard yet.
     while systemd.hears(WATCHDOG / 2).await.is_some() {}
     assert_eq!(systemd.hears(2 * WATCHDOG).await, None);
 
-    std::thread::spawn(move || unread.read_to_end(&mut Vec::new()));
+    agent.signal(Signal::SIGCONT);
+    systemd.until("WATCHDOG=1").await;
+    assert_eq!(agent.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_without_a_reader_blocks_nothing_and_reports_dropped_lines_later() {
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = Flags::good()
+        .with("cri-endpoint", cri.endpoint())
+        .by_variable("RUST_LOG", "trace");
+    let (systemd, flags) = Systemd::starts(flags);
+    let (unread, log) = io::pipe().unwrap();
+    let agent = Agent::start_with_log(flags, Stdio::from(log));
+    systemd.until("READY=1").await;
+    agent.is_asked_until_log_lines_are_dropped();
+    for _ in 0..3 {
+        systemd.until("WATCHDOG=1").await;
+    }
+    assert_eq!(agent.status()["node"], "n1");
+
+    let lines = io::BufReader::new(unread).lines().map(Result::unwrap);
+    let line = std::thread::spawn(|| lines.take(100_000).find(|line| line.contains("Log lines were dropped")));
+    let line = timeout(PATIENCE, tokio::task::spawn_blocking(|| line.join().unwrap()));
+    let line = line.await.unwrap().unwrap();
+    let line: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+    assert!(line["lines"].as_u64() > Some(0), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_whose_log_has_no_reader_stops_on_sigterm() {
+    let (systemd, flags) = Systemd::starts(Flags::good());
+    let (_unread, log) = io::pipe().unwrap();
+    // Opened again, this end does not block, and the agent's end does.
+    let mut full = fs::File::options()
+        .write(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(format!("/proc/self/fd/{}", log.as_raw_fd()))
+        .unwrap();
+    while full.write(b".").is_ok() {}
+    let mut agent = Agent::start_with_log(flags, Stdio::from(log));
     systemd.until("WATCHDOG=1").await;
     assert_eq!(agent.terminate().await, Some(0));
 }

@@ -103,8 +103,8 @@ impl Worker {
         self.tear_down_volumes(view).await?;
         let span = self.record.span(Step::Cgroup, "");
         let mut failures = Vec::new();
-        for cgroup in places::cgroups(&self.context, view) {
-            let result = self.context.cgroups.destroy(&cgroup?, &self.context.effects).await;
+        for cgroup in places::find_cgroups(&self.context, view).await? {
+            let result = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
             failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
         }
         let result = collected(failures);
@@ -137,8 +137,8 @@ impl Worker {
     /// Kills whatever the containers have left in the pod's cgroup.
     async fn kill_left(&self, view: &PodView) -> Result<Effect, Vec<Failure>> {
         let mut killed = Effect::Nothing;
-        for cgroup in places::cgroups(&self.context, view) {
-            let result = self.context.cgroups.kill(&cgroup?, &self.context.effects).await;
+        for cgroup in places::find_cgroups(&self.context, view).await? {
+            let result = self.context.cgroups.kill(&cgroup, &self.context.effects).await;
             killed = killed.and(result.map_err(faults(Step::Cgroup))?);
         }
         Ok(killed)

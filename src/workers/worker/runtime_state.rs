@@ -164,7 +164,8 @@ impl Worker {
 
     /// All that is left in the pod's cgroups is of containers and sandboxes that the runtime should have killed.
     async fn kill_rest(&self, view: &PodView) {
-        for cgroup in places::cgroups(&self.context, view).filter_map(Result::ok) {
+        let found = places::find_cgroups(&self.context, view).await;
+        for cgroup in found.unwrap_or_default() {
             tracing::warn!(cgroup = %cgroup.path().display(), "Killing what the runtime has left of a pod whose containers have exited");
             if let Err(faults) = self.context.cgroups.kill(&cgroup, &self.context.effects).await {
                 let why = faults.first().map(ToString::to_string).unwrap_or_default();
