@@ -1,17 +1,18 @@
 //! The composition root: builds everything in the order in which it is needed, and starts the tasks.
 
-use std::{io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::pending, io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    sync::oneshot,
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    config::{Problem, Settings},
+    config::{Problem, ProblemKind, Settings},
     host::Host,
     memory,
     ops::{
@@ -19,6 +20,7 @@ use crate::{
         metrics, notify,
     },
     outside::Outside,
+    tasks::restarted,
 };
 
 mod gc;
@@ -33,7 +35,7 @@ const GIVE_BACK: Duration = Duration::from_secs(3);
 /// Runs the agent of this machine until a signal tells it to stop; a second one ends it at once, which loses nothing.
 pub async fn run(settings: Settings) -> Result<(), Problem> {
     let (mut stop, mut again) = (Stop::new()?, Stop::new()?);
-    let _small = spawn(memory::stay_small());
+    let _small = spawn(restarted("memory", memory::stay_small));
     let twice = async {
         again.told().await;
         again.told().await;
@@ -89,27 +91,51 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
             )
         })?;
         place = Some(at);
-        serving.push(spawn(Arc::clone(&answers).serve(listener)));
+        let (answers, listener) = (Arc::clone(&answers), Arc::new(listener));
+        let serve = move || Arc::clone(&answers).serve(Arc::clone(&listener));
+        serving.push(spawn(restarted("admin socket", serve)));
     }
-    serving.push(spawn(notify::tell(Arc::clone(&answers))));
+    let notified = Arc::clone(&answers);
+    let notify = move || notify::tell(Arc::clone(&notified));
+    serving.push(spawn(restarted("notify", notify)));
     if let Some(listener) = metrics {
-        serving.push(spawn(metrics::serve(answers, listener)));
+        let listener = Arc::new(listener);
+        let serve = move || metrics::serve(Arc::clone(&answers), Arc::clone(&listener));
+        serving.push(spawn(restarted("metrics", serve)));
     }
     let collected = CancellationToken::new();
     // Told also when this is dropped.
     let _collected = collected.clone().drop_guard();
-    let gc = gc.map(|gc| gc.start(collected.clone())).transpose()?;
-    let ended = match pods {
-        Some(pods) => pods.run(shutdown_timeout, &mut stop).await,
-        None => {
-            tracing::info!(node = node_name, dry_run, "Agent is running, and takes no pods down");
-            stop.await;
-            notify::stopping();
-            Ok(())
+    let mut gc = gc.map(|gc| gc.start(collected.clone())).transpose()?;
+    let mut gc_ended = false;
+    let mut ended = {
+        let stop = async {
+            tokio::select! {
+                biased;
+                () = stop.as_mut() => {}
+                () = end_of(&mut gc) => gc_ended = true,
+            }
+        };
+        tokio::pin!(stop);
+        match pods {
+            Some(pods) => pods.run(shutdown_timeout, &mut stop).await,
+            None => {
+                tracing::info!(node = node_name, dry_run, "Agent is running, and takes no pods down");
+                stop.await;
+                notify::stopping();
+                Ok(())
+            }
         }
     };
+    if gc_ended {
+        ended = ended.and(Err(Problem {
+            kind: ProblemKind::Internal,
+            what: "the thread of the collector has ended".to_owned(),
+            remedy: "start the agent again, and report this with its log".to_owned(),
+        }));
+    }
     collected.cancel();
-    if let Some(gc) = gc
+    if let Some(gc) = gc.filter(|_| !gc_ended)
         && timeout(GIVE_BACK, gc).await.is_err()
     {
         tracing::warn!("The Lease could not be given back; others find out by themselves");
@@ -120,6 +146,14 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     }
     tracing::info!("Agent has stopped");
     ended
+}
+
+/// Returns when the thread of the collector has ended without a stop order: by a panic.
+async fn end_of(gc: &mut Option<oneshot::Receiver<()>>) {
+    match gc {
+        Some(gc) => drop(gc.await),
+        None => pending().await,
+    }
 }
 
 fn bind(addr: SocketAddr) -> Result<TcpListener, Problem> {

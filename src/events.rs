@@ -13,7 +13,7 @@ use tokio::{sync::mpsc, time::Instant};
 pub use self::sender::Bring;
 use self::{
     body::Event,
-    sender::{Waiting, send_all},
+    sender::{OnTheWay, Waiting, send_all},
     told::{About, Next, Told},
 };
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     counters::Counters,
     foreign::ForeignText,
     pod::{PodView, Role},
+    tasks::restarted,
 };
 
 /// More than a full node's pods with a few containers each can say at once.
@@ -136,7 +137,9 @@ impl Events {
         counters: Arc<Counters>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let sender = send_all(bring, waiting, Arc::clone(&counters));
+        let (on_the_way, counted) = (Arc::new(OnTheWay::new(waiting)), Arc::clone(&counters));
+        let send = move || send_all(Arc::clone(&bring), Arc::clone(&on_the_way), Arc::clone(&counted));
+        let sender = restarted("events", send);
         let events = Self {
             node_name: node_name.into(),
             queue,

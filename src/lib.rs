@@ -42,6 +42,7 @@ pub mod object_name;
 pub mod pod;
 pub mod quiet;
 pub mod record;
+pub mod tasks;
 pub mod why;
 pub mod words;
 

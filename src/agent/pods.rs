@@ -42,6 +42,7 @@ use crate::{
     outside::Outside,
     quiet::Quiet,
     report::volumes::NodeVolumes,
+    tasks::restarted,
     teardown::volumes::storage::{Storage, Turns},
     watch::{PodSource, Relist, RuntimePods, WatchReport},
     workers::{PodWorkers, Questions, WorkersHandle},
@@ -143,7 +144,10 @@ impl Pods {
             handle,
             questions,
             api: Arc::default(),
-            kubelet: spawn(guard.clone().look_for_kubelet(ours)),
+            kubelet: spawn(restarted("kubelet probe", {
+                let guard = guard.clone();
+                move || guard.clone().look_for_kubelet(ours.clone())
+            })),
             guard,
             settings,
         })
@@ -233,7 +237,10 @@ impl Pods {
                 )
             })?,
         };
-        let asking = spawn(runtime::keep_asking(cri.clone(), cri_endpoint.clone(), runtime_report));
+        let asking = spawn(restarted("runtime probe", {
+            let (cri, endpoint) = (cri.clone(), cri_endpoint.clone());
+            move || runtime::keep_asking(cri.clone(), endpoint.clone(), runtime_report.clone())
+        }));
         if listens {
             tokio::select! {
                 biased;
@@ -293,7 +300,7 @@ impl Pods {
                 fence: fences.then(Systemd::of_this_machine),
                 report,
             };
-            spawn(lookout.run())
+            spawn(restarted("kubelet monitor", move || lookout.clone().run()))
         });
         let (changes_in, changes) = mpsc::channel(CHANGES);
         let leftovers = changes_in.downgrade();
@@ -358,7 +365,11 @@ impl Pods {
             driver_hold,
             stopping: CancellationToken::new(),
         });
-        let housekeeping = Housekeeping::new(Arc::clone(&context), roll, handle, leftovers, house_report);
+        let (housed, calls) = (Arc::clone(&context), roll);
+        let housekeeping = move || {
+            let (context, calls) = (Arc::clone(&housed), calls.clone());
+            Housekeeping::new(context, calls, handle.clone(), leftovers.clone(), house_report.clone()).run()
+        };
         let workers = PodWorkers::new(context, changes, runtime_pods, questions);
         tracing::info!(
             node = node_name,
@@ -368,9 +379,10 @@ impl Pods {
             dry_run,
             "Agent is running"
         );
+        // Its end is that of the workers.
         let source = spawn(source.run());
-        let relist = spawn(relist.run());
-        let housekeeping = spawn(housekeeping.run());
+        let relist = spawn(restarted("relist", move || relist.clone().run()));
+        let housekeeping = spawn(restarted("housekeeping", housekeeping));
         let mut sender = spawn(sender);
         let mut workers = spawn(workers.run(shutdown_timeout));
 

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::{
-    sync::mpsc,
+    sync::{Mutex, mpsc},
     time::{Instant, sleep},
 };
 
@@ -61,6 +61,17 @@ impl Waiting {
     }
 }
 
+/// Events that are not sent yet. They outlive a panic of the sender.
+pub(super) struct OnTheWay(Mutex<(mpsc::Receiver<Waiting>, VecDeque<Waiting>)>);
+
+// === impl OnTheWay ===
+
+impl OnTheWay {
+    pub fn new(waiting: mpsc::Receiver<Waiting>) -> Self {
+        Self(Mutex::new((waiting, VecDeque::new())))
+    }
+}
+
 /// What an error means for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -74,8 +85,9 @@ enum Next {
     LetOthersFirst,
 }
 
-pub(super) async fn send_all(bring: Bring, mut waiting: mpsc::Receiver<Waiting>, counters: Arc<Counters>) {
-    let mut in_hand = VecDeque::new();
+pub(super) async fn send_all(bring: Bring, on_the_way: Arc<OnTheWay>, counters: Arc<Counters>) {
+    let mut on_the_way = on_the_way.0.lock().await;
+    let (waiting, in_hand) = &mut *on_the_way;
     let mut pause = FIRST_PAUSE;
     loop {
         while in_hand.len() < IN_HAND
@@ -142,6 +154,38 @@ fn next(error: &ApiError, age: Duration) -> Next {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::{Events, Involved};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_while_one_event_is_sent_loses_no_other_event() {
+        let (sent, mut received) = mpsc::unbounded_channel();
+        let bring: Bring = Arc::new(move |event| {
+            let sent = sent.clone();
+            Box::pin(async move {
+                let EventWrite::Create { body, .. } = event else {
+                    unreachable!("none was made before")
+                };
+                assert!(!body.windows(4).any(|part| part == b"evil"), "as it should");
+                sent.send(()).ok();
+                Ok(())
+            })
+        });
+        let (events, sender) = Events::new(bring, "node", Arc::default());
+        for name in ["good", "evil", "also-good"] {
+            let about = Involved {
+                api_version: "v1".to_owned(),
+                kind: "Pod".to_owned(),
+                namespace: "default".to_owned(),
+                name: name.to_owned(),
+                uid: name.to_owned(),
+            };
+            events.object(&about, Reason::Killing, "message");
+        }
+        drop(events);
+        sender.await;
+        assert!(received.recv().await.is_some() && received.recv().await.is_some());
+        assert!(received.recv().await.is_none());
+    }
 
     fn refused(code: u16) -> ApiError {
         ApiError::Refused {

@@ -2,11 +2,12 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
 };
 
-use futures::{StreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -51,10 +52,11 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         discovered: BTreeSet::new(),
     };
     let teller = summary::tell(Arc::clone(&shared));
+    let of_all = Arc::clone(&shared);
     let engine = Engine { client, shared };
-    let engine = AbortOnDropHandle::new(tokio::spawn(engine.run()));
-    let discovery = AbortOnDropHandle::new(tokio::spawn(discovery.run()));
-    let _teller = AbortOnDropHandle::new(tokio::spawn(teller));
+    let engine = spawn(&of_all, "engine", engine.run());
+    let discovery = spawn(&of_all, "discovery", discovery.run());
+    let _teller = spawn(&of_all, "summary", teller);
     let why = tokio::select! {
         // A list or watch shows a state of its kind that is older than what is known.
         why = lost.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
@@ -68,6 +70,20 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     }
     drop(store);
     why.unwrap_or_else(|| "the collector has ended".to_owned())
+}
+
+/// A task of the collector. With its panic all that is known is lost: what it was in the middle of may be half done.
+fn spawn(
+    shared: &Arc<Shared>,
+    task: &'static str,
+    run: impl Future<Output = ()> + Send + 'static,
+) -> AbortOnDropHandle<()> {
+    let shared = Arc::clone(shared);
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        if AssertUnwindSafe(run).catch_unwind().await.is_err() {
+            shared.lost.send_replace(Some(format!("its {task} panicked")));
+        }
+    }))
 }
 
 /// Follows what discovery finds, round after round.
@@ -270,7 +286,7 @@ impl Round {
         let running = Running {
             path,
             number,
-            _task: AbortOnDropHandle::new(tokio::spawn(monitor.run())),
+            _task: spawn(&self.shared, "monitor", monitor.run()),
         };
         self.monitors.insert(id, running);
     }
@@ -324,5 +340,20 @@ impl Round {
         }
         let end = page.finish(|_| ()).map_err(|error| pieces.unreadable(error))?;
         end.version.parse().map_err(|error| pieces.unreadable(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::UnsyncedFlag;
+
+    #[tokio::test]
+    async fn a_task_that_panics_has_the_collector_begin_anew() {
+        let shared = Arc::new(Shared::new(UnsyncedFlag::Hold));
+        let mut lost = shared.lost.subscribe();
+        let _task = spawn(&shared, "monitor", async { panic!("as it should") });
+        let why = lost.wait_for(Option::is_some).await.unwrap().clone();
+        assert_eq!(why.as_deref(), Some("its monitor panicked"));
     }
 }

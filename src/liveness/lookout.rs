@@ -42,6 +42,7 @@ const ASK_GAP: Duration = Duration::from_secs(15);
 const KEEP: Duration = Duration::from_secs(15);
 
 /// What it takes to look.
+#[derive(Clone)]
 pub struct Lookout {
     /// Told whose turn it is, and asked for kubelet processes.
     pub guard: Guard,

@@ -153,7 +153,7 @@ impl Place {
 
 impl Admin {
     /// Answers until the agent stops.
-    pub async fn serve(self: Arc<Self>, listener: UnixListener) {
+    pub async fn serve(self: Arc<Self>, listener: Arc<UnixListener>) {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -168,18 +168,34 @@ impl Admin {
     }
 
     async fn connection(self: Arc<Self>, stream: UnixStream) {
-        let peer = match stream.peer_cred() {
+        let (peer, is_allowed) = match stream.peer_cred() {
             Ok(peer) => {
                 let pid = peer.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-                format!("uid {}, pid {pid}", peer.uid())
+                (format!("uid {}, pid {pid}", peer.uid()), may_ask(peer.uid()))
             }
             Err(error) => {
                 tracing::warn!(%error, "Admin request by nobody knows whom is refused");
                 return;
             }
         };
-        tracing::debug!(peer, "Admin request");
-        let service = service_fn(|request| self.answer(request, &peer));
+        if is_allowed {
+            tracing::debug!(peer, "Admin request");
+        } else {
+            tracing::warn!(
+                peer,
+                "Admin request is refused: its user is neither root nor the agent's"
+            );
+        }
+        let service = service_fn(async |request| {
+            if is_allowed {
+                self.answer(request, &peer).await
+            } else {
+                Ok(error(
+                    StatusCode::FORBIDDEN,
+                    &format!("only root may ask, and not {peer}: run this as root"),
+                ))
+            }
+        });
         if let Err(error) = http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service)
             .await
@@ -253,6 +269,7 @@ impl Admin {
             node: self.node.clone(),
             dry_run: self.dry_run,
             log_lines_dropped: logging::dropped(),
+            panics: logging::panics(),
             takes_pods: self.pods.is_some(),
             collector: self.gc.as_ref().map(GcAnswers::in_short),
             ..StatusReport::default()
@@ -355,6 +372,11 @@ async fn asked_to_do(pods: &PodAnswers, request: Request<Incoming>, peer: &str) 
     } else {
         kill::request(pods, &path, &body, peer).await
     }
+}
+
+/// Whatever the mode of the socket: root, and the user that the agent runs as.
+fn may_ask(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
 pub(crate) fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {

@@ -7,8 +7,13 @@ use std::{
     fs::File,
     io::{self, IsTerminal as _, Write},
     os::fd::AsFd as _,
+    panic,
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
 };
 
 use jiff::Timestamp;
@@ -41,6 +46,9 @@ pub(super) const LONGEST: usize = 16 << 10;
 
 /// Where lines wait to be written, once the log was started.
 static QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
+
+/// See [`panics`].
+static PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// A line on its way to the queue. A log without a reader must neither block nor end the agent.
 struct Line(Arc<LogQueue>);
@@ -75,6 +83,11 @@ pub fn start() -> io::Result<()> {
         }
     }?;
     let queue = QUEUE.get_or_init(|| queue);
+    // The standard hook writes to standard error, which may block.
+    panic::set_hook(Box::new(|panic| {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(%panic, thread = thread::current().name(), "Panic");
+    }));
     let to_queue = Arc::clone(queue);
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(move || Line(Arc::clone(&to_queue)))
@@ -104,6 +117,11 @@ pub fn flush() {
 /// How many lines of the log were dropped since the start.
 pub fn dropped() -> u64 {
     QUEUE.get().map_or(0, |queue| queue.dropped())
+}
+
+/// How often anything panicked since the start.
+pub fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
 }
 
 fn report_dropped(lines: u64) {

@@ -72,7 +72,7 @@ fn bound(addr: SocketAddr) -> io::Result<TcpSocket> {
 }
 
 /// Answers until the agent stops.
-pub async fn serve(admin: Arc<Admin>, listener: TcpListener) {
+pub async fn serve(admin: Arc<Admin>, listener: Arc<TcpListener>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // It is never closed.

@@ -33,6 +33,9 @@ pub struct StatusReport {
     pub node: String,
     /// Whether it only says what it would do.
     pub dry_run: bool,
+    /// How often anything in the agent panicked.
+    #[serde(default)]
+    pub panics: u64,
     /// Lines of the log that were dropped, since nothing took them.
     #[serde(default)]
     pub log_lines_dropped: u64,
@@ -170,6 +173,13 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         "pod-teardown {} on node {}, pid {}, up {since}{dry_run}",
         report.version, report.node, report.pid
     );
+    if report.panics > 0 {
+        let times = counted(report.panics, "panic");
+        let _ = writeln!(
+            out,
+            "PANICKED  {times} since the start: please report them with the log"
+        );
+    }
     if report.log_lines_dropped > 0 {
         let lines = counted(report.log_lines_dropped, "line");
         let _ = writeln!(out, "log       {lines} dropped, since nothing took them");

@@ -1,15 +1,17 @@
 //! The `httpGet` of a preStop hook, as the kubelet sends it: certificates unchecked, any answer is success.
 
-use std::sync::{Arc, OnceLock};
-
-use http::{HeaderMap, HeaderName, HeaderValue, header};
-use thiserror::Error;
+use std::{
+    error::Error,
+    io,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{
     foreign::ForeignText,
     node::effects::{Effects, Held},
     pod::{ContainerView, HookPort, HttpGet},
 };
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 /// Redirects that are followed, all within one host name.
 const MAX_REDIRECTS: usize = 10;
@@ -17,7 +19,7 @@ const MAX_REDIRECTS: usize = 10;
 const USER_AGENT: &str = "kube-lifecycle/1.37";
 
 /// Why a request got no answer.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum HttpHookError {
     /// A pod without an address, and the handler names no host.
     #[error("httpGet: the pod has no IP and the handler names no host")]
@@ -167,19 +169,30 @@ fn headers(pairs: &[(String, String)]) -> HeaderMap {
     headers
 }
 
-/// rustls names a record that is no TLS record so; a server that speaks plain http answers with one.
+/// Whether the answer to a handshake was no record of TLS, as from a server that speaks plain http.
 fn speaks_plain_http(error: &reqwest::Error) -> bool {
-    causes(error).contains("InvalidContentType")
+    let is_no_record = |mut cause: &(dyn Error + 'static)| {
+        // What an `io::Error` was made of is not among its sources.
+        while let Some(inner) = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            cause = inner;
+        }
+        matches!(
+            cause.downcast_ref(),
+            Some(rustls::Error::InvalidMessage(
+                rustls::InvalidMessage::InvalidContentType
+            ))
+        )
+    };
+    chain(error).any(is_no_record)
 }
 
 fn causes(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
+    chain(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// An error and all that it was made of.
+fn chain(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| error.source())
 }
 
 /// Accepts any certificate.
@@ -227,7 +240,10 @@ impl rustls::client::danger::ServerCertVerifier for Unchecked {
 mod tests {
     use std::{net::TcpListener, sync::Arc, time::Duration};
 
-    use tokio::time::timeout;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        time::timeout,
+    };
 
     use super::*;
 
@@ -251,6 +267,63 @@ mod tests {
             [8080, 65535, 0, 65536, -1].map(number),
             [Some(8080), Some(65535), None, None, None]
         );
+    }
+
+    /// What a listener hears that answers each connection with these bytes, and then closes it.
+    async fn heard(answer: &'static [u8], path: &str) -> (Result<(), HttpHookError>, Vec<String>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let (sent, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let serving = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = [0; 4096];
+                let length = stream.read(&mut request).await.unwrap();
+                sent.send(String::from_utf8_lossy(&request[..length]).into_owned()).ok();
+                stream.write_all(answer).await.ok();
+            }
+        });
+        let hook = HttpGet {
+            host: None,
+            port: HookPort::Number(at.port().into()),
+            path: path.to_owned(),
+            https: true,
+            headers: vec![("Authorization".to_owned(), "secret".to_owned())],
+        };
+        let target = Target {
+            authority: at.to_string(),
+            path: path.to_owned(),
+        };
+        let effects = Effects::new(false, Arc::new(|| Ok(())));
+        let got = timeout(Duration::from_secs(30), get(&hook, &target, &effects))
+            .await
+            .unwrap();
+        serving.abort();
+        heard.close();
+        let mut all = Vec::new();
+        while let Some(request) = heard.recv().await {
+            all.push(request);
+        }
+        (got, all)
+    }
+
+    #[tokio::test]
+    async fn a_server_that_speaks_plain_http_is_asked_in_plain_http_without_credentials() {
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        let (got, heard) = heard(answer, "/drain").await;
+        assert!(got.is_ok(), "{got:?}");
+        assert_eq!(heard.len(), 2);
+        assert!(heard[1].starts_with("GET /drain "), "{heard:?}");
+        assert!(!heard[1].contains("secret"), "{heard:?}");
+    }
+
+    #[tokio::test]
+    async fn what_a_hook_asks_for_makes_no_server_one_of_plain_http() {
+        // An alert: the handshake has failed.
+        let alert = &[21, 3, 3, 0, 2, 2, 40];
+        let (got, heard) = heard(alert, "/InvalidContentType").await;
+        assert!(matches!(got, Err(HttpHookError::NoAnswer(_))), "{got:?}");
+        assert_eq!(heard.len(), 1, "{heard:?}");
     }
 
     #[tokio::test]

@@ -41,6 +41,7 @@ pub struct Sighted {
 }
 
 /// Looks at the runtime until nobody wants to know any more.
+#[derive(Clone)]
 pub struct Relist {
     cri: Cri,
     seen: watch::Sender<Arc<RuntimePods>>,

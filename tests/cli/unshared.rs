@@ -1,7 +1,14 @@
 //! What starts in a mount namespace of its own refuses to work: nothing that it unmounts would be unmounted on the node. Only
 //! there a test can be the journal.
 
-use std::{os::unix::net::UnixDatagram, process::Command, thread, time::Duration};
+use std::{
+    fs::Permissions,
+    os::unix::{fs::PermissionsExt as _, net::UnixDatagram, process::CommandExt as _},
+    path::Path,
+    process::Command,
+    thread,
+    time::Duration,
+};
 
 use testbed::scripted_cri::{ScriptedCri, World};
 use tokio::task::spawn_blocking;
@@ -83,4 +90,30 @@ async fn a_journal_that_takes_nothing_blocks_nothing_and_gets_the_number_of_drop
     });
     let heard = spawn_blocking(|| hears.join().unwrap()).await.unwrap();
     assert!(heard.contains("LINES\n"), "{heard}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_root_is_answered_whatever_the_mode_of_the_socket() {
+    let mut agent = Agent::start(Flags::good());
+    agent.says("Container runtime is not to be had").await;
+    let program = agent.flags.path("pod-teardown");
+    std::fs::copy(env!("CARGO_BIN_EXE_pod-teardown"), &program).unwrap();
+    let open = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    open(&agent.flags.path(""), 0o755);
+    open(agent.flags.socket().parent().unwrap(), 0o755);
+    open(agent.flags.socket(), 0o666);
+    for verb in [&["status"][..], &["pause"]] {
+        let mut asks = Command::new(&program);
+        asks.env_clear()
+            .uid(65534)
+            .args(verb)
+            .arg("--socket")
+            .arg(agent.flags.socket());
+        let told = spawn_blocking(move || tell(&mut asks)).await.unwrap();
+        assert_eq!((told.code, told.complaints().len()), (Some(1), 1), "{told:?}");
+        assert!(told.err.contains("only root may ask, and not uid 65534"), "{told:?}");
+    }
+    assert!(agent.status()["node"].is_string());
+    agent.says("Admin request is refused").await;
+    assert_eq!(agent.terminate().await, Some(0));
 }

@@ -20,6 +20,7 @@ pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     let since = u64::try_from(status.since.as_second()).unwrap_or_default();
     let since = Some(Duration::from_secs(since));
     page.seconds("start_time", "When the agent was started, since the Unix epoch.", since)?;
+    page.counter("panics", "Panics in the agent; each is in the log.", status.panics)?;
     page.counter(
         "log_lines_dropped",
         "Lines of the log that were dropped, since nothing took them.",

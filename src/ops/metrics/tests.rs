@@ -187,6 +187,7 @@ fn nothing_is_told_of_pods_where_none_are_taken_down_and_of_a_collector_where_th
         [
             "pod_teardown_build_info",
             "pod_teardown_log_lines_dropped_total",
+            "pod_teardown_panics_total",
             "pod_teardown_start_time_seconds",
         ]
     );
