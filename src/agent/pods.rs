@@ -34,6 +34,7 @@ use crate::{
         identity::Identity,
         lock::{LockError, PodsLock},
         mounts::Mounts,
+        plugins::Registrars,
         runtime::{self, RuntimeReport},
         systemd::Systemd,
         threads::Threads,
@@ -343,6 +344,7 @@ impl Pods {
                 turn: Arc::default(),
             }),
             turns: Turns::default(),
+            registrars: Registrars::default(),
         };
         let context = Arc::new(Context {
             events: events.by(host.clock.wall().clone()),

@@ -1,5 +1,6 @@
 //! Drivers on this node, found by the sockets that they register with at the kubelet: of volumes (CSI) and of devices
-//! (DRA). Nothing is kept between calls, neither connections nor who is there.
+//! (DRA). No connection is kept between calls; what a registrar has
+//! answered is, as long as its socket is the same.
 //!
 //! `registry → {csi, dra} → call`
 
@@ -12,7 +13,7 @@ pub mod registry;
 pub use csi::Csi;
 pub use dra::{ClaimRef, Dra, Service, Unprepared};
 pub use error::{DriverError, DriverGone};
-pub use registry::{Kind, Registered, Registry};
+pub use registry::{Kind, Registered, Registrars, Registry};
 
 /// Generated from the files in `proto`.
 #[allow(missing_docs, reason = "the protocols' own words")]

@@ -16,7 +16,7 @@ use crate::{
     node::{
         dirs::Dir,
         dra_checkpoint::{self, Checkpoint, PreparedClaim},
-        plugins::{ClaimRef, Registry, registry::DIRECTORY},
+        plugins::{ClaimRef, registry::DIRECTORY},
     },
     pod::PodView,
     record::Step,
@@ -122,7 +122,10 @@ async fn unprepare(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>>) 
     if by_driver.is_empty() {
         return Ok(());
     }
-    let drivers = Registry::read(&context.kubelet_root.path().join(DIRECTORY), &context.effects).await;
+    let registrars = &context.storage.registrars;
+    let drivers = registrars
+        .read(&context.kubelet_root.path().join(DIRECTORY), &context.effects)
+        .await;
     let drivers = drivers.map_err(|fault| vec![Failure::new(Step::Devices, "", fault)])?;
     let calls = by_driver.iter().map(async |(driver, claims)| -> Vec<Failure> {
         let failure = |why: &dyn Reasoned| Failure::new(Step::Devices, driver, why);

@@ -15,7 +15,7 @@ use crate::{
         fault::Fault,
         kubelet_root::KubeletRoot,
         mounts::MountTable,
-        plugins::{Kind, Registered, Registry, registry::DIRECTORY},
+        plugins::{Kind, Registered, registry::DIRECTORY},
         pod_dir::{names, other_pods, two_levels},
     },
     pod::PodView,
@@ -36,7 +36,8 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
         return Ok(None);
     }
     let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Term, "", why)];
-    let registry = Registry::read(&root.path().join(DIRECTORY), &context.effects).await;
+    let registrars = &context.storage.registrars;
+    let registry = registrars.read(&root.path().join(DIRECTORY), &context.effects).await;
     let registry = registry.map_err(|fault| failure(&fault))?;
     let own: BTreeSet<Driver> = registry
         .registered
@@ -111,10 +112,26 @@ impl Driver {
     }
 }
 
-/// Whether the socket that takes the driver's calls lies in a directory that the pod shares with the host.
+/// Whether the socket that takes the driver's calls lies in a directory that the pod shares with the host. Of one outside of the
+/// kubelet's directories the pod has to share the socket by which the driver registered, too.
 fn is_in(root: &KubeletRoot, view: &PodView, driver: &Registered) -> bool {
-    let mut paths = view.host_paths.iter().map(|path| Path::new(&**path));
-    paths.any(|path| may_hold_sockets(root, path) && driver.endpoint.starts_with(path))
+    let paths = || view.host_paths.iter().map(|path| Path::new(&**path));
+    let registers = || paths().any(|path| may_hold_sockets(root, path) && lies_in(root, &driver.socket, path));
+    let is_narrow = |path: &Path| !lies_in(root, root.path(), path);
+    paths().any(|path| {
+        let may_hold = may_hold_sockets(root, path) || is_narrow(path) && registers();
+        may_hold && lies_in(root, &driver.endpoint, path)
+    })
+}
+
+/// Whether one path is the other or lies below it, by whichever of their usual names.
+fn lies_in(root: &KubeletRoot, path: &Path, dir: &Path) -> bool {
+    let plain = |path: &Path| {
+        let aliases = [(root.given(), root.path()), (Path::new("/var/run"), Path::new("/run"))];
+        let of = |(name, real): &(&Path, &Path)| path.strip_prefix(name).ok().map(|below| real.join(below));
+        aliases.iter().find_map(of).unwrap_or_else(|| path.to_owned())
+    };
+    plain(path).starts_with(plain(dir))
 }
 
 /// A path below the kubelet's `plugins` or `plugins_registry`, or one of these. Who shares more of the host than that is
@@ -204,6 +221,28 @@ mod tests {
             versions: Vec::new(),
             socket: "/s".into(),
         };
+        let mut elsewhere = driver.clone();
+        elsewhere.endpoint = "/var/run/d/csi.sock".into();
+        elsewhere.socket = below("plugins_registry/d-reg.sock").into();
+        for (paths, expected) in [
+            (vec!["/run/d".to_owned(), below("plugins_registry")], true),
+            (
+                vec!["/var/run/d".to_owned(), below("plugins_registry/d-reg.sock")],
+                true,
+            ),
+            // Who has no part in the registration only looks after it.
+            (vec!["/run/d".to_owned()], false),
+            (vec!["/run/other".to_owned(), below("plugins_registry")], false),
+            (vec!["/".to_owned(), below("plugins_registry")], false),
+        ] {
+            let mut view = PodView::remembered(PodRef {
+                uid: "u".into(),
+                namespace: "ns".into(),
+                name: "n".into(),
+            });
+            view.host_paths = paths.iter().map(|path| path.clone().into()).collect();
+            assert_eq!(is_in(&root, &view, &elsewhere), expected, "{paths:?}");
+        }
         for (path, expected) in [
             (below("plugins/d"), true),
             (below("plugins"), true),

@@ -8,7 +8,7 @@ use pod_teardown::node::dirs::Dir;
 use pod_teardown::node::effects::Effects;
 use pod_teardown::node::fault::Cause;
 use pod_teardown::node::plugins::dra::Service;
-use pod_teardown::node::plugins::{Csi, DriverError, Kind, Registered, Registry};
+use pod_teardown::node::plugins::{Csi, DriverError, Kind, Registered, Registrars, Registry};
 use testbed::drivers::{Conduct, CsiDriver, DraDriver, DraService};
 use tokio::time::Instant;
 
@@ -92,6 +92,26 @@ async fn a_driver_that_crashed_is_gone_and_is_back_once_it_listens_again() {
 
     disk.come_back().unwrap();
     assert!(root.read().await.csi(DRIVER).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registrar_that_has_answered_is_not_asked_again_as_long_as_its_socket_is_the_same_and_listens() {
+    let root = Root::new();
+    let driver = CsiDriver::start(&root.path(), DRIVER).unwrap();
+    let registrars = Registrars::default();
+    let read = async || registrars.read(&root.registry(), &Effects::ungated()).await.unwrap();
+    let first = read().await;
+    assert_eq!(first.registered.len(), 1);
+    driver.introduces_itself(Conduct::Hangs);
+    assert_eq!(read().await, first, "it was not asked");
+    driver.crash().await;
+    let gone = read().await;
+    assert_eq!((gone.registered.len(), gone.silent.len()), (0, 1));
+    assert!(gone.silent[0].error.is_unreachable());
+    driver.come_back().unwrap();
+    assert_eq!(read().await.registered.len(), 0, "it is another socket, which is asked");
+    driver.introduces_itself(Conduct::Well);
+    assert_eq!(read().await.registered, first.registered);
 }
 
 #[tokio::test(start_paused = true)]

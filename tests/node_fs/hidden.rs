@@ -9,6 +9,7 @@ use pod_teardown::{
         fault::{Cause, Fault},
         kubelet_root::KubeletRoot,
         mounts::Mounts,
+        plugins::Registrars,
     },
     teardown::{
         pod_dir::remove_pod_dir,
@@ -48,6 +49,7 @@ fn tear_down(space: &Space, root: &KubeletRoot) -> Result<(), Vec<Fault>> {
         proc: "/proc".into(),
         cluster: Arc::new(NoCluster),
         turns: Turns::default(),
+        registrars: Registrars::default(),
     };
     block_on(tear_down_volumes(&space.pod, &Arc::new(storage))).map(drop)
 }

@@ -11,7 +11,7 @@ use std::{
 
 use nix::sched::{CloneFlags, unshare};
 use pod_teardown::{
-    node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, pod_dir::PodDir},
+    node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, plugins::Registrars, pod_dir::PodDir},
     teardown::volumes::storage::{NoCluster, Storage, Turns},
 };
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
@@ -131,6 +131,7 @@ impl Space {
             proc: "/proc".into(),
             cluster: Arc::new(NoCluster),
             turns: Turns::default(),
+            registrars: Registrars::default(),
         })
     }
 

@@ -23,6 +23,10 @@ pub struct Seen {
     pub kind: FileType,
     /// When it was last written, in seconds and nanoseconds since 1970.
     pub modified: (i64, u32),
+    /// Its number on its file system.
+    pub inode: u64,
+    /// When it was last changed in whatever way: nobody can set that.
+    pub changed: (i64, u32),
 }
 
 // === impl Dir ===
@@ -57,10 +61,12 @@ impl Dir {
         const VERB: &str = "look at";
         self.check(name, VERB)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-        match statx(&self.fd, name, flags, StatxFlags::TYPE | StatxFlags::MTIME) {
+        match statx(&self.fd, name, flags, StatxFlags::BASIC_STATS) {
             Ok(found) => Ok(Some(Seen {
                 kind: FileType::from_raw_mode(found.stx_mode.into()),
                 modified: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
+                inode: found.stx_ino,
+                changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
             })),
             Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(None),
             Err(errno) => Err(Fault::new(VERB, self.path.join(name), errno)),

@@ -3,8 +3,10 @@
 //! The kubelet's own next step, telling the driver that it was taken in, is never taken here.
 
 use std::{
+    collections::HashMap,
     fmt,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -46,6 +48,10 @@ pub struct Registry {
     /// Parts of the directory that could not be read.
     pub faults: Vec<Fault>,
 }
+
+/// What registrars have answered, by socket. A driver that starts again makes a socket of its own, which is asked again.
+#[derive(Debug, Default)]
+pub struct Registrars(Mutex<HashMap<Socket, Registered>>);
 
 /// A driver as it introduced itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +97,10 @@ impl Registry {
     /// # Errors
     /// When the directory itself cannot be read.
     pub async fn read(dir: &Path, effects: &Effects) -> Result<Self, Fault> {
+        Registrars::default().read(dir, effects).await
+    }
+
+    async fn read_with(dir: &Path, effects: &Effects, registrars: &Registrars) -> Result<Self, Fault> {
         let path = dir.to_owned();
         let (mut sockets, faults) = effects
             .work(move |_| walk::sockets(&path))
@@ -103,7 +113,10 @@ impl Registry {
             silent: Vec::new(),
             faults,
         };
-        let mut answers = stream::iter(sockets).map(ask).buffered(AT_ONCE);
+        registrars.keep(&sockets);
+        let mut answers = stream::iter(sockets)
+            .map(|socket| registrars.ask(socket))
+            .buffered(AT_ONCE);
         while let Some(answer) = answers.next().await {
             match answer {
                 Ok(registered) => registry.registered.push(registered),
@@ -170,19 +183,60 @@ impl Registry {
     }
 }
 
+// === impl Registrars ===
+
+impl Registrars {
+    /// As [`Registry::read`], without asking a socket again that has answered. That somebody still listens on it is looked at
+    /// each time.
+    ///
+    /// # Errors
+    /// When the directory itself cannot be read.
+    pub async fn read(&self, dir: &Path, effects: &Effects) -> Result<Registry, Fault> {
+        Registry::read_with(dir, effects, self).await
+    }
+
+    async fn ask(&self, socket: Socket) -> Result<Registered, Silent> {
+        let known = self.known().get(&socket).cloned();
+        if let Some(known) = known
+            && connects(&socket.path).await.is_ok()
+        {
+            return Ok(known);
+        }
+        let answer = ask(&socket.path).await;
+        let mut all = self.known();
+        match &answer {
+            Ok(registered) => drop(all.insert(socket, registered.clone())),
+            Err(_) => drop(all.remove(&socket)),
+        }
+        answer
+    }
+
+    /// Forgets all sockets but these.
+    fn keep(&self, sockets: &[Socket]) {
+        self.known().retain(|known, _| sockets.contains(known));
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Socket, Registered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Who listens on a socket.
-async fn ask(Socket { path, .. }: Socket) -> Result<Registered, Silent> {
+async fn ask(path: &Path) -> Result<Registered, Silent> {
     let way = Way {
         call: Call::new("GetInfo", &path.to_string_lossy(), ""),
-        socket: &path,
+        socket: path,
         deadline: PATIENCE,
     };
     let answer = way.look(InfoRequest {}, async |channel, request| {
         RegistrationClient::new(channel).get_info(request).await
     });
     match answer.await {
-        Ok(info) => Ok(Registered::from_info(info, path)),
-        Err(error) => Err(Silent { socket: path, error }),
+        Ok(info) => Ok(Registered::from_info(info, path.to_owned())),
+        Err(error) => Err(Silent {
+            socket: path.to_owned(),
+            error,
+        }),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::node::{
     fault::{Cause, Fault},
     kubelet_root::KubeletRoot,
     mounts::{Mount, Mounts},
-    plugins::{Csi, DriverGone, Registry, registry::DIRECTORY},
+    plugins::{Csi, DriverGone, Registrars, registry::DIRECTORY},
 };
 
 /// A driver that cannot be asked.
@@ -43,6 +43,8 @@ pub struct Storage {
     pub cluster: Arc<dyn Cluster>,
     /// One at a time.
     pub turns: Turns,
+    /// What drivers have said of themselves.
+    pub registrars: Registrars,
 }
 
 /// What the API server knows of this node's volumes.
@@ -121,7 +123,10 @@ impl Storage {
 
     /// The CSI driver of this name.
     pub(super) async fn csi(&self, driver: &str) -> Result<Result<Csi, NoDriver>, Vec<Fault>> {
-        let drivers = Registry::read(&self.root.path().join(DIRECTORY), &self.effects).await;
+        let drivers = self
+            .registrars
+            .read(&self.root.path().join(DIRECTORY), &self.effects)
+            .await;
         let drivers = drivers.map_err(|fault| vec![fault])?;
         Ok(drivers.csi(driver).await.map_err(|why| NoDriver {
             why,

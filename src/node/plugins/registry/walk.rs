@@ -18,11 +18,14 @@ const DEPTH: usize = 8;
 const MOST: usize = 1024;
 
 /// A socket in the registry.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Socket {
     pub(super) path: PathBuf,
     /// When it was made.
     pub(super) since: (i64, u32),
+    /// With these it is another one as soon as a driver makes it again.
+    pub(super) inode: u64,
+    pub(super) changed: (i64, u32),
 }
 
 struct Walk {
@@ -66,6 +69,8 @@ impl Walk {
                 Ok(Some(seen)) if seen.kind == FileType::Socket => self.sockets.push(Socket {
                     path,
                     since: seen.modified,
+                    inode: seen.inode,
+                    changed: seen.changed,
                 }),
                 Ok(Some(seen)) if seen.kind == FileType::Directory => {
                     let inner = match depth {
