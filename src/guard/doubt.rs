@@ -12,7 +12,7 @@ use crate::clock::Mark;
 pub struct Doubt {
     /// What contradicts what.
     pub kind: DoubtKind,
-    /// What it rests on: containers, sandboxes, cgroups.
+    /// What it rests on: containers, sandboxes, cgroups, volumes.
     pub facts: BTreeSet<String>,
 }
 
@@ -26,6 +26,8 @@ pub enum DoubtKind {
     NoDirectory,
     /// Its cgroup holds processes of which the runtime knows no container.
     UnknownProcesses,
+    /// A driver does not take a volume away of which nothing is mounted.
+    VolumeNotTakenAway,
 }
 
 /// A doubt that somebody has settled.
@@ -67,6 +69,9 @@ impl DoubtKind {
             Self::NoCgroup => "the pod is ended by the runtime alone, and no cgroup of it is looked for",
             Self::NoDirectory => {
                 "the pod is ended although its directory is not here; what the mount table shows of its volumes keeps it all the same"
+            }
+            Self::VolumeNotTakenAway => {
+                "the volume counts as taken off this node without its driver, as long as the mount table shows nothing of it"
             }
             Self::UnknownProcesses => "the pod is ended, and these processes are killed with its cgroup",
         }

@@ -92,6 +92,14 @@ pub enum Cause {
     /// What somebody else says of it.
     #[error("{0}")]
     Words(String),
+    /// A driver does not take away a volume of which the mount table shows nothing.
+    #[error("{why}; the mount table shows nothing of it")]
+    NotTakenAway {
+        /// What the driver answered, or why it cannot be asked.
+        why: String,
+        /// Which driver has not done what with which volume.
+        volume: String,
+    },
     /// Processes that outlive SIGKILL.
     #[error("processes are left in it: {0}")]
     Processes(Survivors),

@@ -2,6 +2,7 @@
 
 use crate::{
     gc::names::visible,
+    guard::doubt::DoubtKind,
     ops::stands::{paused, stands},
     pod::PodView,
     record::{Stage, Step, Story},
@@ -125,7 +126,13 @@ fn end(story: &Story, held: Option<&str>) -> String {
     if let Some(held) = held {
         return format!("Nothing on this node is touched: {held}");
     }
-    if story.doubted.is_some() {
+    if let Some(doubted) = &story.doubted {
+        if doubted.doubt.kind == DoubtKind::VolumeNotTakenAway {
+            return format!(
+                "It is tried again within a minute. If the volume is gone from this node, the pod can go on without its driver; \
+                 see pod-teardown held, and then pod-teardown release pod/{namespace}/{name}"
+            );
+        }
         return format!(
             "Only a person can settle this; see pod-teardown held, and then pod-teardown release pod/{namespace}/{name}"
         );

@@ -121,6 +121,7 @@ impl Reasoned for Fault {
             Cause::Processes(_) => "processes".into(),
             Cause::Systemd(_) => "systemd".into(),
             Cause::UnknownPlugin { .. } | Cause::SharedName => "unknown_plugin".into(),
+            Cause::NotTakenAway { .. } => "driver".into(),
             _ => OTHER.into(),
         }
     }

@@ -26,7 +26,7 @@ mod kinds;
 pub mod storage;
 
 use found::Found;
-pub use kind::mapped_pods;
+pub use kind::{Approved, mapped_pods};
 use kind::{OneByOne, VolumeKind};
 pub use kinds::csi::{IsDue, Released, release_unused};
 use storage::Storage;
@@ -36,6 +36,15 @@ use storage::Storage;
 /// Volumes of kinds that are not handled are left alone, and are errors: such a pod has to wait. A second call has
 /// nothing to do.
 pub async fn tear_down_volumes(pod: &PodDir, storage: &Arc<Storage>) -> Result<VolumesReport, Vec<Fault>> {
+    tear_down_approved(pod, storage, Approved::default()).await
+}
+
+/// The same, where some volumes go without their drivers.
+pub async fn tear_down_approved(
+    pod: &PodDir,
+    storage: &Arc<Storage>,
+    approved: Approved,
+) -> Result<VolumesReport, Vec<Fault>> {
     let Done {
         mut report,
         mut faults,
@@ -44,7 +53,7 @@ pub async fn tear_down_volumes(pod: &PodDir, storage: &Arc<Storage>) -> Result<V
     if !one_by_one.is_empty() {
         let volumes = one_by_one.into_iter().map(|(volume, way)| {
             let (storage, pod) = (Arc::clone(storage), pod.clone());
-            way.take_away(storage, pod, volume)
+            way.take_away(storage, pod, volume, Arc::clone(&approved))
         });
         for done in join_all(volumes).await {
             match done {

@@ -25,8 +25,12 @@ async fn held(node: &Node) -> HeldReport {
     client::ask(&node.flags.socket.socket, HELD).await.unwrap()
 }
 
+pub async fn held_items(node: &Node) -> Vec<HeldItem> {
+    held(node).await.items
+}
+
 pub async fn items(node: &Node) -> Vec<String> {
-    held(node).await.items.into_iter().map(|item| item.item).collect()
+    held_items(node).await.into_iter().map(|item| item.item).collect()
 }
 
 /// Waits until this is held, and tells of it.

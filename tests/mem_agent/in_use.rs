@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    held::is_held,
+    held::{held_items, is_held, release},
     node::{NODE, Node, secs, until},
     pods::{plain, pod},
     server::trouble,
@@ -143,6 +143,33 @@ async fn a_driver_in_trouble_keeps_the_pod_and_the_volume_attached() {
         node.nothing_left("db").await;
         assert_eq!(in_use(&node).await, json!([OTHER]));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_its_driver_never_takes_away_goes_without_it_after_its_release_if_nothing_is_mounted() {
+    let (node, driver) = started().await;
+    driver.behave(Conduct::Fails(Code::Internal, "no".into()));
+    node.delete("db", None).await;
+    let mut held = String::new();
+    for verb in ["unpublish", "unstage"] {
+        let item = is_held(&node, "pod/default/db").await;
+        assert!(item.why.contains("pod-teardown release pod/default/db"), "{item:?}");
+        assert!(
+            item.facts.len() == 1 && item.facts[0].starts_with(verb) && item.facts[0] != held,
+            "{item:?}"
+        );
+        held = item.facts[0].clone();
+        sleep(secs(300)).await;
+        is_attached(&node, "db").await;
+        release(&node, "pod/default/db").await.unwrap();
+        until("that is done", async || {
+            let items = held_items(&node).await;
+            items.first().is_none_or(|item| item.facts != [held.clone()])
+        })
+        .await;
+    }
+    node.nothing_left("db").await;
+    assert_eq!(in_use(&node).await, json!([OTHER]));
 }
 
 /// The agent's mount table, with these places beside what is always there.

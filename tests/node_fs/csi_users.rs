@@ -1,23 +1,27 @@
 //! CSI volumes that are used in more than one way at once: nobody takes one off the node while anybody else has it.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command},
+    sync::Arc,
     time::Duration,
 };
 
 use pod_teardown::{
-    node::pod_dir::PodDir,
-    teardown::volumes::{mapped_pods, tear_down_volumes},
+    node::{fault::Cause, pod_dir::PodDir},
+    teardown::volumes::{mapped_pods, tear_down_approved, tear_down_volumes},
 };
 use rustix::mount::{UnmountFlags, unmount};
 use testbed::drivers::{
-    Conduct,
+    Conduct, CsiCall,
     left::{Pv, stage_and_publish, stage_and_publish_block},
 };
+
+use tonic::Code;
 
 use crate::{
     crowd::nobody_forks,
@@ -252,20 +256,77 @@ fn who_holds_a_volume_that_its_driver_calls_busy_is_named() {
 }
 
 #[test]
-fn a_target_that_is_a_link_is_shown_to_no_driver() {
+fn a_volume_that_is_published_by_a_link_is_unpublished_by_its_driver_and_the_link_is_never_followed() {
+    for pretends in [false, true] {
+        on_node(Known::with(&[IN_USE]), async move |node| {
+            let published = stage_and_publish(&node.space.root, UID, &PV).unwrap();
+            unmount(&published.target, UnmountFlags::empty()).unwrap();
+            fs::remove_dir(&published.target).unwrap();
+            let volume = node.space.outside.join("volume");
+            tmpfs(&volume);
+            write(&volume.join("file"), "precious");
+            symlink(&volume, &published.target).unwrap();
+            node.driver.crash().await;
+            let why = node.fails().await;
+            assert!(why.contains("is gone from this node"), "{why}");
+            assert!(published.target.is_symlink() && node.known.has_in_use() == [IN_USE]);
+            node.driver.come_back().unwrap();
+            if pretends {
+                // It leaves the link.
+                node.driver.behave_for(1, Conduct::Pretends);
+            }
+            node.goes().await;
+            assert_eq!(node.calls(), ["unpublish", "unstage"]);
+            assert!(!published.target.is_symlink());
+            assert_eq!(fs::read_to_string(volume.join("file")).unwrap(), "precious");
+            node.assert_clean();
+        });
+    }
+}
+
+#[test]
+fn a_volume_that_its_driver_does_not_know_is_gone_once_nothing_of_it_is_mounted() {
     on_node(Known::with(&[IN_USE]), async |node| {
-        let published = stage_and_publish(&node.space.root, UID, &PV).unwrap();
-        unmount(&published.target, UnmountFlags::empty()).unwrap();
-        fs::remove_dir(&published.target).unwrap();
-        let victim = node.space.outside.join("victim");
-        tmpfs(&victim);
-        write(&victim.join("file"), "precious");
-        symlink(&victim, &published.target).unwrap();
-        let why = node.fails().await;
-        assert!(why.contains("symlink") && node.calls().is_empty(), "{why}");
-        fs::remove_file(&published.target).unwrap();
+        let published = node.publish();
+        let unknown = Conduct::Fails(Code::NotFound, "no such volume".to_owned());
+        node.driver.behave_if(|call| *call != CsiCall::Capabilities, unknown);
+        for place in [&published.target, published.staging.as_ref().unwrap()] {
+            let why = node.fails().await;
+            assert!(why.contains("NotFound") && why.contains(&format!("{place:?}")), "{why}");
+            assert_eq!(node.known.has_in_use(), [IN_USE]);
+            unmount(place, UnmountFlags::empty()).unwrap();
+        }
         node.goes().await;
-        assert_eq!(fs::read_to_string(victim.join("file")).unwrap(), "precious");
+        node.assert_clean();
+    });
+}
+
+#[test]
+fn a_volume_that_its_driver_does_not_take_away_goes_without_it_when_that_is_approved_and_nothing_is_mounted() {
+    on_node(Known::with(&[IN_USE]), async |node| {
+        let published = node.publish();
+        node.driver.behave(Conduct::Fails(Code::Internal, "no".to_owned()));
+        let mut approved = BTreeSet::new();
+        for place in [&published.target, published.staging.as_ref().unwrap()] {
+            let tear_down = async |approved: &BTreeSet<String>| {
+                tear_down_approved(&node.space.pod, &node.storage, Arc::new(approved.clone())).await
+            };
+            let faults = tear_down(&approved).await.unwrap_err();
+            assert!(
+                matches!(&faults[0].cause, Cause::Words(why) if why.contains("Internal")),
+                "{faults:?}"
+            );
+            unmount(place, UnmountFlags::empty()).unwrap();
+            let faults = tear_down(&approved).await.unwrap_err();
+            let Cause::NotTakenAway { volume, .. } = &faults[0].cause else {
+                panic!("{faults:?}");
+            };
+            approved.insert(volume.clone());
+            assert_eq!(node.known.has_in_use(), [IN_USE]);
+            if approved.len() == 2 {
+                assert_eq!(tear_down(&approved).await.unwrap().withheld, 0);
+            }
+        }
         node.assert_clean();
     });
 }

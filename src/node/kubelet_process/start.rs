@@ -205,7 +205,8 @@ impl KubeletStart {
                     "the kubelet was started with --healthz-port {port}; the agent asks port {}",
                     ours.healthz_port
                 ),
-                remedy: "run `systemctl restart pod-teardown`: the agent reads the kubelet's flags when it starts".to_owned(),
+                remedy: "run `systemctl restart pod-teardown`: the agent reads the kubelet's flags when it starts"
+                    .to_owned(),
             });
         }
         all

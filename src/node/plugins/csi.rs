@@ -1,8 +1,8 @@
 //! A CSI driver: the calls that take a volume off the node.
 //!
 //! `NOT_FOUND` is an error here, other than everywhere else: a driver that no longer has what it is to take away must answer
-//! with success, so `NOT_FOUND` says that it does not know the volume at all, and nothing of the mount. The kubelet tries
-//! again, too.
+//! with success, so `NOT_FOUND` says that it does not know the volume at all, and nothing of the mount. Only where the mount
+//! table shows nothing of it either is the volume gone.
 
 use std::{
     path::{Path, PathBuf},

@@ -43,7 +43,8 @@ pub enum DriverError {
         /// How long the answer was waited for.
         after: Duration,
     },
-    /// The driver said no. For every code, `NotFound` too, the volume or device counts as still held.
+    /// The driver said no. The volume or device counts as still held, unless the code is `NotFound` and the kernel shows nothing
+    /// of the volume.
     #[error("{call}: {code:?}: \"{message}\"")]
     Failed {
         /// The call.
@@ -123,6 +124,19 @@ impl DriverError {
             Self::Failed { code, .. } => *code == Code::Unavailable,
             Self::Timeout { .. } | Self::NoText { .. } | Self::Held { .. } => false,
         }
+    }
+
+    /// Whether the driver has answered that there is no such volume.
+    pub fn does_not_know_the_volume(&self) -> bool {
+        let is_about_one = self.call().volume.is_some();
+        is_about_one
+            && matches!(
+                self,
+                Self::Failed {
+                    code: Code::NotFound,
+                    ..
+                }
+            )
     }
 
     /// Whether the gate was the cause, so that trying anything else now is in vain.

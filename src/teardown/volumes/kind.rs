@@ -1,6 +1,7 @@
 //! What a kind of volume is, seen from the pod's directory.
 
 use std::{
+    collections::BTreeSet,
     ffi::{OsStr, OsString},
     path::Path,
     sync::Arc,
@@ -59,6 +60,11 @@ pub(crate) trait DeviceKind: OneByOne {
     fn mapped_pods(&self, storage: &Storage) -> Result<Vec<String>, Fault>;
 }
 
+/// Volumes that an operator has approved to count as taken away without their drivers, as [`Cause::NotTakenAway`] names them.
+///
+/// [`Cause::NotTakenAway`]: crate::node::fault::Cause::NotTakenAway
+pub type Approved = Arc<BTreeSet<String>>;
+
 /// What comes of taking one volume away.
 pub(crate) type Taken = BoxFuture<'static, Result<DiskReport, Vec<Fault>>>;
 
@@ -66,7 +72,7 @@ pub(crate) type Taken = BoxFuture<'static, Result<DiskReport, Vec<Fault>>>;
 /// of what [`VolumeKind`] says of mounts and directories is done to it before.
 pub(crate) trait OneByOne: Sync {
     /// Takes the volume away. A second call has nothing to do.
-    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Taken;
+    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> Taken;
 }
 
 /// The kind of volumes of this plugin, if it is one that is handled here.

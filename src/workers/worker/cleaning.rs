@@ -6,7 +6,12 @@ use tokio::time::timeout;
 
 use super::{AFTER_STOP, PodUpdate, Worker};
 use crate::{
-    node::{cri::types::RuntimePod, effects::Outcome as Effect, fault::Fault},
+    guard::doubt::{Doubt, DoubtKind, Release},
+    node::{
+        cri::types::RuntimePod,
+        effects::Outcome as Effect,
+        fault::{Cause, Fault},
+    },
     pod::PodView,
     record::Step,
     teardown::{
@@ -118,8 +123,9 @@ impl Worker {
         let dir = places::dir(&self.context, view)?;
         let span = self.record.span(Step::Volumes, "");
         let volumes = async || {
-            let done = volumes::tear_down_volumes(&dir, &self.context.storage).await;
-            done.map(drop).map_err(faults(Step::Volumes))
+            let approved = self.approved_volumes(view);
+            let done = volumes::tear_down_approved(&dir, &self.context.storage, approved).await;
+            done.map(drop).map_err(|faults| of_volumes(view, &faults))
         };
         let mut result = volumes().await;
         // Who has outlived the containers may be who holds a volume, and is not to live on because of another one.
@@ -132,6 +138,15 @@ impl Worker {
         }
         span.end(&result.as_ref().map_err(|failures| first(failures)));
         result
+    }
+
+    /// Volumes that somebody has released: they count as taken away without their drivers.
+    fn approved_volumes(&self, view: &PodView) -> volumes::Approved {
+        let releases = self.context.journal.releases(&view.pod.uid).into_iter();
+        let of_volumes = releases.filter(|Release { doubt, at }| {
+            doubt.kind == DoubtKind::VolumeNotTakenAway && at.boot_id == self.context.clock.boot_id()
+        });
+        Arc::new(of_volumes.flat_map(|release| release.doubt.facts).collect())
     }
 
     /// Kills whatever the containers have left in the pod's cgroup.
@@ -162,6 +177,26 @@ impl Worker {
         span.end(&result.as_ref().map_err(|failures| first(failures)));
         result
     }
+}
+
+/// Where nothing of a volume is mounted, only its driver keeps the pod: that can be settled by a person.
+fn of_volumes(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
+    let failure = |fault: &Fault| {
+        let failure = Failure::of_node(Step::Volumes, fault);
+        let Cause::NotTakenAway { volume, .. } = &fault.cause else {
+            return failure;
+        };
+        Failure {
+            cause: format!(
+                "{}. If the volume is gone from this node, or its driver never comes back, have the pod go on without: \
+                 pod-teardown release pod/{}",
+                failure.cause, view.pod
+            ),
+            doubt: Some(Doubt::new(DoubtKind::VolumeNotTakenAway, [volume.clone()])),
+            ..failure
+        }
+    };
+    faults.iter().map(failure).collect()
 }
 
 fn faults(step: Step) -> impl Fn(Vec<Fault>) -> Vec<Failure> {

@@ -6,9 +6,10 @@
 use std::{path::Path, sync::Arc};
 
 use futures::future::FutureExt as _;
+use rustix::fs::FileType;
 
 use super::super::{
-    kind::{OneByOne, Taken, VolumeKind},
+    kind::{Approved, OneByOne, Taken, VolumeKind},
     storage::Storage,
 };
 use crate::{
@@ -56,12 +57,17 @@ impl VolumeKind for Csi {
 }
 
 impl OneByOne for Csi {
-    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Taken {
-        take_away(storage, pod, volume).boxed()
+    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> Taken {
+        take_away(storage, pod, volume, approved).boxed()
     }
 }
 
-async fn take_away(storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Result<DiskReport, Vec<Fault>> {
+async fn take_away(
+    storage: Arc<Storage>,
+    pod: PodDir,
+    volume: VolumeDir,
+    approved: Approved,
+) -> Result<DiskReport, Vec<Fault>> {
     let path = pod.path().join(volume.relative());
     let target = path.join(TARGET);
     let data = {
@@ -74,13 +80,13 @@ async fn take_away(storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Res
         .map_or_else(|| path.display().to_string(), |it| it.unique_name());
     let _turn = storage.turns.take(&name).await;
 
-    let mut report = publication::end(&storage, identity.as_ref(), &target).await?;
+    let mut report = publication::end(&storage, identity.as_ref(), &target, &approved).await?;
     // What belongs to one pod alone is neither staged nor attached.
     let ephemeral = matches!(&data, Found::Read(data) if data.lifecycle == Lifecycle::Ephemeral);
     if let Some(identity) = identity.filter(|_| !ephemeral) {
         let own = Use::new(&pod, Shape::FileSystem, &volume);
         let staged = Staged::of(&storage, &identity).map(Stage::FileSystem);
-        report += release::release(&storage, &identity, Some(own), staged.into_iter().collect()).await?;
+        report += release::release(&storage, &identity, Some(own), staged.into_iter().collect(), &approved).await?;
     }
     report += storage
         .work(&path, move |storage| remove_trace(storage, &pod, &volume))
@@ -104,7 +110,15 @@ fn remove_trace(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<D
     };
     let mut work = Work::on(&dir, &storage.effects);
     let place = Path::new(names::VOLUMES).join(&volume.plugin);
-    work.remove_empty(place.join(&volume.name), TARGET.as_ref());
+    // Some drivers publish by a link, which is never followed, and leave it.
+    let target = dir.below(place.join(&volume.name)).map_err(|fault| vec![fault])?;
+    let seen = target.map(|target| target.look_at(TARGET.as_ref())).transpose();
+    match seen.map_err(|fault| vec![fault])?.flatten() {
+        Some(seen) if seen.kind == FileType::Symlink => {
+            work.remove_file(place.join(&volume.name), TARGET.as_ref());
+        }
+        _ => work.remove_empty(place.join(&volume.name), TARGET.as_ref()),
+    }
     // While the mount point is there, this is what tells whose it is.
     if work.faults.is_empty() {
         work.remove_file(place.join(&volume.name), csi_files::FILE.as_ref());

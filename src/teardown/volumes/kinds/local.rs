@@ -6,7 +6,7 @@ use std::{ffi::OsStr, path::Path, sync::Arc};
 use futures::future::FutureExt as _;
 
 use super::super::{
-    kind::{OneByOne, Taken, VolumeKind},
+    kind::{Approved, OneByOne, Taken, VolumeKind},
     storage::Storage,
 };
 use crate::{
@@ -40,7 +40,7 @@ impl VolumeKind for Local {
 }
 
 impl OneByOne for Local {
-    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Taken {
+    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, _approved: Approved) -> Taken {
         async move {
             let path = pod.path().join(volume.relative());
             let _turn = storage.turns.take(&format!("{PLUGIN}/{}", volume.name.display())).await;

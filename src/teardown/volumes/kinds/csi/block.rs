@@ -14,7 +14,7 @@ use futures::future::FutureExt as _;
 use super::{
     super::{
         super::{
-            kind::{DeviceKind, OneByOne, Taken},
+            kind::{Approved, DeviceKind, OneByOne, Taken},
             storage::Storage,
         },
         device::{self, Maps},
@@ -159,12 +159,17 @@ impl DeviceKind for Block {
 }
 
 impl OneByOne for Block {
-    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Taken {
-        take_away(storage, pod, volume).boxed()
+    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> Taken {
+        take_away(storage, pod, volume, approved).boxed()
     }
 }
 
-async fn take_away(storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Result<DiskReport, Vec<Fault>> {
+async fn take_away(
+    storage: Arc<Storage>,
+    pod: PodDir,
+    volume: VolumeDir,
+    approved: Approved,
+) -> Result<DiskReport, Vec<Fault>> {
     let places = Places::of(&storage, &volume.name);
     let what = places.data();
     let identity = places.identity(&storage).await?;
@@ -176,7 +181,7 @@ async fn take_away(storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Res
     let (maps, uid) = (places.maps(), pod.uid().to_owned());
     let mut report = storage.work(&what, move |storage| maps.unmap(storage, &uid)).await?;
     let published = Maps(places.published());
-    report += publication::end(&storage, identity.as_ref(), &published.0.join(pod.uid())).await?;
+    report += publication::end(&storage, identity.as_ref(), &published.0.join(pod.uid()), &approved).await?;
     if report.withheld == 0 {
         let uid = pod.uid().to_owned();
         // It was the driver's to remove, keeps nobody, and is looked at again with the volume's directories.
@@ -197,7 +202,7 @@ async fn take_away(storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Res
     }
     if let Some(identity) = &identity {
         let own = Use::new(&pod, Shape::Block, &volume);
-        report += release::release(&storage, identity, Some(own), vec![Stage::Block(places)]).await?;
+        report += release::release(&storage, identity, Some(own), vec![Stage::Block(places)], &approved).await?;
     }
     report += storage
         .work(&what, move |storage| device::remove_link(storage, &pod, &volume))

@@ -5,7 +5,10 @@ use std::{path::Path, sync::Arc};
 use tonic::Code;
 
 use super::{
-    super::super::storage::{Storage, in_words},
+    super::super::{
+        kind::Approved,
+        storage::{Storage, in_words},
+    },
     identity::Identity,
 };
 use crate::{
@@ -14,7 +17,7 @@ use crate::{
         fault::{Cause, Fault},
         holders::{Holders, Lists, holders},
         mounts::MountTable,
-        plugins::DriverError,
+        plugins::{DriverError, DriverGone},
     },
     teardown::on_disk::DiskReport,
 };
@@ -22,14 +25,24 @@ use crate::{
 /// How many mounts on one path a driver is asked to take away, one after another.
 const LAYERS: usize = 16;
 
-/// Has the driver unpublish the volume from `target`, until the mount table shows nothing there any more.
-pub async fn end(storage: &Arc<Storage>, identity: Option<&Identity>, target: &Path) -> Result<DiskReport, Vec<Fault>> {
+/// Why a driver has not done what it was to do.
+pub enum NotDone {
+    Gone(DriverGone),
+    Refused(DriverError),
+}
+
+/// Has the driver unpublish the volume from `target`, until the mount table shows nothing there any more. A link there was made
+/// by a driver that publishes so: it is never followed here.
+pub async fn end(
+    storage: &Arc<Storage>,
+    identity: Option<&Identity>,
+    target: &Path,
+    approved: &Approved,
+) -> Result<DiskReport, Vec<Fault>> {
     const VERB: &str = "unpublish";
     let mut report = DiskReport::default();
     let mut mounted = count(storage, target).await?;
-    if mounted == 0 {
-        is_no_link(storage, VERB, target).await?;
-    }
+    let is_link = mounted == 0 && is_link(storage, target).await?;
     for _ in 0..LAYERS {
         match unmount_inside(storage, target).await {
             Ok(done) => report += done,
@@ -38,31 +51,44 @@ pub async fn end(storage: &Arc<Storage>, identity: Option<&Identity>, target: &P
             Err(faults) => return Err(faults),
         }
         let Some(identity) = identity else {
-            if mounted == 0 {
+            if mounted == 0 && !is_link {
                 // Nobody has mounted it yet, or somebody has taken it away already.
                 return Ok(report);
             }
-            let why = "it is mounted, and neither the kubelet's vol_data.json, nor a staged volume, nor a \
-                       PersistentVolume of this name tells which driver has to take it away; once it is unmounted by hand, \
-                       the pod goes on";
+            let why = format!(
+                "{}, and neither the kubelet's vol_data.json, nor a staged volume, nor a PersistentVolume of this name tells \
+                 which driver has to take it away; once {} by hand, the pod goes on",
+                if is_link {
+                    "it is a symlink to a volume"
+                } else {
+                    "it is mounted"
+                },
+                if is_link { "that is removed" } else { "it is unmounted" },
+            );
             return Err(in_words(VERB, target, &why));
         };
-        let driver = match storage.csi(&identity.driver).await? {
-            Ok(driver) => driver,
+        let done = match storage.csi(&identity.driver).await? {
+            Ok(driver) => {
+                let done = driver.unpublish(&identity.handle, target, &storage.effects).await;
+                done.map_err(NotDone::Refused)
+            }
             // Who is not there mounts nothing either.
-            Err(gone) if mounted == 0 && gone.certain => {
+            Err(gone) if mounted == 0 && gone.certain && !is_link => {
                 tracing::warn!(driver = identity.driver, volume = identity.handle, why = %gone.why, "Nothing is mounted for the pod: its end is not told to the driver");
                 return Ok(report);
             }
-            Err(gone) => return Err(in_words(VERB, target, &gone.why)),
+            Err(gone) => Err(NotDone::Gone(gone.why)),
         };
-        match driver.unpublish(&identity.handle, target, &storage.effects).await {
+        match done {
             Ok(Outcome::Withheld) => {
                 report.withheld += 1;
                 return Ok(report);
             }
             Ok(Outcome::Done | Outcome::Nothing) => {}
-            Err(error) => return Err(by_driver(storage, VERB, target, error).await),
+            Err(not_done) => {
+                not_done.matters(storage, VERB, identity, target, approved).await?;
+                return Ok(report);
+            }
         }
         match count(storage, target).await? {
             0 => {
@@ -86,15 +112,41 @@ pub async fn end(storage: &Arc<Storage>, identity: Option<&Identity>, target: &P
     ))
 }
 
-/// Nothing can be mounted on a link, and a driver might follow it.
-async fn is_no_link(storage: &Arc<Storage>, verb: &'static str, target: &Path) -> Result<(), Vec<Fault>> {
+async fn is_link(storage: &Arc<Storage>, target: &Path) -> Result<bool, Vec<Fault>> {
     let place = target.to_owned();
-    let is_link = storage.look(target, move |_| Ok(place.is_symlink())).await?;
-    if is_link {
-        let why = "it is a symlink, which its driver might follow to what is somebody else's; take it away";
-        return Err(in_words(verb, target, &why));
+    storage.look(target, move |_| Ok(place.is_symlink())).await
+}
+
+// === impl NotDone ===
+
+impl NotDone {
+    /// Nothing if the volume is gone from `path` all the same: the mount table shows nothing of it, and the driver does not know
+    /// it, or an operator has approved that it counts as gone.
+    pub async fn matters(
+        self,
+        storage: &Arc<Storage>,
+        verb: &'static str,
+        identity: &Identity,
+        path: &Path,
+        approved: &Approved,
+    ) -> Result<(), Vec<Fault>> {
+        let is_mounted = !table(storage).await?.at_or_below(&[path]).is_empty();
+        let (why, is_unknown) = match self {
+            Self::Refused(error) if is_mounted || error.is_held() => {
+                return Err(by_driver(storage, verb, path, error).await);
+            }
+            Self::Gone(gone) if is_mounted => return Err(in_words(verb, path, &gone)),
+            Self::Refused(error) => (error.to_string(), error.does_not_know_the_volume()),
+            Self::Gone(gone) => (gone.to_string(), false),
+        };
+        let Identity { driver, handle } = identity;
+        let volume = format!("{verb} volume {handle:?} of CSI driver {driver:?}");
+        if is_unknown || approved.contains(&volume) {
+            tracing::warn!(driver, volume = handle, path = %path.display(), why, "Nothing of the volume is mounted: it counts as taken away");
+            return Ok(());
+        }
+        Err(vec![Fault::new(verb, path, Cause::NotTakenAway { why, volume })])
     }
-    Ok(())
 }
 
 /// What others have mounted within the volume is not the driver's to unmount, and would keep it busy.
@@ -127,7 +179,7 @@ pub async fn table(storage: &Arc<Storage>) -> Result<Arc<MountTable>, Vec<Fault>
 }
 
 /// What a driver answered, as a failure of what it was asked for; with who holds the mount, if it says that it is in use.
-pub async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, error: DriverError) -> Vec<Fault> {
+async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, error: DriverError) -> Vec<Fault> {
     let is_busy = matches!(&error, DriverError::Failed { code, message, .. }
         if *code == Code::FailedPrecondition || message.to_ascii_lowercase().contains("busy"));
     let cause = match error {

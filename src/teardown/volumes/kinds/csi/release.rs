@@ -7,10 +7,13 @@ use std::{
 };
 
 use super::{
-    super::super::storage::{Storage, in_words},
+    super::super::{
+        kind::Approved,
+        storage::{Storage, in_words},
+    },
     block::{self, Places},
     identity::{Identity, mounted_elsewhere},
-    publication::{by_driver, table},
+    publication::{NotDone, table},
     staging::Staged,
     users::{self, Use},
 };
@@ -78,6 +81,7 @@ pub async fn release(
     identity: &Identity,
     but: Option<Use>,
     known: Vec<Stage>,
+    approved: &Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
     let mut report = DiskReport::default();
     let Some(place) = known.first().map(Stage::global) else {
@@ -112,7 +116,7 @@ pub async fn release(
     let globals: Vec<_> = stages.iter().map(Stage::global).collect();
     let mut faults = Vec::new();
     for stage in &stages {
-        match unstage(storage, identity, stage, &globals).await {
+        match unstage(storage, identity, stage, &globals, approved).await {
             Ok(done) => report += done,
             Err(more) => faults.extend(more),
         }
@@ -168,6 +172,7 @@ async fn unstage(
     identity: &Identity,
     stage: &Stage,
     places: &[PathBuf],
+    approved: &Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
     let mut report = DiskReport::default();
     let global = &stage.global();
@@ -188,12 +193,16 @@ async fn unstage(
         return Err(in_words(VERB, global, &why));
     }
     goes_with_ours(storage, global, &mounted).await?;
-    let driver = storage.csi(&identity.driver).await?;
-    let driver = driver.map_err(|gone| in_words(VERB, global, &gone.why))?;
-    let done = match driver.stages().await {
-        Ok(true) => driver.unstage(&identity.handle, global, &storage.effects).await,
-        Ok(false) => Ok(Outcome::Nothing),
-        Err(error) => Err(error),
+    let done = match storage.csi(&identity.driver).await? {
+        Err(gone) => Err(NotDone::Gone(gone.why)),
+        Ok(driver) => match driver.stages().await {
+            Ok(true) => {
+                let done = driver.unstage(&identity.handle, global, &storage.effects).await;
+                done.map_err(NotDone::Refused)
+            }
+            Ok(false) => Ok(Outcome::Nothing),
+            Err(error) => Err(NotDone::Refused(error)),
+        },
     };
     match done {
         Ok(Outcome::Withheld) => {
@@ -201,7 +210,7 @@ async fn unstage(
             return Ok(report);
         }
         Ok(Outcome::Done | Outcome::Nothing) => {}
-        Err(error) => return Err(by_driver(storage, VERB, global, error).await),
+        Err(not_done) => not_done.matters(storage, VERB, identity, global, approved).await?,
     }
     if !table(storage).await?.at_or_below(&[global]).is_empty() {
         let why = format!(

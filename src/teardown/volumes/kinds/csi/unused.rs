@@ -9,7 +9,10 @@ use std::{
 use futures::stream::{self, StreamExt as _};
 
 use super::{
-    super::super::storage::{Storage, in_words},
+    super::super::{
+        kind::Approved,
+        storage::{Storage, in_words},
+    },
     block,
     identity::{Identity, Unread, mounted_elsewhere},
     publication::table,
@@ -126,7 +129,7 @@ async fn release_one(
 ) -> (String, Result<DiskReport, Vec<Fault>>) {
     let name = identity.unique_name();
     let _turn = storage.turns.take(&name).await;
-    let done = release::release(&storage, &identity, None, stages).await;
+    let done = release::release(&storage, &identity, None, stages, &Approved::default()).await;
     (name, done)
 }
 

@@ -7,7 +7,7 @@ use futures::future::FutureExt as _;
 use super::{
     super::{
         super::{
-            kind::{DeviceKind, OneByOne, Taken},
+            kind::{Approved, DeviceKind, OneByOne, Taken},
             storage::Storage,
         },
         device::{self, Maps},
@@ -41,7 +41,7 @@ impl DeviceKind for Block {
 }
 
 impl OneByOne for Block {
-    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir) -> Taken {
+    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, _approved: Approved) -> Taken {
         async move {
             let what = format!("{ALL_MAPS}/{}", volume.name.display());
             let _turn = storage.turns.take(&what).await;
