@@ -2,11 +2,12 @@
 
 use std::{fs, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde_json::json;
 use testbed::{cgroups::hierarchies, pods::StartedPod};
 use tokio::time::{Instant, sleep};
 
@@ -25,13 +26,22 @@ pub async fn a_sandbox_whose_network_configuration_is_gone_is_tried_until_it_is_
 
 async fn waits_for_its_network(scene: &mut Scene, set_away: fn(&Scene, bool) -> Result<()>) -> Result<()> {
     scene.start_agent().await?;
-    let pod = scene.run(simple("web", 5, POLITE)).await?;
+    let mut web = simple("web", 5, POLITE);
+    web["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory", "sizeLimit": "8Mi" } }]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);
+    let pod = scene.run(web).await?;
+    let volume = pod.volumes.get("memory").context("volume memory")?;
     set_away(scene, true)?;
     // The runtime notices a change of its configuration by itself.
     sleep(Duration::from_millis(500)).await;
     scene.delete(&pod, None).await?;
     let event = scene.event(&pod, "FailedKillPod").await?;
     ensure!(event["message"].to_string().contains("StopPodSandbox"), "{event}");
+    let late = Instant::now() + PATIENCE;
+    while volume.exists() {
+        ensure!(Instant::now() < late, "its volume stays for the sake of its network");
+        sleep(Duration::from_millis(50)).await;
+    }
     ensure!(
         scene.object("web").await?["status"]["phase"] == "Running",
         "it is told to have ended"
