@@ -28,7 +28,7 @@ mod tests {
     use super::*;
     use crate::pod::PodObject;
 
-    fn is_one(spec: Value) -> bool {
+    fn is_one(spec: &Value) -> bool {
         let pod = json!({ "metadata": { "name": "p", "namespace": "ns", "uid": "u" }, "spec": spec });
         is_node_service(&PodView::project(PodObject::from_value(&pod).unwrap(), false))
     }
@@ -60,15 +60,15 @@ mod tests {
             (sharing("/var/lib/cnidata"), false),
             (sharing("/"), false),
         ] {
-            assert_eq!(is_one(spec.clone()), expected, "{spec}");
+            assert_eq!(is_one(&spec), expected, "{spec}");
             spec["hostNetwork"] = json!(false);
             assert!(
-                !is_one(spec.clone()),
+                !is_one(&spec),
                 "one with a network of its own needs the plugin itself: {spec}"
             );
         }
         let mut claiming = critical;
         claiming["volumes"] = json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }]);
-        assert!(!is_one(claiming), "its driver waits for it");
+        assert!(!is_one(&claiming), "its driver waits for it");
     }
 }
