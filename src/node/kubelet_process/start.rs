@@ -50,6 +50,8 @@ pub struct Settings {
     pub kubelet_config_dir: Option<PathBuf>,
     /// `--kubelet-root`.
     pub kubelet_root: PathBuf,
+    /// The same without symlinks.
+    pub resolved_root: PathBuf,
     /// The runtime's socket.
     pub runtime: PathBuf,
     /// `--cgroup-driver`, or what the kubelet's configuration says of it.
@@ -162,12 +164,8 @@ impl KubeletStart {
         );
         let (theirs, dir) = (self.config_dir.as_deref(), ours.kubelet_config_dir.as_deref());
         paths("--config-dir", theirs, "--kubelet-config-dir", dir);
-        paths(
-            "--root-dir",
-            Some(self.root()),
-            "--kubelet-root",
-            Some(&ours.kubelet_root),
-        );
+        let theirs = Some(self.root()).filter(|root| *root != ours.resolved_root);
+        paths("--root-dir", theirs, "--kubelet-root", Some(&ours.kubelet_root));
         let socket = self
             .runtime
             .as_deref()
@@ -213,14 +211,20 @@ impl KubeletStart {
     }
 }
 
+/// Compares texts: a path may lead to a server that does not answer. `/var/run` is `/run` on every node.
 fn same(theirs: &Path, ours: &Path) -> bool {
-    theirs == ours || matches!((theirs.canonicalize(), ours.canonicalize()), (Ok(theirs), Ok(ours)) if theirs == ours)
+    let plain = |path: &Path| match path.strip_prefix("/var/run") {
+        Ok(below) => Path::new("/run").join(below),
+        Err(_) => path.to_owned(),
+    };
+    plain(theirs) == plain(ours)
 }
 
 // === impl Difference ===
 
 impl Difference {
     fn new(name: &str, theirs: &dyn std::fmt::Display, flag: &str, ours: &str) -> Self {
+        let theirs = ForeignText::new(&theirs.to_string());
         Self {
             what: format!("the kubelet was started with {name} {theirs}; the agent works with {flag} {ours}"),
             remedy: format!(
@@ -310,7 +314,7 @@ mod tests {
         };
         let same = KubeletStart {
             kubeconfig: Some("/etc/kubernetes/kubelet.conf".into()),
-            runtime: Some("/run/cri.sock".to_owned()),
+            runtime: Some("unix:///var/run/cri.sock".to_owned()),
             hostname_override: Some("N1".to_owned()),
             ..KubeletStart::default()
         };
