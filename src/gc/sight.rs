@@ -256,7 +256,7 @@ impl Sight {
             match it.of {
                 Of::Everything(why) => others.push(why.to_owned()),
                 Of::Group(group, Unknown { why, .. }) => {
-                    others.push(format!("the kinds of {group} are not known: {why}"))
+                    others.push(format!("the kinds of {group} are not known: {why}"));
                 }
                 Of::Kind(id, watched) => kinds.push(match &watched.trouble {
                     Some(trouble) => format!("{} ({})", watched.name(), trouble.text),
