@@ -25,7 +25,7 @@ const LARGE: usize = 250;
 const TERMINAL: usize = 3_000;
 /// Bytes of one terminal pod of which nothing is on the node.
 const BYTES: f64 = 500.0;
-/// Seconds until a deleted pod is gone beside them.
+/// Seconds until the object of a deleted pod is removed beside them.
 const SECONDS: f64 = 1.0;
 const ROUNDS: usize = 3;
 

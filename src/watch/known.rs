@@ -61,7 +61,7 @@ impl Kept {
         }
     }
 
-    fn lives(&self) -> bool {
+    fn is_alive(&self) -> bool {
         matches!(self, Self::View(view) if !view.ends())
     }
 
@@ -134,7 +134,7 @@ impl KnownPods {
     /// What a list shows, and what it lacks of the pods that have no reason to vanish.
     pub fn census(&self, pods: &[Listed]) -> Census {
         let shown: HashSet<&PodUid> = pods.iter().map(Listed::uid).collect();
-        let living = self.pods.iter().filter(|(_, known)| known.pod.lives());
+        let living = self.pods.iter().filter(|(_, known)| known.pod.is_alive());
         let living: BTreeSet<&PodUid> = living.map(|(uid, _)| uid).chain(&self.expected).collect();
         Census {
             listed: pods.len(),

@@ -1,6 +1,6 @@
 //! However large the objects of a node's pods are, and however many have ended there, the agent stays small.
 
-use std::{fs, ops::Range, time::Instant};
+use std::{fs, ops::Range};
 
 use serde_json::{Value, json};
 use testbed::{
@@ -9,6 +9,7 @@ use testbed::{
     rest::Patch,
     scripted_cri::{ScriptedCri, World},
 };
+use tokio::time::Instant;
 
 use crate::{
     command::{Flags, NODE},
@@ -36,7 +37,7 @@ pub struct Terminal {
     pub peak: Peak,
     /// Bytes that each of them takes.
     pub bytes: f64,
-    /// Seconds until a pod that was deleted beside them was gone.
+    /// Seconds until the object of a pod that was deleted beside them was removed.
     pub seconds: f64,
 }
 
@@ -162,7 +163,7 @@ pub async fn evicted(count: usize) -> Terminal {
     let after = memory(&agent, "RssAnon");
     let began = Instant::now();
     api.admin().unwrap().delete_pod("default", "web", None).await.unwrap();
-    agent.until("it is gone", |_| api.count("v1", "Pod") == count).await;
+    agent.until("it is removed", |_| api.count("v1", "Pod") == count).await;
     let seconds = began.elapsed().as_secs_f64();
     assert_eq!(agent.status()["counters"]["begun"], 1, "the deleted one alone");
     let peak = Peak::of(&agent);
@@ -186,7 +187,7 @@ impl Peak {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_the_largest_size_do_not_make_the_agent_large() {
-    let Peak { all, own } = peak_with_large(40).await;
+    let Peak { all, own } = peak_with_large(20).await;
     println!("at most {all:.1} MiB, {own:.1} of them its own");
     assert!(own < MOST - OF_FILES, "{own} MiB");
 }

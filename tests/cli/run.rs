@@ -24,7 +24,7 @@ use tokio::{
 use crate::command::{Flags, NODE};
 
 /// Far longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Agent {
     child: Child,

@@ -59,7 +59,7 @@ async fn a_deleted_pod_is_taken_down_whatever_cannot_be_read_of_it() {
     let hostile = [
         ending("containers", |pod| pod["spec"]["containers"] = "none".into()),
         ending("grace", |pod| {
-            pod["spec"]["terminationGracePeriodSeconds"] = "soon".into()
+            pod["spec"]["terminationGracePeriodSeconds"] = "soon".into();
         }),
         ending("deletion", |pod| pod["metadata"]["deletionTimestamp"] = late.into()),
         ending("name", |pod| pod["spec"]["containers"] = json!([{ "name": 7 }])),
@@ -70,10 +70,10 @@ async fn a_deleted_pod_is_taken_down_whatever_cannot_be_read_of_it() {
             pod["status"]["conditions"] = json!([{ "type": "Mine", "status": "True", "lastTransitionTime": late }]);
         }),
         ending("manager", |pod| {
-            pod["metadata"]["managedFields"] = json!([{ "manager": "m", "time": late }])
+            pod["metadata"]["managedFields"] = json!([{ "manager": "m", "time": late }]);
         }),
         ending("status", |pod| {
-            pod["status"]["containerStatuses"] = json!([7, { "name": 7 }])
+            pod["status"]["containerStatuses"] = json!([7, { "name": 7 }]);
         }),
     ];
     let names = hostile
