@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::Mark,
-    guard::doubt::Release,
+    guard::doubt::{DoubtKind, Release},
     pod::{PodRef, PodUid, PodView},
     record::Stage,
     report::status::Imposed,
@@ -312,7 +312,13 @@ impl Journal {
     pub fn release(&self, uid: &PodUid, release: Release) {
         self.change(uid, |entry| {
             if let Some(entry) = entry {
-                entry.releases.retain(|before| before.doubt.kind != release.doubt.kind);
+                // Of volumes each is released by itself.
+                let is_of_another = |before: &Release| {
+                    before.doubt.kind == DoubtKind::VolumeNotTakenAway && before.doubt != release.doubt
+                };
+                entry
+                    .releases
+                    .retain(|before| before.doubt.kind != release.doubt.kind || is_of_another(before));
                 entry.releases.push(release);
             }
         });
