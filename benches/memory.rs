@@ -2,6 +2,7 @@
 //! terminal pods; and how long one deleted pod takes beside those. The agent is the program itself, in a process of its own.
 #![allow(
     dead_code,
+    unused_imports,
     clippy::print_stdout,
     clippy::unwrap_used,
     clippy::disallowed_methods,
