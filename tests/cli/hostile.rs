@@ -51,8 +51,10 @@ fn item() -> Value {
     json!({ "item": "x", "uid": "x", "why": "x", "release": "x", "facts": ["x"], "digest": "x" })
 }
 
-/// Questions, what they are answered, and how the answer can be had as JSON.
-fn questions() -> [(Vec<&'static str>, Value, Option<&'static [&'static str]>); 10] {
+/// A question, its answer, and the flags for the answer as JSON.
+type Question = (Vec<&'static str>, Value, Option<&'static [&'static str]>);
+
+fn questions() -> [Question; 10] {
     const JSON: Option<&[&str]> = Some(&["--json"]);
     let report = pod_teardown::ops::status::StatusReport {
         takes_pods: true,
