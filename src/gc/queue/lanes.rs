@@ -33,6 +33,8 @@ pub(super) struct Lanes {
     lines: HashMap<Lane, Line>,
     /// Lanes in which something is ready, in the order of their turns.
     turns: VecDeque<Lane>,
+    /// Lanes of which requests are under way: there may be tens of thousands of others.
+    busy: Vec<Lane>,
     len: usize,
 }
 
@@ -129,7 +131,7 @@ impl Lanes {
     /// When something that rests is to be begun, or a request becomes slow and makes room for others.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
         let rests = self.turns.iter().filter_map(|lane| self.lines.get(lane)?.rests);
-        let fast = self.lines.values().filter(|line| !line.is_slow(now));
+        let fast = self.busy().filter(|line| !line.is_slow(now));
         let slow = fast.filter_map(|line| Some(*line.under_way.front()? + SLOW));
         let slow = slow.min().filter(|_| self.len > 0);
         rests.chain(slow).min()
@@ -137,13 +139,21 @@ impl Lanes {
 
     /// How many requests of slow lanes are under way.
     pub fn slow_under_way(&self, now: Instant) -> usize {
-        let slow = self.lines.values().filter(|line| line.is_slow(now));
+        let slow = self.busy().filter(|line| line.is_slow(now));
         slow.map(|line| line.under_way.len()).sum()
+    }
+
+    fn busy(&self) -> impl Iterator<Item = &Line> {
+        self.busy.iter().filter_map(|lane| self.lines.get(lane))
     }
 
     /// A request of this lane is sent.
     pub fn began(&mut self, lane: Lane, now: Instant) {
-        self.lines.entry(lane).or_default().under_way.push_back(now);
+        let line = self.lines.entry(lane).or_default();
+        if line.under_way.is_empty() {
+            self.busy.push(lane);
+        }
+        line.under_way.push_back(now);
     }
 
     /// It has come to its end, that began then.
@@ -153,6 +163,9 @@ impl Lanes {
         };
         if let Some(place) = line.under_way.iter().position(|at| *at == begun) {
             line.under_way.remove(place);
+        }
+        if line.under_way.is_empty() {
+            self.busy.retain(|other| *other != lane);
         }
         line.last = Some(answer);
         if let Answer::Refused(until) = answer {
