@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     guard::kubelet_at,
-    node::{NODE, Node, secs},
+    node::{NODE, Node, secs, until},
     pods::{plain, pod},
     server::trouble,
 };
@@ -105,9 +105,13 @@ async fn writes_that_wait_are_not_sent_beside_a_kubelet_that_has_come() {
 #[tokio::test(start_paused = true)]
 async fn a_new_connection_that_leads_to_another_cluster_is_not_used() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    // More than the connections that are there can take at once.
+    let names: Vec<_> = (0..12).map(|n| format!("web-{n}")).collect();
+    for name in &names {
+        node.polite_pod(name);
+    }
     node.polite_pod("db");
-    let other = another_cluster(&["web".to_owned()]).await;
+    let other = another_cluster(&names).await;
     let port = |api: &MemApiServer| -> u16 { api.url().rsplit(':').next().unwrap().parse().unwrap() };
     let target = Arc::new(AtomicU16::new(port(&node.api)));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -132,13 +136,17 @@ async fn a_new_connection_that_leads_to_another_cluster_is_not_used() {
     node.nothing_left("db").await;
     sleep(secs(120)).await;
     target.store(port(&other), Ordering::SeqCst);
-    node.delete("web", None).await;
+    for name in &names {
+        node.delete(name, None).await;
+    }
+    until("it is held", async || node.status().await.held.is_some()).await;
     sleep(secs(60)).await;
     assert_eq!(writes(&other), Vec::<String>::new());
-    assert!(node.status().await.held.is_some());
     target.store(port(&node.api), Ordering::SeqCst);
     let back = Instant::now();
-    node.nothing_left("web").await;
+    for name in &names {
+        node.nothing_left(name).await;
+    }
     assert!(back.elapsed() < secs(90), "{:?}", back.elapsed());
     assert_eq!(writes(&other), Vec::<String>::new());
 }

@@ -321,7 +321,7 @@ async fn a_deletion_that_a_restored_store_takes_back_during_a_look_is_not_carrie
     let node = with_deaf_pod().await;
     let mut restored = node.get("web").await.unwrap();
     restored["metadata"].as_object_mut().unwrap().remove("resourceVersion");
-    node.cri.fault(Read::ContainerStatus, Look::Late(secs(20)));
+    node.cri.fault(Read::ListContainers, Look::Late(secs(20)));
     node.delete("web", None).await;
     sleep(secs(2)).await;
     node.object(restored);

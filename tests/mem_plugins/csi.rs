@@ -77,7 +77,7 @@ async fn whatever_a_driver_refuses_with_is_a_failure_and_not_found_is_no_excepti
         else {
             panic!("{error}")
         };
-        assert_eq!((told, &**message), (code, "volume is\nunknown"));
+        assert_eq!((told, &**message), (code, "volume is\\nunknown"));
         let text = error.to_string();
         let expected = format!(
             "NodeUnpublishVolume of driver \"{DRIVER}\" for volume \"{VOLUME}\": {code:?}: \"volume is\\nunknown\""
