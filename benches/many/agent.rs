@@ -1,6 +1,6 @@
 //! The agent on a thread of its own.
 
-use std::{thread, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, thread, time::Duration};
 
 use pod_teardown::{
     agent,
@@ -9,7 +9,7 @@ use pod_teardown::{
     config,
     host::Host,
     node::{
-        cri::{Cri, CriEndpoint},
+        cri::{Cri, CriEndpoint, PodUids},
         effects::Effects,
     },
     watch::RuntimePods,
@@ -108,10 +108,11 @@ impl Agent {
 /// As the agent looks every ten seconds.
 async fn looks(endpoint: &CriEndpoint, rounds: usize) -> Vec<f64> {
     let cri = Cri::new(endpoint, Effects::ungated());
+    let none: PodUids = Arc::new(|| Box::pin(async { BTreeSet::new() }));
     let mut took = Vec::new();
     for _ in 0..rounds {
         let before = cpu();
-        let sandboxes = cri.list_sandboxes().await.unwrap();
+        let sandboxes = cri.list_sandboxes(&none).await.unwrap();
         let pods = RuntimePods::of(Instant::now(), sandboxes);
         assert!(!pods.pods.is_empty());
         took.push((cpu() - before).as_secs_f64() * 1000.0);
@@ -134,12 +135,15 @@ fn flags(node: &Node) -> NodeFlags {
         gc_kubeconfig: None,
         force_unmount: ForceUnmountFlag::Never,
         gc_unsynced: UnsyncedFlag::Hold,
+        gc_aggregated_hold: "10m".to_owned(),
         metrics_addr: None,
         kubeconfig: Some(node.path("kubeconfig")),
         node_name: Some(NODE.to_owned()),
-        cri_endpoint: node.endpoint(),
-        kubelet_root: node.path("kubelet"),
+        cri_endpoint: Some(node.endpoint()),
+        kubelet_root: Some(node.path("kubelet")),
         kubelet_config: Some(node.path("kubelet.yaml")),
+        kubelet_config_dir: None,
+        started: None,
         cgroup_driver: CgroupDriverFlag::Cgroupfs,
         cgroup_root: None,
         state_dir: node.path("state"),

@@ -17,6 +17,8 @@ use crate::{
     node::{
         cgroups::Cgroups,
         cri::PodUids,
+        dirs::Dir,
+        dra_checkpoint,
         fault::{Fault, errno},
         kubelet_root::KubeletRoot,
         pod_dir::PodDir,
@@ -112,7 +114,7 @@ fn remembered(journal: &Journal) -> impl Iterator<Item = String> {
 }
 
 /// Names of everything on the node that may be the UID of a pod: in the runtime, below the kubelet's directory, among
-/// mounts, cgroups and logs. A UID that is not among them has nothing here.
+/// mounts, cgroups, logs and prepared claims. A UID that is not among them has nothing here.
 ///
 /// # Errors
 /// When any of these cannot be read.
@@ -121,21 +123,34 @@ pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, 
     // A list that is too large was read only in part above; here that is an error.
     let in_runtime = context.cri.pods().await.map_err(|error| error.to_string())?;
     names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));
-    let (pods, storage) = (context.kubelet_root.pods().to_owned(), Arc::clone(&context.storage));
-    let on_disk = move || -> Result<HashSet<PodUid>, Fault> {
+    let (root, storage) = (context.kubelet_root.clone(), Arc::clone(&context.storage));
+    let on_disk = move || -> Result<HashSet<PodUid>, String> {
+        let said = |fault: Fault| fault.to_string();
         // A mount may be there where no directory can be seen any more.
-        let mounts = storage.all_mounts.read()?;
+        let mounts = storage.all_mounts.read().map_err(said)?;
         let parts = mounts.all().iter().flat_map(|mount| mount.path.iter());
         let mut names: HashSet<PodUid> = parts.filter_map(|part| Some(part.to_str()?.into())).collect();
-        let fault = |error: io::Error| Fault::new("read", &pods, errno(&error));
-        for entry in fs::read_dir(&pods).map_err(fault)? {
-            let name = entry.map_err(fault)?.file_name();
+        let failed = |error: io::Error| said(Fault::new("read", root.pods(), errno(&error)));
+        for entry in fs::read_dir(root.pods()).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
             names.extend(name.to_str().map(PodUid::from));
+        }
+        let directory = Dir::open(root.path()).map_err(said)?;
+        let checkpoint = directory
+            .map(|it| dra_checkpoint::read(&it))
+            .transpose()
+            .map_err(said)?;
+        if let Some(checkpoint) = checkpoint.flatten() {
+            if let Some(doubt) = checkpoint.doubts.first() {
+                return Err(doubt.to_string());
+            }
+            let prepared_for = checkpoint.claims.iter().flat_map(|claim| &claim.pods);
+            names.extend(prepared_for.map(|uid| uid.as_str().into()));
         }
         Ok(names)
     };
     let on_disk = context.reads.work(on_disk).await.map_err(|error| error.to_string())?;
-    names.extend(on_disk.map_err(|fault| fault.to_string())?);
+    names.extend(on_disk?);
     Ok(names)
 }
 

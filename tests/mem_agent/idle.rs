@@ -11,6 +11,7 @@ use testbed::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    devices::{DRIVER, Prepared, checkpoint},
     node::{Node, secs, until},
     pods::{plain, pod, uid},
     requests::granted,
@@ -68,6 +69,7 @@ async fn a_terminal_pod_of_which_anything_is_here_gets_its_worker() {
         "container",
         "running",
         "claim",
+        "prepared",
     ];
     for name in names {
         let mut object = evicted(name);
@@ -80,6 +82,13 @@ async fn a_terminal_pod_of_which_anything_is_here_gets_its_worker() {
         node.object(object);
     }
     node.object(evicted("nothing"));
+    // Its object shows no claim.
+    let prepared = Prepared {
+        name: "gpu",
+        pods: &["prepared"],
+        drivers: &[DRIVER],
+    };
+    checkpoint(&node, &[prepared]);
     dir(node.pod_dir("directory"));
     fs::write(node.pod_dir("file"), "").unwrap();
     dir(node.path("logs").join(format!("default_logs_{}", uid("logs"))));
