@@ -17,8 +17,8 @@ use crate::words::visible;
 /// Longest foreign text, in bytes: as long as a path may be.
 const LONGEST: usize = 4096;
 
-/// Foreign text on one line. Control characters, line separators and marks that change the direction of text are escaped, and
-/// of a text that is too long head and tail are kept. A text that is such a text already stays as it is.
+/// Foreign text on one line. Control characters, line separators and marks that change the direction of text are escaped. A text
+/// that is too long is cut in the middle. A `ForeignText` that is read again stays unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String")]
 pub struct ForeignText(String);

@@ -148,8 +148,8 @@ impl fmt::Display for PodRef {
 // === impl PodView ===
 
 impl PodView {
-    /// Projects an API object to what is kept of it. The object is kept if the pod ends by what it says, or if its end is
-    /// `decided` otherwise. Of a large one little is kept: its worker reads it again.
+    /// Projects an API object to the fields that are kept. The whole object is kept only if it shows that the pod terminates, or
+    /// if the termination is `decided` otherwise. Of a large object few fields are kept: the worker reads it again.
     pub fn project(object: PodObject, decided: bool) -> Self {
         let weight = object.weight();
         if weight <= LARGE {

@@ -72,7 +72,7 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     why.unwrap_or_else(|| "the collector has ended".to_owned())
 }
 
-/// A task of the collector. With its panic all that is known is lost: what it was in the middle of may be half done.
+/// Starts a task of the collector. If it panics, the collector drops its state and restarts: a change may be half done.
 fn spawn(
     shared: &Arc<Shared>,
     task: &'static str,
@@ -291,8 +291,8 @@ impl Round {
         self.monitors.insert(id, running);
     }
 
-    /// Discovery no longer tells of these kinds. Servers have been seen to tell of none for a while: their routes decide. One
-    /// that does not answer at once is asked again the next time.
+    /// Handles kinds that discovery no longer reports. Discovery may omit a kind for a while, so each kind's route is queried.
+    /// A kind whose route does not answer in time stays until the next discovery.
     async fn vanish(&mut self, kinds: Vec<(KindId, String)>) {
         let client = &self.client;
         let asked = kinds.into_iter().map(|(id, path)| async move {

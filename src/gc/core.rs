@@ -27,12 +27,12 @@ use crate::{api::escape, cli::UnsyncedFlag, standby::Canary};
 
 /// What rests on all kinds is looked at again this often while one of them cannot be seen.
 const HELD: Duration = Duration::from_secs(2);
-/// The end of a deletion waits so long for a discovery, and after [`TRIES`] of these as long as for a kind.
+/// Interval at which the end of a deletion checks for a new discovery; after [`TRIES`] checks, [`HELD`].
 const DISCOVERY: Duration = Duration::from_millis(100);
 const TRIES: u32 = 50;
 /// What has to wait for another request about its owner is decided on again after this.
 const AGAIN: Duration = Duration::from_millis(500);
-/// After so many conflicts in a row in which nothing that matters was changed, the version is no precondition any more.
+/// After this many conflicts in a row that change nothing a decision rests on, the version is no longer a precondition.
 const CONFLICTS: u32 = 3;
 /// Owners that are remembered as confirmed.
 const REMEMBERED: usize = 4096;
@@ -60,7 +60,7 @@ pub struct Core {
     confirmed: HashMap<NodeId, u64>,
     /// Deletions that wait only for all kinds to be seen: the UID, and since when.
     ready: HashMap<NodeId, (Uid, Instant)>,
-    /// Objects that had changed when writes reached the server, in nothing that decisions rest on: how often, and as what.
+    /// Objects whose writes met conflicts that change nothing a decision rests on: the number of conflicts, and the last state.
     contested: HashMap<NodeId, (u32, Observed)>,
     /// How many deletions are under way because these owners wait for their dependents.
     leaning: HashMap<NodeId, u32>,
@@ -451,13 +451,13 @@ impl Core {
         })
     }
 
-    /// As it was shown after enough conflicts in a row that had changed nothing that decisions rest on.
+    /// The object's state, if it had [`CONFLICTS`] conflicts in a row that change nothing a decision rests on.
     fn contested(&self, id: NodeId) -> Option<Box<Observed>> {
         let (times, seen) = self.contested.get(&id)?;
         (*times >= CONFLICTS && seen.uid == self.graph.uid(id)).then(|| Box::new(seen.clone()))
     }
 
-    /// A write met a conflict, and this is what it had changed to.
+    /// Records that a write met a conflict; `object` is the current state.
     pub fn conflicted(&mut self, target: &Target, object: &Observed) {
         self.counts.conflicts += 1;
         if let Some((times, seen)) = self.contested.get_mut(&target.id)

@@ -83,7 +83,7 @@ pub enum Hold {
     Unsynced {
         /// Why not.
         why: String,
-        /// It does not wait for longer than for an aggregated group.
+        /// Only aggregated groups are the cause, so the wait is limited to `--gc-aggregated-hold`.
         is_delay: bool,
     },
 }
@@ -157,7 +157,7 @@ impl Sight {
         }
     }
 
-    /// Discovery was answered. Of these groups, which have these versions, it has never told all kinds, because of that.
+    /// Records an answer of discovery. `groups` never had all their kinds reported: name, versions and reason of each.
     pub fn set_unknown<'a>(&mut self, groups: impl Iterator<Item = (&'a str, Vec<String>, String)>, now: Instant) {
         self.undiscovered = None;
         let mut before = std::mem::take(&mut self.unknown);
@@ -172,8 +172,8 @@ impl Sight {
         self.discovered = Some(begun);
     }
 
-    /// Why the end of a deletion waits that was ready to end at `ready`, if it is known when it was. A kind that was defined
-    /// since the last discovery may hold a dependent, so only a discovery that began later counts.
+    /// Why a deletion may not end yet. `ready`: when it was ready to end, if known. Only a discovery that began after that
+    /// counts: a kind that was added since the last one may have a dependent.
     pub fn holds_end(&self, ending: Ending, ready: Option<Instant>, now: Instant) -> Option<Hold> {
         let proceeds = |since: Instant| self.unsynced == UnsyncedFlag::Proceed && now >= since + UNSYNCED;
         let is_late = |ready: Instant| self.discovered.is_none_or(|begun| begun < ready) && !proceeds(ready);

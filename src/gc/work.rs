@@ -45,8 +45,8 @@ pub struct Target {
     pub key: Uid,
     /// The version that was decided on; 0 if it was never seen.
     pub version: u64,
-    /// As the last of several conflicts in a row showed it, none of which had changed what the decision rests on: then this
-    /// is the precondition of a write, and not the version.
+    /// State of the object after several conflicts in a row that change nothing the decision rests on. If set, it is the
+    /// precondition of a write, not the version.
     pub contested: Option<Box<Observed>>,
 }
 

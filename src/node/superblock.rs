@@ -1,5 +1,5 @@
-//! File systems that are active though no mount table shows them: a mount that was detached (`umount -l`, `MNT_DETACH`) lives on
-//! as long as a file on it is open, and its device is written to.
+//! File systems that are active without an entry in any mount table. A detached mount (`umount -l`, `MNT_DETACH`) stays active
+//! while a file on it is open, and the kernel still writes to its device.
 //!
 //! The kernel lists the active ones in `/sys/fs`: no device needs to be opened, which may not be allowed, may hang, and would
 //! disturb others.

@@ -2,8 +2,8 @@
 //! those that another pod uses. The terminal phase lets a claim be given to others, so all of this comes before it.
 //!
 //! What the kubelet had prepared is in its checkpoint, which is read and never written: a kubelet that returns finds
-//! claims of pods that are gone, and unprepares them once more. Whose they are is what the checkpoint says, by the UIDs of
-//! pods. Only of a pod that it does not name do spec and status count, as in kubelet 1.37:
+//! claims of pods that are gone, and unprepares them once more. The checkpoint lists the pods of each claim by UID. The
+//! claims in a pod's spec and status count only if the checkpoint does not list the pod. kubelet 1.37:
 //! `pkg/kubelet/cm/dra/manager.go` `unprepareResourcesForPod`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,8 +57,8 @@ pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedC
     Ok(claims_of(view, checkpoint.claims))
 }
 
-/// The claims that were prepared for the pod. Of one that the checkpoint does not name: those that its object names and that
-/// were prepared for others. Such a claim stayed prepared while the pod used it, though the others have ended.
+/// The claims to unprepare with the pod: those that the checkpoint lists for it. If there are none, those that its object names
+/// and that the checkpoint lists for other pods.
 fn claims_of(view: &PodView, claims: Vec<PreparedClaim>) -> Vec<PreparedClaim> {
     let (own, others): (Vec<_>, Vec<_>) = claims
         .into_iter()

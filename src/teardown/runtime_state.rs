@@ -1,6 +1,6 @@
-//! Whether the runtime's word that a container runs still counts, once the grace period has expired. Pure.
+//! Decides, after the grace period, whether to believe the runtime or the kernel about running containers. Pure.
 //!
-//! A shim that died takes the exit event with it: the runtime then says RUNNING for ever, and each stop fails or hangs.
+//! If a shim dies, its exit event is lost. The runtime then keeps reporting RUNNING, and each stop fails or hangs.
 
 use std::time::Duration;
 
@@ -46,14 +46,14 @@ pub struct Facts {
     pub has_settled: bool,
 }
 
-/// Whose word counts.
+/// Whether the state of the runtime or of the kernel counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The runtime's, for this reason.
     Runtime(String),
-    /// Nobody's yet: the containers' processes have exited, and what the runtime should have killed with them is to be killed.
+    /// Undecided: the containers' processes have exited, but processes in cgroups of the runtime are left. Kill these.
     Kill,
-    /// Nobody's yet: nothing runs, but not for long enough.
+    /// Undecided: nothing runs, but for less than [`SETTLES`].
     Settling(String),
     /// The kernel's: nothing runs.
     Kernel(String),

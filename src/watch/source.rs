@@ -353,8 +353,8 @@ impl PodSource {
         Ok(self.pass_on(change).await?.map(|()| true))
     }
 
-    /// Records that the pod was seen. One that had ended before it was seen first is recorded once a worker begins with it:
-    /// most often nothing of it is here.
+    /// Records in the journal that the pod was seen. A pod that is terminal when first seen is recorded later, when a worker
+    /// starts on it: most often nothing of it is on the node.
     fn saw(&self, view: &PodView, ends: bool) {
         if !view.has_only_ended() || self.journal.has_seen(&view.pod.uid) {
             self.journal.saw(view, ends);

@@ -463,8 +463,8 @@ impl PodSyncStatus {
     }
 }
 
-/// Whether a terminal pod may be one of which nothing is on the node. Devices that were prepared for it show nowhere in
-/// particular, and a container that its status shows as running has to be reported as ended.
+/// Whether a terminal pod may be skipped if the node shows nothing of it. Not with DRA claims: the check of the node does not
+/// see them. Not with a container that its status shows as running: its termination must be reported.
 fn may_be_idle(view: &PodView) -> bool {
     !view.dynamic_resources && !view.shows_running
 }

@@ -11,9 +11,9 @@ use crate::gc::{graph::Hint, kinds::KindId};
 
 /// An answer that takes longer is slow, and shows nothing of how much the server as a whole can do.
 pub const SLOW: Duration = Duration::from_secs(2);
-/// So many requests of a lane may be under way that is slow, or whose last request failed.
+/// Maximum number of requests in flight of a lane that is slow, or whose last request failed.
 const FEW: usize = 4;
-/// And so many of one that was not answered yet.
+/// The same of a lane that has no answer yet.
 const FIRST: usize = 2;
 /// So many refusals of a lane without an answer of another kind in between are not those of single objects.
 const IN_A_ROW: u32 = 3;
@@ -87,8 +87,8 @@ impl Lanes {
         hints
     }
 
-    /// The next one: lanes take turns, and those of which so many are under way already come after all others. Slow lanes have
-    /// a few under way each, and no more than so many together.
+    /// The next hint. Lanes take turns; lanes with `many` requests in flight come after all others. A slow lane has at most
+    /// [`FEW`] in flight, and all slow lanes together at most `many`.
     pub fn pop_front(&mut self, now: Instant, many: usize) -> Option<Hint> {
         let mut crowded = None;
         let slow = self.slow_under_way(now);

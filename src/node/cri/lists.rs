@@ -21,7 +21,7 @@ use super::{
     types::{PodSandbox, keys},
 };
 
-/// A sandbox goes from the first to the last of these alone: asked for in this order none is missed.
+/// A sandbox changes its state only in this order, so queries in this order miss none.
 const SANDBOX_STATES: [v1::PodSandboxState; 2] =
     [v1::PodSandboxState::SandboxReady, v1::PodSandboxState::SandboxNotready];
 /// The same of containers.

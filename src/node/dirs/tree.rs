@@ -25,7 +25,7 @@ use crate::node::{
 
 /// Levels that are entered, each with a descriptor.
 pub(super) const LEVELS: usize = 16;
-/// Subdirectories of one directory that are listed before they are entered; what is in the buffer comes on top.
+/// About the maximum number of subdirectories listed at a time; the entries of one more buffer may exceed it.
 pub(super) const LISTED: usize = 128;
 const BUFFER: usize = 8 * 1024;
 /// How often a directory is emptied again that came back full.

@@ -62,8 +62,8 @@ impl Strays {
         }
     }
 
-    /// Notes a mount within the directory of all pods, of which `relative` is the rest of its path. What lies in the directory
-    /// of any pod has names that a tenant may choose: nothing of it is another pod's.
+    /// Notes a mount below the directory of all pods; `relative` is its path from there. Names inside a pod's directory may be
+    /// chosen by a tenant, so a mount there never counts for another pod.
     pub fn note_inside(&mut self, path: &Path, relative: &Path) {
         let parts: Vec<&OsStr> = relative.iter().collect();
         let is_of_a_pod = match parts.as_slice() {

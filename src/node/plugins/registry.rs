@@ -186,8 +186,8 @@ impl Registry {
 // === impl Registrars ===
 
 impl Registrars {
-    /// As [`Registry::read`], without asking a socket again that has answered. That somebody still listens on it is looked at
-    /// each time.
+    /// As [`Registry::read`], but a socket that has answered is not asked again. It is still checked that a process listens on
+    /// it.
     ///
     /// # Errors
     /// When the directory itself cannot be read.

@@ -200,7 +200,7 @@ fn set_entries(
     status.insert(field.into(), value);
 }
 
-/// A field stays as the server shows it where `entry` does not change what was read of it, if anything was: `live`.
+/// Copies to `entry` each field of `shown`, the server's JSON, that `entry` leaves as it was read (`live`), or that was not read.
 fn keep_what_is_unknown(entry: &mut Map<String, Value>, live: &Map<String, Value>, shown: &Map<String, Value>) {
     for (field, value) in shown {
         if live.get(field) == entry.get(field) {

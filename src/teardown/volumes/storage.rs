@@ -99,8 +99,8 @@ impl Storage {
             .await
     }
 
-    /// Says that this volume, of which something was at `place`, may be detached. Not while the mount table shows where it is
-    /// staged, by the digest that the directory is called by: that may lie in a place which no look at directories finds.
+    /// Removes the volume from `volumesInUse`; `place` is where it was mounted. It fails while anything is mounted in a directory
+    /// named by the volume's digest. Only the mount table shows all of these.
     pub(super) async fn out_of_use(self: &Arc<Self>, volume: String, place: &Path) -> Result<(), Vec<Fault>> {
         if let Some((driver, digest)) = csi_files::staged_as(&volume) {
             self.look(place, move |storage| {

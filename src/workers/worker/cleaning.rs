@@ -64,8 +64,8 @@ impl Worker {
         Ok(())
     }
 
-    /// A sandbox that does not stop, such as where the network plugin is away, does not keep volumes mounted once no process of
-    /// the pod is left. The object still waits for the sandbox: what is returned has failed, the stop first.
+    /// Unmounts the pod's volumes although its sandbox cannot be stopped, for example without the network plugin, once no process
+    /// of the pod is left. Returns `failures`, with those of the unmount added: the API object still waits for the sandbox.
     pub(super) async fn unmount_without_network_teardown(
         &self,
         update: &PodUpdate,

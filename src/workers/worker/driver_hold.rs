@@ -29,10 +29,13 @@ struct Dependents {
 }
 
 impl Worker {
-    /// Waits as long as other pods that are terminating need this one, at most for `--driver-hold`. Its grace period has not
-    /// begun by then. Fails without a failure where the wait is cut short: there is nothing to report.
+    /// Waits while other pods that are terminating need this one, at most for `--driver-hold`. The grace period of this pod
+    /// begins only after that.
+    ///
+    /// # Errors
+    /// With the failures of a request; with an empty list when the agent stops or may begin nothing.
     pub(super) async fn wait_for_dependents(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
-        // One of which nothing runs helps nobody, and one that has begun to terminate goes on.
+        // Without a running container it serves no other pod. A termination that has begun is not interrupted.
         if !observed.lives() || self.period.has_begun() || self.context.effects.dry_run() {
             return Ok(());
         }
@@ -91,8 +94,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Which pods need this one; `None` if it is neither a driver nor a node service. The agent's own state shows the pods that
-    /// it works on. Where those leave no reason to wait, one complete list may `confirm` that: a deletion may be on its way.
+    /// Which terminating pods need this one; `None` if it is neither a driver nor a node service. The agent's own state has the
+    /// pods that it works on. If none of these needs this pod and `confirm` is set, it also lists all pods of the node: the
+    /// watch may not have reported a deletion yet.
     async fn dependents(&self, view: &PodView, confirm: bool) -> Result<Option<Dependents>, Vec<Failure>> {
         let users = drivers::users_of(&self.context, view).await?;
         let is_service = is_node_service(view);
@@ -112,7 +116,7 @@ impl Worker {
         if !pods.is_empty() || !confirm {
             return Ok(Some(Dependents { pods, role }));
         }
-        // Of one that is over by its phase, and that no worker is at, only the node can show more.
+        // A pod with a terminal phase and without a worker counts only by what is on the node.
         let needs = |other: &PodView| uses(other) || !other.terminal_phase && needs(other);
         let is_waited_for = |other: &PodView| termination::cause(other, false, false).is_some() && needs(other);
         let listed = self

@@ -1,4 +1,4 @@
-//! What is done about a runtime that says of containers that they run, while the kernel shows that they do not.
+//! Handles a runtime that reports containers as running although their processes have exited.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +40,7 @@ pub struct RuntimeState(Mutex<Seen>);
 #[derive(Debug, Default)]
 struct Seen {
     settling: Settling,
-    /// When each container was first seen to run, since boot: a process that started later has only got its id.
+    /// When each container was first seen running, since boot. A process that started later has reused its PID.
     first: BTreeMap<String, Duration>,
 }
 
@@ -77,7 +77,7 @@ impl Worker {
         running.peek().is_some() && running.all(|it| ends.contains_key(&it.id)) && self.kernel_counts(view).await
     }
 
-    /// Whether nothing of the pod runs, whatever the runtime says. Then that is in the journal and told.
+    /// Whether nothing of the pod runs, whatever the runtime reports. If so, it is recorded in the journal, and reported.
     pub(super) async fn kernel_counts(&self, view: &Arc<PodView>) -> bool {
         let deadline = self.period.deadline();
         // What is concluded is told and acted on: not while nothing may be touched.
