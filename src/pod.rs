@@ -18,8 +18,8 @@ const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 /// API: `pkg/apis/scheduling/types.go` `SystemNodeCritical`, `SystemCriticalPriority`.
 const NODE_CRITICAL: (&str, i32) = ("system-node-critical", 2_000_001_000);
 
-/// About the bytes that are kept of one pod: a node may have 250 of them, and 64 MiB are enough for the agent.
-const LARGE: usize = 64 << 10;
+/// About the bytes that are kept of one pod at most. A pod with some 30 containers has fewer; a node may have 250 pods.
+const LARGE: usize = 128 << 10;
 
 /// A pod's identity. Names are for people.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

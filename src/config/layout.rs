@@ -96,13 +96,11 @@ pub const LAYOUTS: [Layout; 7] = [
 pub fn complete(flags: &NodeFlags, root: &Path, proc: &Path) -> NodeFlags {
     // A node that was reinstalled has other files.
     let is_there = |start: &KubeletStart| {
-        [&start.kubeconfig, &start.config]
-            .into_iter()
-            .flatten()
-            .all(|path| path.exists())
+        let mut files = [&start.kubeconfig, &start.config].into_iter().flatten();
+        start.serves_node() && files.all(|path| path.exists())
     };
     let known = || peek::kubelet(&flags.state_dir, &Identity::read(root)).filter(is_there);
-    let seen = || start::living(proc).or_else(known);
+    let seen = || start::living(proc).filter(KubeletStart::serves_node).or_else(known);
     // The kubelet of another directory is another node's.
     let is_ours = |start: &KubeletStart| flags.kubelet_root.as_deref().is_none_or(|ours| is(ours, start.root()));
     let start = seen().filter(is_ours);

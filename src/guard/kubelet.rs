@@ -141,8 +141,8 @@ impl Guard {
         for Difference { what, remedy } in compared.map(|ours| started.differences(ours)).unwrap_or_default() {
             tracing::warn!(what, remedy, "The kubelet and the agent have different settings");
         }
-        // One with another directory may be another node's.
-        if kubelet.why == Why::SameDirectory {
+        // One with another directory may be another node's. `kubelet --version` serves no pods.
+        if kubelet.why == Why::SameDirectory && started.serves_node() {
             self.journal.set_kubelet(started);
         }
     }
@@ -279,10 +279,17 @@ mod tests {
             let kept = guard.journal.kubelet().unwrap();
             assert_eq!(kept.config.as_deref(), Some(std::path::Path::new(config)));
         }
+        // Another one, for a moment, that serves no node.
         std::fs::write(at("77/comm"), "sleep\n").unwrap();
         guard.look(&ours).await;
         assert_eq!(guard.kubelet(), None);
-        assert!(guard.journal.kubelet().is_some());
+        std::fs::write(at("77/comm"), "kubelet\n").unwrap();
+        let command = format!("kubelet\0--root-dir={}\0--version\0", proc.path().display());
+        std::fs::write(at("77/cmdline"), command).unwrap();
+        guard.look(&ours).await;
+        assert!(guard.kubelet().is_some());
+        let kept = guard.journal.kubelet().unwrap();
+        assert_eq!(kept.config.as_deref(), Some(std::path::Path::new("/second")));
     }
 
     #[tokio::test(start_paused = true)]

@@ -686,32 +686,32 @@ mod tests {
         for (place, value) in [
             (
                 "/spec/containers",
-                elements(100, &|at| json!({ "name": format!("c{at}") })),
+                elements(200, &|at| json!({ "name": format!("c{at}") })),
             ),
             (
                 "/spec/ephemeralContainers",
-                elements(100, &|at| json!({ "name": format!("c{at}") })),
+                elements(200, &|at| json!({ "name": format!("c{at}") })),
             ),
             (
                 "/spec/containers/0/lifecycle/preStop",
-                json!({ "exec": { "command": ["x".repeat(100_000)] } }),
+                json!({ "exec": { "command": ["x".repeat(200_000)] } }),
             ),
             (
                 "/spec/containers/0/ports",
-                elements(1_000, &|_| json!({ "name": "p", "containerPort": 1 })),
+                elements(2_000, &|_| json!({ "name": "p", "containerPort": 1 })),
             ),
             (
                 "/spec/resourceClaims",
-                elements(1_000, &|at| json!({ "name": format!("c{at}") })),
+                elements(2_000, &|at| json!({ "name": format!("c{at}") })),
             ),
-            ("/status/message", json!("x".repeat(100_000))),
+            ("/status/message", json!("x".repeat(200_000))),
             (
                 "/status/conditions",
-                elements(1_000, &|at| json!({ "type": format!("c{at}"), "status": "True" })),
+                elements(2_000, &|at| json!({ "type": format!("c{at}"), "status": "True" })),
             ),
             (
                 "/status/containerStatuses/0/state",
-                json!({ "waiting": { "message": "x".repeat(100_000) } }),
+                json!({ "waiting": { "message": "x".repeat(200_000) } }),
             ),
         ] {
             let mut pod = pod();
@@ -719,7 +719,7 @@ mod tests {
             pod.pointer_mut(parent).unwrap()[field] = value;
             let view = PodView::project(read(&pod), false);
             assert!(
-                view.abridged >= 64 && view.containers.is_empty() && view.object.is_none(),
+                view.abridged >= 128 && view.containers.is_empty() && view.object.is_none(),
                 "{place}"
             );
             assert!(view.deletion.is_some(), "{place}");

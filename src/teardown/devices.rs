@@ -44,7 +44,7 @@ pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedC
         }
         Err(failures) => return Err(failures),
     };
-    if !checkpoint.doubts.is_empty() && view.dynamic_resources {
+    if !checkpoint.doubts.is_empty() && !shows_none {
         let doubts: Vec<_> = checkpoint.doubts.iter().map(ToString::to_string).collect();
         let why = format!(
             "what the kubelet prepared for the pod cannot be told: {} in {}; the devices and the pod wait for a kubelet, which \

@@ -244,8 +244,14 @@ impl Worker {
     ) -> Result<Outcome, Vec<Failure>> {
         if update.view.abridged > 0 && !update.removed {
             let kib = update.view.abridged.min(LARGE_AT_ONCE);
-            // Never closed: an error cannot come.
-            let _room = self.large.acquire_many(kib).await.ok();
+            // Not waited for: the pod may be removed meanwhile, or a kubelet may come.
+            let Ok(_room) = self.large.try_acquire_many(kib) else {
+                let why = format!(
+                    "its object is large ({} KiB), and other large pods that are terminating take all of the {} KiB for these",
+                    update.view.abridged, LARGE_AT_ONCE
+                );
+                return Err(vec![Failure::new(self.first_step(), "", why)]);
+            };
             let view = self.read(&update.view).await?;
             let whole = PodUpdate { view, ..update.clone() };
             return Box::pin(self.attempt_on(&whole, urgent, first)).await;

@@ -107,7 +107,7 @@ fn on_a_thread<T: Send + 'static>(
             return Err(hangs(is_here));
         }
         if under_way.len() >= LEFT_BEHIND {
-            return Err(Failed::Here(Errno::AGAIN));
+            return Err(hangs(&is_here));
         }
         under_way.insert(process.clone(), Arc::clone(&is_here));
         UnderWay(process)

@@ -139,6 +139,11 @@ impl KubeletStart {
         self.root_dir.as_deref().unwrap_or(Path::new(DEFAULT_ROOT))
     }
 
+    /// Whether it names where a node's kubelet has its credentials or its configuration. `kubelet --version` does not.
+    pub fn serves_node(&self) -> bool {
+        self.kubeconfig.is_some() || self.config.is_some()
+    }
+
     /// Every flag that disagrees with our settings, with its remedy. A flag that is not set is not compared.
     pub fn differences(&self, ours: &Settings) -> Vec<Difference> {
         let mut all = Vec::new();
