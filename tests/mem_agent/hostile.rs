@@ -4,11 +4,12 @@ use std::fs;
 
 use pod_teardown::ops::admin::kill::Ask;
 use serde_json::{Value, json};
+use testbed::scripted_cri::{Kind, Seen};
 use tokio::time::sleep;
 
 use crate::{
     node::{NODE, Node, secs, until},
-    pods::{plain, pod},
+    pods::{plain, pod, uid},
     requests::granted,
 };
 
@@ -227,4 +228,31 @@ async fn container_names_that_are_paths_lead_nowhere() {
     node.nothing_left("evil").await;
     assert!(node.path("precious").exists());
     others_go_on(&node).await;
+}
+
+/// A termination with a long grace period holds the room for as long.
+#[tokio::test(start_paused = true)]
+async fn a_large_pod_without_room_is_named_and_stopped_when_it_is_removed() {
+    let mut node = Node::new().await;
+    let ephemeral = |count: usize| -> Value {
+        (0..count)
+            .map(|at| json!({ "name": format!("c{at}"), "image": "i" }))
+            .collect()
+    };
+    for (name, count) in [("first", 17_000), ("second", 200)] {
+        let mut object = pod(name, &plain());
+        object["spec"]["terminationGracePeriodSeconds"] = 3_600.into();
+        object["spec"]["ephemeralContainers"] = ephemeral(count);
+        node.object(object);
+        node.left_over(name, |pod| drop(pod.container("main").ignores_term()));
+    }
+    node.cri.allow_everything();
+    node.start().await;
+    node.delete("first", None).await;
+    let stops = |seen: &Seen, name| seen.kind == Kind::StopContainer && seen.pod_uid == uid(name);
+    node.calls(1, |seen| stops(seen, "first")).await;
+    node.delete("second", None).await;
+    node.failing("second", "other large pods").await;
+    node.delete("second", Some(0)).await;
+    node.calls(1, |seen| stops(seen, "second")).await;
 }

@@ -8,11 +8,7 @@ use std::{fs, os::unix::fs::symlink, path::Path, process::Command, time::Duratio
 use anyhow::{Context, Result, ensure};
 use futures::TryFutureExt as _;
 use serde_json::json;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use self::installed::{Installed, until};
 use crate::cases::{
@@ -274,28 +270,49 @@ async fn a_kubelet_that_starts_in_the_middle_of_a_grace_period_waits_for_the_end
     scene.gone_and_clean(&stubborn).await
 }
 
-/// Answers as a kubelet that is well, as long as it goes on.
-async fn well(health: TcpListener) {
-    while let Ok((mut stream, _)) = health.accept().await {
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-        if stream.read(&mut [0; 1024]).await.is_ok_and(|asked| asked > 0) {
-            stream.write_all(answer).await.ok();
+/// As long as this file is there, the kubelet of [`kubelet_with_health`] answers at its healthz.
+const HEALTHY: &str = "/run/kubelet-of-test/healthy";
+
+/// A unit for a kubelet that does nothing but answer at its healthz. Only the answer of such a process counts.
+fn kubelet_with_health(service: &Installed, scene: &Scene, more: &str) -> Result<()> {
+    const PROGRAM: &str = r#"
+        use IO::Socket::INET;
+        use IO::Select;
+        my $health;
+        while (1) {
+            if (-e "/run/kubelet-of-test/healthy") {
+                $health ||= IO::Socket::INET->new(LocalAddr => "127.0.0.1:10248", Listen => 5, ReuseAddr => 1) or die;
+                IO::Select->new($health)->can_read(0.2) or next;
+                my $peer = $health->accept or next;
+                sysread $peer, my $asked, 1024;
+                print $peer "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                close $peer;
+            } else {
+                close $health if $health;
+                undef $health;
+                select undef, undef, undef, 0.2;
+            }
         }
-    }
+    "#;
+    let root = scene.stage.starter.dirs().kubelet_root.display().to_string();
+    service.place("/run/kubelet-of-test/kubelet", |at| symlink("/usr/bin/perl", at))?;
+    service.place("/run/kubelet-of-test/program", |at| fs::write(at, PROGRAM))?;
+    let command = format!("/run/kubelet-of-test/kubelet /run/kubelet-of-test/program --root-dir={root}");
+    service.unit("kubelet.service", &format!("[Service]\nExecStart={command}\n{more}"))
 }
 
 /// It tells its health for a while and renews no Lease. Started again it would be by systemd, if it were only killed.
 async fn a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so(scene: &mut Scene) -> Result<()> {
     let settings = [("PODS", "auto"), ("TAKE_OVER_AFTER", "5s"), ("FENCE_KUBELET", "true")];
     let service = Installed::at_work_with(scene, &settings).await?;
-    kubelet(&service, scene, "Restart=always\nRestartSec=100ms\n")?;
+    kubelet_with_health(&service, scene, "Restart=always\nRestartSec=100ms\n")?;
     service.systemctl(&["start", "kubelet"])?;
     until("it is not stopped, as its health was never seen", || {
         let told = service.asked(&["status"])?;
         Ok(told.contains("its health was never told"))
     })
     .await?;
-    let well = tokio::spawn(well(TcpListener::bind("127.0.0.1:10248").await?));
+    fs::write(HEALTHY, "")?;
     until("its health is seen", || {
         Ok(service.asked(&["status"])?.contains("healthz  lives"))
     })
@@ -303,7 +320,7 @@ async fn a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so(scene
     let web = scene.run(simple("web", 5, POLITE)).await?;
     let before = scene.object("web").await?;
     scene.delete(&web, None).await?;
-    well.abort();
+    fs::remove_file(HEALTHY)?;
     let state = || installed::output("systemctl", &["show", "--value", "-p", "ActiveState", "kubelet"]);
     while !["inactive", "failed"].contains(&&*state()?) {
         let now = scene.object("web").await?;
