@@ -89,7 +89,7 @@ test-cluster: need-root need-build need-node ## Teardown, collector and API cont
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kube-controller-manager
 	tests/testbed/control-plane/build.sh kubelet
-	tests/testbed/crictl/build.sh
+	tests/testbed/go-program.sh crictl
 	scripts/cargo-test.sh --locked --workspace --features node-tests,cluster-tests --test '*cluster*'
 
 # What a release before 1.34 does not have, and so cannot show: docs/versions.md says what each of these asks of it.
@@ -128,7 +128,7 @@ lint: need-build ## Formatting, clippy and the shell scripts
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	shellcheck $(SCRIPTS)
 
-SCRIPTS := $(wildcard scripts/*.sh) $(wildcard deploy/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh tests/testbed/containerd/build.sh tests/testbed/crictl/build.sh $(wildcard tests/testbed/guest/*.sh) \
+SCRIPTS := $(wildcard scripts/*.sh) $(wildcard deploy/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh tests/testbed/go-program.sh $(wildcard tests/testbed/guest/*.sh) \
 	$(wildcard tests/testbed/kind/*.sh) tests/testbed/kind/node/usr/local/bin/entrypoint $(wildcard tests/kind/*.sh)
 
 .PHONY: deny

@@ -73,8 +73,8 @@ unset KUBERNETES_VERSION
 programs=$("$here/../control-plane/build.sh" node-image 9>&-)
 install -m 755 "$programs/kubectl" "$partial/tools/"
 version=$("$programs/kubelet" --version | sed 's/^Kubernetes //')
-runtime=$("$here/../containerd/build.sh" 9>&-)
-crictl=$("$here/../crictl/build.sh" 9>&-)
+runtime=$("$here/../go-program.sh" containerd 9>&-)
+crictl=$("$here/../go-program.sh" crictl 9>&-)
 
 
 (cd "$partial/docker" && apt-get download docker.io >../log 2>&1 && dpkg -x docker.io_*.deb . && rm docker.io_*.deb) || {

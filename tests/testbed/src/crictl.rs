@@ -18,9 +18,9 @@ pub struct Crictl {
 // === impl Crictl ===
 
 impl Crictl {
-    /// crictl for this containerd. `crictl/build.sh` builds the program once.
+    /// crictl for this containerd. `go-program.sh` builds the program once.
     pub async fn of(containerd: &Containerd) -> Result<Self> {
-        let directory = script::directory("crictl/build.sh", &[]).await?;
+        let directory = script::directory("go-program.sh", &["crictl"]).await?;
         Ok(Self {
             program: directory.join("crictl"),
             endpoint: containerd.endpoint(),

@@ -28,14 +28,14 @@ pub struct Binary {
 }
 
 impl Binary {
-    /// That on PATH, unless `$CONTAINERD_VERSION` names another release: then `containerd/build.sh` has it, or builds it once.
+    /// That on PATH, unless `$CONTAINERD_VERSION` names another release: then `go-program.sh` has it, or builds it once.
     pub async fn find() -> Result<Self> {
         let wanted = std::env::var(WANTED).unwrap_or_default();
         let on_path = Self::on_path().await;
         if wanted.is_empty() || on_path.as_ref().is_ok_and(|binary| binary.is_of(&wanted)) {
             return on_path;
         }
-        let built = Self::at(script::directory("containerd/build.sh", &[&wanted]).await?).await?;
+        let built = Self::at(script::directory("go-program.sh", &["containerd", &wanted]).await?).await?;
         ensure!(
             built.is_of(&wanted),
             "{WANTED} is {wanted}, and what was built is {}",
