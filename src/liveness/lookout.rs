@@ -62,7 +62,7 @@ pub struct Lookout {
     pub report: watch::Sender<TurnReport>,
 }
 
-/// A kubelet whose unit could not be stopped is tried so long after that.
+/// How long after a unit could not be stopped it is stopped again, and how often it is reported that it may not be stopped.
 const FENCE_AGAIN: Duration = Duration::from_secs(60);
 
 /// What a look has shown that takes a while.
@@ -89,7 +89,7 @@ impl Lookout {
         let health = again(&health_now, || async { Answer::Health(self.health().await) });
         let lease = again(&lease_now, || async { Answer::Lease(self.lease().await) });
         let mut answers = pin!(select(health, lease));
-        let (mut fencing, mut fence_from) = (FuturesUnordered::new(), start);
+        let (mut fencing, mut fence_from, mut report_from) = (FuturesUnordered::new(), start, start);
         let mut fenced = Fenced::default();
         // When all signs were last asked for because the threshold of one was over.
         let mut asked = start;
@@ -136,14 +136,17 @@ impl Lookout {
             turn = next;
             if let (Turn::StandsBy(Why::Wedged), Some(systemd)) = (&turn, &self.fence)
                 && fencing.is_empty()
-                && Instant::now() >= fence_from
                 && let Some(kubelet) = self.guard.kubelet()
             {
-                let may = self.may_fence(&signs).map_err(|why| format!("{kubelet}: {why}"));
-                fencing.push(async move {
-                    may?;
-                    fence::stop(systemd, &kubelet).await
-                });
+                let now = Instant::now();
+                match self.may_fence(&signs) {
+                    Ok(()) if now >= fence_from => fencing.push(async move { fence::stop(systemd, &kubelet).await }),
+                    Err(why) if now >= report_from => {
+                        report_from = now + FENCE_AGAIN;
+                        fenced.note(Err(format!("{kubelet}: {why}")));
+                    }
+                    _ => {}
+                }
             }
         }
     }

@@ -10,14 +10,20 @@ use tokio::time::{Instant, sleep};
 
 use crate::node::{NODE, Node, secs};
 
-#[tokio::test(start_paused = true)]
-async fn a_pod_that_is_deleted_while_the_connection_is_half_open_is_gone_within_a_minute() {
-    let mut node = Node::new().await;
+/// The node reaches the API server through a load balancer that speaks TLS.
+async fn balanced(node: &Node) -> Balancer {
     let url = node.api.url();
     let server = url.trim_start_matches("http://").parse().unwrap();
     let balancer = Balancer::start_with_tls(server).await.unwrap();
     let kubeconfig = balancer.kubeconfig(&url, &node.api.node_kubeconfig(NODE));
     fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
+    balancer
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_deleted_while_the_connection_is_half_open_is_gone_within_a_minute() {
+    let mut node = Node::new().await;
+    let balancer = balanced(&node).await;
     node.polite_pod("web");
     node.start().await;
     node.cri.allow_everything();
@@ -33,11 +39,7 @@ async fn a_pod_that_is_deleted_while_the_connection_is_half_open_is_gone_within_
 #[tokio::test(start_paused = true)]
 async fn all_requests_of_a_node_share_one_connection_over_tls() {
     let mut node = Node::new().await;
-    let url = node.api.url();
-    let server = url.trim_start_matches("http://").parse().unwrap();
-    let balancer = Balancer::start_with_tls(server).await.unwrap();
-    let kubeconfig = balancer.kubeconfig(&url, &node.api.node_kubeconfig(NODE));
-    fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
+    let _balancer = balanced(&node).await;
     for name in ["a", "b", "c"] {
         node.polite_pod(name);
     }

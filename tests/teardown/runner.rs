@@ -24,7 +24,7 @@ use super::{
 };
 
 /// The slowest claims wait for a grace period or two; the rest is for a machine under load.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 /// Claims wait much more than they work.
 const AT_ONCE: usize = 8;
 

@@ -322,9 +322,14 @@ async fn a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so(scene
     scene.delete(&web, None).await?;
     fs::remove_file(HEALTHY)?;
     let state = || installed::output("systemctl", &["show", "--value", "-p", "ActiveState", "kubelet"]);
+    let late = Instant::now() + Duration::from_secs(60);
     while !["inactive", "failed"].contains(&&*state()?) {
         let now = scene.object("web").await?;
         let runs = state()? == "active";
+        if Instant::now() > late {
+            let log = installed::output("journalctl", &["-u", "pod-teardown", "-n", "30", "-o", "short-precise"])?;
+            anyhow::bail!("never fenced: {}; {log}", service.asked(&["status"])?);
+        }
         ensure!(
             !runs || now["status"] == before["status"],
             "touched while it is there: {now}"
