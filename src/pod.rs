@@ -208,6 +208,17 @@ impl PodView {
         }
     }
 
+    /// A terminal pod of which no more is known than that, and the grace period of its spec in seconds. Its worker reads the
+    /// object again, as that of a large one.
+    pub fn ended(pod: PodRef, spec_grace: Option<i64>) -> Self {
+        Self {
+            terminal_phase: true,
+            spec_grace,
+            abridged: 1,
+            ..Self::remembered(pod)
+        }
+    }
+
     fn of(object: &PodObject) -> Self {
         let PodObject { pod, volumes, .. } = object;
         let meta = &pod.metadata;
@@ -259,6 +270,12 @@ impl PodView {
     /// Whether it has a terminal phase and is not deleted.
     pub fn has_only_ended(&self) -> bool {
         self.terminal_phase && self.deletion.is_none()
+    }
+
+    /// Whether it needs no worker if nothing of it is found on the node. One with DRA claims does: the check of the node does not
+    /// see them. So does one with a container that its status shows as running: its termination must be reported.
+    pub fn may_be_idle(&self) -> bool {
+        self.has_only_ended() && !self.mirror && !self.dynamic_resources && !self.shows_running
     }
 
     /// Whether this pod is to be taken down by what its object says.

@@ -34,16 +34,36 @@ struct Known {
 enum Kept {
     /// All but the object: that is large, and the worker has it.
     View(Arc<PodView>),
-    /// It has a terminal phase, is not deleted and mirrors no other. A node may have thousands of these.
-    Ended(PodRef),
+    /// It is terminal, and needs a worker only if something of it is on the node. A node may have thousands of these.
+    Ended(Ended),
+}
+
+/// A terminal pod in a few bytes.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pod: PodRef,
+    /// `spec.terminationGracePeriodSeconds`.
+    grace: Option<i64>,
+}
+
+// === impl Ended ===
+
+impl Ended {
+    /// What is kept of this pod, if it is one of these.
+    pub fn of(view: &PodView) -> Option<Self> {
+        view.may_be_idle().then(|| Self {
+            pod: view.pod.clone(),
+            grace: view.spec_grace,
+        })
+    }
 }
 
 // === impl Kept ===
 
 impl Kept {
     fn of(view: &Arc<PodView>) -> Self {
-        if view.has_only_ended() && !view.mirror {
-            Self::Ended(view.pod.clone())
+        if let Some(ended) = Ended::of(view) {
+            Self::Ended(ended)
         } else if view.object.is_some() {
             Self::View(Arc::new(view.without_object()))
         } else {
@@ -54,10 +74,14 @@ impl Kept {
     fn view(&self) -> Arc<PodView> {
         match self {
             Self::View(view) => Arc::clone(view),
-            Self::Ended(pod) => Arc::new(PodView {
-                terminal_phase: true,
-                ..PodView::remembered(pod.clone())
-            }),
+            Self::Ended(Ended { pod, grace }) => Arc::new(PodView::ended(pod.clone(), *grace)),
+        }
+    }
+
+    fn uid(&self) -> &PodUid {
+        match self {
+            Self::View(view) => &view.pod.uid,
+            Self::Ended(ended) => &ended.pod.uid,
         }
     }
 
@@ -75,6 +99,8 @@ impl Kept {
 pub enum Listed {
     /// Exactly as it is known.
     Same(PodUid),
+    /// A terminal pod that may be idle, and its resourceVersion.
+    Ended(Ended, Box<str>),
     /// Anything else, and its resourceVersion.
     New(Box<PodView>, Box<str>),
 }
@@ -85,6 +111,7 @@ impl Listed {
     fn uid(&self) -> &PodUid {
         match self {
             Self::Same(uid) => uid,
+            Self::Ended(ended, _) => &ended.pod.uid,
             Self::New(view, _) => &view.pod.uid,
         }
     }
@@ -146,16 +173,29 @@ impl KnownPods {
 
     /// A complete list: what it shows anew, in the kubelet's order, and what it lacks and is therefore suspected to be gone.
     /// Suspects stay known until [`Self::gone`] is told.
-    pub fn listed(&mut self, pods: Vec<Listed>) -> (Vec<Change>, Vec<Arc<PodView>>) {
+    pub fn listed(&mut self, pods: Vec<Listed>) -> (impl Iterator<Item = Change> + use<>, Vec<Arc<PodView>>) {
         let shown: HashSet<PodUid> = pods.iter().map(|listed| listed.uid().clone()).collect();
-        let mut changes: Vec<_> = pods
+        let mut changes: Vec<(Kind, Kept)> = pods
             .into_iter()
             .filter_map(|listed| match listed {
                 Listed::Same(_) => None,
-                Listed::New(view, version) => Some(self.seen(*view, version)),
+                Listed::Ended(ended, version) => {
+                    let before = self.replace(Kept::Ended(ended.clone()), version);
+                    let kind = match before {
+                        None => Kind::Add,
+                        Some(Kept::Ended(_)) => Kind::Reconcile,
+                        Some(Kept::View(_)) => Kind::Update,
+                    };
+                    Some((kind, Kept::Ended(ended)))
+                }
+                Listed::New(view, version) => {
+                    let Change { kind, view } = self.seen(*view, version);
+                    Some((kind, Kept::View(view)))
+                }
             })
             .collect();
-        changes.sort_by_key(|change| change.kind);
+        changes.sort_by_key(|(kind, _)| *kind);
+        let changes = changes.into_iter().map(|(kind, pod)| Change { kind, view: pod.view() });
         let known = self.pods.iter().filter(|(uid, _)| !shown.contains(*uid));
         let known = known.map(|(_, known)| known.pod.view());
         let remembered = self.remembered.iter().filter(|(uid, _)| !shown.contains(*uid));
@@ -171,17 +211,19 @@ impl KnownPods {
     /// An object as a list or an ADDED or MODIFIED event shows it.
     pub fn seen(&mut self, view: PodView, version: Box<str>) -> Change {
         let view = Arc::new(view);
-        let known = Known {
-            pod: Kept::of(&view),
-            version,
-        };
-        self.remembered.remove(&view.pod.uid);
-        self.expected.remove(&view.pod.uid);
-        let before = self.pods.insert(view.pod.uid.clone(), known);
+        let before = self.replace(Kept::of(&view), version);
         Change {
-            kind: kind(before.as_ref().map(|known| &known.pod), &view),
+            kind: kind(before.as_ref(), &view),
             view,
         }
+    }
+
+    fn replace(&mut self, pod: Kept, version: Box<str>) -> Option<Kept> {
+        let uid = pod.uid().clone();
+        self.remembered.remove(&uid);
+        self.expected.remove(&uid);
+        let before = self.pods.insert(uid, Known { pod, version });
+        before.map(|known| known.pod)
     }
 
     /// A DELETED event, which carries the last state of the object.
@@ -234,6 +276,11 @@ mod tests {
         Listed::New(Box::new(view(name, uid)), "1".into())
     }
 
+    fn listed(known: &mut KnownPods, pods: Vec<Listed>) -> (Vec<Change>, Vec<Arc<PodView>>) {
+        let (changes, suspects) = known.listed(pods);
+        (changes.collect(), suspects)
+    }
+
     fn uids(pods: &[Arc<PodView>]) -> Vec<&str> {
         let mut uids: Vec<_> = pods.iter().map(|view| view.pod.uid.as_str()).collect();
         uids.sort_unstable();
@@ -243,10 +290,10 @@ mod tests {
     #[test]
     fn a_list_names_as_suspects_what_it_lacks_and_keeps_them_until_they_are_proven_gone() {
         let mut known = KnownPods::default();
-        known.listed(vec![new("a", "1"), new("b", "2")]);
-        let (changes, suspects) = known.listed(vec![new("b", "2")]);
+        listed(&mut known, vec![new("a", "1"), new("b", "2")]);
+        let (changes, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert_eq!((changes.len(), uids(&suspects)), (1, vec!["1"]));
-        let (_, suspects) = known.listed(vec![new("b", "2")]);
+        let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert_eq!(uids(&suspects), ["1"], "a suspicion that was not settled comes again");
         assert!(matches!(
             known.gone(&"1".into()),
@@ -258,8 +305,8 @@ mod tests {
     #[test]
     fn a_pod_recreated_under_its_name_is_another_pod() {
         let mut known = KnownPods::default();
-        known.listed(vec![new("a", "1")]);
-        let (changes, suspects) = known.listed(vec![new("a", "2")]);
+        listed(&mut known, vec![new("a", "1")]);
+        let (changes, suspects) = listed(&mut known, vec![new("a", "2")]);
         assert!(matches!(&changes[..], [change] if change.view.pod.uid.as_str() == "2"));
         assert_eq!(uids(&suspects), ["1"]);
     }
@@ -269,13 +316,13 @@ mod tests {
         let mut known = KnownPods::default();
         known.remember([view("a", "1"), view("b", "2")]);
         assert_eq!(known.len(), 0);
-        let (_, suspects) = known.listed(vec![new("b", "2")]);
+        let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert_eq!((known.len(), uids(&suspects)), (1, vec!["1"]));
         assert!(matches!(
             known.gone(&"1".into()),
             Some(Change { kind: Kind::Remove, .. })
         ));
-        let (_, suspects) = known.listed(vec![new("b", "2")]);
+        let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert!(suspects.is_empty());
     }
 
@@ -298,7 +345,7 @@ mod tests {
         let others = [new("x", "8"), new("y", "9")];
         let (_, vanished, is_excused) = missed(&known, &others);
         assert!(vanished.len() == 3 && is_excused, "as many others have come meanwhile");
-        known.listed(list.into());
+        listed(&mut known, list.into());
         known.believe();
         let mut ends = view("b", "2");
         ends.terminal_phase = true;
@@ -319,7 +366,7 @@ mod tests {
         let missed = |known: &KnownPods| known.census(&list()).vanished.len();
         for (is_believed, missing) in [(false, 3), (false, 3), (true, 0)] {
             assert_eq!(missed(&known), 3);
-            known.listed(list());
+            listed(&mut known, list());
             if is_believed {
                 assert_eq!(known.believe().len(), 3);
             }
@@ -335,7 +382,7 @@ mod tests {
     #[test]
     fn a_deleted_event_removes_only_its_own_uid() {
         let mut known = KnownPods::default();
-        known.listed(vec![new("a", "1"), new("a", "2")]);
+        listed(&mut known, vec![new("a", "1"), new("a", "2")]);
         assert!(matches!(
             known.deleted(view("a", "1")),
             Change { kind: Kind::Remove, .. }
@@ -378,11 +425,11 @@ mod tests {
     #[test]
     fn a_list_tells_nothing_of_pods_that_are_as_they_were() {
         let mut known = KnownPods::default();
-        known.listed(vec![new("a", "1"), new("b", "2")]);
+        listed(&mut known, vec![new("a", "1"), new("b", "2")]);
         assert!(
             known.is_same(&"1".into(), "1") && !known.is_same(&"1".into(), "2") && !known.is_same(&"3".into(), "1")
         );
-        let (changes, suspects) = known.listed(vec![Listed::Same("1".into())]);
+        let (changes, suspects) = listed(&mut known, vec![Listed::Same("1".into())]);
         assert_eq!((changes.len(), uids(&suspects)), (0, vec!["2"]));
     }
 }

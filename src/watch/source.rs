@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     Change, Kind, Roll, RuntimePods,
-    known::{KnownPods, Listed},
+    known::{Ended, KnownPods, Listed},
     roll::{RollCall, RollCalls},
 };
 use crate::{
@@ -86,7 +86,7 @@ pub struct PodSource {
 }
 
 /// Why a round ended.
-enum Ended {
+enum RoundEnd {
     /// Go on watching from here.
     Resume(String),
     /// List again.
@@ -142,8 +142,8 @@ impl PodSource {
             match self.round(from.take()).await {
                 Ok(Ok(ended)) => {
                     from = match ended {
-                        Ended::Resume(version) => Some(version),
-                        Ended::Relist => None,
+                        RoundEnd::Resume(version) => Some(version),
+                        RoundEnd::Relist => None,
                     };
                     if began.elapsed() < SHORT {
                         sleep(pauses.next().unwrap_or(LONGEST_PAUSE)).await;
@@ -162,7 +162,7 @@ impl PodSource {
     }
 
     /// Who we are is checked first: after each reconnect this may be another world, and nothing is learnt from it.
-    async fn round(&mut self, from: Option<String>) -> Result<Result<Ended, Closed>, ApiError> {
+    async fn round(&mut self, from: Option<String>) -> Result<Result<RoundEnd, Closed>, ApiError> {
         self.guard.verify(&self.api).await?;
         let from = match from {
             Some(from) => from,
@@ -179,10 +179,6 @@ impl PodSource {
         let seen_before = self.guard.highest();
         let api = self.api.clone();
         let each = |item: &RawValue| match self.listed(item) {
-            // Its worker, if it gets one, reads the object for itself: there may be thousands.
-            Some(Listed::New(view, version)) if view.has_only_ended() => {
-                pods.push(Listed::New(Box::new(view.without_object()), version));
-            }
             Some(listed) => pods.push(listed),
             None => drop(unreadable.insert(Names::of(item).uid)),
         };
@@ -256,7 +252,7 @@ impl PodSource {
         Ok(gone)
     }
 
-    async fn watch(&mut self, mut from: String) -> Result<Result<Ended, Closed>, ApiError> {
+    async fn watch(&mut self, mut from: String) -> Result<Result<RoundEnd, Closed>, ApiError> {
         let mut lines = self.api.watch_pods(&from, STREAM_LIFETIME).await?;
         self.report.send_modify(|report| {
             report.state = SourceState::Watching;
@@ -293,25 +289,25 @@ impl PodSource {
                     answer.send(self.roll()).ok();
                     continue;
                 }
-                () = self.guard.absence_is_released() => return Ok(Ok(Ended::Relist)),
+                () = self.guard.absence_is_released() => return Ok(Ok(RoundEnd::Relist)),
             };
             let line = match line {
                 Err(_) if heard.elapsed() >= SILENCE => {
                     tracing::debug!("Watch was silent; listing to make sure");
-                    return Ok(Ok(Ended::Relist));
+                    return Ok(Ok(RoundEnd::Relist));
                 }
                 Err(_) => continue,
-                Ok(None) => return Ok(Ok(Ended::Resume(from))),
+                Ok(None) => return Ok(Ok(RoundEnd::Resume(from))),
                 Ok(Some(Err(error))) => {
                     tracing::debug!(%error, "Watch was cut");
-                    return Ok(Ok(Ended::Resume(from)));
+                    return Ok(Ok(RoundEnd::Resume(from)));
                 }
                 Ok(Some(Ok(line))) => line,
             };
             heard = Instant::now();
             match self.event(&line, &mut from).await? {
                 Ok(true) => {}
-                Ok(false) => return Ok(Ok(Ended::Relist)),
+                Ok(false) => return Ok(Ok(RoundEnd::Relist)),
                 Err(Closed) => return Ok(Err(Closed)),
             }
         }
@@ -384,7 +380,11 @@ impl PodSource {
         if self.known.is_same(&uid, &version) && self.guard.why_absence_proves_nothing().is_none() {
             return Some(Listed::Same(uid));
         }
-        Some(Listed::New(Box::new(self.project(item)?), version.into()))
+        let view = self.project(item)?;
+        Some(match Ended::of(&view) {
+            Some(ended) => Listed::Ended(ended, version.into()),
+            None => Listed::New(Box::new(view), version.into()),
+        })
     }
 
     /// What cannot be read is reported once: a pod, which is then left alone, or fields of it, which then count as unknown.

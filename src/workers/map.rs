@@ -182,7 +182,7 @@ impl PodWorkers {
                 // What has a terminal phase is never started again.
                 (_, Some(_)) if removed => drop(self.ended.insert(uid, Instant::now())),
                 (Some(Cause::PhaseTerminal), Some(pod)) => drop(self.idle.insert(uid, pod)),
-                (Some(Cause::PhaseTerminal), None) if !begun && may_be_idle(&view) => {
+                (Some(Cause::PhaseTerminal), None) if !begun && view.may_be_idle() => {
                     self.living.remove(&uid);
                     self.unchecked.insert(uid, view);
                     self.check_node();
@@ -461,12 +461,6 @@ impl PodSyncStatus {
             context.journal.begin(pod, context.clock.now(), grace, None);
         }
     }
-}
-
-/// Whether a terminal pod may be skipped if the node shows nothing of it. Not with DRA claims: the check of the node does not
-/// see them. Not with a container that its status shows as running: its termination must be reported.
-fn may_be_idle(view: &PodView) -> bool {
-    !view.dynamic_resources && !view.shows_running
 }
 
 /// Why a request for the end of this pod, which has come so far, is given up, and what of the pod is not as it was.

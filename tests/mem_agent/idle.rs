@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::{Action, Fault},
     rest::Patch,
+    scripted_cri::{ExecSync, StopContainer, expect},
 };
 use tokio::time::{Instant, sleep};
 
@@ -113,6 +114,24 @@ async fn a_terminal_pod_of_which_anything_is_here_gets_its_worker() {
     .await;
     sleep(secs(60)).await;
     assert_eq!(node.status().await.counters.begun, names.len() as u64);
+}
+
+/// The list kept few fields of it.
+#[tokio::test(start_paused = true)]
+async fn a_terminal_pod_with_a_running_container_has_the_grace_period_and_the_hook_of_its_spec() {
+    let mut node = Node::new().await;
+    let mut object = evicted("web");
+    object["spec"]["terminationGracePeriodSeconds"] = 60.into();
+    object["spec"]["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["drain"] } } });
+    node.pod("web", &plain(), |pod| drop(pod.container("main")));
+    node.object(object);
+    node.cri.in_order([
+        expect(ExecSync::of("main").command(&["drain"]).timeout(secs(60))),
+        expect(StopContainer::of("main").timeout(secs(60))),
+    ]);
+    node.cri.allow_everything();
+    node.start().await;
+    until("it is stopped", async || node.status().await.pods.kept == 1).await;
 }
 
 #[tokio::test(start_paused = true)]
