@@ -19,8 +19,10 @@ use self::{
 use crate::{
     clock::WallClock,
     counters::Counters,
-    foreign::ForeignText,
-    pod::{PodView, Role},
+    model::{
+        foreign::ForeignText,
+        pod::{PodView, Role},
+    },
     tasks::restarted,
 };
 

@@ -26,7 +26,6 @@ use crate::{
 };
 
 mod absence;
-pub mod doubt;
 pub mod held;
 mod kubelet;
 mod pause;

@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::{
     context::Context,
-    pod::{PodRef, PodView},
+    model::pod::{PodRef, PodView},
     watch::{Change, RollCall},
     words::some_of,
     workers::WorkersHandle,

@@ -24,8 +24,8 @@ use tokio::{
 };
 
 use crate::{
+    model::pod::PodUid,
     node::{identity::Identity, kubelet_process::start::KubeletStart, threads::Blocking},
-    pod::PodUid,
 };
 
 pub mod aside;

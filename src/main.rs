@@ -15,11 +15,14 @@ use pod_teardown::{
     agent,
     cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, Read, SocketFlag, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind, layout},
-    foreign::{self, ForeignText},
     gc::picture::{Picture, dot::dot, svg::svg},
     guard::held::HeldReport,
     host::PROC,
     memory,
+    model::{
+        foreign::{self, ForeignText},
+        trace::Story,
+    },
     node::threads::THREADS,
     ops::{
         admin::{
@@ -33,7 +36,6 @@ use pod_teardown::{
         status::{self, StatusReport},
         timeline,
     },
-    record::Story,
     why::Why,
 };
 use serde::{Serialize, de::DeserializeOwned};

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::pod::PodRef;
+use crate::model::pod::PodRef;
 
 const HOW: &str = "must be a UID, NAMESPACE/POD, or KIND[.GROUP]/[NAMESPACE/]NAME such as ReplicaSet.apps/default/web or Namespace/old";
 

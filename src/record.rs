@@ -1,7 +1,5 @@
 //! The story of one pod's end, step by step, for `status`, `timeline` and the log.
 
-mod story;
-
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -10,13 +8,14 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-pub use self::story::{Doubted, Span, Stage, Step, Story};
-
 use crate::{
     clock::Mark,
-    guard::doubt::Doubt,
-    pod::{PodRef, PodView},
-    workers::termination::Cause,
+    model::{
+        mismatch::Doubt,
+        pod::{PodRef, PodView},
+        termination::Cause,
+        trace::{Doubted, Span, Stage, Step, Story},
+    },
 };
 
 /// A pod retried for hours must not grow without bound; the oldest bars say most.

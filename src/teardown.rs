@@ -4,9 +4,8 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use crate::{
     api::ApiError,
-    guard::doubt::Doubt,
+    model::{mismatch::Doubt, trace::Step},
     node::fault::{Cause, Fault},
-    record::Step,
     teardown::reason::Reasoned,
 };
 

@@ -14,7 +14,7 @@ pub use self::{
     roll::{Roll, RollCall},
     source::{PodSource, SourceState, WatchReport},
 };
-use crate::pod::PodView;
+use crate::model::pod::PodView;
 
 /// News about a pod of this node.
 #[derive(Debug, Clone)]

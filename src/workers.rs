@@ -3,7 +3,6 @@
 pub mod grace;
 pub mod kill;
 pub mod period;
-pub mod termination;
 
 mod ask;
 mod map;

@@ -22,11 +22,11 @@ use super::{
     proven::Proof, review,
 };
 use crate::{
+    model::pod::{PodObject, PodRef, PodView},
     node::{
         checkpoint,
         effects::{Effect, Effects},
     },
-    pod::{PodObject, PodRef, PodView},
 };
 
 /// Pods in the first page of a list. Each later one has as many as fill [`PAGE_BYTES`], if they are like those before.

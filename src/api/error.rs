@@ -4,7 +4,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use kube::core::Status;
 
-use crate::foreign::ForeignText;
+use crate::model::foreign::ForeignText;
 
 /// However long a server asks to be left alone: a pod must not wait for a mistyped header.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);

@@ -6,7 +6,7 @@ use super::Guard;
 use crate::{
     api::{ApiClient, ApiError},
     journal::WatchMemory,
-    pod::{PodRef, PodUid},
+    model::pod::{PodRef, PodUid},
     words::counted,
 };
 

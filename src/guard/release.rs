@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     journal::{JournalError, WatchMemory},
-    pod::PodUid,
+    model::pod::PodUid,
     words::counted,
 };
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::look::Traces;
 use crate::{
     guard::Unshown,
-    pod::{PodRef, PodUid},
+    model::pod::{PodRef, PodUid},
     watch::Roll,
 };
 

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::{
     context::Context,
     journal::Journal,
+    model::pod::PodUid,
     node::{
         cgroups::Cgroups,
         cri::PodUids,
@@ -23,7 +24,6 @@ use crate::{
         kubelet_root::KubeletRoot,
         pod_dir::PodDir,
     },
-    pod::PodUid,
     teardown::volumes::mapped_pods,
     watch::{RuntimePods, Sighted},
 };

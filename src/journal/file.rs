@@ -28,8 +28,8 @@ use super::{
     writer::{Row, Table},
 };
 use crate::{
+    model::pod::PodUid,
     node::{identity::Identity, kubelet_process::start::KubeletStart},
-    pod::PodUid,
 };
 
 pub(super) const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");

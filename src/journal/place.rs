@@ -23,11 +23,11 @@ use super::{
 };
 use crate::{
     host::PROC,
+    model::pod::PodUid,
     node::{
         identity::Identity,
         lock::{LockError, PodsLock},
     },
-    pod::PodUid,
 };
 
 /// The state directory, locked for as long as this lives.

@@ -11,9 +11,11 @@ use super::{
 };
 use crate::{
     clock::Mark,
-    guard::doubt::{DoubtKind, Release},
-    pod::{PodRef, PodUid, PodView},
-    record::Stage,
+    model::{
+        mismatch::{DoubtKind, Release},
+        pod::{PodRef, PodUid, PodView},
+        trace::Stage,
+    },
     report::status::Imposed,
 };
 

@@ -7,7 +7,7 @@ use super::{
     Journal,
     writer::{Row, Table, Write},
 };
-use crate::pod::{PodRef, PodUid, PodView};
+use crate::model::pod::{PodRef, PodUid, PodView};
 
 /// A pod that the API server has shown here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

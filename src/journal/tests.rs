@@ -10,8 +10,10 @@ use tokio::time::{advance, sleep};
 use super::{error::failed, writer::LONGEST_PAUSE, *};
 use crate::{
     clock::BootClock,
-    guard::doubt::Release,
-    pod::{PodRef, PodView},
+    model::{
+        mismatch::Release,
+        pod::{PodRef, PodView},
+    },
 };
 
 mod damage;

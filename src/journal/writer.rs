@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{JournalError, State, Trouble, aside::Aside, file, lock};
-use crate::{node::threads::Blocking, pod::PodUid};
+use crate::{model::pod::PodUid, node::threads::Blocking};
 
 /// What nobody waits for may be lost in a crash for so long; a commit costs two syncs of the disk, and pods seldom end
 /// alone.

@@ -13,7 +13,7 @@ use std::{
 use rustix::io::Errno;
 
 use super::{fault, kubelet_root::KubeletRoot, lock::readable};
-use crate::foreign::ForeignText;
+use crate::model::foreign::ForeignText;
 
 pub mod arguments;
 mod evidence;

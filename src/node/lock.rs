@@ -12,7 +12,7 @@ use rustix::{
 };
 
 use super::fault::Fault;
-use crate::foreign::ForeignText;
+use crate::model::foreign::ForeignText;
 
 /// How the cgroup of the service is called.
 const SERVICE: &str = "/pod-teardown.service";

@@ -12,7 +12,7 @@ use zbus::{
 };
 
 use super::effects::Outcome;
-use crate::foreign::ForeignText;
+use crate::model::foreign::ForeignText;
 
 const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";

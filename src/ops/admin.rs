@@ -36,11 +36,11 @@ use super::{logging, status::StatusReport};
 use crate::{
     api::ApiClient,
     counters::{Counters, Counts},
-    foreign,
     guard::Guard,
     housekeeping::HouseReport,
     journal::{Journal, aside::Aside},
     liveness::report::TurnReport,
+    model::foreign,
     node::runtime::RuntimeReport,
     watch::WatchReport,
     workers::{Overview, WorkersHandle},

@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::{net::UnixStream, time::timeout};
 
-use crate::foreign;
+use crate::model::foreign;
 
 /// The agent answers from memory.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     cli::PodName,
-    record::{Stage, Story},
+    model::trace::{Stage, Story},
     workers::kill::Granted,
 };
 

@@ -13,7 +13,7 @@ use tracing::{
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
 use super::logging::{Fields, LONGEST, LogQueue};
-use crate::foreign::ForeignText;
+use crate::model::foreign::ForeignText;
 
 /// Where journald listens.
 pub const SOCKET: &str = "/run/systemd/journal/socket";

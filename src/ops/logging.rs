@@ -36,7 +36,7 @@ use tracing_subscriber::{
 
 pub(super) use self::queue::LogQueue;
 use super::journald::{self, Journald};
-use crate::foreign::{self, ForeignText};
+use crate::model::foreign::{self, ForeignText};
 
 /// What is logged unless `RUST_LOG` says otherwise. The clients' own layers repeat what is reported here with its pod.
 const DEFAULT: &str = "info,kube_client=off,tower=warn,hyper=warn,h2=warn";

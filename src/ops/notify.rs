@@ -12,8 +12,8 @@ use super::{admin::Admin, status};
 use crate::{
     cli::NodeFlags,
     config::{self, Problem, ProblemKind, Settings, layout},
-    foreign::ForeignText,
     host::PROC,
+    model::foreign::ForeignText,
 };
 
 /// How often what `systemctl status` shows is brought up to date.

@@ -2,7 +2,7 @@
 
 use crate::{
     journal::paused::PAUSED,
-    record::{Span, Stage, Step, Story},
+    model::trace::{Span, Stage, Step, Story},
     words::seconds,
 };
 

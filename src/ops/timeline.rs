@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 pub use self::svg::svg;
 
 use crate::{
-    record::{Span, Stage, Step, Story},
+    model::trace::{Span, Stage, Step, Story},
     words::seconds,
 };
 
@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Span, Step};
+    use crate::model::trace::{Span, Step};
 
     #[test]
     fn bars_lie_where_their_time_lies() {

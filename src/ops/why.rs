@@ -2,10 +2,12 @@
 
 use crate::{
     gc::names::visible,
-    guard::doubt::DoubtKind,
+    model::{
+        mismatch::DoubtKind,
+        pod::PodView,
+        trace::{Stage, Step, Story},
+    },
     ops::stands::{paused, stands},
-    pod::PodView,
-    record::{Stage, Step, Story},
     why::{Told, Why},
     words::counted,
 };
@@ -152,7 +154,7 @@ fn end(story: &Story, held: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Span;
+    use crate::model::trace::Span;
 
     fn story(stage: Stage, failures: &[&str]) -> Story {
         let span = |step, failure: Option<&str>| Span {

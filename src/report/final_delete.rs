@@ -5,8 +5,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use crate::{
     api::{ApiError, DeleteAnswer},
     context::Context,
-    pod::PodView,
-    record::Step,
+    model::{pod::PodView, trace::Step},
     teardown::Failure,
 };
 
@@ -57,7 +56,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::pod::PodObject;
+    use crate::model::pod::PodObject;
 
     fn view(mirror: bool, deleted: bool) -> PodView {
         let mut pod = json!({

@@ -11,9 +11,12 @@ use super::{
 use crate::{
     api::ApiError,
     context::Context,
+    model::{
+        pod::{PodObject, PodView},
+        trace::Step,
+    },
     node::cri::types::RuntimePod,
-    pod::{PodObject, PodView},
-    record::{Record, Step},
+    record::Record,
     teardown::Failure,
 };
 

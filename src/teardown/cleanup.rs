@@ -7,13 +7,12 @@ use futures::future::join_all;
 use super::{Failure, busy, collected, reason::Reasoned};
 use crate::{
     context::Context,
+    model::{pod::PodView, trace::Step},
     node::{
         cri::{CriError, types::RuntimePod},
         logs,
         pod_dir::PodDir,
     },
-    pod::PodView,
-    record::Step,
     teardown::pod_dir,
 };
 

@@ -19,6 +19,10 @@ use crate::{
     clock::pauses,
     context::Context,
     events::Reason,
+    model::{
+        pod::{ContainerView, Hook, Role},
+        trace::Step,
+    },
     node::{
         checkpoint::{self, JOURNAL},
         cri::{
@@ -27,8 +31,6 @@ use crate::{
         },
         effects::{Effect, Held},
     },
-    pod::{ContainerView, Hook, Role},
-    record::Step,
 };
 
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.

@@ -13,13 +13,12 @@ use futures::future::join_all;
 use super::{Failure, collected, reason::Reasoned};
 use crate::{
     context::Context,
+    model::{pod::PodView, trace::Step},
     node::{
         dirs::Dir,
         dra_checkpoint::{self, Checkpoint, PreparedClaim},
         plugins::{ClaimRef, registry::DIRECTORY},
     },
-    pod::PodView,
-    record::Step,
     teardown::devices::decide::{Neighbour, Verdict, decide},
 };
 

@@ -8,6 +8,7 @@ use std::{collections::BTreeSet, ffi::OsStr, path::Path, sync::Arc};
 use super::{Failure, reason::Reasoned};
 use crate::{
     context::Context,
+    model::{pod::PodView, trace::Step},
     node::{
         csi_files::{self, Found},
         dirs::Dir,
@@ -18,8 +19,6 @@ use crate::{
         plugins::{Kind, Registered, registry::DIRECTORY},
         pod_dir::{names, other_pods, two_levels},
     },
-    pod::PodView,
-    record::Step,
 };
 
 /// Below the kubelet's root: where drivers have their sockets.
@@ -206,7 +205,7 @@ fn users(root: &KubeletRoot, table: &MountTable, uid: &str, drivers: &BTreeSet<D
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::PodRef;
+    use crate::model::pod::PodRef;
 
     #[test]
     fn a_pod_is_a_driver_by_the_directory_of_its_socket_and_not_by_all_of_the_kubelets() {

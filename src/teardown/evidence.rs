@@ -13,14 +13,16 @@ use super::{
 };
 use crate::{
     context::Context,
-    guard::doubt::{Doubt, DoubtKind},
+    model::{
+        mismatch::{Doubt, DoubtKind},
+        pod::PodView,
+        trace::Step,
+    },
     node::{
         cgroups::{Breadth, PodCgroup},
         cri::types::RuntimePod,
         fault::Fault,
     },
-    pod::PodView,
-    record::Step,
 };
 
 /// Runtime, cgroups and the kubelet's directory must tell of the same pod. If they do not, this is the wrong runtime,

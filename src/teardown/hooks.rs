@@ -6,11 +6,11 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::{
+    model::pod::{ContainerView, Hook},
     node::{
         cri::{Cri, error::CriError},
         effects::{Effects, Held},
     },
-    pod::{ContainerView, Hook},
     teardown::http_hook::{self, HttpHookError, Target},
 };
 

@@ -7,9 +7,11 @@ use std::{
 };
 
 use crate::{
-    foreign::ForeignText,
+    model::{
+        foreign::ForeignText,
+        pod::{ContainerView, HookPort, HttpGet},
+    },
     node::effects::{Effects, Held},
-    pod::{ContainerView, HookPort, HttpGet},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
@@ -251,7 +253,7 @@ mod tests {
     fn port_as_text_names_a_port_of_the_container_and_digits_are_no_number() {
         let container = ContainerView {
             name: "main".into(),
-            role: crate::pod::Role::Regular,
+            role: crate::model::pod::Role::Regular,
             pre_stop: None,
             ports: vec![
                 ("admin".to_owned(), 9000),

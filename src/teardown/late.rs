@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::{Failure, reason::TIMEOUT};
-use crate::record::{Record, Step};
+use crate::{model::trace::Step, record::Record};
 
 /// How long a call may go on beyond its own time before that is shown.
 pub const LATE: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::{pod::PodRef, workers::termination::Cause};
+    use crate::model::{pod::PodRef, termination::Cause};
 
     #[tokio::test(start_paused = true)]
     async fn a_call_is_a_failure_for_as_long_as_it_is_late() {

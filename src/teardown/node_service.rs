@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::pod::PodView;
+use crate::model::pod::PodView;
 
 /// A directory of this name is in the path of all that CNI plugins share with the host: `/etc/cni/net.d`, `/opt/cni/bin`.
 const CNI: &str = "cni";
@@ -26,7 +26,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::pod::PodObject;
+    use crate::model::pod::PodObject;
 
     fn is_one(spec: &Value) -> bool {
         let pod = json!({ "metadata": { "name": "p", "namespace": "ns", "uid": "u" }, "spec": spec });

@@ -3,13 +3,15 @@
 use super::Failure;
 use crate::{
     context::Context,
+    model::{
+        pod::{PodUid, PodView},
+        trace::Step,
+    },
     node::{
         cgroups::{Cgroups, PodCgroup, Qos},
         effects::Effects,
         pod_dir::PodDir,
     },
-    pod::{PodUid, PodView},
-    record::Step,
 };
 
 /// The pod's cgroups that are there, below whichever QoS parent and made by whichever driver: the class in the API is what

@@ -132,7 +132,7 @@ mod tests {
     use rustix::io::Errno;
 
     use super::*;
-    use crate::{record::Step, teardown::Failure};
+    use crate::{model::trace::Step, teardown::Failure};
 
     #[test]
     fn a_failure_is_counted_under_the_kernels_name_of_it_or_a_word_of_ours() {

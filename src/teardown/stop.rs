@@ -17,12 +17,12 @@ use super::{
 };
 use crate::{
     context::Context,
+    model::{pod::PodView, trace::Step},
     node::{
         cri::{CriError, types::RuntimePod},
         effects,
     },
-    pod::PodView,
-    record::{Record, Step},
+    record::Record,
 };
 
 /// However little is left: below this a container could not even answer its signal.

@@ -3,9 +3,8 @@
 
 use super::{Failure, on_disk::blocking};
 use crate::{
+    model::{pod::PodView, trace::Step},
     node::{effects::Effects, fault::Fault, pod_dir::PodDir},
-    pod::PodView,
-    record::Step,
 };
 
 /// The file's name.

@@ -8,7 +8,7 @@ use std::{
 use super::{Change, Kind};
 use crate::{
     guard::Census,
-    pod::{PodRef, PodUid, PodView},
+    model::pod::{PodRef, PodUid, PodView},
 };
 
 /// By UID: a pod recreated under the same name is another pod. Suspects are looked after in the order of their UIDs, so
@@ -259,7 +259,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::pod::PodObject;
+    use crate::model::pod::PodObject;
 
     fn view(name: &str, uid: &str) -> PodView {
         view_of(&json!({

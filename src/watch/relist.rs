@@ -9,8 +9,8 @@ use tokio::{
 };
 
 use crate::{
+    model::pod::{PodRef, PodUid},
     node::cri::{Cri, PodUids, client::ContainerEvents, types::PodSandbox},
-    pod::{PodRef, PodUid},
 };
 
 /// Between two looks. Nothing urgent is found by them: pods that end are looked at by their workers.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::pod::PodUid;
+use crate::model::pod::PodUid;
 
 /// The pods of this node at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

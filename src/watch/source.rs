@@ -22,7 +22,7 @@ use crate::{
     counters::Counters,
     guard::Guard,
     journal::Journal,
-    pod::{PodObject, PodRef, PodUid, PodView},
+    model::pod::{PodObject, PodRef, PodUid, PodView},
 };
 
 mod orphans;

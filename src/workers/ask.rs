@@ -10,10 +10,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::kill::{Granted, Kill, Refused};
 use crate::{
-    guard::doubt::Doubt,
+    model::{
+        mismatch::Doubt,
+        pod::{PodUid, PodView},
+        trace::Story,
+    },
     object_name::ObjectName,
-    pod::{PodUid, PodView},
-    record::{Record, Story},
+    record::Record,
 };
 
 /// Where the map can be asked.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
-    pod::{PodUid, PodView},
+    model::pod::{PodUid, PodView},
     report::status::Imposed,
 };
 
@@ -160,7 +160,7 @@ impl Kill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::PodRef;
+    use crate::model::pod::PodRef;
 
     fn view(name: &str, uid: &str, mirror: bool) -> PodView {
         PodView {

@@ -19,7 +19,6 @@ use super::{
     kill::Kill,
     period::Period,
     precedence::Precedence,
-    termination::{self, Cause},
     worker::{LARGE_AT_ONCE, Outcome, PodUpdate, RuntimeState, Worker},
 };
 use crate::{
@@ -29,9 +28,13 @@ use crate::{
     housekeeping,
     journal::Journal,
     memory,
+    model::{
+        pod::{PodRef, PodUid, PodView},
+        termination::{self, Cause},
+        trace::{Stage, Step},
+    },
     node::checkpoint::{self, JOURNAL},
-    pod::{PodRef, PodUid, PodView},
-    record::{Record, Stage, Step},
+    record::Record,
     watch::{Change, Kind, RuntimePods},
 };
 

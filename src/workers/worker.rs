@@ -31,7 +31,6 @@ use self::{mounts::PodMounts, rest::Wakes};
 use super::{
     period::Period,
     precedence::{First, Precedence},
-    termination,
 };
 use crate::{
     clock::pauses,
@@ -39,13 +38,17 @@ use crate::{
     events::Reason,
     guard::turn::UnderWay,
     journal::{Journal, ends::Ends},
+    model::{
+        pod::PodView,
+        termination,
+        trace::{Stage, Step},
+    },
     node::{
         checkpoint::{self, JOURNAL},
         cri::types::{Container, RuntimePod},
     },
-    pod::PodView,
     quiet::Urgent,
-    record::{Record, Stage, Step},
+    record::Record,
     report::{
         final_delete, remembered,
         status::{Imposed, Phase, Stage as StatusStage},

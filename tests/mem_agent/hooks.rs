@@ -1,6 +1,6 @@
 //! preStop hooks: out of the container's own grace, reported when they fail, never a reason to stop short.
 
-use pod_teardown::record::Step;
+use pod_teardown::model::trace::Step;
 use serde_json::json;
 use testbed::scripted_cri::{
     ExecSync, Fault, Kind, Logged, Read, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect,

@@ -14,9 +14,9 @@ use pod_teardown::{
     config::{self, Problem},
     host::Host,
     journal,
+    model::pod::PodRef,
     node::identity::Identity,
     ops::{admin, client, status::StatusReport},
-    pod::PodRef,
 };
 use serde_json::json;
 use tempfile::TempDir;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use pod_teardown::record::Story;
+use pod_teardown::model::trace::Story;
 use serde_json::{Value, json};
 use testbed::scripted_cri::PodBuilder;
 

@@ -1,7 +1,7 @@
 //! Which pods the API server has shown, over restarts and damage.
 
 use super::*;
-use crate::guard::doubt::{Doubt, DoubtKind};
+use crate::model::mismatch::{Doubt, DoubtKind};
 
 fn view(uid: &str, mirror: bool) -> PodView {
     PodView {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use crate::{foreign::ForeignText, node::effects::Held};
+use crate::{model::foreign::ForeignText, node::effects::Held};
 
 /// A call that failed: which one, on what, and how.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, arguments::Arguments, kind, rights};
-use crate::{foreign::ForeignText, node::lock::readable};
+use crate::{model::foreign::ForeignText, node::lock::readable};
 
 /// Flags of a kubelet. Paths are absolute, in the host's root file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use rustix::io::Errno;
 
 use super::{Mount, MountTable};
-use crate::foreign::ForeignText;
+use crate::model::foreign::ForeignText;
 
 /// What the kernel answers for a server that it has given up.
 const GONE: [Errno; 4] = [Errno::NOTCONN, Errno::STALE, Errno::IO, Errno::HOSTDOWN];

@@ -5,7 +5,7 @@ use std::{error::Error, fmt, path::PathBuf, time::Duration};
 use tonic::{Code, Status};
 
 use super::registry::Kind;
-use crate::{foreign::ForeignText, node::effects::Held};
+use crate::{model::foreign::ForeignText, node::effects::Held};
 
 /// A driver that was needed and is not there to be called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

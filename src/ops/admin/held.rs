@@ -8,11 +8,9 @@ use serde_json::json;
 
 use super::{JSON, PodAnswers, error, json_answer, response, stopping};
 use crate::{
-    guard::{
-        doubt::Doubt,
-        held::{ABSENCE, HeldItem, HeldReport, NODE_UID},
-    },
+    guard::held::{ABSENCE, HeldItem, HeldReport, NODE_UID},
     journal::JournalError,
+    model::mismatch::Doubt,
     workers::Overview,
 };
 

@@ -10,7 +10,8 @@ use tokio::time::timeout;
 
 use super::{PodAnswers, error, json_answer};
 use crate::{
-    record::{Record, Story},
+    model::trace::Story,
+    record::Record,
     report::status::Imposed,
     workers::kill::{Kill, Refused, is_reason},
 };

@@ -10,10 +10,12 @@ use percent_encoding::percent_decode_str;
 use super::{Admin, PodAnswers, error, json_answer};
 use crate::{
     api::escape,
+    model::{
+        pod::{PodRef, PodView},
+        trace::{Stage, Story},
+    },
     object_name::ObjectName,
     ops::why::{joined, of_mirror, of_pod},
-    pod::{PodRef, PodView},
-    record::{Stage, Story},
     why::Why,
 };
 

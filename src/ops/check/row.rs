@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::{
     config::{Problem, ProblemKind},
-    foreign::ForeignText,
+    model::foreign::ForeignText,
 };
 
 /// From sysexits.h: the command was used wrongly.

@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-use crate::foreign::ForeignText;
+use crate::model::foreign::ForeignText;
 
 /// What is written to.
 pub(super) struct Page<'a>(pub DescriptorEncoder<'a>);

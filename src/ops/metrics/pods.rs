@@ -9,8 +9,8 @@ use crate::{
         judge::Turn,
         report::{Fenced, TurnReport},
     },
+    model::trace::{Stage, Step},
     ops::status::StatusReport,
-    record::{Stage, Step},
     watch::SourceState,
 };
 

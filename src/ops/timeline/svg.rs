@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::{Row, end, head, precise, rows};
 use crate::{
-    record::{Step, Story},
+    model::trace::{Step, Story},
     words::{escaped, seconds, shortened, visible},
 };
 

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodIP, PodS
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::merge::{Merged, merge};
-use crate::pod::RawStatuses;
+use crate::model::pod::RawStatuses;
 
 /// Body of a `PATCH pods/status` (strategic merge), or `None` if nothing that we own differs.
 ///

@@ -8,8 +8,8 @@ use futures::future::join_all;
 use super::decide::{Neighbour, Neighbours, uses};
 use crate::{
     context::Context,
+    model::trace::Step,
     node::dra_checkpoint::PreparedClaim,
-    record::Step,
     teardown::{Failure, reason::Reasoned},
 };
 

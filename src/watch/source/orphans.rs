@@ -6,7 +6,7 @@ use super::{Closed, PodSource};
 use crate::{
     api::ApiError,
     guard::Unshown,
-    pod::{PodRef, PodView},
+    model::pod::{PodRef, PodView},
     watch::{Change, Sighted},
     words::some_of,
 };

@@ -8,14 +8,17 @@ use std::{
 use super::{PodSyncStatus, PodWorkers, State, shorten};
 use crate::{
     events::Reason,
-    guard::doubt::{Doubt, Release},
-    pod::{PodUid, PodView},
-    record::{Record, Stage, Story},
+    model::{
+        mismatch::{Doubt, Release},
+        pod::{PodUid, PodView},
+        termination::Cause,
+        trace::{Stage, Story},
+    },
+    record::Record,
     workers::{
         ask::{Overview, Question},
         grace::{self, GraceAsked},
         kill::{Granted, Kill, Refused},
-        termination::Cause,
         worker::MAY_BE_UNDONE,
     },
 };

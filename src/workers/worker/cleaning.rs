@@ -6,14 +6,16 @@ use tokio::time::timeout;
 
 use super::{AFTER_STOP, PodUpdate, Worker};
 use crate::{
-    guard::doubt::{Doubt, DoubtKind, Release},
+    model::{
+        mismatch::{Doubt, DoubtKind, Release},
+        pod::PodView,
+        trace::Step,
+    },
     node::{
         cri::types::RuntimePod,
         effects::Outcome as Effect,
         fault::{Cause, Fault},
     },
-    pod::PodView,
-    record::Step,
     teardown::{
         Failure, cleanup, collected, devices, evidence, first,
         late::{LATE, shown_when_late},

@@ -8,9 +8,11 @@ use tokio::time::{Instant, sleep};
 use super::{super::grace, Worker, termination};
 use crate::{
     events::Reason,
+    model::{
+        pod::{PodRef, PodView},
+        trace::Step,
+    },
     node::cri::types::RuntimePod,
-    pod::{PodRef, PodView},
-    record::Step,
     teardown::{Failure, drivers, node_service::is_node_service},
     words::some_of,
 };

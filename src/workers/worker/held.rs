@@ -7,11 +7,10 @@ use tokio::time::{Instant, sleep};
 use super::{Outcome, PodUpdate, Worker};
 use crate::{
     context::Context,
+    model::{pod::PodView, termination, trace::Step},
     node::mounts::MountTable,
-    pod::PodView,
-    record::Step,
     teardown::{places, volumes::is_anything_mounted},
-    workers::{precedence::First, termination},
+    workers::precedence::First,
 };
 
 /// While the guard holds everything back, it is asked so often whether it still does.

@@ -6,8 +6,8 @@ use tokio::time::sleep;
 
 use crate::{
     context::Context,
+    model::pod::PodView,
     node::{mounts::Mounts, pod_dir::PodDir, threads::Threads},
-    pod::PodView,
     teardown::places,
 };
 

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 use super::{PodMounts, PodUpdate, Worker};
 use crate::{
     guard::turn::UnderWay,
+    model::trace::Step,
     node::holders::one_ends,
-    record::Step,
     teardown::{Failure, stop::passed},
 };
 

@@ -12,12 +12,11 @@ use super::Worker;
 use crate::{
     events::Reason,
     journal::ends::{ContainerEnd, Ends},
+    model::{pod::PodView, trace::Step},
     node::{
         cri::types::{Container, RuntimePod},
         processes,
     },
-    pod::PodView,
-    record::Step,
     teardown::{
         evidence, places,
         runtime_state::{Facts, NamedProcess, Settling, Verdict},

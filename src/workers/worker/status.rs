@@ -7,9 +7,8 @@ use k8s_openapi::api::core::v1::PodStatus;
 use super::Worker;
 use crate::{
     events::Reason,
+    model::{pod::PodView, trace::Step},
     node::cri::types::RuntimePod,
-    pod::PodView,
-    record::Step,
     report::{
         sender::{self, Sent},
         status::{DEADLINE_EXCEEDED, Imposed, Stage},

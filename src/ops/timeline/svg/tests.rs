@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use roxmltree::{Document, Node};
 
 use super::*;
-use crate::record::Span;
+use crate::model::trace::Span;
 
 fn span(step: Step, what: &str, start_ms: u64, end_ms: Option<u64>) -> Span {
     Span {

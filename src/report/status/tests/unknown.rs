@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::arbitrary::{World, world};
 use super::fixture::*;
 use super::strategic_merge::apply;
-use crate::pod::PodObject;
+use crate::model::pod::PodObject;
 use crate::report::status::Stage;
 
 /// A running pod in the server's own JSON.

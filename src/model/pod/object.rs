@@ -529,7 +529,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::pod::{Hook, PodView};
+    use crate::model::pod::{Hook, PodView};
 
     fn pod() -> Value {
         json!({

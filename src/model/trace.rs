@@ -5,7 +5,10 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{guard::doubt::Doubt, words::counted, workers::termination::Cause};
+use crate::{
+    model::{mismatch::Doubt, termination::Cause},
+    words::counted,
+};
 
 /// Steps of a teardown, in the order in which they are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
