@@ -9,7 +9,7 @@ use crate::{
     clock::BootClock,
     counters::Counters,
     events::Events,
-    guard::Guard,
+    handover::guard::Guard,
     journal::Journal,
     node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, threads::Threads},
     quiet::Quiet,

@@ -9,11 +9,10 @@ pub mod cli;
 pub mod config;
 
 pub mod agent;
-pub mod guard;
 pub mod host;
 pub mod outside;
 
-pub mod liveness;
+pub mod handover;
 
 pub mod watch;
 

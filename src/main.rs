@@ -16,7 +16,7 @@ use pod_teardown::{
     cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, Read, SocketFlag, TimelineFormat, Verb},
     config::{self, Problem, ProblemKind, layout},
     gc::picture::{Picture, dot::dot, svg::svg},
-    guard::held::HeldReport,
+    handover::guard::held::HeldReport,
     host::PROC,
     memory,
     model::{

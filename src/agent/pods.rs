@@ -22,11 +22,10 @@ use crate::{
     context::Context,
     counters::Counters,
     events::{self, Events},
-    guard::Guard,
+    handover::{guard::Guard, monitor::Lookout, report::TurnReport},
     host::{Host, driver, same_mount_namespace},
     housekeeping::{HouseReport, Housekeeping, named_pods},
     journal::Journal,
-    liveness::{lookout::Lookout, report::TurnReport},
     node::{
         cgroups::Cgroups,
         cri::{Cri, PodUids, types::CgroupDriver},

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::look::Traces;
 use crate::{
-    guard::Unshown,
+    handover::guard::Unshown,
     model::pod::{PodRef, PodUid},
     watch::Roll,
 };

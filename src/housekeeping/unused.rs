@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{EVERY, HouseReport, decide::MIN_AGE};
 use crate::{
     counters::Counters,
-    guard::turn::UnderWay,
+    handover::guard::turn::UnderWay,
     teardown::volumes::{Released, release_unused, storage::Storage},
 };
 

@@ -36,10 +36,9 @@ use super::{logging, status::StatusReport};
 use crate::{
     api::ApiClient,
     counters::{Counters, Counts},
-    guard::Guard,
+    handover::{guard::Guard, report::TurnReport},
     housekeeping::HouseReport,
     journal::{Journal, aside::Aside},
-    liveness::report::TurnReport,
     model::foreign,
     node::runtime::RuntimeReport,
     watch::WatchReport,

@@ -6,7 +6,7 @@ use super::{
     admin::hand_back::{Ask, HAND_BACK},
     client::{self, AskError},
 };
-use crate::{guard::turn::HandedBack, words::some_of};
+use crate::{handover::guard::turn::HandedBack, words::some_of};
 
 /// What came of it, in words.
 pub async fn hand_back(socket: &Path, timeout: Duration) -> String {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::admin::held::Released;
 use crate::{
-    guard::held::{HeldItem, HeldReport},
+    handover::guard::held::{HeldItem, HeldReport},
     words::{seconds, some_of},
 };
 

@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::{
     api::expiry::is_soon,
     counters::Counts,
-    guard::held::ABSENCE,
+    handover::{
+        guard::held::ABSENCE,
+        report::{SignReport, TurnReport},
+    },
     housekeeping::HouseReport,
     journal::paused::Paused,
-    liveness::report::{SignReport, TurnReport},
     node::runtime::RuntimeReport,
     ops::{check::RENEW, stands::stands},
     watch::{SourceState, WatchReport},

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     api::{ApiClient, ApiError},
-    guard::Guard,
+    handover::guard::Guard,
     teardown::volumes::storage::Cluster,
 };
 

@@ -7,7 +7,7 @@ use std::{
 
 use super::{Change, Kind};
 use crate::{
-    guard::Census,
+    handover::guard::Census,
     model::pod::{PodRef, PodUid, PodView},
 };
 

@@ -20,7 +20,7 @@ use crate::{
     api::{ApiClient, ApiError, WatchLine},
     clock::{pauses, rounded},
     counters::Counters,
-    guard::Guard,
+    handover::guard::Guard,
     journal::Journal,
     model::pod::{PodObject, PodRef, PodUid, PodView},
 };

@@ -36,7 +36,7 @@ use crate::{
     clock::pauses,
     context::Context,
     events::Reason,
-    guard::turn::UnderWay,
+    handover::guard::turn::UnderWay,
     journal::{Journal, ends::Ends},
     model::{
         pod::PodView,

@@ -14,7 +14,7 @@ use nix::{
     unistd::Pid,
 };
 use pod_teardown::{
-    guard::turn::HandedBack,
+    handover::guard::turn::HandedBack,
     ops::{
         admin::{
             self,

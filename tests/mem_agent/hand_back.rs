@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use pod_teardown::{
-    guard::turn::HandedBack,
+    handover::guard::turn::HandedBack,
     ops::{
         admin::{hand_back, kill::Ask},
         client,

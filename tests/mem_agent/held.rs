@@ -3,7 +3,7 @@
 use std::fs;
 
 use pod_teardown::{
-    guard::held::{HeldItem, HeldReport},
+    handover::guard::held::{HeldItem, HeldReport},
     ops::{
         admin::held::{Ask, HELD, RELEASE, Released},
         client,

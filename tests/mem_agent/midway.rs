@@ -2,7 +2,7 @@
 //! point since.
 
 use pod_teardown::{
-    guard::turn::HandedBack,
+    handover::guard::turn::HandedBack,
     ops::{
         admin::{
             kill::Ask,

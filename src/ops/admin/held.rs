@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{JSON, PodAnswers, error, json_answer, response, stopping};
 use crate::{
-    guard::held::{ABSENCE, HeldItem, HeldReport, NODE_UID},
+    handover::guard::held::{ABSENCE, HeldItem, HeldReport, NODE_UID},
     journal::JournalError,
     model::mismatch::Doubt,
     workers::Overview,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::row::{Row, Verdict};
 use crate::{
-    guard::held::{HeldItem, HeldReport},
+    handover::guard::held::{HeldItem, HeldReport},
     ops::{admin, client},
 };
 
@@ -38,7 +38,7 @@ fn rows(items: &[HeldItem]) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::held::NODE_UID;
+    use crate::handover::guard::held::NODE_UID;
 
     #[test]
     fn what_holds_all_pods_fails_the_check_and_what_holds_one_is_noted() {

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use super::{page::Page, since_epoch};
 use crate::{
     counters::Counts,
-    liveness::{
+    handover::{
         judge::Turn,
         report::{Fenced, TurnReport},
     },

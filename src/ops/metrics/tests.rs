@@ -13,7 +13,7 @@ use crate::gc::{
     limit::Pace,
     queue::Depth,
 };
-use crate::liveness::report::{Fenced, SignReport, TurnReport};
+use crate::handover::report::{Fenced, SignReport, TurnReport};
 
 const DOCS: &str = include_str!("../../../docs/metrics.md");
 

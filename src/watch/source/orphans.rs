@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use super::{Closed, PodSource};
 use crate::{
     api::ApiError,
-    guard::Unshown,
+    handover::guard::Unshown,
     model::pod::{PodRef, PodView},
     watch::{Change, Sighted},
     words::some_of,

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{PodMounts, PodUpdate, Worker};
 use crate::{
-    guard::turn::UnderWay,
+    handover::guard::turn::UnderWay,
     model::trace::Step,
     node::holders::one_ends,
     teardown::{Failure, stop::passed},

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     api::{ApiClient, ApiError},
     clock::BootClock,
-    guard::Guard,
+    handover::guard::Guard,
     journal::{Journal, turn::OwnTurn},
     node::systemd::Systemd,
 };

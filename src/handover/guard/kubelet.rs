@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Guard, State};
 use crate::{
-    liveness::signs::Look,
+    handover::signs::Look,
     node::kubelet_process::{
         self, KubeletProcess, Ours, Why,
         start::{self, Difference, KubeletStart},
