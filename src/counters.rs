@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::teardown::Failure;
+use crate::model::failure::Failure;
 
 /// Counters since the start of the agent.
 #[derive(Debug, Default)]

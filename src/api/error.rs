@@ -4,8 +4,11 @@ use std::{error::Error, fmt, time::Duration};
 
 use kube::core::Status;
 
-use crate::model::foreign::ForeignText;
-
+use crate::model::{
+    failure::{Failure, Reasoned},
+    foreign::ForeignText,
+    trace::Step,
+};
 /// However long a server asks to be left alone: a pod must not wait for a mistyped header.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
 
@@ -238,4 +241,20 @@ pub(super) fn chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+impl ApiError {
+    /// The same as a failure of this step.
+    pub fn failure(&self, step: Step) -> Failure {
+        Failure {
+            retry_after: self.retry_after(),
+            ..Failure::new(step, "", self)
+        }
+    }
+}
+
+impl Reasoned for ApiError {
+    fn reason(&self) -> std::borrow::Cow<'static, str> {
+        self.in_a_word().into()
+    }
 }

@@ -9,6 +9,7 @@ use super::{
     threads::{Blocking, NotDone, Threads},
     unmounts::{ForceUnmount, Unmounting, Unmounts},
 };
+use crate::model::failure::{HELD, Reasoned};
 
 /// Asked before every effect; an error holds the effect back.
 pub type EffectGate = Arc<dyn Fn() -> Result<(), Held> + Send + Sync>;
@@ -206,6 +207,12 @@ impl fmt::Debug for Effects {
         f.debug_struct("Effects")
             .field("dry_run", &self.dry_run)
             .finish_non_exhaustive()
+    }
+}
+
+impl Reasoned for Held {
+    fn reason(&self) -> std::borrow::Cow<'static, str> {
+        HELD.into()
     }
 }
 

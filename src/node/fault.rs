@@ -9,6 +9,10 @@ use std::{
 use rustix::io::Errno;
 
 use super::{cgroups::Survivors, effects::Held, holders::Holders, mounts::Hanging, threads::NotDone};
+use crate::model::{
+    failure::{BUSY, Failure, HANGS, MOUNTED, OTHER, Reasoned},
+    trace::Step,
+};
 
 /// Why an effect or a look failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -179,6 +183,39 @@ impl Fault {
     }
 }
 
+impl Fault {
+    /// The same as a failure of this step.
+    pub fn failure(&self, step: Step) -> Failure {
+        let held_by = match &self.cause {
+            Cause::Busy(holders) => holders.processes.iter().map(|holder| holder.pid).collect(),
+            _ => Vec::new(),
+        };
+        Failure {
+            held_by,
+            ..Failure::new(step, "", self)
+        }
+    }
+}
+
+impl Reasoned for Fault {
+    /// The kernel's name of the error, where it has refused.
+    fn reason(&self) -> std::borrow::Cow<'static, str> {
+        match &self.cause {
+            Cause::Errno(errno) => format!("{:?}", nix::errno::Errno::from_raw(errno.raw_os_error())).into(),
+            Cause::Held(held) => held.reason(),
+            Cause::NotDone(not_done) => not_done.reason(),
+            Cause::Hangs(_) => HANGS.into(),
+            Cause::Busy(_) | Cause::LoopInUse(_) => BUSY.into(),
+            Cause::StillMounted | Cause::MountedElsewhere | Cause::MountedForSomebody => MOUNTED.into(),
+            Cause::Processes(_) => "processes".into(),
+            Cause::Systemd(_) => "systemd".into(),
+            Cause::UnknownPlugin { .. } | Cause::SharedName => "unknown_plugin".into(),
+            Cause::NotTakenAway { .. } => "driver".into(),
+            _ => OTHER.into(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,5 +240,23 @@ mod tests {
         let line = fault.to_string();
         assert!(!line.contains('\n'), "{line}");
         assert!(line.starts_with("cannot remove \"/pods/a\\nERROR forged\": "), "{line}");
+    }
+
+    #[test]
+    fn a_failure_is_counted_under_the_kernels_name_of_it_or_a_word_of_ours() {
+        let fault = |cause| Fault {
+            verb: "unmount",
+            path: "/a/b".into(),
+            cause,
+        };
+        for (cause, word) in [
+            (Cause::Errno(Errno::BUSY), "EBUSY"),
+            (Cause::StillMounted, "mounted"),
+            (Cause::Systemd("no".to_owned()), "systemd"),
+            (Cause::TooDeep, "other"),
+        ] {
+            assert_eq!(fault(cause).failure(Step::Volumes).reason, word);
+        }
+        assert_eq!(Failure::new(Step::Status, "", "not seen").reason, "other");
     }
 }

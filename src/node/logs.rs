@@ -12,6 +12,7 @@ use super::{
     effects::{Effects, Outcome},
     fault::{Fault, errno},
 };
+use crate::model::failure::Reasoned;
 
 /// The kubelet cuts the name of a link before its suffix, so that it fits a file name.
 const LINK_STEM: usize = 251;
@@ -141,6 +142,8 @@ fn is_part(part: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     (1..=253).contains(&part.len()) && part.bytes().all(allowed) && part != "." && part != ".."
 }
+
+impl Reasoned for BadPart {}
 
 #[cfg(test)]
 mod tests {

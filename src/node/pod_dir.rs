@@ -13,6 +13,7 @@ use super::{
     kubelet_root::KubeletRoot,
     mounts::{MountTable, Mounts, Question},
 };
+use crate::model::failure::Reasoned;
 
 /// Names within a pod's directory, which must match the kubelet's.
 pub mod names {
@@ -205,6 +206,8 @@ impl VolumeDir {
         [OsStr::new(names::VOLUMES), &self.plugin, &self.name].iter().collect()
     }
 }
+
+impl Reasoned for BadUid {}
 
 #[cfg(test)]
 mod tests {

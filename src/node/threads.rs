@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use crate::model::failure::{HANGS, OTHER, Reasoned};
 use tokio::{
     sync::Semaphore,
     task::{spawn_blocking, yield_now},
@@ -127,6 +128,16 @@ impl Threads {
 impl Default for Threads {
     fn default() -> Self {
         Self::of(PLACES)
+    }
+}
+
+impl Reasoned for NotDone {
+    fn reason(&self) -> std::borrow::Cow<'static, str> {
+        match self {
+            Self::OthersHang => HANGS,
+            Self::CutShort => OTHER,
+        }
+        .into()
     }
 }
 

@@ -5,8 +5,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use crate::{
     api::{ApiError, DeleteAnswer},
     context::Context,
-    model::{pod::PodView, trace::Step},
-    teardown::Failure,
+    model::{failure::Failure, pod::PodView, trace::Step},
 };
 
 /// Deletes the pod's object, and tells which finalizers keep it. `shown` is the status that the API holds.
@@ -32,10 +31,10 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
             },
         ) => match context.guard.is_gone(&context.api, &view.pod).await {
             Ok(true) => tracing::info!("Pod was deleted by somebody else"),
-            Ok(false) => return Err(Failure::of_request(Step::Delete, &error)),
-            Err(unsure) => return Err(Failure::of_request(Step::Delete, &unsure)),
+            Ok(false) => return Err(error.failure(Step::Delete)),
+            Err(unsure) => return Err(unsure.failure(Step::Delete)),
         },
-        Err(error) => return Err(Failure::of_request(Step::Delete, &error)),
+        Err(error) => return Err(error.failure(Step::Delete)),
     }
     Ok(kept_by)
 }

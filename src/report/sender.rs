@@ -12,12 +12,12 @@ use crate::{
     api::ApiError,
     context::Context,
     model::{
+        failure::Failure,
         pod::{PodObject, PodView},
         trace::Step,
     },
     node::cri::types::RuntimePod,
     record::Record,
-    teardown::Failure,
 };
 
 /// What became of a status.
@@ -144,5 +144,5 @@ fn wanted(context: &Context, object: &PodObject, facts: Facts<'_>, messages: &Me
 }
 
 fn failed(error: &ApiError) -> Failure {
-    Failure::of_request(Step::Status, error)
+    error.failure(Step::Status)
 }

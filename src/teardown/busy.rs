@@ -2,8 +2,11 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use super::{Failure, volumes::storage::Storage};
-use crate::node::holders::{Lists, holders};
+use super::volumes::storage::Storage;
+use crate::{
+    model::failure::Failure,
+    node::holders::{Lists, holders},
+};
 
 /// How Go and libc put EBUSY.
 const BUSY: &str = "device or resource busy";

@@ -4,10 +4,14 @@ use std::path::Path;
 
 use futures::future::join_all;
 
-use super::{Failure, busy, collected, reason::Reasoned};
+use super::busy;
 use crate::{
     context::Context,
-    model::{pod::PodView, trace::Step},
+    model::{
+        failure::{Failure, Reasoned, collected},
+        pod::PodView,
+        trace::Step,
+    },
     node::{
         cri::{CriError, types::RuntimePod},
         logs,

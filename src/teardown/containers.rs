@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    Failure, NOT_KILLED, busy,
+    NOT_KILLED, busy,
     hooks::{self, HookError, HookPlace},
     late::{LATE, shown_when_late},
     stop::{MIN_STOP, Stop, passed},
@@ -20,6 +20,7 @@ use crate::{
     context::Context,
     events::Reason,
     model::{
+        failure::Failure,
         pod::{ContainerView, Hook, Role},
         trace::Step,
     },

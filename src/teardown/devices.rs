@@ -10,10 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
 
-use super::{Failure, collected, reason::Reasoned};
 use crate::{
     context::Context,
-    model::{pod::PodView, trace::Step},
+    model::{
+        failure::{self, Failure, Reasoned, collected},
+        pod::PodView,
+        trace::Step,
+    },
     node::{
         dirs::Dir,
         dra_checkpoint::{self, Checkpoint, PreparedClaim},
@@ -34,7 +37,7 @@ pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedC
         // No kubelet has ever prepared anything on this node.
         Ok(None) => return Ok(Vec::new()),
         Err(failures) if shows_none => {
-            let cause = super::first(&failures);
+            let cause = failure::first(&failures);
             tracing::warn!(
                 cause,
                 "Cannot read which claims were prepared; the pod's object shows none"

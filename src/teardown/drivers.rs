@@ -5,10 +5,13 @@
 
 use std::{collections::BTreeSet, ffi::OsStr, path::Path, sync::Arc};
 
-use super::{Failure, reason::Reasoned};
 use crate::{
     context::Context,
-    model::{pod::PodView, trace::Step},
+    model::{
+        failure::{Failure, Reasoned},
+        pod::PodView,
+        trace::Step,
+    },
     node::{
         csi_files::{self, Found},
         dirs::Dir,

@@ -6,14 +6,11 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use super::{
-    Failure, places,
-    reason::{HELD, RUNNING},
-    runtime_state::Processes,
-};
+use super::{places, runtime_state::Processes};
 use crate::{
     context::Context,
     model::{
+        failure::{Failure, HELD, RUNNING},
         mismatch::{Doubt, DoubtKind},
         pod::PodView,
         trace::Step,
@@ -149,7 +146,7 @@ pub fn processes(context: &Context, view: &PodView, observed: &RuntimePod) -> Re
     };
     for cgroup in &cgroups {
         let populated = context.cgroups.populated(cgroup);
-        for child in populated.map_err(|fault| vec![Failure::of_node(Step::Cgroup, &fault)])? {
+        for child in populated.map_err(|fault| vec![fault.failure(Step::Cgroup)])? {
             if !is_known(observed, &child.to_string_lossy()) {
                 return Ok(Processes::Others);
             }

@@ -4,8 +4,13 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{Failure, reason::TIMEOUT};
-use crate::{model::trace::Step, record::Record};
+use crate::{
+    model::{
+        failure::{Failure, TIMEOUT},
+        trace::Step,
+    },
+    record::Record,
+};
 
 /// How long a call may go on beyond its own time before that is shown.
 pub const LATE: Duration = Duration::from_secs(10);

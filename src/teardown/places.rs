@@ -1,9 +1,9 @@
 //! Where on the node a pod's things are.
 
-use super::Failure;
 use crate::{
     context::Context,
     model::{
+        failure::Failure,
         pod::{PodUid, PodView},
         trace::Step,
     },

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Failure, busy,
+    busy,
     containers::Stopped,
     evidence,
     late::{LATE, shown_when_late},
@@ -17,7 +17,11 @@ use super::{
 };
 use crate::{
     context::Context,
-    model::{pod::PodView, trace::Step},
+    model::{
+        failure::{self, Failure},
+        pod::PodView,
+        trace::Step,
+    },
     node::{
         cri::{CriError, types::RuntimePod},
         effects,
@@ -147,7 +151,7 @@ impl Stop<'_> {
         let found = match places::find_cgroups(self.context, self.view).await {
             Ok(found) => found,
             Err(failures) => {
-                tracing::warn!(cause = super::first(&failures), "{FAILED}");
+                tracing::warn!(cause = failure::first(&failures), "{FAILED}");
                 return;
             }
         };

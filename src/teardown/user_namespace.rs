@@ -1,9 +1,9 @@
 //! The range of user ids that a kubelet gave a pod for its user namespace. It is a file in the pod's directory and nothing
 //! else, and it goes as a whole: a kubelet that finds one it cannot read does not start.
 
-use super::{Failure, on_disk::blocking};
+use super::on_disk::blocking;
 use crate::{
-    model::{pod::PodView, trace::Step},
+    model::{failure::Failure, pod::PodView, trace::Step},
     node::{effects::Effects, fault::Fault, pod_dir::PodDir},
 };
 

@@ -39,6 +39,7 @@ use crate::{
     handover::guard::turn::UnderWay,
     journal::{Journal, ends::Ends},
     model::{
+        failure::{Failure, collected, first},
         pod::PodView,
         termination,
         trace::{Stage, Step},
@@ -54,7 +55,7 @@ use crate::{
         status::{Imposed, Phase, Stage as StatusStage},
     },
     teardown::{
-        Failure, NOT_KILLED, collected, evidence, first,
+        NOT_KILLED, evidence,
         late::{LATE, shown_when_late},
         places,
         stop::Stop,

@@ -1,5 +1,6 @@
 //! How the kubelet names the cgroup of a pod.
 
+use crate::model::failure::Reasoned;
 use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
@@ -123,6 +124,8 @@ fn parts(cgroup_root: &str, qos: Qos, uid: &str) -> Result<Vec<String>, BadPart>
 fn is_part(part: &str) -> bool {
     !part.is_empty() && part.len() <= 255 && !part.starts_with('.') && !part.contains(['/', '\0', '\n'])
 }
+
+impl Reasoned for BadPart {}
 
 #[cfg(test)]
 mod tests {

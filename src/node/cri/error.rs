@@ -6,8 +6,13 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use crate::{model::foreign::ForeignText, node::effects::Held};
-
+use crate::{
+    model::{
+        failure::{HELD, Reasoned},
+        foreign::ForeignText,
+    },
+    node::effects::Held,
+};
 /// A call that failed: which one, on what, and how.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CriError {
@@ -212,6 +217,19 @@ impl fmt::Display for Call {
             f.write_str(self.name)
         } else {
             write!(f, "{} {}", self.name, self.id)
+        }
+    }
+}
+
+impl Reasoned for CriError {
+    /// A class of gRPC's, where the runtime has answered.
+    fn reason(&self) -> std::borrow::Cow<'static, str> {
+        match self {
+            Self::Failed { code, .. } => format!("{code:?}").into(),
+            Self::Unreachable { .. } => "unreachable".into(),
+            Self::Timeout { .. } => "timeout".into(),
+            Self::Foreign { .. } | Self::Incomplete { .. } => "unreadable".into(),
+            Self::Held { .. } => HELD.into(),
         }
     }
 }

@@ -5,8 +5,13 @@ use std::{error::Error, fmt, path::PathBuf, time::Duration};
 use tonic::{Code, Status};
 
 use super::registry::Kind;
-use crate::{model::foreign::ForeignText, node::effects::Held};
-
+use crate::{
+    model::{
+        failure::{HELD, OTHER, Reasoned},
+        foreign::ForeignText,
+    },
+    node::effects::Held,
+};
 /// A driver that was needed and is not there to be called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -172,6 +177,25 @@ impl fmt::Display for Call {
             None if self.target.is_empty() => Ok(()),
             None => write!(f, " for {:?}", self.target),
         }
+    }
+}
+
+impl Reasoned for DriverError {
+    /// A class of gRPC's, where the driver has answered.
+    fn reason(&self) -> std::borrow::Cow<'static, str> {
+        match self {
+            Self::Failed { code, .. } => format!("{code:?}").into(),
+            Self::Unreachable { .. } => "unreachable".into(),
+            Self::Timeout { .. } => "timeout".into(),
+            Self::NoText { .. } => OTHER.into(),
+            Self::Held { .. } => HELD.into(),
+        }
+    }
+}
+
+impl Reasoned for DriverGone {
+    fn reason(&self) -> std::borrow::Cow<'static, str> {
+        "unregistered".into()
     }
 }
 

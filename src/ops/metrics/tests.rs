@@ -6,15 +6,16 @@ use std::{
 use jiff::Timestamp;
 
 use super::*;
-use crate::counters;
-use crate::gc::{
-    counts::{Counts, Past},
-    figures::{Figures, KindFigures},
-    limit::Pace,
-    queue::Depth,
+use crate::{
+    counters,
+    gc::{
+        counts::{Counts, Past},
+        figures::{Figures, KindFigures},
+        limit::Pace,
+        queue::Depth,
+    },
+    handover::report::{Fenced, SignReport, TurnReport},
 };
-use crate::handover::report::{Fenced, SignReport, TurnReport};
-
 const DOCS: &str = include_str!("../../../docs/metrics.md");
 
 fn sign(sign: &str, shows: &str) -> SignReport {

@@ -8,9 +8,11 @@ use futures::future::join_all;
 use super::decide::{Neighbour, Neighbours, uses};
 use crate::{
     context::Context,
-    model::trace::Step,
+    model::{
+        failure::{Failure, Reasoned},
+        trace::Step,
+    },
     node::dra_checkpoint::PreparedClaim,
-    teardown::{Failure, reason::Reasoned},
 };
 
 /// All that may use one of these claims beside the pod `uid`.
@@ -18,7 +20,7 @@ pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Resul
     let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Devices, "", why)];
     // One that cannot be read still has the claims by which the checkpoint and reservations name it.
     let listed = context.api.all_pods(|pod| Some(Neighbour::from(&pod))).await;
-    let mut pods = listed.map_err(|error| vec![Failure::of_request(Step::Devices, &error)])?;
+    let mut pods = listed.map_err(|error| vec![error.failure(Step::Devices)])?;
     let reserved = claims
         .iter()
         .map(async |claim| -> Result<Vec<(String, String)>, Vec<Failure>> {
@@ -35,7 +37,7 @@ pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Resul
                     tracing::debug!(claim = claim.claim.name, %error, "For whom the claim is reserved cannot be read");
                     Ok(Vec::new())
                 }
-                Err(error) => Err(vec![Failure::of_request(Step::Devices, &error)]),
+                Err(error) => Err(vec![error.failure(Step::Devices)]),
             }
         });
     let reserved: Result<Vec<_>, _> = join_all(reserved).await.into_iter().collect();

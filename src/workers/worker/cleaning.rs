@@ -7,6 +7,7 @@ use tokio::time::timeout;
 use super::{AFTER_STOP, PodUpdate, Worker};
 use crate::{
     model::{
+        failure::{Failure, collected, first},
         mismatch::{Doubt, DoubtKind, Release},
         pod::PodView,
         trace::Step,
@@ -17,7 +18,7 @@ use crate::{
         fault::{Cause, Fault},
     },
     teardown::{
-        Failure, cleanup, collected, devices, evidence, first,
+        cleanup, devices, evidence,
         late::{LATE, shown_when_late},
         places, user_namespace, volumes,
     },
@@ -184,7 +185,7 @@ impl Worker {
 /// Where nothing of a volume is mounted, only its driver keeps the pod: that can be settled by a person.
 fn of_volumes(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
     let failure = |fault: &Fault| {
-        let failure = Failure::of_node(Step::Volumes, fault);
+        let failure = fault.failure(Step::Volumes);
         let Cause::NotTakenAway { volume, .. } = &fault.cause else {
             return failure;
         };
@@ -202,5 +203,5 @@ fn of_volumes(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
 }
 
 fn faults(step: Step) -> impl Fn(Vec<Fault>) -> Vec<Failure> {
-    move |faults| faults.iter().map(|fault| Failure::of_node(step, fault)).collect()
+    move |faults| faults.iter().map(|fault| fault.failure(step)).collect()
 }

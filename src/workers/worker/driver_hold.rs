@@ -9,11 +9,12 @@ use super::{super::grace, Worker, termination};
 use crate::{
     events::Reason,
     model::{
+        failure::Failure,
         pod::{PodRef, PodView},
         trace::Step,
     },
     node::cri::types::RuntimePod,
-    teardown::{Failure, drivers, node_service::is_node_service},
+    teardown::{drivers, node_service::is_node_service},
     words::some_of,
 };
 
@@ -125,9 +126,7 @@ impl Worker {
             .context
             .api
             .all_pods(|other| is_waited_for(&other).then_some(other.pod));
-        let listed = listed
-            .await
-            .map_err(|error| vec![Failure::of_request(Step::Term, &error)])?;
+        let listed = listed.await.map_err(|error| vec![error.failure(Step::Term)])?;
         let pods = named(view, listed.into_iter());
         Ok(Some(Dependents { pods, role }))
     }

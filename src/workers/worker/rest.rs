@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep};
 use super::{PodMounts, PodUpdate, Worker};
 use crate::{
     handover::guard::turn::UnderWay,
-    model::trace::Step,
+    model::{failure::Failure, trace::Step},
     node::holders::one_ends,
-    teardown::{Failure, stop::passed},
+    teardown::stop::passed,
 };
 
 /// Why a worker rests no more.

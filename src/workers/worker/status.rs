@@ -7,13 +7,12 @@ use k8s_openapi::api::core::v1::PodStatus;
 use super::Worker;
 use crate::{
     events::Reason,
-    model::{pod::PodView, trace::Step},
+    model::{failure::Failure, pod::PodView, trace::Step},
     node::cri::types::RuntimePod,
     report::{
         sender::{self, Sent},
         status::{DEADLINE_EXCEEDED, Imposed, Stage},
     },
-    teardown::Failure,
 };
 
 /// An object that changes faster than a status can be sent waits for the next attempt.
@@ -92,7 +91,7 @@ impl Worker {
     /// The pod as the API server has it now.
     pub(super) async fn read(&self, view: &PodView) -> Result<Arc<PodView>, Vec<Failure>> {
         let pod = self.context.api.pod(&view.pod).await;
-        let pod = pod.map_err(|error| vec![Failure::of_request(Step::Status, &error)])?;
+        let pod = pod.map_err(|error| vec![error.failure(Step::Status)])?;
         let view = pod.map(|pod| PodView::whole(pod, true));
         // Never a sign that it is gone: the watch will say so.
         let view = view.ok_or_else(|| vec![Failure::new(Step::Status, "", "a list by the pod's name lacks it")])?;

@@ -15,9 +15,10 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 use super::fixture::{STAGES, UID};
-use crate::node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState};
-use crate::report::status::{Facts, Imposed, Messages, Stage, generate};
-
+use crate::{
+    node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
+    report::status::{Facts, Imposed, Messages, Stage, generate},
+};
 // --- anything the API may show ---
 
 fn word(words: &'static [&'static str]) -> impl Strategy<Value = String> {

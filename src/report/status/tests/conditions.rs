@@ -5,9 +5,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
 use super::strategic_merge::apply;
-use crate::node::cri::types::{Sandbox, SandboxState};
-use crate::report::status::Stage;
-
+use crate::{
+    node::cri::types::{Sandbox, SandboxState},
+    report::status::Stage,
+};
 fn conditions(case: &Case, stage: Stage) -> Vec<PodCondition> {
     case.generate(stage).conditions.unwrap()
 }

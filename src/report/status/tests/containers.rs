@@ -6,9 +6,10 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
-use crate::node::cri::types::{Container, ContainerState as RuntimeState};
-use crate::report::status::Stage;
-
+use crate::{
+    node::cri::types::{Container, ContainerState as RuntimeState},
+    report::status::Stage,
+};
 const STOPPED: [Stage; 2] = [Stage::Stopped, Stage::Terminated];
 
 fn names(entries: &[ContainerStatus]) -> Vec<&str> {

@@ -9,10 +9,11 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
-use crate::model::pod::RawStatuses;
-use crate::node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState};
-use crate::report::status::{Facts, Imposed, Messages, Stage, generate};
-
+use crate::{
+    model::pod::RawStatuses,
+    node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
+    report::status::{Facts, Imposed, Messages, Stage, generate},
+};
 pub(super) const UID: &str = "11111111-2222-3333-4444-555555555555";
 pub(super) const STAGES: [Stage; 3] = [Stage::Terminating, Stage::Stopped, Stage::Terminated];
 

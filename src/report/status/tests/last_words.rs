@@ -5,9 +5,10 @@ use k8s_openapi::api::core::v1::{HostIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
-use crate::node::cri::types::{Container, SandboxState};
-use crate::report::status::{Messages, Stage};
-
+use crate::{
+    node::cri::types::{Container, SandboxState},
+    report::status::{Messages, Stage},
+};
 fn message(case: &Case) -> Option<String> {
     case.entry(Stage::Stopped).state?.terminated?.message
 }

@@ -4,9 +4,10 @@ use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerRestartRuleOnExi
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
-use crate::node::cri::types::{Container, ContainerState as RuntimeState};
-use crate::report::status::{Imposed, Stage};
-
+use crate::{
+    node::cri::types::{Container, ContainerState as RuntimeState},
+    report::status::{Imposed, Stage},
+};
 /// Phase, reason and message.
 fn verdict(status: &PodStatus) -> [Option<&str>; 3] {
     [

@@ -10,9 +10,10 @@ use serde_json::json;
 use super::arbitrary::{World, status, world};
 use super::fixture::{UID, patch};
 use super::strategic_merge::apply;
-use crate::node::cri::types::ContainerState as RuntimeState;
-use crate::report::status::{Phase, Stage};
-
+use crate::{
+    node::cri::types::ContainerState as RuntimeState,
+    report::status::{Phase, Stage},
+};
 /// Fields of a status that may ever be in a patch, orders left out.
 const OURS: [&str; 11] = [
     "phase",

@@ -6,9 +6,7 @@ use serde_json::{Value, json};
 use super::arbitrary::{World, world};
 use super::fixture::*;
 use super::strategic_merge::apply;
-use crate::model::pod::PodObject;
-use crate::report::status::Stage;
-
+use crate::{model::pod::PodObject, report::status::Stage};
 /// A running pod in the server's own JSON.
 fn running_pod() -> Value {
     let pod = with_entry(mk_pod([mk_container("a")]), mk_entry("a", running_since(at(10))));
