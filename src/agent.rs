@@ -12,9 +12,10 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    config::{Problem, ProblemKind, Settings},
-    host::Host,
+    config::Settings,
     memory,
+    model::problem::{Problem, ProblemKind},
+    node::host::Host,
     ops::{
         admin::{self, Admin},
         metrics, notify,
@@ -24,6 +25,7 @@ use crate::{
 };
 
 mod gc;
+mod node_volumes;
 pub mod pods;
 
 use gc::Gc;

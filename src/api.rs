@@ -12,6 +12,7 @@ mod event;
 pub mod expiry;
 mod identity;
 mod items;
+pub mod kubeconfig;
 mod lanes;
 mod metadata;
 mod proven;

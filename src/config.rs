@@ -9,9 +9,10 @@ use std::{
 };
 
 use crate::{
-    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, UnsyncedFlag},
+    cli::{ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, UnsyncedFlag},
+    model::problem::Problem,
     node::{
-        cri::CriEndpoint,
+        cri::{CriEndpoint, types::CgroupDriver},
         kubelet_process::{
             Ours,
             start::{self, DEFAULT_ROOT, KubeletStart},
@@ -26,7 +27,6 @@ mod kubelet;
 pub mod layout;
 
 use kubeconfig::kubeconfig;
-pub use kubeconfig::{credential_files, read_kubeconfig, read_kubeconfig_here};
 use kubelet::{KubeletConfiguration, is_cgroup_root, kubelet_configuration};
 
 /// The kubelet's default for `containerRuntimeEndpoint`.
@@ -80,7 +80,7 @@ pub struct PodSettings {
     /// The kubelet's root directory, links resolved.
     pub kubelet_root: KubeletRoot,
     /// What was told of the cgroup driver.
-    pub cgroup_driver: CgroupDriverFlag,
+    pub cgroup_driver: Option<CgroupDriver>,
     /// What the kubelet's configuration says of it.
     pub kubelet_cgroup_driver: Option<String>,
     /// Below which the kubelet makes `kubepods`.
@@ -121,34 +121,6 @@ pub struct GcSettings {
     pub aggregated_hold: Duration,
 }
 
-/// One mistake, with its remedy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Where it lies.
-    pub kind: ProblemKind,
-    /// The thing and what is wrong with it.
-    pub what: String,
-    /// What to do.
-    pub remedy: String,
-}
-
-/// Where a mistake lies; decides the exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProblemKind {
-    /// On the command line.
-    Usage,
-    /// Missing on the command line, and no default is found on this node yet.
-    NotGiven,
-    /// In what the command line points to.
-    Configuration,
-    /// What the command line points to is not there, and may come: a node joins its cluster after this was installed.
-    Absent,
-    /// Somebody else has what it points to, and may let go of it.
-    Taken,
-    /// In this program.
-    Internal,
-}
-
 // === impl PodSettings ===
 
 impl PodSettings {
@@ -164,9 +136,9 @@ impl PodSettings {
     /// Settings that must agree with the kubelet's flags.
     pub fn compared(&self, node_name: &str) -> start::Settings {
         let given = match self.cgroup_driver {
-            CgroupDriverFlag::Auto => self.kubelet_cgroup_driver.clone(),
-            CgroupDriverFlag::Cgroupfs => Some("cgroupfs".to_owned()),
-            CgroupDriverFlag::Systemd => Some("systemd".to_owned()),
+            None => self.kubelet_cgroup_driver.clone(),
+            Some(CgroupDriver::Cgroupfs) => Some("cgroupfs".to_owned()),
+            Some(CgroupDriver::Systemd) => Some("systemd".to_owned()),
         };
         start::Settings {
             kubeconfig: self.kubeconfig.clone(),
@@ -258,7 +230,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
         healthz: kubelet.healthz(),
         cri_endpoint: cri_endpoint?,
         kubelet_root: kubelet_root?,
-        cgroup_driver: flags.cgroup_driver,
+        cgroup_driver: flags.cgroup_driver.given(),
         kubelet_cgroup_driver: kubelet.cgroup_driver,
         cgroup_root: cgroup_root?,
         pod_logs_dir: kubelet.pod_logs_dir.unwrap_or_else(|| DEFAULT_POD_LOGS_DIR.into()),
@@ -482,56 +454,6 @@ struct Problems(Vec<Problem>);
 impl Problems {
     fn take<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         result.map_err(|problem| self.0.push(problem)).ok()
-    }
-}
-
-// === impl Problem ===
-
-impl Problem {
-    pub(crate) fn usage(what: impl Into<String>, remedy: &str) -> Self {
-        Self {
-            kind: ProblemKind::Usage,
-            what: what.into(),
-            remedy: remedy.to_owned(),
-        }
-    }
-
-    /// A required flag is missing, and no default was found.
-    pub(crate) fn not_given(what: impl Into<String>, remedy: &str) -> Self {
-        Self {
-            kind: ProblemKind::NotGiven,
-            ..Self::usage(what, remedy)
-        }
-    }
-
-    /// A mistake in what the command line points to. Parsers draw the place on further lines; the first one says it.
-    pub fn configuration(what: impl Into<String>, remedy: &str) -> Self {
-        let what: String = what.into();
-        Self {
-            kind: ProblemKind::Configuration,
-            what: what.lines().next().unwrap_or_default().to_owned(),
-            remedy: remedy.to_owned(),
-        }
-    }
-
-    /// Somebody else has it, and may let go of it.
-    pub fn taken(what: impl Into<String>, remedy: &str) -> Self {
-        Self {
-            kind: ProblemKind::Taken,
-            ..Self::configuration(what, remedy)
-        }
-    }
-
-    /// The same, if what is wrong is only that something is not there.
-    fn absent(self, absent: bool) -> Self {
-        let kind = if absent { ProblemKind::Absent } else { self.kind };
-        Self { kind, ..self }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.what, self.remedy)
     }
 }
 

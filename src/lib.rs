@@ -9,7 +9,6 @@ pub mod cli;
 pub mod config;
 
 pub mod agent;
-pub mod host;
 pub mod outside;
 
 pub mod handover;
@@ -21,8 +20,6 @@ pub mod workers;
 pub mod teardown;
 
 pub mod housekeeping;
-
-pub mod report;
 
 pub mod standby;
 

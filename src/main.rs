@@ -14,16 +14,16 @@ use jiff::Timestamp;
 use pod_teardown::{
     agent,
     cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, Read, SocketFlag, TimelineFormat, Verb},
-    config::{self, Problem, ProblemKind, layout},
+    config::{self, layout},
     gc::picture::{Picture, dot::dot, svg::svg},
     handover::guard::held::HeldReport,
-    host::PROC,
     memory,
     model::{
         foreign::{self, ForeignText},
+        problem::{Problem, ProblemKind},
         trace::Story,
     },
-    node::threads::THREADS,
+    node::{host::PROC, threads::THREADS},
     ops::{
         admin::{
             self,

@@ -5,5 +5,6 @@ pub mod failure;
 pub mod foreign;
 pub mod mismatch;
 pub mod pod;
+pub mod problem;
 pub mod termination;
 pub mod trace;

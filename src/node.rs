@@ -9,6 +9,7 @@ pub mod dra_checkpoint;
 pub mod effects;
 pub mod fault;
 pub mod holders;
+pub mod host;
 pub mod identity;
 pub mod kubelet_process;
 pub mod kubelet_root;

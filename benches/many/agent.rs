@@ -7,10 +7,10 @@ use pod_teardown::{
     cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, SocketFlag, UnsyncedFlag},
     clock::BootClock,
     config,
-    host::Host,
     node::{
         cri::{Cri, CriEndpoint, PodUids},
         effects::Effects,
+        host::Host,
     },
     watch::RuntimePods,
 };
@@ -38,7 +38,7 @@ impl Agent {
     pub fn start(node: &Node) -> Self {
         let flags = flags(node);
         let host = Host {
-            sys_block: pod_teardown::host::SYS_BLOCK.into(),
+            sys_block: pod_teardown::node::host::SYS_BLOCK.into(),
             root: node.path("root"),
             proc: node.path("proc"),
             mountinfo: node.path("mountinfo"),

@@ -14,10 +14,11 @@ use super::spawn;
 use crate::{
     api::MetadataClient,
     cli::UnsyncedFlag,
-    config::{GcSettings, Problem},
+    config::GcSettings,
     counters::Counters,
     events::{self, Events},
     gc::{collect::collect, counts::SharedPast, shared::Shared},
+    model::problem::Problem,
     node::effects::Effects,
     ops::admin::gc::GcAnswers,
     standby::{self, Turn, Turns},

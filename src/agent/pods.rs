@@ -16,20 +16,21 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::spawn;
 use crate::{
+    agent::node_volumes::NodeVolumes,
     api::ApiClient,
-    cli::CgroupDriverFlag,
-    config::{PodSettings, Problem, ProblemKind, Understudy},
+    config::{PodSettings, Understudy},
     context::Context,
     counters::Counters,
     events::{self, Events},
     handover::{guard::Guard, monitor::Lookout, report::TurnReport},
-    host::{Host, driver, same_mount_namespace},
     housekeeping::{HouseReport, Housekeeping, named_pods},
     journal::Journal,
+    model::problem::{Problem, ProblemKind},
     node::{
         cgroups::Cgroups,
-        cri::{Cri, PodUids, types::CgroupDriver},
+        cri::{Cri, PodUids},
         effects::Effects,
+        host::{Host, driver, same_mount_namespace},
         identity::Identity,
         lock::{LockError, PodsLock},
         mounts::Mounts,
@@ -41,7 +42,6 @@ use crate::{
     ops::{admin::PodAnswers, notify},
     outside::Outside,
     quiet::Quiet,
-    report::volumes::NodeVolumes,
     tasks::restarted,
     teardown::volumes::storage::{Storage, Turns},
     watch::{PodSource, Relist, RuntimePods, WatchReport},
@@ -264,9 +264,8 @@ impl Pods {
         )
         .await;
         let cgroups = match cgroup_driver {
-            CgroupDriverFlag::Auto => cgroups,
-            CgroupDriverFlag::Cgroupfs => cgroups.made_by(CgroupDriver::Cgroupfs),
-            CgroupDriverFlag::Systemd => cgroups.made_by(CgroupDriver::Systemd),
+            None => cgroups,
+            Some(driver) => cgroups.made_by(driver),
         };
 
         let api = ApiClient::new(

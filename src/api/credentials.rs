@@ -10,11 +10,8 @@ use std::{
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout};
 
-use super::expiry::Expiry;
-use crate::{
-    config,
-    node::threads::{Blocking, Threads},
-};
+use super::{expiry::Expiry, kubeconfig};
+use crate::node::threads::{Blocking, Threads};
 
 /// Credentials that are refused are not read again faster than this.
 const RENEW_AT_MOST_EVERY: Duration = Duration::from_secs(5);
@@ -151,9 +148,9 @@ fn end(config: &kube::Config) -> Option<Timestamp> {
 impl<T> Found<T> {
     fn read(path: &Path, make: &dyn Fn(&kube::Config) -> Result<T, kube::Error>) -> Self {
         // Before they are read: what changes meanwhile is seen the next time.
-        let files = config::credential_files(path);
+        let files = kubeconfig::credential_files(path);
         let files = files.iter().map(|file| Stamp::of(file)).collect();
-        let made = config::read_kubeconfig_here(path).and_then(|config| {
+        let made = kubeconfig::read_kubeconfig_here(path).and_then(|config| {
             let sender = make(&config).map_err(|error| error.to_string())?;
             Ok((sender, end(&config)))
         });

@@ -8,7 +8,7 @@ use clap::{
 };
 
 use super::{Cli, Verb};
-use crate::config::Problem;
+use crate::model::problem::Problem;
 
 /// How the name of each setting begins.
 const PREFIX: &str = "POD_TEARDOWN_";

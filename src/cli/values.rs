@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::workers::kill::is_reason;
+use crate::{model::termination::is_reason, node::cri::types::CgroupDriver};
 
 /// How a picture of objects is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -88,6 +88,19 @@ pub enum UnsyncedFlag {
     Hold,
     /// They go on without it: what is of that kind may be deleted where it should be orphaned.
     Proceed,
+}
+
+// === impl CgroupDriverFlag ===
+
+impl CgroupDriverFlag {
+    /// The driver that was named.
+    pub fn given(self) -> Option<CgroupDriver> {
+        match self {
+            Self::Auto => None,
+            Self::Cgroupfs => Some(CgroupDriver::Cgroupfs),
+            Self::Systemd => Some(CgroupDriver::Systemd),
+        }
+    }
 }
 
 // === impl PodName ===

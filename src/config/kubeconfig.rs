@@ -2,58 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use futures::FutureExt as _;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-
-use super::{Problem, first_line, is_absent};
-use crate::node::threads::Blocking;
-
-/// Reads a kubeconfig and everything that it points to, on a thread of its own.
-///
-/// # Errors
-/// In words.
-pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
-    let path = path.to_owned();
-    let read = Blocking::OnThreads.run(move || read_kubeconfig_here(&path)).await;
-    read.unwrap_or_else(|why| Err(why.to_string()))
-}
-
-/// The same on this thread, which it blocks.
-///
-/// # Errors
-/// In words.
-pub fn read_kubeconfig_here(path: &Path) -> Result<kube::Config, String> {
-    let mut kubeconfig = Kubeconfig::read_from(path).map_err(|error| first_line(&error))?;
-    for cluster in kubeconfig.clusters.iter_mut().filter_map(|it| it.cluster.as_mut()) {
-        if cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()) {
-            return Err("it names a proxy-url, and only direct connections are made".to_owned());
-        }
-        // One that the environment names is for others: a node reaches its API server directly. Where the file names one,
-        // the environment is not read; it is taken out again below.
-        cluster.proxy_url.clone_from(&cluster.server);
-    }
-    // It reads files and waits for nothing.
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).now_or_never();
-    let config = config.ok_or("it is not read at once")?;
-    let mut config = config.map_err(|error| error.to_string())?;
-    config.proxy_url = None;
-    let server = &config.cluster_url;
-    if !matches!(server.scheme_str(), Some("https" | "http")) || server.host().unwrap_or_default().is_empty() {
-        return Err(format!("server {server} must be https://host:port"));
-    }
-    Ok(config)
-}
-
-/// A kubeconfig, and the files that it names.
-pub fn credential_files(path: &Path) -> Vec<PathBuf> {
-    let kubeconfig = Kubeconfig::read_from(path).unwrap_or_default();
-    let clusters = kubeconfig.clusters.into_iter().filter_map(|it| it.cluster);
-    let users = kubeconfig.auth_infos.into_iter().filter_map(|it| it.auth_info);
-    let of_clusters = clusters.filter_map(|it| it.certificate_authority);
-    let of_users = users.flat_map(|it| [it.client_certificate, it.client_key, it.token_file]);
-    let named = of_clusters.chain(of_users.flatten()).map(PathBuf::from);
-    std::iter::once(path.to_owned()).chain(named).collect()
-}
+use super::is_absent;
+use crate::{
+    api::kubeconfig::{credential_files, read_kubeconfig},
+    model::problem::Problem,
+};
 
 pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube::Config, PathBuf), Problem> {
     let Some(path) = path else {

@@ -9,8 +9,8 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Problem, first_line, is_absent};
-use crate::node::kubelet_process::start::KubeletStart;
+use super::{first_line, is_absent};
+use crate::{model::problem::Problem, node::kubelet_process::start::KubeletStart};
 
 /// The only version of the kubelet's configuration that there is.
 pub(super) const KUBELET_CONFIG_VERSION: &str = "kubelet.config.k8s.io/v1beta1";

@@ -1,7 +1,11 @@
 use clap::Parser as _;
 
 use super::{kubelet::KUBELET_CONFIG_VERSION, *};
-use crate::cli::{Cli, Verb};
+use crate::{
+    api::kubeconfig::{credential_files, read_kubeconfig},
+    cli::{Cli, Verb},
+    model::problem::ProblemKind,
+};
 
 pub(super) fn flags(args: &[&str]) -> NodeFlags {
     let all = ["pod-teardown", "run"].iter().chain(args);

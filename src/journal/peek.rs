@@ -13,13 +13,11 @@ use super::{
     file::{self, Found},
     whose,
 };
-use crate::{
+use crate::node::{
     host::PROC,
-    node::{
-        identity::Identity,
-        kubelet_process::start::KubeletStart,
-        lock::{LockError, PodsLock},
-    },
+    identity::Identity,
+    kubelet_process::start::KubeletStart,
+    lock::{LockError, PodsLock},
 };
 
 /// What is found.

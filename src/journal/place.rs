@@ -22,9 +22,9 @@ use super::{
     writer::{Row, Store, Table},
 };
 use crate::{
-    host::PROC,
     model::pod::PodUid,
     node::{
+        host::PROC,
         identity::Identity,
         lock::{LockError, PodsLock},
     },

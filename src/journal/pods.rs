@@ -14,9 +14,9 @@ use crate::{
     model::{
         mismatch::{DoubtKind, Release},
         pod::{PodRef, PodUid, PodView},
+        termination::Imposed,
         trace::Stage,
     },
-    report::status::Imposed,
 };
 
 /// What is known of one pod's end.

@@ -22,6 +22,17 @@ pub enum Cause {
     Begun,
 }
 
+/// An end that somebody decided on. It is always Failed, and stays so whatever the exit codes say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Imposed {
+    /// Pod-level reason, such as `Evicted`.
+    pub reason: String,
+    /// Pod-level message for people.
+    pub message: String,
+    /// Message of the `DisruptionTarget` condition that goes with it, if one does.
+    pub disruption: Option<String>,
+}
+
 /// Why this pod must end; `None` if it goes on living or is not ours to end. `removed`: its object is proven to be gone;
 /// `begun`: an earlier run of this agent has begun.
 pub fn cause(view: &PodView, removed: bool, begun: bool) -> Option<Cause> {
@@ -36,6 +47,14 @@ pub fn cause(view: &PodView, removed: bool, begun: bool) -> Option<Cause> {
         (false, false, false, true) => Some(Cause::Begun),
         (false, false, false, false) => None,
     }
+}
+
+/// What the API takes for a reason, as of a condition.
+pub fn is_reason(text: &str) -> bool {
+    text.len() <= 128
+        && text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.chars().all(|it| it.is_ascii_alphanumeric() || "_,:".contains(it))
+        && !text.ends_with([',', ':'])
 }
 
 impl fmt::Display for Cause {

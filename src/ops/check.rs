@@ -8,10 +8,10 @@ use super::metrics;
 use crate::{
     api::ApiClient,
     config::{PodSettings, Settings},
-    host::PROC,
     node::{
         cri::Cri,
         effects::Effects,
+        host::PROC,
         identity::Identity,
         lock::{LockError, PodsLock},
     },

@@ -11,9 +11,12 @@ use tokio::{
 use super::{admin::Admin, status};
 use crate::{
     cli::NodeFlags,
-    config::{self, Problem, ProblemKind, Settings, layout},
-    host::PROC,
-    model::foreign::ForeignText,
+    config::{self, Settings, layout},
+    model::{
+        foreign::ForeignText,
+        problem::{Problem, ProblemKind},
+    },
+    node::host::PROC,
 };
 
 /// How often what `systemctl status` shows is brought up to date.

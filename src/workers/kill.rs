@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{
-    model::pod::{PodUid, PodView},
-    report::status::Imposed,
+use crate::model::{
+    pod::{PodUid, PodView},
+    termination::Imposed,
 };
 
 /// A request to end a pod.
@@ -92,14 +92,6 @@ pub enum Refused {
     /// Nothing is begun any more.
     #[error("the end of {0} is not begun: the agent is stopping; ask again when it has been started again")]
     Stopping(String),
-}
-
-/// What the API takes for a reason, as of a condition.
-pub fn is_reason(text: &str) -> bool {
-    text.len() <= 128
-        && text.starts_with(|first: char| first.is_ascii_alphabetic())
-        && text.chars().all(|it| it.is_ascii_alphanumeric() || "_,:".contains(it))
-        && !text.ends_with([',', ':'])
 }
 
 // === impl Kill ===

@@ -41,7 +41,7 @@ use crate::{
     model::{
         failure::{Failure, collected, first},
         pod::PodView,
-        termination,
+        termination::{self, Imposed},
         trace::{Stage, Step},
     },
     node::{
@@ -50,14 +50,11 @@ use crate::{
     },
     quiet::Urgent,
     record::Record,
-    report::{
-        final_delete, remembered,
-        status::{Imposed, Phase, Stage as StatusStage},
-    },
     teardown::{
-        NOT_KILLED, evidence,
+        NOT_KILLED, evidence, final_delete,
         late::{LATE, shown_when_late},
-        places,
+        places, remembered,
+        status::{Phase, Stage as StatusStage},
         stop::Stop,
         volumes,
     },

@@ -2,7 +2,10 @@
 
 use std::{fs, os::unix::net::UnixListener, path::PathBuf};
 
-use pod_teardown::config::{self, ProblemKind};
+use pod_teardown::{
+    config::{self},
+    model::problem::ProblemKind,
+};
 
 use serde_json::json;
 use testbed::{

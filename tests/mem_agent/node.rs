@@ -11,11 +11,10 @@ use pod_teardown::{
     agent,
     cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, SocketFlag, UnsyncedFlag},
     clock::BootClock,
-    config::{self, Problem},
-    host::Host,
+    config::{self},
     journal,
-    model::pod::PodRef,
-    node::identity::Identity,
+    model::{pod::PodRef, problem::Problem},
+    node::{host::Host, identity::Identity},
     ops::{admin, client, status::StatusReport},
 };
 use serde_json::json;

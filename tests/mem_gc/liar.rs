@@ -15,9 +15,8 @@ use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pod_teardown::{
-    api::MetadataClient,
+    api::{MetadataClient, kubeconfig::read_kubeconfig},
     cli::UnsyncedFlag,
-    config::read_kubeconfig,
     gc::{collect::collect, shared::Shared},
     node::effects::Effects,
 };

@@ -3,9 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use pod_teardown::{
-    api::MetadataClient,
+    api::{MetadataClient, kubeconfig::read_kubeconfig},
     cli::UnsyncedFlag,
-    config::read_kubeconfig,
     gc::{collect::collect, counts::Counts, report::WorkReport, shared::Shared},
     node::effects::Effects,
 };

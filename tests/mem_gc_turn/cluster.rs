@@ -3,9 +3,8 @@
 use std::{error::Error, fs, path::PathBuf, time::Duration};
 
 use pod_teardown::{
-    api::MetadataClient,
+    api::{MetadataClient, kubeconfig::read_kubeconfig},
     cli::GcFlag,
-    config::read_kubeconfig,
     node::effects::Effects,
     standby::{Turn, Turns},
 };

@@ -5,11 +5,10 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use pod_teardown::{
     agent::pods::Pods,
-    cli::CgroupDriverFlag,
     clock::{BootClock, WallClock},
-    config::{PodSettings, Problem},
-    host::Host,
-    node::{kubelet_root::KubeletRoot, unmounts::ForceUnmount},
+    config::PodSettings,
+    model::problem::Problem,
+    node::{cri::types::CgroupDriver, host::Host, kubelet_root::KubeletRoot, unmounts::ForceUnmount},
     ops::admin::PodAnswers,
     outside::Outside,
 };
@@ -71,7 +70,7 @@ impl Machine {
             Duration::from_secs(100) + booted.elapsed()
         });
         Host {
-            sys_block: pod_teardown::host::SYS_BLOCK.into(),
+            sys_block: pod_teardown::node::host::SYS_BLOCK.into(),
             root: self.node.join("root"),
             proc: self.node.join("proc"),
             mountinfo: self.node.join("mountinfo"),
@@ -93,7 +92,7 @@ impl Machine {
             started: None,
             cri_endpoint: "unix:///no/such/cri.sock".parse().unwrap(),
             kubelet_root: KubeletRoot::resolve(&self.node.join("kubelet")).unwrap(),
-            cgroup_driver: CgroupDriverFlag::Cgroupfs,
+            cgroup_driver: Some(CgroupDriver::Cgroupfs),
             kubelet_cgroup_driver: None,
             cgroup_root: "/".to_owned(),
             pod_logs_dir: self.node.join("logs"),

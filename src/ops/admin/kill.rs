@@ -10,10 +10,12 @@ use tokio::time::timeout;
 
 use super::{PodAnswers, error, json_answer};
 use crate::{
-    model::trace::Story,
+    model::{
+        termination::{Imposed, is_reason},
+        trace::Story,
+    },
     record::Record,
-    report::status::Imposed,
-    workers::kill::{Kill, Refused, is_reason},
+    workers::kill::{Kill, Refused},
 };
 
 /// Where a request goes, with namespace, name and verb behind it.

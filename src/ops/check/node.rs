@@ -9,15 +9,16 @@ use super::{
     row::{Row, Verdict},
 };
 use crate::{
-    config::{PodSettings, ProblemKind},
-    host::{self, PROC},
+    config::PodSettings,
     journal::{
         self,
         peek::{Peek, asides, peek},
     },
+    model::problem::ProblemKind,
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
+        host::{self, PROC},
         identity::Identity,
         kubelet_process::{
             self, KubeletProcess, Why,

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::{
-    config::{Problem, ProblemKind},
-    model::foreign::ForeignText,
+use crate::model::{
+    foreign::ForeignText,
+    problem::{Problem, ProblemKind},
 };
 
 /// From sysexits.h: the command was used wrongly.

@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::PodStatus;
 use super::Worker;
 use crate::{
     events::Reason,
-    model::{failure::Failure, pod::PodView, trace::Step},
+    model::{failure::Failure, pod::PodView, termination::Imposed, trace::Step},
     node::cri::types::RuntimePod,
-    report::{
-        sender::{self, Sent},
-        status::{DEADLINE_EXCEEDED, Imposed, Stage},
+    teardown::{
+        status::{DEADLINE_EXCEEDED, Stage},
+        status_sender::{self, Sent},
     },
 };
 
@@ -22,13 +22,13 @@ impl Worker {
     pub(super) async fn as_it_is(&self, view: &Arc<PodView>, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let view = self.latest(view).await?;
         let imposed = self.imposed();
-        let facts = sender::Facts {
+        let facts = status_sender::Facts {
             view: &view,
             observed,
             stage: Stage::Terminating,
             imposed: imposed.as_deref(),
         };
-        let sent = Box::pin(sender::as_it_is(&self.context, facts)).await;
+        let sent = Box::pin(status_sender::as_it_is(&self.context, facts)).await;
         sent.map_err(|failure| vec![failure])
     }
 
@@ -49,13 +49,13 @@ impl Worker {
             // Somebody may have decided on how it ends while the last one was on its way.
             let imposed = self.imposed();
             // Boxed: a worker is small while it waits for containers, and that is most of the time.
-            let facts = sender::Facts {
+            let facts = status_sender::Facts {
                 view: &view,
                 observed,
                 stage,
                 imposed: imposed.as_deref(),
             };
-            let send = sender::send(&self.context, facts, before, &self.record);
+            let send = status_sender::send(&self.context, facts, before, &self.record);
             match Box::pin(send).await.map_err(|failure| vec![failure])? {
                 Sent::Shown(status) => {
                     if let Some(words) = news_of_a_deadline(&view, &status) {

@@ -2,7 +2,7 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
-use pod_teardown::{report::status::Imposed, workers::kill::Kill};
+use pod_teardown::{model::termination::Imposed, workers::kill::Kill};
 use testbed::{
     apiserver::faults::{Action, Fault},
     scripted_cri::{SimContainer, SimState},

@@ -16,8 +16,9 @@ use proptest::sample::{select, subsequence};
 
 use super::fixture::{STAGES, UID};
 use crate::{
+    model::termination::Imposed,
     node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
-    report::status::{Facts, Imposed, Messages, Stage, generate},
+    teardown::status::{Facts, Messages, Stage, generate},
 };
 // --- anything the API may show ---
 

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::fixture::*;
 use crate::{
     node::cri::types::{Container, SandboxState},
-    report::status::{Messages, Stage},
+    teardown::status::{Messages, Stage},
 };
 fn message(case: &Case) -> Option<String> {
     case.entry(Stage::Stopped).state?.terminated?.message
@@ -71,11 +71,11 @@ fn times_are_whole_seconds() {
     assert_eq!(status.start_time, Some(Time(at(0))));
     assert_eq!(case.entry(Stage::Stopped).state, Some(terminated(end_of("a", 0))));
     for stage in STAGES {
-        let facts = crate::report::status::Facts {
+        let facts = crate::teardown::status::Facts {
             now: now() + odd,
             ..case.facts(stage)
         };
-        let conditions = crate::report::status::generate(&facts).conditions.unwrap();
+        let conditions = crate::teardown::status::generate(&facts).conditions.unwrap();
         assert!(
             conditions
                 .iter()

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::arbitrary::{World, world};
 use super::fixture::*;
 use super::strategic_merge::apply;
-use crate::{model::pod::PodObject, report::status::Stage};
+use crate::{model::pod::PodObject, teardown::status::Stage};
 /// A running pod in the server's own JSON.
 fn running_pod() -> Value {
     let pod = with_entry(mk_pod([mk_container("a")]), mk_entry("a", running_since(at(10))));
@@ -22,7 +22,7 @@ fn after_its_end(pod: &Value) -> Value {
     let object = PodObject::from_value(pod).unwrap();
     let case = Case::new(object.pod, [exited("a", 3)]);
     let wanted = case.generate(Stage::Stopped);
-    let patch = crate::report::status::patch(&case.pod, &object.statuses, UID, &wanted).unwrap();
+    let patch = crate::teardown::status::patch(&case.pod, &object.statuses, UID, &wanted).unwrap();
     apply(pod.clone(), &patch)
 }
 
@@ -115,7 +115,7 @@ proptest! {
         let object = PodObject::from_value(&live).unwrap();
         prop_assert_eq!(&object.unreadable, &Vec::<String>::new());
         let read = World { pod: object.pod, ..world };
-        let patched = crate::report::status::patch(&read.pod, &object.statuses, UID, &read.wanted());
+        let patched = crate::teardown::status::patch(&read.pod, &object.statuses, UID, &read.wanted());
         let after = patched.map_or(live.clone(), |body| apply(live, &body));
         prop_assert_eq!(patch(&serde_json::from_value(after).unwrap(), UID, &wanted), None);
     }

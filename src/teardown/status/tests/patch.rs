@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::fixture::*;
 use super::strategic_merge::apply;
-use crate::report::status::Stage;
+use crate::teardown::status::Stage;
 
 /// The pod after its status was patched with what the runtime shows at this stage.
 fn patched(case: &Case, stage: Stage) -> Pod {

@@ -7,7 +7,7 @@ use super::fixture::*;
 use super::strategic_merge::apply;
 use crate::{
     node::cri::types::{Sandbox, SandboxState},
-    report::status::Stage,
+    teardown::status::Stage,
 };
 fn conditions(case: &Case, stage: Stage) -> Vec<PodCondition> {
     case.generate(stage).conditions.unwrap()

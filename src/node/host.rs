@@ -8,9 +8,8 @@ use std::{
 use tokio::time::sleep;
 
 use crate::{
-    cli::CgroupDriverFlag,
     clock::BootClock,
-    config::{Problem, ProblemKind},
+    model::problem::{Problem, ProblemKind},
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
@@ -108,16 +107,14 @@ pub fn compared(found: MountNamespace) -> Result<(), Problem> {
 /// The cgroup driver of this node, in the kubelet's order: the runtime's word, then the configuration's. Where nobody
 /// says, what lies on the node does.
 pub async fn driver(
-    flag: CgroupDriverFlag,
+    given: Option<CgroupDriver>,
     cri: &Cri,
     kubelet: Option<&str>,
     cgroups: &Cgroups,
     cgroup_root: &str,
 ) -> CgroupDriver {
-    match flag {
-        CgroupDriverFlag::Cgroupfs => return CgroupDriver::Cgroupfs,
-        CgroupDriverFlag::Systemd => return CgroupDriver::Systemd,
-        CgroupDriverFlag::Auto => {}
+    if let Some(given) = given {
+        return given;
     }
     let told = cri.cgroup_driver().await.unwrap_or_else(|error| {
         tracing::warn!(%error, "Runtime does not tell its cgroup driver");

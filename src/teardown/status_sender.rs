@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     remembered,
-    status::{self, Imposed, Messages, Stage},
+    status::{self, Messages, Stage},
     termination_message,
 };
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     model::{
         failure::Failure,
         pod::{PodObject, PodView},
+        termination::Imposed,
         trace::Step,
     },
     node::cri::types::RuntimePod,

@@ -31,9 +31,11 @@ mod tests;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde::{Deserialize, Serialize};
 
-use crate::node::cri::types::{Container, ContainerState, RuntimePod};
+use crate::{
+    model::termination::Imposed,
+    node::cri::types::{Container, ContainerState, RuntimePod},
+};
 
 pub use deadline::REASON as DEADLINE_EXCEEDED;
 pub use message::Messages;
@@ -49,17 +51,6 @@ pub enum Stage {
     Stopped,
     /// Volumes and cgroup are gone too: nothing is left to learn (the kubelet's `TerminatePod`).
     Terminated,
-}
-
-/// An end that somebody decided on. It is always Failed, and stays so whatever the exit codes say.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Imposed {
-    /// Pod-level reason, such as `Evicted`.
-    pub reason: String,
-    /// Pod-level message for people.
-    pub message: String,
-    /// Message of the `DisruptionTarget` condition that goes with it, if one does.
-    pub disruption: Option<String>,
 }
 
 /// All that a status is made of.

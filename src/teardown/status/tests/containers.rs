@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::fixture::*;
 use crate::{
     node::cri::types::{Container, ContainerState as RuntimeState},
-    report::status::Stage,
+    teardown::status::Stage,
 };
 const STOPPED: [Stage; 2] = [Stage::Stopped, Stage::Terminated];
 

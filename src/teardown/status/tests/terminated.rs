@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Ephe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
-use crate::report::status::Stage;
+use crate::teardown::status::Stage;
 
 /// Exit code of each entry, `None` where it has not ended.
 fn ends(entries: Option<Vec<ContainerStatus>>) -> Vec<Option<i32>> {

@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use crate::{
-    model::pod::RawStatuses,
+    model::{pod::RawStatuses, termination::Imposed},
     node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
-    report::status::{Facts, Imposed, Messages, Stage, generate},
+    teardown::status::{Facts, Messages, Stage, generate},
 };
 pub(super) const UID: &str = "11111111-2222-3333-4444-555555555555";
 pub(super) const STAGES: [Stage; 3] = [Stage::Terminating, Stage::Stopped, Stage::Terminated];
@@ -29,7 +29,7 @@ pub(super) fn now() -> Timestamp {
 
 /// The patch for an object of which everything is known.
 pub(super) fn patch(pod: &Pod, uid: &str, wanted: &PodStatus) -> Option<serde_json::Value> {
-    crate::report::status::patch(pod, &RawStatuses::default(), uid, wanted)
+    crate::teardown::status::patch(pod, &RawStatuses::default(), uid, wanted)
 }
 
 /// One pod from both sides.

@@ -12,7 +12,7 @@ use super::fixture::{UID, patch};
 use super::strategic_merge::apply;
 use crate::{
     node::cri::types::ContainerState as RuntimeState,
-    report::status::{Phase, Stage},
+    teardown::status::{Phase, Stage},
 };
 /// Fields of a status that may ever be in a patch, orders left out.
 const OURS: [&str; 11] = [

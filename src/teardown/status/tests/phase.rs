@@ -5,8 +5,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
 use crate::{
+    model::termination::Imposed,
     node::cri::types::{Container, ContainerState as RuntimeState},
-    report::status::{Imposed, Stage},
+    teardown::status::Stage,
 };
 /// Phase, reason and message.
 fn verdict(status: &PodStatus) -> [Option<&str>; 3] {
