@@ -222,10 +222,12 @@ impl Core {
         Some((next, self.graph.node(next).kind))
     }
 
-    /// It is said to wait for its dependents, and whether it still does was not asked at its version.
+    /// The watch shows that it deletes or releases its dependents, and no GET has confirmed that for its version.
     fn is_unconfirmed(&self, owner: NodeId) -> bool {
         let node = self.graph.node(owner);
-        node.state.has(State::OBSERVED) && node.state.waits() && self.confirmed.get(&owner) != Some(&node.version)
+        node.state.has(State::OBSERVED)
+            && (node.state.waits() || node.state.orphans())
+            && self.confirmed.get(&owner) != Some(&node.version)
     }
 
     fn decide(&mut self, id: NodeId, now: Instant) -> Option<Work> {
@@ -252,6 +254,12 @@ impl Core {
                 None
             }
             Step::Release(owners) => {
+                let unconfirmed: Vec<NodeId> = owners.iter().copied().filter(|&it| self.is_unconfirmed(it)).collect();
+                if !unconfirmed.is_empty() {
+                    // The answer brings this object back.
+                    self.ask_for(unconfirmed, now);
+                    return None;
+                }
                 self.misplaced.note(&self.graph, id, &owners);
                 let owners = owners.into_iter().map(|owner| self.owner(owner)).collect();
                 let ambiguous = self.is_ambiguous(id);
@@ -365,6 +373,8 @@ impl Core {
     /// A finalizer of this object is taken off.
     pub fn finished(&mut self, target: &Target, finalizer: &str, now: Instant) {
         self.ready.remove(&target.id);
+        // The watch may still show the finalizer.
+        self.confirmed.remove(&target.id);
         if let Some(why) = self.sight.unsynced_because(now) {
             self.counts.unseen += 1;
             tracing::warn!(
@@ -529,7 +539,7 @@ impl Core {
             Answer::AskAgain => Shown::Overtaken,
             Answer::Taken => {
                 let node = self.graph.node(target.id);
-                if node.state.waits() && object.version.parse() == Ok(node.version) {
+                if (node.state.waits() || node.state.orphans()) && object.version.parse() == Ok(node.version) {
                     let version = node.version;
                     if self.confirmed.len() >= REMEMBERED {
                         self.confirmed.clear();

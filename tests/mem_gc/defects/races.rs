@@ -177,6 +177,32 @@ async fn a_dependent_heard_of_only_after_its_orphaning_owner_has_gone_stays() {
     .await;
 }
 
+/// The collector took the finalizer off itself, and the watch does not show that yet.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_stays_after_its_finalizer_was_removed_is_solid_for_a_dependent_that_comes_then() {
+    for policy in ["Foreground", "Orphan"] {
+        let mut cluster = Cluster::new().await;
+        let owner = cluster.map("owner", held([])).await;
+        cluster.secret("early", owned([to(&owner, true)])).await;
+        cluster.trouble(Fault::delay(secs(2)).verb("patch").name("owner"));
+        cluster.start_synced().await;
+        cluster.delete(&map_path("owner"), policy).await;
+        sleep(secs(1)).await;
+        cluster.trouble(Fault::new(Action::StallWatch).resource("configmaps").once());
+        until("the finalizer is removed", async || {
+            let owner = cluster.get(&map_path("owner")).await.unwrap();
+            owner["metadata"]["finalizers"] == json!([HELD])
+        })
+        .await;
+        cluster
+            .secret("late", owned([to(&owner, false), never("v1", "ConfigMap", 1)]))
+            .await;
+        sleep(secs(60)).await;
+        assert!(cluster.get(&secret_path("late")).await.is_some(), "{policy}");
+        assert_eq!(cluster.owners(&secret_path("late")).await, ["owner"], "{policy}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_foreground_deletion_that_began_unseen_ends() {
     let mut cluster = Cluster::new().await;
