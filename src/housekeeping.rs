@@ -12,21 +12,17 @@ use tokio::{
 };
 
 use crate::{
-    context::Context,
     model::pod::{PodRef, PodView},
+    teardown::context::Context,
     watch::{Change, RollCall},
     words::some_of,
-    workers::WorkersHandle,
+    workers::{WorkersHandle, traces},
 };
 
 mod decide;
-mod look;
 mod unused;
 
-pub(crate) use look::names_on_node;
-
 use decide::{Facts, Leftover, Sightings, Verdict};
-pub use look::named_pods;
 use unused::Unused;
 
 /// Between two passes. Nothing urgent is found by them.
@@ -115,7 +111,7 @@ impl Housekeeping {
         // comes last, since the roll may have been waited for.
         let roll = self.calls.roll().await.ok_or(Stopping)?;
         let at_work = self.workers.at_work().await.ok_or(Stopping)?;
-        let found = match look::look(&self.context).await {
+        let found = match traces::look(&self.context).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(%error, "What is left on this node cannot be seen");

@@ -27,7 +27,6 @@ pub mod gc;
 
 pub mod api;
 pub mod clock;
-pub mod context;
 pub mod counters;
 pub mod events;
 pub mod journal;

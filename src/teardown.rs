@@ -3,6 +3,7 @@
 pub mod busy;
 pub mod cleanup;
 mod containers;
+pub mod context;
 pub mod devices;
 pub mod drivers;
 pub mod evidence;

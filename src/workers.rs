@@ -7,6 +7,7 @@ pub mod period;
 mod ask;
 mod map;
 mod precedence;
+pub mod traces;
 mod worker;
 
 pub use self::{

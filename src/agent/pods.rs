@@ -19,11 +19,10 @@ use crate::{
     agent::node_volumes::NodeVolumes,
     api::ApiClient,
     config::{PodSettings, Understudy},
-    context::Context,
     counters::Counters,
     events::{self, Events},
     handover::{guard::Guard, monitor::Lookout, report::TurnReport},
-    housekeeping::{HouseReport, Housekeeping, named_pods},
+    housekeeping::{HouseReport, Housekeeping},
     journal::Journal,
     model::problem::{Problem, ProblemKind},
     node::{
@@ -43,9 +42,12 @@ use crate::{
     outside::Outside,
     quiet::Quiet,
     tasks::restarted,
-    teardown::volumes::storage::{Storage, Turns},
+    teardown::{
+        context::Context,
+        volumes::storage::{Storage, Turns},
+    },
     watch::{PodSource, Relist, RuntimePods, WatchReport},
-    workers::{PodWorkers, Questions, WorkersHandle},
+    workers::{PodWorkers, Questions, WorkersHandle, traces::named_pods},
 };
 
 /// Changes that may wait while the map is busy; a longer queue would only hide that it is.
@@ -361,16 +363,15 @@ impl Pods {
             storage: Arc::new(storage),
             reads: Threads::of(8).done_by(blocking),
             quiet: Quiet::default(),
-            workers: handle.clone(),
             driver_hold,
             stopping: CancellationToken::new(),
         });
-        let (housed, calls) = (Arc::clone(&context), roll);
+        let (housed, calls, asked) = (Arc::clone(&context), roll, handle.clone());
         let housekeeping = move || {
-            let (context, calls) = (Arc::clone(&housed), calls.clone());
-            Housekeeping::new(context, calls, handle.clone(), leftovers.clone(), house_report.clone()).run()
+            let (context, calls, workers) = (Arc::clone(&housed), calls.clone(), handle.clone());
+            Housekeeping::new(context, calls, workers, leftovers.clone(), house_report.clone()).run()
         };
-        let workers = PodWorkers::new(context, changes, runtime_pods, questions);
+        let workers = PodWorkers::new(context, changes, runtime_pods, (asked, questions));
         tracing::info!(
             node = node_name,
             runtime = version.name,

@@ -7,11 +7,11 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::look::Traces;
 use crate::{
     handover::guard::Unshown,
     model::pod::{PodRef, PodUid},
     watch::Roll,
+    workers::traces::Traces,
 };
 
 /// So long something must have been there under the eyes of this agent: whoever makes it may not have told yet.

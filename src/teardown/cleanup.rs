@@ -6,7 +6,6 @@ use futures::future::join_all;
 
 use super::busy;
 use crate::{
-    context::Context,
     model::{
         failure::{Failure, Reasoned, collected},
         pod::PodView,
@@ -17,7 +16,7 @@ use crate::{
         logs,
         pod_dir::PodDir,
     },
-    teardown::pod_dir,
+    teardown::{context::Context, pod_dir},
 };
 
 /// Where log collectors find a link to each container's log; the kubelet knows no flag for it.

@@ -17,7 +17,6 @@ use super::{
 };
 use crate::{
     clock::pauses,
-    context::Context,
     events::Reason,
     model::{
         failure::Failure,
@@ -32,6 +31,7 @@ use crate::{
         },
         effects::{Effect, Held},
     },
+    teardown::context::Context,
 };
 
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.

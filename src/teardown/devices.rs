@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::future::join_all;
 
 use crate::{
-    context::Context,
     model::{
         failure::{self, Failure, Reasoned, collected},
         pod::PodView,
@@ -22,7 +21,10 @@ use crate::{
         dra_checkpoint::{self, Checkpoint, PreparedClaim},
         plugins::{ClaimRef, registry::DIRECTORY},
     },
-    teardown::devices::decide::{Neighbour, Verdict, decide},
+    teardown::{
+        context::Context,
+        devices::decide::{Neighbour, Verdict, decide},
+    },
 };
 
 mod decide;

@@ -6,7 +6,6 @@
 use std::{collections::BTreeSet, ffi::OsStr, path::Path, sync::Arc};
 
 use crate::{
-    context::Context,
     model::{
         failure::{Failure, Reasoned},
         pod::PodView,
@@ -22,6 +21,7 @@ use crate::{
         plugins::{Kind, Registered, registry::DIRECTORY},
         pod_dir::{names, other_pods, two_levels},
     },
+    teardown::context::Context,
 };
 
 /// Below the kubelet's root: where drivers have their sockets.

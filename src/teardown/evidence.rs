@@ -8,7 +8,6 @@ use std::{
 
 use super::{places, runtime_state::Processes};
 use crate::{
-    context::Context,
     model::{
         failure::{Failure, HELD, RUNNING},
         mismatch::{Doubt, DoubtKind},
@@ -20,6 +19,7 @@ use crate::{
         cri::types::RuntimePod,
         fault::Fault,
     },
+    teardown::context::Context,
 };
 
 /// Runtime, cgroups and the kubelet's directory must tell of the same pod. If they do not, this is the wrong runtime,

@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::PodStatus;
 
 use crate::{
     api::{ApiError, DeleteAnswer},
-    context::Context,
     model::{failure::Failure, pod::PodView, trace::Step},
+    teardown::context::Context,
 };
 
 /// Deletes the pod's object, and tells which finalizers keep it. `shown` is the status that the API holds.

@@ -1,7 +1,6 @@
 //! Where on the node a pod's things are.
 
 use crate::{
-    context::Context,
     model::{
         failure::Failure,
         pod::{PodUid, PodView},
@@ -12,6 +11,7 @@ use crate::{
         effects::Effects,
         pod_dir::PodDir,
     },
+    teardown::context::Context,
 };
 
 /// The pod's cgroups that are there, below whichever QoS parent and made by whichever driver: the class in the API is what

@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     api::ApiError,
-    context::Context,
     model::{
         failure::Failure,
         pod::{PodObject, PodView},
@@ -19,6 +18,7 @@ use crate::{
     },
     node::cri::types::RuntimePod,
     record::Record,
+    teardown::context::Context,
 };
 
 /// What became of a status.

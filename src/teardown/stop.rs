@@ -16,7 +16,6 @@ use super::{
     places,
 };
 use crate::{
-    context::Context,
     model::{
         failure::{self, Failure},
         pod::PodView,
@@ -27,6 +26,7 @@ use crate::{
         effects,
     },
     record::Record,
+    teardown::context::Context,
 };
 
 /// However little is left: below this a container could not even answer its signal.

@@ -14,18 +14,17 @@ use tokio::{
 use tracing::Instrument as _;
 
 use super::{
-    ask::{Question, Questions},
+    ask::{Question, Questions, WorkersHandle},
     grace::{self, GraceAsked},
     kill::Kill,
     period::Period,
     precedence::Precedence,
+    traces,
     worker::{LARGE_AT_ONCE, Outcome, PodUpdate, RuntimeState, Worker},
 };
 use crate::{
     clock::rounded,
-    context::Context,
     events::Reason,
-    housekeeping,
     journal::Journal,
     memory,
     model::{
@@ -35,6 +34,7 @@ use crate::{
     },
     node::checkpoint::{self, JOURNAL},
     record::Record,
+    teardown::context::Context,
     watch::{Change, Kind, RuntimePods},
 };
 
@@ -94,6 +94,8 @@ pub struct PodWorkers {
     stories: VecDeque<Arc<Record>>,
     changes: mpsc::Receiver<Change>,
     runtime: watch::Receiver<Arc<RuntimePods>>,
+    /// For workers that ask about other pods.
+    handle: WorkersHandle,
     questions: mpsc::Receiver<Question>,
 }
 
@@ -105,7 +107,7 @@ impl PodWorkers {
         context: Arc<Context>,
         changes: mpsc::Receiver<Change>,
         runtime: watch::Receiver<Arc<RuntimePods>>,
-        questions: Questions,
+        (handle, questions): (WorkersHandle, Questions),
     ) -> Self {
         Self {
             context,
@@ -125,6 +127,7 @@ impl PodWorkers {
             stories: VecDeque::new(),
             changes,
             runtime,
+            handle,
             questions: questions.0,
         }
     }
@@ -204,8 +207,7 @@ impl PodWorkers {
         }
         self.in_check = std::mem::take(&mut self.unchecked);
         let context = Arc::clone(&self.context);
-        self.check
-            .spawn(async move { housekeeping::names_on_node(&context).await });
+        self.check.spawn(async move { traces::names_on_node(&context).await });
     }
 
     /// Those of which nothing is here are idle; the others get a worker, and so do all if the check has failed.
@@ -330,6 +332,7 @@ impl PodWorkers {
         let Some(status) = self.pods.get(uid) else { return };
         let worker = Worker {
             context: Arc::clone(&self.context),
+            workers: self.handle.clone(),
             updates: status.update.subscribe(),
             period: Arc::clone(&status.period),
             record: Arc::clone(&status.record),

@@ -29,12 +29,12 @@ pub use self::held::MAY_BE_UNDONE;
 pub use self::runtime_state::RuntimeState;
 use self::{mounts::PodMounts, rest::Wakes};
 use super::{
+    WorkersHandle,
     period::Period,
     precedence::{First, Precedence},
 };
 use crate::{
     clock::pauses,
-    context::Context,
     events::Reason,
     handover::guard::turn::UnderWay,
     journal::{Journal, ends::Ends},
@@ -51,7 +51,9 @@ use crate::{
     quiet::Urgent,
     record::Record,
     teardown::{
-        NOT_KILLED, evidence, final_delete,
+        NOT_KILLED,
+        context::Context,
+        evidence, final_delete,
         late::{LATE, shown_when_late},
         places, remembered,
         status::{Phase, Stage as StatusStage},
@@ -107,6 +109,8 @@ pub enum Outcome {
 pub struct Worker {
     /// What it works with.
     pub context: Arc<Context>,
+    /// Answers which other pods terminate.
+    pub workers: WorkersHandle,
     /// News about the pod.
     pub updates: watch::Receiver<PodUpdate>,
     /// The grace period.

@@ -7,12 +7,12 @@ use futures::future::join_all;
 
 use super::decide::{Neighbour, Neighbours, uses};
 use crate::{
-    context::Context,
     model::{
         failure::{Failure, Reasoned},
         trace::Step,
     },
     node::dra_checkpoint::PreparedClaim,
+    teardown::context::Context,
 };
 
 /// All that may use one of these claims beside the pod `uid`.

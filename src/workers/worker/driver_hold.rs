@@ -111,7 +111,7 @@ impl Worker {
         let uses = |other: &PodView| users.as_ref().is_some_and(|users| users.include(&self.context, other));
         // Node services do not wait for each other.
         let needs = |other: &PodView| is_service && !is_node_service(other) || uses(other);
-        let known = self.context.workers.terminating().await.unwrap_or_default();
+        let known = self.workers.terminating().await.unwrap_or_default();
         let at_work = known.values().filter(|other| needs(other)).map(|other| &other.pod);
         // After a restart some are known to the journal before they are to the workers.
         let begun = self.context.journal.unfinished().into_iter().filter(uses);

@@ -6,10 +6,9 @@ use tokio::time::{Instant, sleep};
 
 use super::{Outcome, PodUpdate, Worker};
 use crate::{
-    context::Context,
     model::{pod::PodView, termination, trace::Step},
     node::mounts::MountTable,
-    teardown::{places, volumes::is_anything_mounted},
+    teardown::{context::Context, places, volumes::is_anything_mounted},
     workers::precedence::First,
 };
 

@@ -5,10 +5,9 @@ use std::{future::pending, path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 use crate::{
-    context::Context,
     model::pod::PodView,
     node::{mounts::Mounts, pod_dir::PodDir, threads::Threads},
-    teardown::places,
+    teardown::{context::Context, places},
 };
 
 /// Mounts that change together are looked at once.

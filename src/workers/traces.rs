@@ -12,7 +12,6 @@ use futures::FutureExt as _;
 use tokio::time::Instant;
 
 use crate::{
-    context::Context,
     journal::Journal,
     model::pod::PodUid,
     node::{
@@ -24,13 +23,13 @@ use crate::{
         kubelet_root::KubeletRoot,
         pod_dir::PodDir,
     },
-    teardown::volumes::mapped_pods,
+    teardown::{context::Context, volumes::mapped_pods},
     watch::{RuntimePods, Sighted},
 };
 
 /// What is there under one UID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Traces {
+pub struct Traces {
     /// Sandboxes.
     pub runtime: Option<Sighted>,
     /// The kubelet's directory.
@@ -46,7 +45,7 @@ pub(super) struct Traces {
 }
 
 /// Looks everywhere. What cannot be seen is an error: nothing is concluded from half a look.
-pub(super) async fn look(context: &Context) -> Result<BTreeMap<PodUid, Traces>, String> {
+pub async fn look(context: &Context) -> Result<BTreeMap<PodUid, Traces>, String> {
     let (root, logs_dir) = (context.kubelet_root.clone(), context.pod_logs_dir.clone());
     let storage = Arc::clone(&context.storage);
     let (cgroups, cgroup_root) = (context.cgroups.clone(), context.cgroup_root.clone());

@@ -14,7 +14,6 @@ use crate::{
     node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, threads::Threads},
     quiet::Quiet,
     teardown::volumes::storage::Storage,
-    workers::WorkersHandle,
 };
 
 /// Clients, paths and records, shared by all workers.
@@ -51,8 +50,6 @@ pub struct Context {
     pub reads: Threads,
     /// Tells when no pod is waiting to be gone.
     pub quiet: Quiet,
-    /// Where the map of workers is asked which pods terminate.
-    pub workers: WorkersHandle,
     /// How long the termination of a driver or a node service waits for pods that need it.
     pub driver_hold: Duration,
     /// The agent stops: what waits for its next attempt waits no longer.
