@@ -9,7 +9,8 @@ use std::{
 };
 
 use crate::{
-    cli::{ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, UnsyncedFlag},
+    cli::{ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag},
+    collector::{Mode, Unsynced},
     model::problem::Problem,
     node::{
         cri::{CriEndpoint, types::CgroupDriver},
@@ -114,9 +115,9 @@ pub struct GcSettings {
     /// Where it was read from.
     pub kubeconfig: PathBuf,
     /// When it collects.
-    pub mode: GcFlag,
+    pub mode: Mode,
     /// What becomes of what rests on all kinds, while one of them cannot be seen.
-    pub unsynced: UnsyncedFlag,
+    pub unsynced: Unsynced,
     /// How long foreground deletions wait for an aggregated group that cannot be reached.
     pub aggregated_hold: Duration,
 }
@@ -259,8 +260,8 @@ async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
     Ok(Some(GcSettings {
         kube,
         kubeconfig,
-        mode: flags.gc,
-        unsynced: flags.gc_unsynced,
+        mode: flags.gc.into(),
+        unsynced: flags.gc_unsynced.into(),
         aggregated_hold,
     }))
 }

@@ -3,7 +3,7 @@
 //! The way of a pod, and of this list of modules:
 //! `watch → workers → teardown {hooks, containers, sandbox, volumes, cgroups} → report {status, final delete}`
 //!
-//! The way of an object that is owned: `standby → gc`.
+//! The way of an object that is owned: `collector {leader_election, discovery, monitors, graph, queue}`.
 
 pub mod cli;
 pub mod config;
@@ -21,9 +21,7 @@ pub mod teardown;
 
 pub mod housekeeping;
 
-pub mod standby;
-
-pub mod gc;
+pub mod collector;
 
 pub mod api;
 pub mod clock;

@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use pod_teardown::{
     agent,
     cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, Read, SocketFlag, TimelineFormat, Verb},
+    collector::picture::{Picture, dot::dot, svg::svg},
     config::{self, layout},
-    gc::picture::{Picture, dot::dot, svg::svg},
     handover::guard::held::HeldReport,
     memory,
     model::{

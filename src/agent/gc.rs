@@ -13,15 +13,19 @@ use tokio_util::sync::CancellationToken;
 use super::spawn;
 use crate::{
     api::MetadataClient,
-    cli::UnsyncedFlag,
+    collector::{
+        Unsynced,
+        collect::collect,
+        counts::SharedPast,
+        leader_election::{self, Turn, Turns},
+        shared::Shared,
+    },
     config::GcSettings,
     counters::Counters,
     events::{self, Events},
-    gc::{collect::collect, counts::SharedPast, shared::Shared},
     model::problem::Problem,
     node::effects::Effects,
     ops::admin::gc::GcAnswers,
-    standby::{self, Turn, Turns},
 };
 
 /// After all that was known had to be forgotten.
@@ -34,7 +38,7 @@ const NAP: Duration = Duration::from_millis(8);
 pub(super) struct Gc {
     client: MetadataClient,
     turns: Turns,
-    unsynced: UnsyncedFlag,
+    unsynced: Unsynced,
     aggregated_hold: Duration,
     node_name: String,
     /// What the collector of this turn knows; nothing while it is another's.
@@ -49,7 +53,7 @@ pub(super) struct Gc {
 
 impl Gc {
     pub fn new(settings: GcSettings, node_name: &str, dry_run: bool) -> Result<Self, Problem> {
-        let identity = standby::identity(node_name).map_err(|error| {
+        let identity = leader_election::identity(node_name).map_err(|error| {
             Problem::configuration(format!("random numbers: {error}"), "let the agent read /dev/urandom")
         })?;
         let turns = Turns::new(identity, settings.mode, dry_run);

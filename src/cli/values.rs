@@ -3,9 +3,12 @@
 use std::{fmt, str::FromStr};
 
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
 
-use crate::{model::termination::is_reason, node::cri::types::CgroupDriver};
+use crate::{
+    collector::{Mode, Unsynced},
+    model::termination::is_reason,
+    node::cri::types::CgroupDriver,
+};
 
 /// How a picture of objects is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -70,8 +73,7 @@ pub enum ForceUnmountFlag {
 }
 
 /// `--gc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GcFlag {
     /// While the collector of kube-controller-manager does not work.
     Auto,
@@ -88,6 +90,29 @@ pub enum UnsyncedFlag {
     Hold,
     /// They go on without it: what is of that kind may be deleted where it should be orphaned.
     Proceed,
+}
+
+// === impl GcFlag ===
+
+impl From<GcFlag> for Mode {
+    fn from(flag: GcFlag) -> Self {
+        match flag {
+            GcFlag::Auto => Self::Auto,
+            GcFlag::Always => Self::Always,
+            GcFlag::Never => Self::Never,
+        }
+    }
+}
+
+// === impl UnsyncedFlag ===
+
+impl From<UnsyncedFlag> for Unsynced {
+    fn from(flag: UnsyncedFlag) -> Self {
+        match flag {
+            UnsyncedFlag::Hold => Self::Hold,
+            UnsyncedFlag::Proceed => Self::Proceed,
+        }
+    }
 }
 
 // === impl CgroupDriverFlag ===

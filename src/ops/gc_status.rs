@@ -7,10 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::expiry::is_soon,
-    cli::GcFlag,
-    gc::{names::visible, report::WorkReport},
+    collector::{
+        Mode,
+        leader_election::{CanaryView, LeaseView, ManagerView, View},
+        names::visible,
+        report::WorkReport,
+    },
     ops::check::RENEW_COLLECTORS,
-    standby::{CanaryView, LeaseView, ManagerView, View},
 };
 
 /// How the collector of this agent stands.
@@ -51,9 +54,9 @@ fn credentials(end: Timestamp, now: Timestamp) -> String {
 fn turn(turn: &View, now: Timestamp) -> String {
     let mut out = String::new();
     let mode = match turn.mode {
-        GcFlag::Auto => "auto",
-        GcFlag::Always => "always",
-        GcFlag::Never => "never",
+        Mode::Auto => "auto",
+        Mode::Always => "always",
+        Mode::Never => "never",
     };
     let dry_run = if turn.dry_run { ", dry run" } else { "" };
     let stands = match (&turn.stands_by, turn.works_since) {
@@ -161,8 +164,8 @@ mod tests {
     use super::*;
     use crate::{
         api::ApiError,
-        cli::UnsyncedFlag,
-        gc::{
+        collector::{
+            Unsynced,
             core::Core,
             graph::{Observed, Reference},
             kinds::{Resource, Scope},
@@ -176,7 +179,7 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         View {
             identity: "one".to_owned(),
-            mode: GcFlag::Always,
+            mode: Mode::Always,
             dry_run: false,
             works_since: None,
             stands_by: None,
@@ -258,7 +261,7 @@ mod tests {
 
     /// Of everything that is told, one.
     fn one_of_each() -> (Core, Value) {
-        let mut core = Core::new(UnsyncedFlag::Hold);
+        let mut core = Core::new(Unsynced::Hold);
         let now = Instant::now();
         let owner = |kind: &str, uid: &str| Reference {
             api_version: "v1".to_owned(),

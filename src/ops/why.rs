@@ -1,7 +1,7 @@
 //! Why a pod of this node is still there, from the story of its end. Pure.
 
 use crate::{
-    gc::names::visible,
+    collector::names::visible,
     model::{
         mismatch::DoubtKind,
         pod::PodView,

@@ -16,8 +16,7 @@ use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pod_teardown::{
     api::{MetadataClient, kubeconfig::read_kubeconfig},
-    cli::UnsyncedFlag,
-    gc::{collect::collect, shared::Shared},
+    collector::{Unsynced, collect::collect, shared::Shared},
     node::effects::Effects,
 };
 use tokio::net::TcpListener;
@@ -64,7 +63,7 @@ async fn a_server_that_ends_each_watch_at_once_is_not_asked_without_a_pause() {
     std::fs::write(&file, testbed::api::kubeconfig(&url, None, "a", "a")).unwrap();
     let config = read_kubeconfig(&file).await.unwrap();
     let client = MetadataClient::new(&config, file, Effects::ungated()).unwrap();
-    let collector = tokio::spawn(collect(client, Arc::new(Shared::new(UnsyncedFlag::Hold))));
+    let collector = tokio::spawn(collect(client, Arc::new(Shared::new(Unsynced::Hold))));
     tokio::time::sleep(Duration::from_secs(5)).await;
     collector.abort();
     let asked = watches.load(Ordering::SeqCst);

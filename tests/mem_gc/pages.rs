@@ -1,7 +1,7 @@
 //! What the collector reads, as an API server sends it.
 
 use http::{Method, header};
-use pod_teardown::gc::wire::PageReader;
+use pod_teardown::collector::wire::PageReader;
 use serde_json::json;
 use testbed::{
     apiserver::{Config, MemApiServer},

@@ -4,8 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use pod_teardown::{
     api::{MetadataClient, kubeconfig::read_kubeconfig},
-    cli::UnsyncedFlag,
-    gc::{collect::collect, counts::Counts, report::WorkReport, shared::Shared},
+    collector::{Unsynced, collect::collect, counts::Counts, report::WorkReport, shared::Shared},
     node::effects::Effects,
 };
 use serde_json::{Value, json};
@@ -29,7 +28,7 @@ pub const COLLECTOR: &str = "collector";
 pub struct Cluster {
     pub api: MemApiServer,
     pub admin: Client,
-    pub unsynced: UnsyncedFlag,
+    pub unsynced: Unsynced,
     collector: Option<(Arc<Shared>, AbortOnDropHandle<String>)>,
     dir: TempDir,
 }
@@ -42,7 +41,7 @@ impl Cluster {
         Self {
             admin: api.admin().unwrap(),
             api,
-            unsynced: UnsyncedFlag::Hold,
+            unsynced: Unsynced::Hold,
             collector: None,
             dir,
         }

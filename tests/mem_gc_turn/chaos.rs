@@ -1,7 +1,7 @@
 //! Everything at any time: what a failure prints as its seed repeats it.
 
 use jiff::Span;
-use pod_teardown::cli::GcFlag;
+use pod_teardown::collector::Mode;
 use testbed::{
     apiserver::faults::{Action, Fault},
     dice::Dice,
@@ -45,7 +45,7 @@ async fn whatever_happens_no_two_work_at_one_time_and_one_does_in_the_end() {
         let cluster = Cluster::new().await;
         let mut agents = Vec::new();
         for number in 0..6 {
-            agents.push(cluster.agent(&format!("agent-{seed}-{number}"), GcFlag::Always).await);
+            agents.push(cluster.agent(&format!("agent-{seed}-{number}"), Mode::Always).await);
         }
         let mut watcher = never_two(&agents.iter().collect::<Vec<_>>());
         let mut worked = 0;
@@ -75,7 +75,7 @@ async fn whatever_happens_no_two_work_at_one_time_where_some_yield_to_others() {
         let cluster = Cluster::new().await;
         let mut agents = Vec::new();
         for number in 0..5 {
-            let mode = if number < 3 { GcFlag::Auto } else { GcFlag::Always };
+            let mode = if number < 3 { Mode::Auto } else { Mode::Always };
             agents.push(cluster.agent(&format!("agent-{seed}-{number}"), mode).await);
         }
         let mut watcher = never_two(&agents.iter().collect::<Vec<_>>());

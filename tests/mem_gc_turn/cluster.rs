@@ -4,9 +4,11 @@ use std::{error::Error, fs, path::PathBuf, time::Duration};
 
 use pod_teardown::{
     api::{MetadataClient, kubeconfig::read_kubeconfig},
-    cli::GcFlag,
+    collector::{
+        Mode,
+        leader_election::{Turn, Turns},
+    },
     node::effects::Effects,
-    standby::{Turn, Turns},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -119,18 +121,18 @@ impl Cluster {
         }
     }
 
-    pub async fn agent(&self, name: &str, mode: GcFlag) -> Agent {
+    pub async fn agent(&self, name: &str, mode: Mode) -> Agent {
         self.started(name, mode, false).await
     }
 
     /// One that works, within so many seconds.
-    pub async fn working(&self, name: &str, mode: GcFlag, limit: u64) -> Agent {
+    pub async fn working(&self, name: &str, mode: Mode, limit: u64) -> Agent {
         let agent = self.agent(name, mode).await;
         within(secs(limit), || agent.works()).await;
         agent
     }
 
-    pub async fn started(&self, name: &str, mode: GcFlag, dry_run: bool) -> Agent {
+    pub async fn started(&self, name: &str, mode: Mode, dry_run: bool) -> Agent {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let server = self.api.url().trim_start_matches("http://").to_owned();

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use pod_teardown::{
     api::MetadataClient,
-    cli::{GcFlag, UnsyncedFlag},
-    gc::{collect::collect, shared::Shared},
+    collector::{
+        Mode, Unsynced,
+        collect::collect,
+        leader_election::{Turn, Turns},
+        shared::Shared,
+    },
     node::effects::Effects,
-    standby::{Turn, Turns},
 };
 use serde_json::json;
 use testbed::{
@@ -23,14 +26,14 @@ use crate::cluster::{Cluster, secs, within};
 async fn a_kind_that_answers_slowly_does_not_end_the_turn() {
     let cluster = Cluster::new().await;
     let (config, path) = cluster.credentials("one").await;
-    let turns = Turns::new("one".to_owned(), GcFlag::Always, false);
+    let turns = Turns::new("one".to_owned(), Mode::Always, false);
     let client = MetadataClient::new(&config, path, Effects::new(false, turns.gate())).unwrap();
     let (kept, same) = (turns.clone(), client.clone());
     tokio::spawn(async move { kept.keep(&same, std::future::pending()).await });
     within(secs(30), || turns.may_write().is_ok()).await;
     let things = definition("a.test", true, &["v1"]);
     cluster.admin.create(DEFINITIONS, &things).await.unwrap().ok().unwrap();
-    let shared = Arc::new(Shared::new(UnsyncedFlag::Hold));
+    let shared = Arc::new(Shared::new(Unsynced::Hold));
     tokio::spawn(collect(client, Arc::clone(&shared)));
     sleep(secs(40)).await;
     let insert = |name: String, version: &str, kind: &str, number: u64| {

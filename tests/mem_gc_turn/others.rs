@@ -1,7 +1,7 @@
 //! Other collectors are at work, or seem to be.
 
 use jiff::Span;
-use pod_teardown::cli::GcFlag;
+use pod_teardown::collector::Mode;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::sleep;
 
@@ -15,7 +15,7 @@ async fn it_works_only_when_the_controller_manager_has_rested_and_a_canary_survi
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
         cluster.renew(MANAGER, "master", Span::new()).await;
-        let one = cluster.agent("one", GcFlag::Auto).await;
+        let one = cluster.agent("one", Mode::Auto).await;
         for _ in 0..40 {
             sleep(secs(1) + dice.millis(2_000)).await;
             cluster.renew(MANAGER, "master", Span::new()).await;
@@ -45,7 +45,7 @@ async fn it_works_only_when_the_controller_manager_has_rested_and_a_canary_survi
 #[tokio::test(start_paused = true)]
 async fn a_controller_manager_that_has_no_lease_is_asked_by_a_canary_alone() {
     let cluster = Cluster::new().await;
-    let one = cluster.agent("one", GcFlag::Auto).await;
+    let one = cluster.agent("one", Mode::Auto).await;
     let took = within(secs(15 + 30 + 8), || one.works()).await;
     assert!(took >= secs(45), "{took:?}");
 }
@@ -55,7 +55,7 @@ async fn one_that_died_before_anybody_looked_is_watched_for_the_whole_time() {
     let cluster = Cluster::new().await;
     cluster.renew(MANAGER, "master", Span::new()).await;
     sleep(secs(3600)).await;
-    let one = cluster.agent("one", GcFlag::Auto).await;
+    let one = cluster.agent("one", Mode::Auto).await;
     let took = within(secs(15 + 45 + 30 + 8), || one.works()).await;
     assert!(took >= secs(15 + 45 + 30), "{took:?}");
 }
@@ -67,7 +67,7 @@ async fn a_lease_that_cannot_be_read_is_not_one_that_rests() {
         let fault = Fault::status(code).verb("get").name(MANAGER);
         // A 404 of the fault names no object: the route may be missing.
         cluster.api.faults().inject(fault);
-        let one = cluster.agent("one", GcFlag::Auto).await;
+        let one = cluster.agent("one", Mode::Auto).await;
         sleep(secs(300)).await;
         assert!(
             !one.works() && one.why().contains("cannot be read"),
@@ -83,7 +83,7 @@ async fn it_stands_by_while_a_collector_without_a_lease_works() {
     for seed in 0..4 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let one = cluster.agent("one", GcFlag::Auto).await;
+        let one = cluster.agent("one", Mode::Auto).await;
         let mut deleted = 0;
         for _ in 0..30 {
             sleep(secs(1) + dice.millis(20_000)).await;
@@ -107,7 +107,7 @@ async fn it_stands_by_while_a_collector_without_a_lease_works() {
 #[tokio::test(start_paused = true)]
 async fn laying_the_next_canary_ends_no_turn_and_leaves_none_behind() {
     let cluster = Cluster::new().await;
-    let one = cluster.working("one", GcFlag::Auto, 60).await;
+    let one = cluster.working("one", Mode::Auto, 60).await;
     let first = one.turns.watch().borrow().clone();
     let canary = one.turns.canary();
     let mut names = std::collections::BTreeSet::new();
@@ -132,7 +132,7 @@ async fn a_collector_that_takes_the_old_canary_while_the_next_is_laid_is_noticed
     for seed in 0..10 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let one = cluster.working("one", GcFlag::Auto, 60).await;
+        let one = cluster.working("one", Mode::Auto, 60).await;
         sleep(secs(25) + dice.millis(15_000)).await;
         if cluster.collect().await == 0 {
             continue;
@@ -144,8 +144,8 @@ async fn a_collector_that_takes_the_old_canary_while_the_next_is_laid_is_noticed
 #[tokio::test(start_paused = true)]
 async fn canaries_of_those_who_crashed_are_cleared_away_and_prove_nothing() {
     let cluster = Cluster::new().await;
-    let mut one = cluster.working("one", GcFlag::Auto, 60).await;
-    let other = cluster.agent("other", GcFlag::Auto).await;
+    let mut one = cluster.working("one", Mode::Auto, 60).await;
+    let other = cluster.agent("other", Mode::Auto).await;
     let mut watcher = never_two(&[&one, &other]);
     let before = cluster.canaries().await;
     one.crash().await;
@@ -159,7 +159,7 @@ async fn canaries_of_those_who_crashed_are_cleared_away_and_prove_nothing() {
 #[tokio::test(start_paused = true)]
 async fn whoever_stops_takes_its_canary_along() {
     let cluster = Cluster::new().await;
-    let mut one = cluster.working("one", GcFlag::Auto, 60).await;
+    let mut one = cluster.working("one", Mode::Auto, 60).await;
     one.stop().await;
     assert!(cluster.canaries().await.is_empty());
     let requests = cluster.api.requests();
@@ -178,7 +178,7 @@ async fn answers_that_are_lost_while_a_canary_is_laid_do_no_harm() {
         let lost = Fault::new(Action::LoseResponse).verb(verb).resource("leases");
         cluster.api.faults().inject(lost.times(2));
     }
-    let one = cluster.agent("one", GcFlag::Auto).await;
+    let one = cluster.agent("one", Mode::Auto).await;
     within(secs(200), || one.works()).await;
     sleep(secs(300)).await;
     assert!(one.works());
@@ -189,7 +189,7 @@ async fn answers_that_are_lost_while_a_canary_is_laid_do_no_harm() {
 async fn always_needs_the_lease_and_asks_nobody_else() {
     let cluster = Cluster::new().await;
     cluster.renew(MANAGER, "master", Span::new()).await;
-    let one = cluster.agent("one", GcFlag::Always).await;
+    let one = cluster.agent("one", Mode::Always).await;
     let took = within(secs(17), || one.works()).await;
     assert!(took >= secs(15));
     sleep(secs(120)).await;
@@ -203,9 +203,9 @@ async fn whoever_stands_by_for_another_collector_leaves_the_lease_to_one_that_al
     for seed in 0..4 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let one = cluster.agent("one", GcFlag::Auto).await;
+        let one = cluster.agent("one", Mode::Auto).await;
         sleep(secs(20)).await;
-        let waits = cluster.agent("waits", GcFlag::Auto).await;
+        let waits = cluster.agent("waits", Mode::Auto).await;
         for _ in 0..20 {
             cluster.renew(MANAGER, "master", Span::new()).await;
             sleep(secs(2)).await;
@@ -217,7 +217,7 @@ async fn whoever_stands_by_for_another_collector_leaves_the_lease_to_one_that_al
             "one that waits is told, too"
         );
         sleep(dice.millis(5_000)).await;
-        let always = cluster.agent("always", GcFlag::Always).await;
+        let always = cluster.agent("always", Mode::Always).await;
         let mut watcher = never_two(&[&one, &waits, &always]);
         within(secs(8), || always.works()).await;
         // The manager rests, and all the same they are in no doubt whose turn it is.
@@ -233,8 +233,8 @@ async fn whoever_stands_by_for_another_collector_leaves_the_lease_to_one_that_al
 #[tokio::test(start_paused = true)]
 async fn whoever_works_keeps_the_lease_from_one_that_always_works() {
     let cluster = Cluster::new().await;
-    let one = cluster.working("one", GcFlag::Auto, 60).await;
-    let always = cluster.agent("always", GcFlag::Always).await;
+    let one = cluster.working("one", Mode::Auto, 60).await;
+    let always = cluster.agent("always", Mode::Always).await;
     let first = one.turns.watch().borrow().clone();
     sleep(secs(200)).await;
     assert_eq!(*one.turns.watch().borrow(), first);

@@ -1,7 +1,7 @@
 //! One holds the Lease, and another comes after it.
 
 use jiff::ToSpan as _;
-use pod_teardown::{cli::GcFlag, standby::Turn};
+use pod_teardown::collector::{Mode, leader_election::Turn};
 use serde_json::json;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::{Instant, sleep};
@@ -16,9 +16,9 @@ async fn when_the_holder_is_gone_the_other_takes_over_after_the_duration() {
     for seed in 0..6 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let mut one = cluster.working("one", GcFlag::Always, 20).await;
+        let mut one = cluster.working("one", Mode::Always, 20).await;
         sleep(dice.millis(9_000)).await;
-        let other = cluster.agent("other", GcFlag::Always).await;
+        let other = cluster.agent("other", Mode::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(60) + dice.millis(9_000)).await;
         assert!(one.works() && !other.works());
@@ -37,8 +37,8 @@ async fn whoever_stops_gives_the_lease_back_and_the_next_does_not_wait_for_its_e
     for seed in 0..6 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let mut one = cluster.working("one", GcFlag::Always, 20).await;
-        let other = cluster.agent("other", GcFlag::Always).await;
+        let mut one = cluster.working("one", Mode::Always, 20).await;
+        let other = cluster.agent("other", Mode::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(30) + dice.millis(9_000)).await;
         one.stop().await;
@@ -52,7 +52,7 @@ async fn whoever_stops_gives_the_lease_back_and_the_next_does_not_wait_for_its_e
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_lost_at_the_end_keeps_nobody_from_giving_back() {
     let cluster = Cluster::new().await;
-    let mut one = cluster.working("one", GcFlag::Always, 20).await;
+    let mut one = cluster.working("one", Mode::Always, 20).await;
     let lost = Fault::new(Action::LoseResponse).verb("update").name("pod-teardown-gc");
     cluster.api.faults().inject(lost.once());
     sleep(secs(3)).await;
@@ -64,7 +64,7 @@ async fn an_answer_that_is_lost_at_the_end_keeps_nobody_from_giving_back() {
 async fn without_an_api_the_gate_shuts_by_the_clock_and_opens_with_it() {
     for trouble in [Fault::new(Action::Refuse), Fault::status(500), Fault::delay(secs(3600))] {
         let cluster = Cluster::new().await;
-        let one = cluster.working("one", GcFlag::Always, 20).await;
+        let one = cluster.working("one", Mode::Always, 20).await;
         let first = one.turns.watch().borrow().clone();
         sleep(secs(7)).await;
         assert_eq!(*one.turns.watch().borrow(), first, "a renewal is no new turn");
@@ -82,7 +82,7 @@ async fn without_an_api_the_gate_shuts_by_the_clock_and_opens_with_it() {
 #[tokio::test(start_paused = true)]
 async fn one_answer_that_is_lost_costs_no_turn() {
     let cluster = Cluster::new().await;
-    let one = cluster.working("one", GcFlag::Always, 20).await;
+    let one = cluster.working("one", Mode::Always, 20).await;
     let first = one.turns.watch().borrow().clone();
     for action in [Action::Refuse, Action::LoseResponse] {
         cluster.api.faults().inject(Fault::new(action).once());
@@ -96,8 +96,8 @@ async fn a_holder_that_is_cut_off_stops_before_the_other_begins() {
     for seed in 0..8 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let one = cluster.working("one", GcFlag::Always, 20).await;
-        let other = cluster.agent("other", GcFlag::Always).await;
+        let one = cluster.working("one", Mode::Always, 20).await;
+        let other = cluster.agent("other", Mode::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(20) + dice.millis(9_000)).await;
         let net = if dice.one_in(2) { Net::Down } else { Net::Hangs };
@@ -117,7 +117,7 @@ async fn a_holder_whose_clock_is_an_hour_off_is_judged_by_its_changes_only() {
     for off in [(-1).hour(), 1.hour()] {
         let cluster = Cluster::new().await;
         cluster.renew("pod-teardown-gc", "stranger", off).await;
-        let one = cluster.agent("one", GcFlag::Always).await;
+        let one = cluster.agent("one", Mode::Always).await;
         for _ in 0..60 {
             sleep(secs(2)).await;
             cluster.renew("pod-teardown-gc", "stranger", off).await;
@@ -133,8 +133,8 @@ async fn a_lease_that_somebody_deletes_makes_no_second_holder() {
     for seed in 0..6 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
-        let one = cluster.working("one", GcFlag::Always, 20).await;
-        let other = cluster.agent("other", GcFlag::Always).await;
+        let one = cluster.working("one", Mode::Always, 20).await;
+        let other = cluster.agent("other", Mode::Always).await;
         let mut watcher = never_two(&[&one, &other]);
         sleep(secs(20) + dice.millis(9_000)).await;
         one.net.send_replace(Net::Down);
@@ -151,7 +151,7 @@ async fn a_lease_that_somebody_deletes_makes_no_second_holder() {
 #[tokio::test(start_paused = true)]
 async fn what_others_put_on_the_lease_stays_there() {
     let cluster = Cluster::new().await;
-    let one = cluster.working("one", GcFlag::Always, 20).await;
+    let one = cluster.working("one", Mode::Always, 20).await;
     let path = format!("{LEASES}/pod-teardown-gc");
     let label = json!({ "metadata": { "labels": { "team": "a" } } });
     let patch = cluster.admin.patch(&path, testbed::rest::Patch::Merge, &label).await;
@@ -168,7 +168,7 @@ async fn what_others_put_on_the_lease_stays_there() {
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_asks_nobody_and_has_its_turn_at_once() {
     let cluster = Cluster::new().await;
-    let one = cluster.started("one", GcFlag::Auto, true).await;
+    let one = cluster.started("one", Mode::Auto, true).await;
     assert!(one.works());
     sleep(secs(60)).await;
     assert!(cluster.api.requests().is_empty());
@@ -179,7 +179,7 @@ async fn a_dry_run_asks_nobody_and_has_its_turn_at_once() {
 #[tokio::test(start_paused = true)]
 async fn whoever_shall_never_collect_asks_nobody_and_waits() {
     let cluster = Cluster::new().await;
-    let one = cluster.started("one", GcFlag::Never, false).await;
+    let one = cluster.started("one", Mode::Never, false).await;
     sleep(secs(60)).await;
     assert!(cluster.api.requests().is_empty() && !one.works());
     assert_eq!(one.why(), "--gc never");
@@ -188,8 +188,8 @@ async fn whoever_shall_never_collect_asks_nobody_and_waits() {
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_ask_seldom() {
     let cluster = Cluster::new().await;
-    let _one = cluster.working("one", GcFlag::Always, 20).await;
-    let other = cluster.agent("other", GcFlag::Always).await;
+    let _one = cluster.working("one", Mode::Always, 20).await;
+    let other = cluster.agent("other", Mode::Always).await;
     sleep(secs(10)).await;
     cluster.api.forget_requests();
     let start = Instant::now();

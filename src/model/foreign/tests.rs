@@ -8,9 +8,9 @@ use serde_json::json;
 use super::*;
 use crate::{
     api::{ApiError, EventWrite},
+    collector::figures::{Figures, KindFigures},
     counters::Counters,
     events::{Bring, Events, Involved, Reason},
-    gc::figures::{Figures, KindFigures},
     node::{
         cri::error::{Call, CriError},
         kubelet_process::{self, Ours},

@@ -11,11 +11,13 @@ use tokio::{sync::watch, time::Instant};
 use super::{error, json_answer};
 use crate::{
     api::{MetadataClient, escape},
+    collector::{
+        core::Core, counts::SharedPast, graph::Graph, leader_election::Turns, picture::Picture, report::WorkReport,
+        shared::Shared, why,
+    },
     counters::Counters,
-    gc::{core::Core, counts::SharedPast, graph::Graph, picture::Picture, report::WorkReport, shared::Shared, why},
     object_name::ObjectName,
     ops::{gc_status::GcReport, status::CollectorReport},
-    standby::Turns,
     why::Why,
 };
 
@@ -139,7 +141,7 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     use super::*;
-    use crate::gc::graph::Observed;
+    use crate::collector::graph::Observed;
 
     /// Of one object that is being deleted, with this UID.
     fn one(uid: &str) -> Graph {

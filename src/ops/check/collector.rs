@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     api::{ApiError, MetadataClient},
-    gc::{
+    collector::{
         discovery::{Discovery, Found},
         names::dotted,
     },

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{page::Page, since_epoch};
 use crate::{
-    gc::{
+    collector::{
         census::Tally,
         counts::{Counts, Past},
         figures::{Figures, KindFigures},

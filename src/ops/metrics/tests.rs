@@ -7,13 +7,13 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::{
-    counters,
-    gc::{
+    collector::{
         counts::{Counts, Past},
         figures::{Figures, KindFigures},
         limit::Pace,
         queue::Depth,
     },
+    counters,
     handover::report::{Fenced, SignReport, TurnReport},
 };
 const DOCS: &str = include_str!("../../../docs/metrics.md");

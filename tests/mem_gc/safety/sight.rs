@@ -1,6 +1,6 @@
 //! What cannot be seen for a while, or at all.
 
-use pod_teardown::cli::UnsyncedFlag;
+use pod_teardown::collector::Unsynced;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::sleep;
 
@@ -71,7 +71,7 @@ async fn while_the_first_list_of_owners_fails_they_are_asked_for_one_by_one() {
 }
 
 /// A cluster whose secrets may not be listed.
-async fn forbidden(unsynced: UnsyncedFlag) -> Cluster {
+async fn forbidden(unsynced: Unsynced) -> Cluster {
     let mut cluster = Cluster::new().await;
     cluster.unsynced = unsynced;
     cluster.trouble(Fault::status(403).verb("list").resource("secrets"));
@@ -89,7 +89,7 @@ async fn forbidden(unsynced: UnsyncedFlag) -> Cluster {
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_may_not_be_listed_holds_up_only_what_rests_on_all_kinds_and_is_named() {
-    let cluster = forbidden(UnsyncedFlag::Hold).await;
+    let cluster = forbidden(Unsynced::Hold).await;
     let background = cluster.map("background", Like::default()).await;
     cluster.map("of-background", owned([to(&background, true)])).await;
     cluster.delete(&map_path("foreground"), "Foreground").await;
@@ -123,7 +123,7 @@ async fn a_kind_that_may_not_be_listed_holds_up_only_what_rests_on_all_kinds_and
 
 #[tokio::test(start_paused = true)]
 async fn after_five_minutes_what_rests_on_all_kinds_goes_on_without_one_if_that_is_wanted() {
-    let cluster = forbidden(UnsyncedFlag::Proceed).await;
+    let cluster = forbidden(Unsynced::Proceed).await;
     cluster.delete(&map_path("foreground"), "Foreground").await;
     cluster.delete(&map_path("orphaning"), "Orphan").await;
     sleep(secs(240)).await;
@@ -136,7 +136,7 @@ async fn after_five_minutes_what_rests_on_all_kinds_goes_on_without_one_if_that_
 #[tokio::test(start_paused = true)]
 async fn the_five_minutes_begin_when_a_kind_is_lost_and_not_when_the_collector_began() {
     let mut cluster = Cluster::new().await;
-    cluster.unsynced = UnsyncedFlag::Proceed;
+    cluster.unsynced = Unsynced::Proceed;
     cluster.map("foreground", Like::default()).await;
     cluster.start_synced().await;
     sleep(secs(3600)).await;

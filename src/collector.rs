@@ -1,0 +1,41 @@
+//! The garbage collector of owner references.
+//!
+//! The way of an object: `discovery → monitors → graph → queues → {delete, orphan} workers`
+
+pub mod collect;
+pub mod discovery;
+mod monitor;
+pub mod wire;
+
+pub mod census;
+pub mod core;
+pub mod counts;
+pub mod figures;
+pub mod graph;
+pub mod kinds;
+pub mod leader_election;
+mod misplaced;
+pub mod names;
+pub mod picture;
+pub mod refusals;
+pub mod shared;
+pub mod sight;
+mod uid;
+
+mod decide;
+mod engine;
+pub mod limit;
+pub mod queue;
+mod work;
+
+pub mod report;
+mod summary;
+mod turns;
+mod watches;
+pub mod why;
+
+pub use leader_election::Mode;
+pub use sight::Unsynced;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Counts what hangs or is kept, a part of all objects at a time: nobody who works waits for it, however many there are.
+
+use std::{collections::HashMap, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    graph::{Graph, NodeId},
+    uid::Uid,
+};
+
+/// So many places are looked at in one go, once a second: others wait for it only a moment.
+const AT_ONCE: usize = 20_000;
+/// Of so many deletions it is remembered since when they wait; those that were seen first, and so are the oldest.
+const REMEMBERED: usize = 10_000;
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Objects that are being deleted in the foreground and wait for their dependents to go.
+    pub foreground: u64,
+    /// Objects that are being deleted with `Orphan` and wait for their dependents to be released.
+    pub orphan: u64,
+    /// For how long one of these has been seen to wait, at most.
+    pub longest: Duration,
+    /// References that nobody can follow: to owners of kinds that are not served, or with names that nothing can have.
+    pub untold: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Census {
+    /// The next place.
+    place: usize,
+    round: u64,
+    tally: Tally,
+    waiting: HashMap<(NodeId, Uid), Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    since: Instant,
+    round: u64,
+}
+
+// === impl Census ===
+
+impl Census {
+    /// Goes on a part of the way. Returns what all came to at its end, where it begins anew.
+    pub fn look(&mut self, graph: &Graph, now: Instant) -> Option<Tally> {
+        for id in graph.nodes_at(self.place..self.place + AT_ONCE) {
+            self.count(graph, id, now);
+        }
+        self.place += AT_ONCE;
+        if self.place < graph.places() {
+            return None;
+        }
+        self.place = 0;
+        let round = self.round;
+        self.round += 1;
+        self.waiting.retain(|_, seen| seen.round == round);
+        let oldest = self.waiting.values().map(|seen| seen.since).min();
+        let tally = std::mem::take(&mut self.tally);
+        Some(Tally {
+            longest: oldest.map_or(Duration::ZERO, |since| now.saturating_duration_since(since)),
+            ..tally
+        })
+    }
+
+    fn count(&mut self, graph: &Graph, id: NodeId, now: Instant) {
+        let node = graph.node(id);
+        if graph.is_untold(id) {
+            self.tally.untold += u64::from(node.dependents);
+        }
+        // Of a kind that is no longer served nobody can tell.
+        if !node.state.is_there() {
+            return;
+        }
+        if node.state.orphans() {
+            self.tally.orphan += 1;
+        } else if node.state.waits() {
+            self.tally.foreground += 1;
+        } else {
+            return;
+        }
+        let round = self.round;
+        let key = (id, node.uid);
+        if let Some(seen) = self.waiting.get_mut(&key) {
+            seen.round = round;
+        } else if self.waiting.len() < REMEMBERED {
+            self.waiting.insert(key, Seen { since: now, round });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collector::graph::{Observed, Reference};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_and_what_is_kept_is_counted_in_parts_and_what_has_gone_counts_no_more() {
+        let now = Instant::now();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let mut graph = Graph::default();
+        let kind = graph.kinds.id("", "Pod").unwrap();
+        let uid = |number: usize| format!("00000000-0000-4000-8000-{number:012}");
+        let mut insert = |number: usize, foreground, orphan, owner: Option<&str>| {
+            let reference = |kind: &str| Reference {
+                api_version: "v1".to_owned(),
+                kind: kind.to_owned(),
+                name: "x".to_owned(),
+                uid: uid(9_999_999),
+                blocking: false,
+            };
+            let object = Observed {
+                uid: uid(number),
+                name: number.to_string(),
+                namespace: "default".to_owned(),
+                version: "1".to_owned(),
+                deleting: true,
+                foreground,
+                orphan,
+                owners: owner.map(reference).into_iter().collect(),
+            };
+            graph.observe(kind, &object);
+        };
+        for number in 0..AT_ONCE + 5 {
+            insert(number, number < 3, number == 3, (number == 4).then_some("Nowhere"));
+        }
+        let mut census = Census::default();
+        assert_eq!(census.look(&graph, now), None);
+        let mut expected = Tally {
+            foreground: 3,
+            orphan: 1,
+            longest: Duration::from_secs(1),
+            untold: 1,
+        };
+        assert_eq!(census.look(&graph, at(1)), Some(expected));
+        for number in [0, 1, 3] {
+            graph.vanished(kind, &uid(number));
+        }
+        census.look(&graph, at(10));
+        expected.foreground = 1;
+        expected.orphan = 0;
+        expected.longest = Duration::from_secs(11);
+        assert_eq!(census.look(&graph, at(11)), Some(expected));
+        graph.vanished(kind, &uid(2));
+        census.look(&graph, at(12));
+        let tally = census.look(&graph, at(13)).unwrap();
+        assert_eq!((tally.foreground, tally.longest), (0, Duration::ZERO));
+    }
+}

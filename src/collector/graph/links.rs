@@ -1,0 +1,409 @@
+//! Nodes and the references between them, in two slabs. Linking, unlinking and going on to the next dependent take the same
+//! time however large they are.
+
+use std::{collections::HashMap, ops::Range};
+
+use super::{
+    Coordinates, State,
+    node::{Node, NodeId},
+    uids::Uids,
+};
+use crate::collector::{kinds::KindId, uid::Uid};
+
+/// A reference from a dependent to an owner.
+#[derive(Debug)]
+struct Edge {
+    owner: u32,
+    dependent: u32,
+    /// In the chain of the dependent's owners.
+    next_owner: u32,
+    /// In the ring of the owner's dependents.
+    next: u32,
+    previous: u32,
+    blocking: bool,
+}
+
+/// All nodes and references.
+#[derive(Debug, Default)]
+pub struct Links {
+    nodes: Vec<Node>,
+    free_nodes: Vec<u32>,
+    edges: Vec<Edge>,
+    free_edges: Vec<u32>,
+    uids: Uids,
+    /// The first of the chain of all nodes of each kind, by the kinds' places.
+    first: Vec<u32>,
+    /// How many nodes of each kind were observed, by the kinds' places: to be told without going through all of them.
+    observed: Vec<u64>,
+}
+
+/// A reference, seen from either end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    /// Who stands at the other end.
+    pub node: NodeId,
+    /// Whether the dependent holds up a foreground deletion of the owner.
+    pub blocking: bool,
+}
+
+const NONE: u32 = u32::MAX;
+
+fn place(id: u32) -> usize {
+    id as usize
+}
+
+/// Four billion objects do not fit into the memory of a machine that this runs on.
+fn number(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(NONE)
+}
+
+// === impl Links ===
+
+impl Links {
+    /// The node.
+    pub fn node(&self, NodeId(id): NodeId) -> &Node {
+        &self.nodes[place(id)]
+    }
+
+    /// The node.
+    pub fn node_mut(&mut self, NodeId(id): NodeId) -> &mut Node {
+        &mut self.nodes[place(id)]
+    }
+
+    /// It is at its coordinates, or is no more.
+    pub fn set_observed(&mut self, id: NodeId, observed: bool) {
+        let node = self.node_mut(id);
+        let (before, kind) = (node.state.has(State::OBSERVED), node.kind);
+        node.state.set(State::OBSERVED, observed);
+        if before != observed {
+            self.count(kind, observed);
+        }
+    }
+
+    /// How many nodes of each kind were observed.
+    pub fn observed(&self) -> &[u64] {
+        &self.observed
+    }
+
+    fn count(&mut self, kind: KindId, more: bool) {
+        // There is one kind too many, of which nothing is ever observed.
+        let place = kind.place();
+        if self.observed.len() <= place {
+            self.observed.resize(place + 1, 0);
+        }
+        let count = &mut self.observed[place];
+        *count = if more { *count + 1 } else { count.saturating_sub(1) };
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.uids.len()
+    }
+
+    /// All nodes, in an order that is the same each time.
+    pub fn all(&self) -> impl Iterator<Item = NodeId> {
+        self.at(0..self.places())
+    }
+
+    /// Those at these places.
+    pub fn at(&self, places: Range<usize>) -> impl Iterator<Item = NodeId> {
+        let last = places.end.min(self.nodes.len());
+        let lives = |&place: &usize| !self.nodes[place].state.has(State::FREE);
+        (places.start..last).filter(lives).map(|place| NodeId(number(place)))
+    }
+
+    /// How many places there are.
+    pub fn places(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// All nodes with this UID, at whatever coordinates, in an order that is the same each time.
+    pub fn with_uid(&self, uid: Uid) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = self.same_uid(uid).collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    /// The node with this UID at these coordinates.
+    pub fn find(&self, uid: Uid, at: Coordinates<'_>) -> Option<NodeId> {
+        self.uids.find(&self.nodes, uid, at).map(NodeId)
+    }
+
+    /// The same, without a copy, in any order.
+    pub fn same_uid(&self, uid: Uid) -> impl Iterator<Item = NodeId> {
+        self.uids.same(&self.nodes, uid).map(NodeId)
+    }
+
+    /// A new node.
+    pub fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: State) -> NodeId {
+        if state.has(State::OBSERVED) {
+            self.count(at.kind, true);
+        }
+        let node = Node {
+            uid,
+            version: 0,
+            name: at.name.into(),
+            namespace: at.namespace,
+            kind: at.kind,
+            state,
+            dependents: 0,
+            blocking: 0,
+            owners: NONE,
+            ring: NONE,
+            next: NONE,
+            previous: NONE,
+        };
+        let id = if let Some(id) = self.free_nodes.pop() {
+            self.nodes[place(id)] = node;
+            id
+        } else {
+            self.nodes.push(node);
+            number(self.nodes.len() - 1)
+        };
+        self.uids.insert(&self.nodes, id);
+        self.join(id);
+        NodeId(id)
+    }
+
+    /// All nodes of a kind, in an order that is the same each time.
+    pub fn of_kind(&self, kind: KindId) -> impl Iterator<Item = NodeId> {
+        let some = |id: u32| Some(id).filter(|&id| id != NONE);
+        let first = self.first.get(kind.place()).copied().and_then(some);
+        std::iter::successors(first, move |&id| some(self.nodes[place(id)].next)).map(NodeId)
+    }
+
+    /// Puts a node at the head of the chain of its kind.
+    fn join(&mut self, id: u32) {
+        let kind = self.nodes[place(id)].kind.place();
+        if self.first.len() <= kind {
+            self.first.resize(kind + 1, NONE);
+        }
+        let next = std::mem::replace(&mut self.first[kind], id);
+        let node = &mut self.nodes[place(id)];
+        (node.next, node.previous) = (next, NONE);
+        if next != NONE {
+            self.nodes[place(next)].previous = id;
+        }
+    }
+
+    fn part(&mut self, id: u32) {
+        let Node {
+            kind, next, previous, ..
+        } = self.nodes[place(id)];
+        match previous {
+            NONE => self.first[kind.place()] = next,
+            previous => self.nodes[place(previous)].next = next,
+        }
+        if next != NONE {
+            self.nodes[place(next)].previous = previous;
+        }
+    }
+
+    /// Takes a node away that has neither owners nor dependents.
+    pub fn remove(&mut self, NodeId(id): NodeId) {
+        self.set_observed(NodeId(id), false);
+        if self.uids.remove(&self.nodes, id) {
+            self.part(id);
+            self.free_nodes.push(id);
+        }
+        let node = &mut self.nodes[place(id)];
+        debug_assert!(node.owners == NONE && node.dependents == 0, "{node:?}");
+        node.name = Box::default();
+        node.state = State::FREE;
+    }
+
+    /// Whose references it holds.
+    pub fn owners(&self, NodeId(id): NodeId) -> impl Iterator<Item = Link> {
+        let some = |edge: u32| Some(edge).filter(|&edge| edge != NONE);
+        let first = some(self.nodes[place(id)].owners);
+        std::iter::successors(first, move |&edge| some(self.edges[place(edge)].next_owner)).map(|edge| {
+            let edge = &self.edges[place(edge)];
+            Link {
+                node: NodeId(edge.owner),
+                blocking: edge.blocking,
+            }
+        })
+    }
+
+    /// Who names it as an owner.
+    pub fn dependents(&self, NodeId(id): NodeId) -> impl Iterator<Item = Link> {
+        let node = &self.nodes[place(id)];
+        let first = Some(node.ring).filter(|&edge| edge != NONE);
+        std::iter::successors(first, |&edge| Some(self.edges[place(edge)].next))
+            .take(place(node.dependents))
+            .map(|edge| {
+                let edge = &self.edges[place(edge)];
+                Link {
+                    node: NodeId(edge.dependent),
+                    blocking: edge.blocking,
+                }
+            })
+    }
+
+    /// Goes on to the next dependent, round and round. Whoever makes as many steps as there are dependents has seen each,
+    /// also if some go or come meanwhile.
+    pub fn next_dependent(&mut self, NodeId(id): NodeId) -> Option<NodeId> {
+        let node = &mut self.nodes[place(id)];
+        if node.ring == NONE {
+            return None;
+        }
+        let edge = &self.edges[place(node.ring)];
+        node.ring = edge.next;
+        Some(NodeId(edge.dependent))
+    }
+
+    /// Makes the owners of `dependent` the given ones, which are [`distinct`], and returns those that it is no longer linked
+    /// to or no longer blocks, and those that are new.
+    pub fn set_owners(&mut self, dependent: NodeId, wanted: &[Link]) -> Changed {
+        let mut changed = Changed::default();
+        let mut places = Places::default();
+        let mut kept = vec![false; wanted.len()];
+        let (mut before, mut edge) = (NONE, self.nodes[place(dependent.0)].owners);
+        while edge != NONE {
+            let (owner, next) = (self.edges[place(edge)].owner, self.edges[place(edge)].next_owner);
+            match places.find(wanted, NodeId(owner)) {
+                Some(at) => {
+                    let blocking = wanted[at].blocking;
+                    if self.set_blocking(edge, blocking) && !blocking {
+                        changed.released.push(NodeId(owner));
+                    }
+                    kept[at] = true;
+                    before = edge;
+                }
+                None => {
+                    self.unlink(edge, before);
+                    changed.released.push(NodeId(owner));
+                }
+            }
+            edge = next;
+        }
+        for (link, kept) in wanted.iter().zip(kept) {
+            if !kept {
+                self.link(dependent.0, *link);
+                changed.added.push(link.node);
+            }
+        }
+        changed
+    }
+
+    fn link(&mut self, dependent: u32, to: Link) {
+        let owner = to.node.0;
+        let new = Edge {
+            owner,
+            dependent,
+            next_owner: self.nodes[place(dependent)].owners,
+            next: NONE,
+            previous: NONE,
+            blocking: to.blocking,
+        };
+        let id = if let Some(id) = self.free_edges.pop() {
+            self.edges[place(id)] = new;
+            id
+        } else {
+            self.edges.push(new);
+            number(self.edges.len() - 1)
+        };
+        self.nodes[place(dependent)].owners = id;
+        let node = &mut self.nodes[place(owner)];
+        node.dependents += 1;
+        node.blocking += u32::from(to.blocking);
+        // Last in the ring: just before the one that is next.
+        let (next, previous) = match node.ring {
+            NONE => (id, id),
+            next => (next, self.edges[place(next)].previous),
+        };
+        if node.ring == NONE {
+            node.ring = id;
+        }
+        self.edges[place(id)].next = next;
+        self.edges[place(id)].previous = previous;
+        self.edges[place(previous)].next = id;
+        self.edges[place(next)].previous = id;
+    }
+
+    /// `before` is the one before it in the chain of the dependent's owners.
+    fn unlink(&mut self, id: u32, before: u32) {
+        let Edge {
+            owner,
+            dependent,
+            next_owner,
+            next,
+            previous,
+            blocking,
+        } = self.edges[place(id)];
+        let node = &mut self.nodes[place(owner)];
+        node.dependents -= 1;
+        node.blocking -= u32::from(blocking);
+        if node.ring == id {
+            node.ring = if next == id { NONE } else { next };
+        }
+        self.edges[place(previous)].next = next;
+        self.edges[place(next)].previous = previous;
+        match before {
+            NONE => self.nodes[place(dependent)].owners = next_owner,
+            before => self.edges[place(before)].next_owner = next_owner,
+        }
+        self.free_edges.push(id);
+    }
+
+    fn set_blocking(&mut self, id: u32, blocking: bool) -> bool {
+        let edge = &mut self.edges[place(id)];
+        if edge.blocking == blocking {
+            return false;
+        }
+        edge.blocking = blocking;
+        let node = &mut self.nodes[place(edge.owner)];
+        node.blocking = node.blocking + u32::from(blocking) - u32::from(!blocking);
+        true
+    }
+}
+
+/// What became of a node's owners.
+#[derive(Debug, Default)]
+pub struct Changed {
+    /// It names them now.
+    pub added: Vec<NodeId>,
+    /// It no longer names them, or no longer blocks them.
+    pub released: Vec<NodeId>,
+}
+
+/// Of several links to one node one that blocks if any of them does: the same owner in two versions of its kind is one owner.
+pub fn distinct(mut links: Vec<Link>) -> Vec<Link> {
+    let (mut places, mut kept) = (Places::default(), 0);
+    for at in 0..links.len() {
+        let link = links[at];
+        match places.find(&links[..kept], link.node) {
+            Some(first) => links[first].blocking |= link.blocking,
+            None => {
+                links[kept] = link;
+                kept += 1;
+            }
+        }
+    }
+    links.truncate(kept);
+    links
+}
+
+/// Where nodes stand in a slice of links, to which more may be added.
+#[derive(Default)]
+struct Places {
+    table: HashMap<NodeId, usize>,
+}
+
+/// An object has few owners, and so many are looked through faster than a table is made. Whoever wants to can name some ten
+/// thousand.
+const FEW: usize = 16;
+
+// === impl Places ===
+
+impl Places {
+    fn find(&mut self, links: &[Link], node: NodeId) -> Option<usize> {
+        if links.len() <= FEW {
+            return links.iter().position(|link| link.node == node);
+        }
+        for (at, link) in links.iter().enumerate().skip(self.table.len()) {
+            self.table.insert(link.node, at);
+        }
+        self.table.get(&node).copied()
+    }
+}

@@ -1,0 +1,185 @@
+//! What is written into a picture, in DOT and in SVG alike.
+
+use super::{Look, Picture, Pictured, Presence};
+use crate::{
+    collector::names::{kind, place, visible},
+    words::{self, counted, plural},
+};
+
+/// Letters in a line of a box.
+pub const WIDTH: usize = 42;
+/// Lines that tell a decision.
+const LINES: usize = 4;
+
+/// All looks, as a legend shows them.
+pub const LOOKS: [Look; 6] = [
+    Look::Plain,
+    Look::Waiting,
+    Look::Blocked,
+    Look::Deleting,
+    Look::Virtual,
+    Look::Absent,
+];
+
+/// What stands for objects that are not in the picture.
+pub struct More {
+    /// How many, and what they are.
+    pub text: String,
+    /// Whether one of them blocks a deletion.
+    pub blocking: bool,
+    /// Whether one of them holds a deletion up.
+    pub holds_up: bool,
+}
+
+/// With commas between thousands.
+pub fn number(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn shortened(text: &str) -> String {
+    words::shortened(text, WIDTH)
+}
+
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ').map(shortened) {
+        let fits = |line: &&mut String| line.chars().count() + 1 + word.chars().count() <= WIDTH;
+        match lines.last_mut().filter(fits) {
+            Some(line) => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            None => lines.push(word),
+        }
+    }
+    if lines.len() > LINES {
+        lines.truncate(LINES);
+        lines[LINES - 1].push_str(" …");
+    }
+    lines
+}
+
+// === impl Look ===
+
+impl Look {
+    /// In a legend.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Waiting => "in foreground deletion",
+            Self::Blocked => "kept, an owner is unclear",
+            Self::Virtual => "not known to be there",
+            Self::Absent => "not there",
+            Self::Deleting => "being deleted, or will be",
+            Self::Plain => "stays",
+        }
+    }
+
+    /// Colours of its box: inside, and line.
+    pub fn colours(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Waiting => ("#ffe08a", "#a86b00"),
+            Self::Blocked => ("#f6d0ea", "#a3277f"),
+            Self::Virtual => ("#ffffff", "#7a5cc4"),
+            Self::Absent => ("#e3e3e3", "#777777"),
+            Self::Deleting => ("#cfe0fb", "#2b5fb0"),
+            Self::Plain => ("#f4f8f2", "#6b8f5e"),
+        }
+    }
+
+    /// Whether its box has a broken line: nobody is sure to be at home.
+    pub fn is_broken(self) -> bool {
+        match self {
+            Self::Virtual | Self::Absent => true,
+            Self::Waiting | Self::Blocked | Self::Deleting | Self::Plain => false,
+        }
+    }
+}
+
+// === impl Picture ===
+
+impl Picture {
+    /// What is to be seen.
+    pub fn title(&self) -> String {
+        let title = match &self.around {
+            Some(uid) => format!("Owners and dependents around UID {}", shortened(uid)),
+            None => "What is not idle in the collector's graph".to_owned(),
+        };
+        let shown = counted(self.objects.len() as u64, "object");
+        match (&self.around, self.left_out) {
+            (_, 0) => format!("{title}: {shown}"),
+            (Some(_), more) => format!("{title}: {shown}, {} references lead out of the picture", number(more)),
+            (None, more) => format!("{title}: {shown}, {} more are not in the picture", number(more)),
+        }
+    }
+}
+
+// === impl Pictured ===
+
+impl Pictured {
+    /// Its kind, as a headline.
+    pub fn headline(&self) -> String {
+        shortened(&kind(&self.group, &self.kind))
+    }
+
+    /// Its UID.
+    pub fn tooltip(&self) -> String {
+        format!("UID {}", visible(&self.uid))
+    }
+
+    /// Where it is, its state, and what is decided on it, in lines.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![shortened(&place(&self.namespace, &self.name))];
+        lines.extend(self.condition());
+        lines.extend(self.decision.iter().flat_map(|decision| wrapped(decision)));
+        lines
+    }
+
+    fn condition(&self) -> Option<String> {
+        let mut words = Vec::new();
+        words.extend(match self.state {
+            Presence::Observed => None,
+            Presence::Virtual => Some("virtual: named, never seen"),
+            Presence::Absent => Some("absent"),
+            Presence::InQuestion => Some("in question: the last list lacks it"),
+        });
+        words.extend(self.deleting.then_some("being deleted"));
+        words.extend(self.gc_finalizers.iter().map(String::as_str));
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    /// Its owners that are not in the picture.
+    pub fn further_owners(&self) -> Option<More> {
+        (self.more_owners > 0).then(|| More {
+            text: counted_more(self.more_owners, "owner"),
+            blocking: false,
+            holds_up: false,
+        })
+    }
+
+    /// Its dependents that are not in the picture.
+    pub fn further_dependents(&self) -> Option<More> {
+        let text = counted_more(self.more_dependents, "dependent");
+        let blocking = self.more_blocking > 0;
+        (self.more_dependents > 0).then(|| More {
+            text: match self.more_blocking {
+                0 => text,
+                all if all == self.more_dependents => format!("{text}, blocking"),
+                some => format!("{text}, {} blocking", number(some)),
+            },
+            blocking,
+            holds_up: blocking && self.deleting && self.gc_finalizers.iter().any(|name| name == "foregroundDeletion"),
+        })
+    }
+}
+
+fn counted_more(count: u64, thing: &str) -> String {
+    format!("… and {} more {}", number(count), plural(count, thing))
+}

@@ -1,0 +1,241 @@
+//! The graph at work: events and answers in, hints followed.
+
+use super::{
+    monitor::Monitor,
+    world::{Got, KINDS, Key, World},
+};
+use crate::collector::{
+    decide::Policy,
+    graph::{Answer, Coordinates, Graph, Hint, NodeId, SpaceId, State},
+    kinds::{KindId, Resource, Scope},
+    uid::Uid,
+};
+
+pub struct Collector {
+    pub graph: Graph,
+    pub kinds: Vec<Kind>,
+    pub queue: Vec<Hint>,
+    /// Answers that are under way.
+    pub answers: Vec<(Question, Got)>,
+    /// How often it was asked whether something is there.
+    pub asked: u64,
+    /// What was deleted, in this order, and how.
+    pub deleted: Vec<(String, Policy)>,
+}
+
+/// Whether this is there.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Question {
+    id: NodeId,
+    uid: Uid,
+    kind: KindId,
+    namespace: SpaceId,
+    name: String,
+}
+
+/// A kind, as far as it is known.
+pub struct Kind {
+    pub id: KindId,
+    pub is_served: bool,
+    pub monitor: Monitor,
+    /// It has been listed completely.
+    pub is_synced: bool,
+    /// The version up to which the monitor has told everything.
+    pub progress: u64,
+}
+
+impl Collector {
+    pub fn new() -> Self {
+        let mut graph = Graph::default();
+        let kinds = KINDS.iter().map(|(kind, _)| Kind {
+            id: graph.kinds.id("", kind).unwrap(),
+            is_served: true,
+            monitor: Monitor::Down,
+            is_synced: false,
+            progress: 0,
+        });
+        let kinds: Vec<Kind> = kinds.collect();
+        for (place, kind) in kinds.iter().enumerate() {
+            graph.kinds.set_resource(kind.id, Some(resource(place)));
+        }
+        Self {
+            graph,
+            kinds,
+            queue: Vec::new(),
+            answers: Vec::new(),
+            asked: 0,
+            deleted: Vec::new(),
+        }
+    }
+
+    pub fn note(&mut self) {
+        let hints = self.graph.hints();
+        self.queue.extend(hints);
+    }
+
+    /// All kinds have been listed.
+    pub fn is_synced(&self) -> bool {
+        self.kinds.iter().all(|kind| kind.is_synced || !kind.is_served)
+    }
+
+    /// Looks which kinds are served.
+    pub fn discover(&mut self, world: &World, place: usize) {
+        let kind = &mut self.kinds[place];
+        let is_served = world.serves(KINDS[place].0);
+        if kind.is_served == is_served {
+            return;
+        }
+        (kind.is_served, kind.is_synced) = (is_served, false);
+        (kind.monitor, kind.progress) = (Monitor::Down, 0);
+        if is_served {
+            self.graph.kinds.set_resource(kind.id, Some(resource(place)));
+            self.graph.served(kind.id);
+        } else {
+            self.graph.unserved(kind.id);
+        }
+        self.note();
+    }
+
+    /// How many objects it takes to be there.
+    pub fn known(&self) -> usize {
+        let there = |id: &NodeId| self.graph.node(*id).state.is_there();
+        let (_, lone) = self.graph.len();
+        lone + self.graph.nodes().filter(there).count()
+    }
+
+    /// What the graph tells of each kind, counted one by one.
+    pub fn counted(&self) -> Vec<u64> {
+        let mut counts = self.graph.counted_alone();
+        for id in self.graph.nodes() {
+            let node = self.graph.node(id);
+            if node.state.has(State::OBSERVED) {
+                counts[node.kind.place()] += 1;
+            }
+        }
+        counts
+    }
+
+    /// Until all is told, and everything is done.
+    pub fn settle(&mut self, world: &mut World) {
+        for _ in 0..10_000 {
+            (0..KINDS.len()).for_each(|place| self.discover(world, place));
+            let told = (0..KINDS.len()).filter(|&place| self.tell(world, place)).count();
+            let answered = self.answer(0);
+            if !self.follow(world, 0) && told == 0 && !answered {
+                return;
+            }
+        }
+        panic!("it never ends: {:?}", self.queue);
+    }
+
+    /// Follows one hint; `false` if there is none.
+    pub fn follow(&mut self, world: &mut World, which: usize) -> bool {
+        self.note();
+        if self.queue.is_empty() {
+            return false;
+        }
+        let hint = self.queue.swap_remove(which % self.queue.len());
+        match hint {
+            Hint::Decide(id) => self.step(world, id),
+            Hint::Ask(id) => self.ask(world, id),
+            Hint::Dependents(id) if self.graph.lives(id) => {
+                for _ in 0..self.graph.node(id).dependents {
+                    let next = self.graph.next_dependent(id);
+                    self.queue.extend(next.map(Hint::Decide));
+                }
+            }
+            Hint::Dependents(_) => {}
+        }
+        self.note();
+        true
+    }
+
+    pub fn key(&self, id: NodeId) -> Key {
+        let node = self.graph.node(id);
+        (
+            self.graph.kinds.kind(node.kind).to_owned(),
+            self.graph.namespace(node.namespace).to_owned(),
+            node.name.to_string(),
+        )
+    }
+
+    pub fn ask(&mut self, world: &World, id: NodeId) {
+        if !self.graph.lives(id) || !self.graph.is_in_question(id) {
+            return;
+        }
+        let node = self.graph.node(id);
+        let Some(resource) = self.graph.kinds.resource(node.kind) else {
+            return;
+        };
+        let question = self.question(id);
+        if self.answers.iter().any(|(other, _)| *other == question)
+            || (resource.scope == Scope::Cluster) != self.graph.namespace(node.namespace).is_empty()
+        {
+            return;
+        }
+        self.asked += 1;
+        self.get(world, id);
+    }
+
+    pub fn question(&self, id: NodeId) -> Question {
+        let node = self.graph.node(id);
+        Question {
+            id,
+            uid: node.uid,
+            kind: node.kind,
+            namespace: node.namespace,
+            name: node.name.to_string(),
+        }
+    }
+
+    /// Reads it as it is now; the answer may come much later.
+    pub fn get(&mut self, world: &World, id: NodeId) {
+        self.answers.push((self.question(id), world.get(&self.key(id))));
+    }
+
+    /// An answer comes; `false` if none is under way.
+    pub fn answer(&mut self, which: usize) -> bool {
+        if self.answers.is_empty() {
+            return false;
+        }
+        let (question, got) = self.answers.swap_remove(which % self.answers.len());
+        self.take(&question, got);
+        self.note();
+        true
+    }
+
+    pub fn take(&mut self, question: &Question, got: Got) {
+        let Question {
+            id,
+            uid,
+            kind,
+            namespace,
+            ref name,
+        } = *question;
+        if !self.graph.is_it(id, uid, Coordinates { kind, namespace, name }) {
+            return;
+        }
+        match got {
+            Got::NoRoute => self.queue.push(Hint::Ask(id)),
+            Got::There(object) if object.uid == self.graph.uid(id) => {
+                let Some(kind) = self.kinds.iter().find(|it| it.id == kind && it.is_served) else {
+                    return;
+                };
+                if self.graph.answered(id, &object, kind.progress) == Answer::AskAgain {
+                    self.queue.push(Hint::Ask(id));
+                }
+            }
+            Got::There(_) | Got::Gone => self.graph.absent(id),
+        }
+    }
+}
+
+fn resource(place: usize) -> Resource {
+    let (kind, namespaced) = KINDS[place];
+    let scope = if namespaced { Scope::Namespaced } else { Scope::Cluster };
+    Resource {
+        version: "v1".into(),
+        plural: kind.to_lowercase(),
+        scope,
+    }
+}

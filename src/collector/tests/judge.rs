@@ -1,0 +1,101 @@
+//! The rules, written down plainly: what a world that shows everything at once asks for.
+
+use super::world::{Key, Object, World, is_namespaced};
+use crate::collector::graph::Reference;
+
+/// What an owner reference leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Owner {
+    Solid,
+    Waiting,
+    Absent,
+    /// Nobody can tell.
+    Untold,
+}
+
+/// Where an owner reference leads, if that is a place at all.
+fn place(dependent: &Object, reference: &Reference) -> Option<Key> {
+    let namespace = match is_namespaced(&reference.kind)? {
+        true if dependent.seen.namespace.is_empty() => return None,
+        true => dependent.seen.namespace.clone(),
+        false => String::new(),
+    };
+    Some((reference.kind.clone(), namespace, reference.name.clone()))
+}
+
+/// Whether the owner went and meant its dependents to stay.
+fn was_left_by(world: &World, dependent: &Object, reference: &Reference) -> bool {
+    let place = place(dependent, reference);
+    place.is_some_and(|key| world.orphaned.contains(&(key, reference.uid.clone())))
+}
+
+pub fn owner(world: &World, dependent: &Object, reference: &Reference) -> Owner {
+    let Some(key) = place(dependent, reference) else {
+        return Owner::Untold;
+    };
+    match world.objects.get(&key).filter(|owner| owner.seen.uid == reference.uid) {
+        None => Owner::Absent,
+        Some(owner) if owner.seen.deleting && owner.seen.foreground => Owner::Waiting,
+        Some(_) => Owner::Solid,
+    }
+}
+
+pub fn blocks(world: &World, owner_key: &Key, dependent: &Object) -> bool {
+    let owner_object = &world.objects[owner_key];
+    dependent.seen.owners.iter().any(|reference| {
+        reference.blocking
+            && reference.uid == owner_object.seen.uid
+            && reference.kind == owner_key.0
+            && reference.name == owner_key.2
+            && (owner_key.1.is_empty() || owner_key.1 == dependent.seen.namespace)
+    })
+}
+
+/// Why an object cannot stay as it is. Of what is not served nobody can complain.
+pub fn complaint(world: &World, key: &Key) -> Option<String> {
+    let object = &world.objects[key];
+    if !world.serves(&key.0) {
+        return None;
+    }
+    if object.seen.deleting {
+        if object.seen.orphan {
+            return Some("its dependents are not released".to_owned());
+        }
+        let is_other = |other: &Key| other != key && world.serves(&other.0);
+        let mut others = world.objects.iter().filter(|(other, _)| is_other(other));
+        let blocked = others.any(|(_, other)| blocks(world, key, other));
+        return (object.seen.foreground && !blocked).then(|| "nothing blocks it any more".to_owned());
+    }
+    if object.seen.owners.iter().any(|it| was_left_by(world, object, it)) {
+        return Some("it names an owner that left it behind".to_owned());
+    }
+    let told = |reference: &Reference| {
+        if world.serves(&reference.kind) {
+            owner(world, object, reference)
+        } else {
+            Owner::Untold
+        }
+    };
+    let owners: Vec<Owner> = object.seen.owners.iter().map(told).collect();
+    let has = |kind| owners.contains(&kind);
+    if owners.is_empty() || has(Owner::Untold) {
+        return None;
+    }
+    if !has(Owner::Solid) {
+        return Some("none of its owners stays".to_owned());
+    }
+    (has(Owner::Absent) || has(Owner::Waiting)).then(|| "it names owners that are gone or go".to_owned())
+}
+
+/// Whether it would be wrong to delete an object now, be its owners served or not.
+pub fn must_stay(world: &World, key: &Key) -> bool {
+    let object = &world.objects[key];
+    let keeps = |reference: &Reference| match owner(world, object, reference) {
+        _ if was_left_by(world, object, reference) => true,
+        Owner::Solid => true,
+        Owner::Waiting | Owner::Absent => false,
+        // A UID that was deleted is nowhere, of whatever kind it is said to be.
+        Owner::Untold => !world.is_dead(&reference.uid),
+    };
+    object.seen.owners.is_empty() || object.seen.owners.iter().any(keeps)
+}

@@ -1,0 +1,90 @@
+//! What a kind's monitor tells: lists that may be given up in the middle, and events.
+
+use super::{
+    collector::Collector,
+    world::{Event, KINDS, World},
+};
+use crate::collector::graph::Observed;
+
+/// How far it is.
+pub enum Monitor {
+    /// It begins with a list.
+    Down,
+    /// What the list still has to show, and its version.
+    Listing(Vec<Observed>, u64),
+    Watching,
+}
+
+impl Collector {
+    /// The list that is under way, or the next one, to its end.
+    pub fn list(&mut self, world: &mut World, place: usize) {
+        if let Monitor::Watching = self.kinds[place].monitor {
+            self.kinds[place].monitor = Monitor::Down;
+        }
+        self.list_on(world, place);
+    }
+
+    /// A whole list where one is due, else the next event.
+    pub fn tell(&mut self, world: &mut World, place: usize) -> bool {
+        let told = self.event(world, place);
+        self.list_on(world, place);
+        told
+    }
+
+    fn list_on(&mut self, world: &mut World, place: usize) {
+        while !matches!(self.kinds[place].monitor, Monitor::Watching) && self.event(world, place) {}
+    }
+
+    /// What is under way is lost, be it a list or events.
+    pub fn give_up(&mut self, place: usize) {
+        self.kinds[place].monitor = Monitor::Down;
+    }
+
+    /// The next that a kind's monitor tells; `false` if there is nothing.
+    pub fn event(&mut self, world: &mut World, place: usize) -> bool {
+        let name = KINDS[place].0;
+        let kind = &mut self.kinds[place];
+        if !kind.is_served || !world.serves(name) {
+            return false;
+        }
+        let events = world.events.entry(name.to_owned()).or_default();
+        match &mut kind.monitor {
+            Monitor::Down => {
+                events.clear();
+                let of_it = world.objects.iter().filter(|(key, _)| key.0 == name);
+                let rest = of_it.map(|(_, object)| object.seen.clone()).collect();
+                kind.monitor = Monitor::Listing(rest, world.version);
+                self.graph.begin_list(kind.id);
+            }
+            Monitor::Listing(rest, version) => {
+                if let Some(object) = rest.pop() {
+                    self.graph.observe(kind.id, &object);
+                } else {
+                    let version = *version;
+                    kind.progress = kind.progress.max(version);
+                    kind.is_synced = true;
+                    kind.monitor = Monitor::Watching;
+                    self.graph.end_list(kind.id, version);
+                }
+            }
+            Monitor::Watching => match events.pop_front() {
+                None => {
+                    // A bookmark.
+                    kind.progress = world.version;
+                    return false;
+                }
+                Some(Event::Seen(object)) => {
+                    kind.progress = object.version.parse().unwrap();
+                    self.graph.observe(kind.id, &object);
+                }
+                Some(Event::Gone(uid, version)) => {
+                    kind.progress = version;
+                    self.graph.vanished(kind.id, &uid);
+                }
+                Some(Event::Broken) => kind.monitor = Monitor::Down,
+            },
+        }
+        self.note();
+        true
+    }
+}

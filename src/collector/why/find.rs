@@ -1,0 +1,144 @@
+//! The object that a name means.
+
+use std::cmp::Reverse;
+
+use crate::{
+    collector::{
+        graph::{Graph, NodeId, State},
+        names::{clipped, dotted, kind, kind_of, visible},
+    },
+    object_name::ObjectName,
+};
+
+/// As many are named where a name fits several.
+const NAMED: usize = 5;
+/// Names that have so many letters in common at their beginning may be mistaken for each other.
+const ALIKE: usize = 3;
+
+/// The one that it names; what to do if there is none, or more than one.
+pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
+    let mut found: Vec<NodeId> = match name {
+        ObjectName::Uid(uid) => graph.with_uid(uid),
+        ObjectName::Place { .. } => graph.nodes().filter(|&id| fits(name, graph, id)).collect(),
+    };
+    // One that is there goes before what others only say is there.
+    let there = |id: &NodeId| graph.node(*id).state.has(State::OBSERVED);
+    if found.iter().any(there) {
+        found.retain(there);
+    }
+    match (found.as_slice(), name) {
+        ([], _) => Err(nothing(name, graph)),
+        ([one], _) | ([one, ..], ObjectName::Uid(_)) => Ok(*one),
+        (several, ObjectName::Place { .. }) => Err(ambiguous(graph, several)),
+    }
+}
+
+fn fits(name: &ObjectName, graph: &Graph, id: NodeId) -> bool {
+    let ObjectName::Place {
+        kind,
+        group,
+        namespace,
+        name: called,
+    } = name
+    else {
+        return false;
+    };
+    let node = graph.node(id);
+    if *node.name != **called {
+        return false;
+    }
+    let kinds = &graph.kinds;
+    kinds.is_called(node.kind, kind)
+        && group.as_deref().is_none_or(|group| group == kinds.group(node.kind))
+        && namespace
+            .as_deref()
+            .is_none_or(|it| it == graph.namespace(node.namespace))
+}
+
+fn nothing(name: &ObjectName, graph: &Graph) -> String {
+    match name {
+        ObjectName::Uid(uid) => match graph.alone(uid) {
+            Some(id) => format!(
+                "the collector knows it: a {} that has no owner and no dependent, and is not being deleted; nothing \
+                     of the collector's holds it or is about to delete it",
+                kind(graph.kinds.group(id), graph.kinds.kind(id))
+            ),
+            None => format!(
+                "the collector knows no object with UID {:?}: it is gone, is of a kind that is not watched, or was \
+                     never there",
+                clipped(uid)
+            ),
+        },
+        ObjectName::Place { kind, group, .. } if !is_kind(graph, kind, group.as_deref()) => {
+            let word = match group {
+                Some(group) => dotted(kind, group),
+                None => kind.clone(),
+            };
+            format!(
+                "no kind is called {} here: neither is one served, nor does an owner reference name one{}",
+                visible(&clipped(&word)),
+                alike(graph, kind)
+            )
+        }
+        ObjectName::Place { .. } => format!(
+            "the collector knows {} neither as an owner nor as a dependent, and does not see it being deleted; of \
+                 what is none of these it keeps no names. If it is there, nothing of the collector's holds it: see its \
+                 finalizers with kubectl, or ask with its UID",
+            visible(&clipped(&name.to_string()))
+        ),
+    }
+}
+
+fn is_kind(graph: &Graph, word: &str, group: Option<&str>) -> bool {
+    let kinds = &graph.kinds;
+    let mut all = kinds.all();
+    all.any(|id| kinds.is_called(id, word) && group.is_none_or(|group| group == kinds.group(id)))
+}
+
+/// Kinds that somebody may have meant: such as are called so in another group, or begin alike.
+fn alike(graph: &Graph, word: &str) -> String {
+    let kinds = &graph.kinds;
+    let word = word.to_ascii_lowercase();
+    let likeness = |name: &str| {
+        let pairs = name.bytes().zip(word.bytes());
+        pairs.take_while(|(one, other)| one.eq_ignore_ascii_case(other)).count()
+    };
+    let served = kinds.served().map(|(id, resource)| {
+        let like = if kinds.is_called(id, &word) {
+            usize::MAX
+        } else {
+            likeness(&resource.plural)
+        };
+        (Reverse(like), dotted(&resource.plural, kinds.group(id)))
+    });
+    let mut like: Vec<_> = served.filter(|(Reverse(like), _)| *like >= ALIKE).collect();
+    like.sort();
+    let like: Vec<String> = like.into_iter().take(NAMED).map(|(_, name)| name).collect();
+    match like.as_slice() {
+        [] => String::new(),
+        like => format!("; there are {}", like.join(", ")),
+    }
+}
+
+fn ambiguous(graph: &Graph, several: &[NodeId]) -> String {
+    let one = |&id: &NodeId| {
+        let node = graph.node(id);
+        let namespace = match graph.namespace(node.namespace) {
+            "" => "no namespace".to_owned(),
+            namespace => format!("namespace {namespace}"),
+        };
+        visible(&clipped(&format!(
+            "{} in {namespace} (uid {})",
+            kind_of(graph, id),
+            graph.uid(id)
+        )))
+    };
+    let shown: Vec<String> = several.iter().take(NAMED).map(one).collect();
+    let more = several.len() - shown.len();
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    format!("it may be any of these, ask with a UID: {}{more}", shown.join(", "))
+}

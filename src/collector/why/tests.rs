@@ -1,0 +1,307 @@
+use std::time::Duration;
+
+use super::*;
+use crate::collector::{
+    Unsynced,
+    graph::{Hint, Observed, Reference},
+    kinds::{Resource, Scope},
+    shared::Shared,
+};
+
+/// Kinds that are served.
+const KINDS: [(&str, &str, &str); 3] = [
+    ("apps", "Deployment", "deployments"),
+    ("apps", "ReplicaSet", "replicasets"),
+    ("", "Pod", "pods"),
+];
+
+struct World {
+    shared: Shared,
+    version: u64,
+}
+
+fn uid(name: &str) -> String {
+    let number: u32 = name.bytes().fold(0, |sum, byte| sum * 31 % 65_521 + u32::from(byte));
+    format!("00000000-0000-4000-8000-{number:012x}")
+}
+
+/// A blocking reference.
+fn to(kind: &str, name: &str) -> Reference {
+    let group = KINDS.iter().find(|it| it.1 == kind).map_or("gone.example", |it| it.0);
+    Reference {
+        api_version: if group.is_empty() {
+            "v1".to_owned()
+        } else {
+            format!("{group}/v1")
+        },
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        uid: uid(name),
+        blocking: true,
+    }
+}
+
+impl World {
+    /// In which every kind is served, and discovery has told so.
+    fn new() -> Self {
+        let shared = Shared::new(Unsynced::Hold);
+        shared.with(|core| {
+            core.sight.set_unknown(std::iter::empty(), Instant::now());
+            for (group, kind, plural) in KINDS {
+                let id = core.graph.kinds.id(group, kind).unwrap();
+                let resource = Resource {
+                    version: "v1".to_owned(),
+                    plural: plural.to_owned(),
+                    scope: Scope::Namespaced,
+                };
+                core.graph.kinds.set_resource(id, Some(resource));
+                let short = plural.chars().take(6).collect();
+                core.graph.kinds.set_short_names(id, &[short]);
+            }
+        });
+        Self { shared, version: 0 }
+    }
+
+    /// `how`: `there`, `goes`, `foreground` or `orphan`.
+    fn is(&mut self, kind: &str, name: &str, how: &str, owners: Vec<Reference>) {
+        self.version += 1;
+        let object = Observed {
+            uid: uid(name),
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+            version: self.version.to_string(),
+            deleting: how != "there",
+            orphan: how == "orphan",
+            foreground: how == "foreground",
+            owners,
+        };
+        self.shared.with(|core| {
+            let group = KINDS.iter().find(|it| it.1 == kind).unwrap().0;
+            let id = core.graph.kinds.id(group, kind).unwrap();
+            core.graph.observe(id, &object);
+        });
+    }
+
+    fn ask(&self, name: &str) -> Result<Why, String> {
+        asked(&self.shared.lock(), &name.parse().unwrap(), Instant::now())
+    }
+
+    #[track_caller]
+    fn why(&self, name: &str) -> (Vec<String>, String, String) {
+        let why = self.ask(name).unwrap();
+        let objects = why.objects.iter().map(|it| it.object.clone()).collect();
+        (objects, why.end.clone(), why.text())
+    }
+}
+
+/// A Deployment whose foreground deletion hangs on a Pod that others hold.
+fn hanging() -> World {
+    let mut world = World::new();
+    world.is("Deployment", "web", "foreground", vec![]);
+    world.is("ReplicaSet", "web-1", "foreground", vec![to("Deployment", "web")]);
+    world.is("ReplicaSet", "web-2", "goes", vec![to("Deployment", "web")]);
+    world.is("Pod", "web-1-a", "goes", vec![to("ReplicaSet", "web-1")]);
+    world
+}
+
+#[test]
+fn the_chain_leads_to_the_one_that_everything_waits_for_and_says_how_to_see_its_finalizers() {
+    let (objects, end, text) = hanging().why("Deployment.apps/shop/web");
+    assert_eq!(
+        objects,
+        [
+            "Deployment.apps shop/web",
+            "ReplicaSet.apps shop/web-1",
+            "Pod shop/web-1-a"
+        ]
+    );
+    for words in [
+        "All wait for Pod shop/web-1-a",
+        "kubectl get pods web-1-a -n shop -o jsonpath='{.metadata.finalizers}'",
+    ] {
+        assert!(end.contains(words), "{words} is not in {end}");
+    }
+    for words in [
+        "waits for 2 blocking dependents",
+        "blocked by ReplicaSet.apps shop/web-2: is being deleted",
+        "which waits for Pod shop/web-1-a",
+        "owner ReplicaSet.apps shop/web-1: is being deleted",
+    ] {
+        assert!(text.contains(words), "{words} is not in {text}");
+    }
+}
+
+#[test]
+fn an_object_is_found_by_uid_kind_or_plural_and_what_fits_several_is_asked_for_by_uid() {
+    let mut world = hanging();
+    for name in [
+        "deployment/web",
+        "deployments.apps/shop/web",
+        "DEPLOYMENT.apps/web",
+        &uid("web"),
+    ] {
+        assert_eq!(world.why(name).0[0], "Deployment.apps shop/web", "{name}");
+    }
+    for (name, words) in [
+        ("Pod/shop/other", "neither as an owner nor as a dependent"),
+        ("Deployment.batch/shop/web", "no kind is called Deployment.batch"),
+        ("11111111-1111-4111-8111-111111111111", "no object with UID"),
+    ] {
+        let said = world.ask(name).unwrap_err();
+        assert!(said.contains(words), "{said}");
+    }
+    world.is("Pod", "lone", "there", vec![]);
+    let said = world.ask(&uid("lone")).unwrap_err();
+    assert!(said.contains("a Pod that has no owner"), "{said}");
+    world.shared.with(|core| {
+        let pod = core.graph.kinds.id("", "Pod").unwrap();
+        let object = Observed {
+            uid: uid("another"),
+            namespace: "home".to_owned(),
+            name: "web-1-a".to_owned(),
+            deleting: true,
+            ..Observed::default()
+        };
+        core.graph.observe(pod, &object);
+    });
+    let said = world.ask("pod/web-1-a").unwrap_err();
+    assert!(
+        said.contains("namespace home") && said.contains(&uid("web-1-a")),
+        "{said}"
+    );
+    assert_eq!(world.why("pod/shop/web-1-a").0.len(), 1);
+}
+
+#[test]
+fn those_who_wait_for_each_other_are_told_as_a_circle() {
+    let mut world = World::new();
+    world.is("ReplicaSet", "a", "foreground", vec![to("ReplicaSet", "b")]);
+    world.is("ReplicaSet", "b", "foreground", vec![to("ReplicaSet", "a")]);
+    let (objects, end, _) = world.why("replicasets/a");
+    assert_eq!(objects, ["ReplicaSet.apps shop/a", "ReplicaSet.apps shop/b"]);
+    assert!(end.contains("b waits for ReplicaSet.apps shop/a again"), "{end}");
+    // Where one of them waits for somebody else too, that is where to begin.
+    world.is("Pod", "c", "goes", vec![to("ReplicaSet", "a")]);
+    let (_, end, _) = world.why("replicasets/b");
+    assert!(end.contains("All wait for Pod shop/c"), "{end}");
+}
+
+#[test]
+fn what_is_kept_names_the_kind_that_is_not_served_and_what_orphans_the_reference_that_is_left() {
+    let mut world = World::new();
+    world.is("Pod", "kept", "there", vec![to("Widget", "w")]);
+    let (_, end, text) = world.why("Pod/kept");
+    assert!(text.contains("Widget.gone.example, which is not served"), "{text}");
+    assert!(end.contains("served again"), "{end}");
+
+    world.is("ReplicaSet", "old", "orphan", vec![]);
+    world.is("Pod", "stays", "there", vec![to("ReplicaSet", "old")]);
+    let (objects, end, _) = world.why("replicaset/old");
+    assert_eq!(objects, ["ReplicaSet.apps shop/old", "Pod shop/stays"]);
+    assert!(end.contains("about to act on it"), "{end}");
+}
+
+#[test]
+fn what_is_kept_for_a_reference_that_cannot_be_followed_says_so() {
+    let mut world = World::new();
+    let damaged = Reference {
+        name: "we\u{fffd}b".to_owned(),
+        uid: "\u{fffd}".to_owned(),
+        ..to("ReplicaSet", "web")
+    };
+    world.is("Pod", "kept", "there", vec![to("Widget", "w"), damaged]);
+    let (_, end, text) = world.why("Pod/kept");
+    let owner = "owner something unknown: the reference to it cannot be followed";
+    assert!(text.contains(owner), "{text}");
+    assert!(end.contains("until the reference to that owner is taken out"), "{end}");
+}
+
+#[test]
+fn the_last_failure_is_told_with_the_tries_and_among_many_it_is_one_that_fails() {
+    let mut world = hanging();
+    for name in ["web-1-b", "web-1-c", "web-1-d"] {
+        world.is("Pod", name, "there", vec![to("ReplicaSet", "web-1")]);
+    }
+    world.shared.with(|core| {
+        let id = core.graph.with_uid(&uid("web-1-c"))[0];
+        let (hint, now) = (Hint::Decide(id), Instant::now());
+        core.queue.push(hint, core.graph.node(id).kind, now);
+        core.queue
+            .retry(hint, "DELETE /api/v1: 403 Forbidden", Some(Duration::from_secs(9)), now);
+    });
+    let (objects, end, text) = world.why("deployment.apps/web");
+    assert_eq!(objects.last().map(String::as_str), Some("Pod shop/web-1-c"));
+    assert!(end.contains("fails, see above"), "{end}");
+    assert!(
+        text.contains("tried 1 times in vain, at last: DELETE /api/v1: 403 Forbidden"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_finalizer_that_stays_for_a_kind_that_cannot_be_seen_names_it() {
+    let mut world = World::new();
+    world.is("ReplicaSet", "last", "foreground", vec![]);
+    world.shared.with(|core| {
+        let unknown = ("metrics.k8s.io", vec!["v1".to_owned()], "503".to_owned());
+        core.sight.set_unknown(std::iter::once(unknown), Instant::now());
+    });
+    let (_, end, text) = world.why("replicaset/last");
+    assert!(
+        text.contains("metrics.k8s.io") && end.contains("until every kind can be seen"),
+        "{text}"
+    );
+}
+
+#[test]
+fn of_a_million_dependents_only_some_are_looked_at() {
+    let mut world = World::new();
+    world.is("ReplicaSet", "big", "foreground", vec![]);
+    for number in 0..12_000 {
+        world.version += 1;
+        let object = Observed {
+            uid: format!("00000000-0000-4000-9000-{number:012x}"),
+            namespace: "shop".to_owned(),
+            name: format!("p{number}"),
+            version: world.version.to_string(),
+            deleting: true,
+            owners: vec![to("ReplicaSet", "big")],
+            ..Observed::default()
+        };
+        world.shared.with(|core| {
+            let pod = core.graph.kinds.id("", "Pod").unwrap();
+            core.graph.observe(pod, &object);
+        });
+    }
+    let (objects, end, text) = world.why("replicaset/big");
+    assert_eq!(objects.len(), 2);
+    assert!(
+        end.contains("More objects than were looked at") && text.lines().count() < 20,
+        "{text}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_may_have_its_short_name_and_one_that_is_unknown_is_told_with_those_that_begin_alike() {
+    let mut world = World::new();
+    world.is("Deployment", "web", "foreground", Vec::new());
+    for name in [
+        "deploy/web",
+        "DEPLOY.apps/shop/web",
+        "deployments/web",
+        "Deployment/shop/web",
+    ] {
+        assert!(world.ask(name).is_ok(), "{name}");
+    }
+    let asked = |name: &str| world.ask(name).unwrap_err();
+    let unknown = asked("replicaste/web");
+    assert!(unknown.starts_with("no kind is called replicaste here"), "{unknown}");
+    assert!(unknown.ends_with("; there are replicasets.apps"), "{unknown}");
+    let elsewhere = asked("deploy.extensions/web");
+    assert!(
+        elsewhere.contains("deploy.extensions") && elsewhere.ends_with("there are deployments.apps"),
+        "{elsewhere}"
+    );
+    assert!(asked("xyz/web").ends_with("name one"), "{}", asked("xyz/web"));
+    assert!(asked("pods/web").contains("ask with its UID"), "{}", asked("pods/web"));
+}
