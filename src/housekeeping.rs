@@ -12,6 +12,7 @@ use tokio::{
 };
 
 use crate::{
+    handover::guard::Guard,
     model::pod::{PodRef, PodView},
     teardown::context::Context,
     watch::{Change, RollCall},
@@ -47,6 +48,7 @@ pub struct HouseReport {
 /// Looks for what is left until the agent stops.
 pub struct Housekeeping {
     context: Arc<Context>,
+    guard: Guard,
     calls: RollCall,
     workers: WorkersHandle,
     /// Weak: the map of workers ends with the watch, and not with this.
@@ -65,6 +67,7 @@ impl Housekeeping {
     /// A housekeeping that hands what it finds to `changes`.
     pub fn new(
         context: Arc<Context>,
+        guard: Guard,
         calls: RollCall,
         workers: WorkersHandle,
         changes: mpsc::WeakSender<Change>,
@@ -74,6 +77,7 @@ impl Housekeeping {
         Self {
             unused: Unused::new(storage, counters, report.clone()),
             context,
+            guard,
             calls,
             workers,
             changes,
@@ -95,7 +99,7 @@ impl Housekeeping {
     }
 
     async fn pass(&mut self) -> Result<(), Stopping> {
-        let guard = self.context.guard.clone();
+        let guard = self.guard.clone();
         if guard.why_held().is_some() && !guard.leaves_all_to_a_kubelet() {
             self.sightings = Sightings::default();
             self.unused.forget();
@@ -167,7 +171,7 @@ impl Housekeeping {
     async fn end(&mut self, leftovers: Vec<Leftover>) -> Result<(), Stopping> {
         for Leftover { pod, traces } in leftovers {
             let PodRef { uid, namespace, name } = &pod;
-            let gone = match self.context.guard.is_gone(&self.context.api, &pod).await {
+            let gone = match self.guard.is_gone(&self.context.api, &pod).await {
                 Ok(gone) => gone,
                 Err(error) => {
                     tracing::debug!(%error, "Whether a pod is gone of which something is left cannot be told yet");

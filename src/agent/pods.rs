@@ -21,7 +21,11 @@ use crate::{
     config::{PodSettings, Understudy},
     counters::Counters,
     events::{self, Events},
-    handover::{guard::Guard, monitor::Lookout, report::TurnReport},
+    handover::{
+        guard::{Guard, ProvenAbsence},
+        monitor::Lookout,
+        report::TurnReport,
+    },
     housekeeping::{HouseReport, Housekeeping},
     journal::Journal,
     model::problem::{Problem, ProblemKind},
@@ -346,6 +350,10 @@ impl Pods {
             turns: Turns::default(),
             registrars: Registrars::default(),
         };
+        let absence = ProvenAbsence {
+            guard: guard.clone(),
+            api: api.clone(),
+        };
         let context = Arc::new(Context {
             events: events.by(host.clock.wall().clone()),
             api,
@@ -354,7 +362,7 @@ impl Pods {
             journal: journal.clone(),
             clock: host.clock,
             counters: Arc::clone(&counters),
-            guard,
+            absence: Arc::new(absence),
             effects,
             cgroups,
             cgroup_root,
@@ -367,11 +375,20 @@ impl Pods {
             stopping: CancellationToken::new(),
         });
         let (housed, calls, asked) = (Arc::clone(&context), roll, handle.clone());
+        let guarded = guard.clone();
         let housekeeping = move || {
             let (context, calls, workers) = (Arc::clone(&housed), calls.clone(), handle.clone());
-            Housekeeping::new(context, calls, workers, leftovers.clone(), house_report.clone()).run()
+            Housekeeping::new(
+                context,
+                guarded.clone(),
+                calls,
+                workers,
+                leftovers.clone(),
+                house_report.clone(),
+            )
+            .run()
         };
-        let workers = PodWorkers::new(context, changes, runtime_pods, (asked, questions));
+        let workers = PodWorkers::new(context, guard, changes, runtime_pods, (asked, questions));
         tracing::info!(
             node = node_name,
             runtime = version.name,

@@ -33,7 +33,7 @@ mod release;
 pub mod turn;
 
 use absence::Missing;
-pub use absence::{Census, Unshown};
+pub use absence::{Census, ProvenAbsence, Unshown};
 
 /// The highest resourceVersion moves with every pod; written down so often, it still tells a restored store.
 const REMEMBER_EVERY: Duration = Duration::from_secs(60);

@@ -2,19 +2,29 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api::ApiClient,
+    api::{ApiClient, ApiError},
     clock::BootClock,
     counters::Counters,
     events::Events,
-    handover::guard::Guard,
     journal::Journal,
+    model::pod::PodRef,
     node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, threads::Threads},
     quiet::Quiet,
     teardown::volumes::storage::Storage,
 };
+
+/// Proof that the API server has no object of a pod any more. A 404 alone is none: it may be the answer of another cluster.
+pub trait Absence: Send + Sync {
+    /// Whether the object of this UID is gone.
+    ///
+    /// # Errors
+    /// When it cannot be known.
+    fn is_gone<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<bool, ApiError>>;
+}
 
 /// Clients, paths and records, shared by all workers.
 pub struct Context {
@@ -32,8 +42,8 @@ pub struct Context {
     pub events: Events,
     /// What happened how often.
     pub counters: Arc<Counters>,
-    /// What may be concluded and done.
-    pub guard: Guard,
+    /// Proves that the API server has no object of a pod.
+    pub absence: Arc<dyn Absence>,
     /// The gate for effects.
     pub effects: Effects,
     /// The cgroup hierarchies.

@@ -29,7 +29,7 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
             error @ ApiError::Refused {
                 code: 403 | 404 | 409, ..
             },
-        ) => match context.guard.is_gone(&context.api, &view.pod).await {
+        ) => match context.absence.is_gone(&view.pod).await {
             Ok(true) => tracing::info!("Pod was deleted by somebody else"),
             Ok(false) => return Err(error.failure(Step::Delete)),
             Err(unsure) => return Err(unsure.failure(Step::Delete)),

@@ -112,7 +112,7 @@ pub async fn send(
                 code: code @ (403 | 404 | 409 | 422),
                 ..
             },
-        ) => match context.guard.is_gone(&context.api, &view.pod).await {
+        ) => match context.absence.is_gone(&view.pod).await {
             Ok(true) => Ok(Sent::Gone),
             Ok(false) if code == 409 => Ok(Sent::Overtaken),
             Ok(false) => Err(failed(&error)),

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     clock::rounded,
     events::Reason,
+    handover::guard::Guard,
     journal::Journal,
     memory,
     model::{
@@ -71,6 +72,7 @@ enum State {
 /// The map's owner.
 pub struct PodWorkers {
     context: Arc<Context>,
+    guard: Guard,
     /// Those that live: no more than what is known of them.
     living: HashMap<PodUid, Arc<PodView>>,
     pods: HashMap<PodUid, PodSyncStatus>,
@@ -105,12 +107,14 @@ impl PodWorkers {
     /// An empty map that takes its news from `changes`.
     pub fn new(
         context: Arc<Context>,
+        guard: Guard,
         changes: mpsc::Receiver<Change>,
         runtime: watch::Receiver<Arc<RuntimePods>>,
         (handle, questions): (WorkersHandle, Questions),
     ) -> Self {
         Self {
             context,
+            guard,
             living: HashMap::new(),
             pods: HashMap::new(),
             idle: HashMap::new(),
@@ -313,7 +317,7 @@ impl PodWorkers {
         if ended_anyway && !ends_anyway {
             // As by a store that was restored: why it was to end is not to be seen any more.
             self.context.journal.requested(uid);
-        } else if ends_anyway && self.context.guard.why_nothing_begins().is_none() {
+        } else if ends_anyway && self.guard.why_nothing_begins().is_none() {
             self.context.journal.request_is_confirmed(uid);
         }
         if status.state == State::Kept {
@@ -332,6 +336,7 @@ impl PodWorkers {
         let Some(status) = self.pods.get(uid) else { return };
         let worker = Worker {
             context: Arc::clone(&self.context),
+            guard: self.guard.clone(),
             workers: self.handle.clone(),
             updates: status.update.subscribe(),
             period: Arc::clone(&status.period),

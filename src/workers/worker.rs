@@ -36,7 +36,7 @@ use super::{
 use crate::{
     clock::pauses,
     events::Reason,
-    handover::guard::turn::UnderWay,
+    handover::guard::{Guard, turn::UnderWay},
     journal::{Journal, ends::Ends},
     model::{
         failure::{Failure, collected, first},
@@ -109,6 +109,8 @@ pub enum Outcome {
 pub struct Worker {
     /// What it works with.
     pub context: Arc<Context>,
+    /// Whether it may act.
+    pub guard: Guard,
     /// Answers which other pods terminate.
     pub workers: WorkersHandle,
     /// News about the pod.
@@ -159,7 +161,7 @@ impl Worker {
         let mut first: Option<First> = None;
         let mut kept: Option<UnderWay> = None;
         loop {
-            let guard = &self.context.guard;
+            let guard = &self.guard;
             let kept_on = kept
                 .take()
                 .filter(|_| guard.why_held().is_none() && guard.paused().is_none());
@@ -394,7 +396,7 @@ impl Worker {
     /// No call is under way: here the pod is left to a kubelet that is about to start, if it may be. It goes on with the next
     /// attempt.
     fn may_be_left(&self, may_be: bool) -> Result<(), Vec<Failure>> {
-        if may_be && self.context.guard.why_nothing_begins().is_some() {
+        if may_be && self.guard.why_nothing_begins().is_some() {
             return Err(Vec::new());
         }
         Ok(())

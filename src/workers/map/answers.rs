@@ -57,8 +57,8 @@ impl PodWorkers {
         if self.context.stopping.is_cancelled() {
             return Err(Refused::Stopping(kill.pod()));
         }
-        if let Some(why) = self.context.guard.why_nothing_begins() {
-            return Err(kill.held(why, self.context.guard.leaves_all_to_a_kubelet()));
+        if let Some(why) = self.guard.why_nothing_begins() {
+            return Err(kill.held(why, self.guard.leaves_all_to_a_kubelet()));
         }
         let is_named = |_: &PodUid, view: &mut Arc<PodView>| *view.pod.name == *kill.name;
         let waiting = self.unchecked.extract_if(.., is_named);

@@ -78,7 +78,7 @@ impl Worker {
             }
             self.record.set_failures(vec![format!("held: {words}")]);
             told = words;
-            if self.context.guard.why_nothing_begins().is_some() {
+            if self.guard.why_nothing_begins().is_some() {
                 return Err(Vec::new());
             }
             tokio::select! {

@@ -28,7 +28,7 @@ impl Worker {
     pub(super) async fn let_go(&self, first: &mut Option<First>) -> Option<Outcome> {
         let mut look = Instant::now();
         let mut updates = self.updates.clone();
-        while let Some(why) = self.context.guard.why_nothing_begins() {
+        while let Some(why) = self.guard.why_nothing_begins() {
             if updates.borrow_and_update().removed {
                 first.get_or_insert_with(|| self.precedence.first());
             }
@@ -49,7 +49,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
-                () = self.context.guard.may_begin() => {}
+                () = self.guard.may_begin() => {}
                 Ok(()) = updates.changed(), if first.is_none() => {}
                 ended = ended => if ended.is_some() { return ended },
             }
@@ -117,7 +117,7 @@ impl Worker {
 
     /// Whether the pod's object is gone beside a kubelet.
     fn is_the_kubelets(&self, update: &PodUpdate) -> bool {
-        update.removed && self.context.guard.leaves_all_to_a_kubelet()
+        update.removed && self.guard.leaves_all_to_a_kubelet()
     }
 
     /// Whether cgroups, mount table and the kubelet's directory show nothing of the pod. What is left when the kubelet goes is this agent's to
