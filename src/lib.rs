@@ -1,41 +1,46 @@
 //! Takes Kubernetes pods down the way the kubelet does, straight against the container runtime.
 //!
-//! The way of a pod, and of this list of modules:
-//! `watch → workers → teardown {hooks, containers, sandbox, volumes, cgroups} → report {status, final delete}`
+//! A pod: `watch → workers → teardown {hooks, containers, sandbox, devices, status, volumes, cgroup, final delete}`.
+//! What it left behind: `housekeeping → workers`. Whether any of this may happen: `handover`.
 //!
-//! The way of an object that is owned: `collector {leader_election, discovery, monitors, graph, queue}`.
-
-pub mod cli;
-pub mod config;
+//! An object with owners: `collector {leader election, discovery, monitors, graph, decide, queue}`.
+//!
+//! A module uses only those that stand after it in this list.
 
 pub mod agent;
-pub mod outside;
+pub mod ops;
 
-pub mod handover;
+pub mod config;
 
-pub mod watch;
-
-pub mod workers;
-
-pub mod teardown;
-
-pub mod housekeeping;
+pub mod cli;
 
 pub mod collector;
 
-pub mod api;
-pub mod clock;
+pub mod housekeeping;
+
+pub mod workers;
+
+pub mod watch;
+
+pub mod handover;
+
+pub mod teardown;
+
 pub mod counters;
 pub mod events;
-pub mod journal;
-pub mod memory;
-pub mod model;
-pub mod node;
-pub mod object_name;
 pub mod quiet;
 pub mod record;
+
+pub mod api;
+pub mod journal;
+pub mod node;
+pub mod outside;
+
+pub mod model;
+
+pub mod clock;
+pub mod memory;
+pub mod object_name;
 pub mod tasks;
 pub mod why;
 pub mod words;
-
-pub mod ops;

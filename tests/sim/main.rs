@@ -4,7 +4,7 @@
 //! `plan → world {agent, outside, disk} → judge → shrink`
 //!
 //! `SIM_SEED=n` runs this seed alone, and prints what happened; `SIM_RUNS=n` so many from 0 on; `SOAK=1h` for so long,
-//! from a seed that nobody has chosen. Invariant 3 is the collector's: `gc::tests::random` sees to it.
+//! from a seed that nobody has chosen. Invariant 3 is the collector's: `collector::tests::random` sees to it.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
