@@ -14,7 +14,7 @@ use crate::{
         mismatch::Doubt,
         pod::{PodRef, PodView},
         termination::Cause,
-        trace::{Doubted, Span, Stage, Step, Story},
+        trace::{Blocked, Doubted, Span, Stage, Step, Story},
     },
 };
 
@@ -62,7 +62,7 @@ struct State {
     /// When the grace period is over, if it has begun.
     deadline: Option<Instant>,
     attempts: u32,
-    failures: Vec<String>,
+    blocked: Vec<Blocked>,
     spans: Vec<Span>,
     doubted: Option<Doubted>,
     finalizers: Vec<String>,
@@ -95,7 +95,7 @@ impl Record {
                 grace,
                 deadline,
                 attempts: 0,
-                failures: Vec::new(),
+                blocked: Vec::new(),
                 spans: Vec::new(),
                 doubted: None,
                 finalizers: Vec::new(),
@@ -140,9 +140,9 @@ impl Record {
         state.finished = None;
     }
 
-    /// What failed in the attempt that has just ended; nothing if all went well.
-    pub fn set_failures(&self, failures: Vec<String>) {
-        self.lock().failures = failures;
+    /// Why the pod does not go on; nothing if it does.
+    pub fn set_blocked(&self, blocked: Vec<Blocked>) {
+        self.lock().blocked = blocked;
     }
 
     /// What of that only a person can settle.
@@ -186,15 +186,15 @@ impl Record {
     }
 
     /// What was shown as a failure is none any more.
-    pub fn mends(&self, failure: &str) {
-        self.lock().failures.retain(|other| other != failure);
+    pub fn mends(&self, failure: &Blocked) {
+        self.lock().blocked.retain(|other| other != failure);
     }
 
     /// What fails while the attempt goes on, beside what has failed already.
-    pub fn fails(&self, failure: String) {
+    pub fn fails(&self, failure: Blocked) {
         let mut state = self.lock();
-        if !state.failures.contains(&failure) {
-            state.failures.push(failure);
+        if !state.blocked.contains(&failure) {
+            state.blocked.push(failure);
         }
     }
 
@@ -208,7 +208,7 @@ impl Record {
         if stage == Stage::Finished {
             let mut state = self.lock();
             state.finished = Some(Instant::now());
-            state.failures.clear();
+            state.blocked.clear();
             state.doubted = None;
         }
         self.standing.send_modify(|standing| standing.stage = stage);
@@ -302,7 +302,7 @@ impl Record {
             stage: self.stage(),
             elapsed_ms: self.ms(state.finished.unwrap_or(now)),
             attempts: state.attempts,
-            failures: state.failures.clone(),
+            blocked: state.blocked.clone(),
             reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
             phase: shown.map(|shown| shown.phase),
             kept,

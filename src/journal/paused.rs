@@ -19,7 +19,7 @@ pub struct Paused {
 }
 
 /// How any reason begins that a pause gives.
-pub const PAUSED: &str = "paused since";
+const PAUSED: &str = "paused since";
 
 // === impl Paused ===
 

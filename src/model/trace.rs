@@ -6,7 +6,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    model::{mismatch::Doubt, termination::Cause},
+    model::{
+        failure::{Failure, HELD},
+        mismatch::Doubt,
+        termination::Cause,
+    },
     words::counted,
 };
 
@@ -97,9 +101,9 @@ pub struct Story {
     pub elapsed_ms: u64,
     /// How often it was tried.
     pub attempts: u32,
-    /// What failed in the last attempt, while that has not been made good.
+    /// Why it does not go on: what failed in the last attempt, until that succeeds, or what it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<String>,
+    pub blocked: Vec<Blocked>,
     /// The phase in which the API shows that it is over; nothing before that, and where the object was gone first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
@@ -126,6 +130,43 @@ pub struct Story {
     /// What only a person can settle, if that is what it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubted: Option<Doubted>,
+}
+
+/// One reason why a pod's termination does not go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocked {
+    /// The step that failed and is tried again; nothing where the whole pod waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<Step>,
+    /// What the step is about: a container's name or a path; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub target: String,
+    /// What kind of reason it is.
+    pub reason: BlockedReason,
+    /// The reason in words.
+    pub message: String,
+    /// PIDs of processes that have to exit first, as far as known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<i32>,
+}
+
+/// What kind of reason blocks a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum BlockedReason {
+    /// The agent may touch nothing on this node.
+    Guard,
+    /// A user has paused the agent.
+    Paused,
+    /// Other pods that terminate need this one.
+    Dependents,
+    /// A kubelet may have undone the request that terminates it.
+    Request,
+    /// What was found on the node does not match, and needs an approval.
+    Mismatch,
+    /// A step failed.
+    Failed,
 }
 
 /// A doubt that holds a pod.
@@ -168,10 +209,53 @@ impl Story {
         }
     }
 
-    /// The step that failed first in the last attempt. Failures are told as `STEP WHAT: WHY`.
+    /// The step that failed first in the last attempt.
     pub fn failed_at(&self) -> Option<Step> {
-        let name = self.failures.first()?.split([' ', ':']).next()?;
-        Step::ALL.into_iter().find(|step| step.to_string() == name)
+        self.blocked.first()?.step
+    }
+}
+
+// === impl Blocked ===
+
+impl Blocked {
+    /// The whole pod waits.
+    pub fn pod(reason: BlockedReason, message: impl Into<String>) -> Self {
+        Self {
+            step: None,
+            target: String::new(),
+            reason,
+            message: message.into(),
+            holders: Vec::new(),
+        }
+    }
+}
+
+impl From<&Failure> for Blocked {
+    fn from(failure: &Failure) -> Self {
+        Self {
+            step: Some(failure.step),
+            target: failure.what.clone(),
+            reason: match failure {
+                Failure { doubt: Some(_), .. } => BlockedReason::Mismatch,
+                Failure { reason, .. } if *reason == HELD => BlockedReason::Guard,
+                _ => BlockedReason::Failed,
+            },
+            message: failure.cause.clone(),
+            holders: failure.held_by.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            step, target, message, ..
+        } = self;
+        match step {
+            Some(step) if target.is_empty() => write!(f, "{step}: {message}"),
+            Some(step) => write!(f, "{step} {target}: {message}"),
+            None => write!(f, "held: {message}"),
+        }
     }
 }
 
@@ -226,7 +310,7 @@ impl Story {
             stage: Stage::Terminating,
             elapsed_ms: 0,
             attempts: 1,
-            failures: Vec::new(),
+            blocked: Vec::new(),
             phase: None,
             reason: None,
             kept: false,

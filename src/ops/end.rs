@@ -59,12 +59,12 @@ pub async fn follow(
         if let Some(why) = story.given_up {
             return Err(AskError::Refused(format!("the request is given up: {why}")));
         }
-        if story.failures != told {
+        if story.blocked != told {
             story
-                .failures
+                .blocked
                 .iter()
                 .for_each(|failure| say(&format!("waits for {failure}")));
-            told = story.failures;
+            told = story.blocked;
         }
     }
 }

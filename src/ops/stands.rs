@@ -1,8 +1,7 @@
 //! Where a pod's end is at, in words. Pure.
 
 use crate::{
-    journal::paused::PAUSED,
-    model::trace::{Span, Stage, Step, Story},
+    model::trace::{BlockedReason, Span, Stage, Step, Story},
     words::seconds,
 };
 
@@ -23,21 +22,22 @@ enum At {
 
 /// Why nothing is done for it, if somebody has paused the agent.
 pub(super) fn paused(story: &Story) -> Option<&str> {
-    let mut held = story
-        .failures
-        .iter()
-        .filter_map(|failure| failure.strip_prefix("held: "));
-    held.find(|why| why.starts_with(PAUSED))
+    let mut blocked = story.blocked.iter();
+    let paused = blocked.find(|blocked| blocked.reason == BlockedReason::Paused)?;
+    Some(&paused.message)
 }
 
 fn at(story: &Story, held: bool) -> At {
-    let held = held || paused(story).is_some();
-    // So does a driver that others need; while all is held, that comes first.
-    if !held && story.failures.iter().any(|failure| failure.starts_with("held: ")) {
-        return At::Waits;
+    for blocked in &story.blocked {
+        match blocked.reason {
+            BlockedReason::Dependents if !held => return At::Waits,
+            BlockedReason::Guard | BlockedReason::Paused | BlockedReason::Request | BlockedReason::Mismatch => {
+                return At::Held;
+            }
+            BlockedReason::Dependents | BlockedReason::Failed => {}
+        }
     }
-    // A hold of this pod alone is a failure that says so.
-    if held || story.failures.iter().any(|failure| failure.contains(": held: ")) {
+    if held {
         return At::Held;
     }
     let open = story.spans.iter().filter(|span| span.end_ms.is_none());
@@ -119,8 +119,16 @@ fn thing(step: Step) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::trace::Blocked;
 
-    fn story(stage: Stage, open: &[Step], failures: &[&str]) -> Story {
+    fn failed(step: Step, message: &str) -> Blocked {
+        Blocked {
+            step: Some(step),
+            ..Blocked::pod(BlockedReason::Failed, message)
+        }
+    }
+
+    fn story(stage: Stage, open: &[Step], blocked: &[Blocked]) -> Story {
         let span = |step: &Step| Span {
             step: *step,
             what: String::new(),
@@ -132,7 +140,7 @@ mod tests {
             grace_left_ms: 12_000,
             stage,
             elapsed_ms: 18_000,
-            failures: failures.iter().map(|&failure| failure.to_owned()).collect(),
+            blocked: blocked.to_vec(),
             spans: open.iter().map(span).collect(),
             ..Story::sample()
         }
@@ -142,9 +150,17 @@ mod tests {
     fn a_line_names_what_really_waits_and_grace_only_while_something_runs() {
         let grace = "; 12.0 s of 30 s grace left";
         let (ending, ended, gone) = (Stage::Terminating, Stage::Terminated, Stage::Deleted);
-        let no_status = "status: PATCH /api/v1: connection refused";
-        let guard = "cgroup /kubepods/x: held: it holds 2 processes";
-        for (stage, open, failures, held, doing, grace) in [
+        let no_status = &[failed(Step::Status, "PATCH /api/v1: connection refused")][..];
+        let mismatch = &[Blocked {
+            reason: BlockedReason::Mismatch,
+            ..failed(Step::Cgroup, "held: it holds 2 processes")
+        }][..];
+        let request = &[Blocked::pod(BlockedReason::Request, "may be undone")][..];
+        let dependents = &[Blocked::pod(
+            BlockedReason::Dependents,
+            "ns/db that end need this pod as a driver",
+        )][..];
+        for (stage, open, blocked, held, doing, grace) in [
             (
                 ending,
                 &[Step::Term][..],
@@ -164,7 +180,7 @@ mod tests {
             (
                 ending,
                 &[],
-                &[no_status],
+                no_status,
                 false,
                 "its status in the API will be tried again",
                 "",
@@ -172,7 +188,7 @@ mod tests {
             (
                 ending,
                 &[Step::Sandbox],
-                &[no_status],
+                no_status,
                 false,
                 "the sandbox is being stopped",
                 grace,
@@ -180,26 +196,19 @@ mod tests {
             (
                 ending,
                 &[],
-                &["term main: hangs"],
+                &[failed(Step::Term, "hangs")],
                 false,
                 "the stop of its containers will be tried again",
                 grace,
             ),
-            (ending, &[], &["term main: no"], true, "held", grace),
-            (ending, &[], &[guard], false, "held", grace),
-            (ending, &[], &["request: held: may be undone"], false, "held", grace),
-            (
-                ending,
-                &[],
-                &["held: ns/db that end need this pod as a driver"],
-                false,
-                "its end waits for that of others",
-                "",
-            ),
+            (ending, &[], &[failed(Step::Term, "no")], true, "held", grace),
+            (ending, &[], mismatch, false, "held", grace),
+            (ending, &[], request, false, "held", grace),
+            (ending, &[], dependents, false, "its end waits for that of others", ""),
             (
                 ended,
                 &[],
-                &["volumes: busy"],
+                &[failed(Step::Volumes, "busy")],
                 false,
                 "the removal of its volumes will be tried again",
                 "",
@@ -207,7 +216,7 @@ mod tests {
             (
                 gone,
                 &[],
-                &["cleanup: x"],
+                &[failed(Step::Cleanup, "x")],
                 false,
                 "deleted; the clean-up of the runtime will be tried again",
                 "",
@@ -221,8 +230,8 @@ mod tests {
                 "",
             ),
         ] {
-            let told = stands(&story(stage, open, failures), held);
-            assert_eq!(told, format!("{doing}, for 18.0 s{grace}"), "{open:?} {failures:?}");
+            let told = stands(&story(stage, open, blocked), held);
+            assert_eq!(told, format!("{doing}, for 18.0 s{grace}"), "{open:?} {blocked:?}");
         }
         // An age would grow; this is how long it took.
         assert_eq!(stands(&story(Stage::Finished, &[], &[]), false), "finished in 18.0 s");

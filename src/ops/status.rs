@@ -301,7 +301,7 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
             stands(story, report.held.is_some())
         );
         let _ = writeln!(out, "  uid {}, attempt {}", story.uid, story.attempts);
-        for failure in &story.failures {
+        for failure in &story.blocked {
             let _ = writeln!(out, "  waits for: {failure}");
         }
     }

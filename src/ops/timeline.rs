@@ -38,7 +38,7 @@ pub fn text(story: &Story) -> String {
             row.failure.map(|why| format!("  ✗ {why}")).unwrap_or_default(),
         );
     }
-    for failure in &story.failures {
+    for failure in &story.blocked {
         let _ = writeln!(out, "  waits for: {failure}");
     }
     out

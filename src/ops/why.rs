@@ -26,7 +26,7 @@ pub fn of_pod(story: &Story, held: Option<&str>) -> Why {
     if !done.is_empty() {
         says.push(format!("done: {done}"));
     }
-    says.extend(story.failures.iter().map(|failure| format!("waits for: {failure}")));
+    says.extend(story.blocked.iter().map(|failure| format!("waits for: {failure}")));
     if let Some(state) = &story.runtime_state {
         says.push(format!("runtime: {state}"));
     }
@@ -108,7 +108,7 @@ fn end(story: &Story, held: Option<&str>) -> String {
     let Story {
         namespace,
         name,
-        failures,
+        blocked,
         finalizers,
         ..
     } = story;
@@ -139,10 +139,10 @@ fn end(story: &Story, held: Option<&str>) -> String {
             "Only a person can settle this; see pod-teardown held, and then pod-teardown release pod/{namespace}/{name}"
         );
     }
-    if failures.is_empty() {
+    if blocked.is_empty() {
         return "It goes on, and nothing has failed; pod-teardown timeline shows how.".to_owned();
     }
-    let count = counted(failures.len() as u64, "thing");
+    let count = counted(blocked.len() as u64, "thing");
     let mounts = if story.failed_at() == Some(Step::Volumes) {
         ", and as soon as the kernel tells that something of it was unmounted or that who uses it has ended"
     } else {
@@ -154,9 +154,9 @@ fn end(story: &Story, held: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::trace::Span;
+    use crate::model::trace::{Blocked, BlockedReason, Span};
 
-    fn story(stage: Stage, failures: &[&str]) -> Story {
+    fn story(stage: Stage, blocked: Vec<Blocked>) -> Story {
         let span = |step, failure: Option<&str>| Span {
             step,
             what: String::new(),
@@ -169,7 +169,7 @@ mod tests {
             stage,
             elapsed_ms: 100_000,
             attempts: 2,
-            failures: failures.iter().map(|&failure| failure.to_owned()).collect(),
+            blocked,
             spans: vec![
                 span(Step::Term, Some("it does not answer")),
                 span(Step::Sandbox, None),
@@ -183,8 +183,14 @@ mod tests {
 
     #[test]
     fn a_pod_that_waits_tells_what_is_done_and_what_not_with_whoever_holds_it() {
-        let busy = "volumes: unmount /v: busy; held by pid 12 (postgres) of container db";
-        let why = of_pod(&story(Stage::Terminated, &[busy]), None);
+        let busy = Blocked {
+            step: Some(Step::Volumes),
+            ..Blocked::pod(
+                BlockedReason::Failed,
+                "unmount /v: busy; held by pid 12 (postgres) of container db",
+            )
+        };
+        let why = of_pod(&story(Stage::Terminated, vec![busy.clone()]), None);
         assert_eq!(
             why.text(),
             format!(
@@ -198,7 +204,7 @@ mod tests {
     #[test]
     fn what_it_comes_to_names_who_has_to_do_something() {
         let ends = |change: fn(&mut Story), held| {
-            let mut story = story(Stage::Terminated, &[]);
+            let mut story = story(Stage::Terminated, Vec::new());
             change(&mut story);
             of_pod(&story, held).end
         };

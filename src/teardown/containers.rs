@@ -21,7 +21,7 @@ use crate::{
     model::{
         failure::Failure,
         pod::{ContainerView, Hook, Role},
-        trace::Step,
+        trace::{Blocked, Step},
     },
     node::{
         checkpoint::{self, JOURNAL},
@@ -303,7 +303,7 @@ impl Stop<'_> {
     /// What failed while the attempt goes on, perhaps for as long as the grace period was before it was shortened.
     fn tell_meanwhile(&self, failure: &Failure) {
         self.context.counters.failed(failure);
-        self.record.fails(failure.to_string());
+        self.record.fails(Blocked::from(failure));
         let message = format!("{NOT_KILLED}: {failure}");
         self.context.events.pod(self.view, Reason::FailedKillPod, &message);
     }

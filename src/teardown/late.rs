@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use crate::{
     model::{
         failure::{Failure, TIMEOUT},
-        trace::Step,
+        trace::{Blocked, Step},
     },
     record::Record,
 };
@@ -36,18 +36,18 @@ pub async fn shown_when_late<T>(
         )
     };
     tracing::warn!(step = %step, what, cause = failure.cause, "Call takes longer than it should");
-    let _shown = Shown::new(record, failure.to_string());
+    let _shown = Shown::new(record, Blocked::from(&failure));
     call.await
 }
 
 /// A failure that is shown for as long as this lives: nobody may wait for the call any more.
 struct Shown<'a> {
     record: &'a Record,
-    failure: String,
+    failure: Blocked,
 }
 
 impl<'a> Shown<'a> {
-    fn new(record: &'a Record, failure: String) -> Self {
+    fn new(record: &'a Record, failure: Blocked) -> Self {
         record.fails(failure.clone());
         Self { record, failure }
     }
@@ -77,13 +77,14 @@ mod tests {
         let call = shown_when_late(&record, (Step::Sandbox, "s"), LATE, "StopPodSandbox", sleep(LATE * 3));
         tokio::join!(call, async {
             sleep(LATE / 2).await;
-            assert!(record.tell().failures.is_empty());
+            assert!(record.tell().blocked.is_empty());
             sleep(LATE).await;
+            let blocked = record.tell().blocked;
             assert_eq!(
-                record.tell().failures,
-                ["sandbox s: StopPodSandbox: no answer after 10s; it is waited for"]
+                blocked[0].to_string(),
+                "sandbox s: StopPodSandbox: no answer after 10s; it is waited for"
             );
         });
-        assert!(record.tell().failures.is_empty());
+        assert!(record.tell().blocked.is_empty());
     }
 }

@@ -42,7 +42,7 @@ use crate::{
         failure::{Failure, collected, first},
         pod::PodView,
         termination::{self, Imposed},
-        trace::{Stage, Step},
+        trace::{Blocked, Stage, Step},
     },
     node::{
         checkpoint::{self, JOURNAL},
@@ -207,7 +207,7 @@ impl Worker {
             let failures = match attempt {
                 Ok(outcome) => {
                     // What has been made good is waited for no more.
-                    self.record.set_failures(Vec::new());
+                    self.record.set_blocked(Vec::new());
                     self.record.set_doubt(None);
                     self.record.set_stage(match outcome {
                         Outcome::Finished => Stage::Finished,
@@ -619,8 +619,7 @@ impl Worker {
                 &of(&Step::ALL),
             );
         }
-        self.record
-            .set_failures(failures.iter().map(ToString::to_string).collect());
+        self.record.set_blocked(failures.iter().map(Blocked::from).collect());
         let doubt = failures
             .iter()
             .find_map(|failure| Some((failure.doubt.clone()?, failure.to_string())));

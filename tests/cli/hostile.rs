@@ -42,7 +42,7 @@ fn story() -> Value {
     json!({
         "namespace": "x", "name": "x", "uid": "x", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
         "graceSeconds": 30, "graceLeftMs": 0, "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
-        "failures": ["x"], "phase": "x", "reason": "x", "kept": true, "finalizers": ["x"],
+        "blocked": [{ "step": "volumes", "target": "x", "reason": "failed", "message": "x" }], "phase": "x", "reason": "x", "kept": true, "finalizers": ["x"],
         "spans": [{ "step": "volumes", "what": "x", "startMs": 0, "endMs": 1000, "failure": "x" }],
     })
 }

@@ -9,7 +9,7 @@ fn stories() -> Value {
     json!([{
         "namespace": "default", "name": "web-0", "uid": "1234", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
         "graceSeconds": 30, "graceLeftMs": 0, "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
-        "failures": ["volumes data: in use by process 12"], "phase": "Failed", "reason": "Evicted", "kept": true,
+        "blocked": [{ "step": "volumes", "target": "data", "reason": "failed", "message": "in use by process 12" }], "phase": "Failed", "reason": "Evicted", "kept": true,
         "finalizers": ["example.com/hold"],
         "spans": [
             { "step": "term", "what": "main", "startMs": 0, "endMs": 1000 },

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use pod_teardown::model::trace::{Blocked, Step};
 use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::Fault,
@@ -383,11 +384,9 @@ async fn a_driver_in_trouble_keeps_the_pod_and_not_the_claims_of_other_drivers()
         node.cri.allow_everything();
         node.delete("web", None).await;
         node.failing("web", words).await;
-        let failures = node.story("web").await.unwrap().failures;
-        let of_driver = failures
-            .iter()
-            .all(|failure| failure.starts_with("devices gpu.example.com: "));
-        assert!(of_driver, "{trouble}: {failures:?}");
+        let blocked = node.story("web").await.unwrap().blocked;
+        let of_driver = |it: &Blocked| (it.step, &*it.target) == (Some(Step::Devices), "gpu.example.com");
+        assert!(blocked.iter().all(of_driver), "{trouble}: {blocked:?}");
         waits(&node, "web").await;
         assert!(asked(&good).contains(&"nic".to_owned()), "{trouble}");
         if trouble == "is gone" {
@@ -451,7 +450,7 @@ async fn a_checkpoint_that_is_not_whole_keeps_pods_with_claims_and_says_what_hel
         node.delete("web", None).await;
         node.delete("db", None).await;
         node.failing("web", "dra_manager_state").await;
-        let failure = node.story("web").await.unwrap().failures.concat();
+        let failure = node.story("web").await.unwrap().blocked.remove(0).message;
         let path = file(&node).display().to_string();
         assert!(failure.contains("moved away") && failure.contains(&path), "{failure}");
         waits(&node, "web").await;

@@ -110,7 +110,7 @@ async fn what_a_driver_has_waited_for_is_not_told_any_more_while_it_stops() {
     node.delete("db", None).await;
     node.failing("csi", "held: ").await;
     stopped_with(&node, "csi").await;
-    assert_eq!(node.story("csi").await.unwrap().failures, Vec::<String>::new());
+    assert_eq!(node.story("csi").await.unwrap().blocked, []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -167,12 +167,8 @@ async fn a_uid_that_is_a_path_leads_nowhere() {
         node.object(ending("evil", |pod| pod["metadata"]["uid"] = uid.into()));
         until(&format!("{uid:?} is reported"), async || {
             let story = node.story("evil").await;
-            story.is_some_and(|story| {
-                story
-                    .failures
-                    .iter()
-                    .any(|failure| failure.contains("cannot be part of"))
-            }) || node.status().await.counters.pods_unreadable > 0
+            story.is_some_and(|story| story.blocked.iter().any(|it| it.message.contains("cannot be part of")))
+                || node.status().await.counters.pods_unreadable > 0
         })
         .await;
         sleep(secs(20)).await;

@@ -212,7 +212,7 @@ async fn of_a_pod_that_has_ended_nothing_is_told_that_it_waits_for() {
     until("it is kept", async || node.status().await.pods.kept == 1).await;
     let Outcome { ended, story } = outcome(&node, "web", 0).await;
     assert!(ended);
-    assert_eq!(story.failures, Vec::<String>::new());
+    assert_eq!(story.blocked, []);
 }
 
 #[tokio::test(start_paused = true)]

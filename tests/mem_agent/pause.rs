@@ -1,11 +1,14 @@
 //! `pause`: nothing is begun until somebody resumes, whatever happens to the agent meanwhile.
 
-use pod_teardown::ops::{
-    admin::{
-        kill::Ask,
-        pause::{PAUSE, Pause, RESUME},
+use pod_teardown::{
+    model::trace::BlockedReason,
+    ops::{
+        admin::{
+            kill::Ask,
+            pause::{PAUSE, Pause, RESUME},
+        },
+        client,
     },
-    client,
 };
 use testbed::scripted_cri::{Kind, Seen, StopContainer, expect};
 use tokio::time::sleep;
@@ -44,9 +47,9 @@ async fn a_pod_in_its_hook_comes_to_a_safe_point_and_all_others_wait_until_someb
     );
     for story in &status.pods.terminating {
         assert!(
-            story.failures[0].starts_with("held: paused since"),
+            story.blocked[0].reason == BlockedReason::Paused && story.blocked[0].message.starts_with("paused since"),
             "{:?}",
-            story.failures
+            story.blocked
         );
     }
     assert_eq!(tell(&node, PAUSE).await.paused, pause.paused, "who was first is told");

@@ -141,7 +141,7 @@ impl Node {
         async move {
             until(&what, async || {
                 let story = self.story(name).await;
-                story.is_some_and(|story| story.failures.iter().any(|failure| failure.contains(words)))
+                story.is_some_and(|story| story.blocked.iter().any(|blocked| blocked.to_string().contains(words)))
             })
             .await;
         }

@@ -2,8 +2,11 @@
 
 use std::fs;
 
-use pod_teardown::ops::{admin::why, client};
 use pod_teardown::why::Why;
+use pod_teardown::{
+    model::trace::Step,
+    ops::{admin::why, client},
+};
 use serde_json::json;
 use testbed::scripted_cri::{Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
 use tokio::time::{Instant, sleep};
@@ -113,11 +116,8 @@ async fn what_was_concluded_of_a_wrong_runtime_survives_a_restart_of_the_agent()
     node.crash().await;
     node.start().await;
     node.failing("web", "RemoveContainer").await;
-    let failures = node.story("web").await.unwrap().failures;
-    assert!(
-        failures.iter().all(|failure| failure.starts_with("cleanup ")),
-        "{failures:?}"
-    );
+    let blocked = node.story("web").await.unwrap().blocked;
+    assert!(blocked.iter().all(|it| it.step == Some(Step::Cleanup)), "{blocked:?}");
 }
 
 #[tokio::test(start_paused = true)]

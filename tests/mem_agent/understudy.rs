@@ -4,6 +4,7 @@ use std::{fs, path::PathBuf, pin::Pin, time::Duration};
 
 use pod_teardown::{
     cli::PodsFlag,
+    model::trace::BlockedReason,
     ops::{
         admin::{kill::Ask, why::question},
         client,
@@ -205,13 +206,13 @@ async fn what_is_said_of_a_pod_that_waits_for_a_take_over_is_so_and_afterwards_n
     let waiting = story().await;
     // Nothing of it was used: nobody has told the container anything.
     assert_eq!(waiting.grace_left_ms, waiting.grace_seconds * 1000);
-    assert!(waiting.failures[0].starts_with("held: "), "{waiting:?}");
+    assert_eq!(waiting.blocked[0].reason, BlockedReason::Guard, "{waiting:?}");
     stage.taken_over().await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(1)).await;
     let begun = story().await;
     assert!(begun.grace_left_ms < begun.grace_seconds * 1000, "{begun:?}");
-    assert_eq!(begun.failures, Vec::<String>::new());
+    assert_eq!(begun.blocked, []);
 }
 
 #[tokio::test(start_paused = true)]

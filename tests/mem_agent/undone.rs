@@ -1,6 +1,6 @@
 //! Requests for a pod's end that a kubelet has undone, or may have, before that end had come: it starts the pod again.
 
-use pod_teardown::ops::admin::kill::Ask;
+use pod_teardown::{model::trace::BlockedReason, ops::admin::kill::Ask};
 use serde_json::json;
 use testbed::{
     apiserver::faults::{Action, Fault},
@@ -88,8 +88,8 @@ async fn a_request_is_given_up_though_the_kubelet_that_came_before_it_is_gone_wh
     std::fs::remove_dir_all(process).unwrap();
     let before = node.cri.effects().len();
     sleep(secs(120)).await;
-    let waits = node.status().await.pods.terminating.remove(0).failures;
-    assert!(waits[0].contains("may have been here since"), "{waits:?}");
+    let waits = node.status().await.pods.terminating.remove(0).blocked;
+    assert_eq!(waits[0].reason, BlockedReason::Request, "{waits:?}");
     let why = refused(&node, "web/kill", &Ask::default()).await;
     assert!(why.contains("may have been here since"), "{why}");
     node.api.faults().clear();

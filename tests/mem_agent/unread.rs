@@ -1,5 +1,6 @@
 //! Containers whose status the runtime cannot give: what runs is stopped, and what cannot be read is unknown.
 
+use pod_teardown::model::trace::Step;
 use serde_json::{Value, json};
 use testbed::scripted_cri::{Fault, Kind, Read, expect};
 use testbed::scripted_cri::{RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox};
@@ -94,9 +95,12 @@ async fn an_end_that_can_be_read_after_some_tries_is_shown_as_it_was() {
     node.failing("web", "how it ended cannot be read").await;
     let story = node.story("web").await.unwrap();
     assert!(
-        story.failures.iter().all(|it| it.starts_with("status main: ")),
+        story
+            .blocked
+            .iter()
+            .all(|it| (it.step, &*it.target) == (Some(Step::Status), "main")),
         "{:?}",
-        story.failures
+        story.blocked
     );
     node.cri.heal();
     assert_eq!(ended(&node, "containerStatuses").await["exitCode"], 5);
@@ -138,11 +142,8 @@ async fn a_failed_look_is_booked_under_the_step_that_needed_it() {
         Fault::Error(Code::Unknown, "database is locked".to_owned()),
     );
     node.failing("web", "database is locked").await;
-    let failures = node.story("web").await.unwrap().failures;
-    assert!(
-        failures.iter().all(|failure| failure.starts_with("cleanup: ")),
-        "{failures:?}"
-    );
+    let blocked = node.story("web").await.unwrap().blocked;
+    assert!(blocked.iter().all(|it| it.step == Some(Step::Cleanup)), "{blocked:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,14 +161,11 @@ async fn a_look_after_the_stop_is_no_failure_of_a_stop_signal() {
     );
     sleep(secs(5)).await;
     until("the look has failed", async || {
-        node.story("web").await.is_some_and(|story| !story.failures.is_empty())
+        node.story("web").await.is_some_and(|story| !story.blocked.is_empty())
     })
     .await;
-    let failures = node.story("web").await.unwrap().failures;
-    assert!(
-        failures.iter().all(|failure| failure.starts_with("sandbox: ")),
-        "{failures:?}"
-    );
+    let blocked = node.story("web").await.unwrap().blocked;
+    assert!(blocked.iter().all(|it| it.step == Some(Step::Sandbox)), "{blocked:?}");
     node.cri.heal();
     node.cri.allow_everything();
     node.nothing_left("web").await;

@@ -187,8 +187,8 @@ async fn waits(scene: &Scene, reason: &str) -> Result<()> {
     let late = Instant::now() + PATIENCE;
     loop {
         let status = scene.status().await?;
-        let failures = &status["pods"]["terminating"][0]["failures"];
-        let told = |failure: &Value| failure.as_str().is_some_and(|text| text.contains(reason));
+        let failures = &status["pods"]["terminating"][0]["blocked"];
+        let told = |blocked: &Value| blocked["message"].as_str().is_some_and(|text| text.contains(reason));
         if failures.as_array().is_some_and(|failures| failures.iter().any(told)) {
             return Ok(());
         }

@@ -121,7 +121,7 @@ impl Page {
         if !rows.is_empty() {
             self.chart(&rows, end(story));
         }
-        for failure in &story.failures {
+        for failure in &story.blocked {
             self.line("f", MARGIN, &shortened(&format!("waits for: {failure}"), 2 * REASON));
         }
     }

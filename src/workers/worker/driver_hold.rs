@@ -11,7 +11,7 @@ use crate::{
     model::{
         failure::Failure,
         pod::{PodRef, PodView},
-        trace::Step,
+        trace::{Blocked, BlockedReason, Step},
     },
     node::cri::types::RuntimePod,
     teardown::{drivers, node_service::is_node_service},
@@ -76,7 +76,8 @@ impl Worker {
             if words != told {
                 tracing::info!(why = words, "The pod's end waits");
             }
-            self.record.set_failures(vec![format!("held: {words}")]);
+            self.record
+                .set_blocked(vec![Blocked::pod(BlockedReason::Dependents, words.as_str())]);
             told = words;
             if self.guard.why_nothing_begins().is_some() {
                 return Err(Vec::new());
@@ -87,7 +88,7 @@ impl Worker {
                 () = sleep(LOOK) => {}
             }
         }
-        self.record.set_failures(Vec::new());
+        self.record.set_blocked(Vec::new());
         // It has waited, by what is on the disk, and does so no more when it is told to stop.
         if self.context.journal.pod(&view.pod.uid).is_some_and(|entry| entry.waits) {
             let now = self.context.clock.now();

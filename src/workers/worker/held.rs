@@ -6,7 +6,11 @@ use tokio::time::{Instant, sleep};
 
 use super::{Outcome, PodUpdate, Worker};
 use crate::{
-    model::{pod::PodView, termination, trace::Step},
+    model::{
+        pod::PodView,
+        termination,
+        trace::{Blocked, BlockedReason, Step},
+    },
     node::mounts::MountTable,
     teardown::{context::Context, places, volumes::is_anything_mounted},
     workers::precedence::First,
@@ -32,7 +36,12 @@ impl Worker {
             if updates.borrow_and_update().removed {
                 first.get_or_insert_with(|| self.precedence.first());
             }
-            self.record.set_failures(vec![format!("held: {why}")]);
+            let reason = if self.guard.paused().is_some() {
+                BlockedReason::Paused
+            } else {
+                BlockedReason::Guard
+            };
+            self.record.set_blocked(vec![Blocked::pod(reason, why)]);
             let ended = async {
                 sleep(LOOK_AGAIN).await;
                 let update = self.updates.borrow().clone();
@@ -55,7 +64,7 @@ impl Worker {
             }
         }
         // What has held it up holds it up no more.
-        self.record.set_failures(Vec::new());
+        self.record.set_blocked(Vec::new());
         None
     }
 
@@ -79,11 +88,11 @@ impl Worker {
         loop {
             let update = updates.borrow_and_update().clone();
             if !self.may_be_undone(&update) {
-                self.record.set_failures(Vec::new());
+                self.record.set_blocked(Vec::new());
                 return None;
             }
             self.record
-                .set_failures(vec![format!("request: held: {MAY_BE_UNDONE}")]);
+                .set_blocked(vec![Blocked::pod(BlockedReason::Request, MAY_BE_UNDONE)]);
             let is_undone = async {
                 let is_undone = self.is_undone(&update).await;
                 if !is_undone {

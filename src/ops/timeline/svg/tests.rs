@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use roxmltree::{Document, Node};
 
 use super::*;
-use crate::model::trace::Span;
+use crate::model::trace::{Blocked, BlockedReason, Span};
 
 fn span(step: Step, what: &str, start_ms: u64, end_ms: Option<u64>) -> Span {
     Span {
@@ -81,7 +81,11 @@ fn each_step_and_container_has_a_line_of_its_own_that_tells_its_time() {
         span(Step::Volumes, "data", 9_500, None),
     ];
     let mut story = story(10_000, spans);
-    story.failures = vec!["volumes data: in use by process 12".to_owned()];
+    story.blocked = vec![Blocked {
+        step: Some(Step::Volumes),
+        target: "data".to_owned(),
+        ..Blocked::pod(BlockedReason::Failed, "in use by process 12")
+    }];
     let drawing = svg(&[story]);
     let texts = all(&drawing, "text");
     for text in [
@@ -130,7 +134,7 @@ fn names_and_reasons_are_shown_as_they_are_and_never_become_part_of_the_drawing(
         reason: Some(odd.to_owned()),
         phase: Some(odd.to_owned()),
         kept: true,
-        failures: vec![odd.to_owned()],
+        blocked: vec![Blocked::pod(BlockedReason::Failed, odd)],
         ..story(10, spans)
     };
     let drawing = svg(&[hostile]);
