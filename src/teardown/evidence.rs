@@ -11,12 +11,12 @@ use crate::{
     model::{
         failure::{Failure, HELD, RUNNING},
         mismatch::{Doubt, DoubtKind},
-        pod::PodView,
+        pod::{PodUid, PodView},
         trace::Step,
     },
     node::{
         cgroups::{Breadth, PodCgroup},
-        cri::types::RuntimePod,
+        cri::types::{RuntimePod, Sandbox},
         fault::Fault,
     },
     teardown::context::Context,
@@ -59,7 +59,7 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
             ..Failure::new(Step::Sandbox, &sandbox.id, why)
         }]);
     }
-    let lives = observed.lives();
+    let lives = lives(context, &view.pod.uid, observed);
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     if lives && cgroups.is_empty() {
         let why = format!(
@@ -127,6 +127,17 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
             ..failure
         }]),
     }
+}
+
+/// Whether anything of the pod lives by the runtime's word, but for what the journal knows to have ended: where the kernel has
+/// overruled the runtime, that goes on reporting containers as running, or their sandbox as ready. A container that has ended
+/// never runs again.
+pub fn lives(context: &Context, uid: &PodUid, observed: &RuntimePod) -> bool {
+    let ends = context.journal.ends(uid);
+    let has_ended = |sandbox: &&Sandbox| ends.values().any(|end| end.sandbox_id == sandbox.id);
+    let mut running = observed.running().filter(|it| !ends.contains_key(&it.id));
+    let mut ready = observed.sandboxes.iter().filter(|it| it.is_ready() && !has_ended(it));
+    running.next().is_some() || ready.next().is_some()
 }
 
 /// Whether the runtime or the kernel shows a process of a pod whose sandboxes could not be stopped. A runtime that has a virtual

@@ -429,6 +429,29 @@ async fn a_try_after_a_call_that_failed_does_not_take_a_shared_claim_from_the_po
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_only_by_the_word_of_a_wrong_runtime_keeps_no_shared_claim() {
+    let mut node = Node::new().await;
+    let shared = driver(&node, DRIVER);
+    for (name, pid) in [("web", 4242), ("db", 4243)] {
+        node.object(claiming(name, &["gpu"]));
+        node.left_over(name, |pod| drop(pod.container("main").process(pid)));
+    }
+    node.cri.change(|world| world.kill_shim("container-uid-web-main-0"));
+    checkpoint(&node, &[gpu(&["web", "db"])]);
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", Some(1)).await;
+    node.gone("web").await;
+    assert!(shared.called().is_empty(), "while db runs");
+    node.cri
+        .look(|world| assert!(world.container("container-uid-web-main-0").is_some()));
+    node.delete("db", Some(1)).await;
+    node.nothing_left("db").await;
+    assert_eq!(asked(&shared), ["gpu"]);
+    node.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_checkpoint_that_is_not_whole_keeps_pods_with_claims_and_says_what_helps() {
     for damage in ["checksum", "torn", "empty"] {
         let mut node = Node::new().await;

@@ -8,7 +8,7 @@ use pod_teardown::{
     ops::{admin::why, client},
 };
 use serde_json::json;
-use testbed::scripted_cri::{Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
+use testbed::scripted_cri::{Kind, Manners, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -248,4 +248,26 @@ async fn the_first_error_of_a_sandbox_stop_is_remembered_when_the_next_one_succe
         why.contains("network may be left") && why.contains("failed to destroy network"),
         "{why}"
     );
+}
+
+/// CRI-O keeps a sandbox without a process ready until it was told to stop it. The cgroup is the agent's own doing.
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_is_still_ready_after_the_runtime_was_corrected_is_removed() {
+    let mut node = Node::new().await;
+    node.pod("web", &plain(), |pod| drop(pod.container("main").process(PID)));
+    node.cri.change(|world| {
+        world.manners = Manners::CriO;
+        world.kill_shim("container-uid-web-main-0");
+    });
+    node.cri.allow_everything();
+    node.start().await;
+    node.delete("web", Some(1)).await;
+    node.gone("web").await;
+    node.failing("web", "RemovePodSandbox").await;
+    assert!(!node.pod_cgroup("web").exists());
+    node.cri.change(|world| {
+        world.restart_runtime(Instant::now());
+        assert!(world.sandboxes.values().all(|sandbox| sandbox.ready));
+    });
+    node.nothing_left("web").await;
 }

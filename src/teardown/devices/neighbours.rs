@@ -12,7 +12,7 @@ use crate::{
         trace::Step,
     },
     node::dra_checkpoint::PreparedClaim,
-    teardown::context::Context,
+    teardown::{context::Context, evidence},
 };
 
 /// All that may use one of these claims beside the pod `uid`.
@@ -61,8 +61,8 @@ pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Resul
     let may_use = |pod: &Neighbour| claims.iter().any(|claim| uses(pod, claim, &reserved));
     for pod in pods.iter_mut().filter(|pod| pod.uid != uid && !pod.lives) {
         if may_use(pod) {
-            let observed = context.cri.pod_brief(&pod.uid).await;
-            pod.lives = observed.map_err(|error| failure(&error))?.lives();
+            let observed = context.cri.pod_brief(&pod.uid).await.map_err(|error| failure(&error))?;
+            pod.lives = evidence::lives(context, &pod.uid.as_str().into(), &observed);
         }
     }
     Ok(Neighbours { pods, reserved })

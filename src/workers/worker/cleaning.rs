@@ -52,7 +52,7 @@ impl Worker {
     /// may have ended since; unless somebody has started the pod anew.
     pub(super) async fn release_devices(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let entry = self.context.journal.pod(&view.pod.uid);
-        if entry.is_some_and(|entry| entry.released) && !observed.lives() {
+        if entry.is_some_and(|entry| entry.released) && !evidence::lives(&self.context, &view.pod.uid, observed) {
             return Ok(());
         }
         let claims = devices::prepared(&self.context, view).await?;

@@ -111,6 +111,7 @@ impl<'w> PodBuilder<'w> {
             ending: None,
             signalled: false,
             pid: None,
+            shim_died: false,
             kill_at: None,
             abandoned: false,
         };

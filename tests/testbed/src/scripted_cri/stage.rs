@@ -206,13 +206,33 @@ impl Stage {
         let now = Instant::now();
         match seen.kind {
             Kind::ExecSync => return self.exec(seen).await,
-            Kind::StopContainer => self.stop_container(&seen.id, seen.timeout.unwrap_or_default()).await?,
+            Kind::StopContainer => {
+                self.stop_container(&seen.id, seen.timeout.unwrap_or_default()).await?;
+                self.has_shims(&seen.id)?;
+            }
             Kind::StopPodSandbox => self.stop_sandbox(&seen.id, now).await?,
-            Kind::RemoveContainer => self.now().world.remove_container(&seen.id),
-            Kind::RemovePodSandbox => self.now().world.remove_sandbox(&seen.id),
+            Kind::RemoveContainer => {
+                self.has_shims(&seen.id)?;
+                self.now().world.remove_container(&seen.id);
+            }
+            Kind::RemovePodSandbox => {
+                self.has_shims(&seen.id)?;
+                self.now().world.remove_sandbox(&seen.id);
+            }
         }
         self.changed.notify_waiters();
         Ok(Outcome::default())
+    }
+
+    /// An error if a container that this is, or that is in this, has lost its shim: its end is waited for in vain.
+    fn has_shims(&self, id: &str) -> Result<(), Status> {
+        match self.now().world.in_the_way(id) {
+            None => Ok(()),
+            Some(lost) => Err(Status::deadline_exceeded(format!(
+                "an error occurs during waiting for container {:?} to be killed: context deadline exceeded",
+                lost.id
+            ))),
+        }
     }
 
     /// As containerd does it: the signal once, then a wait for the end, then SIGKILL; a caller that gives up before
@@ -259,6 +279,13 @@ impl Stage {
         if !parts.world.sandboxes.contains_key(id) {
             return Err(Status::not_found(format!("no sandbox {id}")));
         }
+        if parts.world.in_the_way(id).is_some() {
+            for inside in parts.world.inside(id) {
+                parts.world.kill(&inside, now);
+            }
+            drop(parts);
+            return self.has_shims(id);
+        }
         parts.world.stop_sandbox(id, now);
         Ok(())
     }
@@ -281,6 +308,7 @@ impl Stage {
         for container in &inside {
             self.wait_for_end(container, now + SANDBOX_STOP).await;
         }
+        self.has_shims(id)?;
         if let Some(sandbox) = self.now().world.sandboxes.get_mut(id) {
             sandbox.ready = false;
         }
@@ -294,6 +322,9 @@ impl Stage {
             let container = container.ok_or_else(|| Status::not_found(format!("no container {}", seen.id)))?;
             if !parts.world.runs(&seen.id) {
                 return Err(Status::unknown(format!("container {} does not run", seen.id)));
+            }
+            if parts.world.has_lost_shim(&seen.id) {
+                return Err(Status::unavailable("ttrpc: closed"));
             }
             container.on_exec.clone()
         };

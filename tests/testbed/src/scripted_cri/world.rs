@@ -13,6 +13,9 @@ const BEGINNING: i64 = 1_767_225_600_000_000_000;
 /// Exit code of a process that SIGKILL ended.
 const KILLED: i32 = 137;
 
+/// Exit code that containerd gives a container whose end it has not seen.
+const UNKNOWN_EXIT: i32 = 255;
+
 /// Whose manners the runtime has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Manners {
@@ -94,6 +97,8 @@ pub struct SimContainer {
     pub signalled: bool,
     /// Its first process, as a verbose status names it.
     pub pid: Option<i32>,
+    /// Its shim has died, and with it the news of its end: see [`World::kill_shim`].
+    pub shim_died: bool,
     /// CRI-O: when it kills the container, whoever waits for that.
     pub kill_at: Option<Instant>,
     /// CRI-O: nobody waits for its stop any more. Another one has no answer.
@@ -200,6 +205,9 @@ impl World {
     pub(super) fn settle(&mut self, now: Instant) {
         let killed = |c: &SimContainer| Some((c.kill_at.filter(|_| self.runs(&c.id))?, KILLED));
         let due = |c: &SimContainer| {
+            if c.shim_died {
+                return None;
+            }
             let ends = [c.ending, killed(c)].into_iter().flatten();
             ends.min_by_key(|(at, _)| *at).filter(|(at, _)| *at <= now)
         };
@@ -213,7 +221,7 @@ impl World {
         }
     }
 
-    /// Whether a process is still there.
+    /// Whether it runs, as the runtime reports it.
     pub(super) fn runs(&self, id: &str) -> bool {
         self.containers
             .get(id)
@@ -225,7 +233,8 @@ impl World {
         if !self.runs(id) {
             return;
         }
-        let Some(container) = self.containers.get_mut(id).filter(|c| !c.signalled) else {
+        let takes_signal = |c: &&mut SimContainer| !c.signalled && !c.shim_died;
+        let Some(container) = self.containers.get_mut(id).filter(takes_signal) else {
             return;
         };
         container.signalled = true;
@@ -238,9 +247,44 @@ impl World {
 
     /// Sends SIGKILL.
     pub(super) fn kill(&mut self, id: &str, now: Instant) {
-        if self.runs(id) {
+        if self.runs(id) && !self.has_lost_shim(id) {
             self.end(id, now, KILLED);
         }
+    }
+
+    /// The shim of a running container dies, and so do its processes. The runtime goes on reporting that the container runs,
+    /// and can neither stop nor remove it until it is restarted.
+    pub fn kill_shim(&mut self, id: &str) {
+        if self.runs(id)
+            && let Some(container) = self.containers.get_mut(id)
+        {
+            container.shim_died = true;
+            (container.ending, container.kill_at) = (None, None);
+        }
+    }
+
+    /// The runtime is restarted, and notices which shims have died. A shim of containerd is that of the sandbox, too; a sandbox
+    /// of CRI-O needs no process, and is ready until it is stopped.
+    pub fn restart_runtime(&mut self, now: Instant) {
+        let lost = self.containers.values().filter(|c| c.shim_died);
+        let lost: Vec<_> = lost.map(|c| (c.id.clone(), c.sandbox_id.clone())).collect();
+        for (id, sandbox_id) in lost {
+            self.end(&id, now, UNKNOWN_EXIT);
+            if let Some(container) = self.containers.get_mut(&id) {
+                container.shim_died = false;
+                "Unknown".clone_into(&mut container.reason);
+            }
+            if self.manners == Manners::Containerd
+                && let Some(sandbox) = self.sandboxes.get_mut(&sandbox_id)
+            {
+                sandbox.ready = false;
+            }
+        }
+    }
+
+    /// Whether the runtime reports that it runs although its shim has died.
+    pub(super) fn has_lost_shim(&self, id: &str) -> bool {
+        self.containers.get(id).is_some_and(|c| c.shim_died)
     }
 
     /// Lets a running container end by itself at some time from now on.
@@ -272,7 +316,9 @@ impl World {
         let Some(container) = self.containers.get_mut(id) else {
             return true;
         };
-        container.kill_at = Some(container.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
+        if !container.shim_died {
+            container.kill_at = Some(container.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
+        }
         !container.abandoned
     }
 
@@ -283,6 +329,13 @@ impl World {
         if let Some(sandbox) = self.sandboxes.get_mut(id) {
             sandbox.ready = false;
         }
+    }
+
+    /// The first container that is in the way of the end of a sandbox, or of its own.
+    pub(super) fn in_the_way(&self, id: &str) -> Option<&SimContainer> {
+        self.containers
+            .values()
+            .find(|c| (c.id == id || c.sandbox_id == id) && c.shim_died)
     }
 
     pub(super) fn remove_container(&mut self, id: &str) {
