@@ -28,6 +28,7 @@ fn stubborn() -> PodPlan {
             hook: Hook::None,
             state: State::Running,
             obeys: None,
+            unread: false,
         }],
         old_sandboxes: 0,
         volumes: Vec::new(),
@@ -40,6 +41,7 @@ fn holds(seed: u64, pods: &[PodPlan], steps: &[Step]) {
         let plan = Plan {
             seed,
             manners,
+            names_processes: true,
             pods,
             steps,
         };

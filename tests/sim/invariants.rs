@@ -74,9 +74,13 @@ impl Scene {
     }
 
     fn request(&self, home: bool, verb: &str, body: &str) -> &Self {
+        self.request_of("pods", home, verb, body)
+    }
+
+    fn request_of(&self, resource: &str, home: bool, verb: &str, body: &str) -> &Self {
         let asked = Asked {
             verb: verb.to_owned(),
-            resource: "pods".to_owned(),
+            resource: resource.to_owned(),
             user: format!("system:node:{NODE}"),
             ..Asked::default()
         };
@@ -204,4 +208,62 @@ async fn acting_in_the_wrong_world_on_a_static_pod_or_beside_a_kubelet_is_notice
     scene.call(Kind::StopContainer, Some(30)).broke(None);
     advance(Duration::from_secs(2)).await;
     scene.call(Kind::StopContainer, Some(29)).broke(Some(9));
+}
+
+const WRONG: &str = r#"{"reason":"RuntimeStateWrong","involvedObject":{"uid":"u"}}"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_is_right_and_is_overruled_is_noticed() {
+    let conclude = |scene: &Scene| {
+        scene.request_of("events", true, "create", WRONG);
+        scene.request(true, "delete", THIS);
+    };
+    let scene = Scene::new();
+    conclude(scene.ending(30));
+    scene.broke(Some(1));
+    let loses_shim = |pid| {
+        let scene = Scene::new();
+        scene.cri.change(|world| {
+            let id = "container-u-c-0";
+            world.containers.get_mut(id).unwrap().pid = pid;
+            world.kill_shim(id);
+        });
+        scene.ending(30).fate(|fate| fate.shim_died = true);
+        scene
+    };
+    let wrong = loses_shim(Some(7));
+    conclude(&wrong);
+    wrong.broke(None);
+    let names_none = loses_shim(None);
+    conclude(&names_none);
+    names_none.broke(Some(1));
+    let has_children = loses_shim(Some(7));
+    has_children.known(|known| _ = known.children.insert("container-u-c-0".to_owned()));
+    conclude(&has_children);
+    has_children.broke(Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_end_that_is_called_a_success_is_noticed() {
+    const SUCCEEDED: &str = r#"{"metadata":{"uid":"u"},"status":{"phase":"Succeeded"}}"#;
+    let scene = Scene::new();
+    scene.ending(30).request(true, "patch", SUCCEEDED).broke(None);
+    let scene = Scene::new();
+    scene.ending(30).fate(|fate| fate.end_unknown = true);
+    scene.request(true, "patch", SUCCEEDED).broke(Some(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_unmounted_under_a_container_is_noticed() {
+    for (runs, number) in [(Some("c"), Some(1)), (None, None)] {
+        let scene = Scene::new();
+        let volume = scene.state.now().node.join("kubelet/pods/u/volumes/v");
+        fs::create_dir_all(&volume).unwrap();
+        fs::write(volume.join("data"), "").unwrap();
+        scene.ending(30).known(|known| {
+            known.mount(volume.clone());
+            known.unmount(&volume, runs).unwrap();
+        });
+        scene.broke(number);
+    }
 }

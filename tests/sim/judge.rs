@@ -27,10 +27,6 @@ const SHORTEST: Duration = Duration::from_secs(2);
 /// Watches the calls to the runtime, and makes trouble of them.
 pub struct Judge(pub State);
 
-fn lives(state: SimState) -> bool {
-    matches!(state, SimState::Running | SimState::Unknown)
-}
-
 impl Director for Judge {
     fn effect(&self, seen: &Seen, world: &mut World) -> Expected {
         let mut known = self.0.now();
@@ -61,8 +57,19 @@ impl Director for Judge {
         }
     }
 
-    fn read(&self, _: Read, _: &str) -> Option<Fault> {
-        match self.0.now().trouble.looks? {
+    fn read(&self, read: Read, id: &str, world: &World) -> Option<Fault> {
+        let mut known = self.0.now();
+        known.show_processes(world);
+        if read == Read::ContainerStatus
+            && let Some(it) = world.containers.get(id)
+            && it.state == SimState::Exited
+            && known.unread.contains(&(it.pod_uid.clone(), it.name.clone()))
+        {
+            known.met.unread = true;
+            let why = format!("image {:?}: not found", it.image);
+            return Some(Fault::Error(Code::Unknown, why));
+        }
+        match known.trouble.looks? {
             LookTrouble::Error => Some(Fault::Error(Code::Unknown, "trouble".to_owned())),
             LookTrouble::Hang => Some(Fault::Hang),
             LookTrouble::Late(by) => Some(Fault::Late(by)),
@@ -92,6 +99,13 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
     } = seen;
     let (run, now) = (known.agent.run, Instant::now());
     let mut broken = Vec::new();
+    let running = {
+        let mut inside = world
+            .containers
+            .values()
+            .filter(|it| it.id == *id || it.sandbox_id == *id);
+        inside.any(|it| known.runs(it))
+    };
     let Some(fate) = known.pods.get_mut(uid) else {
         // Gone already, which is no harm.
         return;
@@ -101,10 +115,6 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
     } else if !fate.ends() {
         broken.push((2, format!("{seen} touches a pod that nobody wants to end")));
     }
-    let inside = |container: &&testbed::scripted_cri::SimContainer| {
-        (container.id == *id || container.sandbox_id == *id) && lives(container.state)
-    };
-    let running = world.containers.values().any(|container| inside(&container));
     let kill_at = match kind {
         Kind::StopContainer => Some(now + timeout.unwrap_or_default()),
         Kind::StopPodSandbox | Kind::RemovePodSandbox | Kind::RemoveContainer => Some(now),
@@ -171,6 +181,9 @@ pub fn request(state: &State, cri: &ScriptedCri, home: bool, asked: &Asked, body
         }
         // An event's name is a moment.
         known.tell(if asked.verb == "create" { "create events" } else { what });
+        if asked.verb == "create" {
+            event(&mut known, body);
+        }
         if writes && asked.resource != "events" {
             known.effect(what);
             if !home {
@@ -213,16 +226,34 @@ pub fn request(state: &State, cri: &ScriptedCri, home: bool, asked: &Asked, body
         Some(fate) if fate.ends() => {}
         _ => known.broken(2, format_args!("{what} of {uid}, which nobody wants to end")),
     }
+    let phase = &body["status"]["phase"];
+    if phase == "Succeeded" && known.pods.get(&uid).is_some_and(|fate| fate.end_unknown) {
+        known.broken(
+            10,
+            format_args!("{uid} has succeeded, although nobody can know how it ended"),
+        );
+    }
     if asked.verb == "delete" {
         drop(known);
         let runs = cri.look(|world| {
-            let of_it = world
-                .containers
-                .values()
-                .find(|it| it.pod_uid == uid && lives(it.state));
+            let known = state.now();
+            let of_it = world.containers.values().find(|it| it.pod_uid == uid && known.runs(it));
             of_it.map(|it| it.id.clone())
         });
         state.now().deleted(&uid, runs);
+    }
+}
+
+/// An event is about to be created.
+fn event(known: &mut Known, body: &[u8]) {
+    let event: Value = serde_json::from_slice(body).unwrap_or_default();
+    if event["reason"] != "RuntimeStateWrong" {
+        return;
+    }
+    known.met.concluded = true;
+    let uid = event["involvedObject"]["uid"].as_str().unwrap_or_default();
+    if !known.pods.get(uid).is_some_and(|fate| fate.shim_died) {
+        known.broken(1, format_args!("{uid} is taken for ended, and no shim of it has died"));
     }
 }
 

@@ -71,6 +71,13 @@ fn whatever_happens_no_invariant_is_broken() {
     if let Some((seed, broken)) = tally.broken {
         panic!("{}", explained(seed, &broken));
     }
+    if tally.runs >= FEW {
+        let met = [tally.shims_died, tally.overruled, tally.unread];
+        assert!(
+            met.iter().all(|runs| *runs > 0),
+            "a fault of the runtime is never met: {met:?}"
+        );
+    }
 }
 
 #[test]

@@ -47,14 +47,20 @@ struct Line {
 impl Reach {
     /// For this run of the agent; once it has ended, it reaches nothing any more.
     pub fn outside(&self, run: u64) -> Outside {
-        let (state, disk) = (self.state.clone(), self.disk.clone());
+        let (state, disk, cri) = (self.state.clone(), self.disk.clone(), Arc::clone(&self.cri));
         Outside {
             dial: Some(self.dial(run)),
             runtime: Some(self.runtime(run)),
             disk: Some(self.disk.opener(run)),
             unmounts: Unmounts::By(Arc::new(move |path| {
                 if disk.serves(run) {
-                    state.now().unmount(path)
+                    let runs = cri.look(|world| {
+                        let known = state.now();
+                        let uid = known.uid_of(path);
+                        let mut of_pod = world.containers.values().filter(|it| it.pod_uid == uid);
+                        of_pod.find(|it| known.runs(it)).map(|it| it.id.clone())
+                    });
+                    state.now().unmount(path, runs.as_deref())
                 } else {
                     Err(rustix::io::Errno::IO)
                 }

@@ -13,6 +13,8 @@ pub struct Plan {
     pub seed: u64,
     /// Those of the runtime.
     pub manners: Manners,
+    /// It names the process of each container. One that runs them in virtual machines does not.
+    pub names_processes: bool,
     pub pods: Vec<PodPlan>,
     /// In the order of their times.
     pub steps: Vec<Step>,
@@ -64,6 +66,15 @@ pub enum What {
     Forget { pod: usize },
     /// A container's end is not known to the runtime any more.
     Unknown { pod: usize },
+    /// The shims of the pod's running containers die with these, or only that of one. The runtime goes on reporting that they
+    /// run. For so long, processes that the containers had started are left.
+    ShimDies {
+        pod: usize,
+        all: bool,
+        rest: Option<Duration>,
+    },
+    /// The runtime is away for so long, and then knows which shims have died.
+    RuntimeRestarts { down: Duration },
     /// The next unmounts are refused, since somebody is in there.
     Busy { times: usize },
     /// A kubelet's process is there.
@@ -143,7 +154,6 @@ impl Plan {
                 what: What::any(&mut dice, pods.len()),
             });
         }
-        steps.sort_by_key(|step| step.at);
         // Whatever else is drawn stays as it was before there were two.
         let mut other = Dice::new(seed ^ 0x0c10);
         let manners = if other.one_in(2) {
@@ -151,11 +161,44 @@ impl Plan {
         } else {
             Manners::Containerd
         };
-        Self {
+        let mut plan = Self {
             seed,
             manners,
+            names_processes: true,
             pods,
             steps,
+        };
+        plan.runtime_is_wrong(&mut Dice::new(seed ^ 0x5417));
+        plan.steps.sort_by_key(|step| step.at);
+        plan
+    }
+
+    /// What may be wrong in the runtime for the whole run. It has dice of its own, so that all else stays as it was.
+    fn runtime_is_wrong(&mut self, dice: &mut Dice) {
+        self.names_processes = !dice.one_in(4);
+        if dice.one_in(4) {
+            let pod = dice.up_to(self.pods.len());
+            let at = dice.millis(LASTS / 2);
+            let what = What::ShimDies {
+                pod,
+                all: dice.one_in(2),
+                rest: dice.one_in(3).then(|| dice.millis(60_000)),
+            };
+            self.steps.push(Step { at, what });
+            if dice.one_in(3) {
+                let at = at + dice.millis(LASTS);
+                let down = dice.millis(10_000);
+                self.steps.push(Step {
+                    at,
+                    what: What::RuntimeRestarts { down },
+                });
+            }
+        }
+        if dice.one_in(4) {
+            let pod = dice.up_to(self.pods.len());
+            let containers = &mut self.pods[pod].containers;
+            let container = dice.up_to(containers.len());
+            containers[container].unread = true;
         }
     }
 }
@@ -294,7 +337,8 @@ impl LookTrouble {
 
 impl std::fmt::Display for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "  runtime: {:?}", self.manners)?;
+        let named = if self.names_processes { "" } else { "no " };
+        writeln!(f, "  runtime: {:?}, names {named}processes", self.manners)?;
         for (number, pod) in self.pods.iter().enumerate() {
             let PodPlan {
                 kind,

@@ -43,6 +43,8 @@ pub struct ContainerPlan {
     pub state: State,
     /// How long it takes to end after its signal, and how; nothing if it ignores that.
     pub obeys: Option<(Duration, i32)>,
+    /// Once it has ended, the runtime cannot give its status any more.
+    pub unread: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +102,16 @@ impl PodPlan {
             old_sandboxes: usize::from(dice.one_in(5)),
             volumes: (0..dice.up_to(3)).map(|_| volume(dice)).collect(),
         }
+    }
+
+    /// The containers whose end cannot be read.
+    pub fn unread(&self) -> impl Iterator<Item = usize> {
+        (0..self.containers.len()).filter(|number| self.containers[*number].unread)
+    }
+
+    /// Whether the end of this container decides between success and failure of the pod.
+    pub fn decides(&self, number: usize) -> bool {
+        self.containers[number].role == Role::Regular
     }
 
     /// As the API has it.
@@ -248,6 +260,7 @@ impl ContainerPlan {
             hook,
             state,
             obeys,
+            unread: false,
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     panics,
     plan::Plan,
     shrink::shrunk,
+    state::Met,
     world::{self, Outcome},
 };
 
@@ -35,6 +36,10 @@ pub struct Tally {
     pub took: Duration,
     /// In the virtual world.
     pub virtual_time: Duration,
+    /// Runs in which a shim died, in which the agent overruled the runtime, and in which an end could not be read.
+    pub shims_died: u64,
+    pub overruled: u64,
+    pub unread: u64,
     /// The first seed that broke something, and what.
     pub broken: Option<(u64, String)>,
 }
@@ -52,10 +57,13 @@ pub fn run(runs: Runs, tell_every: Option<Duration>) -> Tally {
             if enough || runs.lasts.is_some_and(|lasts| begun.elapsed() >= lasts) {
                 return;
             }
-            let Outcome { broken, took, .. } = one(&Plan::of(seed));
+            let Outcome { broken, took, met, .. } = one(&Plan::of(seed));
             let mut tally = tally.lock().unwrap();
             tally.runs += 1;
             tally.virtual_time += took;
+            tally.shims_died += u64::from(met.shim_died);
+            tally.overruled += u64::from(met.concluded);
+            tally.unread += u64::from(met.unread);
             if let Some(broken) = broken {
                 stop.store(true, Ordering::Relaxed);
                 tally.broken.get_or_insert((seed, broken));
@@ -84,6 +92,7 @@ pub fn one(plan: &Plan) -> Outcome {
         trace: Vec::new(),
         broken: None,
         took: Duration::ZERO,
+        met: Met::default(),
     });
     if let Some(panic) = panic {
         outcome
@@ -115,7 +124,10 @@ impl std::fmt::Display for Tally {
             runs,
             took,
             virtual_time,
-            ..
+            shims_died,
+            overruled,
+            unread,
+            broken: _,
         } = self;
         let rate = runs * 60_000 / u64::try_from(took.as_millis()).unwrap_or(1).max(1);
         let each = virtual_time
@@ -123,7 +135,8 @@ impl std::fmt::Display for Tally {
             .unwrap_or_default();
         write!(
             f,
-            "{runs} runs in {took:.1?}, {rate} a minute, each of {each:.1?} in its own time"
+            "{runs} runs in {took:.1?}, {rate} a minute, each of {each:.1?} in its own time; in {shims_died} a shim died, in \
+             {overruled} the runtime was overruled, in {unread} an end could not be read"
         )
     }
 }

@@ -72,6 +72,9 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
             with(&|plan| plan.pods[number].finalizer = false);
         }
         for (it, container) in pod.containers.iter().enumerate() {
+            if container.unread {
+                with(&|plan| plan.pods[number].containers[it].unread = false);
+            }
             if !matches!(container.hook, Hook::None) {
                 with(&|plan| plan.pods[number].containers[it].hook = Hook::None);
             }
@@ -116,13 +119,15 @@ impl What {
             | Self::Release { pod }
             | Self::Restart { pod }
             | Self::Forget { pod }
-            | Self::Unknown { pod } => Some(pod),
+            | Self::Unknown { pod }
+            | Self::ShimDies { pod, .. } => Some(pod),
             Self::Api { .. }
             | Self::ApiAway { .. }
             | Self::OtherCluster { .. }
             | Self::Call { .. }
             | Self::Look { .. }
             | Self::RuntimeAway { .. }
+            | Self::RuntimeRestarts { .. }
             | Self::Busy { .. }
             | Self::Kubelet { .. }
             | Self::DiskFails { .. }

@@ -1,7 +1,7 @@
 //! What the simulation knows that the agent does not: the world as it is, and what was done in it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use testbed::scripted_cri::{SimContainer, SimState, World};
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,15 @@ pub struct Known {
     pub pods: BTreeMap<String, Fate>,
     mounts: Vec<(u64, PathBuf)>,
     mounted: u64,
+    /// What `/proc` and the cgroups show of each container: its process, unless only its children are left.
+    shown: BTreeMap<String, (Option<i32>, PathBuf)>,
+    processes: i32,
+    /// Containers whose children have outlived them.
+    pub children: BTreeSet<String>,
+    /// Containers whose end cannot be read, as UID and name.
+    pub unread: BTreeSet<(String, String)>,
+    /// What was drawn and came about.
+    pub met: Met,
     pub agent: Agent,
     pub trouble: Trouble,
     /// Since when a kubelet is there.
@@ -48,6 +58,17 @@ pub struct Agent {
     /// It ends at its next but so many effects.
     pub dies_in: Option<usize>,
     pub died: Arc<Notify>,
+}
+
+/// Faults of the runtime that a run has met.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Met {
+    /// The shim of a running container died.
+    pub shim_died: bool,
+    /// The agent has concluded that the runtime is wrong.
+    pub concluded: bool,
+    /// The status of a container that has ended was asked for in vain.
+    pub unread: bool,
 }
 
 /// What is wrong with the outside.
@@ -90,6 +111,10 @@ pub struct Fate {
     pub rebooted: bool,
     /// The agent's own deadline, as far as its calls tell.
     pub deadline: Option<Instant>,
+    /// A shim of it has died.
+    pub shim_died: bool,
+    /// How a container that decides on the phase has ended, nobody can know.
+    pub end_unknown: bool,
     /// By container id.
     pub hooks: BTreeMap<String, HookFate>,
     /// The final delete was accepted.
@@ -119,6 +144,11 @@ impl State {
             pods: BTreeMap::new(),
             mounts: Vec::new(),
             mounted: 100,
+            shown: BTreeMap::new(),
+            processes: 1_000,
+            children: BTreeSet::new(),
+            unread: BTreeSet::new(),
+            met: Met::default(),
             agent: Agent::default(),
             trouble: Trouble::default(),
             kubelet: None,
@@ -163,8 +193,8 @@ impl Known {
         self.write_mounts();
     }
 
-    /// What the kernel would do about an unmount.
-    pub fn unmount(&mut self, path: &Path) -> rustix::io::Result<()> {
+    /// What the kernel would do about an unmount, while this container of the pod runs.
+    pub fn unmount(&mut self, path: &Path, runs: Option<&str>) -> rustix::io::Result<()> {
         let Some(at) = self.mounts.iter().rposition(|(_, mounted)| mounted == path) else {
             return Err(rustix::io::Errno::INVAL);
         };
@@ -180,6 +210,9 @@ impl Known {
                 2,
                 format_args!("a volume of {uid} is unmounted, which nobody wants to end"),
             );
+        }
+        if let Some(runs) = runs {
+            self.broken(1, format_args!("a volume of {uid} is unmounted while {runs} runs"));
         }
         self.check_contents(at);
         let (_, path) = self.mounts.remove(at);
@@ -228,7 +261,8 @@ impl Known {
         self.write_mounts();
     }
 
-    fn uid_of(&self, path: &Path) -> String {
+    /// UID of the pod that a volume belongs to.
+    pub fn uid_of(&self, path: &Path) -> String {
         let below = path.strip_prefix(self.node.join("kubelet/pods")).ok();
         let uid = below.and_then(|below| below.components().next());
         uid.map(|uid| uid.as_os_str().to_string_lossy().into_owned())
@@ -246,6 +280,67 @@ impl Known {
             let _ = writeln!(table, "{id} 1 0:{id} / {} rw - tmpfs tmpfs rw", path.display());
         }
         fs::write(self.node.join("mountinfo"), table).unwrap();
+    }
+
+    // --- processes ---
+
+    /// A process id that no container has had.
+    pub fn new_process(&mut self) -> i32 {
+        self.processes += 1;
+        self.processes
+    }
+
+    /// Whether the kernel has a process of this container. Where the runtime names none, its word stands.
+    pub fn runs(&self, it: &SimContainer) -> bool {
+        lives(it.state) && (!it.shim_died || it.pid.is_none() || self.children.contains(&it.id))
+    }
+
+    /// Shows in `/proc` and in the cgroups what runs, and nothing else.
+    pub fn show_processes(&mut self, world: &World) {
+        let mut now = BTreeMap::new();
+        for it in world.containers.values() {
+            if let Some(pid) = it.pid
+                && self.runs(it)
+            {
+                let cgroup = self
+                    .node
+                    .join(format!("cgroup/kubepods/besteffort/pod{}/{}", it.pod_uid, it.id));
+                now.insert(it.id.clone(), (Some(pid).filter(|_| !it.shim_died), cgroup));
+            }
+        }
+        if now == self.shown {
+            return;
+        }
+        let proc = self.node.join("proc");
+        for (id, (pid, cgroup)) in &self.shown {
+            let left = now.get(id);
+            if let Some(pid) = pid
+                && left.is_none_or(|(left, _)| left.is_none())
+            {
+                fs::remove_file(proc.join(format!("{pid}/stat"))).unwrap();
+                fs::remove_dir(proc.join(pid.to_string())).unwrap();
+            }
+            if left.is_none() {
+                fs::remove_file(cgroup.join("cgroup.procs")).unwrap();
+                fs::remove_dir(cgroup).unwrap();
+            }
+        }
+        for (id, (pid, cgroup)) in &now {
+            if self.shown.contains_key(id) {
+                continue;
+            }
+            fs::create_dir_all(cgroup).unwrap();
+            // One of another pid namespace: nobody must be killed by what is written here.
+            fs::write(cgroup.join("cgroup.procs"), "0\n").unwrap();
+            if let Some(pid) = pid {
+                let dir = proc.join(pid.to_string());
+                fs::create_dir_all(&dir).unwrap();
+                // Older than all that is looked at: it started 50 s after boot.
+                let stat = format!("{pid} (main) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5000 0 0\n");
+                fs::write(dir.join("stat"), stat).unwrap();
+            }
+        }
+        self.shown = now;
     }
 
     /// The agent has ended while its disk took nothing: the next one cannot know what this one did last.
@@ -288,6 +383,11 @@ impl Known {
             }
         }
     }
+}
+
+/// Whether it runs by the runtime's word.
+pub fn lives(state: SimState) -> bool {
+    matches!(state, SimState::Running | SimState::Unknown)
 }
 
 // === impl Fate ===

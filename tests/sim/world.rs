@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use testbed::{
     apiserver::{Config, MemApiServer},
     dice::Dice,
-    scripted_cri::{ScriptedCri, SimState, World},
+    scripted_cri::{ScriptedCri, World},
 };
 use tokio::time::{Instant, sleep};
 
@@ -19,7 +19,7 @@ use crate::{
     outside::Reach,
     plan::Plan,
     pods::{Kind, NODE},
-    state::{Fate, State},
+    state::{Fate, Met, State, lives},
 };
 
 /// What a run came to.
@@ -29,6 +29,7 @@ pub struct Outcome {
     pub broken: Option<String>,
     /// How much virtual time it took.
     pub took: Duration,
+    pub met: Met,
 }
 
 /// Once all troubles are over, everything comes to its end within this time: a watch may have been silent for five
@@ -63,6 +64,8 @@ enum Over {
     Kubelet,
     Disk,
     Down,
+    Children,
+    RuntimeRestarts,
 }
 
 /// Plays a plan.
@@ -89,6 +92,7 @@ async fn run(plan: &Plan) -> Outcome {
             trace: std::mem::take(&mut known.trace),
             broken: known.broken.take(),
             took: known.age(),
+            met: known.met,
         }
     }
 }
@@ -188,18 +192,40 @@ impl<'p> Sim<'p> {
         for mounted in plan.lay_out(&name, &uid, &self.machine.node) {
             known.mount(mounted);
         }
+        for number in plan.unread() {
+            known.unread.insert((uid.clone(), format!("c{number}")));
+        }
         let mut fate = Fate {
             name,
             is_static: plan.kind == Kind::Mirror,
             terminal: plan.kind == Kind::Terminal,
             spec_grace: Duration::from_secs(plan.grace.unsigned_abs()),
             finalizer: plan.finalizer,
+            end_unknown: plan.kind == Kind::Plain && plan.unread().any(|number| plan.decides(number)),
             ..Fate::default()
         };
         if fate.terminal {
             fate.ask(fate.spec_grace);
         }
         known.pods.insert(uid, fate);
+        drop(known);
+        self.give_processes();
+    }
+
+    /// A process for each container that runs and has none yet, if the runtime names them.
+    fn give_processes(&self) {
+        if !self.plan.names_processes {
+            return;
+        }
+        self.reach.cri.change(|world| {
+            let mut known = self.reach.state.now();
+            for it in world.containers.values_mut() {
+                if it.pid.is_none() && lives(it.state) {
+                    it.pid = Some(known.new_process());
+                }
+            }
+            known.show_processes(world);
+        });
     }
 
     async fn ask(&self, method: Method, pod: usize, query: &str, body: &Value) -> (u16, Value) {
@@ -323,6 +349,10 @@ impl<'p> Sim<'p> {
             self.crash(Duration::ZERO).await;
         }
         self.end_troubles(far);
+        if !self.plan.names_processes {
+            // Without a named process nothing tells that the runtime is wrong, and its word stands.
+            self.restart_runtime();
+        }
         self.reach.home.faults().clear();
         {
             let mut known = self.reach.state.now();
@@ -355,7 +385,12 @@ impl<'p> Sim<'p> {
             }
             let left = self.left().await;
             self.reach.state.now().check_files();
-            let Some(left) = left else { return };
+            let Some(left) = left else {
+                if self.restart_runtime() {
+                    continue;
+                }
+                return;
+            };
             if Instant::now() > late {
                 return self
                     .reach
@@ -414,13 +449,17 @@ impl<'p> Sim<'p> {
         let object = |uid: &str| objects.iter().find(|object| object["metadata"]["uid"] == uid);
         let known = self.reach.state.now();
         for (uid, fate) in &known.pods {
+            let wrong = self.reach.cri.look(|world| {
+                let mut containers = world.containers.values().filter(|it| it.pod_uid == *uid);
+                containers.any(|it| it.shim_died)
+            });
             let in_runtime = self.reach.cri.look(|world| {
                 world.sandboxes.values().any(|it| it.pod_uid == *uid)
                     || world.containers.values().any(|it| it.pod_uid == *uid)
             });
             let runs = self.reach.cri.look(|world| {
                 let mut containers = world.containers.values().filter(|it| it.pod_uid == *uid);
-                containers.any(|it| matches!(it.state, SimState::Running | SimState::Unknown))
+                containers.any(|it| known.runs(it))
             });
             let dir = known.node.join("kubelet/pods").join(uid).exists();
             let unseen = |run| run != known.agent.run || fate.listed != run;
@@ -428,6 +467,8 @@ impl<'p> Sim<'p> {
             let unknown = held || fate.lost || !fate.let_go && fate.vanished.is_some_and(unseen);
             let left = match object(uid) {
                 _ if fate.is_static => None,
+                // What the runtime does not let go stays until it is restarted; the rest has to go before.
+                None if wrong => (!unknown && known.holds_mount(uid)).then_some("has a volume that is mounted"),
                 // Of what the agent never saw or has lost, the runtime tells, as long as the node has other pods of the API
                 // server; nothing tells of files alone, and while absence proves nothing the operator has to.
                 None if unknown => {

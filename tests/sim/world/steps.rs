@@ -13,7 +13,7 @@ use super::{Over, Sim};
 use crate::{
     plan::{ApiTrouble, What},
     pods::{Kind, NODE},
-    state::Fate,
+    state::{Fate, lives},
 };
 
 impl Sim<'_> {
@@ -69,6 +69,12 @@ impl Sim<'_> {
                 }
                 Over::Look => known.trouble.looks = None,
                 Over::RuntimeAway => known.trouble.runtime_away = false,
+                Over::Children => known.children.clear(),
+                Over::RuntimeRestarts => {
+                    known.trouble.runtime_away = false;
+                    drop(known);
+                    self.restart_runtime();
+                }
                 Over::Kubelet => {
                     known.kubelet = None;
                     drop(known);
@@ -140,6 +146,17 @@ impl Sim<'_> {
             What::Restart { pod } => self.restart(pod),
             What::Forget { pod } => self.forget(pod),
             What::Unknown { pod } => self.unknown(pod),
+            What::ShimDies { pod, all, rest } => {
+                self.kill_shims(pod, all, rest.is_some());
+                if let Some(rest) = rest {
+                    self.until(rest, Over::Children);
+                }
+            }
+            What::RuntimeRestarts { down } => {
+                state.now().trouble.runtime_away = true;
+                std::mem::take(&mut state.now().wire).cancel();
+                self.until(down, Over::RuntimeRestarts);
+            }
             What::Busy { times } => state.now().trouble.busy = times,
             What::Kubelet { lasts } => {
                 self.kubelet(true);
@@ -210,7 +227,7 @@ impl Sim<'_> {
                 .containers
                 .values()
                 .filter(of_pod)
-                .any(|it| it.state == SimState::Running);
+                .any(|it| it.state == SimState::Running && !it.shim_died);
             let ended = world
                 .containers
                 .values()
@@ -218,8 +235,14 @@ impl Sim<'_> {
                 .find(|it| it.state == SimState::Exited)
                 .cloned();
             if let (true, Some(ended)) = (runs, ended) {
-                let attempt = ended.attempt + 10;
-                let id = format!("{}-again", ended.id);
+                // What has ended never runs again: each time it is another container.
+                let mut names = (1..).map(|time| (ended.attempt + 10 * time, "-again".repeat(time as usize)));
+                let (attempt, id) = names
+                    .find_map(|(attempt, again)| {
+                        let id = format!("{}{again}", ended.id);
+                        (!world.containers.contains_key(&id)).then_some((attempt, id))
+                    })
+                    .unwrap();
                 let again = SimContainer {
                     id: id.clone(),
                     attempt,
@@ -229,11 +252,57 @@ impl Sim<'_> {
                     finished_at: 0,
                     signalled: false,
                     abandoned: false,
+                    pid: None,
                     ..ended
                 };
                 world.containers.insert(id, again);
             }
         });
+        self.give_processes();
+    }
+
+    /// Kills the shims of all running containers of the pod, or that of the first.
+    fn kill_shims(&self, pod: usize, all: bool, have_children: bool) {
+        let uid = self.uid(pod);
+        let plan = &self.plan.pods[pod];
+        self.reach.cri.change(|world| {
+            let running = world
+                .containers
+                .values()
+                .filter(|it| it.pod_uid == uid && lives(it.state));
+            let many = if all { usize::MAX } else { 1 };
+            let lost: Vec<_> = running.take(many).map(|it| (it.id.clone(), it.name.clone())).collect();
+            let mut known = self.reach.state.now();
+            for (id, name) in lost {
+                world.kill_shim(&id);
+                known.met.shim_died = true;
+                if let Some(fate) = known.pods.get_mut(&uid) {
+                    fate.shim_died = true;
+                    let mut numbers = 0..plan.containers.len();
+                    let decides = numbers.any(|number| name == format!("c{number}") && plan.decides(number));
+                    fate.end_unknown |= decides && plan.kind == Kind::Plain;
+                }
+                if have_children {
+                    known.children.insert(id);
+                }
+            }
+            known.show_processes(world);
+        });
+    }
+
+    /// The runtime notices which shims have died. Whether any had.
+    pub(super) fn restart_runtime(&self) -> bool {
+        self.reach.cri.change(|world| {
+            let any = world.containers.values().any(|it| it.shim_died);
+            world.restart_runtime(Instant::now());
+            let mut known = self.reach.state.now();
+            if any {
+                known.tell("the runtime is restarted, and knows which shims have died");
+            }
+            known.children.clear();
+            known.show_processes(world);
+            any
+        })
     }
 
     fn forget(&self, pod: usize) {
@@ -317,8 +386,12 @@ impl Sim<'_> {
                     container.state = SimState::Exited;
                     container.exit_code = 255;
                     container.finished_at = container.started_at + 1;
+                    container.shim_died = false;
                 }
             }
+            let mut known = self.reach.state.now();
+            known.children.clear();
+            known.show_processes(world);
         });
         let uids: Vec<_> = {
             let mut known = self.reach.state.now();

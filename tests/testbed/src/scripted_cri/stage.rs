@@ -44,7 +44,7 @@ pub trait Director: Send + Sync {
     fn effect(&self, seen: &Seen, world: &mut World) -> Expected;
 
     /// Of one that looks at `id`, or at nothing in particular.
-    fn read(&self, read: Read, id: &str) -> Option<Fault>;
+    fn read(&self, read: Read, id: &str, world: &World) -> Option<Fault>;
 
     /// A call that changes something was answered.
     fn answered(&self, seen: &Seen, ok: bool, world: &mut World);
@@ -143,7 +143,7 @@ impl Stage {
     ) -> Result<T, Status> {
         let place = self.came(Logged::Read(name, id.to_owned()));
         let fault = match &self.director {
-            Some(director) => director.read(read, id),
+            Some(director) => director.read(read, id, &self.now().world),
             None => self.now().fault(read, id),
         };
         match fault {
