@@ -1,20 +1,32 @@
 //! What breaks under a pod: its network's plugins, its shim.
 
-use std::{fs, time::Duration};
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs::{self, File},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_cri::v1::{ContainerState, ListContainersRequest};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use serde_json::json;
-use testbed::{cgroups::hierarchies, pods::StartedPod};
+use testbed::{
+    cgroups::{self, hierarchies},
+    pods::StartedPod,
+};
 use tokio::time::{Instant, sleep};
 
 use super::{
     pods::{POLITE, STUBBORN, simple},
     scene::{PATIENCE, Scene},
 };
+
+/// Until a pod goes of which the runtime says for so long that it runs: 30 s after the grace period, and some looks.
+const WRONG_FOR: Duration = Duration::from_secs(80);
 
 pub async fn a_sandbox_whose_network_plugins_are_gone_is_tried_until_they_are_back(scene: &mut Scene) -> Result<()> {
     waits_for_its_network(scene, |scene, away| scene.stage.containerd.set_plugins_away(away)).await
@@ -80,9 +92,112 @@ pub async fn a_container_whose_shim_is_killed_while_it_is_stopped_leaves_nothing
     scene.stop_agent().await
 }
 
+/// A shim that does not go on is the one that containerd does not notice: it goes on reporting that the container runs.
+pub async fn a_container_whose_shim_hangs_ends_when_all_its_processes_have_exited(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let mut web = simple("wrong", 1, STUBBORN);
+    web["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory", "sizeLimit": "8Mi" } }]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);
+    let pod = scene.run(web).await?;
+    let volume = pod.volumes.get("memory").context("volume memory")?;
+    let history = scene.follow(&pod).await?;
+    signal_shim(scene, &pod, Signal::SIGSTOP)?;
+    kill_processes(&pod)?;
+    scene.delete(&pod, None).await?;
+    let gone = scene
+        .stage
+        .admin
+        .wait_gone(&scene.namespace, "wrong", pod.uid(), WRONG_FOR);
+    gone.await?;
+    ensure!(!volume.exists(), "{} is left", volume.display());
+    let states = states(scene, &pod).await?;
+    ensure!(states == [ContainerState::ContainerRunning], "{states:?}");
+    let told = history.end().await?;
+    let end = &told.last()["status"]["containerStatuses"][0]["state"]["terminated"];
+    ensure!(
+        end["exitCode"] == 137 && end["reason"] == "ContainerStatusUnknown" && told.phase() == "Failed",
+        "{}",
+        told.last()["status"]
+    );
+    let event = scene.event(&pod, "RuntimeStateWrong").await?["message"].to_string();
+    let why = scene.ask(&["why", pod.uid()]).await?;
+    for told in [&event, &why] {
+        ensure!(
+            told.contains("main (process ") && told.contains("a restart of the container runtime corrects its state"),
+            "{told}"
+        );
+    }
+    signal_shim(scene, &pod, Signal::SIGCONT)?;
+    ended_and_clean(scene, &pod).await?;
+    scene.stop_agent().await
+}
+
+/// containerd unmounts the root of a container before it reports its end, and tries that again after longer and longer pauses.
+pub async fn why_shows_that_a_stop_has_no_answer_while_somebody_has_the_containers_root_open(
+    scene: &mut Scene,
+) -> Result<()> {
+    let pod = scene.run(simple("open", 1, POLITE)).await?;
+    let container = pod.containers.get("main").context("container main")?;
+    let state = &scene.stage.containerd.paths().state;
+    let root = state
+        .join("io.containerd.runtime.v2.task/k8s.io")
+        .join(container)
+        .join("rootfs");
+    let open = File::open(&root).with_context(|| format!("open {}", root.display()))?;
+    let history = scene.follow(&pod).await?;
+    scene.delete(&pod, None).await?;
+    let name = scene.name("open");
+    let late = Instant::now() + PATIENCE;
+    let why = loop {
+        let why = scene.ask(&["why", &name]).await.unwrap_or_default();
+        if why.contains("no answer") || Instant::now() > late {
+            break why;
+        }
+        sleep(Duration::from_millis(100)).await;
+    };
+    ensure!(
+        why.contains("StopContainer, whose timeout of 2s is over: no answer") && !why.contains("nothing has failed"),
+        "{why}"
+    );
+    let states = states(scene, &pod).await?;
+    ensure!(states == [ContainerState::ContainerRunning], "{states:?}");
+    drop(open);
+    let told = history.end().await?;
+    ensure!(told.exit("main")? == (0, "Completed"), "{}", told.last()["status"]);
+    scene.clean(&pod).await
+}
+
 fn kill_shim(scene: &Scene, pod: &StartedPod) -> Result<()> {
+    signal_shim(scene, pod, Signal::SIGKILL)
+}
+
+fn signal_shim(scene: &Scene, pod: &StartedPod, signal: Signal) -> Result<()> {
     let pid = scene.stage.containerd.shim(&pod.sandbox_id)?;
-    Ok(kill(Pid::from_raw(pid.try_into()?), Signal::SIGKILL)?)
+    Ok(kill(Pid::from_raw(pid.try_into()?), signal)?)
+}
+
+/// Kills all that is in the cgroups of the pod's containers and of its sandbox.
+fn kill_processes(pod: &StartedPod) -> Result<()> {
+    let ids: Vec<_> = pod.containers.values().chain([&pod.sandbox_id]).collect();
+    let is_of_pod = |name: &OsStr| ids.iter().any(|id| name.to_string_lossy().contains(id.as_str()));
+    let mut pids = BTreeSet::new();
+    for cgroup in cgroups::find(is_of_pod)? {
+        pids.extend(cgroups::processes(&cgroup));
+    }
+    ensure!(!pids.is_empty(), "the pod has no process");
+    for pid in pids {
+        kill(Pid::from_raw(pid.try_into()?), Signal::SIGKILL)?;
+    }
+    Ok(())
+}
+
+/// What the runtime says of the pod's containers.
+async fn states(scene: &Scene, pod: &StartedPod) -> Result<Vec<ContainerState>> {
+    let mut cri = scene.stage.containerd.cri();
+    let list = cri.list_containers(ListContainersRequest::default()).await;
+    let list = list?.into_inner().containers;
+    let of_pod = list.iter().filter(|it| it.pod_sandbox_id == pod.sandbox_id);
+    Ok(of_pod.map(|it| it.state()).collect())
 }
 
 /// Nothing of the pod runs, also nothing that only the kernel knows.

@@ -75,10 +75,14 @@ cases! {
         a_second_agent_ends_and_names_the_first,
     ],
     breaks, Own: [
+        a_container_whose_shim_hangs_ends_when_all_its_processes_have_exited,
         a_sandbox_whose_network_plugins_are_gone_is_tried_until_they_are_back,
         a_sandbox_whose_network_configuration_is_gone_is_tried_until_it_is_back,
         a_container_whose_shim_is_killed_while_it_is_stopped_leaves_nothing,
         a_container_whose_shim_was_killed_before_its_end_leaves_nothing,
+    ],
+    breaks, Shared: [
+        why_shows_that_a_stop_has_no_answer_while_somebody_has_the_containers_root_open,
     ],
     requests, Own: [
         a_pod_that_only_the_runtime_knows_is_taken_down,
