@@ -4,11 +4,15 @@ use std::{
     collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File},
+    process::Command,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_cri::v1::{ContainerState, ListContainersRequest};
+use k8s_cri::v1::{
+    ContainerConfig, ContainerMetadata, ContainerState, CreateContainerRequest, ImageSpec, ListContainersRequest,
+    Mount, PodSandboxConfig, PodSandboxMetadata, StartContainerRequest,
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -16,6 +20,7 @@ use nix::{
 use serde_json::json;
 use testbed::{
     cgroups::{self, hierarchies},
+    containerd::TOOL_IMAGE,
     pods::StartedPod,
 };
 use tokio::time::{Instant, sleep};
@@ -165,6 +170,96 @@ pub async fn why_shows_that_a_stop_has_no_answer_while_somebody_has_the_containe
     let told = history.end().await?;
     ensure!(told.exit("main")? == (0, "Completed"), "{}", told.last()["status"]);
     scene.clean(&pod).await
+}
+
+/// Such as an image volume in which somebody has mounted something else.
+pub async fn why_names_what_is_mounted_where_the_runtime_cannot_unmount_and_who_holds_it(
+    scene: &mut Scene,
+) -> Result<()> {
+    let pod = scene.run(simple("nested", 1, POLITE)).await?;
+    if let Err(refused) = run_with_image_volume(scene, &pod).await {
+        // Image volumes came with containerd 2.1.
+        let version = scene.stage.containerd.version();
+        ensure!(version.starts_with("1."), "{version}: {refused:#}");
+        return scene.take_down(&pod).await.map(drop);
+    }
+    let state = &scene.stage.containerd.paths().state;
+    let volumes = state
+        .join("io.containerd.grpc.v1.cri/image-volumes")
+        .join(&pod.sandbox_id);
+    let volume = fs::read_dir(&volumes)?.next().context("an image volume")??.path();
+    let nested = volume.join("bin");
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "none"])
+        .arg(&nested)
+        .status()?;
+    ensure!(mounted.success(), "{mounted}");
+    let mut holder = Command::new("sleep").arg("300").current_dir(&nested).spawn()?;
+    scene.delete(&pod, None).await?;
+    let told = scene.event(&pod, "FailedKillPod").await?["message"].to_string();
+    let why = scene.ask(&["why", &scene.name("nested")]).await?;
+    holder.kill().and_then(|()| holder.wait())?;
+    let unmounted = Command::new("umount").arg(&nested).status()?;
+    ensure!(unmounted.success(), "{unmounted}");
+    let holder = format!("process {} \"sleep\" (working directory)", holder.id());
+    for words in [
+        "StopPodSandbox",
+        "device or resource busy",
+        nested.to_str().context("UTF-8")?,
+        &holder,
+    ] {
+        ensure!(why.contains(words), "{words:?} is not in {why}");
+    }
+    ensure!(told.contains("device or resource busy"), "{told}");
+    scene.gone_and_clean(&pod).await
+}
+
+/// Starts another container in the pod's sandbox, with an image mounted in it.
+async fn run_with_image_volume(scene: &Scene, pod: &StartedPod) -> Result<()> {
+    let mut cri = scene.stage.containerd.cri();
+    let image = Some(ImageSpec {
+        image: TOOL_IMAGE.to_owned(),
+        ..Default::default()
+    });
+    let label = |key: &str, value: &str| (format!("io.kubernetes.{key}"), value.to_owned());
+    let config = ContainerConfig {
+        metadata: Some(ContainerMetadata {
+            name: "reads".to_owned(),
+            attempt: 0,
+        }),
+        image: image.clone(),
+        command: ["sleep", "1000"].map(str::to_owned).into(),
+        labels: [
+            label("pod.uid", pod.uid()),
+            label("pod.name", &pod.identity.name),
+            label("pod.namespace", &scene.namespace),
+            label("container.name", "reads"),
+        ]
+        .into(),
+        mounts: vec![Mount {
+            container_path: "/image".to_owned(),
+            readonly: true,
+            image,
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let request = CreateContainerRequest {
+        pod_sandbox_id: pod.sandbox_id.clone(),
+        config: Some(config),
+        sandbox_config: Some(PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata {
+                name: pod.identity.name.clone(),
+                uid: pod.uid().to_owned(),
+                namespace: scene.namespace.clone(),
+                attempt: 0,
+            }),
+            ..Default::default()
+        }),
+    };
+    let container_id = cri.create_container(request).await?.into_inner().container_id;
+    cri.start_container(StartContainerRequest { container_id }).await?;
+    Ok(())
 }
 
 fn kill_shim(scene: &Scene, pod: &StartedPod) -> Result<()> {

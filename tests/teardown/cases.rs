@@ -82,6 +82,7 @@ cases! {
         a_container_whose_shim_was_killed_before_its_end_leaves_nothing,
     ],
     breaks, Shared: [
+        why_names_what_is_mounted_where_the_runtime_cannot_unmount_and_who_holds_it,
         why_shows_that_a_stop_has_no_answer_while_somebody_has_the_containers_root_open,
     ],
     requests, Own: [
