@@ -114,6 +114,11 @@ impl PodPlan {
         self.containers[number].role == Role::Regular
     }
 
+    /// Whether nobody can read how a container has ended that decides.
+    pub fn ends_unread(&self) -> bool {
+        self.kind == Kind::Plain && self.unread().any(|number| self.decides(number))
+    }
+
     /// As the API has it.
     pub fn object(&self, name: &str, uid: &str) -> Value {
         let container = |(number, plan): (usize, &ContainerPlan)| {

@@ -201,7 +201,7 @@ impl<'p> Sim<'p> {
             terminal: plan.kind == Kind::Terminal,
             spec_grace: Duration::from_secs(plan.grace.unsigned_abs()),
             finalizer: plan.finalizer,
-            end_unknown: plan.kind == Kind::Plain && plan.unread().any(|number| plan.decides(number)),
+            end_unknown: plan.ends_unread(),
             ..Fate::default()
         };
         if fate.terminal {

@@ -256,6 +256,9 @@ impl Sim<'_> {
                     ..ended
                 };
                 world.containers.insert(id, again);
+                if let Some(fate) = self.reach.state.now().pods.get_mut(&uid) {
+                    fate.end_unknown = self.plan.pods[pod].ends_unread();
+                }
             }
         });
         self.give_processes();
@@ -271,16 +274,25 @@ impl Sim<'_> {
                 .values()
                 .filter(|it| it.pod_uid == uid && lives(it.state));
             let many = if all { usize::MAX } else { 1 };
-            let lost: Vec<_> = running.take(many).map(|it| (it.id.clone(), it.name.clone())).collect();
+            // The newest instance tells how a container has ended.
+            let lost = running.take(many).map(|it| {
+                let mut others = world
+                    .containers
+                    .values()
+                    .filter(|other| other.pod_uid == uid && other.name == it.name);
+                let is_newest = others.all(|other| other.created_at <= it.created_at);
+                (it.id.clone(), it.name.clone(), is_newest)
+            });
+            let lost: Vec<_> = lost.collect();
             let mut known = self.reach.state.now();
-            for (id, name) in lost {
+            for (id, name, is_newest) in lost {
                 world.kill_shim(&id);
                 known.met.shim_died = true;
                 if let Some(fate) = known.pods.get_mut(&uid) {
                     fate.shim_died = true;
                     let mut numbers = 0..plan.containers.len();
                     let decides = numbers.any(|number| name == format!("c{number}") && plan.decides(number));
-                    fate.end_unknown |= decides && plan.kind == Kind::Plain;
+                    fate.end_unknown |= decides && is_newest && plan.kind == Kind::Plain;
                 }
                 if have_children {
                     known.children.insert(id);
