@@ -81,6 +81,8 @@ async fn a_container_whose_process_has_exited_goes_whatever_the_runtime_says() {
         (&end["exitCode"], &end["reason"]),
         (&json!(137), &json!("ContainerStatusUnknown"))
     );
+    // 1970 is what the kubelet writes where the runtime has no time, and nobody has asked the runtime for this end.
+    assert!(end["startedAt"].is_null() && end["finishedAt"].is_null(), "{end}");
     assert_eq!(object["status"]["phase"], "Failed");
     until("the object is let go", async || {
         node.status().await.counters.deleted == 1

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::message::joined;
-use super::slot::{Kind, Slot, ended, lost};
+use super::slot::{Kind, STATUS_UNKNOWN, Slot, ended, lost};
 use super::{Facts, Stage};
 use crate::node::cri::types::{Container, ContainerState as RuntimeState};
 
@@ -163,8 +163,10 @@ fn running(started_at: Option<Timestamp>) -> ContainerState {
 }
 
 fn end(facts: &Facts<'_>, instance: &Container) -> ContainerStateTerminated {
-    // The kubelet writes 1970 where the runtime has no time, as for a container that never started.
-    let time = |time: Option<Timestamp>| Some(Time(time.unwrap_or(Timestamp::UNIX_EPOCH)));
+    // The kubelet writes 1970 where the runtime has no time, as for a container that never started, and nothing for an end that
+    // is unknown.
+    let is_unknown = instance.reason == STATUS_UNKNOWN;
+    let time = |time: Option<Timestamp>| time.or((!is_unknown).then_some(Timestamp::UNIX_EPOCH)).map(Time);
     ContainerStateTerminated {
         container_id: Some(api_id(facts, instance)),
         exit_code: instance.exit_code,

@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Conta
 
 /// Exit code of a container whose end nobody can tell: never success.
 const UNKNOWN_EXIT: i32 = 137;
-const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+/// The reason of an end that is unknown.
+pub(super) const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
 /// The place of a container in the spec, which decides what its status means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
