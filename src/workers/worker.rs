@@ -280,6 +280,7 @@ impl Worker {
         let mut observed = observed?;
         self.runtime_state.saw(&observed, began);
         let is_wrong = self.kernel_still_counts(view, &observed).await;
+        let mut overruled = is_wrong;
         if is_wrong {
             observed = observed.with_nothing_running();
         }
@@ -316,7 +317,8 @@ impl Worker {
             if !runs {
                 self.record.set_runtime_state(None);
             }
-            Arc::new(if runs && self.kernel_counts(view).await {
+            overruled = runs && self.kernel_counts(view).await;
+            Arc::new(if overruled {
                 stopped.with_nothing_running()
             } else {
                 stopped.with_ends_of(&observed)
@@ -353,6 +355,11 @@ impl Worker {
         }
         let is_over = self.ends_anyway() || gone || shown.as_deref().is_some_and(Phase::is_over);
         self.safe_point(is_over)?;
+        if overruled {
+            // The cgroup shows that the runtime is wrong. Once that is removed, only the journal does.
+            let recorded = self.on_disk("ends", "that the kernel has overruled the runtime").await;
+            recorded.map_err(|failure| vec![failure])?;
+        }
         if failures.is_empty() {
             self.reached(view, Stage::Terminated);
         } else if let Err(unremembered) = self.ends_are_durable(view, &observed, &stopped).await {
@@ -518,17 +525,19 @@ impl Worker {
         observed: &RuntimePod,
         stopped: &RuntimePod,
     ) -> Result<(), Failure> {
-        let failure = |why: &dyn Display| {
-            let why = format!("the node is not cleaned while how the containers ended is on no disk yet: {why}");
-            Failure::new(Step::Status, "", why)
-        };
+        const WHAT: &str = "how the containers ended";
         if let Some(container) = self.unremembered(view, observed, stopped).next() {
-            return Err(failure(&format_args!("{} could not be read", container.name)));
+            return Err(unrecorded(WHAT, &format_args!("{} could not be read", container.name)));
         }
-        checkpoint::before(JOURNAL, &"ends");
+        self.on_disk("ends", WHAT).await
+    }
+
+    /// Waits until the disk has all that was recorded, `what` among it.
+    async fn on_disk(&self, name: &str, what: &str) -> Result<(), Failure> {
+        checkpoint::before(JOURNAL, &name);
         let recorded = self.context.journal.durable().await;
-        checkpoint::after(JOURNAL, &"ends");
-        recorded.map_err(|error| failure(&error))
+        checkpoint::after(JOURNAL, &name);
+        recorded.map_err(|error| unrecorded(what, &error))
     }
 
     fn reached(&self, view: &PodView, stage: Stage) {
@@ -632,6 +641,11 @@ impl Worker {
             self.context.events.pod(view, reason, &message);
         }
     }
+}
+
+fn unrecorded(what: &str, why: &dyn Display) -> Failure {
+    let why = format!("the node is not cleaned while {what} is on no disk yet: {why}");
+    Failure::new(Step::Status, "", why)
 }
 
 /// A pod that is over by its phase and of which nothing runs is not stopped once more.

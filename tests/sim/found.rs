@@ -133,3 +133,31 @@ fn a_request_is_not_given_up_for_a_pod_that_was_deleted_while_the_api_server_was
     pod.grace = 30;
     holds(0, &[pod], &steps);
 }
+
+#[test]
+fn the_runtime_is_overruled_on_the_disk_before_the_cgroup_is_removed() {
+    // Without the cgroup nothing shows any more that the runtime is wrong, and a sandbox of CRI-O stays ready.
+    for (seed, after) in (0..3).flat_map(|seed| (0..24).map(move |after| (seed, after))) {
+        let steps = vec![
+            at(19, What::Delete { pod: 0, grace: None }),
+            at(
+                20,
+                What::ShimDies {
+                    pod: 0,
+                    all: true,
+                    rest: None,
+                },
+            ),
+            at(50, What::CutAtWrite { after }),
+            at(
+                97,
+                What::RuntimeRestarts {
+                    down: Duration::from_secs(1),
+                },
+            ),
+        ];
+        let mut pod = stubborn();
+        pod.grace = 10;
+        holds(seed, &[pod], &steps);
+    }
+}
