@@ -11,6 +11,7 @@ mod addresses;
 mod conditions;
 mod containers;
 mod deadline;
+mod index;
 mod instance;
 mod merge;
 mod message;

@@ -1,12 +1,12 @@
 //! One container that the runtime does not know, or no longer: what the API knew of it is all there is.
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodSpec,
+    ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodSpec,
 };
 
+use super::index::Instances;
 use super::slot::{Kind, Slot, ended, lost};
 use super::{Facts, Stage};
-use crate::node::cri::types::ContainerState as RuntimeState;
 
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 
@@ -14,6 +14,7 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 pub(super) fn entry(
     facts: &Facts<'_>,
     spec: &PodSpec,
+    instances: &Instances<'_>,
     slot: &Slot<'_>,
     previous: Option<&ContainerStatus>,
 ) -> ContainerStatus {
@@ -23,7 +24,7 @@ pub(super) fn entry(
     };
     let Some(previous) = previous else {
         let mut entry = fresh(slot, waiting);
-        infer_success(facts, spec, slot, &mut entry);
+        infer_success(instances, slot, &mut entry);
         return entry;
     };
     let state = previous.state.clone().unwrap_or_default();
@@ -42,7 +43,7 @@ pub(super) fn entry(
         entry.image.clone_from(&previous.image);
         entry.image_id.clone_from(&previous.image_id);
     }
-    if infer_success(facts, spec, slot, &mut entry) {
+    if infer_success(instances, slot, &mut entry) {
         return entry;
     }
     if state.running.is_some() {
@@ -86,14 +87,8 @@ fn still_waiting(facts: &Facts<'_>, state: ContainerState, entry: &mut Container
 }
 
 /// An ordinary init container without a trace must have done its work if a regular one was created after it.
-fn infer_success(facts: &Facts<'_>, spec: &PodSpec, slot: &Slot<'_>, entry: &mut ContainerStatus) -> bool {
-    let was_created = |container: &Container| {
-        facts
-            .observed
-            .newest(&container.name)
-            .is_some_and(|instance| instance.state != RuntimeState::Unknown)
-    };
-    let inferred = slot.kind == Kind::Init && spec.containers.iter().any(was_created);
+fn infer_success(instances: &Instances<'_>, slot: &Slot<'_>, entry: &mut ContainerStatus) -> bool {
+    let inferred = slot.kind == Kind::Init && instances.any_regular;
     if inferred {
         entry.state = Some(ended(ContainerStateTerminated {
             exit_code: 0,

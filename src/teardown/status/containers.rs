@@ -1,10 +1,14 @@
 //! The three lists of container statuses (`convertToAPIContainerStatuses`).
 
+use std::collections::HashSet;
+
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus};
 
+use super::index::{ByName, Instances};
 use super::restart::is_sidecar;
 use super::slot::{Kind, Slot};
-use super::{Facts, absent, instance, transition};
+use super::transition::Rules;
+use super::{Facts, absent, instance};
 
 /// All container statuses of a pod: regular and ephemeral ones by name, init ones in the order of the spec.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -15,7 +19,7 @@ pub(super) struct Lists {
 }
 
 /// Which of the three lists of a pod's status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum List {
     Regular,
     Init,
@@ -37,6 +41,9 @@ impl Kind {
 // === impl List ===
 
 impl List {
+    /// In the order of their numbers.
+    const ALL: [Self; 3] = [Self::Regular, Self::Init, Self::Ephemeral];
+
     fn of(self, api: &PodStatus) -> &[ContainerStatus] {
         let list = match self {
             Self::Regular => &api.container_statuses,
@@ -47,24 +54,28 @@ impl List {
     }
 }
 
-/// The entry of this name. Names are unique in a valid pod; in an invalid one the first counts everywhere.
-pub(super) fn by_name<'a>(list: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
-    list.iter().find(|entry| entry.name == name)
-}
-
 /// One entry for each container of the spec. What the spec does not know is not reported.
 pub(super) fn lists(facts: &Facts<'_>, api: &PodStatus) -> Lists {
     let mut lists = Lists::default();
     let Some(spec) = &facts.pod.spec else { return lists };
+    let known = Known {
+        facts,
+        spec,
+        instances: Instances::of(facts, spec),
+        rules: Rules::of(spec),
+    };
+    let before = List::ALL.map(|list| ByName::entries(list.of(api)));
+    let mut seen = HashSet::new();
     for slot in slots(spec) {
-        let previous = by_name(slot.kind.list().of(api), slot.name);
-        let target = match slot.kind.list() {
-            List::Regular => &mut lists.regular,
-            List::Init => &mut lists.init,
-            List::Ephemeral => &mut lists.ephemeral,
-        };
-        if by_name(target, slot.name).is_none() {
-            target.push(entry(facts, spec, &slot, previous));
+        let list = slot.kind.list();
+        if !seen.insert((list, slot.name)) {
+            continue;
+        }
+        let entry = known.entry(&slot, before[list as usize].get(slot.name));
+        match list {
+            List::Regular => lists.regular.push(entry),
+            List::Init => lists.init.push(entry),
+            List::Ephemeral => lists.ephemeral.push(entry),
         }
     }
     lists.regular.sort_by(|a, b| a.name.cmp(&b.name));
@@ -101,29 +112,41 @@ fn slots(spec: &PodSpec) -> impl Iterator<Item = Slot<'_>> {
     init.chain(regular).chain(ephemeral)
 }
 
-/// One container: from its newest instances, or from what the API knew of it if the runtime has none.
-fn entry(facts: &Facts<'_>, spec: &PodSpec, slot: &Slot<'_>, previous: Option<&ContainerStatus>) -> ContainerStatus {
-    let mut instances = facts
-        .observed
-        .containers
-        .iter()
-        .filter(|instance| instance.name == slot.name);
-    let newest = instances
-        .next()
-        .filter(|newest| !instance::is_of_an_earlier_run(facts, newest, previous));
-    let mut entry = match newest {
-        Some(newest) => instance::entry(facts, slot, previous, newest, instances.next()),
-        None => absent::entry(facts, spec, slot, previous),
-    };
-    if let Some(previous) = previous {
-        carry_over(&mut entry, previous);
-        if !transition::is_legal(spec, slot.kind, previous, &entry) {
-            // The kubelet drops the whole update here, which can hold up the final delete for ever.
-            entry = previous.clone();
+/// What all entries are made of.
+struct Known<'a> {
+    facts: &'a Facts<'a>,
+    spec: &'a PodSpec,
+    instances: Instances<'a>,
+    rules: Rules<'a>,
+}
+
+impl Known<'_> {
+    /// One container: from its newest instances, or from what the API knew of it if the runtime has none.
+    fn entry(&self, slot: &Slot<'_>, previous: Option<&ContainerStatus>) -> ContainerStatus {
+        let Self {
+            facts,
+            spec,
+            instances,
+            rules,
+        } = self;
+        let named = instances.named(slot.name);
+        let newest = named
+            .first()
+            .filter(|newest| !instance::is_of_an_earlier_run(facts, newest, previous));
+        let mut entry = match newest {
+            Some(newest) => instance::entry(facts, slot, previous, newest, named.get(1).copied()),
+            None => absent::entry(facts, spec, instances, slot, previous),
+        };
+        if let Some(previous) = previous {
+            carry_over(&mut entry, previous);
+            if !rules.is_legal(slot.kind, previous, &entry) {
+                // The kubelet drops the whole update here, which can hold up the final delete for ever.
+                entry = previous.clone();
+            }
         }
+        instance::set_readiness(&mut entry, slot, previous);
+        entry
     }
-    instance::set_readiness(&mut entry, slot, previous);
-    entry
 }
 
 /// What others own in an entry, or what the kubelet computes from facts that only it has: as the API shows it.

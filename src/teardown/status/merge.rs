@@ -1,14 +1,15 @@
 //! What of a wanted status may go onto the live object (`mergePodStatus`): it may have moved on since the status was made,
 //! and nothing of it may go back.
 
+use std::collections::HashSet;
+
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodSpec, PodStatus};
 
 use super::conditions::{BY_KUBELET, CONTAINERS_READY, DISRUPTION_TARGET, READY, is_ours};
-use super::containers::by_name;
+use super::index::ByName;
 use super::phase::Phase;
-use super::restart::is_sidecar;
 use super::slot::Kind;
-use super::transition;
+use super::transition::Rules;
 use super::verdict::Verdict;
 
 /// The fields that we own, as the live object should show them. `None` leaves a field alone, except where noted.
@@ -28,33 +29,36 @@ pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
     let (no_status, no_spec) = (PodStatus::default(), PodSpec::default());
     let live = pod.status.as_ref().unwrap_or(&no_status);
     let spec = pod.spec.as_ref().unwrap_or(&no_spec);
+    let rules = Rules::of(spec);
     let regular = |_: &str| Kind::Regular;
     let ephemeral = |_: &str| Kind::Ephemeral;
     let init = |name: &str| {
-        let sidecar = spec
-            .init_containers
-            .iter()
-            .flatten()
-            .any(|spec| spec.name == name && is_sidecar(spec));
-        if sidecar { Kind::Sidecar } else { Kind::Init }
+        if rules.is_sidecar(name) {
+            Kind::Sidecar
+        } else {
+            Kind::Init
+        }
     };
     Merged {
         verdict: verdict(live, wanted),
         conditions: conditions(live, wanted),
         regular: entries(
             spec,
+            &rules,
             regular,
             live.container_statuses.as_deref(),
             wanted.container_statuses.as_deref(),
         ),
         init: entries(
             spec,
+            &rules,
             init,
             live.init_container_statuses.as_deref(),
             wanted.init_container_statuses.as_deref(),
         ),
         ephemeral: entries(
             spec,
+            &rules,
             ephemeral,
             live.ephemeral_container_statuses.as_deref(),
             wanted.ephemeral_container_statuses.as_deref(),
@@ -117,35 +121,35 @@ fn with_live_time(live: &PodStatus, condition: &PodCondition) -> PodCondition {
 /// status was made, such as those of an ephemeral container added meanwhile.
 fn entries(
     spec: &PodSpec,
+    rules: &Rules<'_>,
     kind: impl Fn(&str) -> Kind,
     live: Option<&[ContainerStatus]>,
     wanted: Option<&[ContainerStatus]>,
 ) -> Vec<ContainerStatus> {
-    let live = live.unwrap_or_default();
+    let (live, wanted) = (live.unwrap_or_default(), wanted.unwrap_or_default());
+    let before = ByName::entries(live);
+    let mut seen: HashSet<&str> = HashSet::new();
     let mut merged: Vec<ContainerStatus> = Vec::new();
-    for entry in wanted.unwrap_or_default() {
-        if by_name(&merged, &entry.name).is_none() {
-            merged.push(by_name(live, &entry.name).map_or_else(|| entry.clone(), |old| step(spec, &kind, old, entry)));
+    for entry in wanted {
+        if seen.insert(&entry.name) {
+            let step = |old| step(rules, kind(&entry.name), old, entry);
+            merged.push(before.get(&entry.name).map_or_else(|| entry.clone(), step));
         }
     }
     for entry in live {
-        if by_name(&merged, &entry.name).is_none() && is_in_spec(spec, kind(&entry.name), &entry.name) {
+        if !seen.contains(&*entry.name) && is_in_spec(spec, rules, kind(&entry.name), &entry.name) {
+            seen.insert(&entry.name);
             merged.push(entry.clone());
         }
     }
     merged
 }
 
-fn step(
-    spec: &PodSpec,
-    kind: impl Fn(&str) -> Kind,
-    old: &ContainerStatus,
-    entry: &ContainerStatus,
-) -> ContainerStatus {
+fn step(rules: &Rules<'_>, kind: Kind, old: &ContainerStatus, entry: &ContainerStatus) -> ContainerStatus {
     let has_ended = |entry: &ContainerStatus| entry.state.as_ref().is_some_and(|state| state.terminated.is_some());
     let revives = has_ended(old) && !has_ended(entry);
     let of_a_later_run = entry.container_id != old.container_id && entry.restart_count >= old.restart_count;
-    if revives && !(of_a_later_run && transition::is_legal(spec, kind(&entry.name), old, entry)) {
+    if revives && !(of_a_later_run && rules.is_legal(kind, old, entry)) {
         return old.clone();
     }
     ContainerStatus {
@@ -160,14 +164,9 @@ fn step(
     }
 }
 
-fn is_in_spec(spec: &PodSpec, kind: Kind, name: &str) -> bool {
+fn is_in_spec(spec: &PodSpec, rules: &Rules<'_>, kind: Kind, name: &str) -> bool {
     match kind {
-        Kind::Regular => spec.containers.iter().any(|container| container.name == name),
-        Kind::Init | Kind::Sidecar => spec
-            .init_containers
-            .iter()
-            .flatten()
-            .any(|container| container.name == name),
+        Kind::Regular | Kind::Init | Kind::Sidecar => rules.has(kind, name),
         Kind::Ephemeral => spec
             .ephemeral_containers
             .iter()

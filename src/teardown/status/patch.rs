@@ -1,5 +1,7 @@
 //! The smallest strategic merge patch that makes the live object show the wanted status.
 
+use std::collections::{HashMap, HashSet};
+
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodIP, PodStatus};
 use serde_json::{Map, Value, json, value::RawValue};
 
@@ -137,13 +139,12 @@ fn set_conditions(status: &mut Map<String, Value>, live: Option<&[PodCondition]>
     // Those of others keep their places, ours follow in their own order, the same as in the list of changes.
     let is_ours = |kind: &str| ours.iter().any(|condition| condition.type_ == kind);
     let others = live.iter().map(|old| old.type_.as_str()).filter(|kind| !is_ours(kind));
-    let mut order: Vec<&str> = Vec::new();
-    for kind in others.chain(ours.iter().map(|condition| condition.type_.as_str())) {
-        if !order.contains(&kind) {
-            order.push(kind);
-        }
-    }
-    let order: Vec<Value> = order.into_iter().map(|kind| json!({ "type": kind })).collect();
+    let mut seen = HashSet::new();
+    let all = others.chain(ours.iter().map(|condition| condition.type_.as_str()));
+    let order: Vec<Value> = all
+        .filter(|kind| seen.insert(*kind))
+        .map(|kind| json!({ "type": kind }))
+        .collect();
     status.insert("$setElementOrder/conditions".into(), Value::Array(order));
     status.insert("conditions".into(), Value::Array(changes));
 }
@@ -185,11 +186,11 @@ fn set_entries(
         .and_then(|raw| serde_json::from_str(raw.get()).ok())
         .unwrap_or_default();
     let nothing = Map::new();
+    let (shown, live) = (by_name(&raw), by_name(&live));
     for entry in &mut new {
-        let name = entry.get("name").cloned();
-        let named = |entry: &&Map<String, Value>| entry.get("name") == name.as_ref();
-        if let Some(shown) = raw.iter().find(named) {
-            keep_what_is_unknown(entry, live.iter().find(named).unwrap_or(&nothing), shown);
+        let name = entry.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        if let Some(shown) = shown.get(&*name) {
+            keep_what_is_unknown(entry, live.get(&*name).copied().unwrap_or(&nothing), shown);
         }
     }
     new.extend(
@@ -198,6 +199,15 @@ fn set_entries(
     );
     let value = if new.is_empty() { Value::Null } else { json!(new) };
     status.insert(field.into(), value);
+}
+
+/// Entries by name; of several with one name the first.
+fn by_name(entries: &[Map<String, Value>]) -> HashMap<&str, &Map<String, Value>> {
+    let named = entries
+        .iter()
+        .rev()
+        .filter_map(|entry| Some((entry.get("name")?.as_str()?, entry)));
+    named.collect()
 }
 
 /// Copies to `entry` each field of `shown`, the server's JSON, that `entry` leaves as it was read (`live`), or that was not read.

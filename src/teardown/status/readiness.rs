@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodSpec, PodStatus};
 
-use super::containers::{Lists, by_name};
+use super::containers::Lists;
+use super::index::ByName;
 use super::phase::Phase;
 use super::restart::is_sidecar;
 
@@ -88,20 +89,17 @@ pub(super) fn end_of(phase: Option<Phase>) -> Option<&'static str> {
 /// `GenerateContainersReadyCondition`.
 pub(super) fn containers_ready(spec: &PodSpec, lists: &Lists, phase: Option<Phase>) -> Answer {
     let mut wanting = Wanting::default();
+    let (init, regular) = (ByName::entries(&lists.init), ByName::entries(&lists.regular));
     for sidecar in spec
         .init_containers
         .iter()
         .flatten()
         .filter(|container| is_sidecar(container))
     {
-        wanting.look(&sidecar.name, by_name(&lists.init, &sidecar.name), |status| {
-            status.ready
-        });
+        wanting.look(&sidecar.name, init.get(&sidecar.name), |status| status.ready);
     }
     for container in &spec.containers {
-        wanting.look(&container.name, by_name(&lists.regular, &container.name), |status| {
-            status.ready
-        });
+        wanting.look(&container.name, regular.get(&container.name), |status| status.ready);
     }
     if let Some(reason) = end_of(phase) {
         return Answer::no(reason, None);
@@ -144,9 +142,10 @@ pub(super) fn gates_ready(spec: &PodSpec, of_api: &[PodCondition]) -> Answer {
 /// `GeneratePodInitializedCondition`.
 pub(super) fn initialized(spec: &PodSpec, api: &PodStatus, lists: &Lists, phase: Option<Phase>) -> Answer {
     let mut wanting = Wanting::default();
+    let init = ByName::entries(&lists.init);
     for container in spec.init_containers.iter().flatten() {
         let sidecar = is_sidecar(container);
-        wanting.look(&container.name, by_name(&lists.init, &container.name), |status| {
+        wanting.look(&container.name, init.get(&container.name), |status| {
             if sidecar {
                 status.started == Some(true)
             } else {

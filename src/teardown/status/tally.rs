@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
-use super::containers::{Lists, by_name};
+use super::containers::Lists;
+use super::index::ByName;
 use super::phase::{Life, Phase};
 use super::restart::{comes_back, is_sidecar};
 use super::{Facts, Stage};
@@ -25,8 +26,9 @@ struct Tally {
 /// `getPhase`. Ephemeral containers never count.
 pub(super) fn phase(facts: &Facts<'_>, spec: &PodSpec, lists: &Lists) -> Phase {
     let mut tally = Tally::default();
+    let (init, regular) = (ByName::entries(&lists.init), ByName::entries(&lists.regular));
     for container in spec.init_containers.iter().flatten() {
-        let life = by_name(&lists.init, &container.name).map_or(Life::Unknown, Life::of);
+        let life = init.get(&container.name).map_or(Life::Unknown, Life::of);
         if is_sidecar(container) {
             tally.sidecar(life);
         } else {
@@ -34,7 +36,7 @@ pub(super) fn phase(facts: &Facts<'_>, spec: &PodSpec, lists: &Lists) -> Phase {
         }
     }
     for container in &spec.containers {
-        let life = by_name(&lists.regular, &container.name).map_or(Life::Unknown, Life::of);
+        let life = regular.get(&container.name).map_or(Life::Unknown, Life::of);
         tally.regular(spec, container, life);
     }
     let stopped = match facts.stage {
@@ -50,7 +52,8 @@ fn regular_was_created(facts: &Facts<'_>, spec: &PodSpec) -> bool {
     facts.observed.sandboxes.first().is_some_and(|sandbox| {
         let in_sandbox = |container: &&Instance| container.sandbox_id == sandbox.id;
         let mut inside = facts.observed.containers.iter().filter(in_sandbox);
-        inside.any(|instance| spec.containers.iter().any(|container| container.name == instance.name))
+        let regular = ByName::containers(&spec.containers);
+        inside.any(|instance| regular.get(&instance.name).is_some())
     })
 }
 

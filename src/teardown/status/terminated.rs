@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::containers::{Lists, by_name};
+use super::containers::Lists;
 use super::phase::{Life, Phase};
 use super::readiness::INITIALIZED;
 use super::restart::is_sidecar;
@@ -62,7 +62,7 @@ fn shows_initialization(spec: &PodSpec, lists: &Lists, before: &Before<'_>) -> b
     if lists.regular.iter().any(shows_a_start) {
         return true;
     }
-    let Some(status) = by_name(&lists.init, &last.name) else {
+    let Some(status) = lists.init.iter().find(|entry| entry.name == last.name) else {
         return false;
     };
     match Life::of(status) {

@@ -2,26 +2,62 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
 
-use super::restart::{all_could_restart, should_restart};
+use super::index::ByName;
+use super::restart::{all_could_restart, is_sidecar, should_restart};
 use super::slot::Kind;
 
-/// A container that ended may show another state again only where its restart policy allows
-/// (`checkContainerStateTransition`).
-pub(super) fn is_legal(spec: &PodSpec, kind: Kind, from: &ContainerStatus, to: &ContainerStatus) -> bool {
-    let Some(end) = from.state.as_ref().and_then(|state| state.terminated.as_ref()) else {
-        return true;
-    };
-    if to.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
-        return true;
+/// The restart rules of one pod.
+pub(super) struct Rules<'a> {
+    spec: &'a PodSpec,
+    regular: ByName<'a, Container>,
+    init: ByName<'a, Container>,
+    all_could_restart: bool,
+}
+
+impl<'a> Rules<'a> {
+    /// Those of this spec.
+    pub fn of(spec: &'a PodSpec) -> Self {
+        Self {
+            spec,
+            regular: ByName::containers(&spec.containers),
+            init: ByName::containers(spec.init_containers.as_deref().unwrap_or_default()),
+            all_could_restart: all_could_restart(spec),
+        }
     }
-    let restarts = |containers: &[Container]| {
-        let mut named = containers.iter().filter(|container| container.name == from.name);
-        all_could_restart(spec) || named.any(|container| should_restart(spec, container, end.exit_code))
-    };
-    match kind {
-        Kind::Regular => restarts(&spec.containers),
-        Kind::Init => restarts(spec.init_containers.as_deref().unwrap_or_default()),
-        Kind::Sidecar => true,
-        Kind::Ephemeral => false,
+
+    /// Whether this container of the init list is a sidecar.
+    pub fn is_sidecar(&self, name: &str) -> bool {
+        self.init.get(name).is_some_and(is_sidecar)
+    }
+
+    /// Whether the spec has a regular or an init container of this name.
+    pub fn has(&self, kind: Kind, name: &str) -> bool {
+        let list = if kind == Kind::Regular {
+            &self.regular
+        } else {
+            &self.init
+        };
+        list.get(name).is_some()
+    }
+
+    /// A container that ended may show another state again only where its restart policy allows
+    /// (`checkContainerStateTransition`).
+    pub fn is_legal(&self, kind: Kind, from: &ContainerStatus, to: &ContainerStatus) -> bool {
+        let Some(end) = from.state.as_ref().and_then(|state| state.terminated.as_ref()) else {
+            return true;
+        };
+        if to.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
+            return true;
+        }
+        let restarts = |containers: &ByName<'_, Container>| {
+            let restarts = |container| should_restart(self.spec, container, end.exit_code);
+            self.all_could_restart || containers.get(&from.name).is_some_and(restarts)
+        };
+        match kind {
+            Kind::Regular => restarts(&self.regular),
+            Kind::Init => restarts(&self.init),
+            Kind::Sidecar => true,
+            Kind::Ephemeral => false,
+        }
     }
 }
