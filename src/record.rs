@@ -145,6 +145,11 @@ impl Record {
         self.lock().blocked = blocked;
     }
 
+    /// Whether anything keeps the pod from going on.
+    pub fn is_blocked(&self) -> bool {
+        !self.lock().blocked.is_empty()
+    }
+
     /// What of that only a person can settle.
     pub fn set_doubt(&self, doubt: Option<(Doubt, String)>) {
         let mut state = self.lock();

@@ -45,7 +45,7 @@ pub struct PodView {
     pub deletion: Option<Deletion>,
     /// `Failed` or `Succeeded`.
     pub terminal_phase: bool,
-    /// The status shows a container that runs.
+    /// Its phase is Running, or the status shows a container that runs.
     pub shows_running: bool,
     /// Stands for a static pod: never touched.
     pub mirror: bool,
@@ -272,10 +272,30 @@ impl PodView {
         self.terminal_phase && self.deletion.is_none()
     }
 
+    /// The few fields that decide whether the pod terminates, and how long that may take. Its worker reads the object again, as
+    /// that of a large one.
+    #[must_use]
+    pub fn outline(&self) -> Self {
+        Self {
+            deletion: self.deletion,
+            terminal_phase: self.terminal_phase,
+            shows_running: self.shows_running,
+            mirror: self.mirror,
+            dynamic_resources: self.dynamic_resources,
+            ..Self::ended(self.pod.clone(), self.spec_grace)
+        }
+    }
+
+    /// Whether nothing of it may be on the node, so that the node is checked first: its status shows no container that runs, and
+    /// it has no DRA claims, which the check does not see.
+    pub fn may_be_absent(&self) -> bool {
+        !self.mirror && !self.dynamic_resources && !self.shows_running
+    }
+
     /// Whether it needs no worker if nothing of it is found on the node. One with DRA claims does: the check of the node does not
     /// see them. So does one with a container that its status shows as running: its termination must be reported.
     pub fn may_be_idle(&self) -> bool {
-        self.has_only_ended() && !self.mirror && !self.dynamic_resources && !self.shows_running
+        self.has_only_ended() && self.may_be_absent()
     }
 
     /// Whether this pod is to be taken down by what its object says.
@@ -342,6 +362,9 @@ fn is_node_critical(spec: &PodSpec) -> bool {
 }
 
 fn shows_running(status: &PodStatus) -> bool {
+    if status.phase.as_deref() == Some("Running") {
+        return true;
+    }
     let lists = [
         &status.container_statuses,
         &status.init_container_statuses,

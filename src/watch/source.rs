@@ -36,6 +36,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 const STREAM_LIFETIME: Duration = Duration::from_secs(1800);
 /// A round that ends sooner is as good as failed: a server that cuts every stream is not asked without pause.
 const SHORT: Duration = Duration::from_secs(1);
+/// More pods than a full node has. Of further ones that are deleted and do not run, a list keeps only an outline.
+const FULL: usize = 250;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
@@ -175,10 +177,15 @@ impl PodSource {
     }
 
     async fn list(&mut self) -> Result<Result<String, Closed>, ApiError> {
-        let (mut pods, mut unreadable) = (Vec::new(), HashSet::new());
+        let (mut pods, mut unreadable, mut absent) = (Vec::new(), HashSet::new(), 0);
         let seen_before = self.guard.highest();
         let api = self.api.clone();
         let each = |item: &RawValue| match self.listed(item) {
+            Some(Listed::New(view, version)) if view.deletion.is_some() && view.may_be_absent() => {
+                absent += 1;
+                let view = if absent > FULL { Box::new(view.outline()) } else { view };
+                pods.push(Listed::New(view, version));
+            }
             Some(listed) => pods.push(listed),
             None => drop(unreadable.insert(Names::of(item).uid)),
         };

@@ -1,7 +1,7 @@
 //! `podSyncStatuses`: which pods end, how far each is, and who works on it. One task owns the map; nobody locks it.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::{Arc, atomic::AtomicU32},
     time::Duration,
 };
@@ -19,7 +19,6 @@ use super::{
     kill::Kill,
     period::Period,
     precedence::Precedence,
-    traces,
     worker::{LARGE_AT_ONCE, Outcome, PodUpdate, RuntimeState, Worker},
 };
 use crate::{
@@ -29,7 +28,7 @@ use crate::{
     journal::Journal,
     memory,
     model::{
-        pod::{PodRef, PodUid, PodView},
+        pod::{PodUid, PodView},
         termination::{self, Cause},
         trace::{Stage, Step},
     },
@@ -39,7 +38,10 @@ use crate::{
     watch::{Change, Kind, RuntimePods},
 };
 
+mod absent;
 mod answers;
+
+use absent::Absent;
 
 /// Stories of pods that are gone, kept to be told: enough for a drained node.
 const STORIES: usize = 256;
@@ -76,13 +78,7 @@ pub struct PodWorkers {
     /// Those that live: no more than what is known of them.
     living: HashMap<PodUid, Arc<PodView>>,
     pods: HashMap<PodUid, PodSyncStatus>,
-    /// Those with a terminal phase of which nothing is on the node. Nothing is done until they are deleted.
-    idle: HashMap<PodUid, PodRef>,
-    /// Those with a terminal phase that wait for the next check of the node.
-    unchecked: BTreeMap<PodUid, Arc<PodView>>,
-    /// Those that the check is for which is in progress.
-    in_check: BTreeMap<PodUid, Arc<PodView>>,
-    check: JoinSet<Result<HashSet<PodUid>, String>>,
+    absent: Absent,
     /// Those that are gone, and when nothing was left of them: late news must not revive them.
     ended: HashMap<PodUid, Instant>,
     workers: JoinSet<Outcome>,
@@ -117,10 +113,7 @@ impl PodWorkers {
             guard,
             living: HashMap::new(),
             pods: HashMap::new(),
-            idle: HashMap::new(),
-            unchecked: BTreeMap::new(),
-            in_check: BTreeMap::new(),
-            check: JoinSet::new(),
+            absent: Absent::default(),
             ended: HashMap::new(),
             workers: JoinSet::new(),
             precedence: Precedence::default(),
@@ -144,7 +137,7 @@ impl PodWorkers {
                 // before questions, of which somebody may ask without end.
                 biased;
                 Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
-                Some(found) = self.check.join_next() => self.node_is_checked(found),
+                Some(found) = self.absent.checked() => self.node_is_checked(found),
                 change = self.changes.recv() => match change {
                     Some(change) => self.change(change),
                     // The watch has ended, and with it the agent.
@@ -183,55 +176,27 @@ impl PodWorkers {
             tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, ?kind, "Late news of a pod of which nothing is left");
         } else if self.pods.contains_key(&uid) {
             self.update(&uid, view, removed);
+        } else if self.absent.is_held(&uid) {
+            // Its final delete was accepted: only the end of its object is news.
+            if removed {
+                self.absent_is_gone(uid);
+            }
         } else {
-            self.unchecked.remove(&uid);
-            self.in_check.remove(&uid);
-            let idle = self.idle.remove(&uid);
+            let is_absent = self.absent.take(&uid);
             let begun = self.context.journal.knows(&uid);
-            match (termination::cause(&view, removed, begun), idle) {
+            match (termination::cause(&view, removed, begun), is_absent) {
                 // What has a terminal phase is never started again.
-                (_, Some(_)) if removed => drop(self.ended.insert(uid, Instant::now())),
-                (Some(Cause::PhaseTerminal), Some(pod)) => drop(self.idle.insert(uid, pod)),
-                (Some(Cause::PhaseTerminal), None) if !begun && view.may_be_idle() => {
+                (_, true) if removed => self.absent_is_gone(uid),
+                (Some(Cause::PhaseTerminal), true) => self.absent.keep_idle(view.pod.clone()),
+                (Some(Cause::PhaseTerminal | Cause::Deleted), _) if !removed && !begun && view.may_be_absent() => {
                     self.living.remove(&uid);
-                    self.unchecked.insert(uid, view);
-                    self.check_node();
+                    self.absent.check_later(view);
+                    self.absent.check_node(&self.context);
                 }
                 (Some(cause), _) => self.begin(view, removed, cause, None),
                 (None, _) if removed => drop(self.living.remove(&uid)),
                 (None, _) => drop(self.living.insert(uid, view)),
             }
-        }
-    }
-
-    /// Checks the node once for all that wait for it.
-    fn check_node(&mut self) {
-        if self.unchecked.is_empty() || !self.check.is_empty() {
-            return;
-        }
-        self.in_check = std::mem::take(&mut self.unchecked);
-        let context = Arc::clone(&self.context);
-        self.check.spawn(async move { traces::names_on_node(&context).await });
-    }
-
-    /// Those of which nothing is here are idle; the others get a worker, and so do all if the check has failed.
-    fn node_is_checked(&mut self, found: Result<Result<HashSet<PodUid>, String>, JoinError>) {
-        let found = found.unwrap_or_else(|error| Err(error.to_string()));
-        let found =
-            found.inspect_err(|error| tracing::warn!(error, "What is on the node of terminal pods cannot be read"));
-        let checked = std::mem::take(&mut self.in_check);
-        let many = checked.len() >= MANY;
-        for (uid, view) in checked {
-            if found.as_ref().is_ok_and(|found| !found.contains(&uid)) {
-                tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, "Nothing of a terminal pod is on the node");
-                self.idle.insert(uid, view.pod.clone());
-            } else {
-                self.begin(view, false, Cause::PhaseTerminal, None);
-            }
-        }
-        self.check_node();
-        if many {
-            memory::give_back();
         }
     }
 
@@ -330,6 +295,7 @@ impl PodWorkers {
     fn forget_those_who_are_gone(&mut self) {
         let looked = self.runtime.borrow_and_update().began;
         self.ended.retain(|_, gone| *gone >= looked);
+        self.begin_queued();
     }
 
     fn start(&mut self, uid: &PodUid, after: Duration) {
@@ -365,6 +331,9 @@ impl PodWorkers {
         let Some(uid) = self.at_work.remove(&id) else { return };
         let Some(status) = self.pods.get_mut(&uid) else { return };
         let pod = status.record.pod().clone();
+        if !matches!(outcome, Some(Outcome::Finished) | None) {
+            self.absent.is_present(&uid);
+        }
         match outcome {
             Some(Outcome::Kept) => {
                 status.state = State::Kept;
@@ -393,8 +362,9 @@ impl PodWorkers {
                 self.remember(record);
                 if removed {
                     self.pods.remove(&uid);
-                    self.ended.insert(uid, Instant::now());
+                    self.ended.insert(uid.clone(), Instant::now());
                 }
+                self.absent_is_finished(&uid);
             }
             Some(Outcome::EndedByKubelet) => {
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A kubelet has ended the pod; nothing is left to do");

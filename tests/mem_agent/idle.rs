@@ -209,3 +209,41 @@ async fn a_terminal_pod_that_was_deleted_unseen_is_forgotten_without_a_worker() 
     .await;
     assert_eq!(node.status().await.counters.begun, 0);
 }
+
+/// Whoever made them may hold their objects by a finalizer, as a Job does.
+#[tokio::test(start_paused = true)]
+async fn hundreds_of_deleted_pods_with_nothing_here_come_before_no_pod_that_runs() {
+    for phase in ["Failed", "Pending"] {
+        let mut node = Node::new().await;
+        for number in 0..200 {
+            let mut object = evicted(&format!("evicted-{number}"));
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            object["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+            object["metadata"]["finalizers"] = json!(["batch.kubernetes.io/job-tracking"]);
+            object["status"] = json!({ "phase": phase });
+            node.object(object);
+        }
+        node.polite_pod("web");
+        node.cri.allow_everything();
+        node.start().await;
+        let began = Instant::now();
+        node.delete("web", None).await;
+        node.nothing_left("web").await;
+        assert!(began.elapsed() < secs(1), "{phase}: {:?}", began.elapsed());
+        until("all have had their final delete", async || {
+            let status = node.status().await;
+            assert!(status.pods.terminating.len() <= 17, "{}", status.pods.terminating.len());
+            status.counters.deleted == 201
+        })
+        .await;
+        sleep(secs(60)).await;
+        let status = node.status().await;
+        assert_eq!(
+            (status.pods.finished, status.pods.terminating.len()),
+            (200, 0),
+            "{phase}"
+        );
+        assert_eq!(node.stop().await, Ok(()));
+        assert!(node.journal().await.is_empty(), "{phase}");
+    }
+}

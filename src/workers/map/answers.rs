@@ -41,8 +41,8 @@ impl PodWorkers {
             Question::Record(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
             Question::Living(name, answer) => {
                 let living = self.living.values().find(|view| name.names(&view.pod)).cloned();
-                let idle = || self.idle.values().find(|pod| name.names(pod));
-                let found = living.or_else(|| idle().map(|pod| Arc::new(PodView::remembered(pod.clone()))));
+                let absent = || Some(Arc::new(PodView::remembered(self.absent.named(&name)?)));
+                let found = living.or_else(absent);
                 answer.send(found).ok().map(drop)
             }
             Question::AtWork(answer) => answer.send(self.at_work()).ok().map(drop),
@@ -60,17 +60,14 @@ impl PodWorkers {
         if let Some(why) = self.guard.why_nothing_begins() {
             return Err(kill.held(why, self.guard.leaves_all_to_a_kubelet()));
         }
-        let is_named = |_: &PodUid, view: &mut Arc<PodView>| *view.pod.name == *kill.name;
-        let waiting = self.unchecked.extract_if(.., is_named);
-        let waiting: Vec<_> = waiting.chain(self.in_check.extract_if(.., is_named)).collect();
-        for (_, view) in waiting {
-            self.begin(view, false, Cause::PhaseTerminal, None);
+        for view in self.absent.take_named(&kill.name) {
+            self.begin_checked(view);
         }
         let ending = self.pods.values().map(|status| status.update.borrow());
         let ending = ending
             .filter(|update| !update.removed)
             .map(|update| Arc::clone(&update.view));
-        let idle = self.idle.values().filter(|pod| *pod.name == *kill.name);
+        let idle = self.absent.idle().filter(|pod| *pod.name == *kill.name);
         let idle = idle.map(|pod| Arc::new(PodView::remembered(pod.clone())));
         let views: Vec<_> = ending.chain(self.living.values().cloned()).chain(idle).collect();
         let meant = kill.resolve(views.iter().map(|view| &**view))?;
@@ -83,7 +80,7 @@ impl PodWorkers {
             return Err(kill.held(MAY_BE_UNDONE.to_owned(), false));
         }
         let has_ended = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
-        let ended_already = self.idle.contains_key(&uid) || self.pods.get(&uid).is_some_and(has_ended);
+        let ended_already = self.absent.is_idle(&uid) || self.pods.get(&uid).is_some_and(has_ended);
         if !ended_already {
             if let Some(imposed) = &kill.imposed {
                 self.context.events.pod(meant, Reason::Evicted, &imposed.message);
@@ -162,8 +159,10 @@ impl PodWorkers {
     }
 
     fn overview(&self) -> Overview {
+        let (kept, finished) = self.absent.counts();
         let mut overview = Overview {
-            kept: self.idle.len(),
+            kept,
+            finished,
             ..Overview::default()
         };
         for status in self.pods.values() {
