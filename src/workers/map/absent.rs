@@ -79,14 +79,14 @@ impl Absent {
         self.held.remove(uid);
     }
 
-    /// Whether the pod is terminal and not deleted.
-    pub fn is_idle(&self, uid: &PodUid) -> bool {
-        self.idle.contains_key(uid)
+    /// Whether nothing is left to do for the pod, unless it is deleted.
+    pub fn has_ended(&self, uid: &PodUid) -> bool {
+        self.idle.contains_key(uid) || self.held.contains_key(uid)
     }
 
-    /// Terminal pods that are not deleted.
-    pub fn idle(&self) -> impl Iterator<Item = &PodRef> {
-        self.idle.values()
+    /// Pods for which nothing is left to do, unless they are deleted.
+    pub fn ended(&self) -> impl Iterator<Item = &PodRef> {
+        self.idle.values().chain(self.held.values())
     }
 
     /// How many are idle, and how many are held by finalizers.
@@ -97,7 +97,7 @@ impl Absent {
     /// The pod of this name, if it is one of these and has no worker.
     pub fn named(&self, name: &ObjectName) -> Option<PodRef> {
         let queued = self.queued.values().map(|view| &view.pod);
-        let mut all = self.idle.values().chain(self.held.values()).chain(queued);
+        let mut all = self.ended().chain(queued);
         all.find(|pod| name.names(pod)).cloned()
     }
 

@@ -67,7 +67,7 @@ impl PodWorkers {
         let ending = ending
             .filter(|update| !update.removed)
             .map(|update| Arc::clone(&update.view));
-        let idle = self.absent.idle().filter(|pod| *pod.name == *kill.name);
+        let idle = self.absent.ended().filter(|pod| *pod.name == *kill.name);
         let idle = idle.map(|pod| Arc::new(PodView::remembered(pod.clone())));
         let views: Vec<_> = ending.chain(self.living.values().cloned()).chain(idle).collect();
         let meant = kill.resolve(views.iter().map(|view| &**view))?;
@@ -80,7 +80,7 @@ impl PodWorkers {
             return Err(kill.held(MAY_BE_UNDONE.to_owned(), false));
         }
         let has_ended = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
-        let ended_already = self.absent.is_idle(&uid) || self.pods.get(&uid).is_some_and(has_ended);
+        let ended_already = self.absent.has_ended(&uid) || self.pods.get(&uid).is_some_and(has_ended);
         if !ended_already {
             if let Some(imposed) = &kill.imposed {
                 self.context.events.pod(meant, Reason::Evicted, &imposed.message);
