@@ -43,7 +43,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         again.told().await;
     };
     tokio::select! {
-        ended = run_on(Host::this()?, settings, stop.told()) => ended,
+        ended = run_on(Host::this()?, Outside::default(), settings, stop.told()) => ended,
         () = twice => {
             tracing::warn!("Told to stop once more: what goes on is found and finished after the next start");
             Ok(())
@@ -52,7 +52,12 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
 }
 
 /// Runs the agent of `host` until it is told to stop. Dropped, it leaves everything as it is, as in a crash.
-pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), Problem> {
+pub async fn run_on(
+    host: Host,
+    outside: Outside,
+    settings: Settings,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Problem> {
     let Settings {
         node_name,
         pods,
@@ -65,7 +70,7 @@ pub async fn run_on(host: Host, settings: Settings, stop: impl Future<Output = (
     } = settings;
     tokio::pin!(stop);
     let pods = match pods {
-        Some(settings) => Some(Pods::new(host, Outside::default(), settings, &node_name, &state_dir, dry_run).await?),
+        Some(settings) => Some(Pods::new(host, outside, settings, &node_name, &state_dir, dry_run).await?),
         None => None,
     };
     let gc = gc.map(|settings| Gc::new(settings, &node_name, dry_run)).transpose()?;

@@ -10,7 +10,7 @@ use crate::{
 /// What takes the place of sockets, threads, file and kernel; where nothing is said, they are what they are.
 #[derive(Clone, Default)]
 pub struct Outside {
-    /// Opens connections to the API server, instead of TCP and TLS.
+    /// Opens connections to the API server, instead of TCP. TLS goes over them if the server's URL is `https`.
     pub dial: Option<Dial>,
     /// Answers for the container runtime, instead of whoever listens on its socket.
     pub runtime: Option<CriService>,

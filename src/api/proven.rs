@@ -24,7 +24,7 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::legacy::{
         self,
-        connect::{Connect, Connection as _, HttpConnector},
+        connect::{Connect, Connection, HttpConnector},
     },
     rt::TokioExecutor,
 };
@@ -73,8 +73,8 @@ struct Opener<C> {
 }
 
 /// A client of which each connection proves itself by the Node at `path`; without a `proof` they are used as they are.
-/// They are opened by `dial`, if there is one, and else over TCP and TLS. Over TLS it is one HTTP/2 connection, which is
-/// pinged, where the server, or a proxy before it, speaks that.
+/// They are opened by `dial`, if there is one, and else over TCP. Over TLS it is one HTTP/2 connection, which is pinged,
+/// where the server, or a proxy before it, speaks that.
 pub(super) fn client(
     config: &kube::Config,
     path: &str,
@@ -82,15 +82,29 @@ pub(super) fn client(
     dial: Option<Dial>,
 ) -> Result<kube::Client, kube::Error> {
     let question = proof.map(|proof| Arc::new(Question::new(&config.cluster_url, path, proof)));
-    if let Some(dial) = dial {
-        return over(http1(Dialer(dial), question.clone()), config, question);
+    match dial {
+        None => through(tcp(), config, question),
+        Some(dial) => through(Dialer(dial), config, question),
     }
-    let http1 = http1(config.rustls_https_connector_with_connector(tcp())?, question.clone());
+}
+
+/// The same, where `transport` opens what TLS goes over.
+fn through<C>(transport: C, config: &kube::Config, question: Option<Arc<Question>>) -> Result<kube::Client, kube::Error>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connection + Read + Write + Unpin + Send + 'static,
+    C::Error: Into<BoxError>,
+    C::Future: Send + 'static,
+{
     if config.cluster_url.scheme_str() != Some("https") {
-        return over(http1, config, question);
+        return over(http1(transport, question.clone()), config, question);
     }
+    let http1 = http1(
+        config.rustls_https_connector_with_connector(transport.clone())?,
+        question.clone(),
+    );
     let one = One {
-        connector: connector(config)?.enable_all_versions().wrap_connector(tcp()),
+        connector: connector(config)?.enable_all_versions().wrap_connector(transport),
         server: config.cluster_url.clone(),
         question: question.clone(),
         open: tokio::sync::Mutex::default(),
@@ -138,8 +152,8 @@ where
 }
 
 /// One HTTP/2 connection, which is opened when it is needed.
-struct One {
-    connector: HttpsConnector<HttpConnector>,
+struct One<T> {
+    connector: HttpsConnector<T>,
     server: Uri,
     question: Option<Arc<Question>>,
     open: tokio::sync::Mutex<Option<http2::SendRequest<Body>>>,
@@ -148,10 +162,9 @@ struct One {
 }
 
 /// That one; where HTTP/2 is not spoken, others.
-#[derive(Clone)]
-struct Either<C> {
-    one: Arc<One>,
-    http1: legacy::Client<Opener<C>, Body>,
+struct Either<T> {
+    one: Arc<One<T>>,
+    http1: legacy::Client<Opener<HttpsConnector<T>>, Body>,
 }
 
 /// Opens what TLS goes over.
@@ -204,7 +217,13 @@ where
 
 // === impl One ===
 
-impl One {
+impl<T> One<T>
+where
+    T: Service<Uri> + Clone,
+    T::Response: Connection + Read + Write + Unpin + Send + 'static,
+    T::Error: Into<BoxError>,
+    T::Future: Send + 'static,
+{
     /// The connection, open and proven; `None` where HTTP/2 is not spoken. Others wait while it is opened.
     async fn sender(&self) -> Result<Option<http2::SendRequest<Body>>, BoxError> {
         if self.speaks_http1.load(Ordering::Relaxed) {
@@ -250,10 +269,21 @@ impl One {
 
 // === impl Either ===
 
-impl<C> Service<Request<Body>> for Either<C>
+impl<T: Clone> Clone for Either<T> {
+    fn clone(&self) -> Self {
+        Self {
+            one: Arc::clone(&self.one),
+            http1: self.http1.clone(),
+        }
+    }
+}
+
+impl<T> Service<Request<Body>> for Either<T>
 where
-    C: Clone + Send + Sync + 'static,
-    Opener<C>: Connect + Clone + Send + Sync + 'static,
+    T: Service<Uri> + Clone + Send + Sync + 'static,
+    T::Response: Connection + Read + Write + Unpin + Send + 'static,
+    T::Error: Into<BoxError>,
+    T::Future: Send + 'static,
 {
     type Response = Response<Incoming>;
     type Error = BoxError;

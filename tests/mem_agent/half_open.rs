@@ -2,28 +2,34 @@
 
 use std::{
     fs,
+    future::ready,
     sync::{Arc, Mutex},
 };
 
+use pod_teardown::api::Duplex;
 use testbed::balancer::Balancer;
 use tokio::time::{Instant, sleep};
 
 use crate::node::{NODE, Node, secs};
 
-/// The node reaches the API server through a load balancer that speaks TLS.
-async fn balanced(node: &Node) -> Balancer {
-    let url = node.api.url();
-    let server = url.trim_start_matches("http://").parse().unwrap();
-    let balancer = Balancer::start_with_tls(server).await.unwrap();
-    let kubeconfig = balancer.kubeconfig(&url, &node.api.node_kubeconfig(NODE));
+/// The node reaches the API server through a load balancer that speaks TLS. All of it is in memory: bytes in a socket do not
+/// stop the paused clock from advancing.
+fn balanced(node: &mut Node) -> Balancer {
+    let balancer = Balancer::in_memory_with_tls(node.api.connector()).unwrap();
+    let kubeconfig = balancer.kubeconfig(&node.api.url(), &node.api.node_kubeconfig(NODE));
     fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
+    let connect = balancer.connector();
+    node.outside.dial = Some(Arc::new(move || {
+        let connection: Box<dyn Duplex> = Box::new(connect());
+        Box::pin(ready(Ok(connection)))
+    }));
     balancer
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_deleted_while_the_connection_is_half_open_is_gone_within_a_minute() {
     let mut node = Node::new().await;
-    let balancer = balanced(&node).await;
+    let balancer = balanced(&mut node);
     node.polite_pod("web");
     node.start().await;
     node.cri.allow_everything();
@@ -39,7 +45,7 @@ async fn a_pod_that_is_deleted_while_the_connection_is_half_open_is_gone_within_
 #[tokio::test(start_paused = true)]
 async fn all_requests_of_a_node_share_one_connection_over_tls() {
     let mut node = Node::new().await;
-    let _balancer = balanced(&node).await;
+    let _balancer = balanced(&mut node);
     for name in ["a", "b", "c"] {
         node.polite_pod(name);
     }

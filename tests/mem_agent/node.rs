@@ -16,6 +16,7 @@ use pod_teardown::{
     model::{pod::PodRef, problem::Problem},
     node::{host::Host, identity::Identity},
     ops::{admin, client, status::StatusReport},
+    outside::Outside,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -47,6 +48,8 @@ pub struct Node {
     pub admin: Client,
     pub flags: NodeFlags,
     pub boot_id: String,
+    /// How the agent reaches the API server and the runtime: by sockets, unless a test says otherwise.
+    pub outside: Outside,
     /// A moment, and how long the machine was up then.
     up: (Instant, Duration),
     agent: Option<Running>,
@@ -164,6 +167,7 @@ impl Node {
             api,
             flags,
             boot_id: "boot-1".to_owned(),
+            outside: Outside::default(),
             up: (Instant::now(), secs(1000)),
             agent: None,
             dir,
@@ -210,7 +214,7 @@ impl Node {
             // Dropped is told, too.
             stopped.await.ok();
         };
-        let task = tokio::spawn(agent::run_on(host, settings, stopped));
+        let task = tokio::spawn(agent::run_on(host, self.outside.clone(), settings, stopped));
         self.agent = Some(Running { task, stop });
     }
 

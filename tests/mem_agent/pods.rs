@@ -2,6 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
+use http::Method;
 use pod_teardown::model::trace::Story;
 use serde_json::{Value, json};
 use testbed::scripted_cri::PodBuilder;
@@ -78,17 +79,20 @@ impl Node {
 
     /// Asks for a pod's deletion.
     pub async fn delete(&self, name: &str, grace: Option<i64>) {
-        self.admin.delete_pod("default", name, grace).await.unwrap();
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        let mut options = json!({ "kind": "DeleteOptions", "apiVersion": "v1" });
+        if let Some(grace) = grace {
+            options["gracePeriodSeconds"] = grace.into();
+        }
+        let (code, answer) = self.api.ask(Method::DELETE, &path, &options).await;
+        assert!((200..300).contains(&code), "{code} {answer}");
     }
 
     /// The pod as the API has it.
     pub async fn get(&self, name: &str) -> Option<Value> {
-        let answer = self
-            .admin
-            .get(&format!("/api/v1/namespaces/default/pods/{name}"))
-            .await
-            .unwrap();
-        (answer.code() == 200).then_some(answer.body)
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        let (code, object) = self.api.ask(Method::GET, &path, &Value::Null).await;
+        (code == 200).then_some(object)
     }
 
     /// Waits until the pod's object is gone.

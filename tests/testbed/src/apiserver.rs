@@ -190,10 +190,18 @@ impl MemApiServer {
     /// A connection without a socket.
     #[must_use]
     pub fn connect(&self) -> DuplexStream {
-        let (ours, theirs) = tokio::io::duplex(PIPE);
-        // A server that no longer accepts drops its end, which the client sees as closed.
-        let _ = self.pipes.send(ours);
-        theirs
+        self.connector()()
+    }
+
+    /// Opens connections without a socket.
+    pub fn connector(&self) -> impl Fn() -> DuplexStream + Clone + Send + Sync + use<> {
+        let pipes = self.pipes.clone();
+        move || {
+            let (ours, theirs) = tokio::io::duplex(PIPE);
+            // A server that no longer accepts drops its end, which the client sees as closed.
+            let _ = pipes.send(ours);
+            theirs
+        }
     }
 
     /// A kubeconfig that may do everything.

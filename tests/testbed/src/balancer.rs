@@ -8,9 +8,9 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rcgen::CertifiedKey;
 use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, copy_bidirectional};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, DuplexStream, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
@@ -18,13 +18,17 @@ use tokio_util::task::AbortOnDropHandle;
 /// What of HTTP a client may speak over TLS.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
+/// The room in each direction of a connection in memory.
+const PIPE: usize = 256 * 1024;
+
 /// A balancer; it ends, and all its connections, when dropped.
 #[derive(Debug)]
 pub struct Balancer {
-    address: SocketAddr,
-    /// The certificate, as PEM, if it speaks TLS.
-    certificate: Option<String>,
+    /// Where clients find it, for a kubeconfig.
+    server: String,
     dropped: watch::Sender<()>,
+    /// Takes connections in memory, if it listens on no socket.
+    pipes: Option<mpsc::UnboundedSender<DuplexStream>>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -33,11 +37,32 @@ pub struct Balancer {
 impl Balancer {
     /// Forwards bytes as they are to whatever listens at `server`.
     pub async fn start(server: SocketAddr) -> Result<Self> {
-        Self::forwarding(server, None, None).await
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("listen")?;
+        let address = listener.local_addr().context("see where it listens")?;
+        let dropped = watch::Sender::new(());
+        let state = dropped.clone();
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let dropped = state.subscribe();
+                connections.spawn(async move {
+                    if let Ok(server) = TcpStream::connect(server).await {
+                        forward(client, server, dropped).await;
+                    }
+                });
+            }
+        }));
+        Ok(Self {
+            server: format!("server: http://{address}"),
+            dropped,
+            pipes: None,
+            _task: task,
+        })
     }
 
-    /// The same, and ends the clients' TLS, which may be over HTTP/2.
-    pub async fn start_with_tls(server: SocketAddr) -> Result<Self> {
+    /// Ends the clients' TLS, which may be over HTTP/2, and forwards to the server that `connect` leads to. There is no
+    /// socket in between: see [`Balancer::connector`].
+    pub fn in_memory_with_tls(connect: impl Fn() -> DuplexStream + Send + 'static) -> Result<Self> {
         let CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -46,50 +71,49 @@ impl Balancer {
             .with_no_client_auth()
             .with_single_cert(vec![cert.der().clone()], key)?;
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-        Self::forwarding(server, Some(TlsAcceptor::from(Arc::new(config))), Some(cert.pem())).await
-    }
-
-    async fn forwarding(server: SocketAddr, tls: Option<TlsAcceptor>, certificate: Option<String>) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("listen")?;
-        let address = listener.local_addr().context("see where it listens")?;
+        let tls = TlsAcceptor::from(Arc::new(config));
+        let (pipes, mut incoming) = mpsc::unbounded_channel();
         let dropped = watch::Sender::new(());
-        let told = dropped.clone();
+        let state = dropped.clone();
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
             let mut connections = JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                let (tls, told) = (tls.clone(), told.subscribe());
+            while let Some(client) = incoming.recv().await {
+                let (tls, server, dropped) = (tls.clone(), connect(), state.subscribe());
                 connections.spawn(async move {
-                    match tls {
-                        None => forward(client, server, told).await,
-                        Some(tls) => {
-                            if let Ok(client) = tls.accept(client).await {
-                                forward(client, server, told).await;
-                            }
-                        }
+                    if let Ok(client) = tls.accept(client).await {
+                        forward(client, server, dropped).await;
                     }
                 });
             }
         }));
+        let authority = STANDARD.encode(cert.pem());
         Ok(Self {
-            address,
-            certificate,
+            server: format!("server: https://127.0.0.1:6443\n    certificate-authority-data: {authority}"),
             dropped,
+            pipes: Some(pipes),
             _task: task,
         })
+    }
+
+    /// Opens connections to a balancer in memory. Bytes in a socket do not stop a paused clock from advancing: a busy kernel
+    /// may deliver them late, and the client's timeouts expire first. Bytes in memory are delivered before it advances.
+    ///
+    /// # Panics
+    /// If the balancer listens on a socket.
+    pub fn connector(&self) -> impl Fn() -> DuplexStream + Send + Sync + use<> {
+        let pipes = self.pipes.clone().expect("a balancer in memory");
+        move || {
+            let (ours, theirs) = tokio::io::duplex(PIPE);
+            // A balancer that is gone drops its end, which the client sees as closed.
+            let _ = pipes.send(ours);
+            theirs
+        }
     }
 
     /// A kubeconfig for the server at `url`, made one that leads here.
     #[must_use]
     pub fn kubeconfig(&self, url: &str, kubeconfig: &str) -> String {
-        let here = match &self.certificate {
-            None => format!("server: http://{}", self.address),
-            Some(pem) => format!(
-                "server: https://{}\n    certificate-authority-data: {}",
-                self.address,
-                STANDARD.encode(pem)
-            ),
-        };
-        kubeconfig.replace(&format!("server: {url}"), &here)
+        kubeconfig.replace(&format!("server: {url}"), &self.server)
     }
 
     /// From now on nothing comes over the connections that are open, and nothing ends them; new ones are forwarded.
@@ -100,12 +124,9 @@ impl Balancer {
 
 async fn forward(
     mut client: impl AsyncRead + AsyncWrite + Unpin,
-    server: SocketAddr,
+    mut server: impl AsyncRead + AsyncWrite + Unpin,
     mut dropped: watch::Receiver<()>,
 ) {
-    let Ok(mut server) = TcpStream::connect(server).await else {
-        return;
-    };
     tokio::select! {
         _ = copy_bidirectional(&mut client, &mut server) => return,
         _ = dropped.changed() => {}
