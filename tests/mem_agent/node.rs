@@ -61,7 +61,7 @@ struct Running {
     stop: oneshot::Sender<()>,
 }
 
-/// `RUNTIME_MANNERS=cri-o`: those of CRI-O. Some claims are about containerd's.
+/// `RUNTIME_MANNERS=cri-o`: those of CRI-O.
 fn manners() -> Manners {
     match std::env::var("RUNTIME_MANNERS").as_deref() {
         Ok("cri-o") => Manners::CriO,
@@ -309,6 +309,12 @@ impl Node {
     }
 
     // --- calls ---
+
+    /// Whether the runtime goes on with a stop whose caller is gone, up to its SIGKILL. CRI-O does; in containerd such a
+    /// container lives on.
+    pub fn finishes_abandoned_stops(&self) -> bool {
+        self.cri.look(|world| world.manners) == Manners::CriO
+    }
 
     /// Waits until so many changing calls of this kind have come.
     pub async fn calls(&self, count: usize, wanted: impl Fn(&Seen) -> bool) -> Vec<(Duration, Seen)> {

@@ -41,9 +41,16 @@ fn starts_all_again(node: &Node) {
     node.cri.change(|world| {
         world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = true);
         for container in world.containers.values_mut() {
-            (container.state, container.signalled) = (SimState::Running, false);
+            (container.state, container.signalled, container.abandoned) = (SimState::Running, false, false);
         }
     });
+}
+
+/// A kubelet starts again what CRI-O has killed though the caller of the stop was gone. In containerd it lives on.
+fn starts_again_what_was_killed(node: &Node) {
+    if node.finishes_abandoned_stops() {
+        starts_all_again(node);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,6 +76,7 @@ async fn a_request_that_a_kubelet_comes_before_is_given_up_and_the_pod_is_that_k
         let before = node.cri.effects().len();
         sleep(secs(600)).await;
         assert_eq!(node.cri.effects().len(), before, "it lives");
+        starts_again_what_was_killed(&node);
         // Its next end is another one, with its hook and its whole grace.
         node.delete("web", None).await;
         node.nothing_left("web").await;
@@ -171,6 +179,7 @@ async fn a_pod_that_lived_on_after_a_request_and_is_deleted_has_all_of_its_hook_
         stage.returns();
         stage.renew().await;
         sleep(secs(300)).await;
+        starts_again_what_was_killed(&stage.node);
         stage.node.delete("deaf", None).await;
         stage.node.api.faults().clear();
         stage.dies();

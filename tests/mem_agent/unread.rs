@@ -109,11 +109,13 @@ async fn an_end_that_can_be_read_after_some_tries_is_shown_as_it_was() {
 #[tokio::test(start_paused = true)]
 async fn an_end_that_the_api_server_shows_is_not_read_again() {
     let node = init_and_main().await;
+    let runtime = node.cri.look(|world| world.runtime.0.clone());
+    let id = format!("{runtime}://container-uid-web-init-0");
     let mut object = node.get("web").await.unwrap();
     object["status"]["initContainerStatuses"] = json!([{
         "name": "init", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
-        "containerID": "containerd://container-uid-web-init-0",
-        "state": { "terminated": { "exitCode": 0, "reason": "Completed", "containerID": "containerd://container-uid-web-init-0" } },
+        "containerID": id,
+        "state": { "terminated": { "exitCode": 0, "reason": "Completed", "containerID": id } },
     }]);
     node.object(object);
     node.cri.fault_of(Read::ContainerStatus, "init", broken());
