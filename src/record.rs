@@ -195,6 +195,11 @@ impl Record {
         self.lock().blocked.retain(|other| other != failure);
     }
 
+    /// Whether no attempt came before, in this run of the agent or in an earlier one.
+    pub fn is_first_attempt(&self) -> bool {
+        self.resumed.is_none() && self.lock().attempts <= 1
+    }
+
     /// What fails while the attempt goes on, beside what has failed already.
     pub fn fails(&self, failure: Blocked) {
         let mut state = self.lock();

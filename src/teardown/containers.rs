@@ -1,12 +1,12 @@
 //! Stopping containers: hooks at once, then the stop signals in their order, all inside the one deadline.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use backon::BackoffBuilder as _;
 use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::{
     sync::{OnceCell, watch},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{
@@ -41,6 +41,14 @@ const MAX_STOP: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// How often the containers are listed while stops have no answer: before the deadline, in the first attempt.
+const LIST_EVERY: Duration = Duration::from_secs(10);
+/// The same in later attempts, which repeat stops.
+const LIST_EVERY_IF_REPEATED: Duration = Duration::from_secs(2);
+/// First and longest pause between these lists after the deadline.
+const FIRST_LATE_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_LATE_PAUSE: Duration = Duration::from_secs(5);
+
 /// Longest wait for the address that the runtime knows; the status has one, too.
 const LOOKUP: Duration = Duration::from_secs(5);
 
@@ -57,6 +65,8 @@ struct Stoppable<'a> {
     /// Place in the spec's list; what it has not in its spec comes with the regular ones.
     place: usize,
     came: watch::Sender<Came>,
+    /// The runtime shows that it has exited.
+    has_exited: watch::Sender<bool>,
 }
 
 /// What came of a stop in this attempt.
@@ -92,7 +102,11 @@ impl Stop<'_> {
         let stops = stoppables
             .iter()
             .map(|stoppable| self.one(stoppable, &stoppables, &address));
-        let results = join_all(stops).await;
+        let results = tokio::select! {
+            biased;
+            results = join_all(stops) => results,
+            never = self.detect_exits(&stoppables) => match never {},
+        };
         Stopped {
             failures: results.into_iter().filter_map(Result::err).collect(),
             left_out: stoppables.iter().any(|it| *it.came.borrow() == Came::LeftOut),
@@ -110,6 +124,38 @@ impl Stop<'_> {
             spec: place.and_then(|place| self.view.containers.get(place)),
             place: place.unwrap_or(usize::MAX),
             came: watch::Sender::new(Came::Open),
+            has_exited: watch::Sender::new(false),
+        }
+    }
+
+    /// Marks the containers that the runtime shows to have exited. In CRI-O a stop may never be answered if the caller of an
+    /// earlier stop has died (CRI-O issues 8748 and 9754). That caller may be this agent, or the kubelet before it.
+    /// Before the deadline, a container that is not listed may still run: the stop of its sandbox would kill it early.
+    async fn detect_exits(&self, stoppables: &[Stoppable<'_>]) -> Infallible {
+        let every = if self.record.is_first_attempt() {
+            LIST_EVERY
+        } else {
+            LIST_EVERY_IF_REPEATED
+        };
+        let mut pauses = pauses(FIRST_LATE_PAUSE, LONGEST_LATE_PAUSE).build();
+        loop {
+            let left = self.deadline.borrow().saturating_duration_since(Instant::now());
+            let pause = if left.is_zero() {
+                pauses.next().unwrap_or(LONGEST_LATE_PAUSE)
+            } else {
+                every.min(left + FIRST_LATE_PAUSE)
+            };
+            sleep(pause).await;
+            let look = timeout(LATE, self.context.cri.pod_brief(self.view.pod.uid.as_str()));
+            let Ok(Ok(pod)) = look.await else {
+                continue;
+            };
+            let is_over = *self.deadline.borrow() <= Instant::now();
+            for stoppable in stoppables {
+                let listed = pod.containers.iter().find(|it| it.id == stoppable.container.id);
+                let has_exited = listed.map_or(is_over, |it| !it.state.may_run());
+                stoppable.has_exited.send_replace(has_exited);
+            }
         }
     }
 
@@ -138,7 +184,7 @@ impl Stop<'_> {
             came.send_replace(Came::LeftOut);
             return Ok(());
         }
-        let result = self.stop(container).await;
+        let result = self.stop(stoppable).await;
         came.send_replace(if result.is_ok() { Came::Ended } else { Came::Failed });
         result
     }
@@ -253,7 +299,10 @@ impl Stop<'_> {
 
     /// One StopContainer, and another with less time whenever the deadline comes nearer, until one of these goes through.
     /// The earlier call stays open: taking it back would take back its SIGKILL, too.
-    async fn stop(&self, container: &Container) -> Result<(), Failure> {
+    /// An exit that the runtime shows counts as an answer.
+    async fn stop(&self, stoppable: &Stoppable<'_>) -> Result<(), Failure> {
+        let container = stoppable.container;
+        let mut has_exited = stoppable.has_exited.subscribe();
         let mut deadline = self.deadline.clone();
         let mut at = *deadline.borrow_and_update();
         let mut calls = FuturesUnordered::new();
@@ -283,6 +332,14 @@ impl Stop<'_> {
                         }
                     }
                 },
+                // The sender outlives this borrow: an error cannot come.
+                () = async { drop(has_exited.wait_for(|has_exited| *has_exited).await) } => {
+                    tracing::warn!(
+                        container = container.name,
+                        "StopContainer has no answer, and the runtime shows that the container has exited; the call is given up"
+                    );
+                    return Ok(());
+                }
                 // Grace was shortened; a closed channel only means that it will not be again.
                 changed = deadline.changed(), if open => {
                     open = changed.is_ok();

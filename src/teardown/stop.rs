@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use futures::future::join_all;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::{
@@ -34,9 +34,6 @@ pub(super) const MIN_STOP: Duration = Duration::from_secs(2);
 /// Until a container that had the shortest of all stops has its SIGKILL.
 pub const AFTER_KILL: Duration = MIN_STOP.saturating_add(Duration::from_secs(1));
 
-/// How often the runtime is asked whether anything runs, while a stop does not come back.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-
 /// Everything that ending one pod needs.
 pub struct Stop<'a> {
     /// Clients and journal.
@@ -60,11 +57,7 @@ impl Stop<'_> {
                 self.thaw_now("Frozen processes are thawed, to take their stop signal")
                     .await;
             }
-            let Stopped { mut failures, left_out } = tokio::select! {
-                biased;
-                stopped = self.containers() => stopped,
-                () = self.runtime_shows_end() => Stopped::default(),
-            };
+            let Stopped { mut failures, left_out } = self.containers().await;
             // The stop of a sandbox kills what is left in it at once: it waits until each container was told to stop,
             // and, where one could not be stopped, for the end of the grace period.
             if left_out {
@@ -80,24 +73,6 @@ impl Stop<'_> {
             biased;
             failures = stopped => failures,
             never = self.thaw() => match never {},
-        }
-    }
-
-    /// Returns when the runtime shows that nothing runs, while a stop has not come back long after its timeout: in CRI-O a stop
-    /// that is repeated after its first caller is gone may never answer (its issues 8748 and 9754).
-    async fn runtime_shows_end(&self) {
-        passed(self.deadline.clone()).await;
-        sleep(AFTER_KILL + LATE).await;
-        loop {
-            let look = timeout(LATE, self.context.cri.pod_brief(self.view.pod.uid.as_str()));
-            if look
-                .await
-                .is_ok_and(|look| look.is_ok_and(|now| now.running().next().is_none()))
-            {
-                tracing::warn!("A stop has no answer, and the runtime shows that nothing runs: it is not waited for");
-                return;
-            }
-            sleep(LOOK_AGAIN).await;
         }
     }
 

@@ -63,6 +63,65 @@ async fn a_stop_that_is_repeated_after_a_restart_and_never_answered_is_not_waite
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_repeated_stop_that_is_never_answered_is_waited_for_no_longer_than_the_container_runs() {
+    let mut node = node().await;
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(20), 0));
+    });
+    node.start().await;
+    let began = Instant::now();
+    node.delete("web", Some(3600)).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    node.crash().await;
+    sleep(secs(5)).await;
+    node.start().await;
+    node.gone("web").await;
+    let took = began.elapsed();
+    assert!(took >= secs(20) && took < secs(25), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_repeats_one_of_a_dead_kubelet_is_waited_for_no_longer_than_the_container_runs() {
+    let mut node = node().await;
+    node.pod("web", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(secs(20), 0));
+    });
+    node.cri
+        .change(|world| world.containers.values_mut().for_each(|it| it.abandoned = true));
+    node.start().await;
+    let began = Instant::now();
+    node.delete("web", Some(3600)).await;
+    node.gone("web").await;
+    let took = began.elapsed();
+    assert!(took >= secs(20) && took < secs(35), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_is_stopped_when_its_main_container_has_exited_though_no_stop_of_that_is_answered() {
+    let mut node = node().await;
+    let mut object = pod("web", &plain());
+    object["spec"]["initContainers"] = json!([{ "name": "proxy", "image": "i", "restartPolicy": "Always" }]);
+    node.object(object);
+    node.left_over("web", |pod| {
+        drop(
+            pod.container("proxy")
+                .ignores_term()
+                .container("main")
+                .ends_after_term(secs(20), 0),
+        );
+    });
+    node.start().await;
+    let began = Instant::now();
+    node.delete("web", Some(3600)).await;
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    node.crash().await;
+    node.start().await;
+    node.calls(1, |seen| seen.name == "proxy").await;
+    let took = began.elapsed();
+    assert!(took >= secs(20) && took < secs(25), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hook_that_overruns_is_ended_for_good_and_the_stop_comes_next() {
     let mut node = node().await;
     node.pod("web", &hooked(&exec()), |pod| {

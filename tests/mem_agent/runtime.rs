@@ -72,8 +72,14 @@ async fn a_runtime_that_restarts_in_the_middle_costs_no_container_its_grace() {
             .is_none_or(|pod| pod["status"]["phase"] == "Succeeded")
     })
     .await;
+    // CRI-O never answers the second stop. The exit is seen in a list, which is asked for every 2 s.
+    let late = if node.finishes_abandoned_stops() {
+        secs(24)
+    } else {
+        secs(22)
+    };
     assert!(
-        began.elapsed() >= secs(20) && began.elapsed() < secs(22),
+        began.elapsed() >= secs(20) && began.elapsed() < late,
         "{:?}",
         began.elapsed()
     );
