@@ -51,8 +51,7 @@ fn main() -> ExitCode {
     let read = match Cli::read(std::env::args_os()) {
         Ok(read) => read,
         Err(error) => {
-            // Nobody reads it if the terminal is gone.
-            error.print().ok();
+            print_clap_error(&error);
             let code = if error.use_stderr() { USAGE } else { 0 };
             // A mistake in the kubelet's unit neither keeps it from starting nor from getting its pods in order.
             let before_a_kubelet = code != 0 && std::env::args_os().nth(1).is_some_and(|verb| verb == HAND_BACK);
@@ -277,6 +276,32 @@ fn print(text: &str, code: u8) -> ExitCode {
 fn failed(code: u8, why: &str) -> ExitCode {
     complain(why);
     ExitCode::from(code)
+}
+
+/// Prints an error of the command line, or the help or version that was asked for.
+fn print_clap_error(error: &clap::Error) {
+    // The write fails if the terminal is gone.
+    if error.use_stderr() {
+        // It repeats arguments as they are. Without the styles every control character in it is foreign.
+        let text = without_styles(&error.render().ansi().to_string());
+        write!(io::stderr(), "{}", foreign::lines(&text)).ok();
+    } else {
+        error.print().ok();
+    }
+}
+
+/// Removes colors and other styles. Nothing else is removed: a reader has to see what an argument contains.
+fn without_styles(text: &str) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let after = part.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == ';');
+        match after.strip_prefix('m') {
+            Some(text) => plain += text,
+            None => plain.extend(["\u{1b}[", part]),
+        }
+    }
+    plain
 }
 
 fn complain(why: &str) {

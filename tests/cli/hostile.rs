@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    command::answered,
+    command::{answered, told},
     run::{Agent, api},
     service::Systemd,
 };
@@ -168,6 +168,34 @@ fn no_error_of_an_agent_drives_the_terminal() {
         assert_eq!((told.code, told.complaints().len()), (Some(1), 1), "{told:?}");
         assert!(
             told.err.contains("begin") && !told.err.chars().any(is_obeyed),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn no_wrong_argument_drives_the_terminal() {
+    // An argument has no NUL, and a newline only begins a line.
+    let hostile = format!("begin{OBEYED}end");
+    for arguments in [
+        &[hostile.as_str()][..],
+        &["status", &hostile],
+        &["status", &format!("--{hostile}")],
+        &["timeline", "default/web", "--format", &hostile],
+        &["kill", &hostile],
+        &["kill", "default/web", "--grace", &hostile],
+        &["hand-back", &hostile],
+        &["gc", &hostile],
+    ] {
+        let told = told(arguments);
+        let obeyed: Vec<char> = told
+            .err
+            .chars()
+            .filter(|letter| is_obeyed(*letter) && *letter != '\t')
+            .collect();
+        assert!(obeyed.is_empty(), "{arguments:?}: {obeyed:?} in {}", told.err);
+        assert!(
+            told.err.contains("\\u{9b}") && told.err.contains("\\u{202e}"),
             "{told:?}"
         );
     }
