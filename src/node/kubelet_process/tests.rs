@@ -300,6 +300,33 @@ fn a_process_whose_name_begins_with_kubelet_counts_if_it_shows_what_only_a_kubel
         false,
     );
     has("a flag", &nothing, &["--hostname_override=n1"], true);
+    for flag in [
+        "--fail-swap-on=false",
+        "--fail-cgroupv1",
+        "--max-pods=110",
+        "--eviction-hard=memory.available<1%",
+        "--register-node",
+        "--register-with-taints=a=b:NoSchedule",
+        "--bootstrap-kubeconfig=/x",
+        "--manifest-url=http://x",
+        "--pod-manifest-path=/x",
+        "--node-labels=a=b",
+        "--cgroups-per-qos=false",
+        "--kube-reserved=cpu=1",
+        "--system_reserved=cpu=1",
+    ] {
+        let named = flag[2..].replace('/', "");
+        has(&named, &nothing, &[flag], true);
+    }
+    for other in [
+        "--cert-dir=x",
+        "--feature-gates=A=true",
+        "--v=2",
+        "--address=x",
+        "--cloud-provider=x",
+    ] {
+        has(&other[2..], &nothing, &[other], false);
+    }
     has(
         "flag of others",
         &nothing,
