@@ -1,7 +1,8 @@
 //! Kubelet processes that work on the same pods as we: while there is one, nothing may be touched.
 //!
 //! A process is judged by facts that it cannot fake: capabilities, namespaces, mounts and sockets. Its name and its command line
-//! only make it a candidate. A failed walk through its own root file system proves nothing.
+//! only make it a candidate. A failed walk through its own root file system proves nothing. A process of any name is a kubelet if
+//! it listens on a socket below our kubelet's directory that only a kubelet has.
 
 use std::{
     fmt, fs,
@@ -24,6 +25,7 @@ mod sockets;
 pub mod start;
 
 use arguments::Arguments;
+use sockets::Listeners;
 pub use sockets::is_kubelets_answer;
 
 const NAME: &str = "kubelet";
@@ -75,6 +77,8 @@ enum Kind {
     Candidate,
     /// By these arguments, if they are not none.
     Holder(&'static [&'static [u8]]),
+    /// Whatever its name: it listens where only a kubelet does.
+    Listener,
 }
 
 /// What tells whether a kubelet works on our pods.
@@ -89,20 +93,42 @@ pub struct Ours {
 }
 
 /// All kubelets that count, from the files of `proc`, by pid. It reads a file of every process: any of them may have
-/// become a kubelet by exec. An error where none was seen and not all could be looked at, as without descriptors or memory.
+/// become a kubelet by exec. Where no kubelet counts by its name, and a kubelet's socket listens, it searches for the process that
+/// has that socket.
+///
+/// # Errors
+/// When none was seen and not all could be looked at, as without descriptors or memory.
 pub fn find(proc: &Path, ours: &Ours) -> io::Result<Vec<KubeletProcess>> {
-    let (mut found, mut unseen) = (Vec::new(), None);
+    let mut pids = Vec::new();
     for entry in fs::read_dir(proc)? {
-        let entry = entry?;
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
-        match with_pid(proc, pid, ours) {
+        pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    pids.sort_unstable();
+    let named = all(&pids, |pid| by_name(proc, pid, ours));
+    if named.as_ref().is_ok_and(|found| !found.is_empty()) {
+        return named;
+    }
+    let listeners = evidence::listeners(proc)?;
+    if listeners.is_empty() {
+        return named;
+    }
+    match all(&pids, |pid| by_socket(proc, pid, &listeners, ours)) {
+        Ok(found) if found.is_empty() => named,
+        // A process may be closed even to root. It may be a kubelet of ours only if one listens below our directory.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !evidence::is_below(&listeners, ours) => named,
+        found => found,
+    }
+}
+
+/// All that `look` finds; its error when it finds none.
+fn all(pids: &[i32], look: impl Fn(i32) -> io::Result<Option<KubeletProcess>>) -> io::Result<Vec<KubeletProcess>> {
+    let (mut found, mut unseen) = (Vec::new(), None);
+    for &pid in pids {
+        match look(pid) {
             Ok(it) => found.extend(it),
             Err(error) => unseen = Some(error),
         }
     }
-    found.sort_by_key(|process| process.pid);
     match unseen {
         Some(error) if found.is_empty() => Err(error),
         _ => Ok(found),
@@ -110,25 +136,50 @@ pub fn find(proc: &Path, ours: &Ours) -> io::Result<Vec<KubeletProcess>> {
 }
 
 /// The process with this pid, if it is a kubelet that counts.
+///
+/// # Errors
+/// When that is unknown, as without descriptors or memory.
 pub fn with_pid(proc: &Path, pid: i32, ours: &Ours) -> io::Result<Option<KubeletProcess>> {
+    match by_name(proc, pid, ours)? {
+        None => by_socket(proc, pid, &evidence::listeners(proc)?, ours),
+        found => Ok(found),
+    }
+}
+
+/// The process with this pid, if it is a kubelet that counts whatever its name is: it has one of these listening sockets.
+fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, ours: &Ours) -> io::Result<Option<KubeletProcess>> {
+    let dir = proc.join(pid.to_string());
+    if listeners.is_empty() || !rights::may_mount(proc, &dir) {
+        return Ok(None);
+    }
+    let roots = evidence::roots(&dir, listeners)?;
+    if roots.is_empty() {
+        return Ok(None);
+    }
+    Ok(counted(pid, Kind::Listener, &dir, roots, ours))
+}
+
+/// The process with this pid, if it is a kubelet that counts and has the name of one.
+fn by_name(proc: &Path, pid: i32, ours: &Ours) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     let Some(kind) = kind(&dir)? else { return Ok(None) };
     // First of all: a kubelet mounts, so a process that cannot mount is no kubelet, whatever its name and arguments are.
     if !rights::may_mount(proc, &dir) {
         return Ok(None);
     }
+    Ok(counted(pid, kind, &dir, Vec::new(), ours))
+}
+
+/// The process, if it counts. `roots` are the directories below which it listens on a kubelet's sockets.
+fn counted(pid: i32, kind: Kind, dir: &Path, roots: Vec<PathBuf>, ours: &Ours) -> Option<KubeletProcess> {
     let arguments = fs::read(dir.join("cmdline"));
-    let Some(why) = why(kind, &dir, &arguments, ours) else {
-        return Ok(None);
-    };
-    let command = readable(arguments.unwrap_or_default());
-    let holds = matches!(kind, Kind::Holder(_));
-    Ok(Some(KubeletProcess {
+    let why = why(kind, dir, &arguments, roots, ours)?;
+    Some(KubeletProcess {
         pid,
-        command,
+        command: readable(arguments.unwrap_or_default()),
         why,
-        holds,
-    }))
+        holds: matches!(kind, Kind::Holder(_)),
+    })
 }
 
 /// By its name. A process that is gone by now is none; one whose name cannot be read may be any.
@@ -156,9 +207,9 @@ fn kind(dir: &Path) -> io::Result<Option<Kind>> {
 }
 
 /// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere, has ended, or is none.
-fn why(kind: Kind, dir: &Path, arguments: &io::Result<Vec<u8>>, ours: &Ours) -> Option<Why> {
+fn why(kind: Kind, dir: &Path, arguments: &io::Result<Vec<u8>>, roots: Vec<PathBuf>, ours: &Ours) -> Option<Why> {
     let probed = match arguments {
-        Ok(arguments) => probe::probe(kind, dir, &Arguments(arguments), ours),
+        Ok(arguments) => probe::probe(kind, dir, &Arguments(arguments), roots, ours),
         Err(error) => Err(fault::errno(error)),
     };
     match probed {

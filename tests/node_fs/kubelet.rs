@@ -2,9 +2,14 @@
 
 use std::{
     fs,
-    os::unix::{
-        fs::{PermissionsExt as _, symlink},
-        process::CommandExt as _,
+    io::ErrorKind,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::{
+            fs::{PermissionsExt as _, symlink},
+            net::{SocketAddr, UnixDatagram, UnixListener},
+            process::CommandExt as _,
+        },
     },
     path::Path,
     process::{Child, Command, Stdio},
@@ -134,6 +139,53 @@ fn a_process_without_cap_sys_admin_is_no_kubelet_though_it_has_our_directory() {
         .collect();
     assert!(found.contains(&pid(&real)), "{found:?}");
     assert!(powerless.iter().all(|it| !found.contains(&pid(it))), "{found:?}");
+}
+
+/// This process has no kubelet's name. Any process in this network namespace may bind an address with a newline in it, after which
+/// a line of `/proc/net/unix` seems to begin.
+#[test]
+fn the_owner_of_a_kubelets_socket_is_seen_in_proc_and_a_forged_line_makes_no_process_its_owner() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("o");
+    fs::create_dir_all(root.join("pods")).unwrap();
+    fs::create_dir_all(root.join("pod-resources")).unwrap();
+    let socket = root.join("pod-resources/kubelet.sock");
+    let ours = Ours {
+        root: KubeletRoot::resolve(&root).unwrap(),
+        runtime: temp.path().join("cri.sock"),
+        healthz: None,
+    };
+    let me = i32::try_from(std::process::id()).unwrap();
+    let is_seen = || {
+        match find(Path::new("/proc"), &ours) {
+            Ok(found) => found.iter().any(|it| it.pid == me && it.why == Why::SameDirectory),
+            // Where these tests run in a container, PID 1 may be closed to them.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => false,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let forge = |inode: u64, path: &str| {
+        let name = format!("x\n0: 2 0 00010000 1 1 {inode} {path}");
+        let forger = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        let shown = fs::read_to_string("/proc/net/unix").unwrap();
+        assert!(shown.contains(&name), "the kernel shows it");
+        forger
+    };
+    assert!(!is_seen());
+    let listener = UnixListener::bind(&socket).unwrap();
+    assert!(is_seen());
+    // One that gives it another path does not hide it.
+    let inode = rustix::fs::fstat(&listener).unwrap().st_ino;
+    let forged = forge(inode, "/x/pod-resources/kubelet.sock");
+    assert!(is_seen());
+    drop((listener, forged));
+    assert!(!is_seen());
+    // A socket that this process has, and that does not listen there.
+    let victim = UnixDatagram::unbound().unwrap();
+    let inode = rustix::fs::fstat(&victim).unwrap().st_ino;
+    let forged = forge(inode, socket.to_str().unwrap());
+    assert!(!is_seen());
+    drop(forged);
 }
 
 /// A process called kubelet, in whose root the kubelet's directory is on a server that does not answer.

@@ -1,6 +1,10 @@
 //! Facts that only a kubelet shows. A process whose name begins with `kubelet` is one if it shows any of them.
 
-use std::{io::Read as _, path::Path};
+use std::{
+    collections::BTreeSet,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+};
 
 use rustix::{
     fs::{FileType, OFlags, fstat},
@@ -8,7 +12,12 @@ use rustix::{
 };
 use serde::Deserialize;
 
-use super::{Ours, arguments::Arguments, root, sockets};
+use super::{
+    Ours,
+    arguments::Arguments,
+    root,
+    sockets::{self, Listeners},
+};
 use crate::node::fault;
 
 /// Every kubelet listens here, below its root directory: device plugin registration and the pod resources API.
@@ -30,10 +39,31 @@ pub(super) fn shows(dir: &Path, arguments: &Arguments<'_>, ours: &Ours) -> Resul
         let (inodes, net) = (sockets::of(dir)?, dir.join("net"));
         let health = ours.healthz.map_or(PORT, |at| at.port());
         Ok(!inodes.is_empty()
-            && (sockets::any_unix(&net, &inodes, &SOCKETS)?
+            && (sockets::listening(&net, &SOCKETS)?
+                .keys()
+                .any(|inode| inodes.contains(inode))
                 || sockets::any_tcp(&net, &inodes, |at| at.port() == PORT || at.port() == health)?))
     };
-    listens().map_err(|error: std::io::Error| fault::errno(&error))
+    listens().map_err(|error: io::Error| fault::errno(&error))
+}
+
+/// All sockets of our network namespace on which only a kubelet listens. A kubelet is in the host's network namespace, as we are.
+pub(super) fn listeners(proc: &Path) -> io::Result<Listeners> {
+    sockets::listening(&proc.join("self/net"), &SOCKETS)
+}
+
+/// Whether one of these sockets has the path of one below our kubelet's directory. Walks nothing.
+pub(super) fn is_below(listeners: &Listeners, ours: &Ours) -> bool {
+    let root = &ours.root;
+    let mut roots = listeners.values().filter_map(|path| path.ancestors().nth(2));
+    roots.any(|path| path == root.path() || path == root.given())
+}
+
+/// The kubelet directories of these sockets that the process has, by its own paths.
+pub(super) fn roots(dir: &Path, listeners: &Listeners) -> io::Result<Vec<PathBuf>> {
+    let paths = sockets::owned(dir, listeners, &SOCKETS)?;
+    let roots: BTreeSet<_> = paths.iter().filter_map(|path| path.ancestors().nth(2)).collect();
+    Ok(roots.into_iter().map(Path::to_owned).collect())
 }
 
 /// Whether its `--config` is a kubelet's. What cannot be read is none.

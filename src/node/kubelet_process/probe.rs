@@ -53,6 +53,8 @@ struct Question {
     kind: Kind,
     dir: PathBuf,
     arguments: Vec<u8>,
+    /// Directories below which it listens on a kubelet's sockets, as that process sees them.
+    listens_below: Vec<PathBuf>,
     ours: Ours,
 }
 
@@ -60,7 +62,13 @@ struct Question {
 ///
 /// # Errors
 /// When that is unknown because of the host or of this agent.
-pub(super) fn probe(kind: Kind, dir: &Path, arguments: &Arguments<'_>, ours: &Ours) -> Result<Option<Why>, Errno> {
+pub(super) fn probe(
+    kind: Kind,
+    dir: &Path,
+    arguments: &Arguments<'_>,
+    listens_below: Vec<PathBuf>,
+    ours: &Ours,
+) -> Result<Option<Why>, Errno> {
     if let Kind::Holder(by) = kind
         && !arguments.holds(by)
     {
@@ -70,6 +78,7 @@ pub(super) fn probe(kind: Kind, dir: &Path, arguments: &Arguments<'_>, ours: &Ou
         kind,
         dir: dir.to_owned(),
         arguments: arguments.0.to_owned(),
+        listens_below,
         ours: ours.clone(),
     };
     let roots = question.roots();
@@ -204,7 +213,13 @@ impl Question {
                 path == ours || root::ours(path).is_some_and(|theirs| Some(theirs) == root::ours(ours))
             })
         };
-        let counts = !is_holder && here && same_runtime();
+        // A program that only listens on a socket of such a name elsewhere on the machine is no kubelet.
+        let is_kubelet = match self.kind {
+            Kind::Kubelet | Kind::Candidate => true,
+            Kind::Holder(_) => false,
+            Kind::Listener => arguments.has_a_kubelets_flag(),
+        };
+        let counts = is_kubelet && here && same_runtime();
         Ok(counts.then_some(Why::SameMachine))
     }
 
@@ -214,6 +229,7 @@ impl Question {
         match (Arguments(&self.arguments).path("root-dir"), self.kind) {
             (Some(given), _) => vec![given],
             (None, Kind::Kubelet | Kind::Candidate) => vec![DEFAULT_ROOT.into()],
+            (None, Kind::Listener) => self.listens_below.clone(),
             // The flag of the agent may be a relative path.
             (None, Kind::Holder(_)) => [Path::new(DEFAULT_ROOT), ours.path(), ours.given()]
                 .map(|path| Path::new(HOST).join(path))

@@ -1,23 +1,36 @@
 //! Listening sockets of a process, from procfs.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs::{self, File},
     io::{self, BufRead as _, BufReader, ErrorKind},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    os::unix::ffi::OsStrExt as _,
-    path::Path,
+    os::{
+        fd::RawFd,
+        unix::{ffi::OsStrExt as _, net::UnixListener},
+    },
+    path::{Path, PathBuf},
 };
 
-use super::{kind, rights};
+use nix::sys::socket::{getsockopt, sockopt::AcceptConn};
+use rustix::{
+    fs::fstat,
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
+};
+
+use super::{evidence, has_ended, kind, rights};
+
+/// Listening sockets: the path of each by its inode.
+pub(super) type Listeners = BTreeMap<u64, PathBuf>;
 
 /// State of a TCP socket that listens.
 const LISTENS: &str = "0A";
 /// Flag of a socket of the file system that listens.
-const ACCEPTS: &str = "00010000";
+const ACCEPTS: &[u8] = b"00010000";
 
 /// Whether a process that may be a kubelet listens at `at`: one that may mount, and whose name is that of a kubelet or of a
-/// program that runs one inside. The process `known` is tried first.
+/// program that runs one inside. The process `known` is tried first; it may have any name if it has a kubelet's sockets.
 ///
 /// # Errors
 /// When the sockets of such a process cannot be read.
@@ -30,8 +43,15 @@ pub fn is_kubelets_answer(proc: &Path, at: SocketAddr, known: Option<i32>) -> io
         |local: SocketAddr| local.port() == at.port() && (local.ip() == at.ip() || local.ip().is_unspecified());
     let listens =
         |sockets: &BTreeSet<u64>| Ok(!sockets.is_empty() && any_tcp(&proc.join("self/net"), sockets, is_such)?);
+    let listens_as_kubelet = |dir: &Path| {
+        let listeners = evidence::listeners(proc)?;
+        io::Result::Ok(
+            !listeners.is_empty() && rights::may_mount(proc, dir) && !evidence::roots(dir, &listeners)?.is_empty(),
+        )
+    };
     if let Some(known) = known
-        && listens(&sockets(&proc.join(known.to_string()))?)?
+        && let known = proc.join(known.to_string())
+        && (listens(&sockets(&known)?)? || (listens_as_kubelet(&known)? && listens(&of(&known)?)?))
     {
         return Ok(true);
     }
@@ -51,20 +71,64 @@ pub fn is_kubelets_answer(proc: &Path, at: SocketAddr, known: Option<i32>) -> io
 
 /// Inodes of the sockets of a process; none when it has exited.
 pub(super) fn of(dir: &Path) -> io::Result<BTreeSet<u64>> {
+    let mut inodes = BTreeSet::new();
+    each(dir, |_, inode| {
+        inodes.insert(inode);
+    })?;
+    Ok(inodes)
+}
+
+/// Paths of those of these sockets that the process has.
+pub(super) fn owned(dir: &Path, listeners: &Listeners, ends: &[&str]) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    each(dir, |descriptor, inode| {
+        let Some(shown) = listeners.get(&inode) else { return };
+        // A line of `net/unix` may be forged: any process of the network namespace may bind a path with a newline in it.
+        let path = listens_at(dir, descriptor, inode).unwrap_or_else(|| Some(shown.clone()));
+        paths.extend(path.filter(|path| ends.iter().any(|end| path.ends_with(end))));
+    })?;
+    Ok(paths)
+}
+
+/// The path on which this socket of the process listens, by the socket itself; `None` if the socket cannot be had, `Some(None)` if
+/// it does not listen on a path.
+fn listens_at(dir: &Path, descriptor: RawFd, inode: u64) -> Option<Option<PathBuf>> {
+    let pid = Pid::from_raw(dir.file_name()?.to_str()?.parse().ok()?)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let socket = pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty()).ok()?;
+    // It may be another socket by now.
+    if fstat(&socket).ok()?.st_ino != inode {
+        return None;
+    }
+    let accepts = getsockopt(&socket, AcceptConn).ok()?;
+    // An error is the address of another family.
+    let at = UnixListener::from(socket).local_addr().ok().filter(|_| accepts);
+    Some(at.and_then(|at| at.as_pathname().map(Path::to_owned)))
+}
+
+/// Calls `with` for each socket of a process, with descriptor and inode; for none when it has exited.
+fn each(dir: &Path, mut with: impl FnMut(RawFd, u64)) -> io::Result<()> {
     let entries = match fs::read_dir(dir.join("fd")) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
-    let mut inodes = BTreeSet::new();
     for entry in entries {
-        match fs::read_link(entry?.path()) {
-            Ok(link) => inodes.extend(inode(link.as_os_str().as_bytes())),
+        let entry = entry?;
+        match fs::read_link(entry.path()) {
+            Ok(link) => {
+                let descriptor = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                if let (Some(descriptor), Some(inode)) = (descriptor, inode(link.as_os_str().as_bytes())) {
+                    with(descriptor, inode);
+                }
+            }
             // Closed meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
+            // The kernel answers so for a process that is exiting, too.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && has_ended(dir) => return Ok(()),
             Err(error) => return Err(error),
         }
     }
-    Ok(inodes)
+    Ok(())
 }
 
 /// Parses `socket:[4711]`.
@@ -76,42 +140,65 @@ fn inode(link: &[u8]) -> Option<u64> {
 /// Whether one of these sockets listens on such an address, by the files of `net`.
 pub(super) fn any_tcp(net: &Path, inodes: &BTreeSet<u64>, is_such: impl Fn(SocketAddr) -> bool) -> io::Result<bool> {
     for file in ["tcp", "tcp6"] {
-        let listens = |line: &str| {
-            let mut fields = line.split_ascii_whitespace().skip(1);
+        let listens = |line: &[u8]| {
+            let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace().skip(1);
             let local = fields.next().and_then(address)?;
             let state = fields.nth(1)?;
             let inode = fields.nth(5)?.parse().ok()?;
             Some(state == LISTENS && inodes.contains(&inode) && is_such(local))
         };
-        if any_line(&net.join(file), listens)? {
+        if each_line(&net.join(file), |line| listens(line) == Some(true))? {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// Whether one of these sockets listens on a path that ends so, by the files of `net`.
-pub(super) fn any_unix(net: &Path, inodes: &BTreeSet<u64>, ends: &[&str]) -> io::Result<bool> {
-    any_line(&net.join("unix"), |line| {
-        let mut fields = line.split_ascii_whitespace().skip(3);
-        let flags = fields.next()?;
-        let inode = fields.nth(2)?.parse().ok()?;
-        let path = Path::new(fields.next()?);
-        let is_such = flags == ACCEPTS && inodes.contains(&inode) && ends.iter().any(|end| path.ends_with(end));
-        Some(is_such)
-    })
+/// All sockets that listen on a path that ends so, by the files of `net`.
+pub(super) fn listening(net: &Path, ends: &[&str]) -> io::Result<Listeners> {
+    let mut found = Listeners::new();
+    each_line(&net.join("unix"), |line| {
+        if let Some((inode, path)) = listener(line)
+            && ends.iter().any(|end| path.ends_with(end))
+        {
+            found.insert(inode, path.to_owned());
+        }
+        false
+    })?;
+    Ok(found)
 }
 
-/// Whether a line of the file matches. It is read line by line, because a node may have a hundred thousand connections. A missing
-/// file, as without IPv6, has no line.
-fn any_line(path: &Path, matches: impl Fn(&str) -> Option<bool>) -> io::Result<bool> {
+/// Parses a line of `net/unix`: inode and path of a socket of the file system that listens.
+fn listener(line: &[u8]) -> Option<(u64, &Path)> {
+    let mut rest = line.strip_suffix(b"\n").unwrap_or(line);
+    let mut field = || {
+        let start = rest.trim_ascii_start();
+        let length = start.iter().position(|&byte| byte == b' ')?;
+        let (field, after) = start.split_at(length);
+        rest = &after[1..];
+        Some(field)
+    };
+    for _ in 0..3 {
+        field()?;
+    }
+    let flags = field()?;
+    field()?;
+    field()?;
+    let inode = std::str::from_utf8(field()?).ok()?.parse().ok()?;
+    // A path may contain spaces.
+    (flags == ACCEPTS).then(|| (inode, Path::new(OsStr::from_bytes(rest))))
+}
+
+/// Calls `is_last` with each line of the file until it returns `true`, and returns whether it did. The file is read line by line,
+/// because a node may have a hundred thousand connections. A missing file, as without IPv6, has no line.
+fn each_line(path: &Path, mut is_last: impl FnMut(&[u8]) -> bool) -> io::Result<bool> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         file => file?,
     };
     let (mut file, mut line) = (BufReader::new(file), Vec::new());
     while file.read_until(b'\n', &mut line)? > 0 {
-        if matches(&String::from_utf8_lossy(&line)) == Some(true) {
+        if is_last(&line) {
             return Ok(true);
         }
         line.clear();

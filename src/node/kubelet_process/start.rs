@@ -81,15 +81,17 @@ pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 pub fn living(proc: &Path) -> Option<KubeletStart> {
     let pids = fs::read_dir(proc).ok()?.flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let mut all = pids.filter_map(|pid| of(proc, pid));
+    let has_a_name = |pid: &i32| matches!(kind(&proc.join(pid.to_string())), Ok(Some(_)));
+    let mut all = pids.filter(has_a_name).filter_map(|pid| of(proc, pid));
     let only = all.next()?;
     all.next().is_none().then_some(only)
 }
 
-/// Flags of this process; `None` when it is no kubelet by name and flags, or has another mount namespace or root.
+/// Flags of this process, which is a kubelet or has the name of one; `None` when it is none by name and flags, or has another mount
+/// namespace or root.
 pub fn of(proc: &Path, pid: i32) -> Option<KubeletStart> {
     let dir = proc.join(pid.to_string());
-    let kind = kind(&dir).ok()??;
+    let kind = kind(&dir).ok()?.unwrap_or(Kind::Listener);
     if !rights::may_mount(proc, &dir) || !has_our_paths(proc, &dir) {
         return None;
     }
@@ -97,8 +99,8 @@ pub fn of(proc: &Path, pid: i32) -> Option<KubeletStart> {
     let arguments = Arguments(&command);
     match kind {
         Kind::Kubelet => {}
-        Kind::Candidate if arguments.has_a_kubelets_flag() => {}
-        Kind::Candidate | Kind::Holder(_) => return None,
+        Kind::Candidate | Kind::Listener if arguments.has_a_kubelets_flag() => {}
+        Kind::Candidate | Kind::Listener | Kind::Holder(_) => return None,
     }
     let cwd = fs::read_link(dir.join("cwd")).unwrap_or_default();
     let path = |flag| {

@@ -1,4 +1,4 @@
-use std::os::unix::fs::symlink;
+use std::os::unix::{ffi::OsStrExt as _, fs::symlink};
 
 use super::*;
 
@@ -384,6 +384,112 @@ fn a_process_whose_name_begins_with_kubelet_counts_if_it_shows_what_only_a_kubel
     has("a client", &tcp("tcp", "0100007F:2808", "01"), &[], false);
 }
 
+/// A kubelet started by a loader, or under another name, is as much a kubelet as any.
+#[test]
+fn a_process_of_any_name_is_a_kubelet_if_it_listens_below_our_root_where_only_a_kubelet_does() {
+    let machine = Machine::new();
+    fs::create_dir_all(machine.path("elsewhere/pods")).unwrap();
+    fs::create_dir_all(machine.path("rootfs/bind")).unwrap();
+    fs::create_dir_all(machine.path("rootfs/var/lib/elsewhere/pods")).unwrap();
+    // A bind in real life: in the container our directory is at the default path.
+    fs::rename(machine.path("ours"), machine.path("rootfs/bind/ours")).unwrap();
+    symlink(machine.path("rootfs/bind/ours"), machine.path("ours")).unwrap();
+    symlink("/bind/ours", machine.path("rootfs/var/lib/kubelet")).unwrap();
+    let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
+    let (proc, ours) = (machine.path("proc"), ours(&root));
+    fs::create_dir_all(proc.join("self/net")).unwrap();
+    let listens = |path: &str, flags: &str| {
+        let line = format!("0000000000000000: 00000002 00000000 {flags} 0001 01    77 {path}\n");
+        fs::write(proc.join("self/net/unix"), format!("Num Path\n{line}")).unwrap();
+    };
+    let has_socket = |dir: &Path, inode: u64| {
+        fs::create_dir(dir.join("fd")).unwrap();
+        symlink(format!("socket:[{inode}]"), dir.join("fd/3")).unwrap();
+    };
+    let found = || {
+        find(&proc, &ours)
+            .unwrap()
+            .into_iter()
+            .map(|it| it.why)
+            .collect::<Vec<_>>()
+    };
+    let (device_plugins, pod_resources) = ("device-plugins/kubelet.sock", "pod-resources/kubelet.sock");
+    let in_ours = |below: &str| machine.path("ours").join(below).display().to_string();
+
+    for comm in ["ld-linux-x86-64", "main", "real-kubelet", "Kubelet", "nodeagent"] {
+        let dir = machine.process_here(5, comm, &["/opt/node"]);
+        has_socket(&dir, 77);
+        for socket in [device_plugins, pod_resources] {
+            listens(&in_ours(socket), "00010000");
+            assert_eq!(found(), [Why::SameDirectory], "{comm} {socket}");
+            let known = with_pid(&proc, 5, &ours).unwrap().unwrap();
+            assert!(known.why == Why::SameDirectory && !known.holds, "{known:?}");
+            listens(&in_ours(socket), "00000000");
+            assert_eq!(found(), [], "it does not listen");
+        }
+        listens(&in_ours("plugins/gpu/dra.sock"), "00010000");
+        assert_eq!(found(), [], "a driver's");
+        listens(
+            &machine.path("elsewhere").join(device_plugins).display().to_string(),
+            "00010000",
+        );
+        assert_eq!(found(), [], "another directory");
+        listens(&in_ours(device_plugins), "00010000");
+        fs::write(dir.join("status"), "CapEff:\t00000000a80425fb\n").unwrap();
+        assert_eq!(found(), [], "it cannot mount");
+        assert_eq!(with_pid(&proc, 5, &ours).unwrap(), None, "it cannot mount");
+        fs::rename(dir, machine.path(comm)).unwrap();
+    }
+    let other = machine.process_here(5, "main", &["main"]);
+    has_socket(&other, 78);
+    assert_eq!(found(), [], "another process has that socket");
+
+    // In a container the path is that container's.
+    has_socket(&machine.process(6, "main", &["main"]), 77);
+    listens("/var/lib/kubelet/device-plugins/kubelet.sock", "00010000");
+    assert_eq!(found(), [Why::SameDirectory]);
+    listens("/var/lib/elsewhere/device-plugins/kubelet.sock", "00010000");
+    assert_eq!(found(), []);
+    fs::rename(proc.join("6"), machine.path("container")).unwrap();
+
+    // A kubelet's device plugin socket has the same path whatever its --root-dir is.
+    listens(&in_ours(device_plugins), "00010000");
+    let endpoint = "--container-runtime-endpoint=unix:///run/other.sock";
+    has_socket(&machine.process_here(7, "main", &["main", "--root-dir=/x"]), 77);
+    assert_eq!(found(), [Why::SameMachine]);
+    fs::write(proc.join("7/cmdline"), format!("main\0--root-dir=/x\0{endpoint}\0")).unwrap();
+    assert_eq!(found(), [], "another node's");
+
+    // While such a socket listens, a process whose sockets cannot be seen may be the kubelet.
+    fs::write(machine.process_here(8, "main", &["main"]).join("fd"), "").unwrap();
+    assert!(find(&proc, &ours).is_err());
+    listens(&in_ours(device_plugins), "00000000");
+    assert_eq!(found(), []);
+}
+
+#[test]
+fn a_path_of_a_socket_is_read_whole_and_as_bytes() {
+    let machine = Machine::new();
+    let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"our kubelet\xff");
+    let renamed = machine.path("").join(name);
+    fs::rename(machine.path("ours"), &renamed).unwrap();
+    symlink(&renamed, machine.path("ours")).unwrap();
+    let dir = machine.process_here(5, "main", &["main"]);
+    fs::create_dir_all(machine.path("proc/self/net")).unwrap();
+    fs::create_dir(dir.join("fd")).unwrap();
+    symlink("socket:[77]", dir.join("fd/3")).unwrap();
+    let path = renamed.join("device-plugins/kubelet.sock");
+    let line = [
+        b"0000000000000000: 00000002 00000000 00010000 0001 01 77 ",
+        path.as_os_str().as_bytes(),
+        b"\n",
+    ]
+    .concat();
+    fs::write(machine.path("proc/self/net/unix"), line).unwrap();
+    assert_eq!(machine.found(), [(5, Why::SameDirectory)], "{root:?}");
+}
+
 /// The process has socket 77, of which this line tells.
 fn sockets_of(dir: &Path, file: &str, line: &str) {
     for below in ["fd", "net"] {
@@ -435,6 +541,17 @@ fn an_answer_is_a_kubelets_only_if_a_process_that_may_be_one_listens_there() {
         assert!(!is_kubelets_answer(&proc, at(1), None).unwrap());
         fs::remove_file(dir.join("fd")).unwrap();
     }
+    // One of another name that was seen by its sockets.
+    let known = machine.process_here(10, "main", &["main"]);
+    own(&known);
+    assert!(
+        !is_kubelets_answer(&proc, at(ports[0]), Some(10)).unwrap(),
+        "it has no socket of a kubelet"
+    );
+    let socket = machine.path("pod-resources/kubelet.sock");
+    fs::create_dir(socket.parent().unwrap()).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    assert!(is_kubelets_answer(&proc, at(ports[0]), Some(10)).unwrap());
     // Whatever keeps its sockets from being seen.
     fs::write(machine.path("proc/7/fd"), "").unwrap();
     assert!(is_kubelets_answer(&proc, at(ports[0]), None).is_err());
