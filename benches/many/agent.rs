@@ -12,6 +12,7 @@ use pod_teardown::{
         effects::Effects,
         host::Host,
     },
+    outside::Outside,
     watch::RuntimePods,
 };
 use tokio::{
@@ -63,7 +64,7 @@ impl Agent {
                 stopped.await.ok();
             };
             tokio::select! {
-                ended = agent::run_on(host, settings, stopped) => ended.unwrap(),
+                ended = agent::run_on(host, Outside::default(), settings, stopped) => ended.unwrap(),
                 () = answers => {}
             }
         };
