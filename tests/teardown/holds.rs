@@ -80,7 +80,7 @@ pub async fn a_kubelet_at_work_holds_everything_back_until_it_ends(scene: &mut S
     is_held(scene, "kubelet").await?;
     scene.delete(&pod, None).await?;
     let object = scene.object("kubelets").await?;
-    waits(scene, "held: a kubelet works").await?;
+    waits(scene, "a kubelet works").await?;
     scene.untouched(&pod, &object).await?;
     kubelet.kill().await.context("end the kubelet")?;
     scene.gone_and_clean(&pod).await?;
@@ -95,7 +95,7 @@ pub async fn a_kubelet_that_starts_during_a_teardown_stops_it(scene: &mut Scene)
     scene.says("shared", "term").await?;
     let mut kubelet = kubelet(scene)?;
     is_held(scene, "kubelet").await?;
-    waits(scene, "held: a kubelet works").await?;
+    waits(scene, "a kubelet works").await?;
     let object = scene.object("shared").await?;
     ensure!(object["status"]["phase"] == "Running", "{object}");
     let left = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
