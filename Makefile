@@ -73,6 +73,7 @@ bench-idle: need-root need-node build ## Measure what the agent costs that stand
 .PHONY: test
 test: need-root need-build need-node ## Every test that needs no control plane, real pods on a private containerd included
 	SIM_RUNS=200 scripts/cargo-test.sh --locked --workspace --features node-tests
+	RUNTIME_MANNERS=cri-o scripts/cargo-test.sh --locked --test mem_agent
 	SIM_RUNS=20000 scripts/cargo-test.sh --locked --profile sim --test sim whatever_happens -- --nocapture
 	scripts/cargo-test.sh --locked --features node-tests,checkpoints --test node_crash -- --nocapture
 

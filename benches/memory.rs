@@ -16,7 +16,7 @@ mod memory;
 #[path = "../tests/cli/run.rs"]
 mod run;
 
-use memory::{MOST, Terminal, evicted, peak_with_large};
+use memory::{MOST, Terminal, Terminals, evicted, peak_with_large};
 use testbed::bench::{
     figures::Figures,
     line::{self, Goal, Line},
@@ -36,12 +36,14 @@ fn main() {
         return;
     }
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (mut large, mut terminal) = (Vec::new(), Vec::new());
+    let (mut large, mut terminal, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         large.push(runtime.block_on(peak_with_large(LARGE)).all);
-        terminal.push(runtime.block_on(evicted(TERMINAL)));
+        terminal.push(runtime.block_on(evicted(Terminals::Kept, TERMINAL)));
+        deleted.push(runtime.block_on(evicted(Terminals::Deleted, TERMINAL)));
     }
     let of = |value: &dyn Fn(&Terminal) -> f64| Figures::of(terminal.iter().map(value));
+    let of_deleted = |value: &dyn Fn(&Terminal) -> f64| Figures::of(deleted.iter().map(value));
     let line = |what: String, unit, figures, goal| Line {
         what,
         unit,
@@ -66,6 +68,18 @@ fn main() {
             "a deleted pod beside them".to_owned(),
             "s",
             of(&|it| it.seconds),
+            SECONDS,
+        ),
+        line(
+            format!("peak, {TERMINAL} deleted ones held by a finalizer"),
+            "MiB",
+            of_deleted(&|it| it.peak.all),
+            MOST,
+        ),
+        line(
+            "a deleted pod beside these".to_owned(),
+            "s",
+            of_deleted(&|it| it.seconds),
             SECONDS,
         ),
     ];

@@ -33,7 +33,8 @@ impl Cli {
             Some(variable) if env::var_os(variable).is_some_and(|value| value.is_empty()) => arg.env(None::<&str>),
             _ => arg,
         };
-        let mut command = Self::command().mut_subcommands(|verb| verb.mut_args(unless_empty));
+        let mut command =
+            Self::command().mut_subcommands(|verb| verb.mut_args(|arg| unless_empty(arg).hide_env_values(true)));
         let mut arguments: Vec<OsString> = arguments.into_iter().collect();
         let (mut first, mut mistakes) = (None, Vec::new());
         let cli = loop {
