@@ -11,10 +11,10 @@ use tokio::{
 use crate::{
     clock::Mark,
     model::{
-        mismatch::Doubt,
+        mismatch::Mismatch,
         pod::{PodRef, PodView},
         termination::Cause,
-        trace::{Blocked, Doubted, Span, Stage, Step, Story},
+        trace::{Blocked, OpenMismatch, Span, Stage, Step, Story},
     },
 };
 
@@ -64,7 +64,7 @@ struct State {
     attempts: u32,
     blocked: Vec<Blocked>,
     spans: Vec<Span>,
-    doubted: Option<Doubted>,
+    mismatch: Option<OpenMismatch>,
     finalizers: Vec<String>,
     given_up: Option<String>,
     runtime_state: Option<String>,
@@ -97,7 +97,7 @@ impl Record {
                 attempts: 0,
                 blocked: Vec::new(),
                 spans: Vec::new(),
-                doubted: None,
+                mismatch: None,
                 finalizers: Vec::new(),
                 given_up: None,
                 runtime_state: None,
@@ -150,15 +150,15 @@ impl Record {
         !self.lock().blocked.is_empty()
     }
 
-    /// What of that only a person can settle.
-    pub fn set_doubt(&self, doubt: Option<(Doubt, String)>) {
+    /// The facts that a user has to approve, with the message.
+    pub fn set_mismatch(&self, mismatch: Option<(Mismatch, String)>) {
         let mut state = self.lock();
-        let before = state.doubted.take();
-        state.doubted = doubt.map(|(doubt, why)| {
-            let same = before.filter(|before| before.doubt.kind == doubt.kind);
-            Doubted {
+        let before = state.mismatch.take();
+        state.mismatch = mismatch.map(|(mismatch, why)| {
+            let same = before.filter(|before| before.mismatch.kind == mismatch.kind);
+            OpenMismatch {
                 since: same.map_or_else(Timestamp::now, |before| before.since),
-                doubt,
+                mismatch,
                 why,
             }
         });
@@ -219,7 +219,7 @@ impl Record {
             let mut state = self.lock();
             state.finished = Some(Instant::now());
             state.blocked.clear();
-            state.doubted = None;
+            state.mismatch = None;
         }
         self.standing.send_modify(|standing| standing.stage = stage);
     }
@@ -321,7 +321,7 @@ impl Record {
             runtime_state: state.runtime_state.clone(),
             sandbox_error: state.sandbox_error.clone(),
             spans: state.spans.clone(),
-            doubted: state.doubted.clone(),
+            mismatch: state.mismatch.clone(),
         }
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     clock::Mark,
     model::{
-        mismatch::{DoubtKind, Release},
+        mismatch::{MismatchKind, Release},
         pod::{PodRef, PodUid, PodView},
         termination::Imposed,
         trace::Stage,
@@ -310,17 +310,17 @@ impl Journal {
         });
     }
 
-    /// Records that somebody has settled a doubt about this pod. Durable soon, not at once.
+    /// Records that a user has approved a mismatch about this pod. Durable soon, not at once.
     pub fn release(&self, uid: &PodUid, release: Release) {
         self.change(uid, |entry| {
             if let Some(entry) = entry {
                 // Of volumes each is released by itself.
                 let is_of_another = |before: &Release| {
-                    before.doubt.kind == DoubtKind::VolumeNotTakenAway && before.doubt != release.doubt
+                    before.mismatch.kind == MismatchKind::VolumeNotTakenAway && before.mismatch != release.mismatch
                 };
                 entry
                     .releases
-                    .retain(|before| before.doubt.kind != release.doubt.kind || is_of_another(before));
+                    .retain(|before| before.mismatch.kind != release.mismatch.kind || is_of_another(before));
                 entry.releases.push(release);
             }
         });

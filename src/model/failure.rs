@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, time::Duration};
 
-use super::{mismatch::Doubt, trace::Step};
+use super::{mismatch::Mismatch, trace::Step};
 
 /// The guard lets nothing pass.
 pub const HELD: &str = "held";
@@ -32,8 +32,8 @@ pub struct Failure {
     pub reason: Cow<'static, str>,
     /// How long whoever refused asks to be left alone.
     pub retry_after: Option<Duration>,
-    /// What only a person can settle.
-    pub doubt: Option<Doubt>,
+    /// The facts that a user has to approve.
+    pub mismatch: Option<Mismatch>,
     /// Processes that have to end first, as far as they are known.
     pub held_by: Vec<i32>,
 }
@@ -69,7 +69,7 @@ impl Failure {
             cause: cause.to_string(),
             reason: cause.reason(),
             retry_after: None,
-            doubt: None,
+            mismatch: None,
             held_by: Vec::new(),
         }
     }

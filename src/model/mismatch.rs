@@ -1,4 +1,4 @@
-//! What runtime, cgroups and directories tell of one pod, and what only a person can make of it. Pure.
+//! Facts about one pod that do not match, so that a user has to decide. Pure.
 
 use std::collections::BTreeSet;
 
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Mark;
 
-/// A contradiction that holds one pod until somebody releases it.
+/// Facts that do not match. They block one pod until a user approves them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Doubt {
-    /// What contradicts what.
-    pub kind: DoubtKind,
+pub struct Mismatch {
+    /// Which facts do not match.
+    pub kind: MismatchKind,
     /// What it rests on: containers, sandboxes, cgroups, volumes.
     pub facts: BTreeSet<String>,
 }
 
-/// What contradicts what.
+/// Which facts do not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum DoubtKind {
+pub enum MismatchKind {
     /// The pod runs, and has no cgroup.
     NoCgroup,
     /// The pod is or was here, and has no directory.
@@ -30,31 +30,32 @@ pub enum DoubtKind {
     VolumeNotTakenAway,
 }
 
-/// A doubt that somebody has settled.
+/// A mismatch that a user has approved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
-    /// As it was shown to them.
-    pub doubt: Doubt,
+    /// As it was shown to the user.
+    #[serde(rename = "doubt")]
+    pub mismatch: Mismatch,
     /// When. Of what was there before a reboot nothing is there any more.
     pub at: Mark,
 }
 
 // === impl Doubt ===
 
-impl Doubt {
-    /// A doubt that rests on these facts.
-    pub fn new(kind: DoubtKind, facts: impl IntoIterator<Item = String>) -> Self {
+impl Mismatch {
+    /// A mismatch of these facts.
+    pub fn new(kind: MismatchKind, facts: impl IntoIterator<Item = String>) -> Self {
         Self {
             kind,
             facts: facts.into_iter().collect(),
         }
     }
 
-    /// Whether one of these releases settles it: whoever gave it has seen all that it rests on. Some of that may have gone
-    /// since then; anything new is another doubt.
-    pub fn is_settled_by(&self, releases: &[Release], boot_id: &str) -> bool {
-        let settles = |Release { doubt, at }: &Release| {
-            at.boot_id == boot_id && doubt.kind == self.kind && self.facts.is_subset(&doubt.facts)
+    /// Whether one of these releases covers it: the user has seen all its facts. Some of them may be gone since then; a new
+    /// fact makes another mismatch.
+    pub fn is_approved_by(&self, releases: &[Release], boot_id: &str) -> bool {
+        let settles = |Release { mismatch, at }: &Release| {
+            at.boot_id == boot_id && mismatch.kind == self.kind && self.facts.is_subset(&mismatch.facts)
         };
         releases.iter().any(settles)
     }
@@ -62,7 +63,7 @@ impl Doubt {
 
 // === impl DoubtKind ===
 
-impl DoubtKind {
+impl MismatchKind {
     /// What follows from a release.
     pub fn released(self) -> &'static str {
         match self {
@@ -84,10 +85,10 @@ mod tests {
 
     #[test]
     fn a_release_settles_what_was_shown_or_less_of_it_and_nothing_else() {
-        use DoubtKind::{NoCgroup, UnknownProcesses};
-        let doubt = |kind, facts: &[&str]| Doubt::new(kind, facts.iter().map(|&fact| fact.to_owned()));
+        use MismatchKind::{NoCgroup, UnknownProcesses};
+        let mismatch = |kind, facts: &[&str]| Mismatch::new(kind, facts.iter().map(|&fact| fact.to_owned()));
         let releases = [Release {
-            doubt: doubt(UnknownProcesses, &["a", "b"]),
+            mismatch: mismatch(UnknownProcesses, &["a", "b"]),
             at: Mark {
                 boot_id: "boot-1".to_owned(),
                 since_boot: std::time::Duration::from_secs(9),
@@ -101,7 +102,7 @@ mod tests {
             (UnknownProcesses, &["a"], "boot-2", false),
             (NoCgroup, &["a"], "boot-1", false),
         ] {
-            let now = doubt(kind, facts).is_settled_by(&releases, boot_id);
+            let now = mismatch(kind, facts).is_approved_by(&releases, boot_id);
             assert_eq!(now, settled, "{kind:?} {facts:?} {boot_id}");
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     model::{
         failure::{Failure, HELD},
-        mismatch::Doubt,
+        mismatch::Mismatch,
         termination::Cause,
     },
     words::counted,
@@ -128,8 +128,8 @@ pub struct Story {
     /// The bars.
     pub spans: Vec<Span>,
     /// What only a person can settle, if that is what it waits for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub doubted: Option<Doubted>,
+    #[serde(default, rename = "doubted", skip_serializing_if = "Option::is_none")]
+    pub mismatch: Option<OpenMismatch>,
 }
 
 /// One reason why a pod's termination does not go on.
@@ -169,11 +169,12 @@ pub enum BlockedReason {
     Failed,
 }
 
-/// A doubt that holds a pod.
+/// A mismatch that blocks a pod until it is approved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doubted {
-    /// What is doubted.
-    pub doubt: Doubt,
+pub struct OpenMismatch {
+    /// What does not match.
+    #[serde(rename = "doubt")]
+    pub mismatch: Mismatch,
     /// Since when.
     pub since: Timestamp,
     /// In words.
@@ -236,7 +237,7 @@ impl From<&Failure> for Blocked {
             step: Some(failure.step),
             target: failure.what.clone(),
             reason: match failure {
-                Failure { doubt: Some(_), .. } => BlockedReason::Mismatch,
+                Failure { mismatch: Some(_), .. } => BlockedReason::Mismatch,
                 Failure { reason, .. } if *reason == HELD => BlockedReason::Guard,
                 _ => BlockedReason::Failed,
             },
@@ -319,7 +320,7 @@ impl Story {
             runtime_state: None,
             sandbox_error: None,
             spans: Vec::new(),
-            doubted: None,
+            mismatch: None,
         }
     }
 }

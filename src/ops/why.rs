@@ -3,7 +3,7 @@
 use crate::{
     collector::names::visible,
     model::{
-        mismatch::DoubtKind,
+        mismatch::MismatchKind,
         pod::PodView,
         trace::{Stage, Step, Story},
     },
@@ -128,8 +128,8 @@ fn end(story: &Story, held: Option<&str>) -> String {
     if let Some(held) = held {
         return format!("Nothing on this node is touched: {held}");
     }
-    if let Some(doubted) = &story.doubted {
-        if doubted.doubt.kind == DoubtKind::VolumeNotTakenAway {
+    if let Some(mismatch) = &story.mismatch {
+        if mismatch.mismatch.kind == MismatchKind::VolumeNotTakenAway {
             return format!(
                 "It is tried again within a minute. If the volume is gone from this node, the pod can go on without its driver; \
                  see pod-teardown held, and then pod-teardown release pod/{namespace}/{name}"

@@ -10,7 +10,7 @@ use super::{places, runtime_state::Processes};
 use crate::{
     model::{
         failure::{Failure, HELD, RUNNING},
-        mismatch::{Doubt, DoubtKind},
+        mismatch::{Mismatch, MismatchKind},
         pod::{PodUid, PodView},
         trace::Step,
     },
@@ -37,7 +37,7 @@ pub fn all_agree(
     observed: &RuntimePod,
 ) -> Result<(), Vec<Failure>> {
     agreement(context, view, removed, observed).map_err(|failures| {
-        let of_a_look = |failure: &Failure| failure.doubt.is_none() && failure.reason != HELD;
+        let of_a_look = |failure: &Failure| failure.mismatch.is_none() && failure.reason != HELD;
         let booked = |failure: Failure| match of_a_look(&failure) {
             true => Failure { step, ..failure },
             false => failure,
@@ -69,8 +69,8 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
             context.cgroup_root.trim_end_matches('/'),
             view.pod
         );
-        let doubt = Doubt::new(DoubtKind::NoCgroup, ids(observed));
-        unless_settled(context, view, doubt, Failure::new(Step::Cgroup, "", why))?;
+        let mismatch = Mismatch::new(MismatchKind::NoCgroup, ids(observed));
+        unless_approved(context, view, mismatch, Failure::new(Step::Cgroup, "", why))?;
     }
     // Containers that run have a directory, whatever became of the object.
     if lives || (!removed && (!cgroups.is_empty() || !observed.is_gone())) {
@@ -86,13 +86,13 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
                 view.pod
             );
             let facts = ids(observed).chain(cgroups.iter().map(|cgroup| cgroup.path().display().to_string()));
-            let doubt = Doubt::new(DoubtKind::NoDirectory, facts);
-            unless_settled(context, view, doubt, Failure::new(Step::Volumes, "", why))?;
+            let mismatch = Mismatch::new(MismatchKind::NoDirectory, facts);
+            unless_approved(context, view, mismatch, Failure::new(Step::Volumes, "", why))?;
         }
     }
     match unknown(context, view, &cgroups, observed, Breadth::One)? {
         None => Ok(()),
-        Some((doubt, failure)) => unless_settled(context, view, doubt, failure),
+        Some((mismatch, failure)) => unless_approved(context, view, mismatch, failure),
     }
 }
 
@@ -103,7 +103,7 @@ pub fn released(context: &Context, view: &PodView, stopped: &RuntimePod) -> Resu
     }
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     match unknown(context, view, &cgroups, stopped, Breadth::Every)? {
-        Some((doubt, _)) if is_settled(context, view, &doubt) => Ok(cgroups),
+        Some((mismatch, _)) if is_approved(context, view, &mismatch) => Ok(cgroups),
         _ => Ok(Vec::new()),
     }
 }
@@ -122,8 +122,8 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     match unknown(context, view, &cgroups, stopped, Breadth::Every)? {
         None => Ok(()),
-        Some((doubt, failure)) => Err(vec![Failure {
-            doubt: Some(doubt),
+        Some((mismatch, failure)) => Err(vec![Failure {
+            mismatch: Some(mismatch),
             ..failure
         }]),
     }
@@ -185,7 +185,7 @@ fn unknown(
     cgroups: &[PodCgroup],
     observed: &RuntimePod,
     breadth: Breadth,
-) -> Result<Option<(Doubt, Failure)>, Vec<Failure>> {
+) -> Result<Option<(Mismatch, Failure)>, Vec<Failure>> {
     let (mut facts, mut first) = (BTreeSet::new(), None);
     for cgroup in cgroups {
         let name = cgroup.path().display().to_string();
@@ -214,7 +214,7 @@ fn unknown(
         );
         first.get_or_insert_with(|| Failure::new(Step::Cgroup, &name, why));
     }
-    Ok(first.map(|failure| (Doubt::new(DoubtKind::UnknownProcesses, facts), failure)))
+    Ok(first.map(|failure| (Mismatch::new(MismatchKind::UnknownProcesses, facts), failure)))
 }
 
 fn ids(observed: &RuntimePod) -> impl Iterator<Item = String> {
@@ -222,17 +222,22 @@ fn ids(observed: &RuntimePod) -> impl Iterator<Item = String> {
     containers.chain(observed.sandboxes.iter().map(|it| format!("sandbox {}", it.id)))
 }
 
-fn is_settled(context: &Context, view: &PodView, doubt: &Doubt) -> bool {
+fn is_approved(context: &Context, view: &PodView, mismatch: &Mismatch) -> bool {
     let releases = context.journal.releases(&view.pod.uid);
-    doubt.is_settled_by(&releases, context.clock.boot_id())
+    mismatch.is_approved_by(&releases, context.clock.boot_id())
 }
 
-fn unless_settled(context: &Context, view: &PodView, doubt: Doubt, failure: Failure) -> Result<(), Vec<Failure>> {
-    if is_settled(context, view, &doubt) {
+fn unless_approved(
+    context: &Context,
+    view: &PodView,
+    mismatch: Mismatch,
+    failure: Failure,
+) -> Result<(), Vec<Failure>> {
+    if is_approved(context, view, &mismatch) {
         return Ok(());
     }
-    let doubt = Some(doubt);
-    Err(vec![Failure { doubt, ..failure }])
+    let mismatch = Some(mismatch);
+    Err(vec![Failure { mismatch, ..failure }])
 }
 
 /// Whether the processes in this cgroup below the pod's, or with an empty name in the pod's own, are the pod's to end.

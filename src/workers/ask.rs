@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::kill::{Granted, Kill, Refused};
 use crate::{
     model::{
-        mismatch::Doubt,
+        mismatch::Mismatch,
         pod::{PodUid, PodView},
         trace::Story,
     },
@@ -42,7 +42,7 @@ pub(super) enum Question {
     Living(ObjectName, oneshot::Sender<Option<Arc<PodView>>>),
     AtWork(oneshot::Sender<BTreeSet<PodUid>>),
     Terminating(oneshot::Sender<BTreeMap<PodUid, Arc<PodView>>>),
-    Release(PodUid, Doubt, oneshot::Sender<bool>),
+    Release(PodUid, Mismatch, oneshot::Sender<bool>),
 }
 
 /// All pods that end, at one moment.
@@ -120,10 +120,13 @@ impl WorkersHandle {
         told.await.ok()
     }
 
-    /// Settles a doubt about a pod that ends; whether there is such a pod. `None` while the agent stops.
-    pub async fn release(&self, uid: PodUid, doubt: Doubt) -> Option<bool> {
+    /// Approves a mismatch about a terminating pod; whether there is such a pod. `None` while the agent stops.
+    pub async fn release(&self, uid: PodUid, mismatch: Mismatch) -> Option<bool> {
         let (answer, told) = oneshot::channel();
-        self.questions.send(Question::Release(uid, doubt, answer)).await.ok()?;
+        self.questions
+            .send(Question::Release(uid, mismatch, answer))
+            .await
+            .ok()?;
         told.await.ok()
     }
 }

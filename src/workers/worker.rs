@@ -86,7 +86,7 @@ pub struct PodUpdate {
     pub removed: bool,
     /// The end that somebody decided on.
     pub imposed: Option<Arc<Imposed>>,
-    /// How often somebody has settled a doubt about it.
+    /// How often a user has approved a mismatch about it.
     pub releases: u32,
 }
 
@@ -208,7 +208,7 @@ impl Worker {
                 Ok(outcome) => {
                     // What has been made good is waited for no more.
                     self.record.set_blocked(Vec::new());
-                    self.record.set_doubt(None);
+                    self.record.set_mismatch(None);
                     self.record.set_stage(match outcome {
                         Outcome::Finished => Stage::Finished,
                         Outcome::Kept | Outcome::EndedByKubelet | Outcome::LeftToKubelet | Outcome::Anew => {
@@ -629,10 +629,10 @@ impl Worker {
             );
         }
         self.record.set_blocked(failures.iter().map(Blocked::from).collect());
-        let doubt = failures
+        let mismatch = failures
             .iter()
-            .find_map(|failure| Some((failure.doubt.clone()?, failure.to_string())));
-        self.record.set_doubt(doubt);
+            .find_map(|failure| Some((failure.mismatch.clone()?, failure.to_string())));
+        self.record.set_mismatch(mismatch);
     }
 
     fn tell(&self, view: &PodView, reason: Reason, what: &str, failures: &str) {

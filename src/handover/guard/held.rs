@@ -52,14 +52,14 @@ impl HeldItem {
     /// Pods that wait for a decision about them alone.
     pub fn of_pods(stories: &[Story]) -> impl Iterator<Item = Self> + '_ {
         let items = stories.iter().filter_map(|story| {
-            let doubted = story.doubted.as_ref()?;
+            let mismatch = story.mismatch.as_ref()?;
             Some(Self {
                 item: format!("{POD}{}/{}", story.namespace, story.name),
                 uid: Some(story.uid.clone()),
-                since: Some(doubted.since),
-                why: doubted.why.clone(),
-                release: doubted.doubt.kind.released().to_owned(),
-                facts: doubted.doubt.facts.iter().cloned().collect(),
+                since: Some(mismatch.since),
+                why: mismatch.why.clone(),
+                release: mismatch.mismatch.kind.released().to_owned(),
+                facts: mismatch.mismatch.facts.iter().cloned().collect(),
                 digest: String::new(),
             })
         });

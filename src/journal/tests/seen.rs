@@ -1,7 +1,7 @@
 //! Which pods the API server has shown, over restarts and damage.
 
 use super::*;
-use crate::model::mismatch::{Doubt, DoubtKind};
+use crate::model::mismatch::{Mismatch, MismatchKind};
 
 fn view(uid: &str, mirror: bool) -> PodView {
     PodView {
@@ -108,7 +108,7 @@ async fn a_release_is_known_after_a_restart_and_forgotten_with_its_pod() {
     let dir = tempfile::tempdir().unwrap();
     let at = BootClock::new().unwrap().now();
     let release = |facts: &str| Release {
-        doubt: Doubt::new(DoubtKind::NoCgroup, [facts.to_owned()]),
+        mismatch: Mismatch::new(MismatchKind::NoCgroup, [facts.to_owned()]),
         at: at.clone(),
     };
     let journal = reopened(dir.path(), async |journal: &Journal| {

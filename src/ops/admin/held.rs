@@ -10,7 +10,7 @@ use super::{JSON, PodAnswers, error, json_answer, response, stopping};
 use crate::{
     handover::guard::held::{ABSENCE, HeldItem, HeldReport, NODE_UID},
     journal::JournalError,
-    model::mismatch::Doubt,
+    model::mismatch::Mismatch,
     workers::Overview,
 };
 
@@ -102,8 +102,8 @@ async fn grant(pods: PodAnswers, Ask { item: name, digest }: Ask, peer: String) 
     let released = match (item.item.as_str(), &item.uid) {
         (NODE_UID, None) => pods.guard.release_node_uid().await,
         (ABSENCE, None) => pods.guard.release_absence().await,
-        (_, Some(uid)) => match doubt(&overview, uid) {
-            Some(doubt) => release_pod(&pods, uid, doubt).await,
+        (_, Some(uid)) => match mismatch(&overview, uid) {
+            Some(mismatch) => release_pod(&pods, uid, mismatch).await,
             None => None,
         },
         (_, None) => None,
@@ -130,12 +130,12 @@ async fn grant(pods: PodAnswers, Ask { item: name, digest }: Ask, peer: String) 
     json_answer(&Released { item, not_durable })
 }
 
-fn doubt(overview: &Overview, uid: &str) -> Option<Doubt> {
+fn mismatch(overview: &Overview, uid: &str) -> Option<Mismatch> {
     let story = overview.terminating.iter().find(|story| story.uid == uid)?;
-    story.doubted.as_ref().map(|doubted| doubted.doubt.clone())
+    story.mismatch.as_ref().map(|mismatch| mismatch.mismatch.clone())
 }
 
-async fn release_pod(pods: &PodAnswers, uid: &str, doubt: Doubt) -> Option<Result<(), JournalError>> {
-    let ends = pods.workers.release(uid.into(), doubt).await?;
+async fn release_pod(pods: &PodAnswers, uid: &str, mismatch: Mismatch) -> Option<Result<(), JournalError>> {
+    let ends = pods.workers.release(uid.into(), mismatch).await?;
     if ends { Some(pods.journal.durable().await) } else { None }
 }

@@ -134,7 +134,7 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     page.gauge(
         "pods_held",
         "Pods that wait for a person's decision, see pod-teardown held.",
-        stories.iter().filter(|story| story.doubted.is_some()).count() as u64,
+        stories.iter().filter(|story| story.mismatch.is_some()).count() as u64,
     )?;
     let stages = [
         (Stage::Terminating, "terminating"),

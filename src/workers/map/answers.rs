@@ -9,7 +9,7 @@ use super::{PodSyncStatus, PodWorkers, State, shorten};
 use crate::{
     events::Reason,
     model::{
-        mismatch::{Doubt, Release},
+        mismatch::{Mismatch, Release},
         pod::{PodUid, PodView},
         termination::Cause,
         trace::{Stage, Story},
@@ -48,7 +48,7 @@ impl PodWorkers {
             Question::AtWork(answer) => answer.send(self.at_work()).ok().map(drop),
             Question::Terminating(answer) => answer.send(self.terminating()).ok().map(drop),
             Question::Release(_, _, answer) if answer.is_closed() => None,
-            Question::Release(uid, doubt, answer) => answer.send(self.release(&uid, doubt)).ok(),
+            Question::Release(uid, mismatch, answer) => answer.send(self.release(&uid, mismatch)).ok(),
         };
     }
 
@@ -143,11 +143,11 @@ impl PodWorkers {
             .collect()
     }
 
-    /// Settles a doubt about a pod; `false` if the pod ends no more.
-    fn release(&mut self, uid: &PodUid, doubt: Doubt) -> bool {
+    /// Approves a mismatch about a pod; `false` if the pod does not terminate.
+    fn release(&mut self, uid: &PodUid, mismatch: Mismatch) -> bool {
         let Some(status) = self.pods.get(uid) else { return false };
         let at = self.context.clock.now();
-        self.context.journal.release(uid, Release { doubt, at });
+        self.context.journal.release(uid, Release { mismatch, at });
         status.update.send_modify(|update| update.releases += 1);
         true
     }

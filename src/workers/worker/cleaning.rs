@@ -8,7 +8,7 @@ use super::{AFTER_STOP, PodUpdate, Worker};
 use crate::{
     model::{
         failure::{Failure, collected, first},
-        mismatch::{Doubt, DoubtKind, Release},
+        mismatch::{Mismatch, MismatchKind, Release},
         pod::PodView,
         trace::Step,
     },
@@ -146,10 +146,10 @@ impl Worker {
     /// Volumes that somebody has released: they count as taken away without their drivers.
     fn approved_volumes(&self, view: &PodView) -> volumes::Approved {
         let releases = self.context.journal.releases(&view.pod.uid).into_iter();
-        let of_volumes = releases.filter(|Release { doubt, at }| {
-            doubt.kind == DoubtKind::VolumeNotTakenAway && at.boot_id == self.context.clock.boot_id()
+        let of_volumes = releases.filter(|Release { mismatch, at }| {
+            mismatch.kind == MismatchKind::VolumeNotTakenAway && at.boot_id == self.context.clock.boot_id()
         });
-        Arc::new(of_volumes.flat_map(|release| release.doubt.facts).collect())
+        Arc::new(of_volumes.flat_map(|release| release.mismatch.facts).collect())
     }
 
     /// Kills whatever the containers have left in the pod's cgroup.
@@ -195,7 +195,7 @@ fn of_volumes(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
                  pod-teardown release pod/{}",
                 failure.cause, view.pod
             ),
-            doubt: Some(Doubt::new(DoubtKind::VolumeNotTakenAway, [volume.clone()])),
+            mismatch: Some(Mismatch::new(MismatchKind::VolumeNotTakenAway, [volume.clone()])),
             ..failure
         }
     };
