@@ -1,12 +1,12 @@
 //! Whether this agent may act, and why not: one place that answers.
 //!
-//! `monitor` looks at the kubelet, `signs` knows for how long each look has shown the same, and `judge` decides whose pods these
-//! are. `guard` lets effects pass or not: by that, by the Node's identity, and while nobody has paused the agent.
+//! `monitor` probes the kubelet, `probes` has the history of each probe, and `judge` decides the role: active or standby. `guard`
+//! stops effects by that role, by the Node's identity, and during a pause.
 
 mod fence;
 pub mod guard;
 pub mod healthz;
 pub mod judge;
 pub mod monitor;
+pub mod probes;
 pub mod report;
-pub mod signs;

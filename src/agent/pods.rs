@@ -23,7 +23,7 @@ use crate::{
     events::{self, Events},
     handover::{
         guard::{Guard, ProvenAbsence},
-        monitor::Lookout,
+        monitor::KubeletMonitor,
         report::TurnReport,
     },
     housekeeping::{HouseReport, Housekeeping},
@@ -295,7 +295,7 @@ impl Pods {
                 take_over_after,
                 fences,
             } = understudy;
-            let lookout = Lookout {
+            let lookout = KubeletMonitor {
                 guard: guard.clone(),
                 journal: journal.clone(),
                 api: api.clone(),

@@ -11,7 +11,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, time::timeout};
 
-use super::signs::Look;
+use super::probes::Probe;
 
 /// A kubelet that takes longer tells nobody that it is well.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -19,25 +19,25 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// One look. Only `200 OK` is a sign of life: a kubelet that says it is not well does not work, and one that is dead answers
 /// nothing. An answer of another program, such as a pod on the host's network, is none: `is_kubelets` returns whether a process
 /// that may be a kubelet listens there.
-pub async fn look(at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> Result<bool, String>) -> Look {
+pub async fn look(at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> Result<bool, String>) -> Probe {
     let told = |what: &dyn Display| format!("http://{at}/healthz: {what}");
     let stream = match timeout(PATIENCE, TcpStream::connect(at)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) if is_ours(error.kind()) => return Look::Unknown(told(&error)),
-        Ok(Err(error)) => return Look::Silent(told(&error)),
-        Err(_) => return Look::Silent(told(&"nobody accepts")),
+        Ok(Err(error)) if is_ours(error.kind()) => return Probe::Unknown(told(&error)),
+        Ok(Err(error)) => return Probe::Down(told(&error)),
+        Err(_) => return Probe::Down(told(&"nobody accepts")),
     };
     match timeout(PATIENCE, ask(stream, at)).await {
         Ok(Ok(StatusCode::OK)) => match is_kubelets().await {
-            Ok(true) => Look::Lives(told(&"ok")),
-            Ok(false) => Look::Silent(told(&"ok, but no process listens there that may be a kubelet")),
-            Err(why) => Look::Unknown(told(&format_args!(
+            Ok(true) => Probe::Alive(told(&"ok")),
+            Ok(false) => Probe::Down(told(&"ok, but no process listens there that may be a kubelet")),
+            Err(why) => Probe::Unknown(told(&format_args!(
                 "ok, but the process that listens there is unknown: {why}"
             ))),
         },
-        Ok(Ok(code)) => Look::Silent(told(&code)),
-        Ok(Err(error)) => Look::Silent(told(&error)),
-        Err(_) => Look::Silent(told(&format_args!("nothing within {PATIENCE:?}"))),
+        Ok(Ok(code)) => Probe::Down(told(&code)),
+        Ok(Err(error)) => Probe::Down(told(&error)),
+        Err(_) => Probe::Down(told(&format_args!("nothing within {PATIENCE:?}"))),
     }
 }
 
@@ -82,11 +82,11 @@ mod tests {
 
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-    async fn looked(answer: Option<&'static str>) -> Look {
+    async fn looked(answer: Option<&'static str>) -> Probe {
         looked_at(answer, Ok(true)).await
     }
 
-    async fn looked_at(answer: Option<&'static str>, is_kubelets: Result<bool, String>) -> Look {
+    async fn looked_at(answer: Option<&'static str>, is_kubelets: Result<bool, String>) -> Probe {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let serving = tokio::spawn(async move {
@@ -104,7 +104,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_kubelet_that_is_well_gives_a_sign_of_life() {
-        assert!(matches!(looked(Some(OK)).await, Look::Lives(_)));
+        assert!(matches!(looked(Some(OK)).await, Probe::Alive(_)));
         let broken = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
         for (answer, said) in [
             (Some(broken), "500"),
@@ -114,7 +114,7 @@ mod tests {
         ] {
             let look = looked(answer).await;
             assert!(
-                matches!(&look, Look::Silent(why) if why.contains(said)),
+                matches!(&look, Probe::Down(why) if why.contains(said)),
                 "{answer:?}: {look:?}"
             );
         }
@@ -124,19 +124,19 @@ mod tests {
     async fn where_nobody_listens_there_is_no_sign_of_life() {
         let at = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let look = look(at, async || Ok(true)).await;
-        assert!(matches!(look, Look::Silent(why) if why.contains("refused")));
+        assert!(matches!(look, Probe::Down(why) if why.contains("refused")));
     }
 
     #[tokio::test]
     async fn an_answer_of_another_program_is_no_answer_of_the_kubelet() {
         let look = looked_at(Some(OK), Ok(false)).await;
         assert!(
-            matches!(&look, Look::Silent(why) if why.contains("no process listens there that may be a kubelet")),
+            matches!(&look, Probe::Down(why) if why.contains("no process listens there that may be a kubelet")),
             "{look:?}"
         );
         let look = looked_at(Some(OK), Err("too many open files".to_owned())).await;
         assert!(
-            matches!(&look, Look::Unknown(why) if why.contains("too many open files")),
+            matches!(&look, Probe::Unknown(why) if why.contains("too many open files")),
             "{look:?}"
         );
     }

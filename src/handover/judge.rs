@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use tokio::time::Instant;
 
-use super::signs::Signs;
+use super::probes::Probes;
 use crate::{clock::Mark, journal::turn::OwnTurn};
 
 /// A machine that has started so short a time ago may start its kubelet yet, however long it takes to.
@@ -22,11 +22,11 @@ const TRIES: u32 = 3;
 
 /// Who takes the pods of this node down.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Turn {
+pub enum Role {
     /// A kubelet, or nobody.
-    StandsBy(Why),
+    Standby(Why),
     /// This agent.
-    Ours,
+    Active,
 }
 
 /// Why this agent stands by.
@@ -61,68 +61,68 @@ pub struct Terms {
 
 /// Whose turn it is. Once it is ours, only a sign of life takes it from us: that an API server cannot be reached any more is
 /// none.
-pub fn judge(signs: &Signs, terms: Terms, before: &Turn, now: Instant) -> Turn {
+pub fn judge(probes: &Probes, terms: Terms, before: &Role, now: Instant) -> Role {
     let Terms { take_over_after, up } = terms;
-    let long = |silent: Option<Duration>| silent.is_some_and(|silent| silent >= take_over_after);
-    let (process, healthz, lease) = (&signs.process, &signs.healthz, &signs.lease.sign);
+    let long = |down_for: Option<Duration>| down_for.is_some_and(|down_for| down_for >= take_over_after);
+    let (process, healthz, lease) = (&probes.process, &probes.healthz, &probes.lease.probe);
     if let Some(why) = process.unknown(now) {
-        return Turn::StandsBy(Why::Unknown(format!("whether a kubelet runs here: {why}")));
+        return Role::Standby(Why::Unknown(format!("whether a kubelet runs here: {why}")));
     }
-    let around = signs.around.map(|since| now.saturating_duration_since(since));
-    let does_nothing = long(around) && long(healthz.silent(now)) && long(lease.silent(now));
-    let in_vain = does_nothing && signs.tries >= TRIES;
-    if process.lives(now) {
+    let around = probes.around.map(|since| now.saturating_duration_since(since));
+    let does_nothing = long(around) && long(healthz.down_for(now)) && long(lease.down_for(now));
+    let in_vain = does_nothing && probes.tries >= TRIES;
+    if process.is_alive(now) {
         // One that was started again a moment ago may need some time yet.
-        return Turn::StandsBy(match does_nothing && long(signs.one_process(now)) {
+        return Role::Standby(match does_nothing && long(probes.one_process(now)) {
             true => Why::Wedged,
             false if in_vain => Why::InVain,
             false => Why::Works,
         });
     }
     // What answered before the process was seen to be gone was that process.
-    if healthz.lives(now) && !healthz.is_older_than(process.since) {
-        return Turn::StandsBy(Why::Unseen("answers where a kubelet tells its health"));
+    if healthz.is_alive(now) && !healthz.is_older_than(process.since) {
+        return Role::Standby(Why::Unseen("answers where a kubelet tells its health"));
     }
     let by_somebody_else = |renewed: Instant| renewed > process.since + LINGERS && now < renewed + take_over_after;
-    if signs.lease.renewed.is_some_and(by_somebody_else) || lease.lives(now) && *before == Turn::Ours {
-        return Turn::StandsBy(Why::Unseen("renews the Lease of this Node"));
+    if probes.lease.renewed.is_some_and(by_somebody_else) || lease.is_alive(now) && *before == Role::Active {
+        return Role::Standby(Why::Unseen("renews the Lease of this Node"));
     }
-    if *before == Turn::Ours {
-        return Turn::Ours;
+    if *before == Role::Active {
+        return Role::Active;
     }
-    if *before == Turn::StandsBy(Why::Resumes) && !lease.lives(now) {
-        let is_settled = process.silent(now) >= Some(SETTLES) && signs.nothing_lives(now);
-        return if is_settled { Turn::Ours } else { before.clone() };
+    if *before == Role::Standby(Why::Resumes) && !lease.is_alive(now) {
+        let is_settled = process.down_for(now) >= Some(SETTLES) && probes.all_are_down(now);
+        return if is_settled { Role::Active } else { before.clone() };
     }
     // The next one is on its way.
     if in_vain {
-        return Turn::StandsBy(Why::InVain);
+        return Role::Standby(Why::InVain);
     }
     let asked = [
         ("whether the kubelet tells its health", healthz),
         ("whether the kubelet renews its Lease", lease),
     ];
-    for (what, sign) in asked {
-        if let Some(why) = sign.unknown(now) {
-            return Turn::StandsBy(Why::Unknown(format!("{what}: {why}")));
+    for (what, probe) in asked {
+        if let Some(why) = probe.unknown(now) {
+            return Role::Standby(Why::Unknown(format!("{what}: {why}")));
         }
     }
     let left =
-        [process, healthz, lease].map(|sign| take_over_after.saturating_sub(sign.silent(now).unwrap_or_default()));
+        [process, healthz, lease].map(|probe| take_over_after.saturating_sub(probe.down_for(now).unwrap_or_default()));
     match left.into_iter().max().unwrap_or_default() {
-        Duration::ZERO if up < BOOT => Turn::StandsBy(Why::Boots(BOOT.saturating_sub(up))),
-        Duration::ZERO => Turn::Ours,
-        left => Turn::StandsBy(Why::NotYet(left)),
+        Duration::ZERO if up < BOOT => Role::Standby(Why::Boots(BOOT.saturating_sub(up))),
+        Duration::ZERO => Role::Active,
+        left => Role::Standby(Why::NotYet(left)),
     }
 }
 
 /// Whether a kubelet that is wedged may be stopped: only one and the same process that was there all the time, and whose health
 /// was told where it is asked for, so that it is not told somewhere else.
-pub fn may_fence(signs: &Signs, take_over_after: Duration, now: Instant) -> Result<(), &'static str> {
-    if signs.one_process(now).is_none_or(|time| time < take_over_after) {
+pub fn may_fence(probes: &Probes, take_over_after: Duration, now: Instant) -> Result<(), &'static str> {
+    if probes.one_process(now).is_none_or(|time| time < take_over_after) {
         return Err("it is started again and again, and no process stays for long: mend it, or stop it by hand");
     }
-    if !signs.healthz.has_lived {
+    if !probes.healthz.was_alive {
         return Err(
             "its health was never told where --kubelet-config says since it is seen here, so that it may be told elsewhere: stop \
              it by hand",
@@ -133,9 +133,9 @@ pub fn may_fence(signs: &Signs, take_over_after: Duration, now: Instant) -> Resu
 
 /// The turn of an agent that has only just started: where it was that of the agent before it in this boot, and that agent has
 /// not been away for longer than a kubelet is waited for, nothing but a sign of life since takes it away.
-pub fn first(had: Option<&OwnTurn>, take_over_after: Duration, now: &Mark) -> Turn {
+pub fn first(had: Option<&OwnTurn>, take_over_after: Duration, now: &Mark) -> Role {
     let away = had.and_then(|had| had.at.elapsed(now));
-    Turn::StandsBy(if away.is_some_and(|away| away <= take_over_after) {
+    Role::Standby(if away.is_some_and(|away| away <= take_over_after) {
         Why::Resumes
     } else {
         Why::Unknown("whether a kubelet runs here: it was not looked at yet".to_owned())
@@ -144,7 +144,7 @@ pub fn first(had: Option<&OwnTurn>, take_over_after: Duration, now: &Mark) -> Tu
 
 // === impl Turn ===
 
-impl Turn {
+impl Role {
     /// Nobody takes pods down until somebody mends the kubelet.
     pub fn is_wedged(&self) -> bool {
         self.kind() == "wedged"
@@ -153,8 +153,8 @@ impl Turn {
     /// Whether it is for the same reason, however long that lasts yet or however it is worded just now.
     pub fn is_as(&self, other: &Self) -> bool {
         let reason = |turn: &Self| match turn {
-            Self::StandsBy(Why::Unseen(what)) => Some(*what),
-            Self::StandsBy(Why::InVain) => Some("in vain"),
+            Self::Standby(Why::Unseen(what)) => Some(*what),
+            Self::Standby(Why::InVain) => Some("in vain"),
             _ => None,
         };
         self.kind() == other.kind() && reason(self) == reason(other)
@@ -163,14 +163,14 @@ impl Turn {
     /// In one word, of which there are few.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Ours => "ours",
-            Self::StandsBy(Why::Works) => "kubelet",
-            Self::StandsBy(Why::Wedged | Why::InVain) => "wedged",
-            Self::StandsBy(Why::Unseen(_)) => "unseen",
-            Self::StandsBy(Why::NotYet(_)) => "not-yet",
-            Self::StandsBy(Why::Boots(_)) => "boots",
-            Self::StandsBy(Why::Resumes) => "resumes",
-            Self::StandsBy(Why::Unknown(_)) => "unknown",
+            Self::Active => "ours",
+            Self::Standby(Why::Works) => "kubelet",
+            Self::Standby(Why::Wedged | Why::InVain) => "wedged",
+            Self::Standby(Why::Unseen(_)) => "unseen",
+            Self::Standby(Why::NotYet(_)) => "not-yet",
+            Self::Standby(Why::Boots(_)) => "boots",
+            Self::Standby(Why::Resumes) => "resumes",
+            Self::Standby(Why::Unknown(_)) => "unknown",
         }
     }
 

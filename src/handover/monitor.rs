@@ -13,9 +13,9 @@ use tokio::{
 
 use super::{
     fence, healthz,
-    judge::{Terms, Turn, Why, first, judge, may_fence},
+    judge::{Role, Terms, Why, first, judge, may_fence},
+    probes::{Probe, Probes, State},
     report::{Fenced, TurnReport},
-    signs::{Look, Signs, State},
 };
 use crate::{
     api::{ApiClient, ApiError},
@@ -43,7 +43,7 @@ const KEEP: Duration = Duration::from_secs(15);
 
 /// What it takes to look.
 #[derive(Clone)]
-pub struct Lookout {
+pub struct KubeletMonitor {
     /// Told whose turn it is, and asked for kubelet processes.
     pub guard: Guard,
     /// Keeps that it is this agent's turn, for the one that is started next.
@@ -67,21 +67,21 @@ const FENCE_AGAIN: Duration = Duration::from_secs(60);
 
 /// What a look has shown that takes a while.
 enum Answer {
-    Health(Look),
+    Health(Probe),
     Lease(Result<State, String>),
 }
 
 // === impl Lookout ===
 
-impl Lookout {
+impl KubeletMonitor {
     /// Looks until it is dropped.
     pub async fn run(self) {
         let start = Instant::now();
-        let mut signs = Signs::unseen(start, GAP, ASK_GAP);
+        let mut probes = Probes::unseen(start, GAP, ASK_GAP);
         let had = self.journal.turn();
         let mut turn = first(had.as_ref(), self.take_over_after, &self.clock.now());
-        if let (Turn::StandsBy(Why::Resumes), Some(had)) = (&turn, had) {
-            signs.lease = signs.lease.seen_before(Some(had.lease));
+        if let (Role::Standby(Why::Resumes), Some(had)) = (&turn, had) {
+            probes.lease = probes.lease.seen_before(Some(had.lease));
         }
         let mut ticks = interval(JUDGE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -94,7 +94,7 @@ impl Lookout {
         // When all signs were last asked for because the threshold of one was over.
         let mut asked = start;
         loop {
-            let due = signs.due(self.take_over_after, asked);
+            let due = probes.due(self.take_over_after, asked);
             tokio::select! {
                 biased;
                 // Pods wait: no look is waited for that comes by itself.
@@ -107,8 +107,8 @@ impl Lookout {
                 () = self.guard.has_looked() => {}
                 _ = ticks.tick() => {}
                 Some((over, answer)) = answers.next() => match answer {
-                    Answer::Health(look) => signs.healthz.see(look, &over),
-                    Answer::Lease(state) => signs.lease.see(state, &over),
+                    Answer::Health(look) => probes.healthz.see(look, &over),
+                    Answer::Lease(state) => probes.lease.see(state, &over),
                 },
                 Some(stopped) = fencing.next(), if !fencing.is_empty() => {
                     fence_from = Instant::now() + FENCE_AGAIN;
@@ -116,10 +116,10 @@ impl Lookout {
                 }
             }
             let (look, looked) = self.guard.looks();
-            let lived = matches!(signs.process.look, Look::Lives(_));
-            signs.see_process(look, &looked, self.take_over_after);
+            let lived = matches!(probes.process.look, Probe::Alive(_));
+            probes.see_process(look, &looked, self.take_over_after);
             // Pods wait from the end of the process on: the threshold begins with it.
-            if lived && matches!(signs.process.look, Look::Silent(_)) {
+            if lived && matches!(probes.process.look, Probe::Down(_)) {
                 health_now.notify_one();
                 lease_now.notify_one();
             }
@@ -127,19 +127,19 @@ impl Lookout {
                 take_over_after: self.take_over_after,
                 up: self.clock.now().since_boot,
             };
-            let mut next = judge(&signs, terms, &turn, Instant::now());
-            if next == Turn::Ours && turn != Turn::Ours {
+            let mut next = judge(&probes, terms, &turn, Instant::now());
+            if next == Role::Active && turn != Role::Active {
                 next = self.unless_unproven(next, &turn).await;
             }
-            self.tell(&turn, &next, &signs, &fenced);
-            self.keep(&next, &signs);
+            self.tell(&turn, &next, &probes, &fenced);
+            self.keep(&next, &probes);
             turn = next;
-            if let (Turn::StandsBy(Why::Wedged), Some(systemd)) = (&turn, &self.fence)
+            if let (Role::Standby(Why::Wedged), Some(systemd)) = (&turn, &self.fence)
                 && fencing.is_empty()
                 && let Some(kubelet) = self.guard.kubelet()
             {
                 let now = Instant::now();
-                match self.may_fence(&signs) {
+                match self.may_fence(&probes) {
                     Ok(()) if now >= fence_from => fencing.push(async move { fence::stop(systemd, &kubelet).await }),
                     Err(why) if now >= report_from => {
                         report_from = now + FENCE_AGAIN;
@@ -152,29 +152,29 @@ impl Lookout {
     }
 
     /// Whether a kubelet that is wedged may be stopped: it is nobody's work just now, and known to be what it seems.
-    fn may_fence(&self, signs: &Signs) -> Result<(), String> {
+    fn may_fence(&self, probes: &Probes) -> Result<(), String> {
         self.guard.leaves_alone_who_is_wedged()?;
-        Ok(may_fence(signs, self.take_over_after, Instant::now())?)
+        Ok(may_fence(probes, self.take_over_after, Instant::now())?)
     }
 
     /// Before anything is touched the Node is looked at once more, whatever the connection has proven when it was opened: a
     /// kubelet may have registered the Node anew since. One that is wrong holds everything by itself.
-    async fn unless_unproven(&self, next: Turn, before: &Turn) -> Turn {
+    async fn unless_unproven(&self, next: Role, before: &Role) -> Role {
         let why = match timeout(PROOF, self.guard.verify(&self.api)).await {
             Ok(Ok(()) | Err(ApiError::Held { .. })) => return next,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("the API server has not answered within {PROOF:?}"),
         };
         match before {
-            Turn::StandsBy(Why::Resumes) => before.clone(),
-            _ => Turn::StandsBy(Why::Unknown(format!("whether this is still the right Node: {why}"))),
+            Role::Standby(Why::Resumes) => before.clone(),
+            _ => Role::Standby(Why::Unknown(format!("whether this is still the right Node: {why}"))),
         }
     }
 
-    async fn health(&self) -> Look {
+    async fn health(&self) -> Probe {
         match self.healthz {
             Some(at) => healthz::look(at, async || self.guard.is_kubelets_answer(at).await).await,
-            None => Look::Silent("the kubelet is configured to tell its health nowhere".to_owned()),
+            None => Probe::Down("the kubelet is configured to tell its health nowhere".to_owned()),
         }
     }
 
@@ -187,11 +187,11 @@ impl Lookout {
 
     /// Writes down that it is this agent's turn: at once, and then so often that an agent that is started again knows it to
     /// have been so a moment ago.
-    fn keep(&self, turn: &Turn, signs: &Signs) {
+    fn keep(&self, turn: &Role, probes: &Probes) {
         match turn {
             // What an agent before this one has kept, until it is known what that is worth.
-            Turn::StandsBy(Why::Resumes) => {}
-            Turn::Ours if !self.guard.gives_the_node_back() => {
+            Role::Standby(Why::Resumes) => {}
+            Role::Active if !self.guard.gives_the_node_back() => {
                 let (kept, now) = (self.journal.turn(), self.clock.now());
                 let every = KEEP.min(self.take_over_after / 3);
                 let is_fresh = |kept: &OwnTurn| kept.at.elapsed(&now).is_some_and(|ago| ago < every);
@@ -199,7 +199,7 @@ impl Lookout {
                     return;
                 }
                 // Where there is none, nobody could tell later that none has renewed it.
-                let lease = signs.lease.state().cloned().flatten();
+                let lease = probes.lease.state().cloned().flatten();
                 if let Some(lease) = lease.or_else(|| Some(kept?.lease)) {
                     self.journal.set_turn(Some(OwnTurn { at: now, lease }));
                 }
@@ -208,23 +208,23 @@ impl Lookout {
         }
     }
 
-    fn tell(&self, before: &Turn, turn: &Turn, signs: &Signs, fenced: &Fenced) {
-        let report = TurnReport::of(turn, signs, fenced, &self.report.borrow(), self.clock.wall().now());
+    fn tell(&self, before: &Role, turn: &Role, probes: &Probes, fenced: &Fenced) {
+        let report = TurnReport::of(turn, probes, fenced, &self.report.borrow(), self.clock.wall().now());
         if !before.is_as(turn) {
             let seen = report.seen();
             match turn {
-                Turn::Ours if *before == Turn::StandsBy(Why::Resumes) => {
+                Role::Active if *before == Role::Standby(Why::Resumes) => {
                     tracing::warn!(
                         seen,
                         "No kubelet has come while this agent was started again: it goes on"
                     );
                 }
-                Turn::Ours => tracing::warn!(seen, "The kubelet is gone: this agent takes its pods down"),
-                Turn::StandsBy(why) if turn.is_wedged() => tracing::error!(%why, seen, "Standing by"),
-                Turn::StandsBy(why) => tracing::info!(%why, seen, "Standing by"),
+                Role::Active => tracing::warn!(seen, "The kubelet is gone: this agent takes its pods down"),
+                Role::Standby(why) if turn.is_wedged() => tracing::error!(%why, seen, "Standing by"),
+                Role::Standby(why) => tracing::info!(%why, seen, "Standing by"),
             }
         }
-        if !matches!(turn, Turn::Ours | Turn::StandsBy(Why::Resumes)) {
+        if !matches!(turn, Role::Active | Role::Standby(Why::Resumes)) {
             self.guard.may_have_a_kubelet();
         }
         self.guard.set_turn(report.stands_by.clone(), turn.is_wedged());

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{
-    judge::Turn,
-    signs::{Sign, Signs},
+    judge::Role,
+    probes::{ProbeHistory, Probes},
 };
 
 /// Whose turn it is, and by what that was found out.
@@ -20,7 +20,8 @@ pub struct TurnReport {
     /// Why this agent stands by; nothing while it takes pods down.
     pub stands_by: Option<String>,
     /// What was seen of the kubelet.
-    pub signs: Vec<SignReport>,
+    #[serde(rename = "signs")]
+    pub probes: Vec<ProbeReport>,
     /// What was done to kubelets that were wedged.
     #[serde(default)]
     pub fenced: Fenced,
@@ -41,9 +42,10 @@ pub struct Fenced {
 /// One sign of a kubelet's life.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SignReport {
+pub struct ProbeReport {
     /// Which one: `process`, `healthz` or `lease`.
-    pub sign: String,
+    #[serde(rename = "sign")]
+    pub probe: String,
     /// `lives`, `silent` or `unknown`.
     pub shows: String,
     /// Since when it shows that, without a gap in the looks.
@@ -56,28 +58,31 @@ pub struct SignReport {
 
 impl TurnReport {
     /// The report of this turn after the one before.
-    pub fn of(turn: &Turn, signs: &Signs, fenced: &Fenced, before: &Self, wall: Timestamp) -> Self {
+    pub fn of(turn: &Role, probes: &Probes, fenced: &Fenced, before: &Self, wall: Timestamp) -> Self {
         let kind = turn.kind();
         let since = before.since.filter(|_| before.turn == kind);
         Self {
             turn: kind.to_owned(),
             since: since.or(Some(wall)),
             stands_by: match turn {
-                Turn::Ours => None,
-                Turn::StandsBy(why) => Some(why.to_string()),
+                Role::Active => None,
+                Role::Standby(why) => Some(why.to_string()),
             },
-            signs: signs.each().map(|(name, sign)| SignReport::of(name, sign, wall)).into(),
+            probes: probes
+                .each()
+                .map(|(name, probe)| ProbeReport::of(name, probe, wall))
+                .into(),
             fenced: fenced.clone(),
         }
     }
 
     /// The signs on one line.
     pub fn seen(&self) -> String {
-        let signs = self
-            .signs
+        let probes = self
+            .probes
             .iter()
-            .map(|sign| format!("{} {}: {}", sign.sign, sign.shows, sign.seen));
-        signs.collect::<Vec<_>>().join("; ")
+            .map(|probe| format!("{} {}: {}", probe.probe, probe.shows, probe.seen));
+        probes.collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -108,14 +113,14 @@ impl Fenced {
 
 // === impl SignReport ===
 
-impl SignReport {
-    fn of(name: &str, sign: &Sign, wall: Timestamp) -> Self {
-        let lasts = Instant::now().saturating_duration_since(sign.since);
+impl ProbeReport {
+    fn of(name: &str, probe: &ProbeHistory, wall: Timestamp) -> Self {
+        let lasts = Instant::now().saturating_duration_since(probe.since);
         Self {
-            sign: name.to_owned(),
-            shows: sign.look.word().to_owned(),
+            probe: name.to_owned(),
+            shows: probe.look.word().to_owned(),
             since: wall.checked_sub(lasts).ok(),
-            seen: sign.look.told().to_owned(),
+            seen: probe.look.told().to_owned(),
         }
     }
 }

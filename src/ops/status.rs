@@ -10,7 +10,7 @@ use crate::{
     counters::Counts,
     handover::{
         guard::held::ABSENCE,
-        report::{SignReport, TurnReport},
+        report::{ProbeReport, TurnReport},
     },
     housekeeping::HouseReport,
     journal::paused::Paused,
@@ -103,15 +103,15 @@ impl TurnReport {
 
 // === impl SignReport ===
 
-impl SignReport {
+impl ProbeReport {
     fn line(&self, now: Timestamp) -> String {
         let Self {
-            sign,
+            probe,
             shows,
             seen,
             since,
         } = self;
-        format!("{sign:<8} {shows}{}: {seen}", ago(*since, now))
+        format!("{probe:<8} {shows}{}: {seen}", ago(*since, now))
     }
 }
 
@@ -214,8 +214,8 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     }
     if let Some(turn) = &report.understudy {
         let _ = writeln!(out, "kubelet   {}", turn.line(now));
-        for sign in &turn.signs {
-            let _ = writeln!(out, "          {}", sign.line(now));
+        for probe in &turn.probes {
+            let _ = writeln!(out, "          {}", probe.line(now));
         }
         if let Some(last) = &turn.fenced.last {
             let _ = writeln!(out, "          {last}");

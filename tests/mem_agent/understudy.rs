@@ -507,8 +507,8 @@ async fn a_lease_that_was_never_there_is_renewed_by_nobody() {
     node.start().await;
     node.cri.allow_everything();
     node.nothing_left("web").await;
-    let signs = node.status().await.understudy.unwrap().signs;
-    let lease = signs.iter().find(|sign| sign.sign == "lease").unwrap();
+    let probes = node.status().await.understudy.unwrap().probes;
+    let lease = probes.iter().find(|it| it.probe == "lease").unwrap();
     assert_eq!((lease.shows.as_str(), lease.seen.as_str()), ("silent", "is not there"));
 }
 

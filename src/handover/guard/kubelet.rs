@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Guard, State};
 use crate::{
-    handover::signs::Look,
+    handover::probes::Probe,
     node::kubelet_process::{
         self, KubeletProcess, Ours, Why,
         start::{self, Difference, KubeletStart},
@@ -28,13 +28,13 @@ impl Guard {
 
     /// What the looks at the processes have shown since this was asked last, and from when until when the last one went on: also
     /// a kubelet that has come and gone between two questions has been here.
-    pub fn looks(&self) -> (Look, Range<Instant>) {
+    pub fn looks(&self) -> (Probe, Range<Instant>) {
         let mut state = self.lock();
         let seen = state.seen.take();
         let look = match (&state.kubelet, &seen) {
-            (Ok(Some(kubelet)), _) | (_, Some(kubelet)) => Look::Lives(kubelet.to_string()),
-            (Ok(None), None) => Look::Silent("there is none".to_owned()),
-            (Err(why), None) => Look::Unknown(why.clone()),
+            (Ok(Some(kubelet)), _) | (_, Some(kubelet)) => Probe::Alive(kubelet.to_string()),
+            (Ok(None), None) => Probe::Down("there is none".to_owned()),
+            (Err(why), None) => Probe::Unknown(why.clone()),
         };
         (look, state.looked.clone())
     }
@@ -249,15 +249,15 @@ mod tests {
         let (proc, ours, guard) = machine();
         let look = async || guard.look(&ours).await;
         look().await;
-        assert!(matches!(guard.looks().0, Look::Silent(_)));
+        assert!(matches!(guard.looks().0, Probe::Down(_)));
         std::fs::create_dir(proc.path().join("77")).unwrap();
         std::fs::write(proc.path().join("77/comm"), "kubelet\n").unwrap();
         look().await;
         std::fs::write(proc.path().join("77/comm"), "sleep\n").unwrap();
         look().await;
         assert_eq!(guard.kubelet(), None);
-        assert!(matches!(guard.looks().0, Look::Lives(_)));
-        assert!(matches!(guard.looks().0, Look::Silent(_)));
+        assert!(matches!(guard.looks().0, Probe::Alive(_)));
+        assert!(matches!(guard.looks().0, Probe::Down(_)));
     }
 
     #[tokio::test(start_paused = true)]

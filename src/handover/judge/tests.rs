@@ -1,4 +1,4 @@
-use super::{super::signs::Look, *};
+use super::{super::probes::Probe, *};
 
 const AFTER: Duration = Duration::from_secs(45);
 const LONG: Duration = Duration::from_secs(3600);
@@ -6,11 +6,11 @@ const LONG: Duration = Duration::from_secs(3600);
 /// What is seen of one sign: a sign of life, nothing for so many seconds, or nothing that counts.
 #[derive(Debug, Clone, Copy)]
 enum Seen {
-    Lives,
-    Silent(u64),
+    Alive,
+    Down(u64),
     Unknown,
 }
-use Seen::{Lives, Silent, Unknown};
+use Seen::{Alive, Down, Unknown};
 
 #[derive(Debug, Clone, Copy)]
 struct Case {
@@ -29,93 +29,93 @@ struct Case {
 #[derive(Debug, Clone, Copy)]
 enum Before {
     Kubelets,
-    Ours,
+    Active,
     /// Of the agent before this one.
     Resumes,
 }
 
 /// Dead for long, and nothing else.
 const DEAD: Case = Case {
-    process: Silent(45),
+    process: Down(45),
     around: 0,
     same: 0,
     tries: 1,
-    healthz: Silent(45),
-    lease: Silent(45),
+    healthz: Down(45),
+    lease: Down(45),
     up: LONG,
     before: Before::Kubelets,
 };
 const OURS: Case = Case {
-    before: Before::Ours,
+    before: Before::Active,
     ..DEAD
 };
 /// Started a moment ago.
 const AGAIN: Case = Case {
-    process: Silent(2),
-    healthz: Silent(0),
-    lease: Silent(0),
+    process: Down(2),
+    healthz: Down(0),
+    lease: Down(0),
     before: Before::Resumes,
     ..DEAD
 };
 
-fn turn(case: Case) -> Turn {
+fn turn(case: Case) -> Role {
     let start = Instant::now();
     let now = start + LONG;
-    let mut signs = Signs::unseen(start, LONG, LONG);
+    let mut probes = Probes::unseen(start, LONG, LONG);
     let seen = |seen: Seen| match seen {
-        Lives => (Look::Lives(String::new()), 0),
-        Silent(seconds) => (Look::Silent(String::new()), seconds),
-        Unknown => (Look::Unknown(String::new()), 0),
+        Alive => (Probe::Alive(String::new()), 0),
+        Down(seconds) => (Probe::Down(String::new()), seconds),
+        Unknown => (Probe::Unknown(String::new()), 0),
     };
-    for (sign, of) in [
-        (&mut signs.process, case.process),
-        (&mut signs.healthz, case.healthz),
-        (&mut signs.lease.sign, case.lease),
+    for (probe, of) in [
+        (&mut probes.process, case.process),
+        (&mut probes.healthz, case.healthz),
+        (&mut probes.lease.probe, case.lease),
     ] {
         let (look, seconds) = seen(of);
         let first = now - Duration::from_secs(seconds);
-        sign.see(look.clone(), &(first..first));
-        sign.see(look, &(now..now));
+        probe.see(look.clone(), &(first..first));
+        probe.see(look, &(now..now));
     }
-    if let Lives = case.lease {
-        signs.lease.renewed = Some(now);
+    if let Alive = case.lease {
+        probes.lease.renewed = Some(now);
     }
-    signs.around = (case.around > 0).then(|| now - Duration::from_secs(case.around));
-    signs.same = Some((String::new(), now - Duration::from_secs(case.same)));
-    signs.tries = case.tries;
+    probes.around = (case.around > 0).then(|| now - Duration::from_secs(case.around));
+    probes.same = Some((String::new(), now - Duration::from_secs(case.same)));
+    probes.tries = case.tries;
     let before = match case.before {
-        Before::Ours => Turn::Ours,
-        Before::Kubelets => Turn::StandsBy(Why::Works),
-        Before::Resumes => Turn::StandsBy(Why::Resumes),
+        Before::Active => Role::Active,
+        Before::Kubelets => Role::Standby(Why::Works),
+        Before::Resumes => Role::Standby(Why::Resumes),
     };
     let terms = Terms {
         take_over_after: AFTER,
         up: case.up,
     };
-    judge(&signs, terms, &before, now)
+    judge(&probes, terms, &before, now)
 }
 
 #[tokio::test(start_paused = true)]
 async fn whose_turn_it_is() {
-    let by = Turn::StandsBy;
+    let by = Role::Standby;
     let unseen_lease = by(Why::Unseen("renews the Lease of this Node"));
     let unseen_health = by(Why::Unseen("answers where a kubelet tells its health"));
     let not_yet = |seconds| by(Why::NotYet(Duration::from_secs(seconds)));
     let unknown = |what: &str| by(Why::Unknown(format!("{what}: ")));
     let running = Case {
-        process: Lives,
+        process: Alive,
         around: 900,
         same: 900,
         ..DEAD
     };
     let cases = [
-        ("dead in every way, for the whole threshold", DEAD, Turn::Ours),
+        ("dead in every way, for the whole threshold", DEAD, Role::Active),
         // The kubelet is there.
         (
             "all is well",
             Case {
-                healthz: Lives,
-                lease: Lives,
+                healthz: Alive,
+                lease: Alive,
                 ..running
             },
             by(Why::Works),
@@ -123,8 +123,8 @@ async fn whose_turn_it_is() {
         (
             "between two renewals",
             Case {
-                healthz: Lives,
-                lease: Silent(9),
+                healthz: Alive,
+                lease: Down(9),
                 ..running
             },
             by(Why::Works),
@@ -132,7 +132,7 @@ async fn whose_turn_it_is() {
         (
             "an outage of the API server",
             Case {
-                healthz: Lives,
+                healthz: Alive,
                 lease: Unknown,
                 ..running
             },
@@ -141,7 +141,7 @@ async fn whose_turn_it_is() {
         (
             "unhealthy, and renewing",
             Case {
-                lease: Silent(9),
+                lease: Down(9),
                 ..running
             },
             by(Why::Works),
@@ -149,7 +149,7 @@ async fn whose_turn_it_is() {
         (
             "healthy, and not renewing",
             Case {
-                healthz: Lives,
+                healthz: Alive,
                 ..running
             },
             by(Why::Works),
@@ -189,7 +189,7 @@ async fn whose_turn_it_is() {
         (
             "about to be started again, and so it goes on",
             Case {
-                process: Silent(5),
+                process: Down(5),
                 around: 900,
                 tries: 3,
                 ..DEAD
@@ -199,7 +199,7 @@ async fn whose_turn_it_is() {
         (
             "the same in an outage: not known",
             Case {
-                process: Silent(5),
+                process: Down(5),
                 around: 900,
                 tries: 3,
                 lease: Unknown,
@@ -210,7 +210,7 @@ async fn whose_turn_it_is() {
         (
             "started a second time in vain",
             Case {
-                process: Silent(5),
+                process: Down(5),
                 around: 900,
                 tries: 2,
                 ..DEAD
@@ -220,12 +220,12 @@ async fn whose_turn_it_is() {
         (
             "not started any more after many times in vain",
             Case { tries: 30, ..DEAD },
-            Turn::Ours,
+            Role::Active,
         ),
         (
             "came back while it was our turn",
             Case {
-                before: Before::Ours,
+                before: Before::Active,
                 around: 1,
                 ..running
             },
@@ -235,8 +235,8 @@ async fn whose_turn_it_is() {
         (
             "restart of the kubelet, 30 s",
             Case {
-                process: Silent(30),
-                healthz: Silent(30),
+                process: Down(30),
+                healthz: Down(30),
                 ..DEAD
             },
             not_yet(15),
@@ -244,7 +244,7 @@ async fn whose_turn_it_is() {
         (
             "the process has gone last",
             Case {
-                process: Silent(44),
+                process: Down(44),
                 ..DEAD
             },
             not_yet(1),
@@ -252,7 +252,7 @@ async fn whose_turn_it_is() {
         (
             "its health was told until a moment ago",
             Case {
-                healthz: Silent(3),
+                healthz: Down(3),
                 ..DEAD
             },
             not_yet(42),
@@ -260,7 +260,7 @@ async fn whose_turn_it_is() {
         (
             "its Lease was renewed until a moment ago",
             Case {
-                lease: Silent(40),
+                lease: Down(40),
                 ..DEAD
             },
             not_yet(5),
@@ -268,8 +268,8 @@ async fn whose_turn_it_is() {
         (
             "its last renewal is seen after its end",
             Case {
-                process: Silent(10),
-                lease: Lives,
+                process: Down(10),
+                lease: Alive,
                 ..DEAD
             },
             not_yet(45),
@@ -277,12 +277,12 @@ async fn whose_turn_it_is() {
         // Something else is wrong.
         (
             "renewed by nobody to be seen",
-            Case { lease: Lives, ..DEAD },
+            Case { lease: Alive, ..DEAD },
             unseen_lease.clone(),
         ),
         (
             "health told by nobody to be seen",
-            Case { healthz: Lives, ..DEAD },
+            Case { healthz: Alive, ..DEAD },
             unseen_health.clone(),
         ),
         (
@@ -319,21 +319,21 @@ async fn whose_turn_it_is() {
             "boot, not seen for long",
             Case {
                 up: Duration::from_secs(20),
-                process: Silent(10),
+                process: Down(10),
                 ..DEAD
             },
             not_yet(35),
         ),
-        ("boot is over", Case { up: BOOT, ..DEAD }, Turn::Ours),
+        ("boot is over", Case { up: BOOT, ..DEAD }, Role::Active),
         // It is ours, and stays so.
-        ("outage while it is ours", Case { lease: Unknown, ..OURS }, Turn::Ours),
+        ("outage while it is ours", Case { lease: Unknown, ..OURS }, Role::Active),
         (
             "healthz cannot be asked while it is ours",
             Case {
                 healthz: Unknown,
                 ..OURS
             },
-            Turn::Ours,
+            Role::Active,
         ),
         (
             "processes cannot be seen while it is ours",
@@ -345,21 +345,21 @@ async fn whose_turn_it_is() {
         ),
         (
             "somebody renews while it is ours",
-            Case { lease: Lives, ..OURS },
+            Case { lease: Alive, ..OURS },
             unseen_lease,
         ),
         (
             "somebody answers while it is ours",
-            Case { healthz: Lives, ..OURS },
+            Case { healthz: Alive, ..OURS },
             unseen_health.clone(),
         ),
         // It was that of the agent before this one.
-        ("nothing has come meanwhile", AGAIN, Turn::Ours),
+        ("nothing has come meanwhile", AGAIN, Role::Active),
         (
             "a kubelet has renewed meanwhile, and its health is not known yet",
             Case {
                 healthz: Unknown,
-                lease: Lives,
+                lease: Alive,
                 ..AGAIN
             },
             unknown("whether the kubelet tells its health"),
@@ -367,7 +367,7 @@ async fn whose_turn_it_is() {
         (
             "one that starts at the same time may not be seen yet",
             Case {
-                process: Silent(1),
+                process: Down(1),
                 ..AGAIN
             },
             by(Why::Resumes),
@@ -390,13 +390,13 @@ async fn whose_turn_it_is() {
         ),
         (
             "a kubelet has renewed meanwhile",
-            Case { lease: Lives, ..AGAIN },
+            Case { lease: Alive, ..AGAIN },
             not_yet(45),
         ),
         (
             "a kubelet has come meanwhile",
             Case {
-                process: Lives,
+                process: Alive,
                 around: 1,
                 ..AGAIN
             },
@@ -405,7 +405,7 @@ async fn whose_turn_it_is() {
         (
             "one is well that is not seen",
             Case {
-                healthz: Lives,
+                healthz: Alive,
                 ..AGAIN
             },
             unseen_health,
@@ -422,7 +422,7 @@ async fn whose_turn_it_is() {
     for (what, case, expected) in cases {
         assert_eq!(turn(case), expected, "{what}: {case:?}");
         assert!(
-            Turn::KINDS.contains(&expected.kind()),
+            Role::KINDS.contains(&expected.kind()),
             "{what}: its metric has no {}",
             expected.kind()
         );
@@ -449,8 +449,8 @@ fn only_what_an_agent_had_a_moment_ago_in_this_boot_is_resumed() {
             lease: String::new(),
         });
         let turn = first(had.as_ref(), AFTER, &now);
-        assert_eq!(turn == Turn::StandsBy(Why::Resumes), resumes, "{had:?}");
-        assert_ne!(turn, Turn::Ours);
+        assert_eq!(turn == Role::Standby(Why::Resumes), resumes, "{had:?}");
+        assert_ne!(turn, Role::Active);
     }
 }
 
@@ -458,19 +458,19 @@ fn only_what_an_agent_had_a_moment_ago_in_this_boot_is_resumed() {
 async fn what_a_process_answered_before_its_end_is_no_sign_of_another_one() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
-    let mut signs = Signs::unseen(start, LONG, LONG);
-    signs.process.see(Look::Lives(String::new()), &at(1));
-    signs.healthz.see(Look::Lives(String::new()), &at(1));
-    signs.process.see(Look::Silent(String::new()), &at(2));
-    signs.lease.sign.see(Look::Silent(String::new()), &at(2));
+    let mut probes = Probes::unseen(start, LONG, LONG);
+    probes.process.see(Probe::Alive(String::new()), &at(1));
+    probes.healthz.see(Probe::Alive(String::new()), &at(1));
+    probes.process.see(Probe::Down(String::new()), &at(2));
+    probes.lease.probe.see(Probe::Down(String::new()), &at(2));
     let terms = Terms {
         take_over_after: AFTER,
         up: LONG,
     };
-    let turn = |signs: &Signs| judge(signs, terms, &Turn::StandsBy(Why::Works), at(3).end);
-    assert_eq!(turn(&signs), Turn::StandsBy(Why::NotYet(AFTER)));
-    signs.healthz.see(Look::Lives(String::new()), &at(3));
-    assert!(matches!(turn(&signs), Turn::StandsBy(Why::Unseen(_))));
+    let turn = |probes: &Probes| judge(probes, terms, &Role::Standby(Why::Works), at(3).end);
+    assert_eq!(turn(&probes), Role::Standby(Why::NotYet(AFTER)));
+    probes.healthz.see(Probe::Alive(String::new()), &at(3));
+    assert!(matches!(turn(&probes), Role::Standby(Why::Unseen(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -478,45 +478,51 @@ async fn only_one_process_that_told_its_health_once_and_was_there_all_the_time_i
     let start = Instant::now();
     let seconds = Duration::from_secs;
     let at = |after| start + seconds(after);
-    let mut signs = Signs::unseen(start, seconds(5), seconds(15));
-    let see = |signs: &mut Signs, pid: u32, from: u64, to: u64| {
+    let mut probes = Probes::unseen(start, seconds(5), seconds(15));
+    let see = |probes: &mut Probes, pid: u32, from: u64, to: u64| {
         for second in from..=to {
-            signs.see_process(
-                Look::Lives(format!("kubelet (pid {pid})")),
+            probes.see_process(
+                Probe::Alive(format!("kubelet (pid {pid})")),
                 &(at(second)..at(second)),
                 AFTER,
             );
         }
     };
-    see(&mut signs, 5, 0, 45);
-    assert!(may_fence(&signs, AFTER, at(45)).unwrap_err().contains("told elsewhere"));
-    signs.healthz.see(Look::Lives(String::new()), &(at(45)..at(45)));
-    assert_eq!(may_fence(&signs, AFTER, at(45)), Ok(()));
-    assert!(may_fence(&signs, AFTER + seconds(1), at(45)).is_err());
-    // It was started again between two looks.
-    see(&mut signs, 6, 46, 80);
+    see(&mut probes, 5, 0, 45);
     assert!(
-        may_fence(&signs, AFTER, at(80))
+        may_fence(&probes, AFTER, at(45))
+            .unwrap_err()
+            .contains("told elsewhere")
+    );
+    probes.healthz.see(Probe::Alive(String::new()), &(at(45)..at(45)));
+    assert_eq!(may_fence(&probes, AFTER, at(45)), Ok(()));
+    assert!(may_fence(&probes, AFTER + seconds(1), at(45)).is_err());
+    // It was started again between two looks.
+    see(&mut probes, 6, 46, 80);
+    assert!(
+        may_fence(&probes, AFTER, at(80))
             .unwrap_err()
             .contains("again and again")
     );
-    assert_eq!(signs.tries, 0, "the one before had told its health");
-    see(&mut signs, 6, 81, 91);
+    assert_eq!(probes.tries, 0, "the one before had told its health");
+    see(&mut probes, 6, 81, 91);
     assert!(
-        may_fence(&signs, AFTER, at(91)).unwrap_err().contains("told elsewhere"),
+        may_fence(&probes, AFTER, at(91))
+            .unwrap_err()
+            .contains("told elsewhere"),
         "that one may tell it elsewhere"
     );
-    signs.healthz.see(Look::Lives(String::new()), &(at(91)..at(91)));
-    assert_eq!(may_fence(&signs, AFTER, at(91)), Ok(()));
-    signs.healthz.see(Look::Silent(String::new()), &(at(92)..at(92)));
-    see(&mut signs, 7, 92, 92);
-    see(&mut signs, 7, 100, 100);
+    probes.healthz.see(Probe::Alive(String::new()), &(at(91)..at(91)));
+    assert_eq!(may_fence(&probes, AFTER, at(91)), Ok(()));
+    probes.healthz.see(Probe::Down(String::new()), &(at(92)..at(92)));
+    see(&mut probes, 7, 92, 92);
+    see(&mut probes, 7, 100, 100);
     assert_eq!(
-        (signs.tries, signs.one_process(at(100))),
+        (probes.tries, probes.one_process(at(100))),
         (1, Some(seconds(0))),
         "after a gap it begins anew"
     );
-    see(&mut signs, 8, 101, 101);
-    see(&mut signs, 9, 102, 102);
-    assert_eq!(signs.tries, 3);
+    see(&mut probes, 8, 101, 101);
+    see(&mut probes, 9, 102, 102);
+    assert_eq!(probes.tries, 3);
 }

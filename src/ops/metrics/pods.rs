@@ -6,7 +6,7 @@ use super::{page::Page, since_epoch};
 use crate::{
     counters::Counts,
     handover::{
-        judge::Turn,
+        judge::Role,
         report::{Fenced, TurnReport},
     },
     model::trace::{Stage, Step},
@@ -42,7 +42,7 @@ fn understudy(page: &mut Page<'_>, report: &TurnReport) -> fmt::Result {
     page.gauges(
         "turn",
         "1 for whose turn it is to take pods down: ours, or why this agent stands by; with --pods auto.",
-        Turn::KINDS.map(|kind| ([("turn", kind)], u64::from(report.turn == kind))),
+        Role::KINDS.map(|kind| ([("turn", kind)], u64::from(report.turn == kind))),
     )?;
     let since = report.since.and_then(|since| u64::try_from(since.as_second()).ok());
     page.seconds(
@@ -54,9 +54,9 @@ fn understudy(page: &mut Page<'_>, report: &TurnReport) -> fmt::Result {
         "kubelet_lives",
         "1 while this sign of the kubelet shows that it lives, 0 while it does not, or cannot be looked at.",
         report
-            .signs
+            .probes
             .iter()
-            .map(|sign| ([("sign", sign.sign.clone())], u64::from(sign.shows == "lives"))),
+            .map(|probe| ([("sign", probe.probe.clone())], u64::from(probe.shows == "lives"))),
     )?;
     let Fenced { stopped, failed, .. } = report.fenced;
     page.counters(

@@ -14,15 +14,15 @@ use crate::{
         queue::Depth,
     },
     counters,
-    handover::report::{Fenced, SignReport, TurnReport},
+    handover::report::{Fenced, ProbeReport, TurnReport},
 };
 const DOCS: &str = include_str!("../../../docs/metrics.md");
 
-fn sign(sign: &str, shows: &str) -> SignReport {
-    SignReport {
-        sign: sign.to_owned(),
+fn probe(probe: &str, shows: &str) -> ProbeReport {
+    ProbeReport {
+        probe: probe.to_owned(),
         shows: shows.to_owned(),
-        ..SignReport::default()
+        ..ProbeReport::default()
     }
 }
 
@@ -72,10 +72,10 @@ pub(super) fn full() -> Scrape {
             understudy: Some(TurnReport {
                 turn: "ours".to_owned(),
                 since: Timestamp::from_second(1_767_052_800).ok(),
-                signs: vec![
-                    sign("process", "silent"),
-                    sign("healthz", "unknown"),
-                    sign("lease", "lives"),
+                probes: vec![
+                    probe("process", "silent"),
+                    probe("healthz", "unknown"),
+                    probe("lease", "lives"),
                 ],
                 fenced: Fenced {
                     stopped: 3,

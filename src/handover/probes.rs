@@ -8,24 +8,24 @@ use tokio::time::Instant;
 
 /// What one look has shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Look {
+pub enum Probe {
     /// A kubelet lives.
-    Lives(String),
+    Alive(String),
     /// Nothing of one is to be seen.
-    Silent(String),
+    Down(String),
     /// It could not be seen whether.
     Unknown(String),
 }
 
 /// One kind of sign, over time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sign {
+pub struct ProbeHistory {
     /// The last look.
-    pub look: Look,
+    pub look: Probe,
     /// Since when each look has shown the same.
     pub since: Instant,
     /// Some look has shown that a kubelet lives, since that one is there.
-    pub has_lived: bool,
+    pub was_alive: bool,
     looked: Instant,
     /// Between two looks that are further apart anything may have happened.
     gap: Duration,
@@ -35,7 +35,7 @@ pub struct Sign {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// What was seen of it.
-    pub sign: Sign,
+    pub probe: ProbeHistory,
     /// When it was last seen renewed.
     pub renewed: Option<Instant>,
     /// Its last state.
@@ -49,9 +49,9 @@ pub type State = Option<String>;
 
 /// All signs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signs {
+pub struct Probes {
     /// Kubelet processes of this node.
-    pub process: Sign,
+    pub process: ProbeHistory,
     /// Since when kubelets come, or come and go without staying away for long.
     pub around: Option<Instant>,
     /// The process that was seen last, and since when without a gap.
@@ -59,44 +59,44 @@ pub struct Signs {
     /// How many processes have come since one of them has told its health.
     pub tries: u32,
     /// What answers where the kubelet tells its health.
-    pub healthz: Sign,
+    pub healthz: ProbeHistory,
     /// The Lease of this Node.
     pub lease: Lease,
 }
 
 // === impl Sign ===
 
-impl Sign {
+impl ProbeHistory {
     /// Nothing was seen yet; looks are to come at least once in `gap`.
     pub fn unseen(now: Instant, gap: Duration) -> Self {
         Self {
-            look: Look::Unknown("it was not looked at yet".to_owned()),
+            look: Probe::Unknown("it was not looked at yet".to_owned()),
             since: now,
-            has_lived: false,
+            was_alive: false,
             looked: now,
             gap,
         }
     }
 
     /// A look, from its begin to its end: what it shows was so at some moment between.
-    pub fn see(&mut self, look: Look, over: &Range<Instant>) {
+    pub fn see(&mut self, look: Probe, over: &Range<Instant>) {
         let gap = over.start.saturating_duration_since(self.looked) > self.gap;
         if gap || std::mem::discriminant(&look) != std::mem::discriminant(&self.look) {
             self.since = over.end;
         }
-        self.has_lived |= matches!(look, Look::Lives(_));
+        self.was_alive |= matches!(look, Probe::Alive(_));
         (self.look, self.looked) = (look, over.start);
     }
 
     /// How long nothing of a kubelet was seen, up to the last look; nothing where that look is of old.
-    pub fn silent(&self, now: Instant) -> Option<Duration> {
-        self.holds(now, matches!(self.look, Look::Silent(_)))
+    pub fn down_for(&self, now: Instant) -> Option<Duration> {
+        self.holds(now, matches!(self.look, Probe::Down(_)))
     }
 
     /// From when on a look could show that it has been silent for so long, which none has shown yet.
     pub fn due(&self, silence: Duration) -> Option<Instant> {
         let due = self.since + silence;
-        (matches!(self.look, Look::Silent(_)) && self.looked < due).then_some(due)
+        (matches!(self.look, Probe::Down(_)) && self.looked < due).then_some(due)
     }
 
     /// Whether the last look was begun before that moment.
@@ -105,8 +105,8 @@ impl Sign {
     }
 
     /// Whether a kubelet was seen to live, and not long ago.
-    pub fn lives(&self, now: Instant) -> bool {
-        self.holds(now, matches!(self.look, Look::Lives(_))).is_some()
+    pub fn is_alive(&self, now: Instant) -> bool {
+        self.holds(now, matches!(self.look, Probe::Alive(_))).is_some()
     }
 
     fn holds(&self, now: Instant, so: bool) -> Option<Duration> {
@@ -118,7 +118,7 @@ impl Sign {
     pub fn unknown(&self, now: Instant) -> Option<&str> {
         let of_old = now.saturating_duration_since(self.looked) > self.gap;
         match &self.look {
-            Look::Unknown(why) => Some(why),
+            Probe::Unknown(why) => Some(why),
             _ if of_old => Some("the last look takes too long"),
             _ => None,
         }
@@ -127,19 +127,19 @@ impl Sign {
 
 // === impl Look ===
 
-impl Look {
+impl Probe {
     /// In words.
     pub fn told(&self) -> &str {
         match self {
-            Self::Lives(what) | Self::Silent(what) | Self::Unknown(what) => what,
+            Self::Alive(what) | Self::Down(what) | Self::Unknown(what) => what,
         }
     }
 
     /// In one word.
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Lives(_) => "lives",
-            Self::Silent(_) => "silent",
+            Self::Alive(_) => "lives",
+            Self::Down(_) => "silent",
             Self::Unknown(_) => "unknown",
         }
     }
@@ -151,7 +151,7 @@ impl Lease {
     /// Nothing was seen yet.
     pub fn unseen(now: Instant, gap: Duration) -> Self {
         Self {
-            sign: Sign::unseen(now, gap),
+            probe: ProbeHistory::unseen(now, gap),
             renewed: None,
             last: None,
             recorded: None,
@@ -179,7 +179,7 @@ impl Lease {
             Ok(state) => state,
             Err(why) => {
                 self.last = None;
-                self.sign.see(Look::Unknown(why), over);
+                self.probe.see(Probe::Unknown(why), over);
                 return;
             }
         };
@@ -191,72 +191,72 @@ impl Lease {
         // The first one is compared with nothing, and one that vanishes is renewed by nobody.
         let renewed = before.is_some() && before != state && state.is_some_and(Option::is_some);
         let look = if renewed {
-            Look::Lives("is renewed".to_owned())
+            Probe::Alive("is renewed".to_owned())
         } else if is_other {
-            Look::Lives("is not there any more since this agent was started again".to_owned())
+            Probe::Alive("is not there any more since this agent was started again".to_owned())
         } else if state.is_some_and(Option::is_some) {
-            Look::Silent("is not renewed".to_owned())
+            Probe::Down("is not renewed".to_owned())
         } else {
-            Look::Silent("is not there".to_owned())
+            Probe::Down("is not there".to_owned())
         };
         // What was seen renewed has stayed as it was since that look.
-        let since = self.sign.lives(over.start).then_some(self.sign.since);
-        self.sign.see(look, over);
+        let since = self.probe.is_alive(over.start).then_some(self.probe.since);
+        self.probe.see(look, over);
         if renewed {
-            (self.sign.since, self.renewed) = (over.end, Some(over.end));
+            (self.probe.since, self.renewed) = (over.end, Some(over.end));
         } else if let Some(since) = since {
-            self.sign.since = since;
+            self.probe.since = since;
         }
     }
 }
 
 // === impl Signs ===
 
-impl Signs {
+impl Probes {
     /// Nothing was seen yet; processes are looked at, and health and Lease asked for, at least once in those.
     pub fn unseen(now: Instant, look_gap: Duration, ask_gap: Duration) -> Self {
         Self {
-            process: Sign::unseen(now, look_gap),
+            process: ProbeHistory::unseen(now, look_gap),
             around: None,
             same: None,
             tries: 0,
-            healthz: Sign::unseen(now, ask_gap),
+            healthz: ProbeHistory::unseen(now, ask_gap),
             lease: Lease::unseen(now, ask_gap),
         }
     }
 
     /// Whether each look has shown nothing of a kubelet, since whenever.
-    pub fn nothing_lives(&self, now: Instant) -> bool {
-        self.each().iter().all(|(_, sign)| sign.silent(now).is_some())
+    pub fn all_are_down(&self, now: Instant) -> bool {
+        self.each().iter().all(|(_, probe)| probe.down_for(now).is_some())
     }
 
     /// For how long one and the same process has been there.
     pub fn one_process(&self, now: Instant) -> Option<Duration> {
-        let (_, since) = self.same.as_ref().filter(|_| self.process.lives(now))?;
+        let (_, since) = self.same.as_ref().filter(|_| self.process.is_alive(now))?;
         Some(now.saturating_duration_since(*since))
     }
 
     /// The first moment after that one from which on a look at one of them could show that it has been silent for so long.
     pub fn due(&self, silence: Duration, after: Instant) -> Option<Instant> {
-        let due = self.each().into_iter().filter_map(|(_, sign)| sign.due(silence));
+        let due = self.each().into_iter().filter_map(|(_, probe)| probe.due(silence));
         due.filter(|due| *due > after).min()
     }
 
     /// Each sign with its name.
-    pub fn each(&self) -> [(&'static str, &Sign); 3] {
+    pub fn each(&self) -> [(&'static str, &ProbeHistory); 3] {
         [
             ("process", &self.process),
             ("healthz", &self.healthz),
-            ("lease", &self.lease.sign),
+            ("lease", &self.lease.probe),
         ]
     }
 
     /// A look at the processes. One that stays away for as long as `away` is not around any more.
-    pub fn see_process(&mut self, look: Look, over: &Range<Instant>, away: Duration) {
-        let was_gone = matches!(self.process.look, Look::Silent(_));
+    pub fn see_process(&mut self, look: Probe, over: &Range<Instant>, away: Duration) {
+        let was_gone = matches!(self.process.look, Probe::Down(_));
         self.process.see(look, over);
         let looked = over.end;
-        if let Look::Lives(process) = &self.process.look {
+        if let Probe::Alive(process) = &self.process.look {
             let is_another = was_gone || self.same.as_ref().is_none_or(|(before, _)| before != process);
             self.tries += u32::from(is_another);
             // Or the same was not to be seen for a while.
@@ -265,16 +265,16 @@ impl Signs {
             }
             if is_another {
                 // Another one may be told to tell it elsewhere.
-                let tells = matches!(self.healthz.look, Look::Lives(_));
-                self.healthz.has_lived = tells && !self.healthz.is_older_than(looked);
+                let tells = matches!(self.healthz.look, Probe::Alive(_));
+                self.healthz.was_alive = tells && !self.healthz.is_older_than(looked);
             }
         }
-        if matches!(self.healthz.look, Look::Lives(_)) {
+        if matches!(self.healthz.look, Probe::Alive(_)) {
             self.tries = 0;
         }
         match &self.process.look {
-            Look::Lives(_) => drop(self.around.get_or_insert(looked)),
-            _ if self.process.silent(looked).is_some_and(|silent| silent >= away) => {
+            Probe::Alive(_) => drop(self.around.get_or_insert(looked)),
+            _ if self.process.down_for(looked).is_some_and(|down_for| down_for >= away) => {
                 (self.around, self.tries) = (None, 0);
             }
             _ => {}
@@ -292,61 +292,61 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn silent() -> Look {
-        Look::Silent(String::new())
+    fn down_for() -> Probe {
+        Probe::Down(String::new())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_look_is_due_when_it_may_be_the_last_one_that_it_takes() {
         let start = Instant::now();
-        let mut sign = Sign::unseen(start, GAP);
-        let due = |sign: &Sign| sign.due(secs(7));
-        assert_eq!(due(&sign), None, "nothing of it is known");
+        let mut probe = ProbeHistory::unseen(start, GAP);
+        let due = |probe: &ProbeHistory| probe.due(secs(7));
+        assert_eq!(due(&probe), None, "nothing of it is known");
         // A look that took a second.
-        sign.see(silent(), &(start..start + secs(1)));
-        sign.see(silent(), &(start + secs(5)..start + secs(5)));
-        assert_eq!(due(&sign), Some(start + secs(8)));
-        sign.see(silent(), &(start + secs(8)..start + secs(9)));
-        assert_eq!(due(&sign), None, "that look has shown it");
-        sign.see(Look::Lives(String::new()), &(start + secs(10)..start + secs(10)));
-        assert_eq!(due(&sign), None);
+        probe.see(down_for(), &(start..start + secs(1)));
+        probe.see(down_for(), &(start + secs(5)..start + secs(5)));
+        assert_eq!(due(&probe), Some(start + secs(8)));
+        probe.see(down_for(), &(start + secs(8)..start + secs(9)));
+        assert_eq!(due(&probe), None, "that look has shown it");
+        probe.see(Probe::Alive(String::new()), &(start + secs(10)..start + secs(10)));
+        assert_eq!(due(&probe), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_what_was_looked_at_all_the_time_has_lasted() {
         let start = Instant::now();
-        let mut sign = Sign::unseen(start, GAP);
+        let mut probe = ProbeHistory::unseen(start, GAP);
         let at = |seconds| start + secs(seconds)..start + secs(seconds);
-        sign.see(silent(), &at(0));
-        sign.see(silent(), &at(5));
-        assert_eq!(sign.silent(start + secs(6)), Some(secs(5)));
-        assert_eq!(sign.silent(start + secs(11)), None, "nobody has looked since");
-        sign.see(silent(), &at(11));
+        probe.see(down_for(), &at(0));
+        probe.see(down_for(), &at(5));
+        assert_eq!(probe.down_for(start + secs(6)), Some(secs(5)));
+        assert_eq!(probe.down_for(start + secs(11)), None, "nobody has looked since");
+        probe.see(down_for(), &at(11));
         assert_eq!(
-            sign.silent(start + secs(11)),
+            probe.down_for(start + secs(11)),
             Some(secs(0)),
             "after a gap it begins again"
         );
-        sign.see(Look::Unknown(String::new()), &at(12));
-        assert_eq!(sign.silent(start + secs(12)), None);
-        sign.see(silent(), &at(13));
-        assert_eq!(sign.silent(start + secs(13)), Some(secs(0)));
+        probe.see(Probe::Unknown(String::new()), &at(12));
+        assert_eq!(probe.down_for(start + secs(12)), None);
+        probe.see(down_for(), &at(13));
+        assert_eq!(probe.down_for(start + secs(13)), Some(secs(0)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn health_that_is_asked_for_a_moment_late_was_looked_at_all_the_time() {
         let start = Instant::now();
-        let mut signs = Signs::unseen(start, GAP, 3 * GAP);
+        let mut probes = Probes::unseen(start, GAP, 3 * GAP);
         let late = GAP + Duration::from_millis(1);
         for n in 0..10 {
             let at = start + n * late;
             assert!(
-                n == 0 || signs.healthz.unknown(at).is_none(),
+                n == 0 || probes.healthz.unknown(at).is_none(),
                 "no answer can be there yet"
             );
-            signs.healthz.see(silent(), &(at..at));
+            probes.healthz.see(down_for(), &(at..at));
         }
-        assert_eq!(signs.healthz.silent(start + 9 * late), Some(9 * late));
+        assert_eq!(probes.healthz.down_for(start + 9 * late), Some(9 * late));
     }
 
     #[tokio::test(start_paused = true)]
@@ -357,8 +357,8 @@ mod tests {
             let state = state.map(|it| it.map(str::to_owned)).map_err(str::to_owned);
             lease.see(state, &(start + secs(after)..start + secs(after)));
             (
-                lease.sign.lives(start + secs(after)),
-                lease.sign.silent(start + secs(after)),
+                lease.probe.is_alive(start + secs(after)),
+                lease.probe.down_for(start + secs(after)),
             )
         };
         assert_eq!(
@@ -410,33 +410,37 @@ mod tests {
                 lease.see(Err("refused".to_owned()), &at);
             }
             lease.see(Ok(seen.clone()), &at);
-            assert_eq!(lease.sign.lives(start), renewed, "{recorded:?} {outage} {seen:?}");
-            assert_eq!(lease.sign.silent(start).is_some(), !renewed);
+            assert_eq!(lease.probe.is_alive(start), renewed, "{recorded:?} {outage} {seen:?}");
+            assert_eq!(lease.probe.down_for(start).is_some(), !renewed);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_process_that_ends_during_a_look_at_all_of_them_is_gone_since_the_end_of_that_look() {
         let start = Instant::now();
-        let mut signs = Signs::unseen(start, GAP, secs(10));
-        signs.see_process(Look::Lives(String::new()), &(start..start), secs(45));
-        signs.see_process(silent(), &(start + secs(1)..start + secs(5)), secs(45));
-        assert_eq!(signs.process.since, start + secs(5));
+        let mut probes = Probes::unseen(start, GAP, secs(10));
+        probes.see_process(Probe::Alive(String::new()), &(start..start), secs(45));
+        probes.see_process(down_for(), &(start + secs(1)..start + secs(5)), secs(45));
+        assert_eq!(probes.process.since, start + secs(5));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_kubelet_that_comes_and_goes_is_around_until_it_stays_away() {
         let start = Instant::now();
-        let mut signs = Signs::unseen(start, GAP, secs(10));
+        let mut probes = Probes::unseen(start, GAP, secs(10));
         for second in 0..60 {
-            let lives = second % 10 == 0;
-            let look = if lives { Look::Lives(String::new()) } else { silent() };
-            signs.see_process(look, &(start + secs(second)..start + secs(second)), secs(45));
+            let is_alive = second % 10 == 0;
+            let look = if is_alive {
+                Probe::Alive(String::new())
+            } else {
+                down_for()
+            };
+            probes.see_process(look, &(start + secs(second)..start + secs(second)), secs(45));
         }
-        assert_eq!(signs.around, Some(start));
+        assert_eq!(probes.around, Some(start));
         for second in 60..97 {
-            signs.see_process(silent(), &(start + secs(second)..start + secs(second)), secs(45));
+            probes.see_process(down_for(), &(start + secs(second)..start + secs(second)), secs(45));
         }
-        assert_eq!(signs.around, None);
+        assert_eq!(probes.around, None);
     }
 }
