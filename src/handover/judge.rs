@@ -1,4 +1,4 @@
-//! Whose turn it is on this node, by what was seen. Pure.
+//! The role of this agent, active or standby, by the probes of the kubelet. Pure.
 
 use std::{fmt, time::Duration};
 
@@ -7,59 +7,58 @@ use tokio::time::Instant;
 use super::probes::Probes;
 use crate::{clock::Mark, journal::turn::OwnTurn};
 
-/// A machine that has started so short a time ago may start its kubelet yet, however long it takes to.
+/// This long after the boot the node may still start its kubelet.
 pub const BOOT: Duration = Duration::from_secs(300);
 
-/// A Lease that is seen renewed so long after the end of the process was renewed by somebody else.
+/// A renewal that is observed this long after the kubelet process has exited comes from another kubelet.
 const LINGERS: Duration = Duration::from_secs(15);
 
-/// A kubelet that was started while no agent was there to be asked for the node is seen within this, however short a time
-/// after its start an agent starts, too.
+/// A kubelet that started while no agent ran is seen within this time after the agent's start.
 const SETTLES: Duration = Duration::from_secs(2);
 
-/// A kubelet that is started again tells its health after a while; one that so many times has not gets no further.
+/// A kubelet that has restarted this often without an answer at healthz does not recover by itself.
 const TRIES: u32 = 3;
 
-/// Who takes the pods of this node down.
+/// Whether this agent terminates the pods of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// A kubelet, or nobody.
+    /// A kubelet does, or nothing does.
     Standby(Why),
-    /// This agent.
+    /// This agent does.
     Active,
 }
 
-/// Why this agent stands by.
+/// Why the agent is on standby.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Why {
     /// The kubelet of this node works.
     Works,
-    /// It is there, and neither tells its health nor renews its Lease.
+    /// The kubelet process exists, but healthz does not answer and the Lease is not renewed.
     Wedged,
-    /// The same of one that is started again and again, whether it is there just now or not.
+    /// The same with a kubelet that restarts again and again.
     InVain,
-    /// There is no process of one, but something that only a kubelet does.
+    /// There is no kubelet process, but healthz answers or the Lease is renewed.
     Unseen(&'static str),
-    /// There is no kubelet, but not for long enough.
+    /// The kubelet is down, but not long enough.
     NotYet(Duration),
-    /// The machine has only just started.
+    /// The node has just booted.
     Boots(Duration),
-    /// It was an agent's turn before this one was started, and nothing is known yet of what was meanwhile.
+    /// The agent was active before its restart, and no probe has yet shown whether a kubelet ran meanwhile.
     Resumes,
-    /// It cannot be told.
+    /// A probe fails.
     Unknown(String),
 }
 
-/// The operator's word on it.
+/// The thresholds.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// `--take-over-after`: how long a kubelet must be away, in every way.
+    /// `--take-over-after`: how long all probes must be Down.
     pub take_over_after: Duration,
-    /// How long this machine has been up.
+    /// How long the node is up.
     pub up: Duration,
 }
 
-/// Whose turn it is. Once it is ours, only a sign of life takes it from us: that an API server cannot be reached any more is
+/// The role by these probes. An active agent goes to standby only if a probe shows a kubelet; an unreachable API server shows
 /// none.
 pub fn judge(probes: &Probes, terms: Terms, before: &Role, now: Instant) -> Role {
     let Terms { take_over_after, up } = terms;
@@ -116,8 +115,11 @@ pub fn judge(probes: &Probes, terms: Terms, before: &Role, now: Instant) -> Role
     }
 }
 
-/// Whether a kubelet that is wedged may be stopped: only one and the same process that was there all the time, and whose health
-/// was told where it is asked for, so that it is not told somewhere else.
+/// Whether an unresponsive kubelet may be stopped: only if the same process was present all the time, and if healthz has answered
+/// before, so that its address is known to be right.
+///
+/// # Errors
+/// Why it may not.
 pub fn may_fence(probes: &Probes, take_over_after: Duration, now: Instant) -> Result<(), &'static str> {
     if probes.one_process(now).is_none_or(|time| time < take_over_after) {
         return Err("it is started again and again, and no process stays for long: mend it, or stop it by hand");
@@ -131,8 +133,8 @@ pub fn may_fence(probes: &Probes, take_over_after: Duration, now: Instant) -> Re
     Ok(())
 }
 
-/// The turn of an agent that has only just started: where it was that of the agent before it in this boot, and that agent has
-/// not been away for longer than a kubelet is waited for, nothing but a sign of life since takes it away.
+/// The role of an agent that has just started. If its earlier run in this boot was active, and ended not longer ago than
+/// `take_over_after`, it becomes active again unless a probe shows a kubelet.
 pub fn first(had: Option<&OwnTurn>, take_over_after: Duration, now: &Mark) -> Role {
     let away = had.and_then(|had| had.at.elapsed(now));
     Role::Standby(if away.is_some_and(|away| away <= take_over_after) {
@@ -145,12 +147,12 @@ pub fn first(had: Option<&OwnTurn>, take_over_after: Duration, now: &Mark) -> Ro
 // === impl Turn ===
 
 impl Role {
-    /// Nobody takes pods down until somebody mends the kubelet.
+    /// Whether pods are terminated neither by the kubelet nor by this agent until the kubelet is repaired.
     pub fn is_wedged(&self) -> bool {
         self.kind() == "wedged"
     }
 
-    /// Whether it is for the same reason, however long that lasts yet or however it is worded just now.
+    /// Whether both have the same reason, whatever its duration and words.
     pub fn is_as(&self, other: &Self) -> bool {
         let reason = |turn: &Self| match turn {
             Self::Standby(Why::Unseen(what)) => Some(*what),
@@ -160,7 +162,7 @@ impl Role {
         self.kind() == other.kind() && reason(self) == reason(other)
     }
 
-    /// In one word, of which there are few.
+    /// In one of [`Self::KINDS`].
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Active => "ours",
@@ -174,7 +176,7 @@ impl Role {
         }
     }
 
-    /// Each of them.
+    /// All words of [`Self::kind`].
     pub const KINDS: [&str; 8] = [
         "ours", "kubelet", "wedged", "unseen", "not-yet", "boots", "resumes", "unknown",
     ];

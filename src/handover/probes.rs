@@ -1,73 +1,73 @@
-//! Signs of a kubelet's life, and for how long this agent has seen each of them. Pure.
+//! Probes of the kubelet: its process, its healthz endpoint, its Lease. Pure.
 //!
-//! Nothing is believed that another clock says: what counts is how long it was looked at here, without a gap.
+//! Only what this agent has observed counts, on its own monotonic clock and without a gap. Times that others have written do not.
 
 use std::{ops::Range, time::Duration};
 
 use tokio::time::Instant;
 
-/// What one look has shown.
+/// The result of one probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
-    /// A kubelet lives.
+    /// A kubelet is alive.
     Alive(String),
-    /// Nothing of one is to be seen.
+    /// No kubelet is seen.
     Down(String),
-    /// It could not be seen whether.
+    /// The probe failed, for a reason that says nothing about the kubelet.
     Unknown(String),
 }
 
-/// One kind of sign, over time.
+/// The results of one kind of probe over time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeHistory {
-    /// The last look.
+    /// The last result.
     pub look: Probe,
-    /// Since when each look has shown the same.
+    /// Since when all results are the same.
     pub since: Instant,
-    /// Some look has shown that a kubelet lives, since that one is there.
+    /// A probe has found the present kubelet alive at least once.
     pub was_alive: bool,
     looked: Instant,
-    /// Between two looks that are further apart anything may have happened.
+    /// Probes that are further apart than this show nothing about the time between.
     gap: Duration,
 }
 
-/// The kubelet's Lease, which says nothing by itself: only its changes do.
+/// The kubelet's Lease. Only its changes count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// What was seen of it.
+    /// The results of its probe.
     pub probe: ProbeHistory,
-    /// When it was last seen renewed.
+    /// When a renewal was last observed.
     pub renewed: Option<Instant>,
     /// Its last state.
     last: Option<State>,
-    /// The state that an agent before this one has seen last, until this one has seen any.
+    /// The last state that an earlier run of the agent has recorded, until this run has read one.
     recorded: Option<State>,
 }
 
-/// What changes whenever a kubelet renews its Lease; nothing where there is no Lease.
+/// A value that changes with each renewal; `None` if there is no Lease.
 pub type State = Option<String>;
 
-/// All signs.
+/// All probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probes {
     /// Kubelet processes of this node.
     pub process: ProbeHistory,
-    /// Since when kubelets come, or come and go without staying away for long.
+    /// Since when kubelet processes are present, or restart without a long pause.
     pub around: Option<Instant>,
-    /// The process that was seen last, and since when without a gap.
+    /// The last process, and since when it is present without a gap.
     pub same: Option<(String, Instant)>,
-    /// How many processes have come since one of them has told its health.
+    /// How many processes have started since the healthz endpoint last answered.
     pub tries: u32,
-    /// What answers where the kubelet tells its health.
+    /// Its healthz endpoint.
     pub healthz: ProbeHistory,
     /// The Lease of this Node.
     pub lease: Lease,
 }
 
-// === impl Sign ===
+// === impl ProbeHistory ===
 
 impl ProbeHistory {
-    /// Nothing was seen yet; looks are to come at least once in `gap`.
+    /// No probe yet. The next ones must not be further apart than `gap`.
     pub fn unseen(now: Instant, gap: Duration) -> Self {
         Self {
             look: Probe::Unknown("it was not looked at yet".to_owned()),
@@ -78,7 +78,7 @@ impl ProbeHistory {
         }
     }
 
-    /// A look, from its begin to its end: what it shows was so at some moment between.
+    /// Adds a result. It was true at some moment of the probe, which lasted `over`.
     pub fn see(&mut self, look: Probe, over: &Range<Instant>) {
         let gap = over.start.saturating_duration_since(self.looked) > self.gap;
         if gap || std::mem::discriminant(&look) != std::mem::discriminant(&self.look) {
@@ -88,23 +88,23 @@ impl ProbeHistory {
         (self.look, self.looked) = (look, over.start);
     }
 
-    /// How long nothing of a kubelet was seen, up to the last look; nothing where that look is of old.
+    /// How long all results have been Down, up to the last one; `None` if that one is too old.
     pub fn down_for(&self, now: Instant) -> Option<Duration> {
         self.holds(now, matches!(self.look, Probe::Down(_)))
     }
 
-    /// From when on a look could show that it has been silent for so long, which none has shown yet.
+    /// When a probe could first show a downtime of `silence`, if none has shown it yet.
     pub fn due(&self, silence: Duration) -> Option<Instant> {
         let due = self.since + silence;
         (matches!(self.look, Probe::Down(_)) && self.looked < due).then_some(due)
     }
 
-    /// Whether the last look was begun before that moment.
+    /// Whether the last probe began before that moment.
     pub fn is_older_than(&self, moment: Instant) -> bool {
         self.looked < moment
     }
 
-    /// Whether a kubelet was seen to live, and not long ago.
+    /// Whether the last result is Alive and fresh.
     pub fn is_alive(&self, now: Instant) -> bool {
         self.holds(now, matches!(self.look, Probe::Alive(_))).is_some()
     }
@@ -114,7 +114,7 @@ impl ProbeHistory {
         (so && fresh).then(|| self.looked.saturating_duration_since(self.since))
     }
 
-    /// Why it tells nothing, if it does not.
+    /// Why the last result says nothing, if so.
     pub fn unknown(&self, now: Instant) -> Option<&str> {
         let of_old = now.saturating_duration_since(self.looked) > self.gap;
         match &self.look {
@@ -125,7 +125,7 @@ impl ProbeHistory {
     }
 }
 
-// === impl Look ===
+// === impl Probe ===
 
 impl Probe {
     /// In words.
@@ -135,7 +135,7 @@ impl Probe {
         }
     }
 
-    /// In one word.
+    /// In one word, as in `status`.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Alive(_) => "lives",
@@ -148,7 +148,7 @@ impl Probe {
 // === impl Lease ===
 
 impl Lease {
-    /// Nothing was seen yet.
+    /// No probe yet.
     pub fn unseen(now: Instant, gap: Duration) -> Self {
         Self {
             probe: ProbeHistory::unseen(now, gap),
@@ -158,7 +158,7 @@ impl Lease {
         }
     }
 
-    /// The same, where an agent before this one has seen it last in this state.
+    /// The same with the last state that an earlier run of the agent has recorded.
     #[must_use]
     pub fn seen_before(self, state: State) -> Self {
         Self {
@@ -167,13 +167,13 @@ impl Lease {
         }
     }
 
-    /// Its state at the last look, if that has shown any.
+    /// Its state at the last successful probe.
     pub fn state(&self) -> Option<&State> {
         self.last.as_ref()
     }
 
-    /// A look. One that an API server did not answer shows nothing, and makes what was seen before it worthless: no kubelet
-    /// could renew its Lease meanwhile.
+    /// Adds a result. An error of the API server is Unknown and starts the history again: a kubelet could not renew its Lease
+    /// either.
     pub fn see(&mut self, state: Result<State, String>, over: &Range<Instant>) {
         let state = match state {
             Ok(state) => state,
@@ -184,11 +184,11 @@ impl Lease {
             }
         };
         let recorded = self.recorded.take();
-        // Who has deleted it may have been before or after a kubelet that nobody has seen.
+        // A Lease that was deleted since the recorded state: a kubelet may have run unseen before or after.
         let is_other = recorded.is_some() && recorded.as_ref() != Some(&state);
         let before = self.last.replace(state).or(recorded);
         let (before, state) = (before.as_ref(), self.last.as_ref());
-        // The first one is compared with nothing, and one that vanishes is renewed by nobody.
+        // The first state is no change, and neither is a deletion.
         let renewed = before.is_some() && before != state && state.is_some_and(Option::is_some);
         let look = if renewed {
             Probe::Alive("is renewed".to_owned())
@@ -199,7 +199,7 @@ impl Lease {
         } else {
             Probe::Down("is not there".to_owned())
         };
-        // What was seen renewed has stayed as it was since that look.
+        // The state after a renewal has been the same since the probe that showed it.
         let since = self.probe.is_alive(over.start).then_some(self.probe.since);
         self.probe.see(look, over);
         if renewed {
@@ -210,10 +210,10 @@ impl Lease {
     }
 }
 
-// === impl Signs ===
+// === impl Probes ===
 
 impl Probes {
-    /// Nothing was seen yet; processes are looked at, and health and Lease asked for, at least once in those.
+    /// No probe yet. Processes must be probed at least every `look_gap`, healthz and Lease every `ask_gap`.
     pub fn unseen(now: Instant, look_gap: Duration, ask_gap: Duration) -> Self {
         Self {
             process: ProbeHistory::unseen(now, look_gap),
@@ -225,24 +225,24 @@ impl Probes {
         }
     }
 
-    /// Whether each look has shown nothing of a kubelet, since whenever.
+    /// Whether the last result of every probe is Down.
     pub fn all_are_down(&self, now: Instant) -> bool {
         self.each().iter().all(|(_, probe)| probe.down_for(now).is_some())
     }
 
-    /// For how long one and the same process has been there.
+    /// How long the same process has been present.
     pub fn one_process(&self, now: Instant) -> Option<Duration> {
         let (_, since) = self.same.as_ref().filter(|_| self.process.is_alive(now))?;
         Some(now.saturating_duration_since(*since))
     }
 
-    /// The first moment after that one from which on a look at one of them could show that it has been silent for so long.
+    /// The first moment after `after` when one of the probes could show a downtime of `silence`.
     pub fn due(&self, silence: Duration, after: Instant) -> Option<Instant> {
         let due = self.each().into_iter().filter_map(|(_, probe)| probe.due(silence));
         due.filter(|due| *due > after).min()
     }
 
-    /// Each sign with its name.
+    /// Each probe with its name.
     pub fn each(&self) -> [(&'static str, &ProbeHistory); 3] {
         [
             ("process", &self.process),
@@ -251,7 +251,7 @@ impl Probes {
         ]
     }
 
-    /// A look at the processes. One that stays away for as long as `away` is not around any more.
+    /// Adds a result of the process probe. After `away` without a process no kubelet is around.
     pub fn see_process(&mut self, look: Probe, over: &Range<Instant>, away: Duration) {
         let was_gone = matches!(self.process.look, Probe::Down(_));
         self.process.see(look, over);
@@ -259,12 +259,12 @@ impl Probes {
         if let Probe::Alive(process) = &self.process.look {
             let is_another = was_gone || self.same.as_ref().is_none_or(|(before, _)| before != process);
             self.tries += u32::from(is_another);
-            // Or the same was not to be seen for a while.
+            // Or the same process was not seen for a while.
             if is_another || self.process.since == looked {
                 self.same = Some((process.clone(), looked));
             }
             if is_another {
-                // Another one may be told to tell it elsewhere.
+                // The new process may have another healthz address.
                 let tells = matches!(self.healthz.look, Probe::Alive(_));
                 self.healthz.was_alive = tells && !self.healthz.is_older_than(looked);
             }
