@@ -335,12 +335,10 @@ impl PodWorkers {
             self.absent.is_present(&uid);
         }
         match outcome {
+            Some(Outcome::Stopping) => {}
             Some(Outcome::Kept) => {
                 status.state = State::Kept;
-                // Else it may only have been left to the next start.
-                if !self.context.stopping.is_cancelled() {
-                    status.record.is_kept();
-                }
+                status.record.is_kept();
                 // A deletion may have come while the worker was on its last steps.
                 let update = status.update.borrow().clone();
                 let more = update.removed || update.view.deletion.is_some();

@@ -97,12 +97,34 @@ pub enum Outcome {
     Finished,
     /// Nothing of it runs, but it is not deleted: containers and logs stay to be looked at.
     Kept,
+    /// The agent stops before the pod is finished. The next start goes on.
+    Stopping,
     /// A kubelet has ended it, or the rest of it.
     EndedByKubelet,
     /// Somebody had asked for its end, and a kubelet has come before that was over: it lives on as that one's.
     LeftToKubelet,
     /// The same, but there is another reason for its end since: that one has nothing to do with the request.
     Anew,
+}
+
+/// How an attempt ended that has not finished the pod.
+#[derive(Debug)]
+enum Unfinished {
+    /// It gave way before its next step, and nothing failed.
+    Yielded(Yielded),
+    /// Steps failed. They are tried again.
+    Failed(Vec<Failure>),
+}
+
+/// What an attempt gave way to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Yielded {
+    /// The agent stops.
+    Stop,
+    /// Nothing may begin: a kubelet starts or is there, or the agent is paused.
+    Guard,
+    /// A kubelet that may have undone the request which terminates the pod.
+    Kubelet,
 }
 
 /// One pod's worker.
@@ -127,6 +149,20 @@ pub struct Worker {
     pub runtime_state: RuntimeState,
     /// Room for large objects, in KiB of [`LARGE_AT_ONCE`].
     pub large: Arc<Semaphore>,
+}
+
+// === impl Unfinished ===
+
+impl From<Vec<Failure>> for Unfinished {
+    fn from(failures: Vec<Failure>) -> Self {
+        Self::Failed(failures)
+    }
+}
+
+impl From<Yielded> for Unfinished {
+    fn from(to: Yielded) -> Self {
+        Self::Yielded(to)
+    }
 }
 
 // === impl PodUpdate ===
@@ -197,8 +233,13 @@ impl Worker {
             // A hand-back waits for no pause, and tells of those that are not at a safe point.
             let is_midway = self.context.journal.is_midway(&update.view.pod.uid);
             kept = Some(under_way).filter(|_| is_midway).inspect(UnderWay::rests);
-            if let Err(failures) = &attempt {
-                self.report(&update.view, failures);
+            match &attempt {
+                Err(Unfinished::Failed(failures)) => self.report(&update.view, failures),
+                Err(Unfinished::Yielded(to)) => {
+                    tracing::debug!(?to, "Attempt gives way");
+                    self.is_unblocked();
+                }
+                Ok(_) => {}
             }
             if self.context.effects.dry_run() {
                 tracing::info!("Dry run: one pass is all");
@@ -206,25 +247,26 @@ impl Worker {
             }
             let failures = match attempt {
                 Ok(outcome) => {
-                    // What has been made good is waited for no more.
-                    self.record.set_blocked(Vec::new());
-                    self.record.set_mismatch(None);
+                    self.is_unblocked();
                     self.record.set_stage(match outcome {
                         Outcome::Finished => Stage::Finished,
-                        Outcome::Kept | Outcome::EndedByKubelet | Outcome::LeftToKubelet | Outcome::Anew => {
-                            Stage::Terminated
-                        }
+                        Outcome::Kept
+                        | Outcome::Stopping
+                        | Outcome::EndedByKubelet
+                        | Outcome::LeftToKubelet
+                        | Outcome::Anew => Stage::Terminated,
                     });
                     return outcome;
                 }
-                Err(failures) => failures,
+                Err(Unfinished::Failed(failures)) => failures,
+                Err(Unfinished::Yielded(_)) => Vec::new(),
             };
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
             let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE).max(asked.unwrap_or_default());
             match self.rest(&update, &failures, &mut mounts, kept.as_ref(), pause).await {
-                Wakes::Stopping => return Outcome::Kept,
+                Wakes::Stopping => return Outcome::Stopping,
                 Wakes::News => pauses = backoff.build(),
                 Wakes::ForMore => {}
             }
@@ -248,7 +290,7 @@ impl Worker {
         update: &PodUpdate,
         urgent: &mut Option<Urgent>,
         first: Option<First>,
-    ) -> Result<Outcome, Vec<Failure>> {
+    ) -> Result<Outcome, Unfinished> {
         if update.view.abridged > 0 && !update.removed {
             let kib = update.view.abridged.min(LARGE_AT_ONCE);
             // Not waited for: the pod may be removed meanwhile, or a kubelet may come.
@@ -257,7 +299,7 @@ impl Worker {
                     "its object is large ({} KiB), and other large pods that are terminating take all of the {} KiB for these",
                     update.view.abridged, LARGE_AT_ONCE
                 );
-                return Err(vec![Failure::new(self.first_step(), "", why)]);
+                return Err(Unfinished::Failed(vec![Failure::new(self.first_step(), "", why)]));
             };
             let view = self.read(&update.view).await?;
             let whole = PodUpdate { view, ..update.clone() };
@@ -271,7 +313,7 @@ impl Worker {
         update: &PodUpdate,
         urgent: &mut Option<Urgent>,
         first: Option<First>,
-    ) -> Result<Outcome, Vec<Failure>> {
+    ) -> Result<Outcome, Unfinished> {
         let PodUpdate { view, removed, .. } = update;
         // On the disk with what is waited for below, and so before anything is told to stop.
         self.context.journal.tries(&view.pod.uid, self.context.clock.now());
@@ -310,7 +352,8 @@ impl Worker {
             if let Err(failures) = stopped
                 && !(observed.running().next().is_some() && self.kernel_counts(view).await)
             {
-                return Err(self.unmount_without_network_teardown(update, &observed, failures).await);
+                let failures = self.unmount_without_network_teardown(update, &observed, failures).await;
+                return Err(Unfinished::Failed(failures));
             }
             let stopped = self.look(view, Step::Sandbox, AFTER_STOP).await?;
             let runs = stopped.running().next().is_some();
@@ -365,7 +408,7 @@ impl Worker {
         } else if let Err(unremembered) = self.ends_are_durable(view, &observed, &stopped).await {
             // What the API does not know goes from nowhere before the disk has it.
             failures.push(unremembered);
-            return Err(failures);
+            return Err(Unfinished::Failed(failures));
         }
         // An API server that takes no status keeps no memory and no secrets here: only what follows rests on it.
         failures.extend(self.clean_node(view).await.err().into_iter().flatten());
@@ -393,7 +436,7 @@ impl Worker {
     }
 
     /// Nothing of the pod is to be done again by a kubelet, and none starts it again, if the API shows that it ends.
-    fn safe_point(&self, ends: bool) -> Result<(), Vec<Failure>> {
+    fn safe_point(&self, ends: bool) -> Result<(), Yielded> {
         if ends {
             self.context.journal.is_safe(&self.record.pod().uid);
         }
@@ -402,9 +445,9 @@ impl Worker {
 
     /// No call is under way: here the pod is left to a kubelet that is about to start, if it may be. It goes on with the next
     /// attempt.
-    fn may_be_left(&self, may_be: bool) -> Result<(), Vec<Failure>> {
+    fn may_be_left(&self, may_be: bool) -> Result<(), Yielded> {
         if may_be && self.guard.why_nothing_begins().is_some() {
-            return Err(Vec::new());
+            return Err(Yielded::Guard);
         }
         Ok(())
     }
@@ -422,11 +465,17 @@ impl Worker {
     }
 
     /// A look that hangs may have lasted for all of a kubelet's life: what it has undone is asked about anew.
-    fn goes_on(&self) -> Result<(), Vec<Failure>> {
+    fn goes_on(&self) -> Result<(), Yielded> {
         if self.may_be_undone(&self.updates.borrow()) {
-            return Err(Vec::new());
+            return Err(Yielded::Kubelet);
         }
         Ok(())
+    }
+
+    /// Nothing keeps the pod from going on.
+    fn is_unblocked(&self) {
+        self.record.set_blocked(Vec::new());
+        self.record.set_mismatch(None);
     }
 
     /// Asks the runtime for the pod, for this step.

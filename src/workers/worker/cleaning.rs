@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{AFTER_STOP, PodUpdate, Worker};
+use super::{AFTER_STOP, PodUpdate, Unfinished, Worker};
 use crate::{
     model::{
         failure::{Failure, collected, first},
@@ -77,8 +77,9 @@ impl Worker {
     ) -> Vec<Failure> {
         // A kubelet starts again what only a request has stopped, and that has its volumes still.
         if self.ends_anyway() && failures.iter().all(|failure| failure.step == Step::Sandbox) {
-            let unmounted = self.unmount_if_no_process_is_left(update, observed).await;
-            failures.extend(unmounted.err().into_iter().flatten());
+            if let Err(Unfinished::Failed(more)) = self.unmount_if_no_process_is_left(update, observed).await {
+                failures.extend(more);
+            }
         }
         failures
     }
@@ -87,7 +88,7 @@ impl Worker {
         &self,
         PodUpdate { view, removed, .. }: &PodUpdate,
         observed: &RuntimePod,
-    ) -> Result<(), Vec<Failure>> {
+    ) -> Result<(), Unfinished> {
         let stopped = Arc::new(self.look(view, Step::Volumes, AFTER_STOP).await?);
         self.goes_on()?;
         let shown = Arc::clone(&stopped);
@@ -103,7 +104,7 @@ impl Worker {
             let durable = self.ends_are_durable(view, observed, &stopped).await;
             durable.map_err(|failure| vec![failure])?;
         }
-        self.tear_down_volumes(view).await
+        Ok(self.tear_down_volumes(view).await?)
     }
 
     /// Volumes first: what a memory volume holds is charged to the cgroup. The user ids last, when nothing has them.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{super::grace, Worker, termination};
+use super::{super::grace, Worker, Yielded, termination};
 use crate::{
     events::Reason,
     model::{
@@ -36,8 +36,8 @@ impl Worker {
     /// begins only after that.
     ///
     /// # Errors
-    /// With the failures of a request; with an empty list when the agent stops or may begin nothing.
-    pub(super) async fn wait_for_dependents(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+    /// When the agent stops, or may begin nothing.
+    pub(super) async fn wait_for_dependents(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Yielded> {
         // Without a running container it serves no other pod. A termination that has begun is not interrupted.
         if !observed.lives() || self.period.has_begun() || self.context.effects.dry_run() {
             return Ok(());
@@ -80,11 +80,11 @@ impl Worker {
                 .set_blocked(vec![Blocked::pod(BlockedReason::Dependents, words.as_str())]);
             told = words;
             if self.guard.why_nothing_begins().is_some() {
-                return Err(Vec::new());
+                return Err(Yielded::Guard);
             }
             tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return Err(Vec::new()),
+                () = self.context.stopping.cancelled() => return Err(Yielded::Stop),
                 () = sleep(LOOK) => {}
             }
         }

@@ -57,7 +57,7 @@ impl Worker {
             };
             tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
+                () = self.context.stopping.cancelled() => return Some(Outcome::Stopping),
                 () = self.guard.may_begin() => {}
                 Ok(()) = updates.changed(), if first.is_none() => {}
                 ended = ended => if ended.is_some() { return ended },
@@ -102,7 +102,7 @@ impl Worker {
             };
             tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return Some(Outcome::Kept),
+                () = self.context.stopping.cancelled() => return Some(Outcome::Stopping),
                 Ok(()) = updates.changed() => {}
                 is_undone = is_undone => if is_undone { return Some(Outcome::LeftToKubelet) },
             }
