@@ -24,6 +24,8 @@ use testbed::bench::{
 
 const LARGE: usize = 250;
 const TERMINAL: usize = 3_000;
+/// Each takes some requests until only its finalizer holds it.
+const DELETED: usize = 1_000;
 /// Bytes of one terminal pod of which nothing is on the node.
 const BYTES: f64 = 500.0;
 /// Seconds until the object of a deleted pod is removed beside them.
@@ -40,7 +42,7 @@ fn main() {
     for _ in 0..ROUNDS {
         large.push(runtime.block_on(peak_with_large(LARGE)).all);
         terminal.push(runtime.block_on(evicted(Terminals::Kept, TERMINAL)));
-        deleted.push(runtime.block_on(evicted(Terminals::Deleted, TERMINAL)));
+        deleted.push(runtime.block_on(evicted(Terminals::Deleted, DELETED)));
     }
     let of = |value: &dyn Fn(&Terminal) -> f64| Figures::of(terminal.iter().map(value));
     let of_deleted = |value: &dyn Fn(&Terminal) -> f64| Figures::of(deleted.iter().map(value));
@@ -71,7 +73,7 @@ fn main() {
             SECONDS,
         ),
         line(
-            format!("peak, {TERMINAL} deleted ones held by a finalizer"),
+            format!("peak, {DELETED} deleted ones held by a finalizer"),
             "MiB",
             of_deleted(&|it| it.peak.all),
             MOST,
