@@ -189,8 +189,9 @@ mod tests {
         // Time does not pass by itself while threads are at work.
         tokio::join!(credentials.follow_files(), advance(PATIENCE + Duration::from_millis(1)));
         assert_eq!(credentials.sender(), 7);
-        for _the_files_it_names_and_what_they_hold in 0..2 {
-            std::fs::File::options().write(true).open(&path).unwrap();
-        }
+        // The read ends once there is no writer any more. The next one must find nothing that hangs.
+        let writer = std::fs::File::options().write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        drop(writer);
     }
 }

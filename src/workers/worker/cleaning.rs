@@ -76,10 +76,11 @@ impl Worker {
         mut failures: Vec<Failure>,
     ) -> Vec<Failure> {
         // A kubelet starts again what only a request has stopped, and that has its volumes still.
-        if self.ends_anyway() && failures.iter().all(|failure| failure.step == Step::Sandbox) {
-            if let Err(Unfinished::Failed(more)) = self.unmount_if_no_process_is_left(update, observed).await {
-                failures.extend(more);
-            }
+        if self.ends_anyway()
+            && failures.iter().all(|failure| failure.step == Step::Sandbox)
+            && let Err(Unfinished::Failed(more)) = self.unmount_if_no_process_is_left(update, observed).await
+        {
+            failures.extend(more);
         }
         failures
     }
