@@ -252,3 +252,18 @@ async fn a_large_pod_without_room_is_named_and_stopped_when_it_is_removed() {
     node.delete("second", Some(0)).await;
     node.calls(1, |seen| stops(seen, "second")).await;
 }
+
+/// A list that is searched for each entry of another takes seconds, in which the agent does nothing else.
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_ten_thousand_containers_goes_and_so_do_others() {
+    let mut node = Node::new().await;
+    let containers: Vec<Value> = (0..10_000)
+        .map(|number| json!({ "name": format!("c{number}"), "image": "x" }))
+        .collect();
+    node.pod("crowd", &containers.into(), |pod| drop(pod.container("c0")));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("crowd", None).await;
+    others_go_on(&node).await;
+    node.gone("crowd").await;
+}
