@@ -18,16 +18,13 @@ pub struct Paused {
     pub by: String,
 }
 
-/// How any reason begins that a pause gives.
-const PAUSED: &str = "paused since";
-
 // === impl Paused ===
 
 impl Paused {
     /// Why nothing is begun.
     pub fn why(&self) -> String {
         let Self { since, by } = self;
-        format!("{PAUSED} {since:.0} by {by}, until pod-teardown resume")
+        format!("paused since {since:.0} by {by}, until pod-teardown resume")
     }
 
     /// What is in a journal. Whatever it is that cannot be read: somebody has paused this agent.

@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use tonic::Code;
 
 use crate::{
+    guard::kubelet,
     hand_back::{called, hook_runs, with_hook},
     node::{Node, secs},
     requests::refused,
@@ -101,4 +102,19 @@ async fn a_pause_outlives_the_agent_and_its_journal() {
         starts_again(&mut node, without_journal).await;
         assert_eq!(node.status().await.paused, None);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_a_kubelet_a_pause_is_not_what_blocks_a_pod() {
+    let node = with_hook(secs(10)).await;
+    tell(&node, PAUSE).await;
+    let process = kubelet(&node);
+    node.delete("web", None).await;
+    node.failing("web", "a kubelet works").await;
+    let blocked = node.story("web").await.unwrap().blocked;
+    assert_eq!(blocked[0].reason, BlockedReason::Guard, "{blocked:?}");
+    std::fs::remove_dir_all(process).unwrap();
+    node.failing("web", "paused since").await;
+    let blocked = node.story("web").await.unwrap().blocked;
+    assert_eq!(blocked[0].reason, BlockedReason::Paused, "{blocked:?}");
 }

@@ -36,10 +36,10 @@ impl Worker {
             if updates.borrow_and_update().removed {
                 first.get_or_insert_with(|| self.precedence.first());
             }
-            let reason = if self.guard.paused().is_some() {
-                BlockedReason::Paused
-            } else {
-                BlockedReason::Guard
+            // A kubelet or a handover comes first: then the pause is not what blocks.
+            let reason = match self.guard.paused() {
+                Some(paused) if paused.why() == why => BlockedReason::Paused,
+                _ => BlockedReason::Guard,
             };
             self.record.set_blocked(vec![Blocked::pod(reason, why)]);
             let ended = async {
