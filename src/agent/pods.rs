@@ -295,7 +295,7 @@ impl Pods {
                 take_over_after,
                 fences,
             } = understudy;
-            let lookout = KubeletMonitor {
+            let monitor = KubeletMonitor {
                 guard: guard.clone(),
                 journal: journal.clone(),
                 api: api.clone(),
@@ -305,7 +305,7 @@ impl Pods {
                 fence: fences.then(Systemd::of_this_machine),
                 report,
             };
-            spawn(restarted("kubelet monitor", move || lookout.clone().run()))
+            spawn(restarted("kubelet monitor", move || monitor.clone().run()))
         });
         let (changes_in, changes) = mpsc::channel(CHANGES);
         let leftovers = changes_in.downgrade();

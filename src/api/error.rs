@@ -9,6 +9,7 @@ use crate::model::{
     foreign::ForeignText,
     trace::Step,
 };
+
 /// However long a server asks to be left alone: a pod must not wait for a mistyped header.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
 

@@ -229,7 +229,7 @@ impl Core {
     fn is_unconfirmed(&self, owner: NodeId) -> bool {
         let node = self.graph.node(owner);
         node.state.has(State::OBSERVED)
-            && (node.state.waits() || node.state.orphans())
+            && node.state.decides_on_dependents()
             && self.confirmed.get(&owner) != Some(&node.version)
     }
 
@@ -257,10 +257,7 @@ impl Core {
                 None
             }
             Step::Release(owners) => {
-                let unconfirmed: Vec<NodeId> = owners.iter().copied().filter(|&it| self.is_unconfirmed(it)).collect();
-                if !unconfirmed.is_empty() {
-                    // The answer brings this object back.
-                    self.ask_for(unconfirmed, now);
+                if self.asks_to_confirm(&owners, now) {
                     return None;
                 }
                 self.misplaced.note(&self.graph, id, &owners);
@@ -322,10 +319,7 @@ impl Core {
         because: Vec<NodeId>,
         now: Instant,
     ) -> Option<Work> {
-        let unconfirmed = because.iter().filter(|&&owner| self.is_unconfirmed(owner));
-        let unconfirmed: Vec<NodeId> = unconfirmed.copied().collect();
-        if !unconfirmed.is_empty() {
-            self.ask_for(unconfirmed, now);
+        if self.asks_to_confirm(&because, now) {
             return None;
         }
         let owners: Vec<NodeId> = self.graph.owners(id).map(|link| link.node).collect();
@@ -388,6 +382,15 @@ impl Core {
                 "A deletion ends although not every kind can be seen"
             );
         }
+    }
+
+    /// Asks for those of these owners that are not confirmed; whether there are any. The answer brings their dependents back.
+    fn asks_to_confirm(&mut self, owners: &[NodeId], now: Instant) -> bool {
+        let unconfirmed = owners.iter().filter(|&&owner| self.is_unconfirmed(owner));
+        let unconfirmed: Vec<NodeId> = unconfirmed.copied().collect();
+        let asks = !unconfirmed.is_empty();
+        self.ask_for(unconfirmed, now);
+        asks
     }
 
     fn ask_for(&mut self, owners: Vec<NodeId>, now: Instant) {
@@ -542,7 +545,7 @@ impl Core {
             Answer::AskAgain => Shown::Overtaken,
             Answer::Taken => {
                 let node = self.graph.node(target.id);
-                if (node.state.waits() || node.state.orphans()) && object.version.parse() == Ok(node.version) {
+                if node.state.decides_on_dependents() && object.version.parse() == Ok(node.version) {
                     let version = node.version;
                     if self.confirmed.len() >= REMEMBERED {
                         self.confirmed.clear();

@@ -144,7 +144,7 @@ pub fn first(had: Option<&OwnTurn>, take_over_after: Duration, now: &Mark) -> Ro
     })
 }
 
-// === impl Turn ===
+// === impl Role ===
 
 impl Role {
     /// Whether pods are terminated neither by the kubelet nor by this agent until the kubelet is repaired.

@@ -71,7 +71,7 @@ enum Answer {
     Lease(Result<State, String>),
 }
 
-// === impl Lookout ===
+// === impl KubeletMonitor ===
 
 impl KubeletMonitor {
     /// Looks until it is dropped.

@@ -111,7 +111,7 @@ impl Fenced {
     }
 }
 
-// === impl SignReport ===
+// === impl ProbeReport ===
 
 impl ProbeReport {
     fn of(name: &str, probe: &ProbeHistory, wall: Timestamp) -> Self {

@@ -82,11 +82,16 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.what.is_empty() {
-            write!(f, "{}: {}", self.step, self.cause)
-        } else {
-            write!(f, "{} {}: {}", self.step, self.what, self.cause)
-        }
+        write_at(f, self.step, &self.what, &self.cause)
+    }
+}
+
+/// Writes `STEP: MESSAGE`, or `STEP TARGET: MESSAGE` if there is a target.
+pub(super) fn write_at(f: &mut fmt::Formatter<'_>, step: Step, target: &str, message: &str) -> fmt::Result {
+    if target.is_empty() {
+        write!(f, "{step}: {message}")
+    } else {
+        write!(f, "{step} {target}: {message}")
     }
 }
 

@@ -40,7 +40,7 @@ pub struct Release {
     pub at: Mark,
 }
 
-// === impl Doubt ===
+// === impl Mismatch ===
 
 impl Mismatch {
     /// A mismatch of these facts.
@@ -61,7 +61,7 @@ impl Mismatch {
     }
 }
 
-// === impl DoubtKind ===
+// === impl MismatchKind ===
 
 impl MismatchKind {
     /// What follows from a release.

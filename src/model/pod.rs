@@ -21,6 +21,9 @@ const NODE_CRITICAL: (&str, i32) = ("system-node-critical", 2_000_001_000);
 /// About the bytes that are kept of one pod at most. A pod with some 30 containers has fewer; a node may have 250 pods.
 const LARGE: usize = 128 << 10;
 
+/// As many pods as fill a node. Of more that are alike, only an outline is kept.
+pub const FULL_NODE: usize = 250;
+
 /// A pod's identity. Names are for people.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodUid(Arc<str>);

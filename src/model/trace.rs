@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     model::{
-        failure::{Failure, HELD},
+        failure::{Failure, HELD, write_at},
         mismatch::Mismatch,
         termination::Cause,
     },
@@ -253,8 +253,7 @@ impl fmt::Display for Blocked {
             step, target, message, ..
         } = self;
         match step {
-            Some(step) if target.is_empty() => write!(f, "{step}: {message}"),
-            Some(step) => write!(f, "{step} {target}: {message}"),
+            Some(step) => write_at(f, *step, target, message),
             None => write!(f, "held: {message}"),
         }
     }

@@ -101,7 +101,7 @@ impl TurnReport {
     }
 }
 
-// === impl SignReport ===
+// === impl ProbeReport ===
 
 impl ProbeReport {
     fn line(&self, now: Timestamp) -> String {

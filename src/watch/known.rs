@@ -30,7 +30,7 @@ struct Known {
 }
 
 /// What is kept of a pod.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Kept {
     /// All but the object: that is large, and the worker has it.
     View(Arc<PodView>),
@@ -180,13 +180,9 @@ impl KnownPods {
             .filter_map(|listed| match listed {
                 Listed::Same(_) => None,
                 Listed::Ended(ended, version) => {
-                    let before = self.replace(Kept::Ended(ended.clone()), version);
-                    let kind = match before {
-                        None => Kind::Add,
-                        Some(Kept::Ended(_)) => Kind::Reconcile,
-                        Some(Kept::View(_)) => Kind::Update,
-                    };
-                    Some((kind, Kept::Ended(ended)))
+                    let now = Kept::Ended(ended);
+                    let before = self.replace(now.clone(), version);
+                    Some((kind(before.as_ref(), &now.view()), now))
                 }
                 Listed::New(view, version) => {
                     let Change { kind, view } = self.seen(*view, version);

@@ -22,7 +22,7 @@ use crate::{
     counters::Counters,
     handover::guard::Guard,
     journal::Journal,
-    model::pod::{PodObject, PodRef, PodUid, PodView},
+    model::pod::{FULL_NODE, PodObject, PodRef, PodUid, PodView},
 };
 
 mod orphans;
@@ -36,8 +36,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 const STREAM_LIFETIME: Duration = Duration::from_secs(1800);
 /// A round that ends sooner is as good as failed: a server that cuts every stream is not asked without pause.
 const SHORT: Duration = Duration::from_secs(1);
-/// More pods than a full node has. Of further ones that are deleted and do not run, a list keeps only an outline.
-const FULL: usize = 250;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
@@ -183,7 +181,12 @@ impl PodSource {
         let each = |item: &RawValue| match self.listed(item) {
             Some(Listed::New(view, version)) if view.deletion.is_some() && view.may_be_absent() => {
                 absent += 1;
-                let view = if absent > FULL { Box::new(view.outline()) } else { view };
+                // There may be thousands.
+                let view = if absent > FULL_NODE {
+                    Box::new(view.outline())
+                } else {
+                    view
+                };
                 pods.push(Listed::New(view, version));
             }
             Some(listed) => pods.push(listed),

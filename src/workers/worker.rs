@@ -233,19 +233,9 @@ impl Worker {
             // A hand-back waits for no pause, and tells of those that are not at a safe point.
             let is_midway = self.context.journal.is_midway(&update.view.pod.uid);
             kept = Some(under_way).filter(|_| is_midway).inspect(UnderWay::rests);
-            match &attempt {
-                Err(Unfinished::Failed(failures)) => self.report(&update.view, failures),
-                Err(Unfinished::Yielded(to)) => {
-                    tracing::debug!(?to, "Attempt gives way");
-                    self.is_unblocked();
-                }
-                Ok(_) => {}
-            }
-            if self.context.effects.dry_run() {
-                tracing::info!("Dry run: one pass is all");
-                return Outcome::Finished;
-            }
+            let is_dry_run = self.context.effects.dry_run();
             let failures = match attempt {
+                Ok(_) if is_dry_run => Vec::new(),
                 Ok(outcome) => {
                     self.is_unblocked();
                     self.record.set_stage(match outcome {
@@ -258,9 +248,20 @@ impl Worker {
                     });
                     return outcome;
                 }
-                Err(Unfinished::Failed(failures)) => failures,
-                Err(Unfinished::Yielded(_)) => Vec::new(),
+                Err(Unfinished::Failed(failures)) => {
+                    self.report(&update.view, &failures);
+                    failures
+                }
+                Err(Unfinished::Yielded(to)) => {
+                    tracing::debug!(?to, "Attempt gives way");
+                    self.is_unblocked();
+                    Vec::new()
+                }
             };
+            if is_dry_run {
+                tracing::info!("Dry run: one pass is all");
+                return Outcome::Finished;
+            }
             // Nobody is helped by a pod that waits: the clean-up of others goes on in the meantime.
             urgent = None;
             let asked = failures.iter().filter_map(|failure| failure.retry_after).max();

@@ -63,6 +63,11 @@ impl State {
         self.has(Self::DELETING) && self.has(Self::ORPHAN)
     }
 
+    /// What becomes of its dependents rests on its finalizers: they are deleted, or released.
+    pub fn decides_on_dependents(self) -> bool {
+        self.waits() || self.orphans()
+    }
+
     /// Whoever names it is to be released from it: it goes, or went, without its dependents.
     pub fn releases(self) -> bool {
         if self.is_there() {

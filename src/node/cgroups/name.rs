@@ -1,10 +1,11 @@
 //! How the kubelet names the cgroup of a pod.
 
-use crate::model::failure::Reasoned;
 use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
 };
+
+use crate::model::failure::Reasoned;
 
 /// Quality of service, by which pods are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -13,6 +13,7 @@ use crate::{
     },
     node::effects::Held,
 };
+
 /// A call that failed: which one, on what, and how.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CriError {

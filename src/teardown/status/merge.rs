@@ -43,21 +43,18 @@ pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
         verdict: verdict(live, wanted),
         conditions: conditions(live, wanted),
         regular: entries(
-            spec,
             &rules,
             regular,
             live.container_statuses.as_deref(),
             wanted.container_statuses.as_deref(),
         ),
         init: entries(
-            spec,
             &rules,
             init,
             live.init_container_statuses.as_deref(),
             wanted.init_container_statuses.as_deref(),
         ),
         ephemeral: entries(
-            spec,
             &rules,
             ephemeral,
             live.ephemeral_container_statuses.as_deref(),
@@ -120,7 +117,6 @@ fn with_live_time(live: &PodStatus, condition: &PodCondition) -> PodCondition {
 /// The wanted entries, each only where it does not take the live one back; then live ones that were not known when the
 /// status was made, such as those of an ephemeral container added meanwhile.
 fn entries(
-    spec: &PodSpec,
     rules: &Rules<'_>,
     kind: impl Fn(&str) -> Kind,
     live: Option<&[ContainerStatus]>,
@@ -137,7 +133,7 @@ fn entries(
         }
     }
     for entry in live {
-        if !seen.contains(&*entry.name) && is_in_spec(spec, rules, kind(&entry.name), &entry.name) {
+        if !seen.contains(&*entry.name) && rules.has(kind(&entry.name), &entry.name) {
             seen.insert(&entry.name);
             merged.push(entry.clone());
         }
@@ -161,16 +157,5 @@ fn step(rules: &Rules<'_>, kind: Kind, old: &ContainerStatus, entry: &ContainerS
         user: old.user.clone(),
         stop_signal: old.stop_signal.clone(),
         ..entry.clone()
-    }
-}
-
-fn is_in_spec(spec: &PodSpec, rules: &Rules<'_>, kind: Kind, name: &str) -> bool {
-    match kind {
-        Kind::Regular | Kind::Init | Kind::Sidecar => rules.has(kind, name),
-        Kind::Ephemeral => spec
-            .ephemeral_containers
-            .iter()
-            .flatten()
-            .any(|container| container.name == name),
     }
 }

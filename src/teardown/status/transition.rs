@@ -1,5 +1,7 @@
 //! Which steps a container's status may take; the API server refuses the same ones for the whole pod.
 
+use std::collections::HashSet;
+
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
 
 use super::index::ByName;
@@ -11,6 +13,7 @@ pub(super) struct Rules<'a> {
     spec: &'a PodSpec,
     regular: ByName<'a, Container>,
     init: ByName<'a, Container>,
+    ephemeral: HashSet<&'a str>,
     all_could_restart: bool,
 }
 
@@ -21,6 +24,7 @@ impl<'a> Rules<'a> {
             spec,
             regular: ByName::containers(&spec.containers),
             init: ByName::containers(spec.init_containers.as_deref().unwrap_or_default()),
+            ephemeral: spec.ephemeral_containers.iter().flatten().map(|it| &*it.name).collect(),
             all_could_restart: all_could_restart(spec),
         }
     }
@@ -30,14 +34,13 @@ impl<'a> Rules<'a> {
         self.init.get(name).is_some_and(is_sidecar)
     }
 
-    /// Whether the spec has a regular or an init container of this name.
+    /// Whether the spec has a container of this kind and name.
     pub fn has(&self, kind: Kind, name: &str) -> bool {
-        let list = if kind == Kind::Regular {
-            &self.regular
-        } else {
-            &self.init
-        };
-        list.get(name).is_some()
+        match kind {
+            Kind::Regular => self.regular.get(name).is_some(),
+            Kind::Init | Kind::Sidecar => self.init.get(name).is_some(),
+            Kind::Ephemeral => self.ephemeral.contains(name),
+        }
     }
 
     /// A container that ended may show another state again only where its restart policy allows

@@ -16,7 +16,7 @@ use super::{MANY, PodWorkers};
 use crate::{
     memory,
     model::{
-        pod::{PodRef, PodUid, PodView},
+        pod::{FULL_NODE, PodRef, PodUid, PodView},
         termination::{self, Cause},
     },
     object_name::ObjectName,
@@ -28,8 +28,6 @@ use crate::{
 const AT_ONCE: usize = 16;
 /// A check of the node that takes longer has failed: pods that terminate wait for it.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// More pods than a full node has. Of further ones only an outline waits for the check.
-const FULL: usize = 250;
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -74,11 +72,6 @@ impl Absent {
         self.held.contains_key(uid)
     }
 
-    /// The object of a held pod is gone.
-    pub fn is_gone(&mut self, uid: &PodUid) {
-        self.held.remove(uid);
-    }
-
     /// Whether nothing is left to do for the pod, unless it is deleted.
     pub fn has_ended(&self, uid: &PodUid) -> bool {
         self.idle.contains_key(uid) || self.held.contains_key(uid)
@@ -106,9 +99,9 @@ impl Absent {
         self.idle.insert(pod.uid.clone(), pod);
     }
 
-    /// The next check of the node is for this pod, too.
+    /// The next check of the node is for this pod, too. Of more than fill a node only an outline waits for it.
     pub fn check_later(&mut self, view: Arc<PodView>) {
-        let view = if self.unchecked.len() < FULL {
+        let view = if self.unchecked.len() < FULL_NODE {
             view
         } else {
             Arc::new(view.outline())
@@ -209,7 +202,7 @@ impl PodWorkers {
 
     /// The object of a pod that had nothing on the node is gone.
     pub(super) fn absent_is_gone(&mut self, uid: PodUid) {
-        self.absent.is_gone(&uid);
+        self.absent.held.remove(&uid);
         self.ended.insert(uid, Instant::now());
     }
 }
