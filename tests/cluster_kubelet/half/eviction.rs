@@ -1,10 +1,10 @@
 //! How a node ends a pod by itself, whoever looks after the node.
 
-use std::{fs, io::ErrorKind};
+use std::fs;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use testbed::{cgroups, pods::Identity, stage::AgentProcess, wait::eventually};
+use testbed::{cgroups, mounts, pods::Identity, stage::AgentProcess, wait::eventually};
 use tokio::time::sleep;
 
 use super::{END_LIMIT, Half, STABLE, has_ended};
@@ -29,13 +29,9 @@ impl Half<'_> {
         let dirs = self.stage.starter.dirs();
         let volumes = dirs.pod(&identity.uid).join("volumes/kubernetes.io~empty-dir");
         let volume = volumes.join(eviction.volume);
-        let keep = || match power {
-            Power::Kubelet => self.keep_containers(&pod),
-            Power::Agent(_) => Ok(()),
-        };
-        keep()?;
         match power {
             Power::Kubelet => {
+                self.keep_containers(&pod)?;
                 let file = volume.join("much");
                 fs::write(&file, vec![b'x'; TOO_MUCH]).with_context(|| format!("write {}", file.display()))?;
             }
@@ -50,7 +46,6 @@ impl Half<'_> {
         // That is the order in which a kubelet goes on; it looks at the pod no more after a last status without news.
         let cgroup = format!("pod{}", identity.uid);
         let over = async || {
-            keep()?;
             let over = has_ended(&self.pod(scenario).await?)
                 && !volume.exists()
                 && cgroups::find(|found| found == cgroup.as_str())?.is_empty();
@@ -61,21 +56,21 @@ impl Half<'_> {
         Ok(())
     }
 
-    /// A kubelet cannot remove a pod's containers after this. Those of a pod that it evicts or that is deleted it removes as
-    /// soon as one of its looks, one each second, finds them dead; where that is before it has read how they ended, or their
-    /// logs, it does not know any more. So some of its pods would end as unknown, or without words, and others not.
+    /// A kubelet cannot remove a pod's containers and their logs after this. Those of a pod that it evicts or that is deleted
+    /// it removes as soon as one of its looks, one each second, finds them dead; where that is before it has read how they
+    /// ended, or before it has read their logs for the last time, it does not know any more. So some of its pods would end as
+    /// unknown, or without words, and others not.
     ///
-    /// What looks like an older log of a container must go before the container; a directory with something in it does not.
-    /// Once a minute a kubelet removes all logs of evicted pods, wherefore this is done again and again.
+    /// It removes the log first, and the container only once that is gone. A file that something is mounted on stays.
     pub(super) fn keep_containers(&self, pod: &Value) -> Result<()> {
         let logs = self.stage.starter.dirs().logs(&self.identity(pod)?);
+        let mounted = mounts::below(&logs)?;
         for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
             let name = container["name"].as_str().context("a container without a name")?;
-            let dir = logs.join(name).join("0.log.kept/full");
-            match fs::create_dir_all(&dir) {
-                // The kubelet removes what is above it just now.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                created => created.with_context(|| format!("create {}", dir.display()))?,
+            let log = logs.join(name).join("0.log");
+            // A container that was never made has none.
+            if log.exists() && !mounted.contains(&log) {
+                mounts::bind(&log, &log)?;
             }
         }
         Ok(())
