@@ -11,7 +11,7 @@ use tokio::time::{Instant, advance};
 use crate::{
     judge::{self, Judge},
     pods::NODE,
-    state::{Fate, Known, State},
+    state::{Asker, Fate, Known, State},
 };
 
 /// A pod `u` with a container that runs, of an agent that lives.
@@ -47,8 +47,7 @@ impl Scene {
     fn ending(&self, grace: u64) -> &Self {
         self.fate(|fate| {
             fate.deleted = true;
-            fate.grace = Duration::from_secs(grace);
-            fate.asked = Some(Instant::now());
+            fate.ask(Asker::Api, Duration::from_secs(grace));
         })
     }
 
@@ -122,6 +121,18 @@ async fn a_pod_that_is_deleted_too_early_is_noticed() {
     let scene = Scene::new();
     scene.cri.change(|world| world.containers.clear());
     scene.ending(30).request(true, "delete", THIS).broke(None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_for_before_and_after_a_request_that_is_refused_stands() {
+    let mut fate = Fate::default();
+    let first = Instant::now();
+    fate.ask(Asker::Api, Duration::from_secs(55));
+    let refused = fate.ask(Asker::Node, Duration::from_secs(3));
+    fate.ask(Asker::Api, Duration::from_secs(7));
+    fate.refuse(refused);
+    assert_eq!(fate.earliest_kill(), Some(first + Duration::from_secs(7)));
+    assert!(!fate.killed());
 }
 
 #[tokio::test(start_paused = true)]

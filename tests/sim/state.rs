@@ -89,13 +89,9 @@ pub struct Fate {
     pub is_static: bool,
     pub terminal: bool,
     pub spec_grace: Duration,
-    /// When it was first asked to end.
-    pub asked: Option<Instant>,
-    /// The shortest grace that was asked for.
-    pub grace: Duration,
+    /// Who asked for its end, in this order; `None` where the agent has refused.
+    pub asks: Vec<Option<Ask>>,
     pub deleted: bool,
-    /// Its end was asked for on the node, and perhaps granted.
-    pub killed: bool,
     /// The agent has promised it.
     pub granted: bool,
     /// A kubelet has come since, for which the agent gives the request up if it sees it in time: another end begins anew.
@@ -121,6 +117,25 @@ pub struct Fate {
     pub let_go: bool,
     /// That it was is not on the disk, and nobody will tell it to the next run of the agent.
     pub lost: bool,
+}
+
+/// A pod was asked to end.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    pub at: Instant,
+    pub grace: Duration,
+    pub by: Asker,
+}
+
+/// Who asks for a pod's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    /// Nobody: it has ended, and its spec says how long that may take.
+    ItsPhase,
+    /// Somebody at the API server.
+    Api,
+    /// Somebody on the node.
+    Node,
 }
 
 /// A hook that is a command.
@@ -396,7 +411,7 @@ impl Fate {
     /// A kubelet has come: whoever only somebody on the node wanted to end may be that one's again. That it was deleted before
     /// that the agent may not have heard.
     pub fn kubelet_comes(&mut self) {
-        if self.killed && !self.terminal {
+        if self.killed() && !self.terminal {
             self.perhaps_given_up = true;
             self.granted &= self.deleted || self.vanished.is_some();
         }
@@ -404,22 +419,36 @@ impl Fate {
 
     /// Whether somebody wants it to end.
     pub fn ends(&self) -> bool {
-        !self.is_static && (self.deleted || self.killed || self.vanished.is_some() || self.terminal)
+        !self.is_static && (self.deleted || self.killed() || self.vanished.is_some() || self.terminal)
     }
 
-    /// It is asked to end, within this time.
-    pub fn ask(&mut self, grace: Duration) {
+    /// It is asked to end, within this time. Returns which ask that is.
+    pub fn ask(&mut self, by: Asker, grace: Duration) -> usize {
         let grace = grace.max(Duration::from_secs(1));
-        self.grace = if self.deleted || self.killed || self.vanished.is_some() {
-            self.grace.min(grace)
-        } else {
-            grace
-        };
-        self.asked.get_or_insert_with(Instant::now);
+        let at = Instant::now();
+        self.asks.push(Some(Ask { at, grace, by }));
+        self.asks.len() - 1
+    }
+
+    /// The agent has refused that one. What was asked before and since stands.
+    pub fn refuse(&mut self, ask: usize) {
+        self.asks[ask] = None;
+    }
+
+    /// Whether its end was asked for on the node, and perhaps granted.
+    pub fn killed(&self) -> bool {
+        self.standing().any(|ask| ask.by == Asker::Node)
+    }
+
+    fn standing(&self) -> impl Iterator<Item = &Ask> {
+        self.asks.iter().flatten()
     }
 
     /// Before this nobody may kill it.
     pub fn earliest_kill(&self) -> Option<Instant> {
-        self.asked.filter(|_| !self.rebooted).map(|asked| asked + self.grace)
+        let first = self.standing().next()?;
+        let of_somebody = self.standing().filter(|ask| ask.by != Asker::ItsPhase);
+        let grace = of_somebody.map(|ask| ask.grace).min().unwrap_or(first.grace);
+        (!self.rebooted).then_some(first.at + grace)
     }
 }

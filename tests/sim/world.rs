@@ -19,7 +19,7 @@ use crate::{
     outside::Reach,
     plan::Plan,
     pods::{Kind, NODE},
-    state::{Fate, Met, State, lives},
+    state::{Asker, Fate, Met, State, lives},
 };
 
 /// What a run came to.
@@ -205,7 +205,7 @@ impl<'p> Sim<'p> {
             ..Fate::default()
         };
         if fate.terminal {
-            fate.ask(fate.spec_grace);
+            fate.ask(Asker::ItsPhase, fate.spec_grace);
         }
         known.pods.insert(uid, fate);
         drop(known);
@@ -243,7 +243,7 @@ impl<'p> Sim<'p> {
         {
             let asked = grace.map_or(fate.spec_grace, |grace| Duration::from_secs(grace.unsigned_abs()));
             if !fate.is_static {
-                fate.ask(asked);
+                fate.ask(Asker::Api, asked);
             }
             fate.deleted = true;
         }
@@ -273,7 +273,7 @@ impl<'p> Sim<'p> {
             let run = known.agent.run;
             if let Some(fate) = known.pods.get_mut(&uid) {
                 if !fate.is_static {
-                    fate.ask(Duration::from_secs(1));
+                    fate.ask(Asker::Api, Duration::from_secs(1));
                 }
                 fate.vanished.get_or_insert(run);
             }

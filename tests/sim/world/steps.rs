@@ -13,7 +13,7 @@ use super::{Over, Sim};
 use crate::{
     plan::{ApiTrouble, What},
     pods::{Kind, NODE},
-    state::{Fate, lives},
+    state::{Asker, Fate, lives},
 };
 
 impl Sim<'_> {
@@ -357,13 +357,11 @@ impl Sim<'_> {
             }),
         };
         let state = self.reach.state.clone();
-        let before = {
+        let ask = {
             let mut known = state.now();
             let Some(fate) = known.pods.get_mut(&uid) else { return };
-            let before = (fate.killed, fate.grace, fate.asked);
-            fate.ask(grace.map_or(fate.spec_grace, |grace| Duration::from_secs(grace.unsigned_abs())));
-            fate.killed = true;
-            before
+            let grace = grace.map_or(fate.spec_grace, |grace| Duration::from_secs(grace.unsigned_abs()));
+            fate.ask(Asker::Node, grace)
         };
         tokio::spawn(async move {
             let answer = workers.kill(kill).await;
@@ -379,7 +377,7 @@ impl Sim<'_> {
                 fate.kubelet_comes();
             }
             if let Some(Err(_)) = answer {
-                (fate.killed, fate.grace, fate.asked) = before;
+                fate.refuse(ask);
             }
         });
     }
