@@ -19,6 +19,15 @@ KUBERNETES_VERSION ?= 1.30
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
+# One set of features and one profile for all tests and the demo: everything is compiled once.
+TESTED := --locked --workspace --features system-tests
+RUN_TESTS := scripts/cargo-test.sh $(TESTED)
+# By their names: what has `cluster` in it needs a control plane, node_crash ends the agent at every step.
+PROGRAMS := $(basename $(notdir $(wildcard tests/*.rs tests/testbed/tests/*.rs))) $(foreach it,$(wildcard tests/*/main.rs tests/testbed/tests/*/main.rs),$(notdir $(patsubst %/main.rs,%,$(it))))
+WITHOUT_CLUSTER := $(filter-out node_crash,$(foreach it,$(PROGRAMS),$(if $(findstring cluster,$(it)),,$(it))))
+# Claims of a machine whose PID 1 is systemd: `make test-guest` starts one.
+NOT_IN_GUEST := --skip guest::
+
 # What is needed, as PACKAGE=PROOF.
 BUILD_PACKAGES := protobuf-compiler=protoc gcc=cc libc6-dev=/usr/include/stdio.h
 DEB_PACKAGES := dpkg-dev=dpkg-shlibdeps
@@ -47,8 +56,9 @@ deb: need-deb build ## Build the Debian package: target/debian/pod-teardown_VERS
 
 .PHONY: demo
 demo: need-root need-build need-node ## Six pods are deleted; see how each goes, and that nothing is left
-	$(CARGO) build --release --locked --workspace --bins
-	$(TARGET_DIR)/release/demo
+	@# As tests, whatever they are: what a library is built with would else be another set of features.
+	$(CARGO) test $(TESTED) --no-run --test layers --test node
+	$(TARGET_DIR)/debug/demo
 
 .PHONY: bench
 bench: need-root need-build need-node ## Measure the agent against straight CRI calls, with 1, 50 and 110 pods, with 1,000 on a scripted runtime, its memory with large pods and with thousands of terminal ones, and its removal of volumes against plain system calls
@@ -72,14 +82,13 @@ bench-idle: need-root need-node build ## Measure what the agent costs that stand
 
 .PHONY: test
 test: need-root need-build need-node ## Every test that needs no control plane, real pods on a private containerd included
-	SIM_RUNS=200 scripts/cargo-test.sh --locked --workspace --features node-tests
-	RUNTIME_MANNERS=cri-o scripts/cargo-test.sh --locked --test mem_agent
-	SIM_RUNS=20000 scripts/cargo-test.sh --locked --profile sim --test sim whatever_happens -- --nocapture
-	scripts/cargo-test.sh --locked --features node-tests,checkpoints --test node_crash -- --nocapture
+	SIM_RUNS=6000 $(RUN_TESTS) --lib --bins $(addprefix --test ,$(WITHOUT_CLUSTER)) -- $(NOT_IN_GUEST)
+	RUNTIME_MANNERS=cri-o $(RUN_TESTS) --test mem_agent
+	$(RUN_TESTS) --test node_crash -- --nocapture
 
 .PHONY: crash-matrix
 crash-matrix: need-root need-build need-node ## Every step of a teardown with everything that can go wrong at it
-	CRASH_MATRIX=all scripts/cargo-test.sh --locked --features node-tests,checkpoints --test node_crash -- --nocapture
+	CRASH_MATRIX=all $(RUN_TESTS) --test node_crash -- --nocapture
 
 .PHONY: soak
 soak: need-build ## Random worlds until one breaks something, or for SOAK=1h: pods, faults, crashes, all in memory
@@ -91,28 +100,26 @@ test-cluster: need-root need-build need-node ## Teardown, collector and API cont
 	tests/testbed/control-plane/build.sh kube-controller-manager
 	tests/testbed/control-plane/build.sh kubelet
 	tests/testbed/go-program.sh crictl
-	scripts/cargo-test.sh --locked --workspace --features node-tests,cluster-tests --test '*cluster*'
+	$(RUN_TESTS) --test '*cluster*'
 
 # What a release before 1.34 does not have, and so cannot show: docs/versions.md says what each of these asks of it.
 OF_NEWER_KUBERNETES := $(if $(filter 1.30,$(KUBERNETES_VERSION)),--skip holds::a_dry_run_says --skip csi::a_volume_may_be_attached)
 
 .PHONY: test-containerd
 test-containerd: need-root need-build need-node ## Teardowns, with and beside a real kubelet, on CONTAINERD_VERSION=2.4 (built once: Go, a minute)
-	CONTAINERD_VERSION=$(CONTAINERD_VERSION) scripts/cargo-test.sh --locked --features node-tests,cluster-tests \
-		--test node_teardown --test cluster_teardown --test cluster_kubelet --test cluster_handover -- --nocapture
-	CONTAINERD_VERSION=$(CONTAINERD_VERSION) scripts/cargo-test.sh --locked --features node-tests,checkpoints --test node_crash -- --nocapture
+	CONTAINERD_VERSION=$(CONTAINERD_VERSION) $(RUN_TESTS) --test node_teardown --test cluster_teardown \
+		--test cluster_kubelet --test cluster_handover --test node_crash -- --nocapture $(NOT_IN_GUEST)
 
 .PHONY: test-kubernetes
 test-kubernetes: need-root need-build need-node ## Teardown and collector on KUBERNETES_VERSION=1.30, the oldest, or 1.36 (built once: Go, 10 minutes)
-	KUBERNETES_VERSION=$(KUBERNETES_VERSION) scripts/cargo-test.sh --locked --features node-tests,cluster-tests \
-		--test cluster_teardown --test cluster_gc -- $(OF_NEWER_KUBERNETES)
+	KUBERNETES_VERSION=$(KUBERNETES_VERSION) $(RUN_TESTS) --test cluster_teardown --test cluster_gc -- $(OF_NEWER_KUBERNETES)
 
 .PHONY: test-handover
 test-handover: need-root need-build need-node ## A real kubelet dies DEATHS=180 times and comes back while pods come and go, and 20 times with the default thresholds (two hours)
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kubelet
-	DEATHS=$(DEATHS) scripts/cargo-test.sh --locked --features node-tests,cluster-tests --test cluster_handover -- --nocapture
-	DEATHS=20 TAKE_OVER_AFTER=45s scripts/cargo-test.sh --locked --features node-tests,cluster-tests --test cluster_handover never_both -- --nocapture
+	DEATHS=$(DEATHS) $(RUN_TESTS) --test cluster_handover -- --nocapture
+	DEATHS=20 TAKE_OVER_AFTER=45s $(RUN_TESTS) --test cluster_handover never_both -- --nocapture
 
 .PHONY: test-guest
 test-guest: need-root need-build need-guest need-deb ## Files, mounts, cgroups, teardowns and the Debian package in a guest with systemd and cgroup v2 alone (built once: Debian, a minute)

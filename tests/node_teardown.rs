@@ -9,7 +9,6 @@
 mod cases;
 #[path = "teardown/faults.rs"]
 mod faults;
-#[cfg(feature = "guest-tests")]
 #[path = "teardown/service.rs"]
 mod service;
 
@@ -20,7 +19,6 @@ use testbed::apiserver::{Config, MemApiServer};
 fn main() -> anyhow::Result<ExitCode> {
     let mut all = cases::cases();
     all.extend(faults::cases());
-    #[cfg(feature = "guest-tests")]
     all.extend(service::cases());
     cases::main(
         || Box::pin(async { Ok(MemApiServer::start(Config::default()).await?) }),

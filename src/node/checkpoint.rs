@@ -1,5 +1,5 @@
 //! Points at which a test stops, kills or surrounds this process with trouble: before and after each change that it
-//! makes. Without the feature `checkpoints`, which no binary for use has, they are nothing.
+//! makes. Without the feature `system-tests`, which no binary for use has, they are nothing.
 
 use std::fmt;
 
@@ -18,13 +18,13 @@ pub fn after(verb: &str, target: &dyn fmt::Debug) {
     reached("after", verb, target);
 }
 
-#[cfg(not(feature = "checkpoints"))]
+#[cfg(not(feature = "system-tests"))]
 #[inline]
 fn reached(_when: &str, _verb: &str, _target: &dyn fmt::Debug) {}
 
 /// Says where the process is, and waits for one byte. The whole thread waits, and on the main one the whole agent: the
 /// world stands still as it is. Where nobody listens (any more) it goes on.
-#[cfg(feature = "checkpoints")]
+#[cfg(feature = "system-tests")]
 fn reached(when: &str, verb: &str, target: &dyn fmt::Debug) {
     use std::{
         ffi::OsString,

@@ -17,5 +17,5 @@ mod run;
 mod safety;
 mod service;
 mod timeline;
-#[cfg(feature = "node-tests")]
+#[cfg(feature = "system-tests")]
 mod unshared;

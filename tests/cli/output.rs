@@ -47,5 +47,5 @@ fn a_binary_has_the_points_of_the_crash_matrix_only_if_it_was_built_for_it() {
     let binary = fs::read(env!("CARGO_BIN_EXE_pod-teardown")).unwrap();
     let name = b"POD_TEARDOWN_CHECKPOINTS";
     let has = binary.windows(name.len()).any(|part| part == name);
-    assert_eq!(has, cfg!(feature = "checkpoints"));
+    assert_eq!(has, cfg!(feature = "system-tests"));
 }

@@ -42,7 +42,7 @@ impl Agent {
         Self::spawn(flags, command, log)
     }
 
-    #[cfg(feature = "node-tests")]
+    #[cfg(feature = "system-tests")]
     pub fn start_as(flags: Flags, command: std::process::Command) -> Self {
         let log = fs::File::create(flags.path("log")).unwrap();
         Self::spawn(flags, command, log.into())

@@ -18,10 +18,8 @@ use rustix::{
 };
 
 mod bomb;
+mod guest;
 mod namespace;
-#[cfg(feature = "guest-tests")]
-mod systemd;
-#[cfg(not(feature = "guest-tests"))]
 mod v1;
 
 use crate::space::{UID, block_on, in_own_namespace};

@@ -21,7 +21,7 @@ pub fn cases<S>() -> Vec<Case<S>> {
     macro_rules! cases {
         ($($claim:ident),* $(,)?) => {
             vec![$(Case {
-                name: concat!("service::", stringify!($claim)),
+                name: concat!("guest::", stringify!($claim)),
                 place: Place::Own,
                 // At once: the guest may not live until the end of all of them.
                 check: |scene, _| Box::pin($claim(scene).inspect_err(|error| eprintln!("{error:#}\n{}", installed::last_words()))),

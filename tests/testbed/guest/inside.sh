@@ -21,22 +21,22 @@ run() {
 # A machine that is emulated is ten times slower: few at a time, so that none waits for the others, and of the teardowns
 # those that end in a cgroup. What else is claimed of them does not depend on the kind of machine.
 # Large trees take minutes here, and the guest has no btrfs: what these show is no matter of systemd or of cgroups.
-run ./node_fs --color never --test-threads 4 --skip subvolumes:: --skip dirs::a_tree_of_any_depth \
+run ./node_fs --color never --test-threads 4 --skip cgroups::v1:: --skip subvolumes:: --skip dirs::a_tree_of_any_depth \
     --skip dirs::many_directories_that_lie_deep --skip dirs::a_directory_with_very_many
 # Twenty pods at once starve the others here, and a command in a container takes longer than a hook's two seconds.
 elsewhere=(--skip twenty_pods_end_at_once --skip a_pod_that_is_killed_ends_with_its_hook)
 elsewhere+=(--skip crashes:: --skip holds:: --skip hooks:: --skip faults:: --skip objects::)
-run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip service:: "${elsewhere[@]}"
+run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip guest:: "${elsewhere[@]}"
 elsewhere+=(--skip breaks:: --skip requests:: --skip bystanders:: --skip volumes::)
-run ./node_teardown --color never --test-threads 2 --skip service:: "${elsewhere[@]}"
+run ./node_teardown --color never --test-threads 2 --skip guest:: "${elsewhere[@]}"
 
 # The package and its service. There is one of them on a machine.
 case $filter in
-'' | service::*)
+'' | guest::*)
     # An agent gives a kubelet five minutes after the boot to start. Take-overs are claimed after that.
     read -r up _ </proc/uptime
     ((${up%.*} >= 300)) || sleep $((300 - ${up%.*}))
-    filter=${filter:-service::} run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 1
+    filter=${filter:-guest::} run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 1
     ;;
 esac
 

@@ -20,7 +20,7 @@ mkdir "$payload"
 
 cd "$here/../../.."
 # Cargo names each program that it has built, with the name of its test at the beginning of the file's.
-${CARGO:-cargo} test --no-run --locked --features node-tests,guest-tests --test node_fs --test node_teardown 2>&1 |
+${CARGO:-cargo} test --no-run --locked --workspace --features system-tests --test node_fs --test node_teardown 2>&1 |
     tee "$scratch/built"
 for test in node_fs node_teardown; do
     program=$(sed -n "s|.*Executable .*(\(.*/$test-[0-9a-f]*\))$|\1|p" "$scratch/built")

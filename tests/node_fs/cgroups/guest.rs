@@ -1,4 +1,4 @@
-//! Slices of the real systemd: pods as a kubelet makes them, with containers as runc does.
+//! What only the guest can show, a machine with systemd: slices of pods as a kubelet makes them, with containers as runc does.
 
 use std::{
     cell::RefCell,
