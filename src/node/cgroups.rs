@@ -1,7 +1,9 @@
 //! Pod cgroups in all hierarchies of this machine: v1, v2, and both side by side.
 //!
-//! The cgroups-rs crate is not used: its removal sleeps on the calling thread once per controller, it neither writes
-//! `cgroup.kill` nor thaws, and in a hybrid setup it leaves the directory in the unified hierarchy behind.
+//! cgroups-rs kills, freezes and thaws. The rest is ours:
+//! - Lists of processes: its `procs` turns a read error into an empty list, which would read as "nothing runs".
+//! - Removal: its `delete` for v1 stops at the first controller that fails, and sleeps on the calling thread.
+//! - The wait until a cgroup is frozen, and SIGKILL by pidfd where there is no `cgroup.kill`: it has neither.
 
 use std::{
     collections::BTreeSet,

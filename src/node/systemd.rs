@@ -7,8 +7,10 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt as _;
 use tokio::{sync::Mutex, time::timeout};
 use zbus::{
-    Connection, DynamicType, MatchRule, Message, MessageStream, OwnedObjectPath, OwnedVariant, connection::Builder,
+    Connection, MatchRule, Message, MessageStream,
+    connection::Builder,
     message::Type,
+    zvariant::{DynamicType, OwnedObjectPath, OwnedValue},
 };
 
 use super::effects::Outcome;
@@ -63,7 +65,7 @@ impl Systemd {
     pub async fn version(&self) -> Result<String, String> {
         self.in_time(async {
             let version = property(&self.connection().await?, OBJECT, MANAGER, "Version").await?;
-            String::try_from(version)
+            Ok(String::try_from(version)?)
         })
         .await
     }
@@ -123,8 +125,8 @@ impl Systemd {
             return Ok(connection.clone());
         }
         let bus = match &self.bus {
-            None => Builder::system(),
-            Some(address) => Builder::address(&**address),
+            None => Builder::system()?,
+            Some(address) => Builder::address(&**address)?,
         };
         let new = timeout(CONNECT_LIMIT, bus.build())
             .await
@@ -152,11 +154,11 @@ async fn stop_over(connection: &Connection, unit: &str, queued: Queued) -> zbus:
     // Before the question, so that an end that comes at once is heard.
     let ends = MatchRule::builder()
         .msg_type(Type::Signal)
-        .sender(SERVICE)
-        .interface(MANAGER)
-        .member("JobRemoved")
-        .arg(2, unit)
-        .build()?;
+        .sender(SERVICE)?
+        .interface(MANAGER)?
+        .member("JobRemoved")?
+        .arg(2, unit)?
+        .build();
     let mut ends = MessageStream::for_match_rule(ends, connection, None).await?;
     let mode = match queued {
         Queued::Goes => "replace",
@@ -194,7 +196,7 @@ where
         .await
 }
 
-async fn property(connection: &Connection, path: &str, interface: &str, name: &str) -> zbus::Result<OwnedVariant> {
+async fn property(connection: &Connection, path: &str, interface: &str, name: &str) -> zbus::Result<OwnedValue> {
     let which = (interface, name);
     let answer = connection.call_method(Some(SERVICE), path, Some(PROPERTIES), "Get", &which);
     answer.await?.body().deserialize()

@@ -1,16 +1,19 @@
 //! Freezing and thawing: who is frozen forks no more, and dies of SIGKILL in v2 at once, in v1 when it is thawed.
 
 use std::{
-    fs,
+    fs::File,
     io::{self, Seek as _},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use cgroups_rs::{FreezerState, fs::freezer::FreezerController};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::io::Errno;
 
 use super::{
     HierarchyKind,
-    group::{Group, is_gone, tree, write_existing},
+    group::{Group, errno_of, is_gone, is_there, tree},
     survivor::is_ready,
 };
 use crate::node::{
@@ -27,69 +30,38 @@ const LOOKS: u32 = 13;
 /// After so many, in a quarter of a second, nobody is within a fork any more who does not run.
 const BRIEF: u32 = 8;
 
-/// What freezes a cgroup and all below it.
-struct Switch {
-    file: &'static str,
-    freeze: &'static str,
-    thaw: &'static str,
-    /// Where it is told that all are frozen, and how.
-    told: &'static str,
-    frozen: &'static str,
-}
-
-const V1: Switch = Switch {
-    file: "freezer.state",
-    freeze: "FROZEN",
-    thaw: "THAWED",
-    told: "freezer.state",
-    frozen: "FROZEN",
-};
-const V2: Switch = Switch {
-    file: "cgroup.freeze",
-    freeze: "1",
-    thaw: "0",
-    told: "cgroup.events",
-    frozen: "frozen 1",
-};
-
 // === impl Group ===
 
 impl Group {
     /// Freezes all that is in it and below it, as far as that goes: a kernel before 5.2 has no freezer in v2.
     pub fn freeze(&self) -> Result<(), Fault> {
-        let Some(switch) = self.switch() else { return Ok(()) };
+        let Some(freezer) = self.freezer(&self.path) else {
+            return Ok(());
+        };
         checkpoint::before(FREEZE, &self.path);
-        let frozen =
-            write_existing(&self.path.join(switch.file), switch.freeze).and_then(|()| self.until_frozen(switch));
+        let frozen = freezer.freeze().map_err(errno_of);
+        let frozen = frozen.and_then(|()| self.until_frozen(&freezer));
         checkpoint::after(FREEZE, &self.path);
-        match frozen {
-            Err(error) if !is_gone(&error) => Err(Fault::new(FREEZE, &self.path, errno(&error))),
-            Ok(()) | Err(_) => Ok(()),
-        }
+        unless_gone(FREEZE, &self.path, frozen)
     }
 
-    /// Only v2 says when; v1 is asked again.
-    fn until_frozen(&self, switch: &Switch) -> io::Result<()> {
-        let mut told = fs::File::open(self.path.join(switch.told))?;
-        let mut wait = 1;
+    /// cgroups-rs does not wait, and its state of v2 is what was asked for. That all are frozen is told by `cgroup.events`,
+    /// which also says when; v1 is asked again.
+    fn until_frozen(&self, freezer: &FreezerController) -> Result<(), Errno> {
+        let events = (self.kind == HierarchyKind::V2).then(|| File::open(self.path.join("cgroup.events")));
+        let events = events.transpose().map_err(|error| errno(&error))?;
+        let mut wait: u16 = 1;
         for nth in 0..LOOKS {
-            told.rewind()?;
-            let is_frozen = io::read_to_string(&told)?.lines().any(|line| line == switch.frozen);
+            let is_frozen = match &events {
+                Some(events) => is_told(events).map_err(|error| errno(&error))?,
+                None => matches!(freezer.state().map_err(errno_of)?, FreezerState::Frozen),
+            };
             if is_frozen || nth >= BRIEF && !self.runs() {
                 break;
             }
-            let limit = Timespec {
-                tv_sec: wait / 1_000,
-                tv_nsec: wait % 1_000 * 1_000_000,
-            };
-            let change = &mut [PollFd::new(&told, PollFlags::PRI)];
-            let changes = if self.kind == HierarchyKind::V2 {
-                &mut change[..]
-            } else {
-                &mut []
-            };
+            let change = events.iter().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLPRI));
             // Whatever ends it, the next look tells.
-            poll(changes, Some(&limit)).ok();
+            poll(&mut Vec::from_iter(change), PollTimeout::from(wait)).ok();
             wait *= 2;
         }
         Ok(())
@@ -104,12 +76,16 @@ impl Group {
 
     /// Lets all that is frozen in it run, whoever froze it. Parents first, since a frozen parent freezes its children.
     pub fn thaw_all(&self) -> Result<(), Fault> {
-        let Some(switch) = self.switch() else { return Ok(()) };
-        let mut thawed = thaw(&self.path.join(switch.file), switch);
-        for file in self.frozen()? {
-            thawed = thawed.and(thaw(&file, switch));
+        let mut thawed = self.thaw_one(&self.path);
+        for dir in self.frozen()? {
+            thawed = thawed.and(self.thaw_one(&dir));
         }
         thawed
+    }
+
+    fn thaw_one(&self, dir: &Path) -> Result<(), Fault> {
+        let thawed = self.freezer(dir).map_or(Ok(()), |freezer| freezer.thaw());
+        unless_gone(THAW, dir, thawed.map_err(errno_of))
     }
 
     /// Lets what is frozen in it run, if only into its end: a frozen process takes no signal but, with v2, SIGKILL.
@@ -128,34 +104,45 @@ impl Group {
         thawed.map(|()| Outcome::Done)
     }
 
-    /// The switches of what is frozen.
+    /// The cgroups in it that are frozen by themselves, or are about to be.
     fn frozen(&self) -> Result<Vec<PathBuf>, Fault> {
         let mut frozen = Vec::new();
-        let Some(switch) = self.switch() else { return Ok(frozen) };
+        if self.kind == HierarchyKind::V1 {
+            return Ok(frozen);
+        }
         for dir in tree(&self.path)? {
-            let file = dir.join(switch.file);
-            match fs::read_to_string(&file) {
-                Ok(state) if state.trim() == switch.thaw => {}
-                Ok(_) => frozen.push(file),
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(Fault::new("read", file, errno(&error))),
+            match self.freezer(&dir).map(|freezer| freezer.state()) {
+                None | Some(Ok(FreezerState::Thawed)) => {}
+                Some(Ok(FreezerState::Freezing | FreezerState::Frozen)) => frozen.push(dir),
+                Some(Err(error)) => unless_gone("read the freezer of", &dir, Err(errno_of(error)))?,
             }
         }
         Ok(frozen)
     }
 
-    fn switch(&self) -> Option<&'static Switch> {
-        match self.kind {
-            HierarchyKind::V2 => Some(&V2),
-            HierarchyKind::Freezer => Some(&V1),
-            HierarchyKind::V1 => None,
-        }
+    /// The freezer of a cgroup in this hierarchy. cgroups-rs would try to make a file that is not there, and `EACCES` would
+    /// not tell that from a refusal.
+    fn freezer(&self, dir: &Path) -> Option<FreezerController> {
+        let file = match self.kind {
+            HierarchyKind::V2 => "cgroup.freeze",
+            HierarchyKind::Freezer => "freezer.state",
+            HierarchyKind::V1 => return None,
+        };
+        let is_v2 = self.kind == HierarchyKind::V2;
+        is_there(&dir.join(file)).then(|| FreezerController::new(dir.to_owned(), PathBuf::new(), is_v2))
     }
 }
 
-fn thaw(file: &Path, switch: &Switch) -> Result<(), Fault> {
-    match write_existing(file, switch.thaw) {
-        Err(error) if !is_gone(&error) => Err(Fault::new(THAW, file, errno(&error))),
+/// Whether `cgroup.events` says that all are frozen.
+fn is_told(mut events: &File) -> io::Result<bool> {
+    events.rewind()?;
+    Ok(io::read_to_string(events)?.lines().any(|line| line == "frozen 1"))
+}
+
+/// What is removed meanwhile needs neither.
+fn unless_gone(verb: &'static str, path: &Path, done: Result<(), Errno>) -> Result<(), Fault> {
+    match done {
+        Err(errno) if !is_gone(errno) => Err(Fault::new(verb, path, errno)),
         Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! One cgroup in one hierarchy: what is in it, and how it is removed.
 
 use std::{
+    error::Error as _,
     ffi::{OsStr, OsString},
     fs, io,
     os::unix::fs::MetadataExt as _,
@@ -8,6 +9,7 @@ use std::{
     process,
 };
 
+use cgroups_rs::fs::{Cgroup, Hierarchy, Subsystem};
 use rustix::io::Errno;
 
 use super::{HierarchyKind, Survivors};
@@ -30,8 +32,7 @@ pub(super) struct Group {
 
 impl Group {
     pub fn exists(&self) -> bool {
-        // Only a clear answer is a no.
-        !matches!(fs::symlink_metadata(&self.path), Err(error) if is_gone(&error))
+        is_there(&self.path)
     }
 
     /// Ids of all processes in it and below it; none that cannot be meant.
@@ -109,12 +110,38 @@ impl Group {
     }
 }
 
+// === impl Hierarchy ===
+
+/// To cgroups-rs a cgroup is a hierarchy of its own: that takes the name of one within a hierarchy only as text, and finds
+/// hierarchies by itself only at `/sys/fs/cgroup`, the unified one of a hybrid node not at all.
+impl Hierarchy for Group {
+    fn subsystems(&self) -> Vec<Subsystem> {
+        Vec::new()
+    }
+
+    fn root(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    fn root_control_group(&self) -> Cgroup {
+        Cgroup::load(Box::new(self.clone()), "")
+    }
+
+    fn parent_control_group(&self, _path: &str) -> Cgroup {
+        self.root_control_group()
+    }
+
+    fn v2(&self) -> bool {
+        self.kind == HierarchyKind::V2
+    }
+}
+
 /// Whether any process is in this cgroup, as long as it is there.
 fn holds_any(dir: &Path) -> Result<bool, Fault> {
     let file = dir.join(PROCS);
     match fs::read_to_string(&file) {
         Ok(text) => Ok(!text.trim().is_empty()),
-        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) if is_gone(errno(&error)) => Ok(false),
         // A threaded cgroup: its processes are listed further up.
         Err(error) if errno(&error) == Errno::OPNOTSUPP => Ok(false),
         Err(error) => Err(Fault::new("read", file, errno(&error))),
@@ -128,7 +155,7 @@ fn processes_of(dirs: Vec<PathBuf>) -> Result<Vec<i32>, Fault> {
         let file = dir.join(PROCS);
         match fs::read_to_string(&file) {
             Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse().ok()).filter(can_be_meant)),
-            Err(error) if is_gone(&error) => {}
+            Err(error) if is_gone(errno(&error)) => {}
             // A threaded cgroup: its processes are listed further up.
             Err(error) if errno(&error) == Errno::OPNOTSUPP => {}
             Err(error) => return Err(Fault::new("read", file, errno(&error))),
@@ -158,7 +185,7 @@ fn children(dir: &Path) -> Result<Vec<PathBuf>, Fault> {
     }
     match list(dir) {
         Ok(found) => Ok(found),
-        Err(error) if is_gone(&error) => Ok(Vec::new()),
+        Err(error) if is_gone(errno(&error)) => Ok(Vec::new()),
         Err(error) => Err(Fault::new("list", dir, errno(&error))),
     }
 }
@@ -194,13 +221,21 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-pub(super) fn write_existing(file: &Path, text: &str) -> io::Result<()> {
-    io::Write::write_all(&mut fs::OpenOptions::new().write(true).open(file)?, text.as_bytes())
+/// Only a clear answer is a no.
+pub(super) fn is_there(path: &Path) -> bool {
+    !matches!(fs::symlink_metadata(path), Err(error) if is_gone(errno(&error)))
 }
 
 /// Removed, or being removed: reading a file of a dying cgroup says `ENODEV`.
-pub(super) fn is_gone(error: &io::Error) -> bool {
-    matches!(errno(error), Errno::NOENT | Errno::NODEV)
+pub(super) fn is_gone(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NODEV)
+}
+
+/// What the kernel said to cgroups-rs; `EBADMSG` where that could not make anything of an answer.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(super) fn errno_of(error: cgroups_rs::fs::error::Error) -> Errno {
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    cause.map_or(Errno::BADMSG, errno)
 }
 
 /// A process of another pid namespace is listed as 0, which would signal our own group; 1 and we ourselves are never

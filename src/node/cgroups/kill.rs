@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use cgroups_rs::fs::{Hierarchy as _, error::ErrorKind};
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
@@ -9,16 +10,15 @@ use rustix::{
 
 use super::{
     HierarchyKind,
-    group::{Group, is_gone, write_existing},
+    group::{Group, errno_of, is_gone},
 };
 use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
-    fault::{Cause, Fault, errno},
+    fault::{Cause, Fault},
 };
 
 const VERB: &str = "kill the processes of";
-const KILL: &str = "cgroup.kill";
 /// So many descriptors a process can spare, whatever its limit is.
 const HELD: usize = 256;
 /// Whoever is killed without being frozen may fork on for ever.
@@ -69,10 +69,13 @@ impl Group {
 
     /// Whether the kernel could do that: one before 5.14 lacks the file.
     fn kill_at_once(&self) -> Result<bool, Fault> {
-        match write_existing(&self.path.join(KILL), "1") {
+        match self.root_control_group().kill() {
             Ok(()) => Ok(true),
-            Err(error) if is_gone(&error) => Ok(false),
-            Err(error) => Err(Fault::new(VERB, &self.path, errno(&error))),
+            Err(error) if *error.kind() == ErrorKind::InvalidOperation => Ok(false),
+            Err(error) => match errno_of(error) {
+                errno if is_gone(errno) => Ok(false),
+                errno => Err(Fault::new(VERB, &self.path, errno)),
+            },
         }
     }
 

@@ -6,8 +6,12 @@ use std::{
 };
 
 use futures::StreamExt as _;
-use tokio::net::UnixListener;
-use zbus::{Guid, MessageStream, ObjectPath, Variant, connection::Builder};
+use tokio::net::{UnixListener, UnixStream};
+use zbus::{
+    Guid, MessageStream,
+    connection::Builder,
+    zvariant::{ObjectPath, Value},
+};
 
 use super::{MANAGER, NO_SUCH_UNIT, OBJECT, Systemd};
 
@@ -46,16 +50,16 @@ pub fn bus(dir: &Path, ways: &'static [Does]) -> (Systemd, Asked) {
         for nth in 0.. {
             let (stream, _) = listener.accept().await.unwrap();
             let does = ways[nth.min(ways.len() - 1)];
-            tokio::spawn(serve(stream.into_std().unwrap(), does, told.clone()));
+            tokio::spawn(serve(stream, does, told.clone()));
         }
     });
     let systemd = Systemd::at(&format!("unix:path={}", dir.join("bus").display()));
     (systemd, asked)
 }
 
-async fn serve(stream: std::os::unix::net::UnixStream, does: Does, asked: Asked) -> zbus::Result<()> {
+async fn serve(stream: UnixStream, does: Does, asked: Asked) -> zbus::Result<()> {
     let bus = Builder::unix_stream(stream)
-        .server(Guid::generate())
+        .server(Guid::generate())?
         .p2p()
         .build()
         .await?;
@@ -76,9 +80,9 @@ async fn serve(stream: std::os::unix::net::UnixStream, does: Does, asked: Asked)
             ("Get", Does::Runs(name, main) | Does::Restarts(name, main)) => {
                 let (_, property): (String, String) = call.body().deserialize()?;
                 let value = if property == "Id" {
-                    Variant::from(name)
+                    Value::from(name)
                 } else {
-                    Variant::from(main)
+                    Value::from(main)
                 };
                 bus.reply(&header, &value).await?;
             }
