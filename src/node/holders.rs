@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -37,10 +37,6 @@ pub struct Holders {
     pub processes: Vec<Holder>,
     /// How many further ones there are.
     pub more: usize,
-    /// What is mounted in it, at most eight.
-    pub inside: Vec<PathBuf>,
-    /// Loop devices and swap that lie in it.
-    pub devices: Vec<PathBuf>,
     /// The look at the processes did not come to its end.
     pub cut_short: bool,
 }
@@ -67,14 +63,10 @@ pub enum How {
     WorkingDirectory,
     /// Its root directory.
     Root,
-    /// The program that it runs.
-    Executable,
     /// A file that it has open.
     OpenFile,
-    /// A file that is mapped into its memory.
+    /// A file that is mapped into its memory, such as the program that it runs.
     MappedFile,
-    /// Nothing, but its mount namespace has a copy of the mount.
-    Copy,
 }
 
 /// Which mount namespace a process is in.
@@ -86,18 +78,9 @@ pub enum Namespace {
     Other,
 }
 
-/// Where processes and devices are listed.
-#[derive(Debug, Clone)]
-pub struct Lists {
-    /// Where processes are.
-    pub proc: PathBuf,
-    /// Where block devices are.
-    pub sys: PathBuf,
-}
-
-/// Finds who keeps these mounts in use, by their ids; each has an entry.
+/// Finds who keeps these mounts in use, by their ids; each has an entry. Processes are listed in `proc`.
 pub fn holders(
-    lists: &Lists,
+    proc: &Path,
     table: &Arc<MountTable>,
     busy: &[Mount],
     under_way: &Arc<UnderWay>,
@@ -105,7 +88,7 @@ pub fn holders(
     let Some(first) = busy.first() else {
         return HashMap::new();
     };
-    let found = Arc::new(Mutex::new(Scan::new(lists.clone(), Arc::clone(table), busy.to_vec())));
+    let found = Arc::new(Mutex::new(Scan::new(proc.to_owned(), Arc::clone(table), busy.to_vec())));
     let look = {
         let found = Arc::clone(&found);
         move || scan::all(&found, LONGEST)
@@ -118,39 +101,18 @@ pub fn holders(
     holders
 }
 
-// === impl Lists ===
-
-impl Default for Lists {
-    fn default() -> Self {
-        Self {
-            proc: "/proc".into(),
-            sys: "/sys".into(),
-        }
-    }
-}
-
 // === impl Holders ===
 
 impl fmt::Display for Holders {
     /// On one line: names of processes and files are anybody's to choose.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |paths: &[PathBuf]| {
-            let named: Vec<_> = paths.iter().map(|path| format!("{path:?}")).collect();
-            named.join(", ")
-        };
         let mut by: Vec<String> = self.processes.iter().map(Holder::to_string).collect();
         if self.more > 0 {
             by.push(format!("{} more", self.more));
         }
-        if !self.devices.is_empty() {
-            by.push(format!("devices that lie in it: {}", list(&self.devices)));
-        }
-        if !self.inside.is_empty() {
-            by.push(format!("what is mounted in it: {}", list(&self.inside)));
-        }
         if by.is_empty() {
             f.write_str(
-                "it is in use, and nobody was found who uses it: perhaps the kernel itself, such as an NFS export",
+                "it is in use, and nobody was found who uses it: perhaps a mount inside, a loop device, swap or an NFS export",
             )?;
         } else {
             write!(f, "it is in use by {}; it goes when they end", by.join(", "))?;
@@ -183,10 +145,8 @@ impl fmt::Display for How {
         f.write_str(match self {
             Self::WorkingDirectory => "working directory",
             Self::Root => "root directory",
-            Self::Executable => "running program",
             Self::OpenFile => "open file",
             Self::MappedFile => "mapped file",
-            Self::Copy => "a copy of the mount",
         })
     }
 }
@@ -223,14 +183,12 @@ mod tests {
                 },
             ],
             more: 3,
-            inside: vec!["/v/a\nb".into()],
             ..Holders::default()
         };
         assert_eq!(
             holders.to_string(),
             "it is in use by process 7 \"sh\\n\\\"x\" (working directory), process 8 \"sh\\n\\\"x\" of container \
-             0123456789abc in another mount namespace (open file), 3 more, what is mounted in it: \"/v/a\\nb\"; it goes \
-             when they end"
+             0123456789abc in another mount namespace (open file), 3 more; it goes when they end"
         );
     }
 

@@ -3,10 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use super::volumes::storage::Storage;
-use crate::{
-    model::failure::Failure,
-    node::holders::{Lists, holders},
-};
+use crate::{model::failure::Failure, node::holders::holders};
 
 /// How Go and libc put EBUSY.
 const BUSY: &str = "device or resource busy";
@@ -23,11 +20,7 @@ pub async fn explained(storage: &Arc<Storage>, failure: Failure) -> Failure {
         let table = storage.all_mounts.read()?;
         let mut busy = table.at_or_below(&[&place]);
         busy.truncate(NAMED);
-        let lists = Lists {
-            proc: storage.proc.clone(),
-            ..Lists::default()
-        };
-        let mut found = holders(&lists, &table, &busy, &storage.effects.unmounting().under_way);
+        let mut found = holders(&storage.proc, &table, &busy, &storage.effects.unmounting().under_way);
         let named = busy
             .into_iter()
             .filter_map(|mount| Some((mount.path, found.remove(&mount.id)?)));

@@ -2,9 +2,8 @@
 
 use std::{
     collections::HashMap,
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     fs,
-    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -12,24 +11,18 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Holder, Holders, How, Lists, NAMED, Namespace, container_of, within};
+use super::{Holder, Holders, How, NAMED, Namespace, container_of, within};
 use crate::node::mounts::{Mount, MountTable, unescape};
 
 /// What was found so far.
 pub(super) struct Scan {
-    lists: Lists,
+    proc: PathBuf,
     table: Arc<MountTable>,
     busy: Vec<Mount>,
     own: Option<PathBuf>,
-    /// Other namespaces in which somebody is, by their link.
-    others: HashMap<PathBuf, Seen>,
+    /// The same mounts in other namespaces in which somebody is, by their link.
+    others: HashMap<PathBuf, Vec<Twin>>,
     found: HashMap<u64, Holders>,
-}
-
-/// How another mount namespace sees the mounts.
-#[derive(Clone, Default)]
-struct Seen {
-    copies: Vec<Twin>,
 }
 
 /// A mount that is the same as one that is in use, in another namespace.
@@ -38,17 +31,14 @@ struct Twin {
     of: u64,
     id: u64,
     path: PathBuf,
-    /// Who was seen there first, until somebody is found who uses it.
-    seen_by: Option<i32>,
 }
 
 /// Looks at all processes; `false` if the time is up before. The lock is free whenever something may hang.
 pub(super) fn all(scan: &Mutex<Scan>, longest: Duration) -> bool {
     let until = Instant::now() + longest;
     let (proc, table) = {
-        let mut scan = lock(scan);
-        scan.look_at_devices();
-        (scan.lists.proc.clone(), Arc::clone(&scan.table))
+        let scan = lock(scan);
+        (scan.proc.clone(), Arc::clone(&scan.table))
     };
     let Ok(entries) = fs::read_dir(&proc) else {
         return false;
@@ -60,13 +50,12 @@ pub(super) fn all(scan: &Mutex<Scan>, longest: Duration) -> bool {
         }
         let dir = proc.join(i32::to_string(&pid));
         // In a statement of its own: the lock is free again after it.
-        let places = lock(scan).places(pid, &dir);
+        let places = lock(scan).places(&dir);
         let Some((places, namespace)) = places else { continue };
         for (of, how) in uses(&dir, &places, namespace, &table) {
             lock(scan).note(of, pid, &dir, how, namespace);
         }
     }
-    lock(scan).note_copies();
     true
 }
 
@@ -85,32 +74,13 @@ struct Place {
 // === impl Scan ===
 
 impl Scan {
-    pub fn new(lists: Lists, table: Arc<MountTable>, busy: Vec<Mount>) -> Self {
-        let link = |who: &str| fs::read_link(lists.proc.join(who).join("ns/mnt")).ok();
-        let inside = |mount: &Mount| {
-            let inside = table
-                .all()
-                .iter()
-                .filter(|it| it.parent == mount.id && it.id != mount.id);
-            inside.take(NAMED).map(|it| it.path.clone()).collect()
-        };
+    pub fn new(proc: PathBuf, table: Arc<MountTable>, busy: Vec<Mount>) -> Self {
+        let link = |who: &str| fs::read_link(proc.join(who).join("ns/mnt")).ok();
         Self {
             own: link("thread-self").or_else(|| link("self")),
-            found: busy
-                .iter()
-                .map(|mount| {
-                    let inside = inside(mount);
-                    (
-                        mount.id,
-                        Holders {
-                            inside,
-                            ..Holders::default()
-                        },
-                    )
-                })
-                .collect(),
+            found: busy.iter().map(|mount| (mount.id, Holders::default())).collect(),
             others: HashMap::new(),
-            lists,
+            proc,
             table,
             busy,
         }
@@ -121,7 +91,7 @@ impl Scan {
     }
 
     /// The mounts as a process sees them, if it may see any; each namespace is looked at once.
-    fn places(&mut self, pid: i32, dir: &Path) -> Option<(Vec<Place>, Namespace)> {
+    fn places(&mut self, dir: &Path) -> Option<(Vec<Place>, Namespace)> {
         let namespace = fs::read_link(dir.join("ns/mnt")).ok()?;
         let place = |mount: &Mount, id: u64, path: &Path| Place {
             of: mount.id,
@@ -134,10 +104,8 @@ impl Scan {
             return Some((own.collect(), Namespace::Own));
         }
         let busy = &self.busy;
-        let seen = self.others.entry(namespace).or_insert_with(|| Seen {
-            copies: copies(dir, busy, pid),
-        });
-        let copies = seen.copies.iter().filter_map(|copy| {
+        let copies = self.others.entry(namespace).or_insert_with(|| copies(dir, busy));
+        let copies = copies.iter().filter_map(|copy| {
             let mount = busy.iter().find(|it| it.id == copy.of)?;
             Some(place(mount, copy.id, &copy.path))
         });
@@ -150,12 +118,6 @@ impl Scan {
     }
 
     fn note(&mut self, of: u64, pid: i32, dir: &Path, how: How, namespace: Namespace) {
-        if how != How::Copy && namespace == Namespace::Other {
-            let link = fs::read_link(dir.join("ns/mnt")).ok();
-            let seen = link.and_then(|link| self.others.get_mut(&link));
-            let copies = seen.into_iter().flat_map(|seen| &mut seen.copies);
-            copies.filter(|copy| copy.of == of).for_each(|copy| copy.seen_by = None);
-        }
         let Some(holders) = self.found.get_mut(&of) else { return };
         if holders.processes.len() == NAMED {
             holders.more += 1;
@@ -170,52 +132,10 @@ impl Scan {
             namespace,
         });
     }
-
-    /// A copy that nobody uses does not always keep the mount: it is told where nothing better is known.
-    fn note_copies(&mut self) {
-        let unused: Vec<(u64, i32)> = self
-            .others
-            .values()
-            .flat_map(|seen| &seen.copies)
-            .filter(|copy| self.found.get(&copy.of).is_some_and(|it| it.processes.is_empty()))
-            .filter_map(|copy| Some((copy.of, copy.seen_by?)))
-            .collect();
-        for (of, pid) in unused {
-            let dir = self.lists.proc.join(pid.to_string());
-            self.note(of, pid, &dir, How::Copy, Namespace::Other);
-        }
-    }
-
-    /// Loop devices and swap whose files lie on a mount.
-    fn look_at_devices(&mut self) {
-        let loops = fs::read_dir(self.lists.sys.join("block"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let backing = |device: &fs::DirEntry| fs::read(device.path().join("loop/backing_file")).ok();
-        let mut files: Vec<(PathBuf, PathBuf)> = loops
-            .filter_map(|device| {
-                let file = backing(&device)?;
-                let file = PathBuf::from(OsStr::from_bytes(file.trim_ascii_end()));
-                Some((Path::new("/dev").join(device.file_name()), file))
-            })
-            .collect();
-        let swaps = fs::read(self.lists.proc.join("swaps")).unwrap_or_default();
-        for line in swaps.split(|&it| it == b'\n').skip(1) {
-            let file = PathBuf::from(unescape(line.split(u8::is_ascii_whitespace).next().unwrap_or_default()));
-            files.push((file.clone(), file));
-        }
-        for mount in &self.busy {
-            let here = files.iter().filter(|(_, file)| lies_on(&self.table, file, &mount.path));
-            if let Some(holders) = self.found.get_mut(&mount.id) {
-                holders.devices = here.take(NAMED).map(|(device, _)| device.clone()).collect();
-            }
-        }
-    }
 }
 
 /// The same mounts in the namespace of another process: of the same file system, and the same directory of it.
-fn copies(dir: &Path, busy: &[Mount], pid: i32) -> Vec<Twin> {
+fn copies(dir: &Path, busy: &[Mount]) -> Vec<Twin> {
     let Ok(text) = fs::read(dir.join("mountinfo")) else {
         return Vec::new();
     };
@@ -242,7 +162,6 @@ fn copies(dir: &Path, busy: &[Mount], pid: i32) -> Vec<Twin> {
             of: same(mount)?,
             id: mount.id,
             path: mount.path.clone(),
-            seen_by: Some(pid),
         })
     };
     table.all().iter().filter_map(copy).collect()
@@ -255,11 +174,7 @@ fn uses(dir: &Path, places: &[Place], namespace: Namespace, table: &MountTable) 
         Namespace::Own => lies_on(table, file, &place.path),
         Namespace::Other => !place.path.as_os_str().is_empty() && within(file, &place.path),
     };
-    for (link, how) in [
-        ("cwd", How::WorkingDirectory),
-        ("root", How::Root),
-        ("exe", How::Executable),
-    ] {
+    for (link, how) in [("cwd", How::WorkingDirectory), ("root", How::Root)] {
         if let Ok(file) = fs::read_link(dir.join(link)) {
             let there = places.iter().filter(|place| lies_there(&file, place));
             uses.extend(there.map(|place| (place.of, how)));

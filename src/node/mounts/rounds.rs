@@ -17,7 +17,7 @@ use super::{
 use crate::node::{
     effects::{Effects, Outcome},
     fault::{Cause, Fault},
-    holders::{Holders, Lists, holders},
+    holders::{Holders, holders},
     unmounts::Unmounts,
 };
 
@@ -193,7 +193,7 @@ fn explain_busy(faults: &mut HashMap<u64, Fault>, left: &[Mount], table: &Arc<Mo
     let is_busy = |fault: &Fault| fault.cause == Cause::Errno(Errno::BUSY);
     let busy = left.iter().filter(|mount| faults.get(&mount.id).is_some_and(is_busy));
     let busy: Vec<Mount> = busy.cloned().collect();
-    for (id, holders) in holders(&Lists::default(), table, &busy, &unmounting.under_way) {
+    for (id, holders) in holders(Path::new("/proc"), table, &busy, &unmounting.under_way) {
         if let Some(fault) = faults.get_mut(&id) {
             fault.cause = Cause::Busy(Box::new(holders));
         }

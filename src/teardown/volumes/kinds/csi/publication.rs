@@ -15,7 +15,7 @@ use crate::{
     node::{
         effects::Outcome,
         fault::{Cause, Fault},
-        holders::{Holders, Lists, holders},
+        holders::{Holders, holders},
         mounts::MountTable,
         plugins::{DriverError, DriverGone},
     },
@@ -198,12 +198,8 @@ async fn held_by(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
     let place = path.to_owned();
     let look = storage.look(path, move |storage| {
         let table = storage.all_mounts.read()?;
-        let lists = Lists {
-            proc: storage.proc.clone(),
-            ..Lists::default()
-        };
         let under_way = &storage.effects.unmounting().under_way;
-        let found = holders(&lists, &table, &table.at_or_below(&[&place]), under_way);
+        let found = holders(&storage.proc, &table, &table.at_or_below(&[&place]), under_way);
         Ok(found.into_values().find(|it| !it.processes.is_empty() || it.cut_short))
     });
     look.await.ok().flatten()
