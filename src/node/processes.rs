@@ -2,6 +2,11 @@
 
 use std::{fs, io, path::Path, time::Duration};
 
+use nix::{
+    errno::Errno,
+    unistd::{SysconfVar, sysconf},
+};
+
 /// Where `/proc/PID/stat` has the start, counted behind the name: field 22.
 const START: usize = 19;
 /// A tick is rounded down.
@@ -53,7 +58,8 @@ fn parse(stat: &str) -> Option<Stat> {
     let mut fields = behind.split_ascii_whitespace();
     let state = fields.next()?;
     let ticks: u64 = fields.nth(START - 1)?.parse().ok()?;
-    let a_second = rustix::param::clock_ticks_per_second().max(1);
+    let a_second = sysconf(SysconfVar::CLK_TCK).ok()??;
+    let a_second = u64::try_from(a_second).ok().filter(|ticks| *ticks > 0)?;
     let start =
         Duration::from_secs(ticks / a_second) + Duration::from_secs(ticks % a_second) / u32::try_from(a_second).ok()?;
     Some(Stat {
@@ -64,7 +70,7 @@ fn parse(stat: &str) -> Option<Stat> {
 
 /// Removed, or ended while it was read.
 fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
 #[cfg(test)]
