@@ -2,9 +2,12 @@
 
 mod token;
 
+use std::time::Duration;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::{SignedDuration, Timestamp};
-use x509_parser::pem::Pem;
+use rustls::pki_types::{CertificateDer, UnixTime, pem::PemObject as _};
+use webpki::{EndEntityCert, Error, KeyUsage};
 
 /// From here on their end is worth a warning.
 pub const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -48,15 +51,53 @@ pub fn is_soon(end: Timestamp, now: Timestamp) -> bool {
     end.duration_since(now) < SOON
 }
 
+/// The end of the first certificate, which is the client's own. At the end of time it has expired, and that is checked before
+/// anything else; rustls, which is to use it, reads it in the same way.
 fn certificate_end(pem: &[u8]) -> Result<Timestamp, String> {
-    // The first certificate is the client's own; a key may lie in the same file.
-    for block in Pem::iter_from_buffer(pem) {
-        let block = block.map_err(|error| error.to_string())?;
-        if block.label == "CERTIFICATE" {
-            let certificate = block.parse_x509().map_err(|error| error.to_string())?;
-            let end = certificate.validity().not_after.timestamp();
-            return Timestamp::from_second(end).map_err(|error| error.to_string());
+    const AT_LAST: UnixTime = UnixTime::since_unix_epoch(Duration::MAX);
+    let der = CertificateDer::from_pem_slice(pem).map_err(|error| error.to_string())?;
+    let certificate = EndEntityCert::try_from(&der).map_err(|error| error.to_string())?;
+    let usage = KeyUsage::client_auth();
+    match certificate.verify_for_usage(&[], &[], &[], AT_LAST, usage, None, None) {
+        Err(Error::CertExpired { not_after, .. }) => {
+            let end = i64::try_from(not_after.as_secs()).map_err(|error| error.to_string())?;
+            Timestamp::from_second(end).map_err(|error| error.to_string())
+        }
+        Err(error) => Err(error.to_string()),
+        Ok(_) => Err("it does not expire".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_first_certificate_is_read_also_beside_a_key_and_when_it_is_over() {
+        let key = KeyPair::generate().unwrap();
+        let until = |year| {
+            let mut of = CertificateParams::new(Vec::new()).unwrap();
+            of.not_after = date_time_ymd(year, 5, 6);
+            of.self_signed(&key).unwrap().pem()
+        };
+        for (year, end) in [
+            (2031, "2031-05-06T00:00:00Z"),
+            (1999, "1999-05-06T00:00:00Z"),
+            (9999, "9999-05-06T00:00:00Z"),
+        ] {
+            let pem = [key.serialize_pem(), until(year), until(2040)].concat();
+            assert_eq!(certificate_end(pem.as_bytes()), Ok(end.parse().unwrap()));
         }
     }
-    Err("no certificate in it".to_owned())
+
+    #[test]
+    fn what_is_no_certificate_is_an_error_with_its_reason() {
+        let empty = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+        for (pem, why) in [("", "no items"), (empty, "BadDer")] {
+            let told = certificate_end(pem.as_bytes()).unwrap_err();
+            assert!(told.contains(why), "{told}");
+        }
+    }
 }
