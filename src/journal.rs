@@ -5,13 +5,14 @@
 //! that end at once cost a few syncs of the disk and not hundreds. After an error the database takes no more writes: it
 //! is opened anew and the whole copy is written, again and again until that succeeds.
 //!
-//! `place (look → use | keep aside, make) → memory ⇄ writer → file`
+//! `place (look → use | quarantine, make) → memory ⇄ writer → file`
 //!
-//! What cannot be used as a journal is kept under another name, said, and replaced: no pod waits for it.
+//! A journal that cannot be used is quarantined under another name, reported, and replaced by a new one: no pod waits for it,
+//! and nothing of it is salvaged.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -28,7 +29,6 @@ use crate::{
     node::{identity::Identity, kubelet_process::start::KubeletStart, threads::Blocking},
 };
 
-pub mod aside;
 pub mod ends;
 mod error;
 mod file;
@@ -39,15 +39,16 @@ pub mod paused;
 pub mod peek;
 mod place;
 mod pods;
+mod quarantine;
 pub mod seen;
 pub mod turn;
 mod whose;
 mod writer;
 
-use aside::Aside;
 pub use error::JournalError;
 use file::{Contents, HEADER, NODE_UID, WATCH};
 use header::Header;
+pub use header::Unusable;
 use lent::Lent;
 use paused::Paused;
 use place::Place;
@@ -103,11 +104,9 @@ struct State {
     kubelet: Option<KubeletStart>,
     pods: HashMap<PodUid, PodEntry>,
     seen: BTreeMap<PodUid, Seen>,
-    /// Entries that could neither be read nor kept elsewhere: written back as they were found.
-    unreadable: Vec<(Table, String, Vec<u8>)>,
     trouble: Trouble,
     cost: Cost,
-    asides: Vec<Aside>,
+    quarantined: Vec<PathBuf>,
 }
 
 /// What durable writes have cost since the start.
@@ -195,9 +194,9 @@ impl Journal {
         self.durable().await
     }
 
-    /// What is kept beside the journal, because it is no use as one.
-    pub fn asides(&self) -> Vec<Aside> {
-        self.lock().asides.clone()
+    /// Journals that could not be used and are kept beside this one, until a user removes them.
+    pub fn quarantined(&self) -> Vec<PathBuf> {
+        self.lock().quarantined.clone()
     }
 
     /// What is wrong with the disk.
@@ -270,7 +269,6 @@ impl State {
             kubelet: contents.kubelet,
             pods: contents.pods,
             seen: contents.seen,
-            unreadable: contents.unreadable,
             ..Self::default()
         }
     }
@@ -278,7 +276,6 @@ impl State {
     fn rows(&self) -> Vec<Row> {
         let header = self.header.iter().map(Header::row);
         let uid = self.node_uid.iter().map(|uid| Row::Node(NODE_UID, uid.clone()));
-        let unreadable = self.unreadable.iter().cloned();
         let pods = self.pods.iter();
         let seen = self.seen.iter();
         header
@@ -289,7 +286,6 @@ impl State {
                 OwnTurn::row(self.turn.as_ref()),
                 kubelet::row(self.kubelet.as_ref()),
             ])
-            .chain(unreadable.map(|(table, uid, bytes)| Row::Pod(table, uid.as_str().into(), Some(bytes))))
             .chain(pods.map(|(uid, entry)| Row::Pod(Table::Ends, uid.clone(), Some(entry.bytes()))))
             .chain(seen.map(|(uid, seen)| Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))))
             .collect()

@@ -5,7 +5,7 @@ use std::io;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::PATIENCE;
+use super::{PATIENCE, header::Unusable};
 
 /// A journal that cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -25,7 +25,7 @@ pub(super) enum Kind {
     Setting,
     /// The disk is full, read-only or broken: the work goes on without it, and it is tried again.
     Disk,
-    /// What is there is no journal, or no longer one: it is kept aside, and another is made.
+    /// What is there is no journal, or no longer one: it is quarantined, and another is made.
     Damaged,
 }
 
@@ -62,6 +62,12 @@ impl JournalError {
     /// The library panicked: it checks little of what it reads.
     pub(super) fn damaged() -> Self {
         Self::new("read", "the file is damaged", Kind::Damaged)
+    }
+}
+
+impl From<JournalError> for Unusable {
+    fn from(error: JournalError) -> Self {
+        Self::Damaged(error.cause)
     }
 }
 

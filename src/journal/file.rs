@@ -18,10 +18,8 @@ use serde::de::DeserializeOwned;
 
 use super::{
     JournalError, PodEntry, WatchMemory,
-    aside::Reason,
     error::{self, Kind, failed},
-    header::Header,
-    kubelet,
+    header::{Header, Unusable},
     paused::Paused,
     seen::Seen,
     turn::OwnTurn,
@@ -51,10 +49,10 @@ const LONGEST: u64 = 256 << 20;
 pub(super) enum Found {
     /// Nothing.
     Nothing,
-    /// A journal of ours, with the bytes that it is made of.
-    Journal(Box<Contents>, Vec<u8>),
-    /// Something that cannot be used.
-    Useless(Reason),
+    /// A journal of ours.
+    Journal(Box<Contents>),
+    /// Something that is to be quarantined.
+    Unusable(Unusable),
 }
 
 /// All that is in a journal.
@@ -68,10 +66,6 @@ pub(super) struct Contents {
     pub kubelet: Option<KubeletStart>,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, Seen>,
-    /// Entries that cannot be read, as they are.
-    pub unreadable: Vec<(Table, String, Vec<u8>)>,
-    /// The database was damaged, and went back to what was whole.
-    pub repaired: bool,
 }
 
 /// Looks at what is there, and changes nothing of it. All of it is checked in a copy in memory before the file is opened:
@@ -90,7 +84,7 @@ pub(super) fn look(path: &Path, machine: &Identity) -> Result<Found, JournalErro
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
         Err(error) => return Err(error::io("look at")(error)),
     };
-    let damaged = |cause: &str| Ok(Found::Useless(Reason::Damaged(cause.to_owned())));
+    let damaged = |cause: &str| Ok(Found::Unusable(Unusable::Damaged(cause.to_owned())));
     if !file.is_file() {
         return damaged("it is no file");
     }
@@ -106,15 +100,12 @@ pub(super) fn look(path: &Path, machine: &Identity) -> Result<Found, JournalErro
     let file = open.read(true).custom_flags(flags).open(path);
     file.and_then(|file| file.take(LONGEST).read_to_end(&mut bytes))
         .map_err(error::io("read"))?;
-    match understand(&bytes, machine) {
-        Ok(Ok(contents)) => Ok(Found::Journal(Box::new(contents), bytes)),
-        Ok(Err(reason)) => Ok(Found::Useless(reason)),
-        Err(error) => Ok(Found::Useless(Reason::Damaged(error.cause))),
-    }
+    let contents = understand(&bytes, machine);
+    Ok(contents.map_or_else(Found::Unusable, |contents| Found::Journal(Box::new(contents))))
 }
 
 /// What these bytes hold, if every one of them that counts is as it was written.
-pub(super) fn understand(bytes: &[u8], machine: &Identity) -> Result<Result<Contents, Reason>, JournalError> {
+pub(super) fn understand(bytes: &[u8], machine: &Identity) -> Result<Contents, Unusable> {
     // The library checks little of what it reads, and panics on what cannot be. Nothing is shared with it.
     let read = AssertUnwindSafe(|| {
         let copy = InMemoryBackend::new();
@@ -123,22 +114,16 @@ pub(super) fn understand(bytes: &[u8], machine: &Identity) -> Result<Result<Cont
             .map_err(error::io("copy"))?;
         let mut database = Database::builder().create_with_backend(copy).map_err(failed("open"))?;
         // A page that is wrong in itself would be taken for a shorter list of pods.
-        let whole = database.check_integrity().map_err(failed("read"))?;
-        read(&database, machine).map(|contents| {
-            contents.map(|contents| Contents {
-                repaired: !whole,
-                ..contents
-            })
-        })
+        match database.check_integrity().map_err(failed("read"))? {
+            true => read(&database, machine),
+            false => Err(JournalError::damaged().into()),
+        }
     });
-    catch_unwind(read).unwrap_or_else(|_| Err(JournalError::damaged()))
+    catch_unwind(read).unwrap_or_else(|_| Err(JournalError::damaged().into()))
 }
 
-/// All that is in it, or why it is not ours to use.
-pub(super) fn read(
-    database: &impl ReadableDatabase,
-    machine: &Identity,
-) -> Result<Result<Contents, Reason>, JournalError> {
+/// All that is in it. A row that cannot be read makes it unusable.
+pub(super) fn read(database: &impl ReadableDatabase, machine: &Identity) -> Result<Contents, Unusable> {
     let read = database.begin_read().map_err(failed("read"))?;
     let mut contents = Contents::default();
     match read.open_table(NODE) {
@@ -150,53 +135,41 @@ pub(super) fn read(
                 Ok(value.map(|value| value.value().to_owned()))
             };
             // First: nothing else of another format may be read as if it were ours.
-            contents.header = match Header::read(get(HEADER)?.as_deref(), machine) {
-                Ok(header) => header,
-                Err(foreign) => return Ok(Err(foreign.into())),
-            };
+            contents.header = Header::read(get(HEADER)?.as_deref(), machine)?;
             contents.node_uid = get(NODE_UID)?;
-            if let Some(watch) = get(WATCH)? {
-                contents.watch = match serde_json::from_str(&watch) {
-                    Ok(watch) => watch,
-                    Err(error) => return Ok(Err(Reason::Damaged(format!("what the watch knew: {error}")))),
-                };
-            }
-            contents.paused = get(PAUSE)?.and_then(|told| Paused::read(&told));
-            contents.turn = get(TURN)?.and_then(|told| OwnTurn::read(&told));
-            contents.kubelet = get(KUBELET)?.and_then(|value| kubelet::read(&value));
+            contents.watch = node_row(WATCH, get(WATCH)?)?;
+            contents.paused = node_row(PAUSE, get(PAUSE)?)?;
+            contents.turn = node_row(TURN, get(TURN)?)?;
+            contents.kubelet = node_row(KUBELET, get(KUBELET)?)?;
         }
     }
-    let Contents {
-        pods, seen, unreadable, ..
-    } = &mut contents;
-    each(&read, Table::Ends, unreadable, |uid, entry| {
-        pods.insert(uid, entry);
-    })?;
-    each(&read, Table::Seen, unreadable, |uid, row| {
-        seen.insert(uid, row);
-    })?;
-    Ok(Ok(contents))
+    contents.pods = pod_rows(&read, PODS)?;
+    contents.seen = pod_rows(&read, SEEN)?;
+    Ok(contents)
 }
 
-/// Takes each row of a table that can be read.
-fn each<T: DeserializeOwned>(
+fn node_row<T: DeserializeOwned + Default>(key: &str, row: Option<String>) -> Result<T, Unusable> {
+    let row = row.map(|row| serde_json::from_str(&row)).transpose();
+    let row = row.map_err(|error| Unusable::Damaged(format!("its row {key}: {error}")))?;
+    Ok(row.unwrap_or_default())
+}
+
+fn pod_rows<T: DeserializeOwned, Rows: FromIterator<(PodUid, T)>>(
     read: &ReadTransaction,
-    table: Table,
-    unreadable: &mut Vec<(Table, String, Vec<u8>)>,
-    mut take: impl FnMut(PodUid, T),
-) -> Result<(), JournalError> {
-    let rows = match read.open_table(table.definition()) {
-        Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+    table: TableDefinition<'_, &str, &[u8]>,
+) -> Result<Rows, Unusable> {
+    let rows = match read.open_table(table) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Rows::from_iter([])),
         rows => rows.map_err(failed("read"))?,
     };
-    for row in rows.iter().map_err(failed("read"))? {
+    let rows = rows.iter().map_err(failed("read"))?;
+    let read = rows.map(|row| {
         let (uid, bytes) = row.map_err(failed("read"))?;
-        match serde_json::from_slice(bytes.value()) {
-            Ok(row) => take(PodUid::from(uid.value()), row),
-            Err(_) => unreadable.push((table, uid.value().to_owned(), bytes.value().to_owned())),
-        }
-    }
-    Ok(())
+        let damaged = |error| Unusable::Damaged(format!("its row of the pod with UID {}: {error}", uid.value()));
+        let row = serde_json::from_slice(bytes.value()).map_err(damaged)?;
+        Ok((PodUid::from(uid.value()), row))
+    });
+    read.collect()
 }
 
 /// Opens the journal at `path`, which is there.
@@ -278,15 +251,4 @@ pub(super) fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(
         }
     }
     transaction.commit().map_err(failed("write"))
-}
-
-// === impl Table ===
-
-impl Table {
-    fn definition(self) -> TableDefinition<'static, &'static str, &'static [u8]> {
-        match self {
-            Self::Ends => PODS,
-            Self::Seen => SEEN,
-        }
-    }
 }

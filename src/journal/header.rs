@@ -1,6 +1,7 @@
 //! Whose journal it is: format, machine, and the boot in which it was last written. Pure.
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::node::identity::Identity;
 
@@ -29,15 +30,21 @@ struct Schema {
     schema: u32,
 }
 
-/// Why a journal is not ours to use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Foreign {
-    /// Of a later version of this agent.
+/// Why a journal cannot be used, so that it is quarantined.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unusable {
+    /// It is not a journal, or cannot be read whole.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+    /// A later version of this agent wrote it, in this format.
+    #[error("it has format {0} of a later version of this agent, which reads formats up to {SCHEMA}")]
     Newer(u32),
-    /// Of another machine: a disk that was cloned.
+    /// Another machine wrote it: the disk was cloned.
+    #[error("{0}: was this disk cloned?")]
     OtherMachine(String),
-    /// It cannot be read.
-    Unreadable(String),
+    /// The disk did not return it when the agent started.
+    #[error("it could not be read when the agent started")]
+    Unread,
 }
 
 // === impl Header ===
@@ -58,12 +65,12 @@ impl Header {
     }
 
     /// Reads the header of a journal, which is `None` in one from before there were headers.
-    pub(super) fn read(text: Option<&str>, machine: &Identity) -> Result<Option<Self>, Foreign> {
+    pub(super) fn read(text: Option<&str>, machine: &Identity) -> Result<Option<Self>, Unusable> {
         let Some(text) = text else { return Ok(None) };
-        let unreadable = |error: serde_json::Error| Foreign::Unreadable(format!("its header: {error}"));
+        let unreadable = |error: serde_json::Error| Unusable::Damaged(format!("its header: {error}"));
         let Schema { schema } = serde_json::from_str(text).map_err(unreadable)?;
         if schema > SCHEMA {
-            return Err(Foreign::Newer(schema));
+            return Err(Unusable::Newer(schema));
         }
         let header: Self = serde_json::from_str(text).map_err(unreadable)?;
         same_machine(header.machine_id.as_deref(), header.system_uuid.as_deref(), machine)?;
@@ -85,7 +92,7 @@ pub(super) fn same_machine(
     machine_id: Option<&str>,
     system_uuid: Option<&str>,
     machine: &Identity,
-) -> Result<(), Foreign> {
+) -> Result<(), Unusable> {
     for (what, recorded, here) in [
         ("machine-id", machine_id, machine.machine_id.as_deref()),
         ("system UUID", system_uuid, firmware(machine).map(String::as_str)),
@@ -93,7 +100,7 @@ pub(super) fn same_machine(
         if let (Some(recorded), Some(here)) = (recorded, here)
             && !recorded.eq_ignore_ascii_case(here)
         {
-            return Err(Foreign::OtherMachine(format!(
+            return Err(Unusable::OtherMachine(format!(
                 "it was written by the machine with the {what} {recorded}, and this one's is {here}"
             )));
         }
@@ -113,7 +120,7 @@ mod tests {
         }
     }
 
-    fn read(header: &Header, here: &Identity) -> Result<Option<Header>, Foreign> {
+    fn read(header: &Header, here: &Identity) -> Result<Option<Header>, Unusable> {
         Header::read(Some(&serde_json::to_string(header).unwrap()), here)
     }
 
@@ -138,7 +145,7 @@ mod tests {
                     ours && header.as_ref() == Some(&written),
                     "{machine_id:?} {system_uuid:?}"
                 ),
-                Err(Foreign::OtherMachine(why)) => {
+                Err(Unusable::OtherMachine(why)) => {
                     assert!(!ours, "{machine_id:?} {system_uuid:?}");
                     let here = [machine_id, system_uuid].into_iter().flatten();
                     assert!(here.into_iter().any(|id| why.contains(id)), "{why}");
@@ -160,10 +167,10 @@ mod tests {
         let here = machine(Some("m1"), None);
         assert_eq!(Header::read(None, &here), Ok(None));
         let later = format!("{{\"schema\":{},\"machineId\":[7]}}", SCHEMA + 1);
-        assert_eq!(Header::read(Some(&later), &here), Err(Foreign::Newer(SCHEMA + 1)));
+        assert_eq!(Header::read(Some(&later), &here), Err(Unusable::Newer(SCHEMA + 1)));
         for damaged in ["", "{}", "[]", "{\"schema\":2,\"machineId\":[7]}", "{\"schema\":-1}"] {
             let read = Header::read(Some(damaged), &here);
-            assert!(matches!(read, Err(Foreign::Unreadable(_))), "{damaged:?}: {read:?}");
+            assert!(matches!(read, Err(Unusable::Damaged(_))), "{damaged:?}: {read:?}");
         }
     }
 }

@@ -7,11 +7,6 @@ use super::{
 };
 use crate::node::kubelet_process::start::KubeletStart;
 
-/// Reads the journal's value; `None` when it cannot be parsed.
-pub(super) fn read(value: &str) -> Option<KubeletStart> {
-    serde_json::from_str(value).unwrap_or_default()
-}
-
 /// The row that is written.
 pub(super) fn row(kubelet: Option<&KubeletStart>) -> Row {
     Row::Node(KUBELET, serde_json::to_string(&kubelet).unwrap_or_default())

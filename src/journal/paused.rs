@@ -27,17 +27,7 @@ impl Paused {
         format!("paused since {since:.0} by {by}, until pod-teardown resume")
     }
 
-    /// What is in a journal. Whatever it is that cannot be read: somebody has paused this agent.
-    pub(super) fn read(told: &str) -> Option<Self> {
-        serde_json::from_str(told).unwrap_or_else(|_| {
-            Some(Self {
-                since: Timestamp::UNIX_EPOCH,
-                by: "somebody, as far as the journal can be read".to_owned(),
-            })
-        })
-    }
-
-    /// The same as it is written, also that nobody has.
+    /// The row that is written, also that the agent is not paused.
     pub(super) fn row(paused: Option<&Self>) -> Row {
         Row::Node(PAUSE, serde_json::to_string(&paused).unwrap_or_default())
     }

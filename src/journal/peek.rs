@@ -2,16 +2,15 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use redb::{DatabaseError, ReadOnlyDatabase};
 
 use super::{
-    FILE, JournalError,
-    aside::{self, Aside, Reason},
+    FILE, JournalError, Unusable,
     file::{self, Found},
-    whose,
+    quarantine, whose,
 };
 use crate::node::{
     host::PROC,
@@ -29,13 +28,11 @@ pub enum Peek {
     Good {
         /// UID of the Node that it was made for; `None` if it is new or not there yet.
         node_uid: Option<String>,
-        /// UIDs of entries that cannot be read.
-        unreadable: Vec<String>,
     },
-    /// The next agent keeps it aside and makes another.
-    Useless {
+    /// The next agent quarantines it and makes another.
+    Unusable {
         /// Why.
-        reason: Reason,
+        reason: Unusable,
         /// UID of the Node that is known all the same.
         node_uid: Option<String>,
     },
@@ -49,17 +46,13 @@ pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
         return Ok(Peek::InUse);
     }
     Ok(match file::look(&path, machine)? {
-        Found::Nothing => Peek::Good {
-            node_uid: None,
-            unreadable: Vec::new(),
-        },
-        Found::Journal(contents, _) => Peek::Good {
+        Found::Nothing => Peek::Good { node_uid: None },
+        Found::Journal(contents) => Peek::Good {
             node_uid: contents.node_uid,
-            unreadable: contents.unreadable.into_iter().map(|(_, uid, _)| uid).collect(),
         },
-        Found::Useless(reason) => Peek::Useless {
+        Found::Unusable(reason) => Peek::Unusable {
             node_uid: match reason {
-                Reason::OtherMachine(_) => None,
+                Unusable::OtherMachine(_) => None,
                 _ => whose::read(dir, machine).node_uid,
             },
             reason,
@@ -74,8 +67,8 @@ pub fn kubelet(dir: &Path, machine: &Identity) -> Option<KubeletStart> {
         return None;
     }
     match file::look(&path, machine) {
-        Ok(Found::Journal(contents, _)) => contents.kubelet,
-        Ok(Found::Nothing | Found::Useless(_)) | Err(_) => None,
+        Ok(Found::Journal(contents)) => contents.kubelet,
+        Ok(Found::Nothing | Found::Unusable(_)) | Err(_) => None,
     }
 }
 
@@ -88,9 +81,9 @@ fn is_in_use(dir: &Path, path: &Path) -> bool {
     path.is_file() && catch_unwind(open).unwrap_or(false)
 }
 
-/// What is kept aside in `dir`.
-pub fn asides(dir: &Path) -> Vec<Aside> {
-    aside::list(dir)
+/// The quarantined journals in `dir`.
+pub fn quarantined(dir: &Path) -> Vec<PathBuf> {
+    quarantine::list(dir)
 }
 
 #[cfg(test)]
@@ -103,7 +96,6 @@ mod tests {
     fn good(node_uid: Option<&str>) -> Peek {
         Peek::Good {
             node_uid: node_uid.map(str::to_owned),
-            unreadable: Vec::new(),
         }
     }
 
@@ -129,8 +121,8 @@ mod tests {
         let useless = |dir: &Path| {
             matches!(
                 peek(dir, &here),
-                Ok(Peek::Useless {
-                    reason: Reason::Damaged(_),
+                Ok(Peek::Unusable {
+                    reason: Unusable::Damaged(_),
                     ..
                 })
             )
@@ -141,6 +133,6 @@ mod tests {
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
         assert!(useless(crashed.path()));
-        assert_eq!(asides(crashed.path()), []);
+        assert!(quarantined(crashed.path()).is_empty());
     }
 }

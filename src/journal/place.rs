@@ -1,33 +1,28 @@
-//! Where the journal lives, and what becomes of what is found there: a journal of ours is used, anything else is kept
-//! aside and a new one takes its place.
+//! Where the journal lives, and what becomes of what is found there: a journal of ours is used, anything else is quarantined
+//! and a new one takes its place.
 
 use std::{
     fs::{self, DirBuilder},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
+    slice,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use redb::Database;
-use serde_json::json;
 
 use super::{
-    FILE, JournalError, State, WatchMemory,
-    aside::{self, Aside, Reason},
+    FILE, JournalError, State, Unusable, WatchMemory,
     error::{self, Kind},
     file::{self, Contents, Found, HEADER, NODE_UID, PAUSE, WATCH},
-    paused::Paused,
+    quarantine,
     whose::{self, Whose},
-    writer::{Row, Store, Table},
+    writer::{Row, Store},
 };
-use crate::{
-    model::pod::PodUid,
-    node::{
-        host::PROC,
-        identity::Identity,
-        lock::{LockError, PodsLock},
-    },
+use crate::node::{
+    host::PROC,
+    identity::Identity,
+    lock::{LockError, PodsLock},
 };
 
 /// The state directory, locked for as long as this lives.
@@ -38,7 +33,7 @@ pub(super) struct Place {
     ours: AtomicBool,
     /// Whose journal it is could not be read: it stays as it is, for the next start.
     blind: AtomicBool,
-    /// A file that was kept aside keeps no other agent out: the lock must be on what stays.
+    /// A quarantined file keeps no other agent out: the lock must be on what stays.
     _lock: Option<PodsLock>,
 }
 
@@ -73,26 +68,16 @@ impl Place {
             Err(error) if error.forbids_the_start() => return Err(error),
             Err(error) => (self.unread(&error), Err(error)),
             Ok(found) => {
-                let mut moved = Vec::new();
-                let mut state = match &found {
-                    // Whoever moved a journal away has decided to begin anew.
+                let state = match &found {
+                    // A user who moved the journal away has decided to begin anew.
                     Found::Nothing => self.empty(),
-                    Found::Journal(contents, bytes) => {
-                        if contents.repaired {
-                            self.keep_copy(bytes);
-                        }
-                        moved = self.keep_rows(&contents.unreadable);
-                        self.with_what_is_beside(self.known(contents))
-                    }
-                    Found::Useless(Reason::OtherMachine(_)) => self.empty(),
-                    Found::Useless(_) => self.nothing_known(),
+                    Found::Journal(contents) => self.with_what_is_beside(self.known(contents)),
+                    Found::Unusable(Unusable::OtherMachine(_)) => self.empty(),
+                    Found::Unusable(_) => self.nothing_known(),
                 };
-                if !moved.is_empty() {
-                    state.unreadable.clear();
-                }
                 // What is on the disk is known: if it cannot be opened now, it may be written over later.
                 self.set_ours(matches!(found, Found::Journal(..)));
-                let opened = self.open_found(found, &state.rows(), &moved);
+                let opened = self.open_found(found, &state.rows());
                 (state, opened)
             }
         };
@@ -115,7 +100,7 @@ impl Place {
             whose.paused.clone_from(&state.paused);
             whose.held = held(&state.watch);
         });
-        state.asides = self.asides();
+        state.quarantined = self.quarantined();
         Ok((state, database))
     }
 
@@ -187,25 +172,20 @@ impl Place {
         State::of(contents.clone(), &self.machine)
     }
 
-    /// `rows` are all there is to write, `moved` those of a journal of ours that are safe elsewhere.
-    fn open_found(&self, found: Found, rows: &[Row], moved: &[Row]) -> Result<Database, JournalError> {
+    /// `rows` are all there is to write.
+    fn open_found(&self, found: Found, rows: &[Row]) -> Result<Database, JournalError> {
         match found {
             Found::Journal(..) if self.ours.load(Ordering::Relaxed) => match file::open(&self.path()) {
                 Ok(database) => {
-                    let header = rows.iter().filter(|row| matches!(row, Row::Node(HEADER, _)));
-                    let first: Vec<_> = header.chain(moved).cloned().collect();
-                    return file::commit(&database, false, &first).map(|()| database);
+                    let header = rows.iter().find(|row| matches!(row, Row::Node(HEADER, _)));
+                    return file::commit(&database, false, header.map_or(&[], slice::from_ref)).map(|()| database);
                 }
                 // It was whole a moment ago, as a copy in memory.
-                Err(JournalError {
-                    kind: Kind::Damaged,
-                    cause,
-                    ..
-                }) => self.replace(Some(&Reason::Damaged(cause)), rows)?,
+                Err(error) if error.kind == Kind::Damaged => self.replace(Some(&error.into()), rows)?,
                 Err(error) => return Err(error),
             },
-            Found::Journal(..) => self.replace(Some(&Reason::Unread), rows)?,
-            Found::Useless(reason) => self.replace(Some(&reason), rows)?,
+            Found::Journal(..) => self.replace(Some(&Unusable::Unread), rows)?,
+            Found::Unusable(reason) => self.replace(Some(&reason), rows)?,
             Found::Nothing => self.replace(None, rows)?,
         }
         self.set_ours(true);
@@ -213,72 +193,33 @@ impl Place {
     }
 
     /// Makes a new journal that holds these rows, in the place of what is there.
-    fn replace(&self, useless: Option<&Reason>, rows: &[Row]) -> Result<(), JournalError> {
+    fn replace(&self, unusable: Option<&Unusable>, rows: &[Row]) -> Result<(), JournalError> {
         let (path, new) = (self.path(), self.path().with_extension("new"));
         // The disk may have been too full for it at the start.
         make_dir(&self.dir)?;
         file::make(&new, rows)?;
-        let kept = useless.map(|reason| aside::keep(&path, reason)).transpose()?;
+        let quarantined = unusable.map(|_| quarantine::add(&path)).transpose()?;
         fs::rename(&new, &path)
             .and_then(|()| file::sync_dir(&self.dir))
             .map_err(error::io("make"))?;
-        if let (Some(reason), Some(kept)) = (useless, kept) {
+        if let (Some(reason), Some(quarantined)) = (unusable, quarantined) {
             let node = rows.iter().find_map(|row| match row {
                 Row::Node(NODE_UID, uid) => Some(uid.as_str()),
                 _ => None,
             });
             let recorded = match (reason, node) {
                 (_, Some(uid)) => format!("this is still the Node with UID {uid}"),
-                (Reason::OtherMachine(_), None) => "this machine's Node is recorded anew".to_owned(),
+                (Unusable::OtherMachine(_), None) => "this machine's Node is recorded anew".to_owned(),
                 (_, None) => {
-                    "which Node this was is lost, too, and the next one that this machine's ids fit is taken".to_owned()
+                    "the UID of the Node is lost, too: the next Node that has this machine's ids is accepted".to_owned()
                 }
             };
             tracing::error!(
-                kept = %kept.display(), why = reason.told(),
-                "Journal cannot be used and is kept aside; the agent goes on with what API server and runtime say. Pods that were ending here get their grace anew, hooks that have ended may run again, kills and evictions that go on are forgotten, and {recorded}"
+                quarantined = %quarantined.display(), %reason,
+                "Journal cannot be used: it is quarantined, and the agent begins a new one from what API server and runtime report. Terminating pods get their whole grace period again, preStop hooks that have ended may run again, requests to stop or evict pods are forgotten, what pods have left that were deleted before is reported and not removed, and {recorded}"
             );
         }
         Ok(())
-    }
-
-    fn keep_copy(&self, bytes: &[u8]) {
-        let kept = aside::write(&self.path(), &Reason::Repaired, bytes);
-        tracing::error!(
-            kept = place_of(&kept),
-            "Journal was damaged and is repaired: the last that was written may be lost, such as the end of a hook, which then runs again"
-        );
-    }
-
-    /// What is to be removed from the journal, once it is safe elsewhere.
-    fn keep_rows(&self, unreadable: &[(Table, String, Vec<u8>)]) -> Vec<Row> {
-        if unreadable.is_empty() {
-            return Vec::new();
-        }
-        let lines: String = unreadable.iter().map(|(_, uid, bytes)| as_line(uid, bytes)).collect();
-        let kept = aside::write(&self.path(), &Reason::Rows, lines.as_bytes());
-        for (table, uid, _) in unreadable {
-            match table {
-                Table::Ends => tracing::error!(
-                    pod.uid = uid,
-                    kept = place_of(&kept),
-                    "Entry of the journal cannot be read: if this pod is ending, it gets its grace anew, and hooks that have ended run again"
-                ),
-                Table::Seen => tracing::warn!(
-                    pod.uid = uid,
-                    kept = place_of(&kept),
-                    "Entry of the journal cannot be read: if this pod is gone and has left anything here, that is told and not taken away"
-                ),
-            }
-        }
-        match kept {
-            Ok(_) => unreadable
-                .iter()
-                .map(|(table, uid, _)| Row::Pod(*table, PodUid::from(uid.as_str()), None))
-                .collect(),
-            // They stay where they are, and are told again at the next start.
-            Err(_) => Vec::new(),
-        }
     }
 }
 
@@ -289,13 +230,15 @@ impl Store for Place {
             let why = "it could not be read at the start; start the agent again, to go on with what it holds";
             return Err(JournalError::new("open", why, Kind::Disk));
         }
-        self.open_found(found, rows, &[])
+        self.open_found(found, rows)
     }
 
     fn holds(&self, row: &Row) {
         match row {
             Row::Node(NODE_UID, uid) => self.record(|whose| whose.node_uid = Some(uid.clone())),
-            Row::Node(PAUSE, told) => self.record(|whose| whose.paused = Paused::read(told)),
+            Row::Node(PAUSE, told) => {
+                self.record(|whose| whose.paused = serde_json::from_str(told).unwrap_or_default())
+            }
             Row::Node(WATCH, told) => self.record(|whose| {
                 whose.held = serde_json::from_str(told).ok().and_then(|watch| held(&watch));
             }),
@@ -303,8 +246,8 @@ impl Store for Place {
         }
     }
 
-    fn asides(&self) -> Vec<Aside> {
-        aside::list(&self.dir)
+    fn quarantined(&self) -> Vec<PathBuf> {
+        quarantine::list(&self.dir)
     }
 }
 
@@ -319,19 +262,4 @@ fn held(watch: &WatchMemory) -> Option<WatchMemory> {
 fn make_dir(dir: &Path) -> Result<(), JournalError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(error::io("make the directory"))
-}
-
-fn place_of(kept: &Result<PathBuf, JournalError>) -> String {
-    match kept {
-        Ok(path) => path.display().to_string(),
-        Err(error) => format!("nowhere: {error}"),
-    }
-}
-
-fn as_line(uid: &str, bytes: &[u8]) -> String {
-    let line = match std::str::from_utf8(bytes) {
-        Ok(text) => json!({ "uid": uid, "text": text }),
-        Err(_) => json!({ "uid": uid, "base64": BASE64_STANDARD.encode(bytes) }),
-    };
-    format!("{line}\n")
 }

@@ -139,6 +139,8 @@ async fn a_finished_pod_is_forgotten() {
 #[derive(Debug, Clone, Default)]
 struct Disk {
     bytes: Arc<Mutex<Vec<u8>>>,
+    /// The bytes after each write.
+    states: Arc<Mutex<Vec<Vec<u8>>>>,
     full: Arc<AtomicBool>,
 }
 
@@ -147,7 +149,7 @@ impl Disk {
         let database = self.open(&[]).unwrap();
         let file::Contents {
             node_uid, watch, pods, ..
-        } = file::read(&database, &machine("m1")).unwrap().unwrap();
+        } = file::read(&database, &machine("m1")).unwrap();
         let state = State {
             node_uid,
             watch,
@@ -166,7 +168,7 @@ impl Disk {
         let copy = self.bytes.lock().unwrap().clone();
         let disk = Self {
             bytes: Arc::new(Mutex::new(copy)),
-            full: Arc::default(),
+            ..Self::default()
         };
         disk.journal()
     }
@@ -211,7 +213,9 @@ impl StorageBackend for Disk {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.room()?;
         let offset = usize::try_from(offset).unwrap();
-        self.bytes.lock().unwrap()[offset..offset + data.len()].copy_from_slice(data);
+        let mut bytes = self.bytes.lock().unwrap();
+        bytes[offset..offset + data.len()].copy_from_slice(data);
+        self.states.lock().unwrap().push(bytes.clone());
         Ok(())
     }
 }

@@ -21,12 +21,7 @@ pub struct OwnTurn {
 // === impl OwnTurn ===
 
 impl OwnTurn {
-    /// What is in a journal. What cannot be read was nobody's turn.
-    pub(super) fn read(told: &str) -> Option<Self> {
-        serde_json::from_str(told).unwrap_or_default()
-    }
-
-    /// The same as it is written, also that it is not this agent's turn.
+    /// The row that is written, also that it is not this agent's turn.
     pub(super) fn row(turn: Option<&Self>) -> Row {
         Row::Node(TURN, serde_json::to_string(&turn).unwrap_or_default())
     }

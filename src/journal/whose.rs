@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{WatchMemory, aside, error, error::JournalError, file, header, paused::Paused};
+use super::{WatchMemory, error, error::JournalError, file, header, paused::Paused};
 use crate::node::identity::Identity;
 
 /// Beside the journal.
@@ -40,13 +40,13 @@ pub(super) fn read(dir: &Path, machine: &Identity) -> Whose {
     ours.unwrap_or_default()
 }
 
-/// Changes what is recorded, unless it is so already. What another machine recorded is kept aside.
+/// Changes what is recorded, unless it is so already. What another machine recorded is written over: the journal that was
+/// quarantined with it says the same.
 pub(super) fn change(dir: &Path, machine: &Identity, change: impl FnOnce(&mut Whose)) -> Result<(), JournalError> {
     let path = dir.join(FILE);
     let bytes = fs::read(&path).unwrap_or_default();
     let before = serde_json::from_slice::<Whose>(&bytes).ok();
-    let foreign = before.as_ref().and_then(|before| before.same_machine(machine).err());
-    let ours = before.filter(|_| foreign.is_none());
+    let ours = before.filter(|before| before.same_machine(machine).is_ok());
     let has_ours = ours.is_some();
     let mut whose = ours.unwrap_or_default();
     change(&mut whose);
@@ -56,9 +56,6 @@ pub(super) fn change(dir: &Path, machine: &Identity, change: impl FnOnce(&mut Wh
     let says_nothing = whose.node_uid.is_none() && whose.paused.is_none() && whose.held.is_none();
     if bytes == text || says_nothing && !has_ours {
         return Ok(());
-    }
-    if let Some(foreign) = foreign {
-        aside::keep(&path, &foreign.into())?;
     }
     let new = path.with_extension("node.new");
     match fs::remove_file(&new) {
@@ -77,7 +74,7 @@ pub(super) fn change(dir: &Path, machine: &Identity, change: impl FnOnce(&mut Wh
 // === impl Whose ===
 
 impl Whose {
-    fn same_machine(&self, machine: &Identity) -> Result<(), header::Foreign> {
+    fn same_machine(&self, machine: &Identity) -> Result<(), header::Unusable> {
         header::same_machine(self.machine_id.as_deref(), self.system_uuid.as_deref(), machine)
     }
 }
@@ -106,10 +103,6 @@ mod tests {
         assert_eq!(node_uid(dir.path(), &machine("m2")), None);
         record(dir.path(), &machine("m2"), "n2").unwrap();
         assert_eq!(node_uid(dir.path(), &machine("m2")).as_deref(), Some("n2"));
-        let kept: Vec<_> = aside::list(dir.path()).into_iter().map(|kept| kept.path).collect();
-        let [kept] = &kept[..] else { panic!("{kept:?}") };
-        let name = kept.file_name().unwrap().to_string_lossy();
-        assert!(name.starts_with("journal.node.other-machine-"), "{name}");
         fs::write(dir.path().join(FILE), "torn").unwrap();
         assert_eq!(node_uid(dir.path(), &machine("m2")), None);
     }

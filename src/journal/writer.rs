@@ -1,6 +1,7 @@
 //! The one who writes: gathers what is to be written, commits it together, and does not give up.
 
 use std::{
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -11,7 +12,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{JournalError, State, Trouble, aside::Aside, file, lock};
+use super::{JournalError, State, Trouble, file, lock};
 use crate::{model::pod::PodUid, node::threads::Blocking};
 
 /// What nobody waits for may be lost in a crash for so long; a commit costs two syncs of the disk, and pods seldom end
@@ -56,8 +57,8 @@ pub(super) trait Store: Send + Sync {
     /// This row is on the disk. Some are kept once more.
     fn holds(&self, _row: &Row) {}
 
-    /// What is kept beside it.
-    fn asides(&self) -> Vec<Aside> {
+    /// The quarantined journals beside it.
+    fn quarantined(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 }
@@ -121,7 +122,7 @@ impl Writer {
             rows.splice(0..0, lock(&self.state).rows());
         }
         let store = Arc::clone(&self.store);
-        let any_aside = !lock(&self.state).asides.is_empty();
+        let any_quarantined = !lock(&self.state).quarantined.is_empty();
         let written = self.blocking.run(move || {
             let (database, whole) = match database {
                 Some(database) => (database, false),
@@ -131,15 +132,15 @@ impl Writer {
             file::commit(&database, whole, &rows)?;
             let took = (!rows.is_empty()).then(|| began.elapsed());
             rows.iter().for_each(|row| store.holds(row));
-            // More are made only where it is opened, and somebody may take away what is there.
-            let asides = (whole || any_aside).then(|| store.asides());
-            Ok((database, asides, took))
+            // Opening it adds to them, and a user removes them.
+            let quarantined = (whole || any_quarantined).then(|| store.quarantined());
+            Ok((database, quarantined, took))
         });
-        let (database, asides, took) = written.await.unwrap_or_else(|_| Err(JournalError::damaged()))?;
+        let (database, quarantined, took) = written.await.unwrap_or_else(|_| Err(JournalError::damaged()))?;
         self.database = Some(database);
         let mut state = lock(&self.state);
-        if let Some(asides) = asides {
-            state.asides = asides;
+        if let Some(quarantined) = quarantined {
+            state.quarantined = quarantined;
         }
         if let Some(took) = took {
             state.cost.commits += 1;

@@ -38,7 +38,7 @@ use crate::{
     counters::{Counters, Counts},
     handover::{guard::Guard, report::TurnReport},
     housekeeping::HouseReport,
-    journal::{Journal, aside::Aside},
+    journal::Journal,
     model::foreign,
     node::runtime::RuntimeReport,
     watch::WatchReport,
@@ -341,7 +341,8 @@ impl PodAnswers {
         report.house = self.house.borrow().clone();
         report.pods = pods;
         report.journal = trouble.error.map(|error| error.to_string());
-        report.journal_asides = self.journal.asides().iter().map(Aside::told).collect();
+        let quarantined = self.journal.quarantined();
+        report.journal_asides = quarantined.iter().map(|path| path.display().to_string()).collect();
         let cost = self.journal.cost();
         report.counters = Counts {
             journal_writes_failed: trouble.failed,

@@ -273,7 +273,10 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         let _ = writeln!(out, "{error}; a restart would not know what was begun");
     }
     for aside in &report.journal_asides {
-        let _ = writeln!(out, "journal   one is {aside}; take it away when you have looked at it");
+        let _ = writeln!(
+            out,
+            "journal   {aside} could not be used and is quarantined; remove it once nothing in it matters to you"
+        );
     }
     let Counts {
         begun,

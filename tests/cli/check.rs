@@ -211,7 +211,7 @@ async fn a_journal_of_another_node_is_a_mistake_and_one_that_cannot_be_used_is_t
 
     let damaged = flags();
     std::fs::create_dir_all(damaged.path("state").join(FILE)).unwrap();
-    std::fs::write(damaged.path("state/journal.redb.damaged-20260102T030405Z"), "before").unwrap();
+    std::fs::write(damaged.path("state/journal.redb.bad-20260102T030405Z"), "before").unwrap();
     let told = spawn_blocking(move || {
         let told = damaged.tell("check");
         assert!(damaged.path("state").join(FILE).is_dir(), "nothing is touched");
@@ -221,14 +221,14 @@ async fn a_journal_of_another_node_is_a_mistake_and_one_that_cannot_be_used_is_t
     assert_eq!((told.code, failed(&told)), (Some(0), vec![]), "{told:?}");
     for words in [
         "it is no file",
-        "keeps it aside when it starts",
+        "quarantines it when it starts",
         "hooks that have ended, which Node this was",
     ] {
         assert!(told.out.contains(words), "{words:?} is not in {told:?}");
     }
-    let kept = "damaged-20260102T030405Z, because it was damaged";
+    let quarantined = "bad-20260102T030405Z could not be used";
     assert!(
-        told.out.contains("note  kept aside") && told.out.contains(kept),
+        told.out.contains("note  old journal") && told.out.contains(quarantined),
         "{told:?}"
     );
 }

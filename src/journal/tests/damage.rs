@@ -56,9 +56,9 @@ fn judge(good: &Good, bytes: &[u8]) -> usize {
     }
     let used = state.pods.len() == PODS && state.node_uid.as_deref() == Some("node-1");
     if !used {
-        let kept = state.asides.iter().any(|aside| fs::read(&aside.path).unwrap() == bytes);
+        let kept = state.quarantined.iter().any(|path| fs::read(path).unwrap() == bytes);
         assert!(kept, "what was found is kept as it was");
-        assert!(matches!(look(&path, &machine("m1")), Ok(Found::Journal(..))));
+        assert!(matches!(look(&path, &machine("m1")), Ok(Found::Journal(_))));
     }
     state.pods.len()
 }
@@ -70,7 +70,7 @@ async fn a_journal_that_is_as_it_was_closed_is_used() {
 }
 
 #[tokio::test]
-async fn a_journal_that_was_cut_off_anywhere_is_kept_aside_whole() {
+async fn a_journal_that_was_cut_off_anywhere_is_quarantined_whole() {
     let good = good().await;
     let len = good.bytes.len();
     let cuts = (0..64).map(|part| len * part / 64);
@@ -116,7 +116,7 @@ async fn bits_that_fall_over_make_up_no_entry() {
 }
 
 #[tokio::test]
-async fn what_is_no_journal_at_all_is_kept_aside() {
+async fn what_is_no_journal_at_all_is_quarantined() {
     let good = good().await;
     let mut headless = good.bytes.clone();
     headless[..320].fill(0);
@@ -136,15 +136,15 @@ async fn what_is_no_journal_at_all_is_kept_aside() {
 }
 
 #[tokio::test]
-async fn a_directory_in_its_place_is_kept_aside_with_all_that_is_in_it() {
+async fn a_directory_in_its_place_is_quarantined_with_all_that_is_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     fs::create_dir(&path).unwrap();
     fs::write(path.join("precious"), "data").unwrap();
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
-    let asides = journal.asides();
-    assert_eq!(asides.len(), 1);
-    assert_eq!(fs::read_to_string(asides[0].path.join("precious")).unwrap(), "data");
+    let quarantined = journal.quarantined();
+    assert_eq!(quarantined.len(), 1);
+    assert_eq!(fs::read_to_string(quarantined[0].join("precious")).unwrap(), "data");
     assert!(path.is_file());
 }
 
@@ -153,7 +153,7 @@ async fn a_pipe_in_its_place_is_waited_for_by_nobody() {
     let dir = tempfile::tempdir().unwrap();
     nix::unistd::mkfifo(&dir.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
-    assert_eq!(journal.asides().len(), 1);
+    assert_eq!(journal.quarantined().len(), 1);
     journal.set_node_uid("node-1").await.unwrap();
 }
 
@@ -166,44 +166,95 @@ fn tamper(dir: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
 }
 
 #[tokio::test]
-async fn an_entry_that_cannot_be_read_is_kept_and_the_others_count() {
-    let dir = tempfile::tempdir().unwrap();
-    let now = BootClock::new().unwrap().now();
-    let journal = reopened(dir.path(), async |journal: &Journal| {
-        journal.set_node_uid("node-1").await.unwrap();
-        journal.begin(&pod("good"), now, Duration::from_secs(10), None);
-    })
-    .await;
-    drop(journal);
-    drop(opened(dir.path(), &machine("m1")).await);
-    while Database::open(dir.path().join(FILE)).is_err() {
-        tokio::task::yield_now().await;
+async fn a_row_that_cannot_be_read_quarantines_the_journal_and_the_node_is_still_known() {
+    type Tamper = fn(&redb::WriteTransaction);
+    let row: [Tamper; 3] = [
+        |transaction| {
+            let mut pods = transaction.open_table(file::PODS).unwrap();
+            pods.insert("torn", &b"{\"namespace\":\"ns\""[..]).unwrap();
+        },
+        |transaction| {
+            let mut seen = transaction.open_table(file::SEEN).unwrap();
+            seen.insert("binary", &[0xff, 0xfe][..]).unwrap();
+        },
+        |transaction| {
+            let mut node = transaction.open_table(file::NODE).unwrap();
+            node.insert(file::PAUSE, "{").unwrap();
+        },
+    ];
+    for (tamper_with, named) in row.into_iter().zip(["UID torn", "UID binary", "row paused"]) {
+        let dir = tempfile::tempdir().unwrap();
+        let now = BootClock::new().unwrap().now();
+        let paused = Paused {
+            since: Timestamp::UNIX_EPOCH,
+            by: "root".to_owned(),
+        };
+        let journal = reopened(dir.path(), async |journal: &Journal| {
+            journal.set_node_uid("node-1").await.unwrap();
+            journal.set_paused(Some(paused.clone())).await.unwrap();
+            journal.begin(&pod("good"), now, Duration::from_secs(10), None);
+        })
+        .await;
+        drop(journal);
+        while Database::open(dir.path().join(FILE)).is_err() {
+            tokio::task::yield_now().await;
+        }
+        tamper(dir.path(), tamper_with);
+        let Ok(Found::Unusable(reason)) = look(&dir.path().join(FILE), &machine("m1")) else {
+            panic!("it is used")
+        };
+        assert!(reason.to_string().contains(named), "{reason}");
+        let before = fs::read(dir.path().join(FILE)).unwrap();
+        let journal = opened(dir.path(), &machine("m1")).await;
+        assert_eq!(journal.unfinished().len(), 0);
+        assert_eq!(
+            (journal.node_uid().as_deref(), journal.paused()),
+            (Some("node-1"), Some(paused))
+        );
+        let quarantined = journal.quarantined();
+        assert_eq!(quarantined.len(), 1, "{quarantined:?}");
+        assert_eq!(fs::read(&quarantined[0]).unwrap(), before);
     }
-    tamper(dir.path(), |transaction| {
-        let mut pods = transaction.open_table(file::PODS).unwrap();
-        pods.insert("torn", &b"{\"namespace\":\"ns\""[..]).unwrap();
-        pods.insert("binary", &[0xff, 0xfe][..]).unwrap();
-    });
-    let journal = opened(dir.path(), &machine("m1")).await;
-    assert!(journal.pod(&"good".into()).is_some());
-    let asides = journal.asides();
-    assert_eq!(asides.len(), 1, "{asides:?}");
-    let text = fs::read_to_string(&asides[0].path).unwrap();
-    assert!(
-        text.contains(r#"{\"namespace\":\"ns\""#) && text.contains("torn"),
-        "{text}"
-    );
-    assert!(text.contains(r#""base64":"//4=""#), "{text}");
-    journal.durable().await.unwrap();
-    drop(journal);
-    // Told once: they are no longer in the journal.
-    let journal = opened(dir.path(), &machine("m1")).await;
-    assert_eq!(journal.asides(), asides);
-    assert!(journal.pod(&"good".into()).is_some());
+}
+
+/// A kill of the agent leaves what it wrote until then, in the order in which it did.
+#[tokio::test(start_paused = true)]
+async fn a_journal_is_usable_whatever_write_of_it_was_the_last() {
+    let disk = Disk::default();
+    let states = Arc::clone(&disk.states);
+    let journal = disk.journal();
+    let now = BootClock::new().unwrap().now();
+    for number in 0..4 {
+        for uid in ["a", "b"] {
+            journal.begin(
+                &pod(&format!("{uid}-{number}")),
+                now.clone(),
+                Duration::from_secs(9),
+                None,
+            );
+        }
+        journal.durable().await.unwrap();
+        journal.forget(&format!("a-{number}").as_str().into());
+        journal.set_node_uid("node-1").await.unwrap();
+    }
+    let states = states.lock().unwrap();
+    // Until the first commit it has another name.
+    let first = states
+        .iter()
+        .position(|bytes| file::understand(bytes, &machine("m1")).is_ok());
+    let mut last = 0;
+    for (number, bytes) in states.iter().enumerate().skip(first.unwrap()) {
+        let contents = file::understand(bytes, &machine("m1"));
+        last = contents
+            .unwrap_or_else(|why| panic!("{why}, after write {number}"))
+            .pods
+            .len();
+    }
+    assert_eq!(last, 4);
 }
 
 #[tokio::test]
-async fn a_journal_of_a_later_version_is_kept_aside_and_the_node_is_still_known() {
+async fn a_journal_of_a_later_version_is_quarantined_and_the_node_is_still_known() {
     let dir = tempfile::tempdir().unwrap();
     let now = BootClock::new().unwrap().now();
     drop(
@@ -228,12 +279,10 @@ async fn a_journal_of_a_later_version_is_kept_aside_and_the_node_is_still_known(
         Some("node-1"),
         "it is no way around the hold"
     );
-    let asides = journal.asides();
-    assert!(asides[0].path.to_string_lossy().contains(".newer-"), "{asides:?}");
-    let Ok(Found::Useless(reason)) = look(&asides[0].path, &machine("m1")) else {
+    let Ok(Found::Unusable(reason)) = look(&journal.quarantined()[0], &machine("m1")) else {
         panic!("it is as it was");
     };
-    assert!(reason.told().contains("format 3"), "{reason:?}");
+    assert!(reason.to_string().contains("format 3"), "{reason:?}");
 }
 
 #[tokio::test]
@@ -260,10 +309,10 @@ async fn a_journal_from_before_there_were_headers_is_taken_over_without_loss() {
         let entry = journal.pod(&"a".into()).unwrap();
         assert!(entry.hooks["c1"].ended && entry.grace == Duration::from_secs(30));
         assert_eq!(entry.begun.since_boot, Duration::from_secs(7));
-        assert_eq!(journal.asides(), []);
+        assert!(journal.quarantined().is_empty());
         drop(journal);
     }
-    let Ok(Found::Journal(contents, _)) = look(&dir.path().join(FILE), &machine("m1")) else {
+    let Ok(Found::Journal(contents)) = look(&dir.path().join(FILE), &machine("m1")) else {
         panic!("it is a journal")
     };
     let Contents { header, .. } = *contents;

@@ -18,8 +18,8 @@ impl Store for Broken {
         }
     }
 
-    fn asides(&self) -> Vec<Aside> {
-        self.place.asides()
+    fn quarantined(&self) -> Vec<PathBuf> {
+        self.place.quarantined()
     }
 }
 
@@ -120,13 +120,12 @@ async fn a_damaged_journal_stays_where_it_is_until_another_can_take_its_place() 
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
     assert!(journal.trouble().error.is_some());
     assert_eq!(
-        (fs::read_to_string(&path).unwrap(), journal.asides()),
+        (fs::read_to_string(&path).unwrap(), journal.quarantined()),
         ("damaged".to_owned(), vec![])
     );
     fs::rename(path.with_extension("new"), dir.path().join("away")).unwrap();
     until_written(&journal).await;
-    let asides = journal.asides();
-    assert_eq!(fs::read_to_string(&asides[0].path).unwrap(), "damaged");
+    assert_eq!(fs::read_to_string(&journal.quarantined()[0]).unwrap(), "damaged");
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,7 +158,7 @@ async fn what_a_journal_says_that_can_be_read_and_not_written_counts() {
     assert!(journal.durable().await.is_err());
     full.store(false, Ordering::SeqCst);
     until_written(&journal).await;
-    assert_eq!(journal.asides(), [], "it was ours: nothing is kept aside");
+    assert!(journal.quarantined().is_empty(), "it was ours");
     drop(journal);
     let journal = opened(dir.path(), &machine("m1")).await;
     assert_eq!(journal.unfinished().len(), 2);

@@ -11,31 +11,22 @@ async fn of_machine_1(dir: &Path) {
 }
 
 #[tokio::test]
-async fn another_machines_journal_is_set_aside_with_its_node_and_comes_back_by_hand() {
+async fn another_machines_journal_is_quarantined_with_its_node_and_comes_back_by_hand() {
     let dir = tempfile::tempdir().unwrap();
     of_machine_1(dir.path()).await;
     let clone = opened(dir.path(), &machine("m2")).await;
     assert_eq!((clone.node_uid(), clone.unfinished().len()), (None, 0));
-    let asides = clone.asides();
-    assert_eq!(asides.len(), 1);
-    assert!(
-        asides[0].path.to_string_lossy().contains(".other-machine-"),
-        "{asides:?}"
-    );
-    assert!(asides[0].told().contains("another machine"), "{asides:?}");
+    let quarantined = clone.quarantined();
+    assert_eq!(quarantined.len(), 1);
     clone.set_node_uid("node-2").await.unwrap();
     drop(clone);
     let clone = opened(dir.path(), &machine("m2")).await;
     assert_eq!(clone.node_uid().as_deref(), Some("node-2"));
-    let told = clone.asides();
-    assert!(
-        told.len() == 2 && told.contains(&asides[0]),
-        "told until it is taken away: {told:?}"
-    );
+    assert_eq!(clone.quarantined(), quarantined, "until a user removes it");
     drop(clone);
     // Its own machine can use it still.
     let home = tempfile::tempdir().unwrap();
-    fs::rename(&asides[0].path, home.path().join(FILE)).unwrap();
+    fs::rename(&quarantined[0], home.path().join(FILE)).unwrap();
     let back = opened(home.path(), &machine("m1")).await;
     assert!(back.pod(&"a".into()).is_some() && back.node_uid().as_deref() == Some("node-1"));
 }
@@ -47,8 +38,7 @@ async fn a_second_clone_writes_over_nothing() {
     for (clones, id) in ["m2", "m3", "m4"].into_iter().enumerate() {
         let journal = opened(dir.path(), &machine(id)).await;
         journal.set_node_uid(id).await.unwrap();
-        // The journal, and whose Node it was.
-        assert_eq!(journal.asides().len(), 2 * (clones + 1));
+        assert_eq!(journal.quarantined().len(), clones + 1);
     }
 }
 

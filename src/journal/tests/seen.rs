@@ -74,33 +74,10 @@ async fn a_journal_from_before_pods_that_were_seen_were_kept_opens_without_loss(
         transaction.delete_table(file::SEEN).unwrap();
     });
     let journal = opened(dir.path(), &machine("m1")).await;
-    assert!(journal.knows(&"a".into()) && journal.asides().is_empty());
+    assert!(journal.knows(&"a".into()) && journal.quarantined().is_empty());
     assert_eq!(known(&journal), []);
     journal.saw(&view("b", false), false);
     journal.durable().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_pod_whose_row_cannot_be_read_is_kept_aside_and_the_others_are_known() {
-    let dir = tempfile::tempdir().unwrap();
-    let journal = reopened(dir.path(), async |journal: &Journal| {
-        journal.saw(&view("good", false), false);
-    })
-    .await;
-    closed(dir.path(), journal).await;
-    tamper(dir.path(), |transaction| {
-        let mut seen = transaction.open_table(file::SEEN).unwrap();
-        seen.insert("torn", &b"{\"namespace\":\"ns\""[..]).unwrap();
-    });
-    let journal = opened(dir.path(), &machine("m1")).await;
-    assert_eq!(known(&journal), [("good".to_owned(), false)]);
-    let asides = journal.asides();
-    assert_eq!(asides.len(), 1, "{asides:?}");
-    assert!(fs::read_to_string(&asides[0].path).unwrap().contains("torn"));
-    closed(dir.path(), journal).await;
-    // Told once: it is no longer in the journal.
-    let journal = opened(dir.path(), &machine("m1")).await;
-    assert_eq!(journal.asides(), asides);
 }
 
 #[tokio::test]

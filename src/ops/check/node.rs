@@ -12,7 +12,7 @@ use crate::{
     config::PodSettings,
     journal::{
         self,
-        peek::{Peek, asides, peek},
+        peek::{Peek, peek, quarantined},
     },
     model::problem::ProblemKind,
     node::{
@@ -28,7 +28,6 @@ use crate::{
         mount_namespace,
         systemd::Systemd,
     },
-    words::some_of,
 };
 
 /// For what there may be one of.
@@ -40,27 +39,21 @@ const LONGEST_SOCKET: usize = 107;
 /// Also the UID of the Node that it was made for.
 pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) -> (Vec<Row>, Option<String>) {
     const WHAT: &str = "journal";
-    const LOST: &str = "nothing needs to be done: the agent keeps it aside when it starts and makes another; what is lost \
+    const LOST: &str = "nothing needs to be done: the agent quarantines it when it starts and begins another; what is lost \
                         by it: grace that was used, hooks that have ended";
     let file = state_dir.join(journal::FILE);
     let file = file.display();
     let (row, uid) = match peek(state_dir, machine) {
-        Ok(Peek::Good { node_uid, unreadable }) if !unreadable.is_empty() => {
-            let seen = format!("{file}: entries of these pods cannot be read: {}", some_of(unreadable));
-            let remedy = "nothing needs to be done: the agent keeps them aside when it starts; what is lost by it: grace that \
-                          these pods used, hooks of theirs that have ended";
-            (Row::new(WHAT, Verdict::Warning, seen, remedy), node_uid)
+        Ok(Peek::Good { node_uid: Some(uid) }) => {
+            (Row::ok(WHAT, format!("made for the Node with UID {uid}")), Some(uid))
         }
-        Ok(Peek::Good {
-            node_uid: Some(uid), ..
-        }) => (Row::ok(WHAT, format!("made for the Node with UID {uid}")), Some(uid)),
         Ok(Peek::Good { node_uid: None, .. }) => (Row::ok(WHAT, "new"), None),
-        Ok(Peek::Useless { reason, node_uid }) => {
+        Ok(Peek::Unusable { reason, node_uid }) => {
             let remedy = match node_uid {
                 Some(_) => LOST.to_owned(),
                 None => format!("{LOST}, which Node this was"),
             };
-            let seen = format!("{file}: {}", reason.told());
+            let seen = format!("{file}: {reason}");
             (Row::new(WHAT, Verdict::Warning, seen, &remedy), node_uid)
         }
         Ok(Peek::InUse) if agent_runs => {
@@ -88,11 +81,12 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
             (Row::new(WHAT, Verdict::Failed, seen, remedy), None)
         }
     };
-    let asides = asides(state_dir).into_iter().map(|aside| {
-        let remedy = "look whether anything in it still matters to you, and delete it: the agent reads it no more";
-        Row::new("kept aside", Verdict::Warning, aside.told(), remedy)
+    let quarantined = quarantined(state_dir).into_iter().map(|path| {
+        let seen = format!("{} could not be used and is quarantined", path.display());
+        let remedy = "look whether anything in it still matters to you, and delete it: the agent does not read it";
+        Row::new("old journal", Verdict::Warning, seen, remedy)
     });
-    (iter::once(row).chain(asides).collect(), uid)
+    (iter::once(row).chain(quarantined).collect(), uid)
 }
 
 /// Whether the admin socket can be made.
@@ -442,7 +436,7 @@ mod tests {
         std::fs::write(&plain, "").unwrap();
         let damaged = dir.path().join("damaged");
         std::fs::create_dir_all(damaged.join(journal::FILE)).unwrap();
-        std::fs::write(damaged.join("journal.redb.damaged-20260102T030405Z"), "before").unwrap();
+        std::fs::write(damaged.join("journal.redb.bad-20260102T030405Z"), "before").unwrap();
         for (state_dir, verdicts) in [
             (plain, vec![Verdict::Configuration]),
             (damaged, vec![Verdict::Warning, Verdict::Warning]),
