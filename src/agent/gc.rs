@@ -160,8 +160,7 @@ impl Gc {
             let shared = Shared::new(self.unsynced)
                 .with_aggregated_hold(self.aggregated_hold)
                 .with_naps(NAP)
-                .with_events(events.clone())
-                .with_canary(self.turns.canary());
+                .with_events(events.clone());
             let shared = Arc::new(shared);
             self.current.send_replace(Some(Arc::clone(&shared)));
             let lost = tokio::select! {

@@ -23,10 +23,7 @@ use super::{
     uid::Uid,
     work::{Owner, Target, Work},
 };
-use crate::{
-    api::escape,
-    collector::{Unsynced, leader_election::Canary},
-};
+use crate::{api::escape, collector::Unsynced};
 
 /// What rests on all kinds is looked at again this often while one of them cannot be seen.
 const HELD: Duration = Duration::from_secs(2);
@@ -73,7 +70,6 @@ pub struct Core {
     pub misplaced: Misplaced,
     /// Foreground deletions that wait for groups whose servers cannot be reached.
     pub delayed: Delayed,
-    canary: Option<Canary>,
 }
 
 // === impl Core ===
@@ -96,13 +92,7 @@ impl Core {
             plain: HashSet::new(),
             misplaced: Misplaced::default(),
             delayed: Delayed::default(),
-            canary: None,
         }
-    }
-
-    /// Leaves the objects alone that tell by their end that another collector works.
-    pub fn set_canary(&mut self, canary: Canary) {
-        self.canary = Some(canary);
     }
 
     /// Takes the graph's hints over; `true` if there are any.
@@ -142,7 +132,7 @@ impl Core {
         } else {
             return;
         };
-        if dependents > 0 && !self.canary.as_ref().is_some_and(|canary| canary.is_canary(&uid)) {
+        if dependents > 0 {
             tracing::info!(
                 owner = visible(&called(&self.graph, owner)),
                 uid = visible(&clipped(&uid)),
@@ -325,9 +315,6 @@ impl Core {
         let owners: Vec<NodeId> = self.graph.owners(id).map(|link| link.node).collect();
         self.misplaced.note(&self.graph, id, &owners);
         let target = self.target(id)?;
-        if self.is_canary(&target, &owners) {
-            return None;
-        }
         if because.iter().any(|&owner| self.queue.is_busy(Hint::Decide(owner))) {
             let hint = Hint::Decide(id);
             self.queue
@@ -397,14 +384,6 @@ impl Core {
         for owner in owners {
             self.push(Hint::Ask(owner), owner, now);
         }
-    }
-
-    /// It is there to see whether another collector deletes it. Before its own UID is known, that of its owner is.
-    fn is_canary(&self, target: &Target, owners: &[NodeId]) -> bool {
-        let Some(canary) = &self.canary else {
-            return false;
-        };
-        canary.is_canary(&target.uid) || owners.iter().any(|&owner| canary.is_canary(&self.graph.uid(owner)))
     }
 
     /// Another of its references names the UID of one that goes out: they cannot be told apart by it.

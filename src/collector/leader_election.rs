@@ -1,9 +1,9 @@
-//! Whose turn it is to collect: that of one agent in the cluster, while no other collector works.
+//! Whose turn it is to collect: that of one agent in the cluster, while kube-controller-manager does not work.
 //!
-//! `lease → election → ground ← lookout ← rival, canary`: what a turn stands on is decided in `lease` and `rival`, which
-//! are pure, and holds by the clock alone, so that a turn ends in time also when nothing goes forward any more.
+//! `lease → election → ground ← controller_manager`: what a turn stands on holds by the clock alone, so that a turn ends in
+//! time also when nothing goes forward any more.
 
-use std::{io, sync::Arc};
+use std::{fs, io, sync::Arc};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -17,27 +17,23 @@ use crate::{
     node::effects::{EffectGate, Held},
 };
 
-mod canary;
+mod controller_manager;
 mod election;
 mod ground;
 mod lease;
-mod lookout;
 mod requests;
-mod rival;
 mod view;
 
-pub use self::{
-    canary::Canary,
-    view::{CanaryView, LeaseView, ManagerView, View},
-};
+pub use self::view::{LeaseView, ManagerView, View};
 use self::{
     election::Election,
     ground::{Ground, Leave},
-    lookout::Lookout,
     requests::Leases,
     view::Notes,
 };
 
+/// The kernel makes a random UUID at each reading.
+const RANDOM: &str = "/proc/sys/kernel/random/uuid";
 /// The Lease of the one whose turn it is.
 pub const LEASE: &str = "kube-system/pod-teardown-gc";
 
@@ -45,7 +41,7 @@ pub const LEASE: &str = "kube-system/pod-teardown-gc";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// While the collector of kube-controller-manager does not work.
+    /// While kube-controller-manager's Lease is not renewed.
     Auto,
     /// Whether kube-controller-manager works or not.
     Always,
@@ -78,7 +74,6 @@ struct Inner {
     dry_run: bool,
     ground: watch::Sender<Ground>,
     turn: watch::Sender<Turn>,
-    canary: Canary,
     notes: Notes,
 }
 
@@ -87,7 +82,7 @@ struct Ends<'a>(&'a Turns);
 
 /// What an agent on this node calls itself from this start on.
 pub fn identity(node_name: &str) -> io::Result<String> {
-    Ok(format!("{node_name}_{}", lookout::random()?))
+    Ok(format!("{node_name}_{}", fs::read_to_string(RANDOM)?.trim()))
 }
 
 // === impl Turns ===
@@ -101,7 +96,7 @@ impl Turns {
             (Mode::Never, _) => (Err("--gc never".to_owned()), leave),
             (Mode::Auto | Mode::Always, true) => (leave.clone(), leave),
             (Mode::Always, false) => (yet("its Lease was"), leave),
-            (Mode::Auto, false) => (yet("its Lease was"), yet("other collectors were")),
+            (Mode::Auto, false) => (yet("its Lease was"), yet("kube-controller-manager was")),
         };
         let turns = Self(Arc::new(Inner {
             identity,
@@ -117,7 +112,6 @@ impl Turns {
             turn: watch::Sender::new(Turn::Waits {
                 why: "not begun".to_owned(),
             }),
-            canary: Canary::default(),
             notes: Notes::default(),
         }));
         turns.tell();
@@ -156,11 +150,6 @@ impl Turns {
         self.0.turn.subscribe()
     }
 
-    /// What the collector must leave alone.
-    pub fn canary(&self) -> Canary {
-        self.0.canary.clone()
-    }
-
     /// For people.
     pub fn view(&self) -> View {
         let noted = self.0.notes.all();
@@ -178,7 +167,6 @@ impl Turns {
             holds_lease,
             lease_error: noted.lease_error,
             controller_manager: noted.manager,
-            canary: noted.canary,
         }
     }
 
@@ -196,35 +184,28 @@ impl Turns {
             () = stop => {}
             // These go on for ever. Boxed, since they are large.
             () = Box::pin(election.run()) => {}
-            () = Box::pin(self.look_out(leases)) => {}
+            () = Box::pin(self.monitor_controller_manager(leases)) => {}
             () = self.follow() => {}
         }
-        let held = inner.ground.borrow().lease.is_ok();
         drop(ends);
-        if held && inner.mode == Mode::Auto {
-            tokio::join!(election.give_back(), lookout::clear_away(leases));
-        } else {
-            election.give_back().await;
-        }
+        election.give_back().await;
     }
 
-    /// Looks for other collectors while the Lease is held.
-    async fn look_out(&self, leases: Leases<'_>) {
+    /// Watches kube-controller-manager while the Lease is held.
+    async fn monitor_controller_manager(&self, leases: Leases<'_>) {
         let inner = &*self.0;
         if inner.mode != Mode::Auto {
             return std::future::pending().await;
         }
         loop {
             let leave = self.held().await;
-            let mut lookout = Lookout::new(leases, &inner.identity, &inner.canary, &inner.ground, &inner.notes);
             tokio::select! {
-                // Goes on for ever.
-                () = lookout.run() => {}
+                () = controller_manager::monitor(leases, &inner.ground, &inner.notes) => {}
                 () = self.lost(leave) => {}
             }
             inner.notes.not_asked();
             inner.ground.send_modify(|ground| {
-                let not_asked = "other collectors were not asked for yet".to_owned();
+                let not_asked = "kube-controller-manager was not asked for yet".to_owned();
                 ground.set_alone(Err(not_asked), Instant::now());
             });
         }

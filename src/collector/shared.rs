@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     api::ApiError,
-    collector::{Unsynced, leader_election::Canary},
+    collector::Unsynced,
     events::{Events, Reason},
 };
 
@@ -82,12 +82,6 @@ impl Shared {
     /// Foreground deletions wait so long for an aggregated group that cannot be reached.
     pub fn with_aggregated_hold(self, hold: Duration) -> Self {
         self.lock().sight.aggregated_hold = hold;
-        self
-    }
-
-    /// Leaves the objects alone that tell by their end that another collector works.
-    pub fn with_canary(self, canary: Canary) -> Self {
-        self.lock().set_canary(canary);
         self
     }
 

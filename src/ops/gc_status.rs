@@ -9,7 +9,7 @@ use crate::{
     api::expiry::is_soon,
     collector::{
         Mode,
-        leader_election::{CanaryView, LeaseView, ManagerView, View},
+        leader_election::{LeaseView, ManagerView, View},
         names::visible,
         report::WorkReport,
     },
@@ -91,31 +91,6 @@ fn turn(turn: &View, now: Timestamp) -> String {
             let _ = writeln!(out, "           {error}");
         }
     }
-    if let Some(CanaryView {
-        survived,
-        vanished,
-        error,
-        ..
-    }) = &turn.canary
-    {
-        if let Some(vanished) = vanished {
-            let _ = writeln!(
-                out,
-                "           another collector deleted the canary {} ago",
-                ago(*vanished, now)
-            );
-        }
-        if let Some(survived) = survived {
-            let _ = writeln!(
-                out,
-                "           none deleted the canary until {} ago",
-                ago(*survived, now)
-            );
-        }
-        if let Some(error) = error {
-            let _ = writeln!(out, "           {error}");
-        }
-    }
     out
 }
 
@@ -193,7 +168,6 @@ mod tests {
             holds_lease,
             lease_error: error.then(|| "GET /leases: connection refused".to_owned()),
             controller_manager: None,
-            canary: None,
         }
     }
 
@@ -300,7 +274,6 @@ mod tests {
         core.refusals.note("delete", "pods".to_owned(), &error, now);
         let mut turn = view(true, true, true);
         turn.controller_manager = Some(ManagerView::default());
-        turn.canary = Some(CanaryView::default());
         let report = GcReport {
             synced: true,
             turn,

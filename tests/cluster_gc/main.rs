@@ -56,7 +56,7 @@ macro_rules! claims {
 claims! {
     Own turns: [
         it_stands_by_while_an_elected_controller_manager_works_and_follows_when_that_is_gone,
-        it_stands_by_while_a_collector_without_a_lease_works_and_follows_when_that_is_gone,
+        beside_a_collector_without_a_lease_each_object_comes_to_the_same_end,
     ],
     Own graphs: [
         what_the_collector_leaves_of_random_graphs_is_what_the_rules_allow,

@@ -195,22 +195,6 @@ impl Cluster {
         self.admin.update(&format!("{LEASES}/{name}"), &lease).await?.ok()?;
         Ok(())
     }
-
-    pub async fn canaries(&self) -> Vec<Value> {
-        let options = [("labelSelector", "app.kubernetes.io/component=pod-teardown-gc-canary")];
-        let list = self.admin.list(LEASES, &options).await.unwrap().ok().unwrap();
-        list["items"].as_array().cloned().unwrap_or_default()
-    }
-
-    /// As a collector does that is at work. Returns how many it deleted.
-    pub async fn collect(&self) -> usize {
-        let canaries = self.canaries().await;
-        for canary in &canaries {
-            let name = canary["metadata"]["name"].as_str().unwrap();
-            self.admin.delete(&format!("{LEASES}/{name}"), None).await.unwrap();
-        }
-        canaries.len()
-    }
 }
 
 // === impl Agent ===

@@ -22,7 +22,7 @@ async fn whoever_may_do_all_is_asked_for_each_verb_and_no_kind() {
     assert_eq!(rows[0].verdict, Verdict::Ok, "{rows:?}");
     let reviews = |path: &str| path.ends_with("/selfsubjectaccessreviews");
     let requests = cluster.api.requests();
-    assert_eq!(requests.iter().filter(|it| reviews(&it.asked.path)).count(), 12);
+    assert_eq!(requests.iter().filter(|it| reviews(&it.asked.path)).count(), 10);
 }
 
 #[tokio::test(start_paused = true)]

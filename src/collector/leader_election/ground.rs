@@ -19,7 +19,7 @@ pub(super) struct Ground {
     pub lease: Result<Leave, String>,
     /// The Lease does not say that its holder stands by: for certain, and so nobody may take it at once.
     pub firm: bool,
-    /// No other collector works.
+    /// kube-controller-manager does not work.
     pub alone: Result<Leave, String>,
     /// When that was last so, if it is not.
     pub rests: Instant,
@@ -53,7 +53,7 @@ impl Ground {
         }
         let alone = self.alone.as_ref().map_err(String::as_str)?;
         if !alone.holds(now) {
-            return Err("what was known of other collectors is too old");
+            return Err("what was known of kube-controller-manager is too old");
         }
         Ok(Leave {
             since: lease.since.max(alone.since),
@@ -61,7 +61,7 @@ impl Ground {
         })
     }
 
-    /// What is known of other collectors now.
+    /// What is known of kube-controller-manager now.
     pub fn set_alone(&mut self, alone: Result<Leave, String>, now: Instant) {
         if let Ok(before) = &self.alone {
             self.rests = before.until.map_or(now, |until| until.min(now));
@@ -123,7 +123,7 @@ mod tests {
                 leave(1, 10),
                 leave(5, 8),
                 8,
-                Err("what was known of other collectors is too old"),
+                Err("what was known of kube-controller-manager is too old"),
             ),
             (no("another's"), no("not asked"), 7, Err("another's")),
             (leave(1, 10), no("not asked"), 7, Err("not asked")),

@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::api::{ApiError, Lane, MetadataClient, escape, in_time, read};
+use crate::api::{ApiError, Lane, MetadataClient, in_time, read};
 
 /// A request that takes longer counts as failed: half of the deadline, so that another one can still come in time.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const JSON: &str = "application/json";
-const ONLY_METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// The Leases of kube-system.
 #[derive(Clone, Copy)]
@@ -50,27 +49,6 @@ impl Leases<'_> {
     /// Replaces the version that it names; returns its metadata.
     pub async fn replace(&self, name: &str, lease: &Value) -> Result<Value, ApiError> {
         self.send("PUT", &format!("{PATH}/{name}"), lease).await
-    }
-
-    /// Deletes the one with this UID; `false` if it is gone already.
-    pub async fn delete(&self, name: &str, uid: &str) -> Result<bool, ApiError> {
-        let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": { "uid": uid } });
-        let path = format!("{PATH}/{name}");
-        match self.send("DELETE", &path, &options).await {
-            Ok(_) => Ok(true),
-            Err(error) if is_absence(&error, name) || error.code() == Some(409) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Metadata of those with this label.
-    pub async fn labelled(&self, key: &str, value: &str) -> Result<Vec<Value>, ApiError> {
-        let path = format!("{PATH}?labelSelector={}", escape(&format!("{key}={value}")));
-        let mut list = in_time(PATIENCE, "LIST", &path, self.0.json(Lane::Turn, &path, ONLY_METADATA)).await?;
-        match list["items"].take() {
-            Value::Array(items) => Ok(items),
-            _ => Ok(Vec::new()),
-        }
     }
 
     async fn send(&self, verb: &'static str, path: &str, body: &Value) -> Result<Value, ApiError> {

@@ -31,8 +31,6 @@ pub struct View {
     pub lease_error: Option<String>,
     /// kube-controller-manager, asked only by the agent that holds the Lease, with `--gc auto`.
     pub controller_manager: Option<ManagerView>,
-    /// The canary, as above.
-    pub canary: Option<CanaryView>,
 }
 
 /// The Lease of the agents' collectors, as last seen.
@@ -67,22 +65,6 @@ pub struct ManagerView {
     pub error: Option<String>,
 }
 
-/// The canary.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CanaryView {
-    /// Its name.
-    pub name: Option<String>,
-    /// When it was laid.
-    pub laid: Option<Timestamp>,
-    /// When one was last seen to have gone without this agent's doing.
-    pub vanished: Option<Timestamp>,
-    /// When one last proved, by surviving, that no other collector works.
-    pub survived: Option<Timestamp>,
-    /// Why the last request about it failed, if it did.
-    pub error: Option<String>,
-}
-
 /// The parts of a [`View`] that are written down as they are seen.
 #[derive(Debug, Default)]
 pub(super) struct Notes(Mutex<Noted>);
@@ -93,7 +75,6 @@ pub(super) struct Noted {
     pub lease: Option<LeaseView>,
     pub lease_error: Option<String>,
     pub manager: Option<ManagerView>,
-    pub canary: Option<CanaryView>,
 }
 
 // === impl Notes ===
@@ -134,14 +115,9 @@ impl Notes {
         change(self.noted().manager.get_or_insert_default());
     }
 
-    pub fn canary(&self, change: impl FnOnce(&mut CanaryView)) {
-        change(self.noted().canary.get_or_insert_default());
-    }
-
     /// Nobody is asked any more.
     pub fn not_asked(&self) {
-        let mut noted = self.noted();
-        (noted.manager, noted.canary) = (None, None);
+        self.noted().manager = None;
     }
 
     fn noted(&self) -> MutexGuard<'_, Noted> {

@@ -98,8 +98,7 @@ async fn missing(client: &MetadataClient, found: &Found) -> Result<Vec<Right>, A
         let collected = found.served.iter().filter(|kind| kind.collected);
         collected.map(move |kind| Right::new(denied.verb, &kind.group, &kind.resource.plural, ""))
     });
-    let own = ["create", "get", "list", "update", "delete"]
-        .map(|verb| Right::new(verb, "coordination.k8s.io", "leases", "kube-system"));
+    let own = ["create", "get", "update"].map(|verb| Right::new(verb, "coordination.k8s.io", "leases", "kube-system"));
     let events = ["create", "patch"].map(|verb| Right::new(verb, "", "events", ""));
     denied(client, kinds.chain(own).chain(events).collect()).await
 }
