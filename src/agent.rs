@@ -26,6 +26,7 @@ use crate::{
 
 mod gc;
 mod node_volumes;
+mod pod_api;
 pub mod pods;
 
 use gc::Gc;

@@ -20,45 +20,16 @@ use crate::{
     clock::WallClock,
     counters::Counters,
     model::{
+        event::Reason,
         foreign::ForeignText,
         pod::{PodView, Role},
     },
     tasks::restarted,
+    teardown::boundary::{Counted, EventSink},
 };
 
 /// More than a full node's pods with a few containers each can say at once.
 const QUEUE: usize = 1024;
-
-/// Why something happened, in the kubelet's spelling.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// A container is being stopped.
-    Killing,
-    /// A preStop hook failed.
-    FailedPreStopHook,
-    /// Containers or sandboxes could not be stopped.
-    FailedKillPod,
-    /// Volumes could not be unmounted or removed.
-    FailedUnMount,
-    /// The runtime says of containers that they run, and their processes have exited.
-    RuntimeStateWrong,
-    /// A pod's end does not come, for whichever cause.
-    TeardownBlocked,
-    /// A driver's end no longer waits for the pods that need it.
-    DriverHoldExceeded,
-    /// Somebody decided on the end of a pod.
-    Evicted,
-    /// Somebody's decision on the end of a pod is not carried out: a kubelet runs it again.
-    TeardownGivenUp,
-    /// The pod lived past its active deadline.
-    DeadlineExceeded,
-    /// A pod that somebody wanted ended takes longer than it should.
-    ExceededGracePeriod,
-    /// An owner reference names an object of another namespace.
-    OwnerRefInvalidNamespace,
-    /// A foreground deletion waits for groups whose servers cannot be reached.
-    ForegroundDeletionDelayed,
-}
 
 /// What an event is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,51 +56,31 @@ pub struct Events {
     wall: WallClock,
 }
 
-// === impl Reason ===
+// === impl Events ===
 
-impl Reason {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Killing => "Killing",
-            Self::FailedPreStopHook => "FailedPreStopHook",
-            Self::FailedKillPod => "FailedKillPod",
-            Self::FailedUnMount => "FailedUnMount",
-            Self::RuntimeStateWrong => "RuntimeStateWrong",
-            Self::TeardownBlocked => "TeardownBlocked",
-            Self::DriverHoldExceeded => "DriverHoldExceeded",
-            Self::Evicted => "Evicted",
-            Self::TeardownGivenUp => "TeardownGivenUp",
-            Self::DeadlineExceeded => "DeadlineExceeded",
-            Self::ExceededGracePeriod => "ExceededGracePeriod",
-            Self::OwnerRefInvalidNamespace => "OwnerRefInvalidNamespace",
-            Self::ForegroundDeletionDelayed => "ForegroundDeletionDelayed",
-        }
+impl EventSink for Events {
+    /// About a container of a pod; one that is not in the spec is spoken of as the pod.
+    fn event(&self, view: &PodView, container: Option<(Role, &str)>, reason: Reason, message: &str) {
+        let field_path = container.map(|(role, name)| {
+            let list = match role {
+                Role::Init | Role::Sidecar => "initContainers",
+                Role::Regular => "containers",
+                Role::Ephemeral => "ephemeralContainers",
+            };
+            format!("spec.{list}{{{name}}}")
+        });
+        self.put(view, field_path, reason, message);
     }
 
-    /// Whether it tells of a state that goes on, which is one event however its cause changes.
-    fn is_of_a_state(self) -> bool {
-        self == Self::TeardownBlocked
-    }
-
-    fn kind(self) -> &'static str {
-        match self {
-            Self::Killing | Self::DeadlineExceeded => "Normal",
-            Self::FailedPreStopHook
-            | Self::FailedKillPod
-            | Self::FailedUnMount
-            | Self::RuntimeStateWrong
-            | Self::TeardownBlocked
-            | Self::DriverHoldExceeded
-            | Self::Evicted
-            | Self::TeardownGivenUp
-            | Self::ExceededGracePeriod
-            | Self::OwnerRefInvalidNamespace
-            | Self::ForegroundDeletionDelayed => "Warning",
+    fn count(&self, what: Counted<'_>) {
+        match what {
+            Counted::Failed(failure) => self.counters.failed(failure),
+            Counted::AttemptFailed(failures) => self.counters.attempt_failed(failures),
+            Counted::HookFailed => self.counters.hook_failed(),
+            Counted::PodDeleted => self.counters.pod_deleted(),
         }
     }
 }
-
-// === impl Events ===
 
 impl Events {
     /// And who brings them, which ends once the last of them is brought and no more can come.
@@ -156,24 +107,6 @@ impl Events {
     #[must_use]
     pub fn by(self, wall: WallClock) -> Self {
         Self { wall, ..self }
-    }
-
-    /// About a container of a pod; one that is not in the spec is spoken of as the pod.
-    pub fn container(&self, view: &PodView, container: Option<(Role, &str)>, reason: Reason, message: &str) {
-        let field_path = container.map(|(role, name)| {
-            let list = match role {
-                Role::Init | Role::Sidecar => "initContainers",
-                Role::Regular => "containers",
-                Role::Ephemeral => "ephemeralContainers",
-            };
-            format!("spec.{list}{{{name}}}")
-        });
-        self.put(view, field_path, reason, message);
-    }
-
-    /// About a pod.
-    pub fn pod(&self, view: &PodView, reason: Reason, message: &str) {
-        self.put(view, None, reason, message);
     }
 
     /// About any object. What is in no namespace is spoken of in `default`.
@@ -318,7 +251,7 @@ mod tests {
     }
 
     const DOCS: &str = include_str!("../docs/events.md");
-    const CODE: &str = include_str!("events.rs");
+    const CODE: &str = include_str!("model/event.rs");
 
     /// Nothing enumerates the reasons but the code itself.
     #[test]

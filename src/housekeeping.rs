@@ -12,9 +12,11 @@ use tokio::{
 };
 
 use crate::{
+    counters::Counters,
     handover::guard::Guard,
+    journal::Journal,
     model::pod::{PodRef, PodView},
-    teardown::context::Context,
+    teardown::{context::Context, journal::PodJournalExt as _},
     watch::{Change, RollCall},
     words::some_of,
     workers::{WorkersHandle, traces},
@@ -48,6 +50,8 @@ pub struct HouseReport {
 /// Looks for what is left until the agent stops.
 pub struct Housekeeping {
     context: Arc<Context>,
+    journal: Journal,
+    counters: Arc<Counters>,
     guard: Guard,
     calls: RollCall,
     workers: WorkersHandle,
@@ -67,16 +71,19 @@ impl Housekeeping {
     /// A housekeeping that hands what it finds to `changes`.
     pub fn new(
         context: Arc<Context>,
+        (journal, counters): (Journal, Arc<Counters>),
         guard: Guard,
         calls: RollCall,
         workers: WorkersHandle,
         changes: mpsc::WeakSender<Change>,
         report: watch::Sender<HouseReport>,
     ) -> Self {
-        let (storage, counters) = (Arc::clone(&context.storage), Arc::clone(&context.counters));
+        let storage = Arc::clone(&context.storage);
         Self {
-            unused: Unused::new(storage, counters, report.clone()),
+            unused: Unused::new(storage, Arc::clone(&counters), report.clone()),
             context,
+            journal,
+            counters,
             guard,
             calls,
             workers,
@@ -106,7 +113,7 @@ impl Housekeeping {
             self.tell(Vec::new(), Vec::new());
             return Ok(());
         }
-        let journal = self.context.journal.clone();
+        let journal = self.journal.clone();
         let seen = journal.all_seen().into_iter();
         let seen = seen.map(|(uid, seen)| (uid.clone(), seen.pod(&uid))).collect();
         let begun = journal.unfinished().into_iter();
@@ -115,7 +122,7 @@ impl Housekeeping {
         // comes last, since the roll may have been waited for.
         let roll = self.calls.roll().await.ok_or(Stopping)?;
         let at_work = self.workers.at_work().await.ok_or(Stopping)?;
-        let found = match traces::look(&self.context).await {
+        let found = match traces::look(&self.context, &self.journal).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(%error, "What is left on this node cannot be seen");
@@ -171,7 +178,7 @@ impl Housekeeping {
     async fn end(&mut self, leftovers: Vec<Leftover>) -> Result<(), Stopping> {
         for Leftover { pod, traces } in leftovers {
             let PodRef { uid, namespace, name } = &pod;
-            let gone = match self.guard.is_gone(&self.context.api, &pod).await {
+            let gone = match self.context.api.is_gone(&pod).await {
                 Ok(gone) => gone,
                 Err(error) => {
                     tracing::debug!(%error, "Whether a pod is gone of which something is left cannot be told yet");
@@ -183,7 +190,7 @@ impl Housekeeping {
                 tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, "A list by its name shows a pod that the watch does not know");
                 continue;
             }
-            self.context.counters.leftover_found();
+            self.counters.leftover_found();
             tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, traces, "Something is left of a pod whose object is gone");
             let changes = self.changes.upgrade().ok_or(Stopping)?;
             let change = Change::removed(Arc::new(PodView::remembered(pod)));

@@ -27,9 +27,9 @@ use tokio::{
 use crate::{
     model::pod::PodUid,
     node::{identity::Identity, kubelet_process::start::KubeletStart, threads::Blocking},
+    teardown::journal::PodEntry,
 };
 
-pub mod ends;
 mod error;
 mod file;
 mod header;
@@ -52,7 +52,6 @@ pub use header::Unusable;
 use lent::Lent;
 use paused::Paused;
 use place::Place;
-pub use pods::{HookEntry, PodEntry};
 use seen::Seen;
 use turn::OwnTurn;
 use writer::{Row, Store, Table, Write, Writer};

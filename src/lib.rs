@@ -24,17 +24,19 @@ pub mod watch;
 
 pub mod handover;
 
-pub mod teardown;
-
 pub mod counters;
 pub mod events;
-pub mod quiet;
-pub mod record;
 
 pub mod api;
 pub mod journal;
-pub mod node;
 pub mod outside;
+
+pub mod teardown;
+
+pub mod quiet;
+pub mod record;
+
+pub mod node;
 
 pub mod model;
 

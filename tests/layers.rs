@@ -17,18 +17,19 @@ const LAYERS: [&str; 25] = [
     // Pure: what every module says of a pod.
     "model",
     "object_name",
-    // What the node and the API server offer, and what survives a crash.
+    // What the node offers.
     "node",
+    // What is told of a teardown while it goes on.
+    "record",
+    "quiet",
+    // One pod's termination: it has traits for what stands above it.
+    "teardown",
+    // What the API server offers, and what survives a crash.
     "api",
     "journal",
     "outside",
-    // What is told of a teardown while it goes on.
-    "record",
     "counters",
     "events",
-    "quiet",
-    // One pod's termination.
-    "teardown",
     // Whether the agent may act.
     "handover",
     // All pods of the node.

@@ -16,16 +16,12 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::spawn;
 use crate::{
-    agent::node_volumes::NodeVolumes,
+    agent::{node_volumes::NodeVolumes, pod_api::ClusterPods},
     api::ApiClient,
     config::{PodSettings, Understudy},
     counters::Counters,
     events::{self, Events},
-    handover::{
-        guard::{Guard, ProvenAbsence},
-        monitor::KubeletMonitor,
-        report::TurnReport,
-    },
+    handover::{guard::Guard, monitor::KubeletMonitor, report::TurnReport},
     housekeeping::{HouseReport, Housekeeping},
     journal::Journal,
     model::problem::{Problem, ProblemKind},
@@ -47,6 +43,7 @@ use crate::{
     quiet::Quiet,
     tasks::restarted,
     teardown::{
+        boundary::Terminating,
         context::Context,
         volumes::storage::{Storage, Turns},
     },
@@ -350,19 +347,24 @@ impl Pods {
             turns: Turns::default(),
             registrars: Registrars::default(),
         };
-        let absence = ProvenAbsence {
-            guard: guard.clone(),
-            api: api.clone(),
-        };
-        let context = Arc::new(Context {
-            events: events.by(host.clock.wall().clone()),
+        let pod_api = ClusterPods {
             api,
+            guard: guard.clone(),
+        };
+        let asked = handle.clone();
+        let terminating: Terminating = Arc::new(move || {
+            let asked = asked.clone();
+            async move { asked.terminating().await.unwrap_or_default() }.boxed()
+        });
+        let context = Arc::new(Context {
+            api: Arc::new(pod_api),
+            journal: Arc::new(journal.clone()),
+            events: Arc::new(events.by(host.clock.wall().clone())),
+            gate: Arc::new(guard.clone()),
+            terminating,
             cri,
             runtime_name: version.name.clone(),
-            journal: journal.clone(),
             clock: host.clock,
-            counters: Arc::clone(&counters),
-            absence: Arc::new(absence),
             effects,
             cgroups,
             cgroup_root,
@@ -374,12 +376,13 @@ impl Pods {
             driver_hold,
             stopping: CancellationToken::new(),
         });
-        let (housed, calls, asked) = (Arc::clone(&context), roll, handle.clone());
-        let guarded = guard.clone();
+        let (housed, calls) = (Arc::clone(&context), roll);
+        let (guarded, remembered, counted) = (guard.clone(), journal.clone(), Arc::clone(&counters));
         let housekeeping = move || {
             let (context, calls, workers) = (Arc::clone(&housed), calls.clone(), handle.clone());
             Housekeeping::new(
                 context,
+                (remembered.clone(), Arc::clone(&counted)),
                 guarded.clone(),
                 calls,
                 workers,
@@ -388,7 +391,14 @@ impl Pods {
             )
             .run()
         };
-        let workers = PodWorkers::new(context, guard, changes, runtime_pods, (asked, questions));
+        let workers = PodWorkers::new(
+            context,
+            guard,
+            (journal.clone(), counters),
+            changes,
+            runtime_pods,
+            questions,
+        );
         tracing::info!(
             node = node_name,
             runtime = version.name,

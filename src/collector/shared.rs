@@ -21,7 +21,8 @@ use super::{
 use crate::{
     api::ApiError,
     collector::Unsynced,
-    events::{Events, Reason},
+    events::Events,
+    model::event::Reason,
 };
 
 /// See the module's documentation.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Reason;
+use crate::model::event::Reason;
 
 /// Of any object's name.
 const NAME_LIMIT: usize = 253;

@@ -9,10 +9,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::Reason;
 use crate::{
     api::{ApiError, EventWrite},
     counters::Counters,
+    model::event::Reason,
 };
 
 /// Events that the sender has taken from the queue: one that gets errors of its own does not hold up the others.

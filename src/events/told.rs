@@ -7,7 +7,7 @@ use indexmap::{IndexMap, map::Entry};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::Reason;
+use crate::model::event::Reason;
 
 /// What is counted is brought to the API server so often.
 const BRING_AFTER: Duration = Duration::from_secs(300);

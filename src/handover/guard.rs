@@ -26,6 +26,7 @@ use crate::{
 };
 
 mod absence;
+mod gate;
 pub mod held;
 mod kubelet;
 mod pause;
@@ -33,7 +34,7 @@ mod release;
 pub mod turn;
 
 use absence::Missing;
-pub use absence::{Census, ProvenAbsence, Unshown};
+pub use absence::{Census, Unshown};
 
 /// The highest resourceVersion moves with every pod; written down so often, it still tells a restored store.
 const REMEMBER_EVERY: Duration = Duration::from_secs(60);

@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 
 use super::{
-    JournalError, PodEntry, WatchMemory,
+    JournalError, WatchMemory,
     error::{self, Kind, failed},
     header::{Header, Unusable},
     paused::Paused,
@@ -28,6 +28,7 @@ use super::{
 use crate::{
     model::pod::PodUid,
     node::{identity::Identity, kubelet_process::start::KubeletStart},
+    teardown::journal::PodEntry,
 };
 
 pub(super) const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");

@@ -14,6 +14,7 @@ use crate::{
         mismatch::Release,
         pod::{PodRef, PodView},
     },
+    teardown::journal::PodJournalExt as _,
 };
 
 mod damage;

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     clock::pauses,
-    events::Reason,
     model::{
+        event::Reason,
         failure::Failure,
         pod::{ContainerView, Hook, Role},
         trace::{Blocked, Step},
@@ -31,7 +31,7 @@ use crate::{
         },
         effects::{Effect, Held},
     },
-    teardown::context::Context,
+    teardown::{boundary::Counted, context::Context, journal::PodJournalExt as _},
 };
 
 /// Longest stop that is asked for; beyond it clocks and runtimes overflow.
@@ -164,7 +164,7 @@ impl Stop<'_> {
             container, spec, came, ..
         } = stoppable;
         let message = format!("Stopping container {}", container.name);
-        self.context.events.container(
+        self.context.events.event(
             self.view,
             spec.map(|spec| (spec.role, &*spec.name)),
             Reason::Killing,
@@ -256,8 +256,8 @@ impl Stop<'_> {
         }
         if let Err(error) = &result {
             tracing::warn!(container = container.name, hook = hook.kind(), %error, "preStop hook failed; the stop goes on");
-            self.context.counters.hook_failed();
-            events.container(
+            events.count(Counted::HookFailed);
+            events.event(
                 self.view,
                 Some((spec.role, &spec.name)),
                 Reason::FailedPreStopHook,
@@ -359,10 +359,12 @@ impl Stop<'_> {
 
     /// What failed while the attempt goes on, perhaps for as long as the grace period was before it was shortened.
     fn tell_meanwhile(&self, failure: &Failure) {
-        self.context.counters.failed(failure);
+        self.context.events.count(Counted::Failed(failure));
         self.record.fails(Blocked::from(failure));
         let message = format!("{NOT_KILLED}: {failure}");
-        self.context.events.pod(self.view, Reason::FailedKillPod, &message);
+        self.context
+            .events
+            .event(self.view, None, Reason::FailedKillPod, &message);
     }
 
     /// With the deadline that it is for.

@@ -21,7 +21,7 @@ use crate::{
         plugins::{Kind, Registered, registry::DIRECTORY},
         pod_dir::{names, other_pods, two_levels},
     },
-    teardown::context::Context,
+    teardown::{context::Context, journal::PodJournalExt as _},
 };
 
 /// Below the kubelet's root: where drivers have their sockets.

@@ -19,7 +19,7 @@ use crate::{
         cri::types::{RuntimePod, Sandbox},
         fault::Fault,
     },
-    teardown::context::Context,
+    teardown::{context::Context, journal::PodJournalExt as _},
 };
 
 /// Runtime, cgroups and the kubelet's directory must tell of the same pod. If they do not, this is the wrong runtime,

@@ -3,7 +3,6 @@
 use k8s_openapi::api::core::v1::PodStatus;
 
 use crate::{
-    api::{ApiError, DeleteAnswer},
     model::{failure::Failure, pod::PodView, trace::Step},
     teardown::context::Context,
 };
@@ -12,31 +11,30 @@ use crate::{
 pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Result<Vec<String>, Failure> {
     let dry_run = context.effects.dry_run();
     may_be_deleted(view, shown, dry_run).map_err(|why| Failure::new(Step::Delete, "", why))?;
-    let mut kept_by = Vec::new();
-    match context.api.delete_pod(&view.pod).await {
-        Ok(DeleteAnswer::Gone) if dry_run => {}
-        Ok(DeleteAnswer::Gone) => tracing::info!("Pod is deleted"),
-        Ok(DeleteAnswer::HeldByFinalizers(finalizers)) => {
-            tracing::info!(
-                ?finalizers,
-                "Pod is deleted as far as this node is concerned; finalizers hold its object"
-            );
-            kept_by = finalizers;
+    match context.api.delete(&view.pod).await {
+        Ok(finalizers) => {
+            if !finalizers.is_empty() {
+                tracing::info!(
+                    ?finalizers,
+                    "Pod is deleted as far as this node is concerned; finalizers hold its object"
+                );
+            } else if !dry_run {
+                tracing::info!("Pod is deleted");
+            }
+            Ok(finalizers)
         }
         // 404 and 409: no such pod, or another UID under this name. 403: what a node is told of pods that are gone. None of
         // them proves anything before it is known who answers.
-        Err(
-            error @ ApiError::Refused {
-                code: 403 | 404 | 409, ..
-            },
-        ) => match context.absence.is_gone(&view.pod).await {
-            Ok(true) => tracing::info!("Pod was deleted by somebody else"),
-            Ok(false) => return Err(error.failure(Step::Delete)),
-            Err(unsure) => return Err(unsure.failure(Step::Delete)),
+        Err(error) if matches!(error.code, Some(403 | 404 | 409)) => match context.api.is_gone(&view.pod).await {
+            Ok(true) => {
+                tracing::info!("Pod was deleted by somebody else");
+                Ok(Vec::new())
+            }
+            Ok(false) => Err(error.failure(Step::Delete)),
+            Err(unsure) => Err(unsure.failure(Step::Delete)),
         },
-        Err(error) => return Err(error.failure(Step::Delete)),
+        Err(error) => Err(error.failure(Step::Delete)),
     }
-    Ok(kept_by)
 }
 
 /// A dry run has stopped nothing, so that no phase can be terminal; its delete gets no further than the gate.

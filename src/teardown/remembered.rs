@@ -9,11 +9,12 @@ use std::{
 
 use k8s_openapi::api::core::v1::PodStatus;
 
-use super::{status::Messages, termination_message::TerminationMessage};
-use crate::{
-    journal::ends::{ContainerEnd, Ends},
-    node::cri::types::{Container, ContainerState, RuntimePod},
+use super::{
+    ends::{ContainerEnd, Ends},
+    status::Messages,
+    termination_message::TerminationMessage,
 };
+use crate::node::cri::types::{Container, ContainerState, RuntimePod};
 
 /// A status shows the newest end of each container, and the one before it.
 const SHOWN: usize = 2;

@@ -9,7 +9,6 @@ use super::{
     termination_message,
 };
 use crate::{
-    api::ApiError,
     model::{
         failure::Failure,
         pod::{PodObject, PodView},
@@ -18,7 +17,7 @@ use crate::{
     },
     node::cri::types::RuntimePod,
     record::Record,
-    teardown::context::Context,
+    teardown::{context::Context, journal::PodJournalExt as _},
 };
 
 /// What became of a status.
@@ -62,9 +61,9 @@ pub async fn as_it_is(context: &Context, facts: Facts<'_>) -> Result<(), Failure
     };
     context
         .api
-        .patch_pod_status(&view.pod, &patch)
+        .patch_status(&view.pod, &patch)
         .await
-        .map_err(|error| failed(&error))
+        .map_err(|error| error.failure(Step::Status))
 }
 
 /// The status once everything has stopped. `before` is what was sent last: nothing is patched when nothing changed.
@@ -103,22 +102,17 @@ pub async fn send(
         return Ok(Sent::Shown(Box::new(wanted)));
     };
     let span = record.span(Step::Status, "");
-    let result = match context.api.patch_pod_status(&view.pod, &patch).await {
+    let result = match context.api.patch_status(&view.pod, &patch).await {
         Ok(()) => Ok(Sent::Shown(Box::new(wanted))),
         // 404: no such pod. 422: another UID. 409: another version, or another UID. 403: what a node is told of pods that are
         // gone, and of rights that it lacks. None of them proves anything before it is known who answers.
-        Err(
-            error @ ApiError::Refused {
-                code: code @ (403 | 404 | 409 | 422),
-                ..
-            },
-        ) => match context.absence.is_gone(&view.pod).await {
+        Err(error) if matches!(error.code, Some(403 | 404 | 409 | 422)) => match context.api.is_gone(&view.pod).await {
             Ok(true) => Ok(Sent::Gone),
-            Ok(false) if code == 409 => Ok(Sent::Overtaken),
-            Ok(false) => Err(failed(&error)),
-            Err(unsure) => Err(failed(&unsure)),
+            Ok(false) if error.code == Some(409) => Ok(Sent::Overtaken),
+            Ok(false) => Err(error.failure(Step::Status)),
+            Err(unsure) => Err(unsure.failure(Step::Status)),
         },
-        Err(error) => Err(failed(&error)),
+        Err(error) => Err(error.failure(Step::Status)),
     };
     // That the object is gone is an answer, and no failure.
     span.end(&result);
@@ -142,8 +136,4 @@ fn wanted(context: &Context, object: &PodObject, facts: Facts<'_>, messages: &Me
         imposed: facts.imposed,
         messages,
     })
-}
-
-fn failed(error: &ApiError) -> Failure {
-    error.failure(Step::Status)
 }

@@ -23,6 +23,7 @@ use crate::{
     handover::guard::Guard,
     journal::Journal,
     model::pod::{FULL_NODE, PodObject, PodRef, PodUid, PodView},
+    teardown::journal::PodJournalExt as _,
 };
 
 mod orphans;

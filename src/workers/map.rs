@@ -14,27 +14,31 @@ use tokio::{
 use tracing::Instrument as _;
 
 use super::{
-    ask::{Question, Questions, WorkersHandle},
-    grace::{self, GraceAsked},
+    ask::{Question, Questions},
     kill::Kill,
-    period::Period,
-    precedence::Precedence,
-    worker::{LARGE_AT_ONCE, Outcome, PodUpdate, RuntimeState, Worker},
 };
 use crate::{
     clock::rounded,
-    events::Reason,
+    counters::Counters,
     handover::guard::Guard,
     journal::Journal,
     memory,
     model::{
+        event::Reason,
         pod::{PodUid, PodView},
         termination::{self, Cause},
         trace::{Stage, Step},
     },
     node::checkpoint::{self, JOURNAL},
     record::Record,
-    teardown::context::Context,
+    teardown::{
+        context::Context,
+        grace::{self, GraceAsked},
+        journal::{PodJournal, PodJournalExt as _},
+        period::Period,
+        precedence::Precedence,
+        worker::{LARGE_AT_ONCE, Outcome, PodUpdate, RuntimeState, Worker},
+    },
     watch::{Change, Kind, RuntimePods},
 };
 
@@ -74,6 +78,8 @@ enum State {
 /// The map's owner.
 pub struct PodWorkers {
     context: Arc<Context>,
+    journal: Journal,
+    counters: Arc<Counters>,
     guard: Guard,
     /// Those that live: no more than what is known of them.
     living: HashMap<PodUid, Arc<PodView>>,
@@ -92,8 +98,6 @@ pub struct PodWorkers {
     stories: VecDeque<Arc<Record>>,
     changes: mpsc::Receiver<Change>,
     runtime: watch::Receiver<Arc<RuntimePods>>,
-    /// For workers that ask about other pods.
-    handle: WorkersHandle,
     questions: mpsc::Receiver<Question>,
 }
 
@@ -104,12 +108,15 @@ impl PodWorkers {
     pub fn new(
         context: Arc<Context>,
         guard: Guard,
+        (journal, counters): (Journal, Arc<Counters>),
         changes: mpsc::Receiver<Change>,
         runtime: watch::Receiver<Arc<RuntimePods>>,
-        (handle, questions): (WorkersHandle, Questions),
+        questions: Questions,
     ) -> Self {
         Self {
             context,
+            journal,
+            counters,
             guard,
             living: HashMap::new(),
             pods: HashMap::new(),
@@ -124,7 +131,6 @@ impl PodWorkers {
             stories: VecDeque::new(),
             changes,
             runtime,
-            handle,
             questions: questions.0,
         }
     }
@@ -191,7 +197,7 @@ impl PodWorkers {
                 (Some(Cause::PhaseTerminal | Cause::Deleted), _) if !removed && !begun && view.may_be_absent() => {
                     self.living.remove(&uid);
                     self.absent.check_later(view);
-                    self.absent.check_node(&self.context);
+                    self.absent.check_node(&self.context, &self.journal);
                 }
                 (Some(cause), _) => self.begin(view, removed, cause, None),
                 (None, _) if removed => drop(self.living.remove(&uid)),
@@ -217,13 +223,13 @@ impl PodWorkers {
         let imposed = imposed.or_else(|| entry?.imposed);
         self.context.journal.begin(&pod, now.clone(), grace, imposed.as_ref());
         if cause == Cause::PhaseTerminal {
-            self.context.journal.saw(&view, true);
+            self.journal.saw(&view, true);
         }
         // Of one that was begun before, the API shows no reason, or none any more.
         if matches!(cause, Cause::Requested | Cause::Begun) {
             self.context.journal.requested(&pod.uid);
         }
-        self.context.counters.teardown_begun();
+        self.counters.teardown_begun();
         if cause == Cause::PhaseTerminal && reached >= Some(Stage::Terminated) {
             // Most of a node's pods may be such, and nothing happens to them.
             tracing::debug!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A pod that had ended before a restart is looked at once more");
@@ -302,8 +308,6 @@ impl PodWorkers {
         let Some(status) = self.pods.get(uid) else { return };
         let worker = Worker {
             context: Arc::clone(&self.context),
-            guard: self.guard.clone(),
-            workers: self.handle.clone(),
             updates: status.update.subscribe(),
             period: Arc::clone(&status.period),
             record: Arc::clone(&status.record),
@@ -348,7 +352,7 @@ impl PodWorkers {
                 }
             }
             Some(Outcome::Finished) => {
-                self.context.counters.teardown_finished();
+                self.counters.teardown_finished();
                 checkpoint::before(JOURNAL, &"forget");
                 self.context.journal.forget(&uid);
                 // Not on the disk yet: what is remembered for too long is found finished at the next start.
@@ -372,7 +376,7 @@ impl PodWorkers {
             }
             Some(Outcome::LeftToKubelet) => {
                 let update = status.update.borrow().clone();
-                if !status.may_be_undone(&self.context.journal) {
+                if !status.may_be_undone(&self.journal) {
                     // It was deleted just then, or somebody has asked once more.
                     self.start(&uid, Duration::ZERO);
                     return;
@@ -380,8 +384,10 @@ impl PodWorkers {
                 let entry = self.context.journal.pod(&uid);
                 let why = given_up(&status.record, entry.map(|entry| entry.stage));
                 tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "A request for the end of the pod is given up");
-                self.context.counters.request_given_up();
-                self.context.events.pod(&update.view, Reason::TeardownGivenUp, &why);
+                self.counters.request_given_up();
+                self.context
+                    .events
+                    .event(&update.view, None, Reason::TeardownGivenUp, &why);
                 status.record.give_up(why);
                 let record = Arc::clone(&status.record);
                 self.remember(record);
@@ -392,7 +398,7 @@ impl PodWorkers {
             Some(Outcome::Anew) => {
                 let PodUpdate { view, removed, .. } = status.update.borrow().clone();
                 tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A kubelet has come before a request for the end of the pod was over, or may have; the pod ends for another reason since, and that begins anew");
-                self.context.counters.request_given_up();
+                self.counters.request_given_up();
                 let record = Arc::clone(&status.record);
                 record.give_up(UNDONE.to_owned());
                 self.remember(record);
@@ -402,7 +408,7 @@ impl PodWorkers {
                 self.change(Change { kind, view });
             }
             None => {
-                self.context.counters.worker_panicked();
+                self.counters.worker_panicked();
                 tracing::error!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Worker panicked; it is started again");
                 self.start(&uid, AFTER_PANIC);
             }
@@ -422,12 +428,12 @@ impl PodWorkers {
 
 impl PodSyncStatus {
     /// Whether a request for its end may not hold any more.
-    fn may_be_undone(&self, journal: &Journal) -> bool {
+    fn may_be_undone(&self, journal: &dyn PodJournal) -> bool {
         self.update.borrow().may_be_undone(journal)
     }
 
     /// Whether another request for its end would be lost with an earlier one.
-    fn takes_no_request(&self, journal: &Journal) -> bool {
+    fn takes_no_request(&self, journal: &dyn PodJournal) -> bool {
         self.may_be_undone(journal) || self.update.borrow().begins_anew(journal)
     }
 

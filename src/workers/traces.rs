@@ -23,7 +23,7 @@ use crate::{
         kubelet_root::KubeletRoot,
         pod_dir::PodDir,
     },
-    teardown::{context::Context, volumes::mapped_pods},
+    teardown::{context::Context, journal::PodJournalExt as _, volumes::mapped_pods},
     watch::{RuntimePods, Sighted},
 };
 
@@ -45,7 +45,7 @@ pub struct Traces {
 }
 
 /// Looks everywhere. What cannot be seen is an error: nothing is concluded from half a look.
-pub async fn look(context: &Context) -> Result<BTreeMap<PodUid, Traces>, String> {
+pub async fn look(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUid, Traces>, String> {
     let (root, logs_dir) = (context.kubelet_root.clone(), context.pod_logs_dir.clone());
     let storage = Arc::clone(&context.storage);
     let (cgroups, cgroup_root) = (context.cgroups.clone(), context.cgroup_root.clone());
@@ -84,7 +84,7 @@ pub async fn look(context: &Context) -> Result<BTreeMap<PodUid, Traces>, String>
     let named: BTreeSet<_> = found
         .keys()
         .map(ToString::to_string)
-        .chain(remembered(&context.journal))
+        .chain(remembered(journal))
         .collect();
     let known: PodUids = Arc::new(move || std::future::ready(named.clone()).boxed());
     let sandboxes = context.cri.list_sandboxes(&known).await;
@@ -117,8 +117,8 @@ fn remembered(journal: &Journal) -> impl Iterator<Item = String> {
 ///
 /// # Errors
 /// When any of these cannot be read.
-pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, String> {
-    let mut names: HashSet<PodUid> = look(context).await?.into_keys().collect();
+pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Result<HashSet<PodUid>, String> {
+    let mut names: HashSet<PodUid> = look(context, journal).await?.into_keys().collect();
     // A list that is too large was read only in part above; here that is an error.
     let in_runtime = context.cri.pods().await.map_err(|error| error.to_string())?;
     names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));

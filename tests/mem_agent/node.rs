@@ -17,6 +17,7 @@ use pod_teardown::{
     node::{host::Host, identity::Identity},
     ops::{admin, client, status::StatusReport},
     outside::Outside,
+    teardown::journal::PodJournalExt as _,
 };
 use serde_json::json;
 use tempfile::TempDir;

@@ -12,6 +12,8 @@ use testbed::{
 };
 use tokio::time::{Instant, sleep};
 
+use pod_teardown::teardown::journal::PodJournalExt as _;
+
 use crate::{
     agent::{Machine, Running, began_at},
     disk::{self, Disk},

@@ -2,14 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use futures::future::{BoxFuture, FutureExt as _};
-
 use super::Guard;
 use crate::{
     api::{ApiClient, ApiError},
     journal::WatchMemory,
     model::pod::{PodRef, PodUid},
-    teardown::context::Absence,
     words::counted,
 };
 
@@ -35,20 +32,6 @@ impl Guard {
                 cause,
             }),
         }
-    }
-}
-
-/// The guard's proof, from this API server.
-pub struct ProvenAbsence {
-    /// Says what may be concluded.
-    pub guard: Guard,
-    /// Lists pods.
-    pub api: ApiClient,
-}
-
-impl Absence for ProvenAbsence {
-    fn is_gone<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<bool, ApiError>> {
-        self.guard.is_gone(&self.api, pod).boxed()
     }
 }
 

@@ -10,7 +10,8 @@ use crate::{
     api::{ApiError, EventWrite},
     collector::figures::{Figures, KindFigures},
     counters::Counters,
-    events::{Bring, Events, Involved, Reason},
+    events::{Bring, Events, Involved},
+    model::event::Reason,
     node::{
         cri::error::{Call, CriError},
         kubelet_process::{self, Ours},

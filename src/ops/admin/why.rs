@@ -16,6 +16,7 @@ use crate::{
     },
     object_name::ObjectName,
     ops::why::{joined, of_mirror, of_pod},
+    teardown::journal::PodJournalExt as _,
     why::Why,
 };
 

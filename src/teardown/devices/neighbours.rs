@@ -19,21 +19,16 @@ use crate::{
 pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Result<Neighbours, Vec<Failure>> {
     let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Devices, "", why)];
     // One that cannot be read still has the claims by which the checkpoint and reservations name it.
-    let listed = context.api.all_pods(|pod| Some(Neighbour::from(&pod))).await;
-    let mut pods = listed.map_err(|error| vec![error.failure(Step::Devices)])?;
+    let mut pods = Vec::new();
+    let listed = context.api.each_pod(&mut |pod| pods.push(Neighbour::from(&pod))).await;
+    listed.map_err(|error| vec![error.failure(Step::Devices)])?;
     let reserved = claims
         .iter()
         .map(async |claim| -> Result<Vec<(String, String)>, Vec<Failure>> {
-            match context
-                .api
-                .reserved_for(&claim.claim.namespace, &claim.claim.name)
-                .await
-            {
-                // Another claim of this name by now says nothing of the one that was prepared.
-                Ok((of, by)) if of == claim.claim.uid => Ok(by.into_iter().map(|by| (of.clone(), by)).collect()),
-                Ok(_) => Ok(Vec::new()),
+            match context.api.reserved_for(&claim.claim).await {
+                Ok(by) => Ok(by.into_iter().map(|by| (claim.claim.uid.clone(), by)).collect()),
                 // Gone, or one that no pod of this node names: such a node may not read it.
-                Err(error) if matches!(error.code(), Some(403 | 404)) => {
+                Err(error) if matches!(error.code, Some(403 | 404)) => {
                     tracing::debug!(claim = claim.claim.name, %error, "For whom the claim is reserved cannot be read");
                     Ok(Vec::new())
                 }

@@ -7,6 +7,7 @@ use crate::{
     api::ApiError,
     handover::guard::Unshown,
     model::pod::{PodRef, PodView},
+    teardown::journal::PodJournalExt as _,
     watch::{Change, Sighted},
     words::some_of,
 };

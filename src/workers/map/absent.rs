@@ -14,6 +14,7 @@ use tokio::{
 
 use super::{MANY, PodWorkers};
 use crate::{
+    journal::Journal,
     memory,
     model::{
         pod::{FULL_NODE, PodRef, PodUid, PodView},
@@ -115,14 +116,14 @@ impl Absent {
     }
 
     /// Begins a check of the node for all that wait for it, unless one is in progress.
-    pub fn check_node(&mut self, context: &Arc<Context>) {
+    pub fn check_node(&mut self, context: &Arc<Context>, journal: &Journal) {
         if self.unchecked.is_empty() || !self.check.is_empty() {
             return;
         }
         self.in_check = std::mem::take(&mut self.unchecked);
-        let context = Arc::clone(context);
+        let (context, journal) = (Arc::clone(context), journal.clone());
         self.check.spawn(async move {
-            let names = timeout(PATIENCE, traces::names_on_node(&context)).await;
+            let names = timeout(PATIENCE, traces::names_on_node(&context, &journal)).await;
             names.unwrap_or_else(|_| Err(format!("it takes longer than {PATIENCE:?}")))
         });
     }
@@ -155,7 +156,7 @@ impl PodWorkers {
                 self.begin_checked(view);
             }
         }
-        self.absent.check_node(&self.context);
+        self.absent.check_node(&self.context, &self.journal);
         self.begin_queued();
         if many {
             memory::give_back();

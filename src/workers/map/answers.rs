@@ -7,19 +7,22 @@ use std::{
 
 use super::{PodSyncStatus, PodWorkers, State, shorten};
 use crate::{
-    events::Reason,
     model::{
+        event::Reason,
         mismatch::{Mismatch, Release},
         pod::{PodUid, PodView},
         termination::Cause,
         trace::{Stage, Story},
     },
     record::Record,
+    teardown::{
+        grace::{self, GraceAsked},
+        journal::PodJournalExt as _,
+        worker::MAY_BE_UNDONE,
+    },
     workers::{
         ask::{Overview, Question},
-        grace::{self, GraceAsked},
         kill::{Granted, Kill, Refused},
-        worker::MAY_BE_UNDONE,
     },
 };
 
@@ -75,7 +78,7 @@ impl PodWorkers {
         if self
             .pods
             .get(&uid)
-            .is_some_and(|status| status.takes_no_request(&self.context.journal))
+            .is_some_and(|status| status.takes_no_request(&self.journal))
         {
             return Err(kill.held(MAY_BE_UNDONE.to_owned(), false));
         }
@@ -83,7 +86,9 @@ impl PodWorkers {
         let ended_already = self.absent.has_ended(&uid) || self.pods.get(&uid).is_some_and(has_ended);
         if !ended_already {
             if let Some(imposed) = &kill.imposed {
-                self.context.events.pod(meant, Reason::Evicted, &imposed.message);
+                self.context
+                    .events
+                    .event(meant, None, Reason::Evicted, &imposed.message);
             }
             match self.living.remove(&uid) {
                 Some(view) => self.begin(view, false, Cause::Requested, Some(kill)),
@@ -120,7 +125,7 @@ impl PodWorkers {
         });
         // Unlike that of a deletion, nobody but the journal remembers it, and a grace period never grows again.
         let (journal, period, record) = (
-            self.context.journal.clone(),
+            Arc::clone(&self.context.journal),
             Arc::clone(&status.period),
             Arc::clone(&status.record),
         );

@@ -19,6 +19,7 @@ use crate::{
     },
     teardown::{
         cleanup, devices, evidence,
+        journal::PodJournalExt as _,
         late::{LATE, shown_when_late},
         places, user_namespace, volumes,
     },

@@ -10,15 +10,16 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Worker;
 use crate::{
-    events::Reason,
-    journal::ends::{ContainerEnd, Ends},
-    model::{pod::PodView, trace::Step},
+    model::{event::Reason, pod::PodView, trace::Step},
     node::{
         cri::types::{Container, RuntimePod},
         processes,
     },
     teardown::{
-        evidence, places,
+        ends::{ContainerEnd, Ends},
+        evidence,
+        journal::PodJournalExt as _,
+        places,
         runtime_state::{Facts, NamedProcess, Settling, Verdict},
         stop::{AFTER_KILL, passed},
     },
@@ -114,7 +115,7 @@ impl Worker {
                         "Runtime says that containers run which have exited; the kernel counts"
                     );
                 }
-                self.context.events.pod(view, Reason::RuntimeStateWrong, &why);
+                self.context.events.event(view, None, Reason::RuntimeStateWrong, &why);
                 self.context.journal.ended(&view.pod.uid, unknown_ends(&observed));
                 self.record.set_runtime_state(Some(why));
                 true

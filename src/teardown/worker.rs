@@ -29,16 +29,25 @@ pub use self::held::MAY_BE_UNDONE;
 pub use self::runtime_state::RuntimeState;
 use self::{mounts::PodMounts, rest::Wakes};
 use super::{
-    WorkersHandle,
+    NOT_KILLED,
+    boundary::{Attempt, Counted},
+    context::Context,
+    ends::Ends,
+    evidence, final_delete,
+    journal::{PodJournal, PodJournalExt as _},
+    late::{LATE, shown_when_late},
     period::Period,
+    places,
     precedence::{First, Precedence},
+    remembered,
+    status::{Phase, Stage as StatusStage},
+    stop::Stop,
+    volumes,
 };
 use crate::{
     clock::pauses,
-    events::Reason,
-    handover::guard::{Guard, turn::UnderWay},
-    journal::{Journal, ends::Ends},
     model::{
+        event::Reason,
         failure::{Failure, collected, first},
         pod::PodView,
         termination::{self, Imposed},
@@ -50,16 +59,6 @@ use crate::{
     },
     quiet::Urgent,
     record::Record,
-    teardown::{
-        NOT_KILLED,
-        context::Context,
-        evidence, final_delete,
-        late::{LATE, shown_when_late},
-        places, remembered,
-        status::{Phase, Stage as StatusStage},
-        stop::Stop,
-        volumes,
-    },
 };
 
 /// Pauses between attempts: 1 s, doubling to a minute, each with jitter so that a node's pods do not move in step.
@@ -131,10 +130,6 @@ enum Yielded {
 pub struct Worker {
     /// What it works with.
     pub context: Arc<Context>,
-    /// Whether it may act.
-    pub guard: Guard,
-    /// Answers which other pods terminate.
-    pub workers: WorkersHandle,
     /// News about the pod.
     pub updates: watch::Receiver<PodUpdate>,
     /// The grace period.
@@ -170,12 +165,12 @@ impl From<Yielded> for Unfinished {
 impl PodUpdate {
     /// Whether only a request ends the pod, and a kubelet may have been here since, which has started its containers again: who
     /// knows when that one goes, or went, and what the pod has done meanwhile. The API does not show that it is over.
-    pub fn may_be_undone(&self, journal: &Journal) -> bool {
+    pub fn may_be_undone(&self, journal: &dyn PodJournal) -> bool {
         !self.ends_anyway() && journal.request_may_be_undone(&self.view.pod.uid)
     }
 
     /// Whether the pod ends, and what is known of its end is that of a request which a kubelet has undone, or may have.
-    pub fn begins_anew(&self, journal: &Journal) -> bool {
+    pub fn begins_anew(&self, journal: &dyn PodJournal) -> bool {
         self.ends_anyway() && journal.request_may_be_undone(&self.view.pod.uid)
     }
 
@@ -195,15 +190,12 @@ impl Worker {
         let mut pauses = backoff.build();
         let mut mounts: Option<PodMounts> = None;
         let mut first: Option<First> = None;
-        let mut kept: Option<UnderWay> = None;
+        let mut kept: Option<Box<dyn Attempt>> = None;
         loop {
-            let guard = &self.guard;
-            let kept_on = kept
-                .take()
-                .filter(|_| guard.why_held().is_none() && guard.paused().is_none());
-            let goes_on = kept_on.filter(UnderWay::goes_on);
-            let begins = || guard.begin(self.record.pod().to_string());
-            let Ok(under_way) = goes_on.map_or_else(begins, Ok) else {
+            let gate = &self.context.gate;
+            let kept_on = kept.take().filter(|_| gate.may_repeat());
+            let goes_on = kept_on.filter(|kept| kept.goes_on());
+            let Some(under_way) = goes_on.or_else(|| gate.begin(self.record.pod())) else {
                 urgent = None;
                 if let Some(outcome) = self.let_go(&mut first).await {
                     return outcome;
@@ -222,7 +214,7 @@ impl Worker {
                 }
                 continue;
             }
-            if update.begins_anew(&self.context.journal) {
+            if update.begins_anew(&*self.context.journal) {
                 return Outcome::Anew;
             }
             if update.ends_anyway() {
@@ -232,7 +224,7 @@ impl Worker {
             let attempt = self.attempt(&update, &mut urgent, first.take()).await;
             // A hand-back waits for no pause, and tells of those that are not at a safe point.
             let is_midway = self.context.journal.is_midway(&update.view.pod.uid);
-            kept = Some(under_way).filter(|_| is_midway).inspect(UnderWay::rests);
+            kept = Some(under_way).filter(|_| is_midway).inspect(|kept| kept.rests());
             let is_dry_run = self.context.effects.dry_run();
             let failures = match attempt {
                 Ok(_) if is_dry_run => Vec::new(),
@@ -266,7 +258,7 @@ impl Worker {
             urgent = None;
             let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE).max(asked.unwrap_or_default());
-            match self.rest(&update, &failures, &mut mounts, kept.as_ref(), pause).await {
+            match self.rest(&update, &failures, &mut mounts, kept.as_deref(), pause).await {
                 Wakes::Stopping => return Outcome::Stopping,
                 Wakes::News => pauses = backoff.build(),
                 Wakes::ForMore => {}
@@ -447,7 +439,7 @@ impl Worker {
     /// No call is under way: here the pod is left to a kubelet that is about to start, if it may be. It goes on with the next
     /// attempt.
     fn may_be_left(&self, may_be: bool) -> Result<(), Yielded> {
-        if may_be && self.guard.why_nothing_begins().is_some() {
+        if may_be && self.context.gate.why_nothing_begins().is_some() {
             return Err(Yielded::Guard);
         }
         Ok(())
@@ -643,14 +635,14 @@ impl Worker {
         let kept_by = result.map_err(|failure| vec![failure])?;
         // One that is kept is deleted again when its clean-up is tried again.
         if !self.record.is_kept_by_finalizers() {
-            self.context.counters.pod_deleted();
+            self.context.events.count(Counted::PodDeleted);
         }
         self.record.set_finalizers(kept_by);
         Ok(())
     }
 
     fn report(&self, view: &PodView, failures: &[Failure]) {
-        self.context.counters.attempt_failed(failures);
+        self.context.events.count(Counted::AttemptFailed(failures));
         for failure in failures {
             tracing::warn!(step = %failure.step, what = (!failure.what.is_empty()).then_some(failure.what.as_str()), cause = failure.cause, "Teardown step failed and will be repeated");
         }
@@ -688,7 +680,7 @@ impl Worker {
     fn tell(&self, view: &PodView, reason: Reason, what: &str, failures: &str) {
         let message = format!("{what}: {failures}");
         if !failures.is_empty() {
-            self.context.events.pod(view, reason, &message);
+            self.context.events.event(view, None, reason, &message);
         }
     }
 }

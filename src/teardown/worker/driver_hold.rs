@@ -5,16 +5,16 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{super::grace, Worker, Yielded, termination};
+use super::{Worker, Yielded, termination};
 use crate::{
-    events::Reason,
     model::{
+        event::Reason,
         failure::Failure,
         pod::{PodRef, PodView},
         trace::{Blocked, BlockedReason, Step},
     },
     node::cri::types::RuntimePod,
-    teardown::{drivers, node_service::is_node_service},
+    teardown::{drivers, grace, journal::PodJournalExt as _, node_service::is_node_service},
     words::some_of,
 };
 
@@ -69,7 +69,9 @@ impl Worker {
                 if !may_be_none {
                     let message = format!("--driver-hold is over; the pod ends although {words}");
                     tracing::warn!(message);
-                    self.context.events.pod(view, Reason::DriverHoldExceeded, &message);
+                    self.context
+                        .events
+                        .event(view, None, Reason::DriverHoldExceeded, &message);
                 }
                 break;
             }
@@ -79,7 +81,7 @@ impl Worker {
             self.record
                 .set_blocked(vec![Blocked::pod(BlockedReason::Dependents, words.as_str())]);
             told = words;
-            if self.guard.why_nothing_begins().is_some() {
+            if self.context.gate.why_nothing_begins().is_some() {
                 return Err(Yielded::Guard);
             }
             tokio::select! {
@@ -112,7 +114,7 @@ impl Worker {
         let uses = |other: &PodView| users.as_ref().is_some_and(|users| users.include(&self.context, other));
         // Node services do not wait for each other.
         let needs = |other: &PodView| is_service && !is_node_service(other) || uses(other);
-        let known = self.workers.terminating().await.unwrap_or_default();
+        let known = (self.context.terminating)().await;
         let at_work = known.values().filter(|other| needs(other)).map(|other| &other.pod);
         // After a restart some are known to the journal before they are to the workers.
         let begun = self.context.journal.unfinished().into_iter().filter(uses);
@@ -123,12 +125,11 @@ impl Worker {
         // A pod with a terminal phase and without a worker counts only by what is on the node.
         let needs = |other: &PodView| uses(other) || !other.terminal_phase && needs(other);
         let is_waited_for = |other: &PodView| termination::cause(other, false, false).is_some() && needs(other);
-        let listed = self
-            .context
-            .api
-            .all_pods(|other| is_waited_for(&other).then_some(other.pod));
-        let listed = listed.await.map_err(|error| vec![error.failure(Step::Term)])?;
-        let pods = named(view, listed.into_iter());
+        let mut waited_for = Vec::new();
+        let mut each = |other: PodView| waited_for.extend(is_waited_for(&other).then_some(other.pod));
+        let listed = self.context.api.each_pod(&mut each).await;
+        listed.map_err(|error| vec![error.failure(Step::Term)])?;
+        let pods = named(view, waited_for.into_iter());
         Ok(Some(Dependents { pods, role }))
     }
 }

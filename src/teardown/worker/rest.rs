@@ -7,10 +7,9 @@ use tokio::time::{Instant, sleep};
 
 use super::{PodMounts, PodUpdate, Worker};
 use crate::{
-    handover::guard::turn::UnderWay,
     model::{failure::Failure, trace::Step},
     node::holders::one_ends,
-    teardown::stop::passed,
+    teardown::{boundary::Attempt, stop::passed},
 };
 
 /// Why a worker rests no more.
@@ -31,7 +30,7 @@ impl Worker {
         update: &PodUpdate,
         failures: &[Failure],
         mounts: &mut Option<PodMounts>,
-        kept: Option<&UnderWay>,
+        kept: Option<&dyn Attempt>,
         pause: Duration,
     ) -> Wakes {
         let mut deadline = self.period.subscribe();
@@ -44,7 +43,7 @@ impl Worker {
         let held_by: Vec<_> = failures.iter().flat_map(|failure| &failure.held_by).copied().collect();
         let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::change));
         let (effects, stopping) = (self.context.effects.clone(), self.context.stopping.clone());
-        let once_more = OptionFuture::from(kept.map(UnderWay::once_more));
+        let once_more = OptionFuture::from(kept.map(|kept| kept.once_more()));
         tokio::select! {
             biased;
             () = stopping.cancelled() => Wakes::Stopping,

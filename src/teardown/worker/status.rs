@@ -6,8 +6,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 
 use super::Worker;
 use crate::{
-    events::Reason,
-    model::{failure::Failure, pod::PodView, termination::Imposed, trace::Step},
+    model::{event::Reason, failure::Failure, pod::PodView, termination::Imposed, trace::Step},
     node::cri::types::RuntimePod,
     teardown::{
         status::{DEADLINE_EXCEEDED, Stage},
@@ -59,7 +58,7 @@ impl Worker {
             match Box::pin(send).await.map_err(|failure| vec![failure])? {
                 Sent::Shown(status) => {
                     if let Some(words) = news_of_a_deadline(&view, &status) {
-                        self.context.events.pod(&view, Reason::DeadlineExceeded, words);
+                        self.context.events.event(&view, None, Reason::DeadlineExceeded, words);
                     }
                     return Ok(Some(status));
                 }

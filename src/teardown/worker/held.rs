@@ -12,8 +12,9 @@ use crate::{
         trace::{Blocked, BlockedReason, Step},
     },
     node::mounts::MountTable,
-    teardown::{context::Context, places, volumes::is_anything_mounted},
-    workers::precedence::First,
+    teardown::{
+        context::Context, journal::PodJournalExt as _, places, precedence::First, volumes::is_anything_mounted,
+    },
 };
 
 /// While the guard holds everything back, it is asked so often whether it still does.
@@ -32,15 +33,10 @@ impl Worker {
     pub(super) async fn let_go(&self, first: &mut Option<First>) -> Option<Outcome> {
         let mut look = Instant::now();
         let mut updates = self.updates.clone();
-        while let Some(why) = self.guard.why_nothing_begins() {
+        while let Some((reason, why)) = self.context.gate.why_nothing_begins() {
             if updates.borrow_and_update().removed {
                 first.get_or_insert_with(|| self.precedence.first());
             }
-            // A kubelet or a handover comes first: then the pause is not what blocks.
-            let reason = match self.guard.paused() {
-                Some(paused) if paused.why() == why => BlockedReason::Paused,
-                _ => BlockedReason::Guard,
-            };
             self.record.set_blocked(vec![Blocked::pod(reason, why)]);
             let ended = async {
                 sleep(LOOK_AGAIN).await;
@@ -58,7 +54,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return Some(Outcome::Stopping),
-                () = self.guard.may_begin() => {}
+                () = self.context.gate.may_begin() => {}
                 Ok(()) = updates.changed(), if first.is_none() => {}
                 ended = ended => if ended.is_some() { return ended },
             }
@@ -70,7 +66,7 @@ impl Worker {
 
     /// Whether this agent cannot vouch that a request for the pod's end still holds.
     pub(super) fn may_be_undone(&self, update: &PodUpdate) -> bool {
-        update.may_be_undone(&self.context.journal)
+        update.may_be_undone(&*self.context.journal)
     }
 
     /// The same by what the API server shows now: what was last seen of it may be of old.
@@ -126,7 +122,7 @@ impl Worker {
 
     /// Whether the pod's object is gone beside a kubelet.
     fn is_the_kubelets(&self, update: &PodUpdate) -> bool {
-        update.removed && self.guard.leaves_all_to_a_kubelet()
+        update.removed && self.context.gate.has_kubelet()
     }
 
     /// Whether cgroups, mount table and the kubelet's directory show nothing of the pod. What is left when the kubelet goes is this agent's to
