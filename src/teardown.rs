@@ -1,5 +1,6 @@
 //! Taking a pod down: each step idempotent, failures collected, nothing cut short by one of them.
 
+pub mod begin;
 pub mod boundary;
 pub mod busy;
 pub mod cleanup;

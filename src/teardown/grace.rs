@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Mark;
+use crate::{clock::Mark, model::pod::PodView};
 
 /// A pod without a period of its own, which the API server never lets happen: what it would have filled in.
 const DEFAULT_SECONDS: u64 = 30;
@@ -20,6 +20,19 @@ pub struct GraceAsked {
     pub imposed: Option<i64>,
     /// `spec.terminationGracePeriodSeconds`.
     pub spec: Option<i64>,
+}
+
+// === impl GraceAsked ===
+
+impl GraceAsked {
+    /// What the pod's object asks for, and perhaps somebody else.
+    pub fn of(view: &PodView, imposed: Option<i64>) -> Self {
+        Self {
+            deletion: view.deletion.and_then(|deletion| deletion.grace),
+            imposed,
+            spec: view.spec_grace,
+        }
+    }
 }
 
 /// The period in force after `asked`, given the one in force before.

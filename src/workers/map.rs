@@ -32,6 +32,7 @@ use crate::{
     node::checkpoint::{self, JOURNAL},
     record::Record,
     teardown::{
+        begin::{Termination, shorten},
         context::Context,
         grace::{self, GraceAsked},
         journal::{PodJournal, PodJournalExt as _},
@@ -210,42 +211,16 @@ impl PodWorkers {
     fn begin(&mut self, view: Arc<PodView>, removed: bool, cause: Cause, kill: Option<Kill>) {
         let pod = view.pod.clone();
         self.living.remove(&pod.uid);
-        let now = self.context.clock.now();
-        let entry = self.context.journal.pod(&pod.uid);
-        let (asked_for, imposed) = kill.map(|kill| (kill.grace, kill.imposed)).unwrap_or_default();
-        let in_force = entry.as_ref().map(|entry| entry.grace);
-        let grace = grace::effective(in_force, asked(&view, asked_for.or(cause.imposed_grace())));
-        let begun = entry.as_ref().filter(|entry| entry.has_begun());
-        let begun = begun.map(|entry| entry.begun.clone());
-        let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
-        let period = used_before.map_or_else(|| Period::new(grace), |used| Period::resumed(grace, used));
-        let reached = entry.as_ref().map(|entry| entry.stage);
-        let imposed = imposed.or_else(|| entry?.imposed);
-        self.context.journal.begin(&pod, now.clone(), grace, imposed.as_ref());
+        let (grace, imposed) = kill.map(|kill| (kill.grace, kill.imposed)).unwrap_or_default();
+        let Termination {
+            period,
+            record,
+            imposed,
+        } = Termination::begin(&self.context, &view, cause, grace, imposed);
         if cause == Cause::PhaseTerminal {
             self.journal.saw(&view, true);
         }
-        // Of one that was begun before, the API shows no reason, or none any more.
-        if matches!(cause, Cause::Requested | Cause::Begun) {
-            self.context.journal.requested(&pod.uid);
-        }
         self.counters.teardown_begun();
-        if cause == Cause::PhaseTerminal && reached >= Some(Stage::Terminated) {
-            // Most of a node's pods may be such, and nothing happens to them.
-            tracing::debug!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A pod that had ended before a restart is looked at once more");
-        } else {
-            tracing::info!(
-                pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name,
-                ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.unwrap_or_default().as_secs(), reached = reached.map(tracing::field::debug),
-                reason = imposed.as_ref().map(|imposed| imposed.reason.as_str()),
-                "{}", if reached.is_some() { "Teardown goes on after a restart" } else { "Teardown begins" }
-            );
-        }
-        let record = Record::new(pod.clone(), cause, grace, period.end());
-        let record = match &begun {
-            Some(begun) => record.resumed(begun, &now),
-            None => record,
-        };
         record.is_shown(&view);
         let update = PodUpdate {
             view,
@@ -255,8 +230,8 @@ impl PodWorkers {
         };
         let status = PodSyncStatus {
             update: watch::Sender::new(update),
-            record: Arc::new(record),
-            period: Arc::new(period),
+            record,
+            period,
             state: State::Working,
         };
         self.pods.insert(pod.uid.clone(), status);
@@ -276,7 +251,7 @@ impl PodWorkers {
         }
         if removed || view.deletion.is_some() {
             let imposed = removed.then(|| Cause::Removed.imposed_grace()).flatten();
-            status.shorten(&self.context, asked(&view, imposed));
+            status.shorten(&self.context, GraceAsked::of(&view, imposed));
         }
         status.record.is_shown(&view);
         let ended_anyway = status.update.borrow().ends_anyway();
@@ -459,23 +434,4 @@ fn given_up(record: &Record, reached: Option<Stage>) -> String {
     format!(
         "a kubelet has come before the pod had ended, or may have, and starts it again{lost}: ask kubectl for its end"
     )
-}
-
-/// Whether it was longer, and there is anything left to shorten.
-fn shorten(period: &Period, record: &Record, grace: Duration) -> bool {
-    let shorter = record.stage() == Stage::Terminating && period.shorten(grace);
-    if shorter {
-        let pod = record.pod();
-        tracing::info!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, grace_seconds = grace.as_secs(), "Grace period is shortened");
-        record.set_grace(grace, period.end());
-    }
-    shorter
-}
-
-fn asked(view: &PodView, imposed: Option<i64>) -> GraceAsked {
-    GraceAsked {
-        deletion: view.deletion.and_then(|deletion| deletion.grace),
-        imposed,
-        spec: view.spec_grace,
-    }
 }

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{PodSyncStatus, PodWorkers, State, shorten};
+use super::{PodSyncStatus, PodWorkers, State};
 use crate::{
     model::{
         event::Reason,
@@ -16,6 +16,7 @@ use crate::{
     },
     record::Record,
     teardown::{
+        begin::shorten,
         grace::{self, GraceAsked},
         journal::PodJournalExt as _,
         worker::MAY_BE_UNDONE,

@@ -1,0 +1,90 @@
+//! The beginning of a pod's termination, and its continuation after a restart.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    context::Context,
+    grace::{self, GraceAsked},
+    journal::PodJournalExt as _,
+    period::Period,
+};
+use crate::{
+    model::{
+        pod::PodView,
+        termination::{Cause, Imposed},
+        trace::Stage,
+    },
+    record::Record,
+};
+
+/// The termination of one pod.
+pub struct Termination {
+    /// Its grace period.
+    pub period: Arc<Period>,
+    /// Its trace.
+    pub record: Arc<Record>,
+    /// The end that was decided on, in this run or an earlier one.
+    pub imposed: Option<Imposed>,
+}
+
+// === impl Termination ===
+
+impl Termination {
+    /// Begins it in the journal, or takes it from there. `grace` is in seconds; it counts if it is shorter than what is in force.
+    pub fn begin(
+        context: &Context,
+        view: &PodView,
+        cause: Cause,
+        grace: Option<i64>,
+        imposed: Option<Imposed>,
+    ) -> Self {
+        let pod = &view.pod;
+        let now = context.clock.now();
+        let entry = context.journal.pod(&pod.uid);
+        let in_force = entry.as_ref().map(|entry| entry.grace);
+        let grace = grace::effective(in_force, GraceAsked::of(view, grace.or(cause.imposed_grace())));
+        let begun = entry.as_ref().filter(|entry| entry.has_begun());
+        let begun = begun.map(|entry| entry.begun.clone());
+        let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
+        let period = used_before.map_or_else(|| Period::new(grace), |used| Period::resumed(grace, used));
+        let reached = entry.as_ref().map(|entry| entry.stage);
+        let imposed = imposed.or_else(|| entry?.imposed);
+        context.journal.begin(pod, now.clone(), grace, imposed.as_ref());
+        // Of one that was begun before, the API shows no reason, or none any more.
+        if matches!(cause, Cause::Requested | Cause::Begun) {
+            context.journal.requested(&pod.uid);
+        }
+        if cause == Cause::PhaseTerminal && reached >= Some(Stage::Terminated) {
+            // Most of a node's pods may be such, and nothing happens to them.
+            tracing::debug!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A pod that had ended before a restart is looked at once more");
+        } else {
+            tracing::info!(
+                pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name,
+                ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.unwrap_or_default().as_secs(), reached = reached.map(tracing::field::debug),
+                reason = imposed.as_ref().map(|imposed| imposed.reason.as_str()),
+                "{}", if reached.is_some() { "Teardown goes on after a restart" } else { "Teardown begins" }
+            );
+        }
+        let record = Record::new(pod.clone(), cause, grace, period.end());
+        let record = match &begun {
+            Some(begun) => record.resumed(begun, &now),
+            None => record,
+        };
+        Self {
+            period: Arc::new(period),
+            record: Arc::new(record),
+            imposed,
+        }
+    }
+}
+
+/// Shortens the grace period. `false` if it was not longer, or if nothing is left to shorten.
+pub fn shorten(period: &Period, record: &Record, grace: Duration) -> bool {
+    let shorter = record.stage() == Stage::Terminating && period.shorten(grace);
+    if shorter {
+        let pod = record.pod();
+        tracing::info!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, grace_seconds = grace.as_secs(), "Grace period is shortened");
+        record.set_grace(grace, period.end());
+    }
+    shorter
+}
