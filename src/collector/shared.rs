@@ -18,12 +18,7 @@ use super::{
     wire::WatchEvent,
     work::Work,
 };
-use crate::{
-    api::ApiError,
-    collector::Unsynced,
-    events::Events,
-    model::event::Reason,
-};
+use crate::{api::ApiError, collector::Unsynced, events::Events, model::event::Reason};
 
 /// See the module's documentation.
 #[derive(Debug)]

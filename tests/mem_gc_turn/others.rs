@@ -2,7 +2,7 @@
 
 use jiff::Span;
 use pod_teardown::collector::Mode;
-use testbed::apiserver::faults::{Action, Fault};
+use testbed::apiserver::faults::Fault;
 use tokio::time::sleep;
 
 use crate::cluster::{Cluster, LEASES, dice, held, never_two, secs, within};
