@@ -180,19 +180,21 @@ impl Effects {
 
     /// Goes on with what was allowed, and lets go of it as soon as the gate is shut: somebody else is about to do the same.
     pub async fn while_allowed<F: Future>(&self, work: F) -> Result<F::Output, Held> {
-        let shut = async {
-            loop {
-                let told = self.shuts.notified();
-                if let Err(held) = self.go_on() {
-                    return held;
-                }
-                told.await;
-            }
-        };
         tokio::select! {
             biased;
             done = work => Ok(done),
-            held = shut => Err(held),
+            held = self.shut() => Err(held),
+        }
+    }
+
+    /// Returns when the gate is shut, with the reason.
+    pub async fn shut(&self) -> Held {
+        loop {
+            let shuts = self.shuts.notified();
+            if let Err(held) = self.go_on() {
+                return held;
+            }
+            shuts.await;
         }
     }
 

@@ -51,6 +51,40 @@ fn holds(seed: u64, pods: &[PodPlan], steps: &[Step]) {
 }
 
 #[test]
+fn hook_that_ends_just_after_its_kubelet_came_is_not_run_again() {
+    let mut draining = stubborn();
+    draining.grace = 30;
+    draining.containers[0].hook = Hook::Exec(Duration::from_millis(242), 0);
+    draining.containers[0].role = Role::Sidecar;
+    draining.containers[0].obeys = Some((Duration::ZERO, 0));
+    let mut stopping = stubborn();
+    stopping.grace = 46;
+    stopping.containers[0].obeys = Some((Duration::from_millis(2_517), 0));
+    let delete = |pod, grace| What::Delete { pod, grace };
+    let milliseconds = |at, what| Step {
+        at: Duration::from_millis(at),
+        what,
+    };
+    let lasts = Duration::from_secs(11);
+    // When the kubelet is seen depends on what else the agent does just then.
+    for comes in (12_070..12_300).step_by(10) {
+        let steps = [
+            milliseconds(10_170, delete(0, Some(1))),
+            milliseconds(12_067, delete(1, None)),
+            milliseconds(comes, What::Kubelet { lasts }),
+            at(
+                40,
+                What::Crash {
+                    turns: 0,
+                    down: Duration::from_secs(1),
+                },
+            ),
+        ];
+        holds(1, &[stopping.clone(), draining.clone()], &steps);
+    }
+}
+
+#[test]
 fn a_grace_period_that_a_request_made_shorter_is_on_the_disk_before_it_counts() {
     // Whichever write of the request's commit is the last, and whatever the disk keeps of those before.
     for (seed, after) in (0..6).flat_map(|seed| (0..16).map(move |after| (seed, after))) {

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use k8s_cri::v1;
+use tokio::time::sleep_until;
 use tonic::{Code, Response, Status};
 
 use super::client::{Cri, REQUEST_DEADLINE, within};
 use super::convert;
 use super::error::{Call, CriError};
-use super::started::begun_before_given_up;
+use super::started::{begun_before_given_up, earliest_cancel};
 use super::types::ExecOutcome;
 use crate::node::{checkpoint, effects::Effect};
 
@@ -48,8 +49,19 @@ impl Cri {
             call: Call::new(NAME, container_id),
             cause: "the agent ends".to_owned(),
         };
-        let call = async { begun_before_given_up(call).await.ok_or_else(ended).flatten() };
-        match self.while_allowed(NAME, container_id, call).await {
+        let begins = earliest_cancel();
+        // A command that ends before its call is canceled has ended: what is known of it counts, though a kubelet has come.
+        let shut = async {
+            let held = self.effects.shut().await;
+            sleep_until(begins).await;
+            held
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = begun_before_given_up(call) => answer.ok_or_else(ended).flatten(),
+            held = shut => Err(CriError::Held { call: Call::new(NAME, container_id), held }),
+        };
+        match answer {
             Ok(answer) if convert::has_overrun(&answer) => Err(CriError::Timeout {
                 call: Call::new(NAME, container_id),
                 after: Duration::from_secs(seconds),

@@ -14,11 +14,16 @@ use tokio::{
 /// answers nothing else about its pod meanwhile: grace periods grow by them.
 const BEGINS: Duration = Duration::from_millis(500);
 
-/// Makes the call. When nobody waits for its answer any more it is given up, but not before it has had time to begin;
-/// `None` when the agent ends.
+/// A call that began now is not canceled before this.
+pub fn earliest_cancel() -> Instant {
+    Instant::now() + BEGINS
+}
+
+/// Makes the call. When its caller stops waiting for the answer it is canceled, but not before the runtime has had time to
+/// begin; `None` when the agent stops.
 pub async fn begun_before_given_up<T: Send + 'static>(call: impl Future<Output = T> + Send + 'static) -> Option<T> {
     let (mut answer, answered) = oneshot::channel();
-    let begins = Instant::now() + BEGINS;
+    let begins = earliest_cancel();
     tokio::spawn(async move {
         let told = tokio::select! {
             biased;
