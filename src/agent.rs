@@ -14,7 +14,10 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     config::Settings,
     memory,
-    model::problem::{Problem, ProblemKind},
+    model::{
+        problem::{Problem, ProblemKind},
+        problems,
+    },
     node::host::Host,
     ops::{
         admin::{self, Admin},
@@ -88,15 +91,8 @@ pub async fn run_on(
     });
     if !dry_run {
         let (listener, at) = admin::listen(&socket).await.map_err(|error| {
-            let problem = if error.kind() == ErrorKind::AddrInUse {
-                Problem::taken
-            } else {
-                Problem::configuration
-            };
-            problem(
-                format!("--socket {}: {error}", socket.display()),
-                "name a path where a socket can be made, and that nobody else uses",
-            )
+            let is_taken = error.kind() == ErrorKind::AddrInUse;
+            problems::admin_socket(&socket, &error, is_taken)
         })?;
         place = Some(at);
         let (answers, listener) = (Arc::clone(&answers), Arc::new(listener));
@@ -165,12 +161,7 @@ async fn end_of(gc: &mut Option<oneshot::Receiver<()>>) {
 }
 
 fn bind(addr: SocketAddr) -> Result<TcpListener, Problem> {
-    metrics::listen(addr).map_err(|error| {
-        Problem::configuration(
-            format!("--metrics-addr {addr}: {error}"),
-            "name an address of this machine and a port that nobody else uses",
-        )
-    })
+    metrics::listen(addr).map_err(|error| problems::metrics_addr(addr, &error))
 }
 
 /// A task that ends with whoever started it.

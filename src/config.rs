@@ -39,6 +39,8 @@ const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 const NOT_FOR_FILES: [i64; 4] = [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270];
 /// Nobody waits longer for an agent to stop.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// What a unix socket's address holds, without the NUL at its end.
+const LONGEST_SOCKET: usize = 107;
 /// The least that a kubelet must be away.
 const SHORTEST: Duration = Duration::from_secs(2);
 
@@ -395,6 +397,15 @@ fn socket(path: &Path) -> Result<(), Problem> {
         return Err(Problem::configuration(
             format!("--socket {}: it is {what}", path.display()),
             "name a path for a socket, at which there is nothing else",
+        ));
+    }
+    if path.as_os_str().len() > LONGEST_SOCKET {
+        return Err(Problem::configuration(
+            format!(
+                "--socket {}: it is longer than the {LONGEST_SOCKET} bytes that a socket's path may have",
+                path.display()
+            ),
+            "name a shorter path with --socket",
         ));
     }
     if !path.is_absolute() {

@@ -23,7 +23,7 @@ use crate::{
     config::GcSettings,
     counters::Counters,
     events::{self, Events},
-    model::problem::Problem,
+    model::{problem::Problem, problems},
     node::effects::Effects,
     ops::admin::gc::GcAnswers,
 };
@@ -58,12 +58,8 @@ impl Gc {
         })?;
         let turns = Turns::new(identity, settings.mode, dry_run);
         let effects = Effects::new(dry_run, turns.gate());
-        let client = MetadataClient::new(&settings.kube, settings.kubeconfig, effects).map_err(|error| {
-            Problem::configuration(
-                format!("--gc-kubeconfig: {error}"),
-                "check server, certificates and token in the kubeconfig",
-            )
-        })?;
+        let client = MetadataClient::new(&settings.kube, settings.kubeconfig, effects)
+            .map_err(|error| problems::api_client("--gc-kubeconfig", &error))?;
         Ok(Self {
             node_name: node_name.to_owned(),
             client,

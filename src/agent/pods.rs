@@ -24,7 +24,10 @@ use crate::{
     handover::{guard::Guard, monitor::KubeletMonitor, report::TurnReport},
     housekeeping::{HouseReport, Housekeeping},
     journal::Journal,
-    model::problem::{Problem, ProblemKind},
+    model::{
+        problem::{Problem, ProblemKind},
+        problems,
+    },
     node::{
         cgroups::Cgroups,
         cri::{Cri, PodUids},
@@ -234,10 +237,7 @@ impl Pods {
             biased;
             () = stop.as_mut() => return Ok(()),
             version = runtime::reach(&cri, &cri_endpoint, &runtime_report) => version.map_err(|error| {
-                Problem::configuration(
-                    format!("--cri-endpoint {cri_endpoint}: what listens there does not speak CRI: {error}"),
-                    "name the socket of containerd or CRI-O",
-                )
+                problems::not_a_runtime(&cri_endpoint, &error)
             })?,
         };
         let asking = spawn(restarted("runtime probe", {
@@ -251,12 +251,7 @@ impl Pods {
                 same = same_mount_namespace(&host.proc, &cri_endpoint) => same?,
             }
         }
-        let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| {
-            Problem::configuration(
-                format!("cgroups: {error}"),
-                "mount /sys/fs/cgroup, and let the agent see it",
-            )
-        })?;
+        let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| problems::cgroups(&error))?;
         // For people: what is there is found under the names of either.
         let driver = driver(
             cgroup_driver,
@@ -279,12 +274,7 @@ impl Pods {
             dial,
             &node_name,
         )
-        .map_err(|error| {
-            Problem::configuration(
-                format!("--kubeconfig: {error}"),
-                "check server, certificates and token in the kubeconfig",
-            )
-        })?;
+        .map_err(|error| problems::api_client("--kubeconfig", &error))?;
         // Once, since this is done once.
         told.set(api.clone()).ok();
         let lookout = understudy.zip(turn_report).map(|(understudy, report)| {
@@ -455,31 +445,13 @@ fn bring_events(api: ApiClient) -> events::Bring {
 }
 
 fn lock(pods: &Path, proc: &Path) -> Result<PodsLock, Problem> {
-    PodsLock::acquire(pods, proc).map_err(|error| {
-        let problem = match error {
-            LockError::Taken { .. } => Problem::taken,
-            LockError::Failed(_) => Problem::configuration,
-        };
-        problem(
-            error.to_string(),
-            "stop the other one first, or give this one a --kubelet-root of its own",
-        )
-    })
+    let problem = |error: LockError| problems::node_lock(&error, matches!(error, LockError::Taken { .. }));
+    PodsLock::acquire(pods, proc).map_err(problem)
 }
 
 fn open_journal(state_dir: &Path, machine: &Identity, outside: &Outside) -> Result<Journal, Problem> {
     if let Some(disk) = &outside.disk {
         return Ok(Journal::open_on(disk.clone(), outside.blocking, machine));
     }
-    Journal::open(state_dir, machine).map_err(|error| {
-        let problem = if error.is_in_use() {
-            Problem::taken
-        } else {
-            Problem::configuration
-        };
-        problem(
-            format!("--state-dir {}: {error}", state_dir.display()),
-            "let no other agent use it, and make it a directory that the agent may write to",
-        )
-    })
+    Journal::open(state_dir, machine).map_err(|error| problems::journal(state_dir, &error, error.is_in_use()))
 }

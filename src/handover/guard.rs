@@ -17,6 +17,7 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     api::{ApiClient, ApiError, Proof},
     journal::{Journal, WatchMemory},
+    model::problems,
     node::{
         effects::{Effects, Held},
         identity::Identity,
@@ -236,7 +237,7 @@ impl Guard {
         let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
         let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
         let matches = self.machine.matches(machine_id, system_uuid);
-        matches.map_err(|error| format!("Node {name} is another machine: {error}; is --node-name right?"))?;
+        matches.map_err(|error| problems::other_machine(name, &error).to_string())?;
         if let Some(why) = self.journal.unread() {
             return Err(format!(
                 "which Node this agent has recorded cannot be read: {why}; start the agent again once the disk gives it, or \
@@ -247,11 +248,7 @@ impl Guard {
         match self.journal.node_uid() {
             Some(recorded) if recorded == uid => Ok(()),
             Some(recorded) => Err(Wrong {
-                why: format!(
-                    "Node {name} has UID {uid}, but the journal was made for {recorded}: was the node registered anew, or \
-                     is this another cluster? If it is right: pod-teardown release {}",
-                    held::NODE_UID
-                ),
+                why: problems::other_node(name, uid, &recorded).to_string(),
                 other_uid: Some(uid.to_owned()),
             }),
             None => {

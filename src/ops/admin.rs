@@ -102,26 +102,39 @@ pub struct Place {
     file: (u64, u64),
 }
 
+/// Whether a process listens on the socket; `None` if nothing is there.
+///
+/// # Errors
+/// When something else than a socket is there, or it cannot be found out.
+pub async fn is_listened_on(path: &Path) -> io::Result<Option<bool>> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => return Err(io::Error::other("it is no socket")),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    match UnixStream::connect(path).await {
+        Ok(_) => Ok(Some(true)),
+        // Nobody has it open any more. Whatever else comes, somebody may.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Some(false)),
+        Err(error) => Err(io::Error::other(format!("whether somebody listens there: {error}"))),
+    }
+}
+
 /// Makes the socket, readable by its owner alone. One that a dead agent left is replaced, and nothing else.
 pub async fn listen(path: &Path) -> io::Result<(UnixListener, Place)> {
     if let Some(dir) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
     }
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => return Err(io::Error::other("it is no socket")),
-        Ok(_) => match UnixStream::connect(path).await {
-            // Refused: nobody has it open any more. Whatever else comes, somebody may.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-            Ok(_) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::AddrInUse,
-                    "somebody listens there already",
-                ));
-            }
-            Err(error) => return Err(io::Error::other(format!("whether somebody listens there: {error}"))),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+    match is_listened_on(path).await? {
+        None => {}
+        Some(false) => std::fs::remove_file(path)?,
+        Some(true) => {
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                "somebody listens there already",
+            ));
+        }
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;

@@ -8,6 +8,7 @@ use super::metrics;
 use crate::{
     api::ApiClient,
     config::{PodSettings, Settings},
+    model::problems,
     node::{
         cri::Cri,
         effects::Effects,
@@ -65,18 +66,13 @@ fn metrics_addr(addr: SocketAddr) -> Row {
     const WHAT: &str = "metrics address";
     match metrics::try_out(addr) {
         Ok(()) => Row::ok(WHAT, "can be listened on"),
-        Err(error) if error.kind() == ErrorKind::AddrInUse => Row::new(
-            WHAT,
-            Verdict::Warning,
-            format!("{addr}: somebody listens there"),
-            "name another port with --metrics-addr, unless it is the agent itself that listens there",
-        ),
-        Err(error) => Row::new(
-            WHAT,
-            Verdict::Configuration,
-            format!("--metrics-addr {addr}: {error}"),
-            "name an address of this machine with --metrics-addr, such as 127.0.0.1:9464",
-        ),
+        Err(error) => {
+            let row = Row::from_problem(WHAT, &problems::metrics_addr(addr, &error));
+            // It may be the agent itself.
+            let is_taken = error.kind() == ErrorKind::AddrInUse;
+            let verdict = if is_taken { Verdict::Warning } else { row.verdict };
+            Row { verdict, ..row }
+        }
     }
 }
 
@@ -121,11 +117,9 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
             };
             rows.extend(server.check(&machine, recorded.as_deref()).await);
         }
-        Err(error) => rows.push(Row::new(
+        Err(error) => rows.push(Row::from_problem(
             "API server",
-            Verdict::Configuration,
-            error,
-            "correct server, certificates or token in --kubeconfig",
+            &problems::api_client("--kubeconfig", &error),
         )),
     }
     let cri = Cri::new(&pods.cri_endpoint, effects);

@@ -157,7 +157,7 @@ async fn an_address_for_metrics_that_is_taken_is_a_mistake_and_check_tells_of_it
     let (flags, addr) = collecting(&api);
     let _taken = TcpListener::bind(&addr).unwrap();
     let checked = flags.tell("check");
-    assert!(checked.out.contains("somebody listens there"), "{checked:?}");
+    assert!(checked.out.contains("nobody else uses"), "{checked:?}");
     let mut agent = Agent::start(flags);
     assert_eq!(agent.ended().await, Some(78));
     let log = agent.log();

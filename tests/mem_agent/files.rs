@@ -33,6 +33,9 @@ async fn a_file_that_is_no_socket_is_not_replaced_by_one() {
         assert!(problems[0].what.contains("it is no socket"), "{problems:?}");
     }
     assert_eq!(fs::read_to_string(&link).unwrap(), "data");
+    node.flags.socket.socket = node.path(&"x".repeat(108));
+    let problems = config::validate(&node.flags).await.unwrap_err();
+    assert!(problems[0].what.contains("longer than the 107 bytes"), "{problems:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,12 +6,13 @@ use jiff::Timestamp;
 
 use super::{
     collector::{collector_rights, unasked},
-    row::{Row, Verdict},
+    row::Row,
     server::{answer, credentials},
 };
 use crate::{
     api::{ApiError, Lane, MetadataClient},
     config::GcSettings,
+    model::problems,
     node::effects::Effects,
 };
 
@@ -34,11 +35,9 @@ pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
     let client = match MetadataClient::new(&settings.kube, settings.kubeconfig.clone(), effects) {
         Ok(client) => client,
         Err(error) => {
-            rows.push(Row::new(
+            rows.push(Row::from_problem(
                 WHAT,
-                Verdict::Configuration,
-                error,
-                "correct server, certificates or token in --gc-kubeconfig",
+                &problems::api_client("--gc-kubeconfig", &error),
             ));
             return rows;
         }

@@ -1,8 +1,8 @@
 //! Whether this node has what the agent needs, and who else is at work on it.
 
-use std::{iter, net::IpAddr, os::unix::fs::FileTypeExt as _, path::Path};
+use std::{fmt::Display, iter, net::IpAddr, path::Path};
 
-use tokio::{net::UnixStream, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     PATIENCE,
@@ -14,7 +14,7 @@ use crate::{
         self,
         peek::{Peek, peek, quarantined},
     },
-    model::problem::ProblemKind,
+    model::{problem::ProblemKind, problems},
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
@@ -28,13 +28,8 @@ use crate::{
         mount_namespace,
         systemd::Systemd,
     },
+    ops::admin,
 };
-
-/// For what there may be one of.
-const THE_SERVICE: &str = "stop that agent, unless it is the service, as `systemctl status pod-teardown` tells: only one can \
-    work here, and the service is to";
-/// What a unix socket's address holds, without the NUL at its end.
-const LONGEST_SOCKET: usize = 107;
 
 /// Also the UID of the Node that it was made for.
 pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) -> (Vec<Row>, Option<String>) {
@@ -64,15 +59,14 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
             (Row::ok(WHAT, seen), None)
         }
         Ok(Peek::InUse) => {
-            let seen = format!("{file} is open in an agent that works for another --kubelet-root");
-            let remedy = "give each agent a --state-dir of its own";
-            (Row::new(WHAT, Verdict::Configuration, seen, remedy), None)
+            let why = "it is open in an agent that works for another --kubelet-root";
+            let row = Row::from_problem(WHAT, &problems::journal(state_dir, &why, true));
+            let verdict = Verdict::Configuration;
+            (Row { verdict, ..row }, None)
         }
         Err(error) if error.forbids_the_start() => {
-            let seen = format!("{file}: {error}");
-            let remedy =
-                "run the check as root; if that does not help, let --state-dir name a directory of the agent's own";
-            (Row::new(WHAT, Verdict::Configuration, seen, remedy), None)
+            let problem = problems::journal(state_dir, &error, false);
+            (Row::from_problem(WHAT, &problem), None)
         }
         Err(error) => {
             let seen = format!("{file}: {error}");
@@ -92,40 +86,18 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
 /// Whether the admin socket can be made.
 pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
     const WHAT: &str = "admin socket";
-    let shown = path.display();
-    if path.as_os_str().len() > LONGEST_SOCKET {
-        let seen =
-            format!("--socket {shown}: it is longer than the {LONGEST_SOCKET} bytes that a socket's path may have");
-        return Row::new(WHAT, Verdict::Configuration, seen, "name a shorter path with --socket");
-    }
-    match std::fs::symlink_metadata(path) {
-        Err(_) => return Row::ok(WHAT, "can be made"),
-        Ok(metadata) if !metadata.file_type().is_socket() => {
-            let seen = format!("--socket {shown}: there is something that is no socket");
-            return Row::new(
-                WHAT,
-                Verdict::Configuration,
-                seen,
-                "name a path with --socket where nothing is, or delete what is there",
-            );
+    let problem = |why: &dyn Display, is_taken| Row::from_problem(WHAT, &problems::admin_socket(path, why, is_taken));
+    match timeout(PATIENCE, admin::is_listened_on(path)).await {
+        Ok(Ok(None)) => Row::ok(WHAT, "can be made"),
+        Ok(Ok(Some(false))) => Row::ok(WHAT, "can be made; a dead agent's is replaced"),
+        Ok(Ok(Some(true))) if agent_runs => {
+            Row::ok(WHAT, format!("the agent that runs here listens on {}", path.display()))
         }
-        Ok(_) => {}
-    }
-    match timeout(PATIENCE, UnixStream::connect(path)).await {
-        Ok(Ok(_)) if agent_runs => Row::ok(WHAT, format!("the agent that runs here listens on {shown}")),
-        Ok(Ok(_)) | Err(_) => Row::new(
-            WHAT,
-            Verdict::Configuration,
-            format!("--socket {shown}: another process listens there"),
-            "name another path with --socket, or stop that process",
-        ),
-        Ok(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => Row::new(
-            WHAT,
-            Verdict::Failed,
-            format!("--socket {shown}: {error}"),
-            "run the check as root",
-        ),
-        Ok(Err(_)) => Row::ok(WHAT, "can be made; a dead agent's is replaced"),
+        Ok(Ok(Some(true))) | Err(_) => Row {
+            verdict: Verdict::Configuration,
+            ..problem(&"another process listens there", true)
+        },
+        Ok(Err(error)) => problem(&error, false),
     }
 }
 
@@ -140,8 +112,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
         Ok(Err(error)) => {
             let seen = format!("{endpoint}: {error}");
             rows.push(if error.is_not_a_runtime() {
-                let remedy = "name the socket of containerd or CRI-O with --cri-endpoint";
-                Row::new("runtime", Verdict::Configuration, seen, remedy)
+                Row::from_problem("runtime", &problems::not_a_runtime(endpoint, &error))
             } else if seen.contains("Permission denied") {
                 Row::new(
                     "runtime",
@@ -177,13 +148,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
     let cgroups = match Cgroups::detect(Path::new(host::MOUNTINFO), Path::new(host::CGROUP_ROOT)) {
         Ok(cgroups) => cgroups,
         Err(error) => {
-            let row = Row::new(
-                "cgroups",
-                Verdict::Configuration,
-                error,
-                "mount /sys/fs/cgroup, or run the agent where the host's is mounted",
-            );
-            rows.push(row);
+            rows.push(Row::from_problem("cgroups", &problems::cgroups(&error)));
             return rows;
         }
     };
@@ -213,13 +178,11 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
             }),
             ..
         }) => Row::ok("other agents", format!("none but the service (pid {pid})")),
-        Err(error @ LockError::Taken { .. }) => Row::new("other agents", Verdict::Warning, error, THE_SERVICE),
-        Err(error) => Row::new(
-            "other agents",
-            Verdict::Failed,
-            error,
-            "run the check as root; if that does not help, name the kubelet's directory with --kubelet-root",
-        ),
+        Err(error @ LockError::Taken { .. }) => Row {
+            verdict: Verdict::Warning,
+            ..Row::from_problem("other agents", &problems::node_lock(&error, true))
+        },
+        Err(error) => Row::from_problem("other agents", &problems::node_lock(&error, false)),
     }
 }
 
@@ -323,7 +286,6 @@ mod tests {
             (at("alive"), true, Verdict::Ok),
             (at("alive"), false, Verdict::Configuration),
             (plain, false, Verdict::Configuration),
-            (at(&"x".repeat(108)), false, Verdict::Configuration),
         ] {
             let row = socket(&path, agent_runs).await;
             assert_eq!(row.verdict, verdict, "{path:?}: {row:?}");

@@ -15,6 +15,7 @@ use crate::{
         expiry::{Expiry, is_soon},
         in_time,
     },
+    model::problems,
     node::identity::Identity,
 };
 
@@ -163,22 +164,12 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
     let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
     let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
     let uid = node.metadata.uid.as_deref().unwrap_or_default();
+    let name = node.metadata.name.as_deref().unwrap_or("?");
     if let Err(error) = machine.matches(machine_id, system_uuid) {
-        return Row::new(
-            WHAT,
-            Verdict::Configuration,
-            error,
-            "give this machine's own Node as --node-name",
-        );
+        return Row::from_problem(WHAT, &problems::other_machine(name, &error));
     }
     if let Some(recorded) = recorded.filter(|recorded| *recorded != uid) {
-        return Row::new(
-            WHAT,
-            Verdict::Configuration,
-            format!("its UID is {uid}, and the journal was made for {recorded}: the agent would touch nothing"),
-            "see that --kubeconfig leads to the right cluster; if the node was registered anew, start the agent and say \
-             `pod-teardown release node-uid`",
-        );
+        return Row::from_problem(WHAT, &problems::other_node(name, uid, recorded));
     }
     if machine_id.is_empty() && system_uuid.is_empty() {
         return Row::new(
