@@ -1,6 +1,6 @@
 //! The garbage collector of owner references.
 //!
-//! The way of an object: `discovery → monitors → graph → queues → {delete, orphan} workers`
+//! Data flow: `discovery → monitors → graph → decide → queue → engine → API server`
 
 pub mod collect;
 pub mod discovery;

@@ -1,4 +1,5 @@
-//! Counts what hangs or is kept, a part of all objects at a time: nobody who works waits for it, however many there are.
+//! Counts waiting deletions and unresolved references. It visits a part of all nodes per call, so that the lock is held
+//! for a short time only.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -9,28 +10,28 @@ use super::{
     uid::Uid,
 };
 
-/// So many places are looked at in one go, once a second: others wait for it only a moment.
+/// Nodes per call. There is one call a second.
 const AT_ONCE: usize = 20_000;
-/// Of so many deletions it is remembered since when they wait; those that were seen first, and so are the oldest.
+/// Maximum number of deletions whose start is remembered.
 const REMEMBERED: usize = 10_000;
 
-/// What was counted.
+/// Result of a complete count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Objects that are being deleted in the foreground and wait for their dependents to go.
+    /// Objects in foreground deletion that wait for dependents.
     pub foreground: u64,
-    /// Objects that are being deleted with `Orphan` and wait for their dependents to be released.
+    /// Objects in orphan deletion that wait for dependents to drop their references.
     pub orphan: u64,
-    /// For how long one of these has been seen to wait, at most.
+    /// The longest that one of these has been waiting.
     pub longest: Duration,
-    /// References that nobody can follow: to owners of kinds that are not served, or with names that nothing can have.
+    /// References that cannot be resolved: the owner's kind is not served, or its name is invalid.
     pub untold: u64,
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Census {
-    /// The next place.
+    /// The next index.
     place: usize,
     round: u64,
     tally: Tally,
@@ -46,7 +47,7 @@ struct Seen {
 // === impl Census ===
 
 impl Census {
-    /// Goes on a part of the way. Returns what all came to at its end, where it begins anew.
+    /// Counts the next part. Returns the result after the last part, and starts again.
     pub fn look(&mut self, graph: &Graph, now: Instant) -> Option<Tally> {
         for id in graph.nodes_at(self.place..self.place + AT_ONCE) {
             self.count(graph, id, now);
@@ -72,7 +73,7 @@ impl Census {
         if graph.is_untold(id) {
             self.tally.untold += u64::from(node.dependents);
         }
-        // Of a kind that is no longer served nobody can tell.
+        // An object of an unserved kind is unknown.
         if !node.state.is_there() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The collector at work: discovery says which kinds there are, a monitor watches each, and the engine does what follows.
+//! Runs the collector: discovery finds the kinds, a monitor watches each kind, and the engine sends the requests.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -24,22 +24,22 @@ use super::{
 };
 use crate::api::{ApiError, Lane, MetadataClient, escape};
 
-/// How often it is asked which kinds there are.
+/// Interval of discovery.
 const PERIOD: Duration = Duration::from_secs(30);
-/// After a discovery, another one that is needed begins after this: at least, and at most.
+/// Pause before a discovery that is needed early: minimum and maximum.
 const SOON: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// And while that is not answered.
+/// Pause after a failed discovery.
 const AGAIN: Duration = Duration::from_secs(2);
-/// What any server has, and tells the version of its store by.
+/// A consistent list that every API server has. It shows the store's current resourceVersion.
 const NAMESPACES: &str = "/api/v1/namespaces?limit=1";
 const PIECE: Duration = Duration::from_secs(60);
-/// Whether a route is there is answered within this.
+/// Timeout of a request that only checks whether a route exists.
 const ROUTE: Duration = Duration::from_secs(5);
-/// Who answers for a version of a group.
+/// An APIService says which server serves a version of a group.
 const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const JSON: &str = "application/json";
 
-/// Collects with what `client` may do, from nothing, until all that is known has to be forgotten; returns why.
+/// Runs the collector from an empty state until that state has to be dropped. Returns the reason.
 pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     let mut lost = shared.lost.subscribe();
     let store = client.follow_store();
@@ -58,12 +58,12 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     let discovery = spawn(&of_all, "discovery", discovery.run());
     let _teller = spawn(&of_all, "summary", teller);
     let why = tokio::select! {
-        // A list or watch shows a state of its kind that is older than what is known.
+        // A list or watch shows an older resourceVersion of its kind than before.
         why = lost.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
-        // A connection leads to a store that is older than it was.
+        // A connection leads to an older store than before.
         why = put_back.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
     };
-    // As long as anything is under way, nothing may go over such a connection.
+    // Requests in flight must not use such a connection.
     for task in [engine, discovery] {
         task.abort();
         drop(task.await);
@@ -86,20 +86,20 @@ fn spawn(
     }))
 }
 
-/// Follows what discovery finds, round after round.
+/// Applies the results of discovery.
 struct Round {
     client: MetadataClient,
     shared: Arc<Shared>,
     turns: Arc<Turns>,
     monitors: HashMap<KindId, Running>,
-    /// Groups that were told in full once.
+    /// Groups that were once reported completely.
     discovered: BTreeSet<String>,
 }
 
 struct Running {
-    /// Where it watches.
+    /// URL path of the kind.
     path: String,
-    /// Among all monitors; free again when it ends.
+    /// The smallest number that no other monitor has.
     number: usize,
     _task: AbortOnDropHandle<()>,
 }
@@ -141,10 +141,10 @@ impl Round {
         }
     }
 
-    /// Waits until the next discovery is due, or is needed.
+    /// Waits until the next discovery is due or needed.
     async fn until_next(&self, begun: Instant) {
         let due = begun + PERIOD;
-        // What takes the server long is not asked for all the time.
+        // A slow discovery is repeated less often.
         let pause = (begun.elapsed() * 4).clamp(SOON.0, SOON.1);
         let needed = async {
             sleep(pause).await;
@@ -181,7 +181,7 @@ impl Round {
         self.shared.with(|core| core.sight.set_unknown(unknown, Instant::now()));
         self.learn_aggregated(found).await;
         self.shared.with(|core| {
-            // What a group of the API server itself has got since it failed is not known; it is told of again soon.
+            // Kinds that a built-in group has got since it failed are unknown. It will be reported again soon.
             let sight = &core.sight;
             let is_aggregated = |(group, it): (&String, &Failed)| {
                 let mut versions = it.versions.iter();
@@ -197,7 +197,7 @@ impl Round {
         });
     }
 
-    /// Looks up who answers for the groups that make trouble. What is not answered is as it was.
+    /// Looks up which failing groups are aggregated. A failed lookup changes nothing.
     async fn learn_aggregated(&self, found: &Found) {
         let mut troubled = self.shared.lock().sight.troubled(Instant::now());
         for (group, failed) in &found.failed {
@@ -229,14 +229,14 @@ impl Round {
         }
     }
 
-    /// A kind is served: it is watched, if it is to be.
+    /// Applies a served kind, and starts its monitor if it is collected.
     fn serve(&mut self, served: &Served, found: &Found) -> Option<KindId> {
         let is_uncertain = found.failed.contains_key(&served.group);
         let id = self.shared.with(|core| {
             let id = core.graph.kinds.id(&served.group, &served.kind)?;
             core.graph.kinds.set_short_names(id, &served.short_names);
             let known = core.graph.kinds.resource(id).cloned();
-            // A version that does not answer may be the one that is preferred: what works is left alone.
+            // The preferred version may be the one that does not answer: a working version is kept.
             if known.as_ref() == Some(&served.resource) || (known.is_some() && is_uncertain) {
                 return Some(id);
             }
@@ -257,7 +257,7 @@ impl Round {
         if self.monitors.get(&id).is_some_and(|running| running.path == path) {
             return;
         }
-        // It is gone before the new one begins.
+        // The old monitor ends before the new one starts.
         self.monitors.remove(&id);
         let taken: BTreeSet<usize> = self.monitors.values().map(|running| running.number).collect();
         let number = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
@@ -316,9 +316,9 @@ impl Round {
         }
     }
 
-    /// A store that was put back to an older state goes on from there, and a watch may never tell.
+    /// Checks the store's resourceVersion. A watch does not report that the store was restored from a backup.
     async fn look_at_store(&self) {
-        // What is told while it is asked may be younger than the answer.
+        // An event during the request may be younger than its answer.
         let (before, told) = (self.client.store_was_at(), self.shared.told_of("namespaces"));
         match self.store_version().await {
             Ok(version) => {

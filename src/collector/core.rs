@@ -1,4 +1,4 @@
-//! What the collector knows and has to do, and what is the next thing to do. Nothing here waits.
+//! The collector's state and its decisions. It is synchronous: it returns the next request and never sends one.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,57 +25,58 @@ use super::{
 };
 use crate::{api::escape, collector::Unsynced};
 
-/// What rests on all kinds is looked at again this often while one of them cannot be seen.
+/// Retry interval of a finalizer removal while a kind is not synced.
 const HELD: Duration = Duration::from_secs(2);
-/// Interval at which the end of a deletion checks for a new discovery; after [`TRIES`] checks, [`HELD`].
+/// Retry interval of a finalizer removal that needs a newer discovery; after [`TRIES`] attempts, [`HELD`].
 const DISCOVERY: Duration = Duration::from_millis(100);
 const TRIES: u32 = 50;
-/// What has to wait for another request about its owner is decided on again after this.
+/// Delay before an object is decided on again, if a request about its owner has to finish first.
 const AGAIN: Duration = Duration::from_millis(500);
-/// After this many conflicts in a row that change nothing a decision rests on, the version is no longer a precondition.
+/// After this many conflicts in a row that leave the decision unchanged, resourceVersion is no longer a precondition.
 const CONFLICTS: u32 = 3;
-/// Owners that are remembered as confirmed.
+/// Maximum number of owners kept as confirmed.
 const REMEMBERED: usize = 4096;
-/// Decisions in a row before others have their turn.
+/// Maximum number of decisions in a row before the lock is released.
 const IN_A_ROW: usize = 512;
 
-/// See the module's documentation.
+/// The collector's state.
 #[derive(Debug)]
 pub struct Core {
-    /// What is known of objects.
+    /// Objects and their owner references.
     pub graph: Graph,
-    /// What is to be looked at.
+    /// The work queue.
     pub queue: Queue,
-    /// What can be seen.
+    /// Which kinds are synced.
     pub sight: Sight,
-    /// What was done.
+    /// Counters.
     pub counts: Counts,
-    /// What the server refuses.
+    /// Requests that the API server refuses.
     pub refusals: Refusals,
-    /// What hangs or is kept, as it was last counted.
+    /// Result of the last count of waiting deletions.
     pub tally: Tally,
-    /// How fast writes may go, once any was answered.
+    /// Current limit of writes in flight; `None` before the first answer.
     pub pace: Option<Pace>,
-    /// Owners of which a live answer has shown at this version that they wait for their dependents.
+    /// Owners whose deletion finalizer a GET has confirmed, with the resourceVersion of that answer.
     confirmed: HashMap<NodeId, u64>,
-    /// Deletions that wait only for all kinds to be seen: the UID, and since when.
+    /// Finalizer removals that wait for synced kinds: the object's UID, and since when.
     ready: HashMap<NodeId, (Uid, Instant)>,
-    /// Objects whose writes met conflicts that change nothing a decision rests on: the number of conflicts, and the last state.
+    /// Objects whose last writes met conflicts that leave the decision unchanged: the number of conflicts, and the last
+    /// state.
     contested: HashMap<NodeId, (u32, Observed)>,
-    /// How many deletions are under way because these owners wait for their dependents.
+    /// Owners in foreground deletion, each with its number of DELETE requests in flight for dependents.
     leaning: HashMap<NodeId, u32>,
-    /// Kinds that refuse strategic merge patches.
+    /// Kinds that reject strategic merge patches.
     pub plain: HashSet<KindId>,
-    /// References to owners of other namespaces.
+    /// Owner references to another namespace.
     pub misplaced: Misplaced,
-    /// Foreground deletions that wait for groups whose servers cannot be reached.
+    /// Foreground deletions delayed by an aggregated API that is down.
     pub delayed: Delayed,
 }
 
 // === impl Core ===
 
 impl Core {
-    /// Nothing is known.
+    /// A collector without any objects.
     pub fn new(unsynced: Unsynced) -> Self {
         Self {
             graph: Graph::default(),
@@ -95,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Takes the graph's hints over; `true` if there are any.
+    /// Moves the graph's items to the work queue; `true` if there are any.
     pub fn note(&mut self) -> bool {
         self.sight.unkept.extend(self.graph.unkept());
         let hints = self.graph.hints();
@@ -119,7 +120,7 @@ impl Core {
         self.queue.push(hint, self.graph.node(of).kind, now);
     }
 
-    /// Whoever looks for what was deleted, and why, begins with the owner.
+    /// Logs why the dependents of this owner are decided on.
     fn tell(&self, owner: NodeId) {
         let node = self.graph.node(owner);
         let (state, dependents, uid) = (node.state, node.dependents, self.graph.uid(owner));
@@ -143,7 +144,7 @@ impl Core {
         }
     }
 
-    /// The next thing that takes a request; `None` if there is nothing to do now. `false` beside it: there may be more.
+    /// The next request, if there is one. `false` says that more items may be ready now.
     pub fn next(&mut self, now: Instant) -> (Option<Work>, bool) {
         for _ in 0..IN_A_ROW {
             let at_once = self.pace.map_or(1, |pace| pace.at_once);
@@ -173,7 +174,7 @@ impl Core {
             return None;
         }
         if self.is_unconfirmed(owner) {
-            // The answer brings them back.
+            // The answer to the GET enqueues them again.
             self.queue.stop(owner);
             self.push(Hint::Ask(owner), owner, now);
             return None;
@@ -184,7 +185,7 @@ impl Core {
         };
         let rests = self.queue.rests(kind, now);
         if rests && self.queue.is_long() {
-            // The whole rest of them waits, rather than each.
+            // Delays the owner's whole batch, not each dependent.
             self.queue.go_on(owner, kind);
             return None;
         }
@@ -209,13 +210,13 @@ impl Core {
         work
     }
 
-    /// The next dependent of an owner, which stays the next, and its kind.
+    /// An owner's next dependent and its kind. It stays the next one.
     fn peek_dependent(&self, owner: NodeId) -> Option<(NodeId, KindId)> {
         let next = self.graph.peek_dependent(owner)?;
         Some((next, self.graph.node(next).kind))
     }
 
-    /// The watch shows that it deletes or releases its dependents, and no GET has confirmed that for its version.
+    /// Whether the watch shows a deletion finalizer that no GET has confirmed at this resourceVersion.
     fn is_unconfirmed(&self, owner: NodeId) -> bool {
         let node = self.graph.node(owner);
         node.state.has(State::OBSERVED)
@@ -240,7 +241,7 @@ impl Core {
             }
             Step::Ask(owners) => {
                 if owners.len() == AT_ONCE {
-                    // Each answer would have all of them gone through again.
+                    // Each answer would have all these owners decided on again.
                     self.queue.put_off(hint, AGAIN, now);
                 }
                 self.ask_for(owners, now);
@@ -266,7 +267,7 @@ impl Core {
                 unblock,
                 because,
             } => self.delete(id, policy, unblock, because, now),
-            // Without its finalizer it may be there still, for another one: an owner like others.
+            // Its other finalizers may keep the object as an owner while these DELETE requests are in flight.
             Step::FinishForeground if self.leaning.contains_key(&id) => None,
             Step::FinishForeground | Step::FinishOrphan => {
                 let ready = self.ready_since(id, now);
@@ -332,7 +333,7 @@ impl Core {
         })
     }
 
-    /// Since when the deletion of this object waits for nothing but all kinds to be seen.
+    /// Since when only synced kinds are missing for the removal of this object's finalizer.
     fn ready_since(&mut self, id: NodeId, now: Instant) -> Instant {
         let uid = self.graph.node(id).uid;
         if let Some(&(known, since)) = self.ready.get(&id)
@@ -341,20 +342,20 @@ impl Core {
             return since;
         }
         if self.ready.len() >= REMEMBERED {
-            // They wait for one discovery more.
+            // The others wait for one more discovery.
             self.ready.clear();
         }
         self.ready.insert(id, (uid, now));
         now
     }
 
-    /// What the end of this deletion waits for, where `step` is to be its end.
+    /// Why the finalizer that `step` removes has to stay for now; `None` if it can be removed.
     pub fn holds_end(&self, id: NodeId, step: &Step, now: Instant) -> Option<Hold> {
         let ready = self.ready.get(&id).map(|(_, since)| *since);
         self.sight.holds_end(ending(step), ready, now)
     }
 
-    /// A finalizer of this object is taken off.
+    /// Records that a finalizer of this object is removed.
     pub fn finished(&mut self, target: &Target, finalizer: &str, now: Instant) {
         self.ready.remove(&target.id);
         // The watch may still show the finalizer.
@@ -371,7 +372,8 @@ impl Core {
         }
     }
 
-    /// Asks for those of these owners that are not confirmed; whether there are any. The answer brings their dependents back.
+    /// Enqueues a GET for each of these owners that is not confirmed; `true` if there are any. The answers enqueue
+    /// their dependents again.
     fn asks_to_confirm(&mut self, owners: &[NodeId], now: Instant) -> bool {
         let unconfirmed = owners.iter().filter(|&&owner| self.is_unconfirmed(owner));
         let unconfirmed: Vec<NodeId> = unconfirmed.copied().collect();
@@ -386,7 +388,7 @@ impl Core {
         }
     }
 
-    /// Another of its references names the UID of one that goes out: they cannot be told apart by it.
+    /// Whether two of its references name the same UID, so that a strategic merge patch cannot tell them apart.
     fn is_ambiguous(&self, id: NodeId) -> bool {
         let mut uids: Vec<_> = self
             .graph
@@ -403,8 +405,8 @@ impl Core {
         if !self.graph.lives(id) || !(self.graph.is_in_question(id) || self.is_unconfirmed(id)) {
             return None;
         }
-        // Whoever is still being listed for the first time is not asked for one by one.
-        // Whether one still waits that was seen already, the list does not tell as surely.
+        // Owners of an unlisted kind are left to its first list. An unconfirmed owner needs a GET: a list may show an
+        // old state.
         let watched = self.sight.watched.get(&self.graph.node(id).kind);
         if self.graph.is_in_question(id) && watched.is_some_and(|it| !it.synced && it.trouble.is_none()) {
             return None;
@@ -412,7 +414,7 @@ impl Core {
         Some(Work::Ask(self.target(id)?))
     }
 
-    /// Where a request about a node has to go; `None` where its kind is not served, or not there.
+    /// The request target of a node; `None` if its kind is not served or its scope does not fit.
     pub fn target(&self, id: NodeId) -> Option<Target> {
         if !self.graph.can_be_asked_for(id) {
             return None;
@@ -446,7 +448,7 @@ impl Core {
         })
     }
 
-    /// The object's state, if it had [`CONFLICTS`] conflicts in a row that change nothing a decision rests on.
+    /// The object's state, if it had [`CONFLICTS`] conflicts in a row that leave the decision unchanged.
     fn contested(&self, id: NodeId) -> Option<Box<Observed>> {
         let (times, seen) = self.contested.get(&id)?;
         (*times >= CONFLICTS && seen.uid == self.graph.uid(id)).then(|| Box::new(seen.clone()))
@@ -467,7 +469,7 @@ impl Core {
         self.contested.insert(target.id, (1, object.clone()));
     }
 
-    /// A write is done, or there is nothing to write to.
+    /// Records that a write succeeded, or that the object is absent.
     pub fn written(&mut self, target: &Target) {
         self.contested.remove(&target.id);
     }
@@ -482,13 +484,13 @@ impl Core {
         }
     }
 
-    /// The store may have been put back to an older state, and its versions raised: what was proven is asked for again.
+    /// Drops what was confirmed or found absent: the store may have been restored from a backup.
     pub fn doubt(&mut self) {
         self.confirmed.clear();
         self.graph.doubt();
     }
 
-    /// A deletion that was begun because these owners wait has its answer.
+    /// Records that a DELETE has its answer that was sent because these owners are in foreground deletion.
     pub fn leans_no_more(&mut self, because: &[NodeId], now: Instant) {
         for &owner in because {
             let Some(left) = self.leaning.get_mut(&owner) else {
@@ -502,7 +504,7 @@ impl Core {
         }
     }
 
-    /// An answer shows the object as it is.
+    /// Applies the answer to a GET.
     pub fn answered(&mut self, target: &Target, object: &Observed) -> Shown {
         if !self.graph.is_it(target.id, target.key, target.at()) {
             return Shown::Settled;
@@ -536,12 +538,12 @@ impl Core {
         }
     }
 
-    /// It was deleted, as the answer shows. The event follows; whoever depends on it need not wait for that.
+    /// Records a completed deletion before its watch event arrives.
     pub fn deleted(&mut self, target: &Target) {
         self.graph.vanished(target.kind, &target.uid);
     }
 
-    /// An answer shows that it is not there.
+    /// Records that a GET did not find the object.
     pub fn absent(&mut self, target: &Target) {
         if self.graph.is_it(target.id, target.key, target.at()) {
             self.confirmed.remove(&target.id);
@@ -550,7 +552,7 @@ impl Core {
     }
 }
 
-/// What rests on all kinds by this step.
+/// The finalizer that this step removes.
 fn ending(step: &Step) -> Ending {
     match step {
         Step::FinishForeground => Ending::Foreground,
@@ -558,13 +560,13 @@ fn ending(step: &Step) -> Ending {
     }
 }
 
-/// What became of an answer.
+/// Effect of a GET answer on the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// It is known now.
+    /// The graph is up to date.
     Settled,
-    /// The watch has told more already; ask again.
+    /// The watch has shown a later state. GET it again.
     Overtaken,
-    /// It is there, and nobody would tell if it went.
+    /// The object exists, but no watch would report its deletion.
     Unwatched,
 }

@@ -1,4 +1,4 @@
-//! What the collector has done, counted.
+//! Counters of the collector.
 
 use std::{
     collections::BTreeMap,
@@ -9,47 +9,47 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::ApiError;
 
-/// Counters since the collector began to work.
+/// Counters since the collector's last start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Events of watches.
+    /// Watch events.
     pub events: u64,
     /// Objects deleted.
     pub deleted: u64,
-    /// Objects of which references were taken out.
+    /// Objects that lost owner references.
     pub released: u64,
-    /// Finalizers taken off.
+    /// Finalizers removed.
     pub finished: u64,
-    /// Finalizers taken off although not every kind could be seen.
+    /// Finalizers removed while a kind was not synced.
     #[serde(default)]
     pub unseen: u64,
-    /// Questions whether an owner is there.
+    /// GETs of owners.
     pub asked: u64,
-    /// Writes that were refused because the object had changed.
+    /// Writes that met a conflict.
     pub conflicts: u64,
-    /// Failures, by step and reason.
+    /// Failures by step and reason.
     pub failures: BTreeMap<String, u64>,
 }
 
-/// What the collectors of this agent's earlier turns have done: what was counted once is not lost.
+/// Sums over all periods in which this agent's collector was active.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Past {
-    /// All together.
+    /// Counters of finished periods.
     pub counts: Counts,
-    /// How many turns have begun, the present one included.
+    /// Number of active periods, with the current one.
     pub turns: u64,
-    /// How often all that was known had to be forgotten.
+    /// Number of restarts of the collector.
     pub forgets: u64,
 }
 
-/// The same, shared; all clones are the same.
+/// The sums; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct SharedPast(Arc<Mutex<Past>>);
 
 // === impl SharedPast ===
 
 impl SharedPast {
-    /// All of it, for a moment.
+    /// Locks the sums.
     pub fn lock(&self) -> MutexGuard<'_, Past> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,7 +58,7 @@ impl SharedPast {
 // === impl Counts ===
 
 impl Counts {
-    /// Adds those of another time.
+    /// Adds other counters.
     pub fn add(&mut self, other: &Self) {
         let Self {
             events,
@@ -82,7 +82,7 @@ impl Counts {
         }
     }
 
-    /// Counts a failure; `true` if it is the first of its kind.
+    /// Counts a failure; `true` for the first of its kind.
     pub fn failed(&mut self, step: &'static str, error: &ApiError) -> bool {
         let times = self
             .failures

@@ -1,54 +1,53 @@
-//! What is to be done about an object, from what is known of it and of those that it names and that name it.
+//! Decides what to do with an object, by its state and the states of its owners and dependents.
 
 use super::{
     graph::{Graph, NodeId, SpaceId, State},
     kinds::{KindId, Scope},
 };
 
-/// How dependents of what is deleted fare.
+/// Propagation policy of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// They are collected afterwards.
+    /// Dependents are deleted later.
     Background,
-    /// They go first.
+    /// Dependents are deleted first.
     Foreground,
-    /// They stay.
+    /// Dependents stay.
     Orphan,
 }
 
-/// What is to be done.
+/// The next step of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing, as far as is known.
+    /// None is known to be necessary.
     Nothing,
-    /// Ask whether these owners are there, and decide again.
+    /// GET these owners, then decide again.
     Ask(Vec<NodeId>),
-    /// Nothing, because these owners are of kinds that are nowhere served, or have names that nothing can have: nobody can tell
-    /// whether they are there.
+    /// Keep it: these owners cannot be resolved, since their kinds are not served or their names are invalid.
     Unserved(Vec<NodeId>),
-    /// Nothing, because a cluster-scoped object cannot have these namespaced owners.
+    /// Keep it: a cluster-scoped object cannot have these namespaced owners.
     Impossible(Vec<NodeId>),
-    /// Take the references to these owners out: another one is there, or they go without their dependents.
+    /// Remove the references to these owners: another owner exists, or these orphan their dependents.
     Release(Vec<NodeId>),
     /// Delete it.
     Delete {
-        /// How.
+        /// The propagation policy.
         policy: Policy,
-        /// Lift its blocking references first: it is part of a circle.
+        /// Clear `blockOwnerDeletion` in its references first: it is part of an ownership cycle.
         unblock: bool,
-        /// Owners of which it has to be certain that they still wait for their dependents.
+        /// Owners in foreground deletion, which a GET has to confirm.
         because: Vec<NodeId>,
     },
-    /// Its blocking dependents are gone: take the finalizer `foregroundDeletion` off. Whether there are others, only all
-    /// kinds together tell: gated by the worker on all of them being synced.
+    /// Remove the finalizer `foregroundDeletion`: no known dependent blocks it. The caller waits until all kinds are
+    /// synced.
     FinishForeground,
-    /// No dependent names it any more: take the finalizer `orphan` off. Gated by the worker on all kinds being synced.
+    /// Remove the finalizer `orphan`: no known dependent names it. The caller waits until all kinds are synced.
     FinishOrphan,
-    /// It waits for dependents: for blocking ones to go, or for all to be released.
+    /// Keep its finalizer: dependents block it, or still name it.
     Wait,
 }
 
-/// Of the owners of one node so many are asked for at a time; the others when these have had the time to be answered.
+/// Maximum number of owners of one node with a GET at a time.
 pub const AT_ONCE: usize = 64;
 
 /// Decides on a node.
@@ -59,10 +58,10 @@ pub fn decide(graph: &Graph, id: NodeId) -> Step {
         return Step::Nothing;
     }
     if !state.is_there() && graph.kinds.resource(node.kind).is_none() {
-        // Nobody takes a write.
+        // No write is possible.
         return Step::Nothing;
     }
-    // Before all else: these owners wait for it, whatever its other owners are and whether it goes itself.
+    // First of all: these owners wait for it, whatever its other owners are and whether it is deleted itself.
     let releases = |owner: &NodeId| {
         let node = graph.node(*owner);
         *owner != id && node.kind != KindId::UNKNOWN && node.state.releases()
@@ -103,7 +102,7 @@ struct Owners {
 
 fn by_owners(graph: &Graph, id: NodeId) -> Step {
     let owners = Owners::of(graph, id);
-    // Where one owner is not known, nothing is concluded from the others.
+    // If one owner is unknown, nothing is concluded from the others.
     if !owners.impossible.is_empty() {
         return Step::Impossible(owners.impossible);
     }

@@ -1,4 +1,4 @@
-//! Which kinds there are, and where they are served.
+//! Discovery of the served kinds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,59 +8,60 @@ use serde::{Deserialize, de::DeserializeOwned};
 use super::kinds::{Resource, Scope};
 use crate::api::{self, ApiError, Document, MetadataClient};
 
-/// What a server that tells all at once is asked for, and what others are.
+/// `Accept` header for aggregated discovery, and for API servers without it.
 const ALL_AT_ONCE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 const PLAIN: &str = "application/json";
-/// Groups of a server that does not tell all at once are asked for one by one; so many at a time.
+/// Requests in flight to API servers without aggregated discovery.
 const AT_ONCE: usize = 8;
-/// Kinds that nobody owns anything by, and that come and go in masses.
+/// Kinds that are not collected, as in kube-controller-manager: pkg/controller/garbagecollector/graph_builder.go
+/// `DefaultIgnoredResources`.
 const IGNORED: [(&str, &str); 2] = [("", "Event"), ("events.k8s.io", "Event")];
 
-/// A kind that is served.
+/// A served kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Served {
-    /// Its group, empty for the core one.
+    /// Its group, empty for the core group.
     pub group: String,
     /// Its name.
     pub kind: String,
-    /// Where.
+    /// Where it is served.
     pub resource: Resource,
-    /// What people call it for short.
+    /// Short names, as `kubectl` takes them.
     pub short_names: Vec<String>,
-    /// It can be listed, watched and deleted: the collector looks after it.
+    /// Whether it can be listed, watched and deleted, and is not ignored.
     pub collected: bool,
 }
 
-/// What discovery came to.
+/// Result of a discovery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// All kinds that can be read.
+    /// All kinds with the verb `get`.
     pub served: Vec<Served>,
-    /// Groups of which not everything is known at the moment, and why: nothing is concluded from what they lack.
+    /// Groups with versions that were not reported. Nothing is concluded from kinds that these lack.
     pub failed: BTreeMap<String, Failed>,
 }
 
-/// A group of which not everything is known at the moment.
+/// A group with versions that were not reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Failed {
-    /// Its versions that were not told of.
+    /// These versions.
     pub versions: Vec<String>,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
-/// Asks the server, and remembers what it said.
+/// Queries the discovery endpoints; keeps the last documents with their ETags.
 #[derive(Default)]
 pub struct Discovery {
     documents: BTreeMap<&'static str, (Option<String>, Told)>,
 }
 
-/// What one of the two documents said.
+/// A discovery document.
 #[derive(Debug, Clone)]
 enum Told {
-    /// All.
+    /// Aggregated discovery: all groups with their resources.
     Groups(Vec<Group>),
-    /// Only which versions of which groups there are, the preferred ones first.
+    /// Groups with their versions only, the preferred version first.
     Versions(Vec<(String, Vec<String>)>),
 }
 
@@ -89,7 +90,7 @@ struct OneResource {
 // === impl Discovery ===
 
 impl Discovery {
-    /// Asks which kinds there are.
+    /// Queries which kinds are served.
     pub async fn ask(&mut self, client: &MetadataClient) -> Result<Found, ApiError> {
         let mut groups = Vec::new();
         for path in ["/api", "/apis"] {
@@ -114,7 +115,7 @@ impl Discovery {
     }
 }
 
-/// Each version of each group by its own document.
+/// Queries each version of each group.
 async fn one_by_one(client: &MetadataClient, groups: Vec<(String, Vec<String>)>) -> Vec<Group> {
     let asked = groups.into_iter().map(|(name, versions)| async move {
         let (mut group, mut failed) = (Vec::new(), None::<Failed>);
@@ -161,7 +162,7 @@ fn read<T: DeserializeOwned>(path: &str, document: Option<&Document>) -> Result<
     api::read("GET", path, body)
 }
 
-/// Of each kind the version that its group prefers, or the first one that has it.
+/// For each kind, its group's preferred version, or else the first version that has the kind.
 fn found(groups: &[Group]) -> Found {
     let mut found = Found::default();
     for group in groups {
@@ -193,7 +194,7 @@ fn found(groups: &[Group]) -> Found {
     found
 }
 
-/// Where a version of a group is served.
+/// URL path of a version of a group.
 pub fn path_of(group: &str, version: &str) -> String {
     if group.is_empty() {
         format!("/api/{version}")
@@ -202,7 +203,7 @@ pub fn path_of(group: &str, version: &str) -> String {
     }
 }
 
-/// The documents as they are sent.
+/// The documents as JSON.
 mod wire {
     use super::{Deserialize, Failed, Group as OneGroup, OneResource, Scope, Version as OneVersion};
 
@@ -348,7 +349,7 @@ mod wire {
             let read = |group: PlainGroup| {
                 let preferred = group.preferred_version.map(|it| it.version);
                 let mut versions: Vec<String> = group.versions.into_iter().map(|it| it.version).collect();
-                // The others stay in their order.
+                // The sort is stable.
                 versions.sort_by_key(|version| Some(version) != preferred.as_ref());
                 (group.name, versions)
             };

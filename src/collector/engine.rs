@@ -1,4 +1,4 @@
-//! Takes what is to be done from the queue, as much at once as the server bears, and sees what comes of it.
+//! Sends the requests of the queue, as many at once as the API server can take, and applies their outcomes.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -17,35 +17,35 @@ use super::{
 };
 use crate::api::{ApiError, MetadataClient};
 
-/// Without anything to do, it is looked at the clock so often.
+/// Maximum time without a look at the queue.
 const IDLE: Duration = Duration::from_secs(60);
-/// A request that was refused for the server's being busy, or that got no answer, is sent again: first, and at most. Others
-/// have their turn before: it may be only this one that always fares so.
+/// Backoff, first and maximum, of a request that got 429 or no answer. Other items are sent in between: the failure may
+/// concern this one only.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// An owner that is there, but of a kind that cannot be watched, is asked for again: first, and at most.
+/// Backoff, first and maximum, of a GET for an existing owner whose kind cannot be watched.
 const UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 
-/// What had changed meanwhile is decided on again after: first, and at most.
+/// Backoff, first and maximum, after a conflict.
 const CHANGED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
-/// Where two kinds are refused it is the server that is busy. It is left alone at most so long, whatever it asks for: it may
-/// be the webhooks of both.
+/// If two lanes get 429, the API server itself is overloaded. All requests pause for its Retry-After, but no longer
+/// than this: webhooks of both kinds may be the cause.
 const ALL: Duration = Duration::from_secs(5);
-/// Where a server is busy and does not say for how long.
+/// Pause after a 429 without Retry-After.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// What was refused is sent again after so long, whatever the server asks for.
+/// Maximum pause of one request, whatever Retry-After says.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// So many requests under way are many.
+/// Minimum number of requests in flight for a nap.
 const MANY: usize = 24;
 
 /// See the module's documentation.
 pub struct Engine {
-    /// How requests are sent.
+    /// Sends the requests.
     pub client: MetadataClient,
-    /// What is known and to be done.
+    /// The collector's state.
     pub shared: Arc<Shared>,
 }
 
@@ -59,22 +59,22 @@ struct Done {
 // === impl Engine ===
 
 impl Engine {
-    /// Works for ever.
+    /// Runs until it is dropped.
     pub async fn run(self) {
         let mut limit = Limit::default();
         let mut flight = FuturesUnordered::new();
         let mut number = 0;
         loop {
             let mut woken = pin!(self.shared.wake.notified());
-            // From here on nobody's call is missed.
+            // From here on no notification is missed.
             woken.as_mut().enable();
-            // What has come meanwhile is taken in together.
+            // Applies all outcomes that are ready together.
             while let Some(Some(done)) = flight.next().now_or_never() {
                 self.settle(done, &mut limit, flight.len() + 1);
             }
             let now = Instant::now();
             let at_once = limit.at_once(now);
-            // Nobody waits for those that are slow.
+            // Slow requests do not count for the limit.
             let slow = self.shared.lock().queue.slow_under_way(now);
             let mut more = false;
             while flight.len() < at_once + slow {
@@ -86,7 +86,7 @@ impl Engine {
                 flight.push(do_it(self.client.clone(), number, work, begun));
             }
             if more {
-                // Others may know something new by now.
+                // Lets other tasks update the state.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -95,20 +95,20 @@ impl Engine {
             let due = self.shared.lock().queue.next_due(now);
             let until = [due, limit.pause()].into_iter().flatten().filter(|&at| at > now).min();
             tokio::select! {
-                // An answer makes room for another request.
+                // An answer frees a slot.
                 Some(done) = flight.next() => {
                     let busy = flight.len() + 1;
                     self.settle(done, &mut limit, busy);
                 }
                 () = woken => {}
-                // What was put off is due, or the server was left alone long enough.
+                // A delayed item is due, or a pause is over.
                 () = sleep_until(until.unwrap_or(now + IDLE)) => {}
             }
         }
     }
 
-    /// Lets answers come together, as a network card does with packets, where the server has more to do than it can: each
-    /// that is taken in by itself costs as much time again for waking up.
+    /// Sleeps under full load, so that several answers are applied at one wakeup. It is what interrupt coalescing does
+    /// in a network card.
     fn nap(&self, busy: usize, at_once: usize) {
         if let Some(nap) = self.shared.nap()
             && busy >= at_once.max(MANY)
@@ -140,7 +140,7 @@ async fn do_it(client: MetadataClient, number: usize, work: Work, begun: Instant
     }
 }
 
-/// What the answer tells of the server.
+/// Updates the limit by the state of the API server that the answer shows.
 fn pace(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
     match &done.outcome {
         Outcome::Failed(error) => match error {
@@ -148,7 +148,7 @@ fn pace(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
             ApiError::Refused { .. } if let Some(pause) = too_busy(error) => {
                 limit.refused(Some(done.work.lane()), pause.min(ALL), now);
             }
-            // One that takes long waits for a webhook, or for another server.
+            // A slow answer waits for a webhook or for an aggregated API server.
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } if done.took >= SLOW => {}
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
                 limit.answered(done.took, busy);
@@ -166,7 +166,7 @@ fn pace(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
     }
 }
 
-/// What the answer tells of the kind.
+/// What the answer shows about the lane.
 fn fared(outcome: &Outcome, took: Duration, now: Instant) -> Answer {
     if let Some(pause) = busy(outcome) {
         return Answer::Refused(now + pause);
@@ -189,7 +189,7 @@ fn busy(outcome: &Outcome) -> Option<Duration> {
     }
 }
 
-/// How long a server that has too much to do wants to be left alone.
+/// Pause that an overloaded server asks for.
 fn too_busy(error: &ApiError) -> Option<Duration> {
     let pause = match error {
         ApiError::Refused {
@@ -201,7 +201,7 @@ fn too_busy(error: &ApiError) -> Option<Duration> {
     pause.map(|pause| pause.min(LONGEST))
 }
 
-/// Takes in what came of some work.
+/// Applies the outcome of a request.
 fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
     let target = work.target();
     let hint = match work {
@@ -286,7 +286,7 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
     }
 }
 
-/// Twice as long with each try.
+/// Exponential backoff.
 fn longer((first, most): (Duration, Duration), tries: u32) -> Duration {
     first.saturating_mul(1 << tries.min(8)).min(most)
 }
@@ -313,7 +313,7 @@ fn count(core: &mut Core, work: &Work) {
     *counter += 1;
 }
 
-/// What a dry run would have done.
+/// Logs what would have been sent.
 fn withheld(work: &Work) {
     let target = work.target();
     let (resource, object) = (

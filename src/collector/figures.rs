@@ -1,5 +1,4 @@
-//! What the collector shows in numbers. Told in a time that does not grow with the objects, but for what is queued one by
-//! one: whoever asks every few seconds keeps nobody from working.
+//! The collector's metrics. Making them takes constant time per object, but linear time in queued items.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,47 +9,47 @@ use super::{census::Tally, core::Core, counts::Counts, kinds::KindId, limit::Pac
 /// See the module's documentation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Figures {
-    /// Every kind can be seen.
+    /// All kinds are synced.
     pub synced: bool,
     /// The kinds that are watched.
     pub kinds: Vec<KindFigures>,
-    /// Objects with owners or dependents, and what somebody names as one.
+    /// Objects with owners or dependents, and owners that are only named.
     pub linked: u64,
-    /// Objects without.
+    /// Objects without owners and dependents.
     pub lone: u64,
-    /// What is to be looked at.
+    /// Depth of the work queue.
     pub queue: Depth,
-    /// How long something has waited, at most.
+    /// Age of the oldest item.
     pub oldest: Duration,
-    /// How fast writes may go, once any was answered.
+    /// Limit of writes in flight; `None` before the first answer.
     pub pace: Option<Pace>,
-    /// What hangs or is kept.
+    /// Waiting deletions and unresolved references.
     pub tally: Tally,
-    /// For how long requests of a step have been refused with an HTTP status, as long as they are.
+    /// How long a step has been refused with an HTTP status, while it is.
     pub refused: BTreeMap<(&'static str, u16), Duration>,
-    /// What was done since this collector began.
+    /// Counters since this collector's start.
     pub counts: Counts,
 }
 
-/// A kind that is watched.
+/// Metrics of a watched kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KindFigures {
-    /// API group.
+    /// API group, empty for the core group.
     pub group: String,
-    /// The resource.
+    /// Plural name.
     pub resource: String,
     /// Its first list is complete, and its watch does not fail.
     pub synced: bool,
-    /// Objects of it.
+    /// Number of objects.
     pub objects: u64,
-    /// How long its watch has told nothing, if it ever did.
+    /// Time since the last answer or event, if there was one.
     pub silent: Option<Duration>,
 }
 
 // === impl Figures ===
 
 impl Figures {
-    /// As things stand.
+    /// The metrics at `now`.
     pub fn of(core: &Core, now: Instant) -> Self {
         let (linked, lone) = core.graph.len();
         let objects = core.graph.counts();

@@ -1,8 +1,9 @@
-//! What is known of objects and their owners. Nothing here waits or asks; what is said of it are hints where to look.
+//! Objects and their owner references, and the work items that changes to them cause. It is synchronous and sends
+//! nothing.
 //!
-//! A node stands for a UID *at coordinates*: two references that name one UID at different places lead to two nodes, of
-//! which at most one is ever observed. So a reference with wrong coordinates is one to a node that is not there, and harms
-//! no other.
+//! A node stands for a UID *at coordinates*. Two references to one UID at different coordinates lead to two nodes; at
+//! most one of them is ever observed. A reference with wrong coordinates leads to an absent node and affects no other
+//! reference.
 
 mod ends;
 mod links;
@@ -39,7 +40,7 @@ pub use self::{
     state::State,
 };
 
-/// Where an object stands.
+/// Kind, namespace and name of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coordinates<'a> {
     /// Its kind.
@@ -50,7 +51,7 @@ pub struct Coordinates<'a> {
     pub name: &'a str,
 }
 
-/// As much of an object as the collector looks at.
+/// The metadata that the collector uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
     /// UID.
@@ -86,30 +87,30 @@ pub struct Reference {
     pub blocking: bool,
 }
 
-/// Where something may be to do.
+/// An item of the work queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Hint {
-    /// Decide on this one.
+    /// Decide on this object.
     Decide(NodeId),
-    /// Decide on all that name this one as an owner.
+    /// Decide on all dependents of this owner.
     Dependents(NodeId),
-    /// Ask whether this one is there.
+    /// GET this object.
     Ask(NodeId),
 }
 
-/// What an answer to [`Hint::Ask`] was good for.
+/// What [`Graph::answered`] did with a GET answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It is known now what it tells.
+    /// The answer is applied.
     Taken,
-    /// It may be older than the end of the object. Nothing is concluded.
+    /// The answer may be older than the object's deletion. It is ignored.
     AskAgain,
 }
 
-/// What became of what was told of an object.
+/// Effect of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum News {
-    /// It is known now.
+    /// It is applied.
     Taken,
     /// A later state was known already.
     Old,
@@ -118,17 +119,17 @@ enum News {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Graph {
-    /// Kinds that were named.
+    /// All known kinds.
     pub kinds: Kinds,
     odd: OddUids,
     spaces: Spaces,
     links: Links,
     lone: Vec<Lone>,
     rounds: Vec<Round>,
-    /// What lists that are under way show of objects that were known in a later state.
+    /// Objects that an unfinished list shows in an earlier state than the graph has.
     doubtful: Vec<(KindId, Observed)>,
     orphaned: Orphaned,
-    /// Kinds of objects that are there and were not taken in.
+    /// Kinds with objects whose UID, namespace or name cannot be represented.
     unkept: Vec<KindId>,
     hints: Vec<Hint>,
     hasher: DefaultHashBuilder,
@@ -137,12 +138,12 @@ pub struct Graph {
 // === impl Graph ===
 
 impl Graph {
-    /// Takes the hints that have come together.
+    /// Takes the collected work items.
     pub fn hints(&mut self) -> Vec<Hint> {
         std::mem::take(&mut self.hints)
     }
 
-    /// Takes the kinds of objects that are there and were not taken in, since their UIDs or names are none that can be kept.
+    /// Takes the kinds with objects whose UID, namespace or name cannot be represented.
     pub fn unkept(&mut self) -> Vec<KindId> {
         std::mem::take(&mut self.unkept)
     }
@@ -152,27 +153,28 @@ impl Graph {
         self.links.node(id)
     }
 
-    /// All nodes.
+    /// All nodes, in index order.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
         self.links.all()
     }
 
-    /// The nodes at these places, of all [`Graph::places`].
+    /// The nodes at these indexes, out of [`Graph::places`].
     pub fn nodes_at(&self, places: Range<usize>) -> impl Iterator<Item = NodeId> {
         self.links.at(places)
     }
 
-    /// How many places for nodes there are.
+    /// Number of indexes in use or free.
     pub fn places(&self) -> usize {
         self.links.places()
     }
 
-    /// How many objects are known to be there: with references, and without any.
+    /// Number of nodes, and of isolated objects.
     pub fn len(&self) -> (usize, usize) {
         (self.links.len(), self.lone.iter().map(Lone::len).sum())
     }
 
-    /// How many objects of each kind are known to be there, by the kinds' places. It takes no longer where there are many.
+    /// Number of existing objects of each kind, by [`KindId::place`]. Its cost does not depend on the number of
+    /// objects.
     pub fn counts(&self) -> Vec<u64> {
         let mut counts = self.counted_alone();
         for (count, observed) in counts.iter_mut().zip(self.links.observed()) {
@@ -181,34 +183,34 @@ impl Graph {
         counts
     }
 
-    /// The same of those without owners and dependents.
+    /// Number of isolated objects of each kind.
     pub(super) fn counted_alone(&self) -> Vec<u64> {
         self.lone.iter().map(|lone| lone.len() as u64).collect()
     }
 
-    /// Whom a node names as its owners.
+    /// The node's owners.
     pub fn owners(&self, id: NodeId) -> impl Iterator<Item = Link> {
         self.links.owners(id)
     }
 
-    /// Who names a node as an owner.
+    /// The node's dependents.
     pub fn dependents(&self, id: NodeId) -> impl Iterator<Item = Link> {
         self.links.dependents(id)
     }
 
-    /// Whether a node has this place. Hints may be older than what they speak of.
+    /// Whether a node has this index. A work item may be older than its node.
     pub fn lives(&self, id: NodeId) -> bool {
         !self.links.node(id).state.is_free()
     }
 
-    /// Whether the node at this place is still this one: while something was asked, the place may have been given to
-    /// another, also to one that has the same UID and stands elsewhere.
+    /// Whether this index still has the node with this UID and coordinates. An index is reused, also for the same UID
+    /// at other coordinates.
     pub fn is_it(&self, id: NodeId, uid: Uid, at: Coordinates<'_>) -> bool {
         let node = self.links.node(id);
         self.lives(id) && node.uid == uid && node.coordinates() == at
     }
 
-    /// Whether others hold up its foreground deletion. Whoever owns itself does not wait for itself.
+    /// Whether dependents block its foreground deletion. A reference to itself does not.
     pub fn is_blocked(&self, id: NodeId) -> bool {
         let by_itself = |link: Link| link.node == id && link.blocking;
         match self.links.node(id).blocking {
@@ -218,7 +220,7 @@ impl Graph {
         }
     }
 
-    /// Whether others name it as an owner.
+    /// Whether it has dependents other than itself.
     pub fn has_dependents(&self, id: NodeId) -> bool {
         match self.links.node(id).dependents {
             0 => false,
@@ -227,8 +229,8 @@ impl Graph {
         }
     }
 
-    /// Whether what it stands for is known to be there, of the same kind, but elsewhere: whoever named it is mistaken in
-    /// the name or the namespace. Where somebody names its UID at very many places, only some are looked at.
+    /// Whether an object with its UID and kind exists at other coordinates: the reference has the wrong name or
+    /// namespace. Only the first nodes with that UID are checked.
     pub fn is_elsewhere(&self, id: NodeId) -> bool {
         let Node { uid, kind, .. } = *self.links.node(id);
         let is_there = |other: NodeId| {
@@ -239,31 +241,31 @@ impl Graph {
         lone.is_some_and(|lone| lone.has(&self.hasher, uid)) || self.links.same_uid(uid).take(ELSEWHERE).any(is_there)
     }
 
-    /// Whether the API server can be asked for what it stands for: its kind is served, and its name can be one. The server
-    /// does not look at the names in references; one with a slash would lead to another resource, or through a proxy of the
-    /// server's to whatever answers there.
+    /// Whether the API server can be asked for it: its kind is served and its name is a valid path segment. The API
+    /// server does not validate names in owner references. A name with a slash would reach another resource, or a
+    /// proxy.
     pub fn can_be_asked_for(&self, id: NodeId) -> bool {
         let node = self.links.node(id);
         let is_short = node.name.len() <= LONGEST || node.state.has(State::OBSERVED);
         self.kinds.resource(node.kind).is_some() && is_segment(&node.name) && is_short
     }
 
-    /// Whether others name it, and nobody can tell if it is there: they are kept.
+    /// Whether it keeps its dependents because nothing can resolve the reference to it.
     pub fn is_untold(&self, id: NodeId) -> bool {
         self.is_in_question(id) && self.links.node(id).dependents > 0 && !self.can_be_asked_for(id)
     }
 
-    /// Whether it is not known if it is there.
+    /// Whether it may exist.
     pub fn is_in_question(&self, id: NodeId) -> bool {
         self.links.node(id).state.is_in_question()
     }
 
-    /// The next dependent, round and round.
+    /// Returns the next dependent and advances. After the last one follows the first.
     pub fn next_dependent(&mut self, id: NodeId) -> Option<NodeId> {
         self.links.next_dependent(id)
     }
 
-    /// The same, which stays the next.
+    /// Returns the next dependent and does not advance.
     pub fn peek_dependent(&self, id: NodeId) -> Option<NodeId> {
         self.links.dependents(id).next().map(|link| link.node)
     }
@@ -276,7 +278,7 @@ impl Graph {
         }
     }
 
-    /// The kind of an object with this UID that has neither owners nor dependents; such objects are no nodes.
+    /// The kind of the isolated object with this UID. Isolated objects have no node.
     pub fn alone(&self, uid: &str) -> Option<KindId> {
         let uid = self.odd.known(uid)?;
         let has = |(id, _): &(KindId, &Resource)| {
@@ -286,12 +288,12 @@ impl Graph {
         self.kinds.served().find(has).map(|(id, _)| id)
     }
 
-    /// Text of a node's UID.
+    /// The UID of a node as text.
     pub fn uid(&self, id: NodeId) -> String {
         self.odd.text(self.node(id).uid)
     }
 
-    /// Of how many namespaces the names are kept.
+    /// Number of known namespaces.
     #[cfg(test)]
     pub fn spaces(&self) -> usize {
         self.spaces.len()
@@ -302,7 +304,7 @@ impl Graph {
         self.spaces.name(id)
     }
 
-    /// An object of this kind is there, as an event or a list shows it.
+    /// Applies an object from a list or a watch event.
     pub fn observe(&mut self, kind: KindId, object: &Observed) {
         let Round { mark, is_open } = self.round(kind);
         if self.take_in(kind, object, mark) == News::Old && is_open {
@@ -310,18 +312,18 @@ impl Graph {
         }
     }
 
-    /// It is there, as the answer to a GET shows it. `progress` is the highest version up to which the monitor of its kind
-    /// has told everything: that of the last complete list, or of an event or bookmark after it; 0 before the first list.
+    /// Applies the answer to a GET. `progress` is the resourceVersion up to which the kind's monitor has reported
+    /// everything: that of its last complete list, or of a later event or bookmark; 0 before the first list.
     ///
-    /// The answer may be older than what the monitor has told meanwhile. What is not known to be there although the monitor
-    /// is past its version has come to its end, and would be a ghost whose end nobody tells a second time. So a kind without
-    /// a monitor has no place here, and whether the answer speaks of this node is to be seen first ([`Graph::is_it`]).
+    /// The answer may be older than `progress`. An object that is not known to exist at that point is deleted already,
+    /// and no second event would report that. So the kind needs a monitor, and the caller checks [`Graph::is_it`]
+    /// first.
     pub fn answered(&mut self, id: NodeId, object: &Observed, progress: u64) -> Answer {
         let Node { kind, state, .. } = *self.links.node(id);
         if !state.is_there() && object.number() <= progress {
             return Answer::AskAgain;
         }
-        // It says nothing about a list that is under way: if that is younger, it has to show the object too.
+        // A list in progress that is younger has to show the object too.
         let Round { mark, is_open } = self.round(kind);
         let round = if state.has(State::OBSERVED) {
             state.has(State::ROUND)
@@ -338,7 +340,7 @@ impl Graph {
     fn take_in(&mut self, kind: KindId, object: &Observed, round: bool) -> News {
         let is_readable = !is_damaged(&object.namespace) && !is_damaged(&object.name);
         let Some(uid) = self.odd.observed(&object.uid).filter(|_| is_readable) else {
-            // Nothing can be asked of it or done to it, and no reference leads to it.
+            // No request can name it, and no reference leads to it.
             self.unkept.push(kind);
             return News::Taken;
         };
@@ -367,11 +369,11 @@ impl Graph {
         let node = self.links.node_mut(id);
         let before = node.state;
         let state = &mut node.state;
-        // However old the news, it is there.
+        // Even an old state proves that it exists.
         state.set(State::UNSEEN, false);
         state.set(State::ROUND, round);
         if !before.is_there() && node.dependents > 0 {
-            // Whoever depends on it was left alone until it was known.
+            // Its dependents were not decided on while it was unknown.
             self.hints.push(Hint::Dependents(id));
         }
         if before.has(State::OBSERVED) && version < node.version {
@@ -402,19 +404,19 @@ impl Graph {
         News::Taken
     }
 
-    /// A new node.
+    /// Adds a node.
     fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: State) -> NodeId {
         self.spaces.enter(at.namespace);
         self.links.add(uid, at, state)
     }
 
-    /// Takes a node away that has neither owners nor dependents.
+    /// Removes a node without owners and dependents.
     fn remove(&mut self, id: NodeId) {
         self.spaces.leave(self.links.node(id).namespace);
         self.links.remove(id);
     }
 
-    /// Other nodes with this UID cannot be where they are said to be; they are asked for at once.
+    /// Enqueues a GET for the unknown nodes with this UID: it exists at other coordinates.
     fn ask_elsewhere(&mut self, uid: Uid, but: Option<NodeId>) {
         let virtual_ones = |id: &NodeId| Some(*id) != but && self.is_in_question(*id);
         let others: Vec<NodeId> = self.links.with_uid(uid).into_iter().filter(virtual_ones).collect();
@@ -422,13 +424,14 @@ impl Graph {
     }
 }
 
-/// Places at which a UID is looked for.
+/// Maximum number of nodes with one UID that are checked.
 const ELSEWHERE: usize = 256;
 
-/// Nearly all names are of 253 letters at most; of some kinds, such as roles, only the server's patience limits them.
+/// Nearly all names have at most 253 characters. Some kinds, such as roles, have no limit of their own.
 const LONGEST: usize = 1024;
 
-/// As Kubernetes' clients see names: what is none of a path is refused before it is sent.
+/// Whether client-go accepts this name as a path segment. apimachinery: pkg/api/validation/path/name.go
+/// `IsValidPathSegmentName`.
 fn is_segment(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '%'])
 }
@@ -436,7 +439,7 @@ fn is_segment(name: &str) -> bool {
 // === impl Reference ===
 
 impl Reference {
-    /// Whether all of it was text.
+    /// Whether all its strings are valid UTF-8.
     fn is_readable(&self) -> bool {
         let texts = [&self.api_version, &self.kind, &self.name, &self.uid];
         !texts.into_iter().any(|text| is_damaged(text))
@@ -446,13 +449,13 @@ impl Reference {
 // === impl Observed ===
 
 impl Observed {
-    /// Whether another observation of the same object leads to the same decision about it.
+    /// Whether another state of the object leads to the same decision.
     pub fn decides_like(&self, other: &Self) -> bool {
         let facts = |it: &Self| (it.deleting, it.orphan, it.foreground);
         self.uid == other.uid && facts(self) == facts(other) && self.owners == other.owners
     }
 
-    /// Its version, as one that can be compared.
+    /// Its resourceVersion as a number; 0 if it is none.
     fn number(&self) -> u64 {
         self.version.parse().unwrap_or(0)
     }

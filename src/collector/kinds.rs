@@ -1,17 +1,17 @@
-//! Kinds by number: what an owner reference names is a kind of a group, in whatever version it is written.
+//! Kinds by number. A kind is identified by group and kind, without the version, as owner references name it.
 
 use std::{collections::HashMap, sync::Arc};
 
-/// A kind of a group.
+/// A kind of an API group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KindId(u16);
 
-/// Whether objects of a kind live in namespaces.
+/// Whether objects of a kind are namespaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// They do.
+    /// They have a namespace.
     Namespaced,
-    /// They do not.
+    /// They have none.
     Cluster,
 }
 
@@ -22,7 +22,7 @@ pub struct Resource {
     pub version: String,
     /// Plural name, as in the path.
     pub plural: String,
-    /// Where its objects live.
+    /// Scope of its objects.
     pub scope: Scope,
 }
 
@@ -31,7 +31,7 @@ pub struct Resource {
 pub struct Kinds {
     rows: Vec<Row>,
     ids: HashMap<Arc<str>, HashMap<Arc<str>, KindId>>,
-    /// Those that are served by their names in lower case; nothing where one of these is that of several.
+    /// Served kinds by their names in lower case; `None` where several kinds share one.
     in_lower_case: HashMap<Arc<str>, HashMap<String, Option<KindId>>>,
 }
 
@@ -43,18 +43,20 @@ struct Row {
     short_names: Vec<String>,
 }
 
-/// So many kinds may only be named: whoever makes them up leaves numbers for those that are served.
+/// Maximum number of kinds before references to new ones are not counted any more. Served kinds may use the rest.
 const NAMED: usize = 60_000;
-/// No group or kind that the API server takes a definition of has a longer name. What is named is remembered for ever.
+/// Maximum length of a group and of a kind that the API server accepts in a CustomResourceDefinition. Kinds are never
+/// removed.
 const LONGEST: (usize, usize) = (253, 63);
 
 // === impl KindId ===
 
 impl KindId {
-    /// One too many to have a number, or one that cannot be. It is nowhere served, and so nothing is concluded of it.
+    /// A kind without a number: there are too many, or its name is invalid. It is not served, so nothing is concluded
+    /// from it.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
-    /// Its place in tables of kinds.
+    /// Its index in tables of kinds.
     pub fn place(self) -> usize {
         self.0.into()
     }
@@ -63,7 +65,7 @@ impl KindId {
 // === impl Kinds ===
 
 impl Kinds {
-    /// The number of a kind. `None` when there are 65,535 already: somebody makes up kinds.
+    /// The number of a kind; `None` if all 65,535 are used.
     pub fn id(&mut self, group: &str, kind: &str) -> Option<KindId> {
         if let Some(&id) = self.ids.get(group).and_then(|kinds| kinds.get(kind)) {
             return Some(id);
@@ -85,12 +87,12 @@ impl Kinds {
         Some(id)
     }
 
-    /// The number of a kind that was named before.
+    /// The number of a known kind.
     pub fn known(&self, group: &str, kind: &str) -> Option<KindId> {
         self.ids.get(group)?.get(kind).copied()
     }
 
-    /// The number of a kind as an owner reference names it.
+    /// The number of a kind in an owner reference.
     pub fn referenced(&mut self, api_version: &str, kind: &str) -> KindId {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         match self.known(group, kind) {
@@ -100,15 +102,15 @@ impl Kinds {
         }
     }
 
-    /// Whom references to a kind mean: a kind of which nothing is served may be another one's name in lower case, by which
-    /// kube-controller-manager knows it, too.
+    /// The kind that references to `id` mean. A kind that is not served may be a served one's name in lower case:
+    /// kube-controller-manager's RESTMapper resolves these, too.
     pub fn meant(&self, id: KindId) -> KindId {
         let is_served = self.resource(id).is_some();
         let other = || *self.in_lower_case.get(self.group(id))?.get(self.kind(id))?;
         if is_served { id } else { other().unwrap_or(id) }
     }
 
-    /// The kind that a kind is in lower case, if that was named.
+    /// The known kind whose name is this kind's name in lower case, if references to it mean this kind.
     pub fn lower(&self, id: KindId) -> Option<KindId> {
         let lower = self.known(self.group(id), &self.kind(id).to_ascii_lowercase())?;
         (lower != id && self.meant(lower) == id).then_some(lower)
@@ -119,7 +121,7 @@ impl Kinds {
         self.row(id)?.resource.as_ref()
     }
 
-    /// Learns where a kind is served, or that it is not.
+    /// Sets or removes where a kind is served.
     pub fn set_resource(&mut self, id: KindId, resource: Option<Resource>) {
         let Some(row) = self.rows.get_mut(id.place()) else {
             return;
@@ -140,7 +142,7 @@ impl Kinds {
         }
     }
 
-    /// Learns what people call it for short.
+    /// Sets the kind's short names.
     pub fn set_short_names(&mut self, id: KindId, names: &[String]) {
         if let Some(row) = self.rows.get_mut(id.place())
             && row.short_names != names
@@ -149,7 +151,7 @@ impl Kinds {
         }
     }
 
-    /// Whether people mean it by this word: its name, its plural or a short name, in any case.
+    /// Whether `word` is its name, its plural or a short name. Case is ignored.
     pub fn is_called(&self, id: KindId, word: &str) -> bool {
         let is = |name: &str| name.eq_ignore_ascii_case(word);
         self.row(id).is_some_and(|row| {
@@ -159,18 +161,18 @@ impl Kinds {
         })
     }
 
-    /// All that were ever named.
+    /// All kinds that were ever named.
     pub fn all(&self) -> impl Iterator<Item = KindId> {
         (0..self.rows.len()).filter_map(|place| u16::try_from(place).ok().map(KindId))
     }
 
-    /// All that are served, and where.
+    /// All served kinds.
     pub fn served(&self) -> impl Iterator<Item = (KindId, &Resource)> {
         let rows = self.rows.iter().enumerate();
         rows.filter_map(|(place, row)| Some((KindId(u16::try_from(place).ok()?), row.resource.as_ref()?)))
     }
 
-    /// Its group, empty for the core one.
+    /// Its group, empty for the core group.
     pub fn group(&self, id: KindId) -> &str {
         self.row(id).map_or("", |row| &row.group)
     }

@@ -1,7 +1,8 @@
-//! How many writes may be under way at once: as many as the server takes without becoming slower by them.
+//! Adaptive limit of writes in flight: as many as the API server takes without getting slower.
 //!
-//! After each window of answers the limit follows the gradient between the latency of long and of now, and grows by a
-//! little where they are alike; a refusal for being busy halves it.
+//! After each window of answers the limit follows the gradient between long-term and current latency, and grows by a
+//! constant where both are equal. A refusal for overload halves it. Source: the Gradient2 limit of
+//! Netflix/concurrency-limits.
 
 use std::time::Duration;
 
@@ -12,40 +13,40 @@ use super::queue::Lane;
 const LEAST: f64 = 4.0;
 const MOST: f64 = 128.0;
 const FIRST: f64 = 16.0;
-/// Latency may be this much above that of long before the limit shrinks.
+/// Latency may exceed its long-term value by this factor before the limit shrinks.
 const TOLERANCE: f64 = 1.5;
-/// By how much it grows after each window.
+/// Growth after each window.
 const GROWTH: f64 = 8.0;
-/// What one window counts in the latency of long.
+/// Weight of a window in the long-term latency.
 const WEIGHT: f64 = 0.05;
-/// Answers of a window.
+/// Answers per window.
 const WINDOW: u32 = 32;
-/// After the first request that reached nobody, and at most.
+/// Pause after a request without an answer: first and maximum.
 const AWAY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Limit {
     limit: f64,
-    /// Latency of long, in seconds; nothing is known at first.
+    /// Long-term latency in seconds; `None` before the first window.
     long: Option<f64>,
     answers: u32,
     seconds: f64,
-    /// Nothing is begun before.
+    /// No request starts before this.
     pause: Option<Instant>,
-    /// Requests in a row that reached nobody.
+    /// Requests without an answer in a row.
     lost: u32,
     halved: Option<Instant>,
-    /// Whose request was refused last, and until when they are to be left alone.
+    /// Lane of the last refused request, and the end of its pause.
     refused: Option<(Lane, Instant)>,
 }
 
-/// How fast it goes, for people.
+/// State of the limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// So many writes may be under way at once, but for pauses.
+    /// Maximum number of writes in flight, pauses aside.
     pub at_once: usize,
-    /// Latency of long, in seconds.
+    /// Long-term latency in seconds.
     pub latency: Option<f64>,
 }
 
@@ -67,7 +68,7 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// How many may be under way now.
+    /// Maximum number of requests in flight at `now`.
     pub fn at_once(&self, now: Instant) -> usize {
         if self.pause.is_some_and(|pause| now < pause) {
             return 0;
@@ -75,7 +76,7 @@ impl Limit {
         self.pace().at_once
     }
 
-    /// How fast it goes.
+    /// The limit's state.
     pub fn pace(&self) -> Pace {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "4 to 128")]
         let at_once = self.limit as usize;
@@ -85,12 +86,12 @@ impl Limit {
         }
     }
 
-    /// Until when nothing may be begun.
+    /// End of the current pause.
     pub fn pause(&self) -> Option<Instant> {
         self.pause
     }
 
-    /// The server answered after so long, while so many were under way.
+    /// Records an answer after this time, with `busy` requests in flight.
     pub fn answered(&mut self, after: Duration, busy: usize) {
         self.lost = 0;
         self.answers += 1;
@@ -101,7 +102,7 @@ impl Limit {
         let short = (self.seconds / f64::from(self.answers)).max(1e-6);
         (self.answers, self.seconds) = (0, 0.0);
         let long = self.long.map_or(short, |long| long + WEIGHT * (short - long));
-        // After a slow time the fast one is the new measure soon.
+        // After a slow period, the long-term latency adapts faster.
         let long = if long > 2.0 * short { long * 0.9 } else { long };
         self.long = Some(long);
         let gradient = (TOLERANCE * long / short).clamp(0.5, 1.0);
@@ -112,14 +113,14 @@ impl Limit {
         }
     }
 
-    /// The server has too much to do with requests of this lane, and wants to be left alone with them for so long. That is
-    /// their own affair unless others are refused, too; without a lane, all are.
+    /// Records a refusal for overload, with the pause that the server asks for. The limit pauses if another lane was
+    /// refused as well, or if no lane is given.
     pub fn refused(&mut self, lane: Option<Lane>, pause: Duration, now: Instant) {
         self.lost = 0;
         let is_other = |(before, until): &(Lane, Instant)| now < *until && Some(*before) != lane;
         let are_all = lane.is_none() || self.refused.as_ref().is_some_and(is_other);
         self.refused = lane.map(|lane| (lane, now + pause));
-        // All that were under way together are refused together.
+        // Requests that were in flight together are refused together.
         if self
             .halved
             .is_none_or(|halved| now > halved + Duration::from_millis(100))
@@ -132,7 +133,7 @@ impl Limit {
         }
     }
 
-    /// A request reached nobody, or nothing may be written.
+    /// Records a request without an answer, or one that was not allowed.
     pub fn lost(&mut self, now: Instant) {
         let (first, most) = AWAY;
         self.lost += 1;

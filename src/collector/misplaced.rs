@@ -1,14 +1,15 @@
-//! References to owners that are there, but not where the references say: somebody meant them, and is told so.
+//! Events about single objects, each reported once: owner references to another namespace, and delayed foreground
+//! deletions.
 
 use std::{collections::HashSet, time::Duration};
 
 use super::graph::{Graph, NodeId, State};
 use crate::events::Involved;
 
-/// So many are remembered as told of.
+/// Maximum number of reported pairs that are remembered.
 const REMEMBERED: usize = 4096;
 
-/// Those to be told of, and those that were.
+/// Owner references to another namespace.
 #[derive(Debug, Default)]
 pub struct Misplaced {
     new: Vec<(Involved, String)>,
@@ -19,7 +20,7 @@ pub struct Misplaced {
 // === impl Misplaced ===
 
 impl Misplaced {
-    /// These owners of a dependent are not where they should be. Those that are elsewhere are to be told of, once.
+    /// Reports those of these owners that exist at other coordinates than the references say.
     pub fn note(&mut self, graph: &Graph, dependent: NodeId, owners: &[NodeId]) {
         for &owner in owners {
             if graph.node(owner).state.has(State::OBSERVED) || !graph.is_elsewhere(owner) {
@@ -35,13 +36,13 @@ impl Misplaced {
         }
     }
 
-    /// Those to be told of, each a dependent and what is wrong with it.
+    /// Takes the new reports: dependents and messages.
     pub fn take(&mut self) -> Vec<(Involved, String)> {
         std::mem::take(&mut self.new)
     }
 }
 
-/// Foreground deletions that wait for groups whose servers cannot be reached: those to be told of, and those that were.
+/// Foreground deletions that wait for an aggregated API that is down.
 #[derive(Debug, Default)]
 pub struct Delayed {
     new: Vec<(Involved, String)>,
@@ -52,7 +53,7 @@ pub struct Delayed {
 // === impl Delayed ===
 
 impl Delayed {
-    /// The deletion of this object waits because of this, so long at most. It is to be told of once.
+    /// Reports that the foreground deletion of this object waits for this reason, for at most this time.
     pub fn note(&mut self, graph: &Graph, id: NodeId, why: &str, most: Duration) {
         if self.told.len() >= REMEMBERED {
             self.told.clear();
@@ -67,13 +68,13 @@ impl Delayed {
         }
     }
 
-    /// Those to be told of.
+    /// Takes the new reports: objects and messages.
     pub fn take(&mut self) -> Vec<(Involved, String)> {
         std::mem::take(&mut self.new)
     }
 }
 
-/// The words of kube-controller-manager.
+/// kube-controller-manager: pkg/controller/garbagecollector/graph_builder.go `reportInvalidNamespaceOwnerRef`.
 fn message(graph: &Graph, dependent: NodeId, owner: NodeId) -> String {
     let Involved {
         api_version,

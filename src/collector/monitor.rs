@@ -1,4 +1,4 @@
-//! Watches one kind: a list, then every change to it.
+//! List and watch of one kind.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -18,48 +18,49 @@ use super::{
 };
 use crate::api::{ApiError, Lane, MetadataClient, escape};
 
-/// Objects in one page.
+/// Objects per page.
 const PAGE: usize = 500;
-/// The server ends a watch after so long, half as much at least: not all at once.
+/// `timeoutSeconds` of a watch is a random time between half of this and this.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// The server says how far it is once a minute; one that says nothing for so long has gone.
+/// A watch without any event for this time has lost its connection: the API server sends a bookmark about once a
+/// minute.
 const SILENCE: Duration = Duration::from_secs(180);
-/// Between the pieces of a page.
+/// Maximum time between two pieces of a page.
 const PIECE: Duration = Duration::from_secs(60);
-/// A list that is silent for so long gives its turn away.
+/// A list without a piece for this time releases its slot.
 const QUIET: Duration = Duration::from_secs(2);
-/// A watch that ended sooner came to nothing.
+/// A watch that ended earlier counts as failed.
 const SHORT: Duration = Duration::from_secs(1);
-/// After the first failure, and at most.
+/// Backoff, first and maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// See the module's documentation.
 pub struct Monitor {
-    /// How requests are sent.
+    /// Sends the requests.
     pub client: MetadataClient,
-    /// Where it is told.
+    /// The collector's state.
     pub shared: Arc<Shared>,
     /// The kind.
     pub kind: KindId,
-    /// Among all monitors.
+    /// Number of this monitor; it selects the connection.
     pub number: usize,
-    /// Path of all objects of the kind.
+    /// URL path of the kind's objects.
     pub path: String,
-    /// The group of the kind.
+    /// The kind's group.
     pub group: Arc<str>,
-    /// Whose turn it is to list.
+    /// Slots for lists.
     pub turns: Arc<Turns>,
 }
 
-/// Why a list or a watch ended before its time.
+/// Why a list or watch ended early.
 enum Ended {
-    /// The version is too old, or the server cannot go on from it: a list has to begin anew.
+    /// The resourceVersion is expired, or the server cannot continue from it: a relist is needed.
     Expired(String),
-    /// It failed, and may be tried again where it was.
+    /// A failure. The watch may continue at its last resourceVersion.
     Failed(ApiError),
 }
 
-/// The path of all objects of a resource.
+/// URL path of all objects of a resource.
 pub fn collection(group: &str, resource: &Resource) -> String {
     format!("{}/{}", path_of(group, &resource.version), resource.plural)
 }
@@ -67,7 +68,7 @@ pub fn collection(group: &str, resource: &Resource) -> String {
 // === impl Monitor ===
 
 impl Monitor {
-    /// Watches for ever.
+    /// Runs until it is dropped.
     pub async fn run(self) {
         let (first, most) = BACKOFF;
         let (mut from, mut pause): (Option<String>, Duration) = (None, first);
@@ -92,7 +93,8 @@ impl Monitor {
                 Ok(version) => {
                     from = version;
                     if is_short {
-                        // Else a server, or a proxy before it, that ends each watch at once would be asked without a pause.
+                        // Otherwise a server or proxy that closes each watch at once would get requests without a
+                        // pause.
                         sleep(self.jitter(pause)).await;
                         pause = (pause * 2).min(most);
                     } else if was_watched {
@@ -102,7 +104,7 @@ impl Monitor {
                 Err(Ended::Expired(why)) => {
                     tracing::info!(path = self.path, why, "Watch cannot go on; listing anew");
                     from = None;
-                    // Where it goes on like this, it is the server that has a problem.
+                    // Repeated expiry is a problem of the server.
                     sleep(self.jitter(pause)).await;
                     pause = (pause * 2).min(most);
                 }
@@ -116,7 +118,7 @@ impl Monitor {
         }
     }
 
-    /// A complete list; returns its version.
+    /// Lists all pages; returns the list's resourceVersion.
     async fn list(&self, has_failed: bool) -> Result<String, Ended> {
         let mut turn = self.turns.wait(&self.group, has_failed).await;
         self.shared.begin_list(self.kind);
@@ -141,7 +143,7 @@ impl Monitor {
         }
     }
 
-    /// Waits for more of a list. One that is silent gives its turn away, and waits for another one before it goes on.
+    /// Waits for `more` of a list. A silent list releases its slot, and acquires a new one before it continues.
     async fn in_turn<T, E>(&self, turn: &mut Option<Turn>, more: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let mut more = pin!(more);
         if let Ok(more) = timeout(QUIET, &mut more).await {
@@ -153,7 +155,7 @@ impl Monitor {
         Ok(more)
     }
 
-    /// Watches from a version on until the server ends it; returns how far it came.
+    /// Watches from a resourceVersion on until the server ends the watch. Returns the last resourceVersion.
     async fn watch(&self, from: &str, early: bool) -> Result<String, Ended> {
         let lifetime = self.jitter(LIFETIME).as_secs();
         let path = format!(
@@ -167,7 +169,8 @@ impl Monitor {
         while let Some(piece) = pieces.next(SILENCE).await? {
             let events = watch.read(&piece).map_err(|error| pieces.unreadable(error))?;
             let expired = events.iter().find_map(|event| match event {
-                // An object that cannot be read may go without an event: only a list shows what is there.
+                // The API server could not decode an object. Its deletion may go without an event, so only a list shows
+                // it.
                 WatchEvent::Error(410 | 500, message) => Some(Ended::Expired(message.clone())),
                 WatchEvent::Error(code, message) => Some(Ended::Failed(pieces.unreadable(format!("{code} {message}")))),
                 WatchEvent::Seen(_) | WatchEvent::Gone(_) | WatchEvent::Bookmark { .. } => None,
@@ -192,7 +195,7 @@ impl Monitor {
         })
     }
 
-    /// Between half of it and all.
+    /// A random time between half of `whole` and `whole`.
     fn jitter(&self, whole: Duration) -> Duration {
         let half = whole / 2;
         let random = RandomState::new().hash_one(self.number);

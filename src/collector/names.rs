@@ -1,4 +1,4 @@
-//! What objects and kinds are called for people. References may hold any text, of any length.
+//! Names of objects and kinds in messages. Owner references may have strings of any content and length.
 
 use super::{
     graph::{Graph, NodeId},
@@ -6,21 +6,21 @@ use super::{
 };
 pub use crate::words::visible;
 
-/// No name, namespace or UID of an object that is there is longer.
+/// Maximum length of names, namespaces and UIDs of existing objects.
 const LONGEST: usize = 253;
 
-/// As much of it as may be told.
+/// Cuts a string off at [`LONGEST`] characters.
 pub fn clipped(text: &str) -> String {
     text.chars().take(LONGEST).collect()
 }
 
-/// A kind or its plural, as `kubectl` takes it.
+/// A kind or plural with its group, such as `deployments.apps`.
 pub fn dotted(name: &str, group: &str) -> String {
     let dot = if group.is_empty() { "" } else { "." };
     format!("{name}{dot}{group}")
 }
 
-/// A kind as `kubectl` takes it.
+/// A kind with its group; a placeholder if it has no name.
 pub fn kind(group: &str, kind: &str) -> String {
     match kind {
         "" => "something unknown".to_owned(),
@@ -28,23 +28,23 @@ pub fn kind(group: &str, kind: &str) -> String {
     }
 }
 
-/// Where an object is, among those of its kind.
+/// `NAMESPACE/NAME`; `NAME` for a cluster-scoped object.
 pub fn place(namespace: &str, name: &str) -> String {
     let slash = if namespace.is_empty() { "" } else { "/" };
     format!("{namespace}{slash}{name}")
 }
 
-/// What an object is called: `KIND.GROUP NAMESPACE/NAME`, as much of it as may be told.
+/// `KIND.GROUP NAMESPACE/NAME`, clipped.
 pub fn called(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
     let place = place(graph.namespace(node.namespace), &node.name);
     clipped(format!("{} {place}", kind_of(graph, id)).trim_end())
 }
 
-/// Why nobody can tell of some.
+/// The usual reason of [`untold`].
 pub const SERVED_NOWHERE: &str = "its kind is not served";
 
-/// Why nobody can tell whether something is there that is only named.
+/// Why a named owner cannot be resolved.
 pub fn untold(graph: &Graph, id: NodeId) -> &'static str {
     let kind = graph.node(id).kind;
     if kind == KindId::UNKNOWN {
@@ -56,7 +56,7 @@ pub fn untold(graph: &Graph, id: NodeId) -> &'static str {
     }
 }
 
-/// Its kind.
+/// The kind of a node, with its group.
 pub fn kind_of(graph: &Graph, id: NodeId) -> String {
     let id = graph.node(id).kind;
     kind(graph.kinds.group(id), graph.kinds.kind(id))

@@ -1,7 +1,7 @@
-//! A picture of objects with their owners and dependents, as the collector knows them: few enough to be looked at, and
-//! made in a time that has a limit, however many there are.
+//! `gc graph`: a picture of objects with their owners and dependents. Its size and the time to make it are limited,
+//! however many objects there are.
 //!
-//! The agent makes a [`Picture`] and sends it as JSON; who asked for it draws.
+//! The agent makes a [`Picture`] and sends it as JSON; the client draws it.
 
 pub mod dot;
 mod selection;
@@ -24,102 +24,102 @@ use super::{
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Picture {
-    /// The UID that it is drawn around; without one, it shows what is not idle.
+    /// The UID at its center; without one, it shows the objects that are not idle.
     pub around: Option<String>,
-    /// What is in it, nearest first.
+    /// Its objects, nearest first.
     pub objects: Vec<Pictured>,
     /// References between them.
     pub references: Vec<Drawn>,
-    /// How much is not in it. Around a UID: references to and from its objects; else: objects that are not idle.
+    /// Number of references that lead out of it; without a UID: number of objects that are not idle and not in it.
     pub left_out: u64,
 }
 
-/// An object, or what somebody names as one.
+/// An object, or an owner that is only named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pictured {
-    /// Its group, empty for the core one.
+    /// Its group, empty for the core group.
     pub group: String,
     /// Its kind.
     pub kind: String,
-    /// Its namespace, empty if it is in none.
+    /// Its namespace, empty if it has none.
     pub namespace: String,
     /// Its name.
     pub name: String,
     /// Its UID.
     pub uid: String,
-    /// Whether it is there.
+    /// Whether it exists.
     pub state: Presence,
     /// It has a `deletionTimestamp`.
     pub deleting: bool,
-    /// `foregroundDeletion` and `orphan`, where it has them. Others' finalizers are not known here.
+    /// `foregroundDeletion` and `orphan`, if it has them. Other finalizers are not known.
     pub gc_finalizers: Vec<String>,
-    /// What stands out.
+    /// How it is drawn.
     pub look: Look,
-    /// What the collector does about it, and why; nothing where there is nothing to do.
+    /// The collector's decision and its reason; `None` if there is nothing to do.
     pub decision: Option<String>,
-    /// How many references name it.
+    /// Number of references to it.
     pub dependents: u64,
-    /// How many of these block its foreground deletion.
+    /// Number of these with `blockOwnerDeletion`.
     pub blocking: u64,
     /// Its references that are not in the picture.
     pub more_owners: u64,
     /// References to it that are not in the picture.
     pub more_dependents: u64,
-    /// How many of these block its foreground deletion.
+    /// Number of these with `blockOwnerDeletion`.
     pub more_blocking: u64,
 }
 
-/// Whether an object is there.
+/// Whether an object exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Presence {
-    /// It was seen.
+    /// It was observed.
     Observed,
-    /// Somebody names it, and it was never seen.
+    /// It is named and was never observed.
     Virtual,
-    /// It is proven not to be there.
+    /// It does not exist.
     Absent,
-    /// It was seen before, and a complete list did not show it.
+    /// It was observed, and the last complete list did not show it.
     InQuestion,
 }
 
-/// What stands out.
+/// How an object is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Look {
-    /// It is being deleted in the foreground.
+    /// It is in foreground deletion.
     Waiting,
-    /// It is kept because one of its owners cannot be judged.
+    /// It is kept because one of its owners is unknown.
     Blocked,
-    /// It is not known whether it is there.
+    /// It may exist.
     Virtual,
-    /// It is not there.
+    /// It does not exist.
     Absent,
     /// It is being deleted, or will be.
     Deleting,
-    /// Nothing.
+    /// None of these.
     Plain,
 }
 
-/// A reference, by the places of its ends in the picture.
+/// A reference, by indexes of the picture's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Drawn {
-    /// Who holds it.
+    /// The dependent.
     pub dependent: usize,
-    /// Whom it names.
+    /// The owner.
     pub owner: usize,
     /// `blockOwnerDeletion`.
     pub blocking: bool,
-    /// The owner is being deleted in the foreground and waits for this one.
+    /// The owner is in foreground deletion and waits for the dependent.
     pub holds_up: bool,
 }
 
 // === impl Picture ===
 
 impl Picture {
-    /// What is connected with the objects of this UID, nearest first. `None` if the graph has none.
+    /// The objects connected with this UID, nearest first. `None` if the graph does not have it.
     pub fn around(graph: &Graph, uid: &str) -> Option<Self> {
         let nodes = graph.with_uid(uid);
         if nodes.is_empty() {
@@ -130,7 +130,7 @@ impl Picture {
         Some(Self::of(graph, &selection, Some(clipped(uid))))
     }
 
-    /// What is not idle: being deleted, or not known to be there, with all that is connected with it.
+    /// The objects that are not idle: being deleted or not known to exist, with all objects connected with them.
     pub fn of_all(graph: &Graph) -> Self {
         let mut selection = Selection::new(graph);
         let mut restless = 0;
@@ -168,7 +168,7 @@ impl Picture {
 // === impl Pictured ===
 
 impl Pictured {
-    /// With none of its references drawn.
+    /// No reference is drawn yet.
     fn of(graph: &Graph, id: NodeId) -> Self {
         let node = graph.node(id);
         let has = |fact| node.state.has(fact);

@@ -1,4 +1,4 @@
-//! What is to be looked at, each once, and the next try of what failed.
+//! The work queue: each item once, with the backoff of failed items.
 
 mod lanes;
 
@@ -17,22 +17,22 @@ use super::{
     kinds::KindId,
 };
 
-/// Waiting time after the first failure; it doubles with each further one.
+/// Delay after the first failure; it doubles with each further one.
 const FIRST: Duration = Duration::from_millis(100);
-/// The longest waiting time.
+/// Maximum delay.
 const LONGEST: Duration = Duration::from_secs(300);
-/// What waits after a failure is tried this soon when something happens to it.
+/// Maximum delay that is left when a delayed item is pushed again.
 const SOON: Duration = Duration::from_secs(1);
-/// So many single ones are many.
+/// From this number of single items on, an owner's dependents are not queued one by one.
 const MANY: usize = 10_000;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Queue {
     ready: Lanes,
-    /// All single ones that are ready, under way or put off.
+    /// All single items: ready, in progress or delayed.
     marks: HashMap<Hint, Mark>,
-    /// Of each owner all of whose dependents are to be decided on, how many are left.
+    /// Owners whose dependents are decided on, with the number of dependents that are left.
     batches: HashMap<NodeId, u32>,
     put_off: BTreeSet<(Instant, Hint)>,
 }
@@ -49,33 +49,33 @@ struct Mark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Ready,
-    /// Under way; `again` if something happened meanwhile.
+    /// In progress; `again` if it was pushed meanwhile.
     Busy {
         again: bool,
     },
     PutOff(Instant),
 }
 
-/// Something that is waited for, for people.
+/// Status of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// Since when.
+    /// When it was enqueued.
     pub since: Instant,
-    /// How often it was tried in vain.
+    /// Number of failed attempts.
     pub tries: u32,
-    /// What the last try came to.
+    /// The last error.
     pub trouble: Option<String>,
 }
 
-/// How much there is to do.
+/// Depth of the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Depth {
-    /// May be begun at once; the dependents of an owner that has gone or goes counted each.
+    /// Items that are ready. A batch counts all its dependents.
     pub ready: u64,
-    /// Under way.
+    /// Items in progress.
     pub busy: u64,
-    /// Will be tried again later.
+    /// Items that wait to be retried.
     pub put_off: u64,
 }
 
@@ -89,7 +89,7 @@ fn lane(hint: Hint, kind: KindId) -> Lane {
 // === impl Queue ===
 
 impl Queue {
-    /// Adds something to look at, unless it is there already. `kind` is that of the object that it speaks of.
+    /// Enqueues an item, unless it is queued. `kind` is the kind of its object.
     pub fn push(&mut self, hint: Hint, kind: KindId, now: Instant) {
         let Some(mark) = self.marks.get_mut(&hint) else {
             let lane = lane(hint, kind);
@@ -109,17 +109,16 @@ impl Queue {
         }
     }
 
-    /// Adds an owner all of whose dependents, as many as these, are to be looked at one after the other. `kind` is that of
-    /// the next one of them.
+    /// Enqueues a batch: all dependents of an owner. `kind` is that of the next dependent.
     pub fn push_dependents(&mut self, owner: NodeId, kind: KindId, dependents: u32) {
-        // Round and round: whoever is in the middle of them goes on until he has seen as many as there are now.
+        // A batch in progress goes through all dependents again: they form a ring.
         if dependents > 0 && self.batches.insert(owner, dependents).is_none() {
             self.go_on(owner, kind);
         }
     }
 
-    /// The next thing to look at: a single one, which is under way then; or an owner one of whose dependents is next, which
-    /// goes on or stops. Lanes of which so many requests are under way come after all others.
+    /// The next item: a single one, which is in progress now, or a batch, which the caller continues or stops. Lanes
+    /// with `many` requests in flight come last.
     pub fn pop(&mut self, now: Instant, many: usize) -> Option<Hint> {
         while let Some(&(due, hint)) = self.put_off.first() {
             if due > now {
@@ -147,7 +146,7 @@ impl Queue {
         }
     }
 
-    /// One of an owner's dependents has had its turn; `true` if there are more.
+    /// Counts a dependent of a batch; `true` if there are more.
     pub fn count_dependent(&mut self, owner: NodeId) -> bool {
         match self.batches.get_mut(&owner) {
             Some(left) if *left > 1 => {
@@ -161,38 +160,38 @@ impl Queue {
         }
     }
 
-    /// The next one of an owner's dependents, of this kind, has its turn after others.
+    /// Enqueues the rest of a batch. `kind` is that of the next dependent.
     pub fn go_on(&mut self, owner: NodeId, kind: KindId) {
         let hint = Hint::Dependents(owner);
         self.ready.push_back(lane(hint, kind), hint);
     }
 
-    /// Whether the server wants to be left alone with writes to this kind.
+    /// Whether writes to this kind pause.
     pub fn rests(&self, kind: KindId, now: Instant) -> bool {
         self.ready.rests(Lane { kind, asks: false }, now)
     }
 
-    /// Whether many wait one by one already.
+    /// Whether many single items are queued.
     pub fn is_long(&self) -> bool {
         self.marks.len() >= MANY
     }
 
-    /// A request is sent.
+    /// Records the start of a request.
     pub fn began(&mut self, lane: Lane, now: Instant) {
         self.ready.began(lane, now);
     }
 
-    /// A request has come to its end, that began then.
+    /// Records the answer to the request that started at `begun`.
     pub fn ended(&mut self, lane: Lane, begun: Instant, answer: Answer) {
         self.ready.ended(lane, begun, answer);
     }
 
-    /// How many requests are under way that are slow, or of a kind that is: others do not wait for them.
+    /// Number of slow requests in flight. They do not count for the limit.
     pub fn slow_under_way(&self, now: Instant) -> usize {
         self.ready.slow_under_way(now)
     }
 
-    /// Begins something that was not queued, as a dependent in its turn; `false` if it is under way or put off already.
+    /// Starts an item that is not queued; `false` if it is in progress or delayed.
     pub fn begin(&mut self, hint: Hint, kind: KindId, now: Instant) -> bool {
         match self.marks.get_mut(&hint).map(|mark| &mut mark.stage) {
             None => {
@@ -200,7 +199,7 @@ impl Queue {
                 self.marks.insert(hint, Mark::new(lane(hint, kind), stage, now));
                 true
             }
-            // It has its own turn.
+            // It is ready: its lane returns it.
             Some(Stage::Ready) => false,
             Some(_) => {
                 self.push(hint, kind, now);
@@ -209,13 +208,13 @@ impl Queue {
         }
     }
 
-    /// The dependents of this one need not be gone through now.
+    /// Stops an owner's batch.
     pub fn stop(&mut self, id: NodeId) {
-        // Its place among what is ready is found empty when its turn comes.
+        // Its item in the lane is skipped later.
         self.batches.remove(&id);
     }
 
-    /// It is done with, unless something happened to it meanwhile.
+    /// Ends an item in progress. If it was pushed meanwhile, it is ready again.
     pub fn done(&mut self, hint: Hint, now: Instant) {
         let Some(mark) = self.marks.get_mut(&hint) else {
             return;
@@ -227,12 +226,12 @@ impl Queue {
                 self.ready.push_back(mark.lane, hint);
             }
             Stage::Busy { again: false } => drop(self.marks.remove(&hint)),
-            // It has its turn again later.
+            // It is returned later.
             Stage::Ready | Stage::PutOff(_) => {}
         }
     }
 
-    /// It came to nothing, and is tried again: after `pause` where that is known, else later with each time.
+    /// Delays an item after a failure, by `pause` or else by exponential backoff.
     pub fn retry(&mut self, hint: Hint, trouble: &str, pause: Option<Duration>, now: Instant) {
         let Some(mark) = self.marks.get_mut(&hint) else {
             return;
@@ -248,7 +247,7 @@ impl Queue {
         self.put_off(hint, pause, now);
     }
 
-    /// It has its turn again later, though nothing failed.
+    /// Delays an item without a failure.
     pub fn put_off(&mut self, hint: Hint, pause: Duration, now: Instant) {
         if let Some(mark) = self.marks.get_mut(&hint) {
             mark.stage = Stage::PutOff(now + pause);
@@ -256,7 +255,7 @@ impl Queue {
         }
     }
 
-    /// It was not begun after all, and is the next again.
+    /// Returns an item that was not started; it is the next one of its lane.
     pub fn put_back(&mut self, hint: Hint) {
         if let Some(mark) = self.marks.get_mut(&hint) {
             mark.stage = Stage::Ready;
@@ -264,24 +263,24 @@ impl Queue {
         }
     }
 
-    /// Whether it is under way.
+    /// Whether it is in progress.
     pub fn is_busy(&self, hint: Hint) -> bool {
         let stage = self.marks.get(&hint).map(|mark| mark.stage);
         matches!(stage, Some(Stage::Busy { .. }))
     }
 
-    /// How often it was tried in vain.
+    /// Number of failed attempts.
     pub fn tries(&self, hint: Hint) -> u32 {
         self.marks.get(&hint).map_or(0, |mark| mark.tries)
     }
 
-    /// When something that was put off is to be looked at next, or there may be room for something that waits.
+    /// When the next delayed item is due, or a lane may have a free slot.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
         let first = self.put_off.first().map(|(due, _)| *due);
         [first, self.ready.next_due(now)].into_iter().flatten().min()
     }
 
-    /// How much there is to do.
+    /// The queue's depth.
     pub fn depth(&self) -> Depth {
         let single = self.ready.len().saturating_sub(self.batches.len()) as u64;
         let put_off = self.put_off.len() as u64;
@@ -292,12 +291,12 @@ impl Queue {
         }
     }
 
-    /// Since when something waits, at the earliest.
+    /// When the oldest item was enqueued.
     pub fn oldest(&self) -> Option<Instant> {
         self.marks.values().map(|mark| mark.since).min()
     }
 
-    /// How it stands with this one, if it waits.
+    /// Status of an item, if it is queued.
     pub fn look(&self, hint: Hint) -> Option<Waiting> {
         let mark = self.marks.get(&hint)?;
         Some(Waiting {
@@ -307,7 +306,7 @@ impl Queue {
         })
     }
 
-    /// All that wait one by one, and since when.
+    /// All single items, and when they were enqueued.
     pub fn waiting(&self) -> impl Iterator<Item = (Instant, Hint)> {
         self.marks.iter().map(|(&hint, mark)| (mark.since, hint))
     }

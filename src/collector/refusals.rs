@@ -1,4 +1,4 @@
-//! Requests that the API server refuses, as long as it goes on refusing them.
+//! Requests that the API server keeps refusing.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,42 +6,42 @@ use tokio::time::Instant;
 
 use crate::api::ApiError;
 
-/// What was refused is tried again every five minutes at the latest, but for those that wait in line. One that is not refused
-/// again by then is told of no more.
+/// A refusal expires after this time. A refused request is retried every five minutes at least, unless it waits in its
+/// lane.
 const TOLD_FOR: Duration = Duration::from_secs(700);
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Refusals(BTreeMap<Key, Refusal>);
 
-/// What is refused: few, however many requests are.
+/// Identity of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// `ask`, `release`, `delete` or `finish`.
     pub step: &'static str,
-    /// The resource, as `kubectl` takes it.
+    /// The resource, such as `deployments.apps`.
     pub resource: String,
     /// HTTP status.
     pub code: u16,
 }
 
-/// How it is refused.
+/// Details of a refusal.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    /// The first time.
+    /// Time of the first one.
     pub since: Instant,
-    /// The last time.
+    /// Time of the last one.
     pub last: Instant,
-    /// How often.
+    /// Number of refusals.
     pub times: u64,
-    /// What was said the last time.
+    /// The last error.
     pub error: String,
 }
 
 // === impl Refusals ===
 
 impl Refusals {
-    /// A request failed. Where the server cannot be reached, nothing was refused.
+    /// Records a failed request. Only answers of the API server count as refusals.
     pub fn note(&mut self, step: &'static str, resource: String, error: &ApiError, now: Instant) {
         let &ApiError::Refused { code, .. } = error else { return };
         self.0.retain(|_, refusal| refusal.goes_on(now));
@@ -57,7 +57,7 @@ impl Refusals {
         refusal.error = error.to_string();
     }
 
-    /// Those that go on.
+    /// Refusals that are not expired.
     pub fn all(&self, now: Instant) -> impl Iterator<Item = (&Key, &Refusal)> {
         self.0.iter().filter(move |(_, refusal)| refusal.goes_on(now))
     }

@@ -1,4 +1,4 @@
-//! What `gc status` says.
+//! `gc status`: what the collector knows, does and waits for.
 
 use std::fmt::Write as _;
 
@@ -17,39 +17,39 @@ use super::{
 };
 use crate::words::counted;
 
-/// So many of those that wait are told of, the oldest first.
+/// Maximum number of rows in a section.
 const OLDEST: usize = 10;
 
-/// What a collector knows and has to do.
+/// State and work of the collector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkReport {
-    /// Every kind can be seen.
+    /// All kinds are synced.
     pub synced: bool,
-    /// Why not.
+    /// Which kinds are not synced, and why.
     pub unsynced: Option<String>,
-    /// What the server goes on refusing.
+    /// Requests that the API server keeps refusing.
     #[serde(default)]
     pub refused: Vec<RefusedReport>,
     /// The kinds that are watched.
     pub kinds: Vec<KindReport>,
-    /// Objects with owners or dependents, and what somebody names as one.
+    /// Objects with owners or dependents, and owners that are only named.
     pub linked: u64,
-    /// Objects without.
+    /// Objects without owners and dependents.
     pub lone: u64,
-    /// What is to be looked at.
+    /// Depth of the work queue.
     pub queue: Depth,
-    /// What waits longest.
+    /// The items that wait longest.
     pub oldest: Vec<WaitingReport>,
-    /// Objects that are being deleted and wait for their dependents.
+    /// Deletions that wait for dependents.
     pub deletions: Vec<DeletionReport>,
-    /// Objects that are kept only because nobody can tell whether their owners are there, by what their owners are.
+    /// Owners that cannot be resolved, and so keep their dependents.
     pub kept: Vec<KeptReport>,
-    /// What was done since this collector began.
+    /// Counters since this collector's start.
     pub counts: Counts,
 }
 
-/// Requests that the server goes on refusing.
+/// Requests that the API server keeps refusing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedReport {
@@ -59,17 +59,17 @@ pub struct RefusedReport {
     pub resource: String,
     /// HTTP status.
     pub code: u16,
-    /// How often.
+    /// Number of refusals.
     pub times: u64,
-    /// The first time was so long ago.
+    /// Seconds since the first one.
     pub since_seconds: u64,
-    /// The last time was so long ago.
+    /// Seconds since the last one.
     pub last_seconds: u64,
-    /// What was said the last time.
+    /// The last error.
     pub error: String,
 }
 
-/// A kind that is watched.
+/// A watched kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KindReport {
@@ -77,31 +77,31 @@ pub struct KindReport {
     pub resource: String,
     /// Its first list is complete.
     pub synced: bool,
-    /// Objects of it.
+    /// Number of objects.
     pub objects: u64,
-    /// How long ago its watch told anything; the server does at least once a minute.
+    /// Seconds since the last answer or event. The API server sends a bookmark about once a minute.
     pub silent_seconds: Option<u64>,
-    /// The last resourceVersion that it told.
+    /// Its last resourceVersion.
     pub version: u64,
-    /// What it fails by.
+    /// The failure, while list or watch fails.
     pub trouble: Option<String>,
 }
 
-/// Something that waits.
+/// A waiting item of the work queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingReport {
-    /// What is to be done: `decide` on it, or `ask` whether it is there.
+    /// `decide on`, `ask for` or `decide on the dependents of`.
     pub what: String,
     /// The object.
     pub object: String,
     /// Its UID.
     pub uid: String,
-    /// For so long.
+    /// Seconds since it was enqueued.
     pub seconds: u64,
-    /// How often it was tried in vain.
+    /// Number of failed attempts.
     pub tries: u32,
-    /// What the last try came to.
+    /// The last error.
     pub why: Option<String>,
 }
 
@@ -115,13 +115,13 @@ pub struct DeletionReport {
     pub uid: String,
     /// `foregroundDeletion` or `orphan`.
     pub finalizer: String,
-    /// How many dependents it waits for.
+    /// Number of dependents that it waits for.
     pub dependents: u64,
     /// One of them.
     pub example: Option<String>,
 }
 
-/// Objects that are kept because of an owner nobody can tell of.
+/// An owner that cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeptReport {
@@ -129,16 +129,16 @@ pub struct KeptReport {
     pub owner: String,
     /// Its UID.
     pub uid: String,
-    /// How many name it.
+    /// Number of dependents.
     pub dependents: u64,
-    /// Why nobody can tell.
+    /// Why it cannot be resolved.
     pub why: String,
 }
 
 // === impl WorkReport ===
 
 impl WorkReport {
-    /// As things stand.
+    /// The report at `now`.
     pub fn of(core: &Core, now: Instant) -> Self {
         let graph = &core.graph;
         let unsynced = core.sight.unsynced_because(now);
@@ -158,7 +158,7 @@ impl WorkReport {
         }
     }
 
-    /// For people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -284,7 +284,7 @@ fn section<T>(out: &mut String, title: &str, rows: &[T], row: impl Fn(&T) -> Str
     }
 }
 
-/// Those that go on for longest first.
+/// The longest-lasting first.
 fn refused(core: &Core, now: Instant) -> Vec<RefusedReport> {
     let mut all: Vec<_> = core.refusals.all(now).collect();
     all.sort_by_key(|(_, it)| it.since);

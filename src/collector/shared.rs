@@ -1,4 +1,4 @@
-//! What those who watch and those who act share: the core behind a lock. Nothing here waits for anything but that.
+//! The collector's state behind a lock, as the monitors and the engine share it. No method awaits anything.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -24,20 +24,20 @@ use crate::{api::ApiError, collector::Unsynced, events::Events, model::event::Re
 #[derive(Debug)]
 pub struct Shared {
     core: Mutex<Core>,
-    /// Something may be to do.
+    /// Wakes the engine: the queue has new items.
     pub wake: Notify,
-    /// The kinds that are served are to be discovered before it is time.
+    /// Wakes discovery before its time.
     pub discover: Notify,
-    /// Why all that is known has to be forgotten, once it has.
+    /// Why the collector has to restart without its state, once it has to.
     pub lost: watch::Sender<Option<String>>,
     events: Option<Events>,
     nap: Option<Duration>,
 }
 
-/// The server said something that makes no sense here.
+/// Invalid data of the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum Nonsense {
-    /// Versions have to be numbers, or nothing can be told of their order.
+    /// A resourceVersion has to be a number: they are compared.
     #[error("the resourceVersion {0:?} is no number")]
     Version(String),
 }
@@ -45,7 +45,7 @@ pub enum Nonsense {
 // === impl Shared ===
 
 impl Shared {
-    /// Nothing is known.
+    /// A collector without any objects.
     pub fn new(unsynced: Unsynced) -> Self {
         Self {
             core: Mutex::new(Core::new(unsynced)),
@@ -57,17 +57,17 @@ impl Shared {
         }
     }
 
-    /// The thread is the collector's own, and may sleep so long while many requests are under way.
+    /// Allows the engine's thread to sleep for this time under full load. The thread must have no other tasks.
     pub fn with_naps(self, nap: Duration) -> Self {
         Self { nap: Some(nap), ..self }
     }
 
-    /// How long the thread may sleep while many requests are under way.
+    /// How long the engine's thread may sleep under full load.
     pub fn nap(&self) -> Option<Duration> {
         self.nap
     }
 
-    /// Tells of references to owners of other namespaces in events.
+    /// Reports wrong owner references and delayed deletions as events.
     pub fn with_events(self, events: Events) -> Self {
         Self {
             events: Some(events),
@@ -75,13 +75,13 @@ impl Shared {
         }
     }
 
-    /// Foreground deletions wait so long for an aggregated group that cannot be reached.
+    /// Sets `--gc-aggregated-hold`.
     pub fn with_aggregated_hold(self, hold: Duration) -> Self {
         self.lock().sight.aggregated_hold = hold;
         self
     }
 
-    /// The next thing that takes a request; `false` beside it: there may be more.
+    /// The next request, if there is one. `false` says that more items may be ready now.
     pub fn next(&self, now: Instant) -> (Option<Work>, bool) {
         let mut core = self.lock();
         let next = core.next(now);
@@ -107,12 +107,12 @@ impl Shared {
         next
     }
 
-    /// All of it, for a moment.
+    /// Locks the state.
     pub fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something to it, and wakes those who act if that leaves something to do.
+    /// Changes the state, and wakes the engine if the queue has new items.
     pub fn with<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.lock();
         let done = act(&mut core);
@@ -122,7 +122,7 @@ impl Shared {
         done
     }
 
-    /// A list of a kind begins.
+    /// Starts a list of a kind.
     pub fn begin_list(&self, kind: KindId) {
         self.with(|core| {
             if core.sight.watched.get(&kind).is_some_and(|it| it.synced) {
@@ -132,7 +132,7 @@ impl Shared {
         });
     }
 
-    /// Takes the objects that `read` tells of a list.
+    /// Applies the objects that `read` decodes.
     pub fn list_piece<T>(&self, kind: KindId, read: impl FnOnce(&mut dyn FnMut(Observed)) -> T) -> T {
         self.with(|core| {
             let graph = &mut core.graph;
@@ -140,7 +140,11 @@ impl Shared {
         })
     }
 
-    /// The list is complete.
+    /// Completes a list.
+    ///
+    /// # Errors
+    ///
+    /// The resourceVersion is no number.
     pub fn end_list(&self, kind: KindId, version: &str) -> Result<(), Nonsense> {
         let number = number(version)?;
         self.with(|core| {
@@ -162,7 +166,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes events of a watch.
+    /// Applies watch events.
+    ///
+    /// # Errors
+    ///
+    /// A resourceVersion is no number.
     pub fn events(&self, kind: KindId, events: &[WatchEvent]) -> Result<(), Nonsense> {
         self.with(|core| {
             let Some(watched) = core.sight.watched.get_mut(&kind) else {
@@ -191,7 +199,7 @@ impl Shared {
         })
     }
 
-    /// The highest version that was told of this resource of the core group.
+    /// The highest resourceVersion that the watch of this core resource has reported.
     pub fn told_of(&self, plural: &str) -> u64 {
         let core = self.lock();
         let mut all = core.sight.watched.values();
@@ -199,14 +207,14 @@ impl Shared {
         found.map_or(0, |watched| watched.progress)
     }
 
-    /// A consistent list of this resource shows the store at this version, where it was at `before` when it was asked.
+    /// Checks the resourceVersion of a consistent list against `before`, the highest one known when the list was sent.
     pub fn store_is_at(&self, plural: &str, version: u64, before: u64) {
         if version < before {
             self.put_back(plural, version, before);
         }
     }
 
-    /// All that is known may be wrong where the store was put back to an older state.
+    /// Whether `version` is lower than the last one: the store was restored from a backup, and the graph may be wrong.
     fn went_back(&self, watched: &Watched, version: u64) -> bool {
         let goes_back = version < watched.progress;
         if goes_back {
@@ -222,7 +230,7 @@ impl Shared {
         self.lost.send_replace(Some(why));
     }
 
-    /// The watch of a kind goes on; `anew` if the one before it ended before its time.
+    /// Records that a watch has started; `anew` if the one before it ended early.
     pub fn watching(&self, kind: KindId, anew: bool) {
         self.with(|core| {
             let watched = core.sight.watched.get_mut(&kind);
@@ -231,7 +239,7 @@ impl Shared {
                 Some(watched.name())
             });
             if let Some(resource) = &trouble {
-                // The log is told of all of them together.
+                // [`super::watches`] logs all kinds together.
                 tracing::debug!(resource, "A kind is watched again");
             }
             if anew || trouble.is_some() {
@@ -240,7 +248,7 @@ impl Shared {
         });
     }
 
-    /// The list or watch of a kind failed.
+    /// Records that a list or watch failed.
     pub fn troubled(&self, kind: KindId, error: &ApiError) {
         self.with(|core| {
             core.counts.failed("watch", error);
@@ -256,13 +264,13 @@ impl Shared {
             });
             if is_new {
                 tracing::debug!(resource = watched.name(), %error, "A kind cannot be watched");
-                // Its owners were waited for; now they are asked for one by one.
+                // GETs of its objects waited for its list; they are sent now.
                 core.graph.ask_all(kind);
             }
         });
     }
 
-    /// How far the watch of a kind has come.
+    /// The last resourceVersion of a kind's watch, if there is one.
     pub fn version(&self, kind: KindId) -> Option<String> {
         let core = self.lock();
         let progress = core.sight.watched.get(&kind)?.progress;

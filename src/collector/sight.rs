@@ -1,4 +1,4 @@
-//! Which kinds can be seen, and what rests on all of them as long as one cannot.
+//! Which kinds are synced, and which finalizers have to stay while a kind is not.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,29 +13,29 @@ use super::{
 };
 use crate::words::{counted, some_of};
 
-/// What is done about a kind that may hold dependents and cannot be listed: `--gc-unsynced`.
+/// Policy for a kind that may have dependents and cannot be listed: `--gc-unsynced`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsynced {
-    /// Orphaning and the end of foreground deletions wait until it can be listed.
+    /// Finalizers stay until it can be listed.
     Hold,
-    /// After some minutes they go on without it.
+    /// Finalizers are removed after some minutes without it.
     Proceed,
 }
 
-/// A kind whose watch is broken for so long may hold objects that nobody has heard of.
+/// After this time without a working watch, a kind counts as not synced.
 const STALE: Duration = Duration::from_secs(30);
-/// An aggregated group that cannot be reached delays foreground deletions so long, unless told otherwise.
+/// Default of `--gc-aggregated-hold`.
 pub const AGGREGATED_HOLD: Duration = Duration::from_secs(600);
-/// For so long nothing that rests on all kinds is done while one of them cannot be seen; then the operator's word counts.
+/// Minimum time that finalizers stay while a kind is not synced, also with [`Unsynced::Proceed`].
 const UNSYNCED: Duration = Duration::from_secs(300);
 
-/// Why the end of a deletion waits for a discovery.
+/// Why a finalizer waits for a discovery.
 pub const UNDISCOVERED: &str = "the kinds that are served have not been discovered since the deletion was ready to end";
 
-/// A kind that cannot be watched for so long, or whose first list takes longer, may be of a server that cannot be reached.
+/// After this time without a watch or a complete first list, the kind's APIService is looked up.
 const LATE: Duration = Duration::from_secs(10);
 
-/// What is told of a kind with objects that are not in the graph.
+/// Why a kind with unrepresentable objects is not synced.
 const UNKEPT: &str = "of an object of it the UID, the name or the namespace cannot be kept";
 
 /// See the module's documentation.
@@ -43,67 +43,66 @@ const UNKEPT: &str = "of an object of it the UID, the name or the namespace cann
 pub struct Sight {
     /// The kinds that are watched.
     pub watched: BTreeMap<KindId, Watched>,
-    /// Why nothing was discovered yet, and since when; nothing once discovery was answered.
+    /// Why discovery was never answered, and since when; `None` once it was.
     undiscovered: Option<(String, Instant)>,
-    /// Groups that discovery has never told in full.
+    /// Groups whose kinds discovery has never reported completely.
     unknown: BTreeMap<String, Unknown>,
-    /// Groups and versions that another server answers for, as their APIServices say. Only those that make trouble are
-    /// looked up.
+    /// Groups and versions of aggregated API servers, by their APIServices. Only failing ones are looked up.
     pub aggregated: BTreeSet<(String, String)>,
-    /// Kinds with objects that are there and are not in the graph: their UIDs or names are none that it takes.
+    /// Kinds with objects whose UID, namespace or name cannot be represented.
     pub unkept: BTreeSet<KindId>,
     unsynced: Unsynced,
-    /// So long an aggregated group that cannot be reached delays foreground deletions.
+    /// `--gc-aggregated-hold`.
     pub aggregated_hold: Duration,
-    /// When the last discovery began that reported every kind.
+    /// Start of the last discovery that reported every kind.
     discovered: Option<Instant>,
-    /// Another discovery is needed before the next one is due.
+    /// A discovery is needed before the next regular one.
     pub needs_discovery: bool,
 }
 
-/// Where the watch of a kind stands.
+/// Watch status of a kind.
 #[derive(Debug)]
 pub struct Watched {
-    /// Its group, empty for the core one.
+    /// Its group, empty for the core group.
     pub group: String,
     /// Where it is served.
     pub resource: Resource,
-    /// Since when it is to be watched there.
+    /// Start of its monitor.
     pub begun: Instant,
     /// Its first list is complete.
     pub synced: bool,
-    /// The highest resourceVersion that it told.
+    /// The highest resourceVersion that it has reported.
     pub progress: u64,
-    /// When it last told anything.
+    /// Time of the last answer or event.
     pub told: Option<Instant>,
-    /// What it fails by.
+    /// The failure, while list or watch fails.
     pub trouble: Option<Trouble>,
 }
 
-/// Why the end of a deletion waits.
+/// Why a finalizer has to stay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
-    /// No discovery has begun since the deletion was ready to end.
+    /// No discovery has started since the finalizer could be removed.
     Discovery,
-    /// Not every kind can be seen.
+    /// A kind is not synced.
     Unsynced {
-        /// Why not.
+        /// Which kinds, and why.
         why: String,
-        /// Only aggregated groups are the cause, so the wait is limited to `--gc-aggregated-hold`.
+        /// Only aggregated APIs are the cause: the delay is limited by `--gc-aggregated-hold`.
         is_delay: bool,
     },
 }
 
-/// A deletion whose end rests on all kinds.
+/// A finalizer whose removal needs all kinds to be synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// One in the foreground. A dependent that is seen only afterwards is collected in the background.
+    /// `foregroundDeletion`. A dependent that is seen later is deleted in the background.
     Foreground,
-    /// An orphaning one. A dependent that is seen only afterwards may be deleted.
+    /// `orphan`. A dependent that is seen later may be deleted, though it should stay.
     Orphan,
 }
 
-/// Something that may hold objects that the collector has not heard of.
+/// A source of unknown objects.
 struct Blind<'a> {
     of: Of<'a>,
     since: Instant,
@@ -111,15 +110,15 @@ struct Blind<'a> {
 }
 
 enum Of<'a> {
-    /// All that is served.
+    /// All kinds.
     Everything(&'a str),
-    /// A group whose kinds are not known.
+    /// A group whose kinds are unknown.
     Group(&'a str, &'a Unknown),
     /// A kind.
     Kind(KindId, &'a Watched),
 }
 
-/// A group whose kinds are not known.
+/// A group whose kinds are unknown.
 #[derive(Debug)]
 struct Unknown {
     why: String,
@@ -127,21 +126,21 @@ struct Unknown {
     since: Instant,
 }
 
-/// What a watch fails by.
+/// Failure of a list or watch.
 #[derive(Debug)]
 pub struct Trouble {
     /// The last error.
     pub text: String,
-    /// The same of all kinds that fail alike.
+    /// Its class, equal for all kinds that fail for the same reason.
     pub reason: String,
-    /// Since when.
+    /// Time of the first failure.
     pub since: Instant,
 }
 
 // === impl Sight ===
 
 impl Sight {
-    /// Nothing can be seen yet.
+    /// Nothing is synced yet.
     pub fn new(unsynced: Unsynced) -> Self {
         Self {
             watched: BTreeMap::new(),
@@ -156,7 +155,7 @@ impl Sight {
         }
     }
 
-    /// Discovery failed, because of this. What it told before still counts.
+    /// Records that discovery failed. Kinds known before stay.
     pub fn undiscovered(&mut self, why: String) {
         if let Some((known, _)) = &mut self.undiscovered {
             *known = why;
@@ -173,13 +172,13 @@ impl Sight {
         }
     }
 
-    /// A discovery that began at this moment reported every kind that can be known; those that are new are watched.
+    /// Records a discovery that started at `begun` and reported every kind. New kinds are watched already.
     pub fn discovered(&mut self, begun: Instant) {
         self.discovered = Some(begun);
     }
 
-    /// Why a deletion may not end yet. `ready`: when it was ready to end, if known. Only a discovery that began after that
-    /// counts: a kind that was added since the last one may have a dependent.
+    /// Why a finalizer cannot be removed yet; `None` if it can be. `ready` is the time since when no known dependent
+    /// prevents the removal. A discovery has to start after it: a kind added in between may have a dependent.
     pub fn holds_end(&self, ending: Ending, ready: Option<Instant>, now: Instant) -> Option<Hold> {
         let proceeds = |since: Instant| self.unsynced == Unsynced::Proceed && now >= since + UNSYNCED;
         let is_late = |ready: Instant| self.discovered.is_none_or(|begun| begun < ready) && !proceeds(ready);
@@ -189,7 +188,7 @@ impl Sight {
         let delays = |it: &Blind<'_>| it.is_aggregated && ending == Ending::Foreground;
         let is_over = |it: &Blind<'_>| delays(it) && now >= it.since + self.aggregated_hold;
         let blind: Vec<Blind<'_>> = self.blind(now).filter(|it| !is_over(it)).collect();
-        // Of each kind it is waited for: the last one counts.
+        // The removal waits for each of them, so the latest start counts.
         let last = blind.iter().map(|it| it.since).max()?;
         if proceeds(last) {
             return None;
@@ -200,18 +199,18 @@ impl Sight {
         })
     }
 
-    /// Whether every kind can be seen.
+    /// Whether every kind is synced.
     pub fn sees_all(&self, now: Instant) -> bool {
         self.blind(now).next().is_none()
     }
 
-    /// Which kinds may hold objects that nobody has heard of.
+    /// Which kinds are not synced, and why; `None` if all are.
     pub fn unsynced_because(&self, now: Instant) -> Option<String> {
         let blind: Vec<Blind<'_>> = self.blind(now).collect();
         self.in_words(&blind)
     }
 
-    /// Groups and versions, but for those of the core group, that make trouble: their servers may be others.
+    /// Failing groups and versions without the core group. They may be aggregated.
     pub fn troubled(&self, now: Instant) -> BTreeSet<(String, String)> {
         let unknown = self.unknown.iter().flat_map(|(group, it)| {
             let versions = it.versions.iter();
@@ -227,7 +226,7 @@ impl Sight {
         unknown.chain(kinds).filter(|(group, _)| !group.is_empty()).collect()
     }
 
-    /// What may hold objects that nobody has heard of.
+    /// All sources of unknown objects.
     fn blind(&self, now: Instant) -> impl Iterator<Item = Blind<'_>> {
         let everything = self.undiscovered.as_ref().map(|(why, since)| Blind {
             of: Of::Everything(why),
@@ -251,7 +250,7 @@ impl Sight {
         everything.into_iter().chain(groups).chain(kinds)
     }
 
-    /// Whether another server answers for this version of a group, as far as is known.
+    /// Whether this version of a group is known to be aggregated.
     pub fn is_aggregated(&self, group: &str, version: &str) -> bool {
         self.aggregated.contains(&(group.to_owned(), version.to_owned()))
     }
@@ -282,12 +281,12 @@ impl Sight {
 // === impl Watched ===
 
 impl Watched {
-    /// What it is called for people.
+    /// Its resource, such as `deployments.apps`.
     pub fn name(&self) -> String {
         dotted(&self.resource.plural, &self.group)
     }
 
-    /// Since when it may hold objects that nobody has heard of; nothing if it does not.
+    /// Since when it is not synced; `None` if it is.
     fn unseen_since(&self, now: Instant) -> Option<Instant> {
         if !self.synced {
             return Some(self.begun);

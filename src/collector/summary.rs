@@ -1,5 +1,5 @@
-//! What the log tells of the collector's work: that it has seen everything, what it cannot see, and each larger cascade in
-//! one line.
+//! Logs the collector's progress: when all kinds are synced, which kinds cannot be watched, and each large cascade of
+//! deletions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,35 +7,35 @@ use tokio::time::{Instant, sleep};
 
 use super::{census::Census, counts::Counts, shared::Shared, watches::Watches};
 
-/// How often it is looked.
+/// Interval between two updates.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Where nothing happens for so long, a cascade has been worked off; the next deletion begins another one.
+/// A cascade ends after this time without a write.
 const REST: Duration = Duration::from_secs(5);
-/// Fewer than so many objects are nothing to tell of.
+/// Minimum number of objects of a cascade that is logged.
 const WORTH_A_LINE: u64 = 100;
 
-/// What was done since the collector began.
+/// Number of writes since the collector's start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Done {
     /// Objects deleted.
     pub deleted: u64,
-    /// Objects of which references were taken out.
+    /// Objects that lost owner references.
     pub released: u64,
 }
 
-/// A cascade that has been worked off.
+/// A finished cascade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// What was done in it.
+    /// Writes of the cascade.
     pub done: Done,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
 }
 
-/// The cascade that goes on, if one does.
+/// Detects cascades of deletions.
 #[derive(Debug)]
 pub struct Cascade {
-    /// When it began, and what had been done before.
+    /// Start of the current cascade, and the number of writes before it.
     begun: Option<(Instant, Done)>,
     last: Done,
     changed: Instant,
@@ -45,7 +45,7 @@ pub struct Cascade {
 // === impl Cascade ===
 
 impl Cascade {
-    /// Nothing was done yet.
+    /// No cascade has started.
     pub fn new(now: Instant) -> Self {
         Self {
             begun: None,
@@ -55,7 +55,7 @@ impl Cascade {
         }
     }
 
-    /// How much was done until now, and whether there is nothing to do at the moment; returns a cascade that is over.
+    /// Updates with the current number of writes and whether the queue is empty. Returns a cascade that has finished.
     pub fn look(&mut self, done: Done, is_idle: bool, now: Instant) -> Option<Summary> {
         let before = std::mem::replace(&mut self.looked, now);
         if done != self.last {
@@ -87,7 +87,7 @@ impl Done {
     }
 }
 
-/// Tells of it for ever.
+/// Runs until it is dropped.
 pub async fn tell(shared: Arc<Shared>) {
     let begun = Instant::now();
     let mut cascade = Cascade::new(begun);
@@ -126,7 +126,7 @@ pub async fn tell(shared: Arc<Shared>) {
 mod tests {
     use super::*;
 
-    /// What is told when so many are deleted at each second, and when the queue was empty.
+    /// The logged cascades, by deletions in each second. The queue is empty from second `busy_until` on.
     fn told(deleted: &[u64], busy_until: usize) -> Vec<(u64, u64)> {
         let start = Instant::now();
         let mut cascade = Cascade::new(start);
@@ -146,9 +146,9 @@ mod tests {
         let rest = |count: u64| vec![count; 8];
         assert_eq!(told(&[vec![0, 50, 90], rest(120)].concat(), 0), [(120, 3)]);
         assert_eq!(told(&[vec![0, 50], rest(99)].concat(), 0), []);
-        // Two of them, the second without what the first has done.
+        // Two cascades; the second does not include the first.
         assert_eq!(told(&[rest(200), rest(450)].concat(), 0), [(200, 1), (250, 1)]);
-        // While there is something to do it goes on.
+        // A cascade continues while the queue has items.
         assert_eq!(told(&[rest(200), rest(450)].concat(), 9), [(450, 9)]);
     }
 }

@@ -1,4 +1,4 @@
-//! The graph and its decisions against a world that goes its own way, judged by rules that are slow and plain.
+//! The graph and its decisions against a simulated cluster, checked by rules that are slow and plain.
 
 mod cases;
 mod collector;

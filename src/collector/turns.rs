@@ -1,5 +1,5 @@
-//! Whose turn it is to list. Each list takes memory, of the server above all, so only some go on at once; and no group has
-//! more than half of the turns, so that none waits for another group's server.
+//! Slots for lists. A list takes memory, mostly in the API server, so only [`LISTS`] run at once. A group has at most
+//! half of them, so that an unresponsive aggregated API does not block other groups.
 
 use std::{
     collections::HashMap,
@@ -8,9 +8,9 @@ use std::{
 
 use tokio::sync::oneshot;
 
-/// Lists that go on at once.
+/// Maximum number of lists at once.
 pub const LISTS: usize = 8;
-/// Lists of one group that do.
+/// Maximum number of lists of one group at once.
 const OF_A_GROUP: usize = LISTS / 2;
 
 /// See the module's documentation.
@@ -19,7 +19,7 @@ pub struct Turns(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many turns each group has.
+    /// Slots in use, by group.
     taken: HashMap<Arc<str>, usize>,
     waiting: Vec<Waiting>,
 }
@@ -32,7 +32,7 @@ struct Waiting {
     go: oneshot::Sender<Turn>,
 }
 
-/// A turn; whoever drops it gives it to the next.
+/// A slot. Dropping it passes it to the next list.
 #[derive(Debug)]
 pub struct Turn {
     turns: Arc<Turns>,
@@ -42,7 +42,7 @@ pub struct Turn {
 // === impl Turns ===
 
 impl Turns {
-    /// Waits for a turn. Kinds whose last list failed come after all others.
+    /// Waits for a slot. Kinds whose last list failed come after all others.
     pub async fn wait(self: &Arc<Self>, group: &Arc<str>, has_failed: bool) -> Option<Turn> {
         let (go, turn) = oneshot::channel();
         let group = Arc::clone(group);
@@ -59,7 +59,7 @@ impl Turns {
                 turns: Arc::clone(self),
                 group,
             };
-            // Whoever waits no more gives it back by dropping it.
+            // A cancelled waiter drops the slot, which returns it.
             drop(go.send(turn));
         }
     }
@@ -72,7 +72,7 @@ impl Turns {
 // === impl State ===
 
 impl State {
-    /// The next one that has a turn, if there is one to be had.
+    /// The next waiter that gets a slot, if one is free.
     fn next(&mut self) -> Option<Waiting> {
         self.waiting.retain(|it| !it.go.is_closed());
         if self.taken.values().sum::<usize>() >= LISTS {

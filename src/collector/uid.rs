@@ -1,16 +1,16 @@
-//! UIDs in 16 bytes: a million of them are held at once.
+//! UIDs in 16 bytes: a million of them are in memory.
 
 use std::{fmt, hash::BuildHasher as _};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// A UID, or the place of one that is no UUID in a [`OddUids`]. Which of the two, the digit of the UUID's version tells:
-/// UUIDs of version 1 to 8 stand for themselves, and no other text does.
+/// A UUID, or the index of another text in [`OddUids`]. UUIDs have a version from 1 to 8; indexes have a 0 in that
+/// place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uid([u8; 16]);
 
-/// UIDs that are no UUIDs, as an owner reference may name: the API server takes any text there. They are remembered for ever,
-/// so not all texts are taken for UIDs.
+/// UIDs that are no UUIDs. The API server accepts any text as the UID of an owner reference. Entries are never removed,
+/// so their number and length are limited.
 #[derive(Debug, Default)]
 pub struct OddUids {
     texts: Vec<Box<str>>,
@@ -18,24 +18,24 @@ pub struct OddUids {
     hasher: DefaultHashBuilder,
 }
 
-/// Where the hyphens stand.
+/// Positions of the hyphens.
 const HYPHENS: [usize; 4] = [8, 13, 18, 23];
 const LENGTH: usize = 36;
 
-/// Servers that give UIDs of their own making give no longer ones.
+/// Maximum length of a UID that is no UUID.
 const LONGEST: usize = 128;
-/// So many odd ones may only be named: whoever makes them up leaves room for those of objects that are there.
+/// Maximum number of entries before references get no new ones. Existing objects may use the rest.
 const NAMED: usize = 100_000;
-/// So many there may be.
+/// Maximum number of entries.
 const MOST: usize = 1_000_000;
 
 // === impl Uid ===
 
 impl Uid {
-    /// Of what is named by no UID that can be one. No object has it.
+    /// For references without a valid UID. No object has it.
     pub const NONE: Self = Self([u8::MAX; 16]);
 
-    /// A UUID in the one spelling that Kubernetes gives; `None` for every other text.
+    /// Parses a UUID as Kubernetes writes it: 36 characters in lower case. `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         if bytes.len() != LENGTH {
@@ -60,7 +60,7 @@ impl Uid {
         Self(u128::from(place).to_be_bytes())
     }
 
-    /// Letters of the UUID; by hand, since every request names several.
+    /// Formats a UUID. It is called several times per request, so it does not use `fmt`.
     fn text(self) -> [u8; LENGTH] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let value = u128::from_be_bytes(self.0);
@@ -85,7 +85,7 @@ impl fmt::Debug for Uid {
     }
 }
 
-/// Whether something in a text was no text: whatever it is compared with, it may have been something else.
+/// Whether a string had invalid UTF-8, so that comparing it proves nothing.
 pub fn is_damaged(text: &str) -> bool {
     !text.is_ascii() && text.contains(char::REPLACEMENT_CHARACTER)
 }
@@ -93,12 +93,12 @@ pub fn is_damaged(text: &str) -> bool {
 // === impl OddUids ===
 
 impl OddUids {
-    /// The UID of an object that is there; `None` if no object can have it, or if there are too many.
+    /// The UID of an existing object; `None` if it is invalid or there are too many.
     pub fn observed(&mut self, text: &str) -> Option<Uid> {
         self.uid(text, MOST)
     }
 
-    /// The UID in a reference; `None` if no object can have it, or if there are too many that are only named.
+    /// The UID of a reference; `None` if it is invalid or there are too many.
     pub fn referenced(&mut self, text: &str) -> Option<Uid> {
         self.uid(text, NAMED)
     }
@@ -116,7 +116,7 @@ impl OddUids {
         Some(Uid::odd(place))
     }
 
-    /// The UID with this text, if there is one.
+    /// The UID with this text, if it is known.
     pub fn known(&self, text: &str) -> Option<Uid> {
         let is_it = |place: &u32| *self.texts[*place as usize] == *text;
         let odd = || self.places.find(self.hasher.hash_one(text), is_it);

@@ -1,5 +1,5 @@
-//! What the log tells of kinds that cannot be watched: each that fails alone by its name, and all that fail together, as when
-//! a connection is lost, in one line.
+//! Logs kinds that cannot be watched. Kinds that fail for one reason at one time, such as a lost connection, share a
+//! line.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,30 +14,30 @@ use super::{
 };
 use crate::words::some_of;
 
-/// One that fails for so long is told of, with all others that fail by then.
+/// Delay before a failure is logged, so that others can join it.
 const GATHERED: Duration = Duration::from_secs(2);
 
-/// Those of which was told that they cannot be watched.
+/// The kinds that are logged as failing.
 #[derive(Debug, Default)]
 pub struct Watches(BTreeSet<KindId>);
 
-/// Something to tell.
+/// A log line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
-    /// These cannot be watched.
+    /// Kinds fail.
     Failing {
-        /// How many.
+        /// Number of kinds.
         kinds: usize,
         /// Some of them.
         resources: String,
-        /// What one of them fails by.
+        /// The error of the first.
         error: String,
     },
-    /// These can be watched again, or are served no more.
+    /// Kinds are watched again, or are no longer served.
     Again {
-        /// How many.
+        /// Number of kinds.
         kinds: usize,
-        /// How many cannot yet.
+        /// Number of kinds that still fail.
         failing: usize,
         /// Some of them.
         resources: String,
@@ -47,7 +47,7 @@ pub enum News {
 // === impl Watches ===
 
 impl Watches {
-    /// What is to be told now.
+    /// The lines to log now.
     pub fn look(&mut self, sight: &Sight, now: Instant) -> Vec<News> {
         let failing = |id: &KindId| sight.watched.get(id).is_some_and(|it| it.trouble.is_some());
         let again: Vec<KindId> = self.0.iter().filter(|id| !failing(id)).copied().collect();
@@ -64,7 +64,7 @@ impl Watches {
         news
     }
 
-    /// By what they fail by.
+    /// New failures, grouped by their reason.
     fn fails(&mut self, sight: &Sight, now: Instant) -> Vec<News> {
         let troubles = sight
             .watched
@@ -94,7 +94,7 @@ impl Watches {
 // === impl News ===
 
 impl News {
-    /// Tells it in the log.
+    /// Writes the line.
     pub fn tell(self) {
         match self {
             Self::Failing {
@@ -130,7 +130,7 @@ mod tests {
         kinds::{Resource, Scope},
     };
 
-    /// So many kinds that are watched.
+    /// This many watched kinds.
     fn kinds(many: usize) -> (Sight, Vec<KindId>) {
         let mut graph = Graph::default();
         let mut sight = Sight::new(Unsynced::Hold);

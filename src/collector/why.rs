@@ -1,5 +1,4 @@
-//! Why an object is still there: what the collector knows of it, and of what it waits for, down to the one that everything
-//! waits for. Nothing here asks; it tells what is known at one moment.
+//! `gc why`: explains why an object still exists, along the chain of objects that it waits for.
 
 mod chain;
 mod find;
@@ -22,7 +21,11 @@ use crate::{
 
 use self::{chain::Chain, find::find, words::Words};
 
-/// Of an object that somebody names; an error if the graph has none like it.
+/// Explains the object with this name.
+///
+/// # Errors
+///
+/// The graph has no such object, or several. The text says what to do.
 pub fn asked(core: &Core, name: &ObjectName, now: Instant) -> Result<Why, String> {
     find(name, &core.graph).map(|id| of(core, id, now))
 }

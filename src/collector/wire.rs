@@ -1,4 +1,4 @@
-//! What the API server sends, read as it comes: of a list in protobuf one object at a time, never the whole.
+//! Decodes answers of the API server piece by piece. A protobuf list is decoded one object at a time.
 
 use bytes::BytesMut;
 use prost::DecodeError;
@@ -8,66 +8,66 @@ use super::graph::Observed;
 mod json;
 mod protobuf;
 
-/// What is asked of a list, and of a watch: protobuf, and JSON of servers that have none.
+/// `Accept` header of a list: protobuf; JSON for servers without protobuf.
 pub const LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
     application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-/// The same for a watch.
+/// `Accept` header of a watch.
 pub const WATCH: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
     application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
-/// etcd takes no object over 1.5 MiB; a server that sends more sends something else.
+/// Maximum size of an object, in bytes. etcd accepts at most 1.5 MiB.
 const LARGEST: usize = 16 << 20;
-/// A page in JSON is held whole; its objects are large only where a server sends more than their metadata.
+/// Maximum size of a JSON page, in bytes. It is decoded as a whole, and some servers send whole objects.
 const LARGEST_PAGE: usize = 256 << 20;
-/// What cannot be read.
+/// Why an answer cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// It does not begin as protobuf of the API server does.
+    /// It has no protobuf magic number.
     #[error("not in the API server's protobuf")]
     NoMagic,
-    /// It is of another kind than was asked for.
+    /// It has another kind than requested.
     #[error("a {0}, which was not asked for")]
     Kind(String),
-    /// One object is larger than any can be.
+    /// An object exceeds the maximum size.
     #[error("an object of {0} bytes")]
     TooLarge(usize),
-    /// It ended before its end.
+    /// It is incomplete.
     #[error("cut off")]
     CutOff,
-    /// Its bytes make no sense.
+    /// It is malformed protobuf.
     #[error("malformed: {0}")]
     Malformed(#[from] DecodeError),
-    /// It is no JSON, or of another form.
+    /// It is malformed JSON.
     #[error("malformed: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// What stands at the end of a page of a list.
+/// Metadata of a list page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PageEnd {
-    /// State of the store that the list shows.
+    /// resourceVersion of the list.
     pub version: String,
-    /// Token of the next page; empty on the last.
+    /// `continue` token of the next page; empty on the last.
     pub continue_token: String,
 }
 
 /// An event of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
-    /// It is there, as shown.
+    /// ADDED or MODIFIED, with the new state.
     Seen(Observed),
-    /// It is gone; this was its last state.
+    /// DELETED, with the last state.
     Gone(Observed),
-    /// The watch has come so far.
+    /// BOOKMARK.
     Bookmark {
-        /// The version.
+        /// The resourceVersion.
         version: String,
     },
-    /// The server ends the watch, with this code and message.
+    /// ERROR, with code and message. The server ends the watch.
     Error(u16, String),
 }
 
-/// Reads a page of a list from pieces of any size.
+/// Decodes a page of a list from pieces of any size.
 #[derive(Debug)]
 pub struct PageReader(Page);
 
@@ -77,7 +77,7 @@ enum Page {
     Json(BytesMut),
 }
 
-/// Reads a watch from pieces of any size.
+/// Decodes a watch from pieces of any size.
 #[derive(Debug)]
 pub struct WatchReader(Watch);
 
@@ -90,7 +90,7 @@ enum Watch {
 // === impl PageReader ===
 
 impl PageReader {
-    /// A reader of a page in protobuf, or else in JSON.
+    /// A reader of protobuf or JSON.
     pub fn new(is_protobuf: bool) -> Self {
         Self(if is_protobuf {
             Page::Protobuf(protobuf::PageReader::default())
@@ -99,7 +99,7 @@ impl PageReader {
         })
     }
 
-    /// Takes a piece, and tells each object that is complete by it.
+    /// Decodes a piece; calls `each` for every object that it completes.
     pub fn read(&mut self, piece: &[u8], each: impl FnMut(Observed)) -> Result<(), WireError> {
         match &mut self.0 {
             Page::Protobuf(page) => page.read(piece, each),
@@ -111,7 +111,11 @@ impl PageReader {
         }
     }
 
-    /// The page must be complete by now; tells the objects that were not told yet.
+    /// Ends the page; calls `each` for objects that are not decoded yet.
+    ///
+    /// # Errors
+    ///
+    /// The page is incomplete or malformed.
     pub fn finish(self, each: impl FnMut(Observed)) -> Result<PageEnd, WireError> {
         match self.0 {
             Page::Protobuf(page) => page.finish(),
@@ -123,7 +127,7 @@ impl PageReader {
 // === impl WatchReader ===
 
 impl WatchReader {
-    /// A reader of a watch in protobuf, or else in JSON.
+    /// A reader of protobuf or JSON.
     pub fn new(is_protobuf: bool) -> Self {
         Self(if is_protobuf {
             Watch::Protobuf(protobuf::WatchReader::default())
@@ -132,7 +136,7 @@ impl WatchReader {
         })
     }
 
-    /// Takes a piece, and tells each event that is complete by it.
+    /// Decodes a piece; returns the events that it completes.
     pub fn read(&mut self, piece: &[u8]) -> Result<Vec<WatchEvent>, WireError> {
         match &mut self.0 {
             Watch::Protobuf(watch) => watch.read(piece),
@@ -141,7 +145,7 @@ impl WatchReader {
     }
 }
 
-/// Reads one object, of JSON that was read before.
+/// Decodes one object from parsed JSON.
 pub fn object(value: &serde_json::Value) -> Result<Observed, WireError> {
     json::value(value)
 }

@@ -1,4 +1,4 @@
-//! What takes requests. Each is told all it needs, and answers what came of it; nothing here knows the graph.
+//! Requests of the collector. A request has all it needs, and returns an outcome; it does not access the graph.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -17,10 +17,10 @@ const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const TESTED: &str = "application/json-patch+json";
 const JSON: &str = "application/json";
-/// Where owner references stand in the metadata.
+/// Metadata field of owner references.
 const OWNERS: &str = "ownerReferences";
 
-/// An object that a request is about.
+/// The object of a request.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// Its node.
@@ -29,28 +29,28 @@ pub struct Target {
     pub kind: KindId,
     /// Its namespace.
     pub namespace: SpaceId,
-    /// The name of that.
+    /// Name of its namespace.
     pub space: String,
-    /// Where it is.
+    /// URL path.
     pub path: String,
     /// API group.
     pub group: String,
-    /// The resource.
+    /// Plural name of the resource.
     pub plural: String,
     /// Name.
     pub name: String,
     /// UID.
     pub uid: String,
-    /// The same, as the graph knows it.
+    /// UID, as in the graph.
     pub key: Uid,
-    /// The version that was decided on; 0 if it was never seen.
+    /// The resourceVersion that was decided on; 0 if it was never observed.
     pub version: u64,
-    /// State of the object after several conflicts in a row that change nothing the decision rests on. If set, it is the
-    /// precondition of a write, not the version.
+    /// The object's state, after several conflicts in a row that left the decision unchanged. If set, it is the
+    /// precondition of a write, not the resourceVersion.
     pub contested: Option<Box<Observed>>,
 }
 
-/// An owner as references name it; it may be of a kind that is served no more.
+/// An owner as references name it. Its kind may not be served any more.
 #[derive(Debug, Clone)]
 pub struct Owner {
     /// API group.
@@ -63,62 +63,63 @@ pub struct Owner {
     pub uid: String,
 }
 
-/// Something to do.
+/// A request.
 #[derive(Debug)]
 pub enum Work {
-    /// See whether it is there.
+    /// GET the object.
     Ask(Target),
-    /// Take out the references to these owners.
+    /// Remove the references to these owners.
     Release {
-        /// Of whom.
+        /// The dependent.
         target: Target,
-        /// To whom.
+        /// The owners.
         owners: Vec<Owner>,
-        /// By their UIDs alone; the server has to know how.
+        /// With a strategic merge patch, which selects references by UID. Not all kinds support it.
         strategic: bool,
     },
-    /// Delete it.
+    /// DELETE the object.
     Delete {
-        /// What.
+        /// The object.
         target: Target,
-        /// How its own dependents fare.
+        /// What happens to its dependents.
         policy: Policy,
-        /// Lift its blocking references first.
+        /// Clear `blockOwnerDeletion` in its references first.
         unblock: bool,
-        /// Owners that wait for its end. Until it has its answer they go on waiting.
+        /// Owners in foreground deletion that wait for this object. They keep their finalizer until the DELETE is
+        /// answered.
         because: Vec<NodeId>,
     },
-    /// Take this finalizer off.
+    /// Remove this finalizer.
     Finish {
-        /// Off what.
+        /// The object.
         target: Target,
-        /// Which.
+        /// The finalizer.
         finalizer: &'static str,
     },
 }
 
-/// What came of it.
+/// Outcome of a request.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is done; an event will show it.
+    /// Success; a watch event follows.
     Done,
-    /// It is gone by it.
+    /// The object is deleted.
     Deleted,
-    /// It is not there.
+    /// The object does not exist.
     Absent,
-    /// It is there, like this.
+    /// The object exists in this state.
     Found(Observed),
-    /// It is not as it was decided on, but like this.
+    /// The object is not in the state that was decided on, but in this one.
     Changed(Observed),
-    /// The server does not know how to take out references by their UIDs here.
+    /// The kind does not support strategic merge patches.
     NotStrategic,
-    /// A dry run kept it back.
+    /// Not sent: dry run.
     Withheld,
-    /// It failed.
+    /// The request failed.
     Failed(ApiError),
 }
 
-/// Does it, over one of the connections for writes.
+/// Sends a request over the given connection for writes.
 pub async fn perform(client: &MetadataClient, lane: usize, work: &Work) -> Outcome {
     let writes = Writes { client, lane };
     let done = match work {
@@ -142,12 +143,12 @@ pub async fn perform(client: &MetadataClient, lane: usize, work: &Work) -> Outco
     match done {
         Ok(outcome) => outcome,
         Err(error) if error.is_absence_of(&target.group, &target.plural, &target.name) => Outcome::Absent,
-        // A version or UID that is no longer its own.
+        // A precondition failed: the resourceVersion or the UID differs.
         Err(error) if matches!(error.code(), Some(409 | 422)) && !matches!(work, Work::Ask(_)) => {
             match look(client, target).await {
                 Ok(now) if now.uid != target.uid => Outcome::Absent,
                 Ok(now) if now.version != target.version.to_string() => Outcome::Changed(now),
-                // Refused for another reason than that.
+                // Both match, so it was refused for another reason.
                 Ok(_) => Outcome::Failed(error),
                 Err(gone) if gone.is_absence_of(&target.group, &target.plural, &target.name) => Outcome::Absent,
                 Err(error) => Outcome::Failed(error),
@@ -162,7 +163,11 @@ async fn look(client: &MetadataClient, target: &Target) -> Result<Observed, ApiE
     read(target, &object)
 }
 
-/// What an answer shows of an object. One that shows another object than was asked for proves nothing of either.
+/// Reads an object from an answer.
+///
+/// # Errors
+///
+/// The answer is malformed, or shows an object of another name or namespace.
 fn read(target: &Target, object: &Value) -> Result<Observed, ApiError> {
     let unreadable = |why: &dyn std::fmt::Display| ApiError::unreadable("GET", &target.path, why);
     let seen = wire::object(object).map_err(|error| unreadable(&error))?;
@@ -178,11 +183,11 @@ struct Writes<'a> {
     lane: usize,
 }
 
-/// An object that was looked at to be changed.
+/// Result of the GET before a write.
 enum Looked {
-    /// As it was decided on.
+    /// The object is in the state that was decided on.
     Same(Value),
-    /// Not so.
+    /// It is not.
     Other(Outcome),
 }
 
@@ -193,7 +198,7 @@ impl Writes<'_> {
         if target.contested.is_none() {
             return self.delete(target, policy, Some(&target.version.to_string())).await;
         }
-        // kube-controller-manager since its pull request 132632: whoever changes nothing but its status does not keep it.
+        // kube-controller-manager since kubernetes/kubernetes#132632: status updates do not prevent a deletion.
         match self.look_again(target).await? {
             Looked::Same(_) => self.delete(target, policy, None).await,
             Looked::Other(outcome) => Ok(outcome),
@@ -202,7 +207,7 @@ impl Writes<'_> {
 
     async fn delete(&self, target: &Target, policy: Policy, version: Option<&str>) -> Result<Outcome, ApiError> {
         let version = version.map_or_else(String::new, |version| format!(r#","resourceVersion":"{version}""#));
-        // Names and numbers that need no escapes.
+        // These strings need no JSON escapes.
         let body = format!(
             r#"{{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"{}","preconditions":{{"uid":{}{version}}}}}"#,
             policy.name(),
@@ -219,7 +224,7 @@ impl Writes<'_> {
         })
     }
 
-    /// The server finds the references by their UIDs, among those of exactly this version.
+    /// The API server selects the references by UID, at exactly this resourceVersion.
     async fn release_by_uid(&self, target: &Target, owners: &[Owner]) -> Result<Outcome, ApiError> {
         let references: Vec<Value> = owners
             .iter()
@@ -292,7 +297,8 @@ impl Writes<'_> {
         })
     }
 
-    /// Replaces a list of the metadata of exactly this version; of a contested object, of any version with the same list.
+    /// Replaces a list in the metadata at exactly this resourceVersion. For a contested object: at any version with the
+    /// same list.
     async fn change(
         &self,
         target: &Target,
@@ -340,7 +346,7 @@ fn references(object: &Value) -> Vec<Value> {
         .unwrap_or_default()
 }
 
-/// Whether a reference leads to this owner, in whatever version of its kind, and with its kind in lower case, too.
+/// Whether a reference names this owner, in any version of its group. The kind may be in lower case.
 fn names(reference: &Value, owner: &Owner) -> bool {
     let is = |field: &str, value: &str| reference[field].as_str() == Some(value);
     let version = reference["apiVersion"].as_str().unwrap_or_default();
@@ -349,7 +355,7 @@ fn names(reference: &Value, owner: &Owner) -> bool {
     is("uid", &owner.uid) && is("name", &owner.name) && is_kind && group == owner.group
 }
 
-/// An empty list stays as an empty list; null takes it out.
+/// A merge patch removes a field by null; an empty list would stay.
 fn none_if_empty(list: Vec<Value>) -> Value {
     if list.is_empty() {
         Value::Null
@@ -358,7 +364,8 @@ fn none_if_empty(list: Vec<Value>) -> Value {
     }
 }
 
-/// Whether the answer to a DELETE is that it is done, and not the object that stays.
+/// Whether the answer to a DELETE is a `Status`: the object is deleted. Otherwise it is the object, which has
+/// finalizers.
 fn is_success(answer: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Answer<'a> {
@@ -371,7 +378,7 @@ fn is_success(answer: &[u8]) -> bool {
 // === impl Target ===
 
 impl Target {
-    /// Where it stands.
+    /// Its coordinates.
     pub fn at(&self) -> Coordinates<'_> {
         Coordinates {
             kind: self.kind,
@@ -380,7 +387,7 @@ impl Target {
         }
     }
 
-    /// Whether it is as it was decided on.
+    /// Whether it is in the state that was decided on.
     fn is_unchanged(&self, seen: &Observed) -> bool {
         match &self.contested {
             Some(known) => known.decides_like(seen),
@@ -392,7 +399,7 @@ impl Target {
 // === impl Work ===
 
 impl Work {
-    /// What it is about.
+    /// The object of the request.
     pub fn target(&self) -> &Target {
         match self {
             Self::Ask(target)
@@ -402,7 +409,7 @@ impl Work {
         }
     }
 
-    /// Whose turn it takes.
+    /// The lane that it takes in the queue.
     pub fn lane(&self) -> Lane {
         Lane {
             kind: self.target().kind,
@@ -410,7 +417,7 @@ impl Work {
         }
     }
 
-    /// What it is called in logs and counters.
+    /// The step's name in logs and counters.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ask(_) => "ask",
@@ -420,7 +427,7 @@ impl Work {
         }
     }
 
-    /// Why it is done, for people.
+    /// The reason for the request, for logs.
     pub fn why(&self) -> &'static str {
         match self {
             Self::Ask(_) => "nobody knows whether it is there",
@@ -434,7 +441,7 @@ impl Work {
         }
     }
 
-    /// How its own dependents fare, if it is to be deleted.
+    /// The propagation policy of a DELETE.
     pub fn policy(&self) -> Option<Policy> {
         match self {
             Self::Delete { policy, .. } => Some(*policy),
@@ -446,7 +453,7 @@ impl Work {
 // === impl Policy ===
 
 impl Policy {
-    /// As the API server calls it.
+    /// Its name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Background => "Background",

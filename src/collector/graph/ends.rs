@@ -1,4 +1,4 @@
-//! How objects come to their end, and what they leave to their dependents.
+//! Deletion of objects, and what it means for their dependents.
 
 use super::{Graph, Hint, NodeId, State};
 use crate::collector::{kinds::KindId, uid::Uid};
@@ -6,15 +6,15 @@ use crate::collector::{kinds::KindId, uid::Uid};
 // === impl Graph ===
 
 impl Graph {
-    /// The object of this kind with this UID has been deleted.
+    /// Applies the deletion of the object of this kind with this UID.
     pub fn vanished(&mut self, kind: KindId, uid: &str) {
         self.round(kind);
         let Some(uid) = self.odd.known(uid) else {
             return;
         };
         self.lone[kind.place()].remove(&self.hasher, uid);
-        // It is nowhere then: a UID is never given twice. Of what is said to be of another kind only that one's monitor tells;
-        // there are servers that show one object as two kinds, and one of them only to some.
+        // A UID is never reused, so all nodes of the kind with it are absent. Nodes of other kinds stay: some servers
+        // show one object as two kinds.
         for id in self.links.with_uid(uid) {
             if self.links.node(id).kind == kind {
                 self.absent(id);
@@ -22,7 +22,7 @@ impl Graph {
         }
     }
 
-    /// Nothing with this UID stands at these coordinates, as an answer shows.
+    /// Records that no object with this UID has these coordinates.
     pub fn absent(&mut self, id: NodeId) {
         if self.node(id).state.is_free() {
             return;
@@ -46,7 +46,7 @@ impl Graph {
         self.tidy(id);
     }
 
-    /// What was proven to be absent and is still named has to be asked for again. That it orphaned is not forgotten.
+    /// Forgets that nodes were absent, and enqueues a GET for each. What is known of orphaning stays.
     pub fn doubt(&mut self) {
         let is_absent = |id: &NodeId| self.links.node(*id).state.has(State::ABSENT);
         let absent: Vec<NodeId> = self.links.all().filter(is_absent).collect();
@@ -56,8 +56,8 @@ impl Graph {
         }
     }
 
-    /// It went, and was orphaning when it was last seen. Nodes keep that for themselves: however many other owners go
-    /// after it, their dependents are released.
+    /// Records that a deleted owner had the finalizer `orphan`. Nodes keep that in their state, so later owners do not
+    /// evict it.
     pub(super) fn remember(&mut self, uid: Uid, version: u64) {
         self.orphaned.remember(uid, version);
         for id in self.links.with_uid(uid) {

@@ -1,5 +1,5 @@
-//! Nodes and the references between them, in two slabs. Linking, unlinking and going on to the next dependent take the same
-//! time however large they are.
+//! Nodes and the owner references between them, in two slabs. Adding and removing a reference and advancing to the next
+//! dependent take constant time.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -10,20 +10,20 @@ use super::{
 };
 use crate::collector::{kinds::KindId, uid::Uid};
 
-/// A reference from a dependent to an owner.
+/// An owner reference.
 #[derive(Debug)]
 struct Edge {
     owner: u32,
     dependent: u32,
-    /// In the chain of the dependent's owners.
+    /// Next in the list of the dependent's owners.
     next_owner: u32,
-    /// In the ring of the owner's dependents.
+    /// Next in the ring of the owner's dependents.
     next: u32,
     previous: u32,
     blocking: bool,
 }
 
-/// All nodes and references.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Links {
     nodes: Vec<Node>,
@@ -31,18 +31,18 @@ pub struct Links {
     edges: Vec<Edge>,
     free_edges: Vec<u32>,
     uids: Uids,
-    /// The first of the chain of all nodes of each kind, by the kinds' places.
+    /// Head of the list of all nodes of each kind, by [`KindId::place`].
     first: Vec<u32>,
-    /// How many nodes of each kind were observed, by the kinds' places: to be told without going through all of them.
+    /// Number of observed nodes of each kind, by [`KindId::place`].
     observed: Vec<u64>,
 }
 
-/// A reference, seen from either end.
+/// One end of a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
-    /// Who stands at the other end.
+    /// The node at the other end.
     pub node: NodeId,
-    /// Whether the dependent holds up a foreground deletion of the owner.
+    /// The reference's `blockOwnerDeletion`.
     pub blocking: bool,
 }
 
@@ -52,7 +52,7 @@ fn place(id: u32) -> usize {
     id as usize
 }
 
-/// Four billion objects do not fit into the memory of a machine that this runs on.
+/// More than four billion objects do not fit into memory.
 fn number(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(NONE)
 }
@@ -65,12 +65,12 @@ impl Links {
         &self.nodes[place(id)]
     }
 
-    /// The node.
+    /// The node, to be changed.
     pub fn node_mut(&mut self, NodeId(id): NodeId) -> &mut Node {
         &mut self.nodes[place(id)]
     }
 
-    /// It is at its coordinates, or is no more.
+    /// Sets whether it exists at its coordinates.
     pub fn set_observed(&mut self, id: NodeId, observed: bool) {
         let node = self.node_mut(id);
         let (before, kind) = (node.state.has(State::OBSERVED), node.kind);
@@ -80,13 +80,13 @@ impl Links {
         }
     }
 
-    /// How many nodes of each kind were observed.
+    /// Number of observed nodes of each kind.
     pub fn observed(&self) -> &[u64] {
         &self.observed
     }
 
     fn count(&mut self, kind: KindId, more: bool) {
-        // There is one kind too many, of which nothing is ever observed.
+        // No object of [`KindId::UNKNOWN`] is ever observed.
         let place = kind.place();
         if self.observed.len() <= place {
             self.observed.resize(place + 1, 0);
@@ -100,41 +100,41 @@ impl Links {
         self.uids.len()
     }
 
-    /// All nodes, in an order that is the same each time.
+    /// All nodes, in index order.
     pub fn all(&self) -> impl Iterator<Item = NodeId> {
         self.at(0..self.places())
     }
 
-    /// Those at these places.
+    /// The nodes at these indexes, in order.
     pub fn at(&self, places: Range<usize>) -> impl Iterator<Item = NodeId> {
         let last = places.end.min(self.nodes.len());
         let lives = |&place: &usize| !self.nodes[place].state.has(State::FREE);
         (places.start..last).filter(lives).map(|place| NodeId(number(place)))
     }
 
-    /// How many places there are.
+    /// Number of indexes in use or free.
     pub fn places(&self) -> usize {
         self.nodes.len()
     }
 
-    /// All nodes with this UID, at whatever coordinates, in an order that is the same each time.
+    /// All nodes with this UID, in index order.
     pub fn with_uid(&self, uid: Uid) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> = self.same_uid(uid).collect();
         nodes.sort_unstable();
         nodes
     }
 
-    /// The node with this UID at these coordinates.
+    /// The node with this UID and these coordinates.
     pub fn find(&self, uid: Uid, at: Coordinates<'_>) -> Option<NodeId> {
         self.uids.find(&self.nodes, uid, at).map(NodeId)
     }
 
-    /// The same, without a copy, in any order.
+    /// All nodes with this UID, in any order.
     pub fn same_uid(&self, uid: Uid) -> impl Iterator<Item = NodeId> {
         self.uids.same(&self.nodes, uid).map(NodeId)
     }
 
-    /// A new node.
+    /// Adds a node.
     pub fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: State) -> NodeId {
         if state.has(State::OBSERVED) {
             self.count(at.kind, true);
@@ -165,14 +165,14 @@ impl Links {
         NodeId(id)
     }
 
-    /// All nodes of a kind, in an order that is the same each time.
+    /// All nodes of a kind, in a stable order.
     pub fn of_kind(&self, kind: KindId) -> impl Iterator<Item = NodeId> {
         let some = |id: u32| Some(id).filter(|&id| id != NONE);
         let first = self.first.get(kind.place()).copied().and_then(some);
         std::iter::successors(first, move |&id| some(self.nodes[place(id)].next)).map(NodeId)
     }
 
-    /// Puts a node at the head of the chain of its kind.
+    /// Inserts a node at the head of its kind's list.
     fn join(&mut self, id: u32) {
         let kind = self.nodes[place(id)].kind.place();
         if self.first.len() <= kind {
@@ -199,7 +199,7 @@ impl Links {
         }
     }
 
-    /// Takes a node away that has neither owners nor dependents.
+    /// Removes a node without owners and dependents.
     pub fn remove(&mut self, NodeId(id): NodeId) {
         self.set_observed(NodeId(id), false);
         if self.uids.remove(&self.nodes, id) {
@@ -212,7 +212,7 @@ impl Links {
         node.state = State::FREE;
     }
 
-    /// Whose references it holds.
+    /// The node's owners.
     pub fn owners(&self, NodeId(id): NodeId) -> impl Iterator<Item = Link> {
         let some = |edge: u32| Some(edge).filter(|&edge| edge != NONE);
         let first = some(self.nodes[place(id)].owners);
@@ -225,7 +225,7 @@ impl Links {
         })
     }
 
-    /// Who names it as an owner.
+    /// The node's dependents.
     pub fn dependents(&self, NodeId(id): NodeId) -> impl Iterator<Item = Link> {
         let node = &self.nodes[place(id)];
         let first = Some(node.ring).filter(|&edge| edge != NONE);
@@ -240,8 +240,8 @@ impl Links {
             })
     }
 
-    /// Goes on to the next dependent, round and round. Whoever makes as many steps as there are dependents has seen each,
-    /// also if some go or come meanwhile.
+    /// Returns the next dependent and advances in the ring. As many calls as there are dependents return each of them,
+    /// also if references are added or removed in between.
     pub fn next_dependent(&mut self, NodeId(id): NodeId) -> Option<NodeId> {
         let node = &mut self.nodes[place(id)];
         if node.ring == NONE {
@@ -252,8 +252,7 @@ impl Links {
         Some(NodeId(edge.dependent))
     }
 
-    /// Makes the owners of `dependent` the given ones, which are [`distinct`], and returns those that it is no longer linked
-    /// to or no longer blocks, and those that are new.
+    /// Replaces the owners of `dependent` with `wanted`, which are [`distinct`].
     pub fn set_owners(&mut self, dependent: NodeId, wanted: &[Link]) -> Changed {
         let mut changed = Changed::default();
         let mut places = Places::default();
@@ -307,7 +306,7 @@ impl Links {
         let node = &mut self.nodes[place(owner)];
         node.dependents += 1;
         node.blocking += u32::from(to.blocking);
-        // Last in the ring: just before the one that is next.
+        // At the end of the ring: before the next one.
         let (next, previous) = match node.ring {
             NONE => (id, id),
             next => (next, self.edges[place(next)].previous),
@@ -321,7 +320,7 @@ impl Links {
         self.edges[place(next)].previous = id;
     }
 
-    /// `before` is the one before it in the chain of the dependent's owners.
+    /// `before` precedes it in the list of the dependent's owners.
     fn unlink(&mut self, id: u32, before: u32) {
         let Edge {
             owner,
@@ -358,16 +357,17 @@ impl Links {
     }
 }
 
-/// What became of a node's owners.
+/// Changes to a node's owners.
 #[derive(Debug, Default)]
 pub struct Changed {
-    /// It names them now.
+    /// New owners.
     pub added: Vec<NodeId>,
-    /// It no longer names them, or no longer blocks them.
+    /// Owners that it no longer names, or no longer blocks.
     pub released: Vec<NodeId>,
 }
 
-/// Of several links to one node one that blocks if any of them does: the same owner in two versions of its kind is one owner.
+/// Merges links to the same node; the result blocks if one of them does. The same owner in two API versions is one
+/// owner.
 pub fn distinct(mut links: Vec<Link>) -> Vec<Link> {
     let (mut places, mut kept) = (Places::default(), 0);
     for at in 0..links.len() {
@@ -384,14 +384,13 @@ pub fn distinct(mut links: Vec<Link>) -> Vec<Link> {
     links
 }
 
-/// Where nodes stand in a slice of links, to which more may be added.
+/// Positions of nodes in a growing slice of links.
 #[derive(Default)]
 struct Places {
     table: HashMap<NodeId, usize>,
 }
 
-/// An object has few owners, and so many are looked through faster than a table is made. Whoever wants to can name some ten
-/// thousand.
+/// Up to this length a linear search is faster than a table. An object may have some ten thousand owners.
 const FEW: usize = 16;
 
 // === impl Places ===

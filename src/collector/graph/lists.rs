@@ -1,23 +1,22 @@
-//! What a list of all objects of a kind proves: that those it does not show are gone.
+//! Relists: objects that a complete list does not show are deleted.
 
 use super::{Graph, Hint, Lone, NodeId, Observed, State};
 use crate::collector::kinds::KindId;
 
-/// Of a kind, which mark those bear that were seen last.
+/// Marks of a kind's last list.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Round {
-    /// It changes from list to list, so that nothing has to be gone through when one begins. Outside of a list all that is
-    /// observed bears it.
+    /// The mark of objects seen in the current list. It alternates from list to list, so starting one changes no
+    /// object. Between lists all observed objects have it.
     pub mark: bool,
-    /// A list has begun and did not end.
+    /// A list has started and is not complete.
     pub is_open: bool,
 }
 
 // === impl Graph ===
 
 impl Graph {
-    /// A list of all objects of this kind begins. Each has to be observed before it ends. Where the list before it was given
-    /// up, what that one showed does not count.
+    /// Starts a list of this kind. What an aborted list has shown does not count.
     pub fn begin_list(&mut self, kind: KindId) {
         let Round { mark, is_open } = self.round(kind);
         self.doubtful.retain(|(of, _)| *of != kind);
@@ -34,8 +33,8 @@ impl Graph {
         }
     }
 
-    /// The list was complete, and shows the store at this version: what it did not show is gone, or has to be asked for where
-    /// somebody depends on it.
+    /// Completes a list at this resourceVersion. Objects that it did not show are absent; those with dependents need a
+    /// GET.
     pub fn end_list(&mut self, kind: KindId, version: u64) {
         let Round { mark, .. } = self.round(kind);
         self.rounds[kind.place()].is_open = false;
@@ -44,7 +43,7 @@ impl Graph {
             let state = self.links.node(id).state;
             state.has(State::OBSERVED) && state.has(State::ROUND) != mark
         });
-        // All of them first: one that goes lets others go.
+        // Marks all before it removes any: a removal may remove others.
         for &id in &unseen {
             let state = &mut self.links.node_mut(id).state;
             state.set(State::UNSEEN, true);
@@ -58,13 +57,13 @@ impl Graph {
                 self.hints.push(Hint::Ask(id));
             }
         }
-        // Nodes that name their UIDs elsewhere learn nothing by it: an answer may have shown them that is younger than the list.
+        // Nodes with such a UID at other coordinates stay: a GET younger than the list may have shown them.
         self.lone[kind.place()].sweep(mark);
         self.go_back(kind, version);
     }
 
-    /// A state that is later than the one which a list shows, but not later than the list itself, is none that the store
-    /// knows: it was put back, and its versions raised.
+    /// Replaces states that the list contradicts. The graph's state is newer than the listed one and not newer than the
+    /// list: the store was restored and its revision raised.
     fn go_back(&mut self, kind: KindId, version: u64) {
         let (of_it, others) = self.doubtful.drain(..).partition(|(of, _)| *of == kind);
         self.doubtful = others;
@@ -86,7 +85,7 @@ impl Graph {
         }
     }
 
-    /// The round of lists of a kind; from then on there is a place for it in the tables of kinds.
+    /// The mark of a kind. It creates the kind's entries in the tables.
     pub(super) fn round(&mut self, kind: KindId) -> Round {
         let place = kind.place();
         if self.rounds.len() <= place {

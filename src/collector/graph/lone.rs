@@ -1,4 +1,4 @@
-//! Objects that own nothing and are owned by nothing: most of a cluster, so each costs little more than its UID.
+//! Objects without owners and dependents. They are most of a cluster, so each takes little more than its UID.
 
 use std::hash::BuildHasher as _;
 
@@ -6,16 +6,16 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::collector::uid::Uid;
 
-/// Where an object of a kind stands. Namespaces in which nothing else is known have no numbers.
+/// Namespace and name of an object. Its namespace may have no [`SpaceId`].
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// Name of its namespace.
+    /// Namespace.
     pub namespace: &'a str,
-    /// Its name.
+    /// Name.
     pub name: &'a str,
 }
 
-/// Those of one kind.
+/// The isolated objects of one kind.
 #[derive(Debug, Default)]
 pub struct Lone {
     table: HashTable<Entry>,
@@ -24,22 +24,22 @@ pub struct Lone {
 #[derive(Debug)]
 struct Entry {
     uid: Uid,
-    /// A hash of the coordinates, and in the lowest bit the round of lists in which it was last seen.
+    /// A hash of the coordinates; the lowest bit is the mark of the list that last showed it.
     stamp: [u8; 4],
 }
 
-/// How much a stamp tells of coordinates.
+/// The bits of the hash.
 const STAMP: u32 = !1;
 
 // === impl Lone ===
 
 impl Lone {
-    /// How many there are.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Adds one, or sees it again; `true` if it is new.
+    /// Adds or updates an object; `true` if it is new.
     pub fn insert(&mut self, hasher: &DefaultHashBuilder, uid: Uid, at: Place<'_>, round: bool) -> bool {
         let hash = hasher.hash_one(uid);
         let stamp = (stamp(hasher, at) | u32::from(round)).to_ne_bytes();
@@ -52,8 +52,8 @@ impl Lone {
         true
     }
 
-    /// Takes one away that stands at these coordinates, and tells in which round it was last seen. That it stands there may
-    /// be wrong once in two billion times, that it does not is certain.
+    /// Removes an object at these coordinates and returns its mark. Coordinates are compared by a 31-bit hash: a match
+    /// is wrong once in two billion times.
     pub fn take(&mut self, hasher: &DefaultHashBuilder, uid: Uid, at: Place<'_>) -> Option<bool> {
         let stamp = stamp(hasher, at);
         let is_it = |entry: &Entry| entry.uid == uid && u32::from_ne_bytes(entry.stamp) & STAMP == stamp;
@@ -62,20 +62,20 @@ impl Lone {
         Some(u32::from_ne_bytes(entry.stamp) & 1 == 1)
     }
 
-    /// Takes one away; `true` if it was there.
+    /// Removes an object; `true` if it existed.
     pub fn remove(&mut self, hasher: &DefaultHashBuilder, uid: Uid) -> bool {
         let found = self.table.find_entry(hasher.hash_one(uid), |entry| entry.uid == uid);
         found.map(|entry| entry.remove()).is_ok()
     }
 
-    /// Whether one is there.
+    /// Whether it contains this UID.
     pub fn has(&self, hasher: &DefaultHashBuilder, uid: Uid) -> bool {
         self.table
             .find(hasher.hash_one(uid), |entry| entry.uid == uid)
             .is_some()
     }
 
-    /// Makes all of them last seen in this round.
+    /// Sets the mark of all objects.
     pub fn mark_all(&mut self, round: bool) {
         for entry in &mut self.table {
             let stamp = u32::from_ne_bytes(entry.stamp) & STAMP;
@@ -83,7 +83,7 @@ impl Lone {
         }
     }
 
-    /// Takes away all that were not seen in this round.
+    /// Removes all objects with another mark.
     pub fn sweep(&mut self, round: bool) {
         self.table
             .retain(|entry| (u32::from_ne_bytes(entry.stamp) & 1 == 1) == round);

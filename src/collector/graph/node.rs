@@ -1,18 +1,18 @@
-//! What stands at its coordinates, or is said to.
+//! A node of the graph.
 
 use super::{Coordinates, SpaceId, State};
 use crate::collector::{kinds::KindId, uid::Uid};
 
-/// A node's place. It may be given to another one when the node is gone.
+/// Index of a node. It is reused after the node is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub(super) u32);
 
-/// What stands at its coordinates, or is said to.
+/// An object that exists, or that an owner reference names.
 #[derive(Debug)]
 pub struct Node {
     /// UID.
     pub uid: Uid,
-    /// Version as last observed; 0 if it is not known.
+    /// Last observed resourceVersion; 0 if unknown.
     pub version: u64,
     /// Name.
     pub name: Box<str>,
@@ -20,17 +20,17 @@ pub struct Node {
     pub namespace: SpaceId,
     /// Kind.
     pub kind: KindId,
-    /// What is known of it.
+    /// Facts about it.
     pub state: State,
-    /// How many references name it.
+    /// Number of references to it.
     pub dependents: u32,
-    /// How many of these block its foreground deletion.
+    /// Number of these with `blockOwnerDeletion`.
     pub blocking: u32,
-    /// First of a chain.
+    /// First reference to an owner.
     pub(super) owners: u32,
-    /// Anyone of a ring.
+    /// Next reference in the ring of its dependents.
     pub(super) ring: u32,
-    /// In the chain of all nodes of the kind.
+    /// Next node of the kind.
     pub(super) next: u32,
     pub(super) previous: u32,
 }
@@ -38,7 +38,7 @@ pub struct Node {
 // === impl Node ===
 
 impl Node {
-    /// Where it stands.
+    /// Its coordinates.
     pub fn coordinates(&self) -> Coordinates<'_> {
         Coordinates {
             kind: self.kind,

@@ -1,24 +1,24 @@
-//! Owners that went and left their dependents behind. A dependent whose creation is told only after the end of its owner
-//! (kubernetes/kubernetes#26120) is then no leftover.
+//! UIDs of deleted owners that orphaned their dependents. A dependent whose creation is reported later than that
+//! deletion must not be deleted (kubernetes/kubernetes#26120).
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::collector::uid::Uid;
 
-/// The last of them, each with the version that it was last seen in.
+/// The most recent ones, each with its last resourceVersion.
 #[derive(Debug, Default)]
 pub struct Orphaned {
     versions: HashMap<Uid, u64>,
     order: VecDeque<Uid>,
 }
 
-/// As many as are remembered. What is told too late is so by seconds, not by thousands of owners.
+/// Maximum number of entries. Late events are late by seconds, not by thousands of owners.
 const MOST: usize = 65_536;
 
 // === impl Orphaned ===
 
 impl Orphaned {
-    /// Remembers one.
+    /// Adds an owner.
     pub fn remember(&mut self, uid: Uid, version: u64) {
         if let Some(known) = self.versions.get_mut(&uid) {
             *known = version.max(*known);
@@ -33,12 +33,13 @@ impl Orphaned {
         self.order.push_back(uid);
     }
 
-    /// Whether it is remembered.
+    /// Whether it contains this owner.
     pub fn has(&self, uid: Uid) -> bool {
         self.versions.contains_key(&uid)
     }
 
-    /// It was seen otherwise after all, in this version; `false` if that is older than what is remembered.
+    /// Removes an owner that was seen without the finalizer, at this resourceVersion; `false` if that state is older
+    /// than the entry.
     pub fn forget(&mut self, uid: Uid, version: u64) -> bool {
         if self.versions.get(&uid).is_some_and(|&known| version <= known) {
             return false;

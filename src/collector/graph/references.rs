@@ -1,4 +1,4 @@
-//! Whom a node names, and what follows when that changes.
+//! A node's owner references, and what their changes cause.
 
 use super::{Coordinates, Graph, Hint, Link, NodeId, Observed, Place, Reference, SpaceId, State, links::distinct};
 use crate::collector::{
@@ -20,14 +20,14 @@ impl Graph {
 
     pub(super) fn set_owners(&mut self, id: NodeId, links: &[Link]) {
         let changed = self.links.set_owners(id, links);
-        // Only the first to name it: whoever asks does so until there is an answer.
+        // Only for the first reference: the GET is retried until it is answered.
         let is_new = |id: &NodeId| {
             let node = self.links.node(*id);
             node.state.is_in_question() && !node.state.releases() && node.dependents == 1
         };
         let unknown: Vec<Hint> = changed.added.iter().copied().filter(is_new).map(Hint::Ask).collect();
         self.hints.extend(unknown);
-        // Also where nothing changed: it may have been released and have named its owners again meanwhile.
+        // Also without a change: the dependent may have dropped the reference and set it again.
         let decides = |link: &Link| {
             let state = self.links.node(link.node).state;
             state.has(State::ABSENT) || state.waits() || state.releases() || self.is_nowhere(link.node)
@@ -38,7 +38,7 @@ impl Graph {
         self.release(changed.released);
     }
 
-    /// Owners that a dependent no longer names or no longer blocks.
+    /// Decides again on owners that a dependent no longer names or no longer blocks.
     pub(super) fn release(&mut self, owners: Vec<NodeId>) {
         for owner in owners {
             let state = self.links.node(owner).state;
@@ -49,15 +49,16 @@ impl Graph {
         }
     }
 
-    /// Nobody can be asked for it: its kind lives in namespaces, and whoever named it has none. That is told.
+    /// Whether its kind is namespaced and its dependent has no namespace. No GET is possible; the reference is
+    /// reported.
     fn is_nowhere(&self, id: NodeId) -> bool {
         let node = self.links.node(id);
         let scope = self.kinds.resource(node.kind).map(|resource| resource.scope);
         node.namespace == SpaceId::NONE && scope == Some(Scope::Namespaced)
     }
 
-    /// The node that a reference leads to. All that cannot be followed lead to one, or to one for each UID: it is nowhere
-    /// served, and so nothing is concluded of it.
+    /// The node of a reference. References that cannot be resolved share a node of [`KindId::UNKNOWN`] per UID, from
+    /// which nothing is concluded.
     fn referenced(&mut self, dependent: NodeId, reference: &Reference) -> NodeId {
         let uid = self.odd.referenced(&reference.uid);
         let kind = if uid.is_some() && reference.is_readable() {
@@ -69,7 +70,7 @@ impl Graph {
         self.owner_of(dependent, kind, uid.unwrap_or(Uid::NONE), name)
     }
 
-    /// The node that a reference leads to: where it says, in the namespace of whoever holds it.
+    /// The node of a reference, in the namespace of its dependent.
     pub(super) fn owner_of(&mut self, dependent: NodeId, kind: KindId, uid: Uid, name: &str) -> NodeId {
         let namespace = match self.kinds.resource(kind).map(|resource| resource.scope) {
             Some(Scope::Cluster) => SpaceId::NONE,
@@ -93,14 +94,14 @@ impl Graph {
         self.add(uid, at, state)
     }
 
-    /// What is known of what was only named so far.
+    /// State of a new node that is only named.
     pub(super) fn named(&self, uid: Uid) -> State {
         let mut state = State::default();
         state.set(State::ORPHANED, self.orphaned.has(uid));
         state
     }
 
-    /// A node that nobody names any more, and that names nobody, costs only its UID, or nothing.
+    /// Removes a node without owners and dependents. An existing object becomes isolated.
     pub(super) fn tidy(&mut self, id: NodeId) {
         let node = self.links.node(id);
         let idle = node.dependents == 0 && self.links.owners(id).next().is_none();

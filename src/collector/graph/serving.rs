@@ -1,4 +1,4 @@
-//! Kinds that come to be served and cease to be.
+//! Kinds that become served, or are no longer served.
 
 use super::{Graph, Hint, Link, Lone, Node, NodeId, State, links::distinct};
 use crate::collector::kinds::KindId;
@@ -6,8 +6,8 @@ use crate::collector::kinds::KindId;
 // === impl Graph ===
 
 impl Graph {
-    /// A kind has come to be served, or its scope is another: references to it may lead elsewhere than was thought, and
-    /// what could not be asked for can be.
+    /// Updates references after a kind became served or changed its scope: they may lead to other nodes, and GETs are
+    /// possible.
     pub fn served(&mut self, kind: KindId) {
         let mut owners = self.of_kind(kind);
         if let Some(lower) = self.kinds.lower(kind) {
@@ -18,7 +18,7 @@ impl Graph {
             if self.is_in_question(owner) {
                 self.hints.push(Hint::Ask(owner));
             }
-            // Nobody decides again on what was left alone because of this kind, unless told.
+            // Dependents that were kept because of this kind have no other item in the queue.
             self.hints.push(Hint::Dependents(owner));
             dependents.extend(self.links.dependents(owner).map(|link| link.node));
         }
@@ -32,17 +32,16 @@ impl Graph {
         }
     }
 
-    /// A kind is no longer served, for certain: nobody can tell any more whether its objects are there. So they hold up
-    /// nobody, and nobody is deleted because of them; those that were orphaning are taken to have gone without their
-    /// dependents. Its resource is forgotten here, so that nothing is asked for or written where nobody answers;
-    /// [`Graph::served`] comes after the new one is set.
+    /// Handles a kind that is no longer served. Its objects are unknown from now on: they block no owner, and no
+    /// dependent is deleted because of them. Its objects with the finalizer `orphan` count as deleted. The kind's
+    /// resource is removed here; [`Graph::served`] follows once a new one is set.
     pub fn unserved(&mut self, kind: KindId) {
         self.kinds.set_resource(kind, None);
         self.round(kind);
         self.lone[kind.place()] = Lone::default();
         let mut lost = self.of_kind(kind);
         lost.retain(|&id| self.links.node(id).state.has(State::OBSERVED));
-        // All of them first: one that lets another go must not make it one that is there and lone.
+        // Marks all before it releases any: a release must not move one of them to the isolated objects.
         for &id in &lost {
             self.links.node_mut(id).state.set(State::UNSEEN, true);
         }
@@ -59,7 +58,7 @@ impl Graph {
         }
     }
 
-    /// All of a kind that are in question are to be asked for.
+    /// Enqueues a GET for each unknown node of a kind.
     pub fn ask_all(&mut self, kind: KindId) {
         let mut unknown = self.of_kind(kind);
         unknown.retain(|&id| self.is_in_question(id));

@@ -2,12 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-/// A namespace by number; that of cluster-scoped objects is the first. No number is given twice: a request that is under way
-/// may name one that is gone. Four billion namespaces with owners do not come in the life of a process.
+/// A namespace, or none for cluster-scoped objects. Numbers are not reused, since a request in flight may name a
+/// removed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpaceId(u32);
 
-/// Those in which nodes are.
+/// Namespaces with nodes.
 #[derive(Debug, Default)]
 pub struct Spaces {
     spaces: HashMap<SpaceId, Space>,
@@ -18,21 +18,21 @@ pub struct Spaces {
 #[derive(Debug)]
 struct Space {
     name: Arc<str>,
-    /// How many nodes are in it.
+    /// Number of nodes.
     nodes: u32,
 }
 
 // === impl SpaceId ===
 
 impl SpaceId {
-    /// Of cluster-scoped objects.
+    /// Cluster-scoped objects have this one.
     pub const NONE: Self = Self(0);
 }
 
 // === impl Spaces ===
 
 impl Spaces {
-    /// The number of a namespace in which nodes are.
+    /// The ID of a namespace with nodes.
     pub fn known(&self, name: &str) -> Option<SpaceId> {
         if name.is_empty() {
             return Some(SpaceId::NONE);
@@ -40,7 +40,7 @@ impl Spaces {
         self.ids.get(name).copied()
     }
 
-    /// The number of a namespace in which a node is to be.
+    /// The ID of a namespace, new or known.
     pub fn id(&mut self, name: &str) -> SpaceId {
         if let Some(id) = self.known(name) {
             return id;
@@ -52,19 +52,19 @@ impl Spaces {
         id
     }
 
-    /// Its name; empty if no node is in it any more.
+    /// Its name; empty if it has no nodes.
     pub fn name(&self, id: SpaceId) -> &str {
         self.spaces.get(&id).map_or("", |space| &space.name)
     }
 
-    /// A node is in it.
+    /// Counts a node.
     pub fn enter(&mut self, id: SpaceId) {
         if let Some(space) = self.spaces.get_mut(&id) {
             space.nodes += 1;
         }
     }
 
-    /// A node is in it no more. With the last one its name goes.
+    /// Uncounts a node. With the last one, the name is removed.
     pub fn leave(&mut self, id: SpaceId) {
         let Some(space) = self.spaces.get_mut(&id) else {
             return;
@@ -77,7 +77,7 @@ impl Spaces {
         }
     }
 
-    /// How many there are.
+    /// Number of namespaces with nodes.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.spaces.len()

@@ -1,4 +1,4 @@
-//! What is known of a node, in two bytes.
+//! The state of a node, in two bytes.
 
 /// A set of facts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -7,9 +7,9 @@ pub struct State(u16);
 // === impl State ===
 
 impl State {
-    /// Seen at its coordinates.
+    /// A list, watch or GET has shown it at its coordinates.
     pub const OBSERVED: Self = Self(1);
-    /// Proven not to be at its coordinates. Neither this nor the former: named by somebody, and not known.
+    /// It does not exist at its coordinates. A node with neither fact is named and unknown.
     pub const ABSENT: Self = Self(1 << 1);
     /// It has a `deletionTimestamp`.
     pub const DELETING: Self = Self(1 << 2);
@@ -17,16 +17,16 @@ impl State {
     pub const ORPHAN: Self = Self(1 << 3);
     /// It has the finalizer `foregroundDeletion`.
     pub const FOREGROUND: Self = Self(1 << 4);
-    /// The round of lists in which it was last seen.
+    /// Mark of the list that last showed it.
     pub const ROUND: Self = Self(1 << 5);
 
-    /// A complete list did not show it, though it was there before.
+    /// It was observed, and the last complete list did not show it.
     pub const UNSEEN: Self = Self(1 << 6);
 
-    /// It went, or is taken to have gone, and was orphaning its dependents when it was last seen.
+    /// It is deleted, or counts as deleted, and had the finalizer `orphan` when it was last seen.
     pub const ORPHANED: Self = Self(1 << 8);
 
-    /// The place is free for another one.
+    /// The index is free.
     pub(super) const FREE: Self = Self(1 << 7);
 
     /// Whether a fact holds.
@@ -34,7 +34,7 @@ impl State {
         self.0 & fact.0 != 0
     }
 
-    /// Makes a fact hold, or not.
+    /// Sets or clears a fact.
     pub fn set(&mut self, fact: Self, holds: bool) {
         if holds {
             self.0 |= fact.0;
@@ -43,32 +43,32 @@ impl State {
         }
     }
 
-    /// Whether it is known to be there.
+    /// Whether it exists.
     pub fn is_there(self) -> bool {
         self.has(Self::OBSERVED) && !self.has(Self::UNSEEN)
     }
 
-    /// Whether it is not known if it is there.
+    /// Whether it may exist.
     pub fn is_in_question(self) -> bool {
         self.has(Self::UNSEEN) || !(self.has(Self::OBSERVED) || self.has(Self::ABSENT))
     }
 
-    /// It is being deleted, and stays until its dependents are gone.
+    /// Whether it is in foreground deletion.
     pub fn waits(self) -> bool {
         self.has(Self::DELETING) && self.has(Self::FOREGROUND)
     }
 
-    /// It is being deleted, and stays until its dependents are released.
+    /// Whether it is in orphan deletion.
     pub fn orphans(self) -> bool {
         self.has(Self::DELETING) && self.has(Self::ORPHAN)
     }
 
-    /// What becomes of its dependents rests on its finalizers: they are deleted, or released.
+    /// Whether it is in foreground or orphan deletion, so that its dependents are deleted or lose the reference.
     pub fn decides_on_dependents(self) -> bool {
         self.waits() || self.orphans()
     }
 
-    /// Whoever names it is to be released from it: it goes, or went, without its dependents.
+    /// Whether its dependents have to drop their references: it is, or was, in orphan deletion.
     pub fn releases(self) -> bool {
         if self.is_there() {
             self.orphans()
@@ -77,12 +77,12 @@ impl State {
         }
     }
 
-    /// Nothing stands here.
+    /// Whether the index is free.
     pub(super) fn is_free(self) -> bool {
         self.has(Self::FREE)
     }
 
-    /// There is more to remember of it than that it is there.
+    /// Whether more is known of it than that it exists.
     pub(super) fn is_particular(self) -> bool {
         self.has(Self::DELETING) || self.has(Self::ORPHAN) || self.has(Self::FOREGROUND)
     }

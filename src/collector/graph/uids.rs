@@ -1,4 +1,4 @@
-//! Nodes by their UIDs. Nearly every UID is that of one node; but references may name one at any number of places.
+//! Nodes by UID. Nearly every UID has one node, but references may name one UID at any number of coordinates.
 
 use std::{collections::HashMap, hash::BuildHasher as _};
 
@@ -7,24 +7,24 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use super::{Coordinates, node::Node};
 use crate::collector::uid::Uid;
 
-/// Places of nodes in their slab.
+/// Indexes of nodes.
 #[derive(Debug, Default)]
 pub struct Uids {
     /// By UID alone.
     few: HashTable<u32>,
-    /// Those of which there are many, by where they stand besides. They stay here until the last one goes.
+    /// UIDs with many nodes, by their coordinates. A UID stays here until its last node is removed.
     crowds: HashMap<Uid, HashTable<u32>>,
     hasher: DefaultHashBuilder,
 }
 
-/// So many with one UID are looked through one by one.
+/// Up to this many nodes with one UID are searched linearly.
 const FEW: usize = 32;
 
 fn node(nodes: &[Node], id: u32) -> &Node {
     &nodes[id as usize]
 }
 
-/// Where a node of a crowd is found.
+/// Hash of a node in [`Uids::crowds`].
 fn hash_at(hasher: &DefaultHashBuilder, at: Coordinates<'_>) -> u64 {
     hasher.hash_one((at.kind, at.namespace, at.name))
 }
@@ -32,19 +32,19 @@ fn hash_at(hasher: &DefaultHashBuilder, at: Coordinates<'_>) -> u64 {
 // === impl Uids ===
 
 impl Uids {
-    /// How many nodes there are.
+    /// Number of nodes.
     pub fn len(&self) -> usize {
         self.few.len() + self.crowds.values().map(HashTable::len).sum::<usize>()
     }
 
-    /// All with this UID, in any order.
+    /// All nodes with this UID, in any order.
     pub fn same(&self, nodes: &[Node], uid: Uid) -> impl Iterator<Item = u32> {
         let few = self.few.iter_hash(self.hasher.hash_one(uid)).copied();
         let few = few.filter(move |&id| node(nodes, id).uid == uid);
         few.chain(self.crowds.get(&uid).into_iter().flatten().copied())
     }
 
-    /// The one with this UID that stands there.
+    /// The node with this UID and these coordinates.
     pub fn find(&self, nodes: &[Node], uid: Uid, at: Coordinates<'_>) -> Option<u32> {
         let is_it = |id: &u32| node(nodes, *id).coordinates() == at;
         match self.crowds.get(&uid) {
@@ -79,7 +79,7 @@ impl Uids {
         crowd.insert_unique(hash(&id), id, hash);
     }
 
-    /// Takes a node away that still has its UID and coordinates.
+    /// Removes a node, whose UID and coordinates are unchanged; `true` if it was present.
     pub fn remove(&mut self, nodes: &[Node], id: u32) -> bool {
         let uid = node(nodes, id).uid;
         let Some(crowd) = self.crowds.get_mut(&uid) else {

@@ -1,4 +1,4 @@
-//! A picture in DOT, for graphviz and what else reads it.
+//! A picture in DOT, for Graphviz.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::{
     text::{LOOKS, More},
 };
 
-/// The text. References point from dependents to owners, which stand on the left.
+/// Renders DOT. References point from dependents to owners, which are on the left.
 pub fn dot(picture: &Picture) -> String {
     let mut out = String::from("digraph owners {\n  rankdir=RL; labelloc=t; fontname=\"Helvetica\";\n");
     out.push_str("  node [shape=box, fontname=\"Helvetica\", fontsize=11];\n  edge [color=\"#555555\"];\n");
@@ -91,7 +91,7 @@ fn legend(out: &mut String) {
     out.push_str("  }\n");
 }
 
-/// A string of DOT, in which nothing but its lines has a meaning.
+/// A quoted DOT string. Only line breaks keep a meaning.
 fn quoted(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("\"{escaped}\"")

@@ -1,27 +1,27 @@
-//! Which objects a picture shows. The time depends on the limits below, not on how many dependents an owner has.
+//! Selects the objects of a picture. The cost has a limit and does not depend on an owner's number of dependents.
 
 use indexmap::IndexSet;
 
 use super::Drawn;
 use crate::collector::graph::{Graph, Link, NodeId, State};
 
-/// Objects in a picture: what a screen or two can show.
+/// Maximum number of objects: one or two screens.
 const OBJECTS: usize = 200;
-/// References in a picture. Objects with one or two owners are all drawn with them, and who makes a thicket does not keep
-/// those who draw it busy.
+/// Maximum number of references. Objects with one or two owners are drawn with all of them; the limit bounds the
+/// layout's time.
 const REFERENCES: usize = 2 * OBJECTS;
-/// Followed from one object in either direction: one owner must not fill the picture.
+/// Maximum number of links followed from one object in each direction.
 const NEIGHBOURS: usize = 20;
-/// Looked at to find those that matter most.
+/// Maximum number of links that are compared to find the most important ones.
 const LOOKED_AT: usize = 50 * NEIGHBOURS;
 
-/// Objects chosen so far, each at its place in the picture.
+/// The selected objects, in the order of the picture.
 pub struct Selection<'a> {
     graph: &'a Graph,
     chosen: IndexSet<NodeId>,
 }
 
-/// Whether there is something about it that may be to do, or may hold others up.
+/// Whether something may be to do about it, or it may block its owner.
 pub fn is_restless(graph: &Graph, id: NodeId) -> bool {
     let state = graph.node(id).state;
     !state.has(State::OBSERVED) || state.is_in_question() || state.has(State::DELETING)
@@ -41,7 +41,7 @@ impl<'a> Selection<'a> {
         self.chosen.iter().copied()
     }
 
-    /// Adds these and what is connected with them, breadth first, until the picture is full.
+    /// Adds these nodes and connected ones, breadth first, until the picture is full.
     pub fn add_around(&mut self, nodes: &[NodeId]) {
         let mut next = self.chosen.len();
         self.add(nodes);
@@ -57,7 +57,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Adds this one and what is connected with it, unless it was left out before to make room for others.
+    /// Adds this node and connected ones, unless an owner is in the picture already: then it was left out for space.
     pub fn add_apart(&mut self, id: NodeId) {
         if !self.graph.owners(id).any(|link| self.chosen.contains(&link.node)) {
             self.add_around(&[id]);
@@ -73,7 +73,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Those that hold something up first, then those that are not idle.
+    /// Links that block an owner come first, then links to nodes that are not idle.
     fn foremost(&self, links: impl Iterator<Item = Link>, reference: impl Fn(Link) -> (NodeId, Link)) -> Vec<NodeId> {
         let mut links: Vec<Link> = links.take(LOOKED_AT).collect();
         links.sort_by_key(|&link| {
@@ -86,7 +86,7 @@ impl<'a> Selection<'a> {
         links.into_iter().map(|link| link.node).take(NEIGHBOURS).collect()
     }
 
-    /// References between those that were chosen.
+    /// References between selected nodes.
     pub fn references(&self) -> Vec<Drawn> {
         let of_one = |(dependent, &id): (usize, &NodeId)| {
             let links = self.graph.owners(id).take(LOOKED_AT);
@@ -108,7 +108,7 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// Whether the owner waits for this dependent. Nobody waits for itself.
+/// Whether the owner waits for this dependent. A reference to itself does not count.
 fn holds_up(graph: &Graph, dependent: NodeId, to: Link) -> bool {
     to.blocking && to.node != dependent && graph.node(to.node).state.waits()
 }

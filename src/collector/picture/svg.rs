@@ -1,4 +1,4 @@
-//! A picture in SVG, to be looked at without another program.
+//! A picture in SVG, for a browser.
 
 mod layout;
 
@@ -13,17 +13,17 @@ use super::{
 };
 use crate::words::escaped;
 
-/// Width of a letter of the font, which has the same for all.
+/// Width of a character; the font is monospaced.
 const LETTER: f64 = 7.3;
 /// Height of a line.
 const LINE: f64 = 16.0;
-/// Between the text and the line around it.
+/// Space between text and border.
 const PADDING: f64 = 10.0;
-/// Around everything.
+/// Space around the drawing.
 const MARGIN: f64 = 20.0;
 /// Height of title and legend.
 const HEAD: f64 = 100.0;
-/// So that the legend has room.
+/// The legend needs this width.
 const LEAST_WIDTH: f64 = 1190.0;
 
 const STYLE: &str = "text { font-family: monospace; font-size: 12px; fill: #222 } \
@@ -31,7 +31,7 @@ const STYLE: &str = "text { font-family: monospace; font-size: 12px; fill: #222 
     path { fill: none; stroke: #555; stroke-width: 1.3 } .n { stroke-dasharray: 5 4 } \
     .h { stroke: #d0021b; stroke-width: 2.6 }";
 
-/// A box with text: an object, or what stands for several.
+/// A box with text: an object, or a placeholder for several.
 struct Block {
     headline: Option<String>,
     lines: Vec<String>,
@@ -39,7 +39,7 @@ struct Block {
     tooltip: String,
 }
 
-/// The text. References point from dependents to owners, which stand on the left.
+/// Renders SVG. References point from dependents to owners, which are on the left.
 pub fn svg(picture: &Picture) -> String {
     let (blocks, arrows) = parts(picture);
     let sizes: Vec<(f64, f64)> = blocks.iter().map(Block::size).collect();
@@ -126,7 +126,7 @@ fn grow(corner: &mut Point, x: f64, y: f64) {
     corner.y = corner.y.max(y);
 }
 
-/// Level at every point, as it comes out of a box and goes into one at its side.
+/// The curve is horizontal at every point.
 fn curve(points: &[Point]) -> String {
     let mut path = String::new();
     let mut before: Option<&Point> = None;

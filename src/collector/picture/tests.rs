@@ -1,4 +1,4 @@
-//! Pictures of small graphs, and of large ones.
+//! Pictures of small and large graphs.
 
 use super::{Look, Picture, Pictured, Presence, dot::dot, svg::svg};
 use crate::collector::{
@@ -6,7 +6,7 @@ use crate::collector::{
     kinds::{Resource, Scope},
 };
 
-/// An object of kind Apple in n1, whose UID is its name.
+/// An object of kind Apple in n1, with its name as UID.
 fn apple(name: &str, owners: &[&str]) -> Observed {
     Observed {
         uid: name.to_owned(),
@@ -67,7 +67,7 @@ fn told<'a>(picture: &'a Picture, name: &str) -> &'a str {
     named(picture, name).decision.as_deref().unwrap_or_default()
 }
 
-/// All text of a drawing that is XML.
+/// All text elements of an SVG document.
 fn texts(svg: &str) -> Vec<String> {
     let document = roxmltree::Document::parse(svg).unwrap();
     let texts = document.descendants().filter(|node| node.has_tag_name("text"));

@@ -6,12 +6,12 @@ use crate::{
     words::{self, counted, plural},
 };
 
-/// Letters in a line of a box.
+/// Characters per line of a box.
 pub const WIDTH: usize = 42;
-/// Lines that tell a decision.
+/// Maximum number of lines of a decision.
 const LINES: usize = 4;
 
-/// All looks, as a legend shows them.
+/// All looks, in the order of the legend.
 pub const LOOKS: [Look; 6] = [
     Look::Plain,
     Look::Waiting,
@@ -21,17 +21,17 @@ pub const LOOKS: [Look; 6] = [
     Look::Absent,
 ];
 
-/// What stands for objects that are not in the picture.
+/// Placeholder for objects that are not in the picture.
 pub struct More {
-    /// How many, and what they are.
+    /// Their number and role.
     pub text: String,
-    /// Whether one of them blocks a deletion.
+    /// Whether one of them has `blockOwnerDeletion`.
     pub blocking: bool,
-    /// Whether one of them holds a deletion up.
+    /// Whether the owner waits for one of them.
     pub holds_up: bool,
 }
 
-/// With commas between thousands.
+/// Formats a number with commas between thousands.
 pub fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
@@ -70,7 +70,7 @@ fn wrapped(text: &str) -> Vec<String> {
 // === impl Look ===
 
 impl Look {
-    /// In a legend.
+    /// Text in the legend.
     pub fn word(self) -> &'static str {
         match self {
             Self::Waiting => "in foreground deletion",
@@ -82,7 +82,7 @@ impl Look {
         }
     }
 
-    /// Colours of its box: inside, and line.
+    /// Fill and border color of its box.
     pub fn colours(self) -> (&'static str, &'static str) {
         match self {
             Self::Waiting => ("#ffe08a", "#a86b00"),
@@ -94,7 +94,7 @@ impl Look {
         }
     }
 
-    /// Whether its box has a broken line: nobody is sure to be at home.
+    /// Whether its box has a dashed border: it may not exist.
     pub fn is_broken(self) -> bool {
         match self {
             Self::Virtual | Self::Absent => true,
@@ -106,7 +106,7 @@ impl Look {
 // === impl Picture ===
 
 impl Picture {
-    /// What is to be seen.
+    /// Title of the picture.
     pub fn title(&self) -> String {
         let title = match &self.around {
             Some(uid) => format!("Owners and dependents around UID {}", shortened(uid)),
@@ -124,17 +124,17 @@ impl Picture {
 // === impl Pictured ===
 
 impl Pictured {
-    /// Its kind, as a headline.
+    /// Headline: its kind.
     pub fn headline(&self) -> String {
         shortened(&kind(&self.group, &self.kind))
     }
 
-    /// Its UID.
+    /// Tooltip: its UID.
     pub fn tooltip(&self) -> String {
         format!("UID {}", visible(&self.uid))
     }
 
-    /// Where it is, its state, and what is decided on it, in lines.
+    /// Name, state and decision, in lines.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![shortened(&place(&self.namespace, &self.name))];
         lines.extend(self.condition());
@@ -155,7 +155,7 @@ impl Pictured {
         (!words.is_empty()).then(|| words.join(", "))
     }
 
-    /// Its owners that are not in the picture.
+    /// Placeholder for its owners outside of the picture.
     pub fn further_owners(&self) -> Option<More> {
         (self.more_owners > 0).then(|| More {
             text: counted_more(self.more_owners, "owner"),
@@ -164,7 +164,7 @@ impl Pictured {
         })
     }
 
-    /// Its dependents that are not in the picture.
+    /// Placeholder for its dependents outside of the picture.
     pub fn further_dependents(&self) -> Option<More> {
         let text = counted_more(self.more_dependents, "dependent");
         let blocking = self.more_blocking > 0;

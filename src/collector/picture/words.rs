@@ -1,4 +1,4 @@
-//! What the collector decides on an object, in words.
+//! The collector's decision on an object as text.
 
 use super::{Look, text::number};
 use crate::{
@@ -10,10 +10,10 @@ use crate::{
     words::{counted, plural},
 };
 
-/// More of them say no more.
+/// Maximum number of names in a list.
 const NAMED: usize = 3;
 
-/// What stands out, and what is decided.
+/// How an object is drawn, and the decision on it.
 pub fn verdict(graph: &Graph, id: NodeId) -> (Look, Option<String>) {
     let node = graph.node(id);
     let (look, decision) = match decide(graph, id) {
@@ -120,7 +120,7 @@ fn are(graph: &Graph, owners: &[NodeId]) -> String {
     format!("{} {verb}", named(graph, owners))
 }
 
-/// What some objects are called.
+/// Names of some objects.
 fn named(graph: &Graph, nodes: &[NodeId]) -> String {
     let names = nodes.iter().take(NAMED).map(|&id| called(graph, id));
     let names: Vec<String> = names.collect();

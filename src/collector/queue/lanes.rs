@@ -1,4 +1,4 @@
-//! What may be begun, in a lane for each kind: one whose requests take long or are refused holds up no other.
+//! Work items that are ready, in one lane per kind. A lane with slow or refused requests does not delay other lanes.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,21 +9,21 @@ use tokio::time::Instant;
 
 use crate::collector::{graph::Hint, kinds::KindId};
 
-/// An answer that takes longer is slow, and shows nothing of how much the server as a whole can do.
+/// A slower answer counts as slow. It says nothing about the load of the API server.
 pub const SLOW: Duration = Duration::from_secs(2);
 /// Maximum number of requests in flight of a lane that is slow, or whose last request failed.
 const FEW: usize = 4;
-/// The same of a lane that has no answer yet.
+/// The same for a lane without an answer yet.
 const FIRST: usize = 2;
-/// So many refusals of a lane without an answer of another kind in between are not those of single objects.
+/// This many refusals in a row throttle the lane; fewer may concern single objects.
 const IN_A_ROW: u32 = 3;
 
-/// Questions and writes of a kind: a webhook that refuses the ones does not refuse the others.
+/// GETs or writes of one kind. An admission webhook that refuses writes does not refuse GETs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lane {
-    /// The kind of what is asked for or written.
+    /// The kind.
     pub kind: KindId,
-    /// It is only asked.
+    /// GETs, not writes.
     pub asks: bool,
 }
 
@@ -31,9 +31,9 @@ pub struct Lane {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     lines: HashMap<Lane, Line>,
-    /// Lanes in which something is ready, in the order of their turns.
+    /// Lanes with items, in round-robin order.
     turns: VecDeque<Lane>,
-    /// Lanes of which requests are under way: there may be tens of thousands of others.
+    /// Lanes with requests in flight. There may be tens of thousands of others.
     busy: Vec<Lane>,
     len: usize,
 }
@@ -41,31 +41,31 @@ pub(super) struct Lanes {
 #[derive(Debug, Default)]
 struct Line {
     hints: VecDeque<Hint>,
-    /// When each request began that is under way, the oldest first.
+    /// Start times of requests in flight, the oldest first.
     under_way: VecDeque<Instant>,
-    /// How the last request fared; nothing before the first answer.
+    /// The last answer, if there was one.
     last: Option<Answer>,
-    /// In a row.
+    /// Refusals in a row.
     refused: u32,
-    /// The server wants to be left alone with these until then.
+    /// End of the pause that the server asked for.
     rests: Option<Instant>,
 }
 
-/// How a request fared, as far as it shows how the others of its lane will.
+/// What an answer says about its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It was answered soon.
+    /// A fast answer.
     Soon,
-    /// It was answered late, or failed for another reason than that the server has too much to do.
+    /// A slow answer, or a failure other than a refusal for overload.
     LateOrFailed,
-    /// The server has too much to do with these, and wants to be left alone until then.
+    /// The server is overloaded and asks for a pause until then.
     Refused(Instant),
 }
 
 // === impl Lanes ===
 
 impl Lanes {
-    /// How many hints there are.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -87,8 +87,8 @@ impl Lanes {
         hints
     }
 
-    /// The next hint. Lanes take turns; lanes with `many` requests in flight come after all others. A slow lane has at most
-    /// [`FEW`] in flight, and all slow lanes together at most `many`.
+    /// The next item. Lanes are served round-robin; lanes with `many` requests in flight come after all others. A slow
+    /// lane has at most [`FEW`] in flight, and all slow lanes together at most `many`.
     pub fn pop_front(&mut self, now: Instant, many: usize) -> Option<Hint> {
         let mut crowded = None;
         let slow = self.slow_under_way(now);
@@ -110,7 +110,7 @@ impl Lanes {
         self.take(lane)
     }
 
-    /// The first one of a lane that was taken out of the turns.
+    /// The first item of a lane that is not in the round-robin order at the moment.
     fn take(&mut self, lane: Lane) -> Option<Hint> {
         let line = self.lines.get_mut(&lane)?;
         let hint = line.hints.pop_front()?;
@@ -123,12 +123,12 @@ impl Lanes {
         Some(hint)
     }
 
-    /// Whether the server wants to be left alone with these.
+    /// Whether the lane pauses.
     pub fn rests(&self, lane: Lane, now: Instant) -> bool {
         self.lines.get(&lane).is_some_and(|line| line.rests(now))
     }
 
-    /// When something that rests is to be begun, or a request becomes slow and makes room for others.
+    /// When a paused lane resumes, or a request becomes slow and so frees a slot.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
         let rests = self.turns.iter().filter_map(|lane| self.lines.get(lane)?.rests);
         let fast = self.busy().filter(|line| !line.is_slow(now));
@@ -137,7 +137,7 @@ impl Lanes {
         rests.chain(slow).min()
     }
 
-    /// How many requests of slow lanes are under way.
+    /// Number of requests in flight of slow lanes.
     pub fn slow_under_way(&self, now: Instant) -> usize {
         let slow = self.busy().filter(|line| line.is_slow(now));
         slow.map(|line| line.under_way.len()).sum()
@@ -147,7 +147,7 @@ impl Lanes {
         self.busy.iter().filter_map(|lane| self.lines.get(lane))
     }
 
-    /// A request of this lane is sent.
+    /// Records the start of a request.
     pub fn began(&mut self, lane: Lane, now: Instant) {
         let line = self.lines.entry(lane).or_default();
         if line.under_way.is_empty() {
@@ -156,7 +156,7 @@ impl Lanes {
         line.under_way.push_back(now);
     }
 
-    /// It has come to its end, that began then.
+    /// Records the answer to the request that started at `begun`.
     pub fn ended(&mut self, lane: Lane, begun: Instant, answer: Answer) {
         let Some(line) = self.lines.get_mut(&lane) else {
             return;
@@ -179,7 +179,7 @@ impl Lanes {
         self.tidy(lane);
     }
 
-    /// Of a lane in which nothing happens nothing is kept; nor are many places.
+    /// Removes the state of an idle lane, and frees the memory of an empty one.
     fn tidy(&mut self, lane: Lane) {
         let Some(line) = self.lines.get_mut(&lane).filter(|line| line.hints.is_empty()) else {
             return;
@@ -198,13 +198,13 @@ impl Line {
         self.rests.is_some_and(|rests| now < rests)
     }
 
-    /// Whether requests of it take long or fail, as far as is known.
+    /// Whether its requests are slow or fail.
     fn is_slow(&self, now: Instant) -> bool {
         let is_late = self.under_way.front().is_some_and(|&begun| now >= begun + SLOW);
         is_late || self.last == Some(Answer::LateOrFailed)
     }
 
-    /// Whether no more may be under way. Nothing is known before the first answer.
+    /// Whether it may have no more requests in flight.
     fn is_full(&self, now: Instant) -> bool {
         let most = match self.last {
             _ if self.is_slow(now) => FEW,

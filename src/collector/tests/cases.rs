@@ -1,4 +1,4 @@
-//! What random worlds come upon too seldom, one by one.
+//! Single cases that random clusters meet too seldom.
 
 use super::{
     collector::Collector,
@@ -14,7 +14,7 @@ pub const APPLE: &str = "Apple";
 pub const BIRCH: &str = "Birch";
 pub const CEDAR: &str = "Cedar";
 
-/// Objects of one namespace, their owners by name, each blocking.
+/// Objects of one namespace with their owners by name. All references block.
 pub fn family(members: &[(&str, &[&str])]) -> World {
     let mut world = World::default();
     for (name, _) in members {
@@ -216,7 +216,7 @@ fn a_kind_that_turns_out_to_be_cluster_scoped_leads_its_dependents_to_their_owne
     let mut collector = Collector::new();
     let cedar = collector.graph.kinds.id("", CEDAR).unwrap();
     let resource = collector.graph.kinds.resource(cedar).cloned();
-    // At first it is not known to be served.
+    // At first the kind is not known to be served.
     collector.graph.kinds.set_resource(cedar, None);
     collector.list(&mut world, 0);
     while collector.follow(&mut world, 0) {}

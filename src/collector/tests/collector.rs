@@ -1,4 +1,4 @@
-//! The graph at work: events and answers in, hints followed.
+//! The graph with a queue: applies events and answers, and processes work items.
 
 use super::{
     monitor::Monitor,
@@ -15,15 +15,15 @@ pub struct Collector {
     pub graph: Graph,
     pub kinds: Vec<Kind>,
     pub queue: Vec<Hint>,
-    /// Answers that are under way.
+    /// Answers in flight.
     pub answers: Vec<(Question, Got)>,
-    /// How often it was asked whether something is there.
+    /// Number of GETs.
     pub asked: u64,
-    /// What was deleted, in this order, and how.
+    /// Names and policies of deleted objects, in order.
     pub deleted: Vec<(String, Policy)>,
 }
 
-/// Whether this is there.
+/// A GET.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Question {
     id: NodeId,
@@ -33,14 +33,14 @@ pub struct Question {
     name: String,
 }
 
-/// A kind, as far as it is known.
+/// A kind and its monitor.
 pub struct Kind {
     pub id: KindId,
     pub is_served: bool,
     pub monitor: Monitor,
-    /// It has been listed completely.
+    /// Its first list is complete.
     pub is_synced: bool,
-    /// The version up to which the monitor has told everything.
+    /// The resourceVersion up to which the monitor has reported everything.
     pub progress: u64,
 }
 
@@ -73,12 +73,12 @@ impl Collector {
         self.queue.extend(hints);
     }
 
-    /// All kinds have been listed.
+    /// All served kinds have been listed.
     pub fn is_synced(&self) -> bool {
         self.kinds.iter().all(|kind| kind.is_synced || !kind.is_served)
     }
 
-    /// Looks which kinds are served.
+    /// Updates whether a kind is served.
     pub fn discover(&mut self, world: &World, place: usize) {
         let kind = &mut self.kinds[place];
         let is_served = world.serves(KINDS[place].0);
@@ -96,14 +96,14 @@ impl Collector {
         self.note();
     }
 
-    /// How many objects it takes to be there.
+    /// Number of objects that the graph takes for existing.
     pub fn known(&self) -> usize {
         let there = |id: &NodeId| self.graph.node(*id).state.is_there();
         let (_, lone) = self.graph.len();
         lone + self.graph.nodes().filter(there).count()
     }
 
-    /// What the graph tells of each kind, counted one by one.
+    /// Number of observed objects of each kind, counted one by one.
     pub fn counted(&self) -> Vec<u64> {
         let mut counts = self.graph.counted_alone();
         for id in self.graph.nodes() {
@@ -115,7 +115,7 @@ impl Collector {
         counts
     }
 
-    /// Until all is told, and everything is done.
+    /// Delivers all events and answers, and processes all items.
     pub fn settle(&mut self, world: &mut World) {
         for _ in 0..10_000 {
             (0..KINDS.len()).for_each(|place| self.discover(world, place));
@@ -128,7 +128,7 @@ impl Collector {
         panic!("it never ends: {:?}", self.queue);
     }
 
-    /// Follows one hint; `false` if there is none.
+    /// Processes one item; `false` if there is none.
     pub fn follow(&mut self, world: &mut World, which: usize) -> bool {
         self.note();
         if self.queue.is_empty() {
@@ -188,12 +188,12 @@ impl Collector {
         }
     }
 
-    /// Reads it as it is now; the answer may come much later.
+    /// Reads the object now. The answer may arrive much later.
     pub fn get(&mut self, world: &World, id: NodeId) {
         self.answers.push((self.question(id), world.get(&self.key(id))));
     }
 
-    /// An answer comes; `false` if none is under way.
+    /// Delivers an answer; `false` if none is in flight.
     pub fn answer(&mut self, which: usize) -> bool {
         if self.answers.is_empty() {
             return false;

@@ -1,4 +1,4 @@
-//! What lists, answers and kinds that go leave in doubt, one by one.
+//! What the graph knows after relists, answers and removed kinds.
 
 use super::{
     cases::{APPLE, BIRCH, adopt, apple, family, names, settled},
@@ -14,13 +14,13 @@ use crate::collector::{
     kinds::KindId,
 };
 
-/// A graph, and apples in it.
+/// A graph, and its kind Apple.
 pub fn orchard() -> (Graph, KindId) {
     let collector = Collector::new();
     (collector.graph, collector.kinds[0].id)
 }
 
-/// An apple as something shows it, its owners by number.
+/// An apple with this version and these owners.
 pub fn fruit(number: u64, version: u64, owners: &[u64]) -> Observed {
     let owner = |&number: &u64| Reference {
         api_version: "v1".into(),
@@ -162,7 +162,7 @@ fn an_answer_older_than_what_the_monitor_told_raises_no_ghost() {
     assert_eq!(graph.answered(one, &fruit(1, 6, &[]), 5), Answer::Taken);
     assert!(!graph.is_in_question(one));
     assert_eq!(graph.hints(), [Hint::Dependents(one)]);
-    // What is known to be there may be older than the last that was told of others.
+    // A known object may be older than the kind's last resourceVersion.
     assert_eq!(graph.answered(one, &fruit(1, 7, &[3]), 9), Answer::Taken);
     assert_eq!(graph.owners(one).count(), 1);
 }
@@ -281,14 +281,14 @@ fn a_place_that_was_given_to_another_is_told_apart() {
     assert!(graph.lives(one) && graph.is_it(one, was, at));
     graph.observe(apples, &fruit(2, 3, &[4]));
     assert!(!graph.lives(one) && !graph.is_it(one, was, at));
-    // The same place in the world, but another UID.
+    // The same coordinates with another UID.
     let mut successor = fruit(6, 4, &[3]);
     successor.name = "a1".into();
     graph.observe(apples, &successor);
     assert_eq!(node(&graph, 6), one);
     assert!(graph.lives(one) && !graph.is_it(one, was, at));
     graph.vanished(apples, &uid(6));
-    // The same UID, but elsewhere.
+    // The same UID at other coordinates.
     let mut elsewhere = fruit(1, 4, &[3]);
     elsewhere.name = "elsewhere".into();
     graph.observe(apples, &elsewhere);
@@ -337,7 +337,7 @@ fn whoever_has_no_namespace_is_decided_on_if_its_owner_should_have_one_so_that_i
     }
 }
 
-/// A store that was put back goes on with versions that are much higher, as its documentation recommends.
+/// etcd's documentation recommends to raise the revision when a backup is restored.
 #[test]
 fn a_state_that_a_later_list_does_not_know_is_forgotten_and_one_that_is_later_than_the_list_is_not() {
     for (version, known) in [(1_000, 11), (14, 15)] {
@@ -365,7 +365,7 @@ fn what_went_while_it_was_listed_is_not_brought_back_by_the_state_that_was_liste
     assert!(graph.with_uid(&fruit(2, 15, &[]).uid).is_empty());
 }
 
-/// An apple `a` that a birch owns.
+/// An apple `a` whose owner is a birch.
 fn owned() -> World {
     let mut world = World::default();
     world.create(BIRCH, "n1", "b", Vec::new(), false);
@@ -438,7 +438,7 @@ fn what_was_left_alone_because_of_a_kind_is_decided_on_when_that_is_served() {
     assert_eq!(world.objects[&apple("a")].seen.owners.len(), 2);
     world.restore(BIRCH);
     collector.discover(&world, 1);
-    // The list is there before any question.
+    // The list is complete before any GET.
     collector.list(&mut world, 1);
     collector.settle(&mut world);
     assert_eq!(world.objects[&apple("a")].seen.owners.len(), 1);

@@ -1,19 +1,19 @@
-//! The rules, written down plainly: what a world that shows everything at once asks for.
+//! The rules, written plainly: what has to become of a cluster, if everything is known at once.
 
 use super::world::{Key, Object, World, is_namespaced};
 use crate::collector::graph::Reference;
 
-/// What an owner reference leads to.
+/// State of an owner.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Owner {
     Solid,
     Waiting,
     Absent,
-    /// Nobody can tell.
+    /// Unresolved.
     Untold,
 }
 
-/// Where an owner reference leads, if that is a place at all.
+/// Key of an owner; `None` if its kind is unknown or its namespace is missing.
 fn place(dependent: &Object, reference: &Reference) -> Option<Key> {
     let namespace = match is_namespaced(&reference.kind)? {
         true if dependent.seen.namespace.is_empty() => return None,
@@ -23,7 +23,7 @@ fn place(dependent: &Object, reference: &Reference) -> Option<Key> {
     Some((reference.kind.clone(), namespace, reference.name.clone()))
 }
 
-/// Whether the owner went and meant its dependents to stay.
+/// Whether the owner was deleted with its dependents orphaned.
 fn was_left_by(world: &World, dependent: &Object, reference: &Reference) -> bool {
     let place = place(dependent, reference);
     place.is_some_and(|key| world.orphaned.contains(&(key, reference.uid.clone())))
@@ -51,7 +51,7 @@ pub fn blocks(world: &World, owner_key: &Key, dependent: &Object) -> bool {
     })
 }
 
-/// Why an object cannot stay as it is. Of what is not served nobody can complain.
+/// Why an object cannot stay in its state. Objects of unserved kinds always can.
 pub fn complaint(world: &World, key: &Key) -> Option<String> {
     let object = &world.objects[key];
     if !world.serves(&key.0) {
@@ -87,14 +87,14 @@ pub fn complaint(world: &World, key: &Key) -> Option<String> {
     (has(Owner::Absent) || has(Owner::Waiting)).then(|| "it names owners that are gone or go".to_owned())
 }
 
-/// Whether it would be wrong to delete an object now, be its owners served or not.
+/// Whether deleting the object now would be wrong, whether its owners are served or not.
 pub fn must_stay(world: &World, key: &Key) -> bool {
     let object = &world.objects[key];
     let keeps = |reference: &Reference| match owner(world, object, reference) {
         _ if was_left_by(world, object, reference) => true,
         Owner::Solid => true,
         Owner::Waiting | Owner::Absent => false,
-        // A UID that was deleted is nowhere, of whatever kind it is said to be.
+        // A UID that was deleted does not exist as any kind.
         Owner::Untold => !world.is_dead(&reference.uid),
     };
     object.seen.owners.is_empty() || object.seen.owners.iter().any(keeps)

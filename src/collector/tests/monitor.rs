@@ -1,4 +1,4 @@
-//! What a kind's monitor tells: lists that may be given up in the middle, and events.
+//! Monitor of a kind: lists that may be aborted, and events.
 
 use super::{
     collector::Collector,
@@ -6,17 +6,17 @@ use super::{
 };
 use crate::collector::graph::Observed;
 
-/// How far it is.
+/// State of a monitor.
 pub enum Monitor {
-    /// It begins with a list.
+    /// Starts with a list.
     Down,
-    /// What the list still has to show, and its version.
+    /// Objects that the list has yet to show, and its version.
     Listing(Vec<Observed>, u64),
     Watching,
 }
 
 impl Collector {
-    /// The list that is under way, or the next one, to its end.
+    /// Completes the current list, or the next one.
     pub fn list(&mut self, world: &mut World, place: usize) {
         if let Monitor::Watching = self.kinds[place].monitor {
             self.kinds[place].monitor = Monitor::Down;
@@ -24,7 +24,7 @@ impl Collector {
         self.list_on(world, place);
     }
 
-    /// A whole list where one is due, else the next event.
+    /// Completes a list if one is due, or else delivers the next event.
     pub fn tell(&mut self, world: &mut World, place: usize) -> bool {
         let told = self.event(world, place);
         self.list_on(world, place);
@@ -35,12 +35,12 @@ impl Collector {
         while !matches!(self.kinds[place].monitor, Monitor::Watching) && self.event(world, place) {}
     }
 
-    /// What is under way is lost, be it a list or events.
+    /// Drops the current list or watch.
     pub fn give_up(&mut self, place: usize) {
         self.kinds[place].monitor = Monitor::Down;
     }
 
-    /// The next that a kind's monitor tells; `false` if there is nothing.
+    /// Delivers the next object or event; `false` if there is none.
     pub fn event(&mut self, world: &mut World, place: usize) -> bool {
         let name = KINDS[place].0;
         let kind = &mut self.kinds[place];

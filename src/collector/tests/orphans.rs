@@ -1,4 +1,4 @@
-//! Owners that go without their dependents, one by one.
+//! Owners that orphan their dependents.
 
 use super::{
     cases::{APPLE, BIRCH, adopt, apple, family, names, settled},
@@ -14,7 +14,7 @@ use crate::collector::{
     kinds::KindId,
 };
 
-/// An owner that goes without its dependents.
+/// An owner in orphan deletion.
 fn orphaning(number: u64, version: u64) -> Observed {
     Observed {
         deleting: true,
@@ -23,7 +23,7 @@ fn orphaning(number: u64, version: u64) -> Observed {
     }
 }
 
-/// Told that an owner orphans, and then that it is gone.
+/// Applies an owner's orphan deletion and its end.
 fn end(graph: &mut Graph, apples: KindId, number: u64) {
     graph.observe(apples, &orphaning(number, number));
     graph.vanished(apples, &uid(number));
@@ -60,7 +60,7 @@ fn a_dependent_that_was_released_and_names_its_owner_again_is_released_again() {
     graph.observe(apples, &orphaning(1, 1));
     graph.observe(apples, &fruit(2, 2, &[1]));
     graph.hints();
-    // Between these two states it named nobody, which a list does not tell.
+    // In between it named no owner, which a list does not show.
     graph.observe(apples, &fruit(2, 4, &[1]));
     assert_eq!(graph.hints(), [Hint::Decide(node(&graph, 2))]);
 }
@@ -115,7 +115,7 @@ fn a_dependent_told_after_the_end_of_the_owner_that_orphaned_it_stays() {
     let owner = to(&world, APPLE, "n1", "a", true);
     world.create(BIRCH, "n1", "late", vec![owner], false);
     world.delete(&apple("a"), Orphan);
-    // Nothing is told of birches meanwhile.
+    // No event of birches is delivered meanwhile.
     while collector.event(&mut world, 0) || collector.follow(&mut world, 0) {}
     assert_eq!(names(&world), ["late"]);
     collector.settle(&mut world);
@@ -238,7 +238,7 @@ fn an_older_state_of_an_owner_that_orphaned_does_not_make_it_forgotten() {
     graph.answered(one, &orphaning(1, 5), 0);
     graph.absent(one);
     assert!(is_released(&graph, 2, 1));
-    // The list that is under way is older, and is given up.
+    // The list in progress is older, and is aborted.
     graph.observe(apples, &fruit(1, 1, &[]));
     graph.vanished(apples, &uid(1));
     assert!(is_released(&graph, 2, 1));

@@ -1,4 +1,4 @@
-//! Random worlds, in which everything happens at any time.
+//! Random clusters, in which everything happens at any time.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::collector::{
     graph::{Reference, SpaceId},
 };
 
-/// Numbers from which everything else follows, so that a failure can be made smaller.
+/// Numbers from which everything else follows, so that proptest can shrink a failure.
 struct Dice<'a>(std::slice::Iter<'a, u16>);
 
 impl Dice<'_> {
@@ -51,7 +51,7 @@ fn reference(world: &World, dice: &mut Dice<'_>) -> Reference {
     match dice.up_to(16) {
         0 => reference.kind = KINDS[dice.up_to(KINDS.len())].0.into(),
         1 => reference.name = format!("x{}", dice.up_to(3)),
-        // Of the past, or never given: nobody can name the UID of what is not made yet.
+        // A UID of the past or one never used. No client can know the UID of a future object.
         2 => reference.uid = uid(1 + dice.up_to(usize::try_from(world.uids).unwrap_or(1)) as u64),
         4 => reference.uid = uid(9_999_999),
         3 => reference.kind = UNSERVED.into(),
@@ -64,7 +64,7 @@ fn policy(dice: &mut Dice<'_>) -> Policy {
     [Policy::Background, Policy::Foreground, Policy::Orphan][dice.up_to(3)]
 }
 
-/// Somebody does something.
+/// A client's random request.
 fn act(world: &mut World, dice: &mut Dice<'_>) {
     match dice.up_to(8) {
         0..4 => {
@@ -101,7 +101,7 @@ fn act(world: &mut World, dice: &mut Dice<'_>) {
     }
 }
 
-/// What a monitor meets: lists and watches that are given up, kinds that are withdrawn and come back.
+/// Aborts lists and watches, withdraws kinds and restores them.
 fn disturb(world: &mut World, collector: &mut Collector, dice: &mut Dice<'_>) {
     let place = dice.up_to(KINDS.len());
     let kind = KINDS[place].0;
@@ -113,7 +113,7 @@ fn disturb(world: &mut World, collector: &mut Collector, dice: &mut Dice<'_>) {
         6 => world.withdraw(kind),
         _ => {
             world.withdraw(kind);
-            // With its definition all objects go.
+            // Deleting a CustomResourceDefinition deletes all its objects.
             if dice.one_in(2) {
                 world.objects.retain(|key, _| key.0 != kind);
             }
@@ -144,7 +144,7 @@ fn play(numbers: &[u16]) {
         }
     }
     check(&mut world, &mut collector);
-    // What was left alone because of kinds that were not served is not forgotten.
+    // Objects kept because of an unserved kind are decided on again.
     for (kind, _) in KINDS {
         world.restore(kind);
     }

@@ -1,4 +1,4 @@
-//! Steps taken against the world.
+//! Steps of the collector in the simulated cluster.
 
 use super::{
     collector::Collector,
@@ -30,7 +30,7 @@ impl Collector {
                 self.queue.push(Hint::Decide(id));
                 return;
             }
-            // The end of these two rests on all kinds.
+            // These finalizers are removed only while all kinds are synced.
             Step::FinishForeground | Step::FinishOrphan if !self.is_synced() => {
                 self.queue.push(Hint::Decide(id));
                 return;

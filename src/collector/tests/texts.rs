@@ -1,4 +1,4 @@
-//! What anybody may write into owner references: the API server takes any text there, of any length, and any number of them.
+//! Strings in owner references: the API server accepts any content, any length and any number of them.
 
 use super::{
     cases::APPLE,
@@ -10,7 +10,7 @@ use crate::collector::{
     graph::{Graph, Hint, Observed, Reference},
 };
 
-/// What stands in place of bytes that are no UTF-8.
+/// Invalid UTF-8 after decoding.
 const DAMAGED: &str = "a\u{fffd}";
 
 fn reference(kind: &str, name: &str, uid: &str) -> Reference {
@@ -23,7 +23,7 @@ fn reference(kind: &str, name: &str, uid: &str) -> Reference {
     }
 }
 
-/// References to apple 1, each with one of its texts replaced by this one.
+/// References to apple 1, each with one string replaced.
 fn spoiled(text: &str) -> [Reference; 4] {
     let sound = || reference(APPLE, "a1", &uid(1));
     [
@@ -53,7 +53,7 @@ fn owned(number: u64, version: u64, owners: Vec<Reference>) -> Observed {
     }
 }
 
-/// All that is asked for is said not to be there.
+/// Answers all GETs with 404.
 fn deny_all(graph: &mut Graph) {
     for hint in graph.hints() {
         if let Hint::Ask(id) = hint
@@ -68,7 +68,7 @@ fn deny_all(graph: &mut Graph) {
 fn is_kept(reference: Reference) {
     let (mut graph, apples) = orchard();
     let told = format!("{reference:.200?}");
-    // Beside it one that leads to nothing.
+    // A second reference, to an absent owner.
     let gone = reference_to_nothing();
     graph.observe(apples, &owned(2, 2, vec![reference, gone]));
     deny_all(&mut graph);
@@ -163,13 +163,13 @@ fn references_that_cannot_be_followed_are_one_node_however_many_there_are() {
     assert_eq!(graph.len(), (0, 0));
 }
 
-/// An object that holds as many references as fit into it, and some more.
+/// An object with more references than an API object can have.
 fn with_many(version: u64, uid: impl Fn(u64) -> String, name: impl Fn(u64) -> String) -> Observed {
     let owners = (0..100_000).map(|number| reference(APPLE, &name(number), &uid(number)));
     owned(1_000_000, version, owners.collect())
 }
 
-/// Were each of them compared with each other one, it would take minutes.
+/// Quadratic cost would be minutes.
 #[test]
 fn as_many_references_as_an_object_can_hold_are_followed_changed_and_let_go_of() {
     let (mut graph, apples) = orchard();
@@ -179,7 +179,7 @@ fn as_many_references_as_an_object_can_hold_are_followed_changed_and_let_go_of()
     assert_eq!(graph.len(), (100_001, 0));
     graph.observe(apples, &many(3, 500));
     assert_eq!(graph.len(), (100_001, 0));
-    // Each twice.
+    // Each reference twice.
     let mut twice = many(4, 500);
     twice.owners.extend(many(4, 500).owners);
     graph.observe(apples, &twice);

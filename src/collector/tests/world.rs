@@ -1,4 +1,4 @@
-//! A cluster: objects, their versions, and events that come when they come.
+//! A simulated cluster: objects, versions, and events that are delivered at any time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,32 +7,32 @@ use crate::collector::{
     graph::{Observed, Reference},
 };
 
-/// Kinds that are served: their names, and whether they are namespaced.
+/// Served kinds, and whether they are namespaced.
 pub const KINDS: [(&str, bool); 3] = [("Apple", true), ("Birch", true), ("Cedar", false)];
 /// A kind that is not served.
 pub const UNSERVED: &str = "Dodo";
 
-/// Where an object is.
+/// Kind, namespace and name of an object.
 pub type Key = (String, String, String);
 
 /// An object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     pub seen: Observed,
-    /// A finalizer of somebody else.
+    /// It has a finalizer of another controller.
     pub held: bool,
 }
 
 #[derive(Debug, Clone)]
 pub enum Event {
     Seen(Observed),
-    /// A UID, and the version that took it away.
+    /// A UID, and the version of its deletion.
     Gone(String, u64),
-    /// Nothing follows until there is another list.
+    /// The watch ends; a list has to follow.
     Broken,
 }
 
-/// What a GET brings.
+/// Answer to a GET.
 #[derive(Debug, Clone)]
 pub enum Got {
     There(Box<Observed>),
@@ -47,9 +47,9 @@ pub struct World {
     pub version: u64,
     pub uids: u64,
     pub events: BTreeMap<String, VecDeque<Event>>,
-    /// Kinds that are not served at the time. Their objects go on as they like.
+    /// Kinds that are not served at the moment. Their objects stay.
     pub withdrawn: BTreeSet<String>,
-    /// Where something was whose finalizer `orphan` was its last, and its UID.
+    /// Objects that were deleted when their finalizer `orphan` was removed.
     pub orphaned: BTreeSet<(Key, String)>,
 }
 
@@ -91,13 +91,13 @@ impl World {
         true
     }
 
-    /// It was there once, and is no more.
+    /// Whether an object with this UID existed and is deleted.
     pub fn is_dead(&self, text: &str) -> bool {
         let was_there = (1..=self.uids).any(|number| uid(number) == text);
         was_there && self.objects.values().all(|object| object.seen.uid != text)
     }
 
-    /// As a client sends it: the finalizers of the policy come and go with it.
+    /// A client's DELETE. It sets the policy's finalizer and removes the others.
     pub fn delete(&mut self, key: &Key, policy: Policy) {
         let Some(mut object) = self.objects.get(key).cloned() else {
             return;
@@ -112,7 +112,7 @@ impl World {
         !self.withdrawn.contains(kind)
     }
 
-    /// The kind is not served any more, and nobody is told what becomes of its objects.
+    /// Stops serving the kind. Later events are lost.
     pub fn withdraw(&mut self, kind: &str) {
         self.withdrawn.insert(kind.to_owned());
         self.events.insert(kind.to_owned(), VecDeque::from([Event::Broken]));
@@ -140,7 +140,7 @@ impl World {
         Ok(())
     }
 
-    /// With uid and version as preconditions.
+    /// Changes an object, with UID and version as preconditions.
     pub fn change(&mut self, key: &Key, known: &Observed, change: impl FnOnce(&mut Object)) -> Result<(), Refused> {
         if !self.serves(&key.0) {
             return Err(Refused::NoRoute);
@@ -155,7 +155,7 @@ impl World {
         Ok(())
     }
 
-    /// Somebody changes it, whatever its version.
+    /// Changes an object without preconditions.
     pub fn edit(&mut self, key: &Key, change: impl FnOnce(&mut Object)) {
         let mut object = self.objects[key].clone();
         change(&mut object);
@@ -184,7 +184,7 @@ impl World {
     }
 }
 
-/// A reference to an object as it is.
+/// A reference to an existing object.
 pub fn to(world: &World, kind: &str, namespace: &str, name: &str, blocking: bool) -> Reference {
     let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
     Reference {
@@ -196,7 +196,7 @@ pub fn to(world: &World, kind: &str, namespace: &str, name: &str, blocking: bool
     }
 }
 
-/// A reference to what never was.
+/// A reference to an object that never existed.
 pub fn never(kind: &str) -> Reference {
     Reference {
         api_version: "v1".into(),

@@ -1,4 +1,4 @@
-//! Who waits for whom, down to the one that everything waits for.
+//! The chain of dependents that a foreground deletion waits for.
 
 use std::collections::HashSet;
 
@@ -8,20 +8,20 @@ use crate::collector::{
     graph::{Graph, Hint, NodeId},
 };
 
-/// So many are looked at; somebody may wait for a million.
+/// Maximum number of objects that are visited.
 const LOOKED_AT: usize = 10_000;
 
-/// Each waits for the next.
+/// Each node waits for the next.
 pub(super) struct Chain {
-    /// The one that was asked for first; at least that one.
+    /// Starts with the requested object.
     pub nodes: Vec<NodeId>,
-    /// The last of them waits for this one of them.
+    /// The last node waits for this one: an ownership cycle.
     pub circle: Option<NodeId>,
-    /// There are more than were looked at.
+    /// The search stopped at its limit.
     pub cut: bool,
 }
 
-/// Where the search stands: a node on the way, and those that it waits for and that were not looked at.
+/// A node of the current path, and its blockers that are not visited yet.
 struct Stage {
     node: NodeId,
     rest: std::vec::IntoIter<NodeId>,
@@ -30,8 +30,7 @@ struct Stage {
 // === impl Chain ===
 
 impl Chain {
-    /// The longest that begins with this one and ends with something that waits for nobody; where there is none, one that
-    /// comes back to itself.
+    /// The longest chain from this node to one that waits for no dependent; a cycle if there is none.
     pub fn from(core: &Core, first: NodeId) -> Self {
         let graph = &core.graph;
         let (mut seen, mut path) = (HashSet::from([first]), vec![Stage::at(graph, first)]);
@@ -50,7 +49,7 @@ impl Chain {
             }
             path.push(Stage::at(graph, next));
             if path.last().is_some_and(|stage| stage.rest.as_slice().is_empty()) {
-                // Of those that are equally far, one that fails tells most.
+                // Among equally long chains, one with a failing end explains most.
                 let fails = core
                     .queue
                     .look(Hint::Decide(next))
@@ -74,23 +73,23 @@ impl Chain {
         chain
     }
 
-    /// The last one.
+    /// Its last node.
     pub fn last(&self) -> Option<NodeId> {
         self.nodes.last().copied()
     }
 
-    /// The last one may wait for something else than a dependent's end.
+    /// Appends what the last node waits for, if it is not the deletion of a dependent.
     fn go_on(&mut self, graph: &Graph) {
         let Some(last) = self.last().filter(|_| self.circle.is_none()) else {
             return;
         };
         let next = match decide(graph, last) {
-            // For a dependent's reference.
+            // A reference that a dependent has to drop.
             Step::Wait if graph.node(last).state.orphans() => {
                 let others = graph.dependents(last).map(|link| link.node);
                 others.take(LOOKED_AT).find(|&id| id != last)
             }
-            // For an answer.
+            // The answer to a GET.
             Step::Ask(owners) => owners.first().copied(),
             Step::Nothing
             | Step::Unserved(_)
@@ -120,7 +119,7 @@ impl Stage {
     }
 }
 
-/// Whose end it waits for. One that orphans does not wait for an end.
+/// Dependents that block its foreground deletion. An object in orphan deletion waits for no deletion.
 pub(super) fn blockers(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
     let state = graph.node(id).state;
     let waits = state.is_there() && state.waits() && !state.orphans();

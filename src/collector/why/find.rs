@@ -1,4 +1,4 @@
-//! The object that a name means.
+//! Resolves the object name of a request.
 
 use std::cmp::Reverse;
 
@@ -10,18 +10,22 @@ use crate::{
     object_name::ObjectName,
 };
 
-/// As many are named where a name fits several.
+/// Maximum number of objects or kinds that an error names.
 const NAMED: usize = 5;
-/// Names that have so many letters in common at their beginning may be mistaken for each other.
+/// Minimum length of a common prefix of similar kind names.
 const ALIKE: usize = 3;
 
-/// The one that it names; what to do if there is none, or more than one.
+/// The node of this name.
+///
+/// # Errors
+///
+/// No node has this name, or several have. The text says what to do.
 pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
     let mut found: Vec<NodeId> = match name {
         ObjectName::Uid(uid) => graph.with_uid(uid),
         ObjectName::Place { .. } => graph.nodes().filter(|&id| fits(name, graph, id)).collect(),
     };
-    // One that is there goes before what others only say is there.
+    // Existing objects come before objects that are only named.
     let there = |id: &NodeId| graph.node(*id).state.has(State::OBSERVED);
     if found.iter().any(there) {
         found.retain(there);
@@ -95,7 +99,7 @@ fn is_kind(graph: &Graph, word: &str, group: Option<&str>) -> bool {
     all.any(|id| kinds.is_called(id, word) && group.is_none_or(|group| group == kinds.group(id)))
 }
 
-/// Kinds that somebody may have meant: such as are called so in another group, or begin alike.
+/// A hint at served kinds of the same name in another group, or of a similar name.
 fn alike(graph: &Graph, word: &str) -> String {
     let kinds = &graph.kinds;
     let word = word.to_ascii_lowercase();

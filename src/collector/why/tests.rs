@@ -8,7 +8,7 @@ use crate::collector::{
     shared::Shared,
 };
 
-/// Kinds that are served.
+/// Served kinds: group, kind, plural.
 const KINDS: [(&str, &str, &str); 3] = [
     ("apps", "Deployment", "deployments"),
     ("apps", "ReplicaSet", "replicasets"),
@@ -42,7 +42,7 @@ fn to(kind: &str, name: &str) -> Reference {
 }
 
 impl World {
-    /// In which every kind is served, and discovery has told so.
+    /// All kinds are served.
     fn new() -> Self {
         let shared = Shared::new(Unsynced::Hold);
         shared.with(|core| {
@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-/// A Deployment whose foreground deletion hangs on a Pod that others hold.
+/// A Deployment in foreground deletion, blocked by a Pod with a finalizer of another controller.
 fn hanging() -> World {
     let mut world = World::new();
     world.is("Deployment", "web", "foreground", vec![]);
@@ -180,7 +180,7 @@ fn those_who_wait_for_each_other_are_told_as_a_circle() {
     let (objects, end, _) = world.why("replicasets/a");
     assert_eq!(objects, ["ReplicaSet.apps shop/a", "ReplicaSet.apps shop/b"]);
     assert!(end.contains("b waits for ReplicaSet.apps shop/a again"), "{end}");
-    // Where one of them waits for somebody else too, that is where to begin.
+    // With a blocker outside of the cycle, that one explains the wait.
     world.is("Pod", "c", "goes", vec![to("ReplicaSet", "a")]);
     let (_, end, _) = world.why("replicasets/b");
     assert!(end.contains("All wait for Pod shop/c"), "{end}");

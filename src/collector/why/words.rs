@@ -1,4 +1,4 @@
-//! What is known, in words.
+//! Sentences of `gc why`.
 
 use tokio::time::Instant;
 
@@ -13,10 +13,10 @@ use crate::collector::{
     sight::{Hold, UNDISCOVERED},
 };
 
-/// Owners and dependents that are told of one by one.
+/// Maximum number of owners and of blockers that are described.
 const SHOWN: usize = 5;
 
-/// Tells of what is known at one moment.
+/// Describes the state at one moment.
 pub(super) struct Words<'a> {
     pub core: &'a Core,
     pub now: Instant,
@@ -29,12 +29,12 @@ impl Words<'_> {
         &self.core.graph
     }
 
-    /// What an object is called.
+    /// Name of an object.
     pub fn called(&self, id: NodeId) -> String {
         visible(&called(self.graph(), id))
     }
 
-    /// All that is known of one.
+    /// All that is known of one object.
     pub fn says(&self, id: NodeId) -> Vec<String> {
         let graph = self.graph();
         let mut says = vec![stands(graph.node(id).state).to_owned()];
@@ -90,7 +90,7 @@ impl Words<'_> {
         }
     }
 
-    /// What it comes to.
+    /// The conclusion.
     pub fn end(&self, chain: &Chain) -> String {
         let Some(last) = chain.last() else {
             return String::new();
@@ -112,7 +112,7 @@ impl Words<'_> {
         format!("{all} {}: {}.{cut}", self.called(last), self.due(last))
     }
 
-    /// What the last of a chain waits for.
+    /// What the last node of the chain waits for.
     fn due(&self, id: NodeId) -> String {
         let graph = self.graph();
         let state = graph.node(id).state;
@@ -160,7 +160,7 @@ impl Words<'_> {
         }
     }
 
-    /// How its finalizers are seen.
+    /// A command that shows its finalizers.
     fn kubectl(&self, id: NodeId) -> String {
         let graph = self.graph();
         let node = graph.node(id);
@@ -178,7 +178,7 @@ impl Words<'_> {
     }
 }
 
-/// For a shell: names of roles may hold anything but slashes.
+/// Quotes a name for a shell: names of roles may have any character but slashes.
 fn quoted(name: &str) -> String {
     if name.chars().all(|it| it.is_ascii_alphanumeric() || "-._:".contains(it)) {
         name.to_owned()
@@ -187,7 +187,7 @@ fn quoted(name: &str) -> String {
     }
 }
 
-/// Where an object stands.
+/// State of an object.
 fn stands(state: State) -> &'static str {
     if state.has(State::UNSEEN) {
         "was there, and a complete list did not show it"

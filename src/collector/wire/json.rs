@@ -1,4 +1,4 @@
-//! JSON, of servers that have no protobuf.
+//! JSON, for API servers without protobuf.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::{LARGEST, PageEnd, WatchEvent, WireError};
 use crate::collector::graph::{Observed, Reference};
 
-/// Reads the events of a watch, each on a line of its own.
+/// Decodes watch events, one per line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     buffer: BytesMut,
@@ -85,7 +85,7 @@ struct Status {
     message: String,
 }
 
-/// Reads a page.
+/// Decodes a page.
 pub(super) fn page(body: &[u8], each: impl FnMut(Observed)) -> Result<PageEnd, WireError> {
     let page: Page<'_> = serde_json::from_slice(body)?;
     page.items.into_iter().flatten().map(observed).for_each(each);
@@ -95,12 +95,12 @@ pub(super) fn page(body: &[u8], each: impl FnMut(Observed)) -> Result<PageEnd, W
     })
 }
 
-/// Reads one object.
+/// Decodes an object.
 fn object(body: &[u8]) -> Result<Observed, WireError> {
     Ok(observed(serde_json::from_slice(body)?))
 }
 
-/// Reads one object that was read before.
+/// Decodes an object from parsed JSON.
 pub(super) fn value(value: &serde_json::Value) -> Result<Observed, WireError> {
     Ok(observed(Object::deserialize(value)?))
 }

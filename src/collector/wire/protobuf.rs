@@ -1,4 +1,4 @@
-//! The API server's protobuf.
+//! Kubernetes protobuf: apimachinery pkg/runtime/serializer/protobuf.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use prost::{
@@ -24,18 +24,18 @@ const LIST: &str = "PartialObjectMetadataList";
 const OBJECT: &str = "PartialObjectMetadata";
 const STATUS: &str = "Status";
 
-/// Where the reading of a page stands.
+/// Position in a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Before the magic.
+    /// Before the magic number.
     Start,
-    /// Among the fields of the envelope.
+    /// In the envelope's fields.
     Envelope,
-    /// Among those of the list, of which so many bytes are left.
+    /// In the list's fields, with this many bytes left.
     List(usize),
 }
 
-/// Reads a page of a list from pieces of any size.
+/// Decodes a page of a list from pieces of any size.
 #[derive(Debug)]
 pub(super) struct PageReader {
     buffer: BytesMut,
@@ -44,7 +44,7 @@ pub(super) struct PageReader {
     was_list: bool,
 }
 
-/// Reads a watch from pieces of any size.
+/// Decodes a watch from pieces of any size.
 #[derive(Debug, Default)]
 pub(super) struct WatchReader {
     buffer: BytesMut,
@@ -64,14 +64,18 @@ impl Default for PageReader {
 }
 
 impl PageReader {
-    /// Takes a piece, and tells each object that is complete by it.
+    /// Decodes a piece; calls `each` for every object that it completes.
     pub fn read(&mut self, piece: &[u8], mut each: impl FnMut(Observed)) -> Result<(), WireError> {
         self.buffer.extend_from_slice(piece);
         while self.step(&mut each)? {}
         Ok(())
     }
 
-    /// The page must be complete by now.
+    /// Ends the page.
+    ///
+    /// # Errors
+    ///
+    /// The page is incomplete.
     pub fn finish(self) -> Result<PageEnd, WireError> {
         if self.buffer.is_empty() && self.was_list && self.place == Place::Envelope {
             Ok(self.end)
@@ -80,7 +84,7 @@ impl PageReader {
         }
     }
 
-    /// Takes one part; `false` if none is complete.
+    /// Decodes one field; `false` if none is complete.
     fn step(&mut self, each: &mut impl FnMut(Observed)) -> Result<bool, WireError> {
         match self.place {
             Place::Start => {
@@ -153,7 +157,7 @@ impl PageReader {
     }
 }
 
-/// Where a field's bytes lie.
+/// Position of a field in the buffer, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Field {
     number: u32,
@@ -161,9 +165,9 @@ struct Field {
     length: usize,
 }
 
-/// The field at the beginning, if as much of it is there as tells how long it is.
+/// The first field, if its key and length are complete.
 fn field(buffer: &[u8]) -> Result<Option<Field>, WireError> {
-    // A key, a length and a number take at most ten bytes each.
+    // A key, a length and a number have at most ten bytes each.
     let mut rest = buffer;
     let complete = |part: &[u8]| part.iter().take(10).any(|byte| byte & 0x80 == 0) || part.len() >= 10;
     if !complete(rest) {
@@ -174,7 +178,7 @@ fn field(buffer: &[u8]) -> Result<Option<Field>, WireError> {
         return Ok(None);
     }
     let key = buffer.len() - rest.len();
-    // What is no message of ours is skipped whole; numbers that matter are all of the first of these.
+    // Fields of other wire types are skipped whole. All fields that matter are length-delimited.
     let (number, head, length) = match wire_type {
         WireType::LengthDelimited => {
             let length = usize::try_from(decode_varint(&mut rest)?).unwrap_or(usize::MAX);
@@ -194,7 +198,7 @@ fn field(buffer: &[u8]) -> Result<Option<Field>, WireError> {
 // === impl WatchReader ===
 
 impl WatchReader {
-    /// Takes a piece, and tells each event that is complete by it.
+    /// Decodes a piece; returns the events that it completes.
     pub fn read(&mut self, piece: &[u8]) -> Result<Vec<WatchEvent>, WireError> {
         self.buffer.extend_from_slice(piece);
         let mut events = Vec::new();
@@ -284,7 +288,7 @@ fn observed(object: meta::PartialObjectMetadata) -> Observed {
     }
 }
 
-/// What is no UTF-8 in it is replaced, as the server does in JSON.
+/// Invalid UTF-8 is replaced, as the API server does in JSON.
 fn text(bytes: Option<Vec<u8>>) -> String {
     let bytes = bytes.unwrap_or_default();
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())

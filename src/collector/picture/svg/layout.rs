@@ -1,4 +1,4 @@
-//! Where the boxes of a drawing stand, and how its arrows go around them.
+//! Layout of a drawing's boxes and arrows.
 
 use dagre::{
     EdgeLabel, LayoutOptions, NodeLabel, Point, RankDir,
@@ -7,43 +7,43 @@ use dagre::{
 
 use super::MARGIN;
 
-/// From one box to another.
+/// An arrow from box to box.
 pub struct Arrow {
-    /// Whence.
+    /// Index of its first box.
     pub from: usize,
-    /// Whither.
+    /// Index of its second box.
     pub to: usize,
-    /// How it looks.
+    /// CSS class.
     pub class: &'static str,
 }
 
-/// Boxes and arrows in their places.
+/// Positions of boxes and arrows.
 pub struct Layout {
     graph: Graph<NodeLabel, EdgeLabel>,
-    /// Arrows that have one in the other direction beside them.
+    /// Whether an arrow has one in the opposite direction.
     paired: Vec<bool>,
 }
 
-/// The place of a box.
+/// Position and size of a box.
 #[derive(Clone, Copy)]
 pub struct Area {
     middle: (f64, f64),
-    /// Its width and height.
+    /// Width and height.
     pub size: (f64, f64),
 }
 
 // === impl Layout ===
 
 impl Layout {
-    /// Finds a place for all, in columns that arrows lead through from right to left.
+    /// Computes the layout: columns, with arrows from right to left.
     pub fn of(sizes: &[(f64, f64)], arrows: &[Arrow]) -> Self {
-        // As a multigraph: there may be an arrow in either direction.
+        // A multigraph: there may be an arrow in each direction.
         let mut graph = Graph::with_options(GraphOptions {
             directed: true,
             multigraph: true,
             compound: false,
         });
-        // With boxes as wide as their column no arrow comes out behind another one.
+        // With boxes as wide as their column, no arrow comes out from behind a box.
         let width = sizes.iter().fold(0.0, |width: f64, size| width.max(size.0));
         for (place, &(_, height)) in sizes.iter().enumerate() {
             let label = NodeLabel {
@@ -78,7 +78,7 @@ impl Layout {
         }
     }
 
-    /// The place of a box.
+    /// Position of a box.
     pub fn area(&self, place: usize) -> Option<Area> {
         let node = self.graph.node(&place.to_string())?;
         Some(Area {
@@ -87,7 +87,7 @@ impl Layout {
         })
     }
 
-    /// The points of an arrow: around the boxes between its ends, and from side to side at these.
+    /// Points of an arrow. It starts and ends at the sides of its boxes, and passes around the boxes in between.
     pub fn way(&self, place: usize, arrow: &Arrow) -> Vec<Point> {
         let (Some(from), Some(to)) = (self.area(arrow.from), self.area(arrow.to)) else {
             return Vec::new();
@@ -111,7 +111,7 @@ impl Layout {
                 )
             };
         }
-        // Between neighbouring columns nothing is in its way.
+        // Between adjacent columns there is no box to pass.
         if way.len() == 3 && !self.paired[place] {
             way.remove(1);
         }

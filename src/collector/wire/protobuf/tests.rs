@@ -1,4 +1,4 @@
-//! Pages and watches as the server sends them, and as it does not.
+//! Pages and watches of the API server, and malformed ones.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn some(number: usize) -> meta::PartialObjectMetadata {
     }
 }
 
-/// As it is sent: with annotations, which are skipped.
+/// An object as the API server sends it, with annotations, which are skipped.
 fn sent(number: usize) -> Vec<u8> {
     let metadata = some(number).metadata.unwrap().encode_to_vec();
     tagged(1, &[metadata, tagged(12, &vec![b'x'; number % 300])].concat())
@@ -47,7 +47,7 @@ fn envelope(kind: &str, body: &[u8]) -> Vec<u8> {
         api_version: text("meta.k8s.io/v1"),
         kind: text(kind),
     };
-    // As the server does it: with two empty words at the end.
+    // The API server ends an envelope with two empty strings.
     [
         MAGIC,
         &tagged(1, &kind.encode_to_vec()),
@@ -120,7 +120,7 @@ fn what_was_not_asked_for_is_an_error() {
     assert!(matches!(read(&huge, &[]), Err(WireError::TooLarge(_))));
 }
 
-/// An object of whose texts each is these bytes.
+/// An object all of whose strings are these bytes.
 fn spoiled(bytes: &[u8]) -> Vec<u8> {
     let owner: Vec<u8> = [1, 3, 4, 5].iter().flat_map(|&number| tagged(number, bytes)).collect();
     let own = [1, 3, 5, 14].iter().flat_map(|&number| tagged(number, bytes));
