@@ -51,7 +51,8 @@ impl Cluster {
         let mut highest = self.version();
         match before.filter(|_| highest.is_some()) {
             Some(known) if version < known => {
-                let why = format!("the store is at version {version}, where it was at {known} before: it was put back");
+                let why =
+                    format!("the store was restored from a backup: its resourceVersion is {version} after {known}");
                 self.put_back.send_replace(Some(why.clone()));
                 Err(why)
             }

@@ -69,7 +69,7 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         drop(task.await);
     }
     drop(store);
-    why.unwrap_or_else(|| "the collector has ended".to_owned())
+    why.unwrap_or_else(|| "the collector stopped".to_owned())
 }
 
 /// Starts a task of the collector. If it panics, the collector drops its state and restarts: a change may be half done.
@@ -116,7 +116,7 @@ impl Round {
             match discovery.ask(&self.client).await {
                 Ok(found) => {
                     if std::mem::take(&mut fails) {
-                        tracing::info!("Discovery is answered again");
+                        tracing::info!("Discovery succeeded again");
                     }
                     self.follow(&found, begun).await;
                     if store_seen.is_none_or(|seen| begun >= seen + PERIOD) {
@@ -133,7 +133,7 @@ impl Round {
                     if std::mem::replace(&mut fails, true) {
                         tracing::debug!(%error, "Discovery still fails");
                     } else {
-                        tracing::warn!(%error, "Discovery failed; what was known before still counts");
+                        tracing::warn!(%error, "Discovery failed; will retry with the known kinds");
                     }
                     sleep(error.retry_after().unwrap_or(AGAIN)).await;
                 }
@@ -215,7 +215,7 @@ impl Round {
                 Ok(service) => service["spec"]["service"].is_object(),
                 Err(error) if error.code() == Some(404) => false,
                 Err(error) => {
-                    tracing::debug!(%error, "Who answers for a group is not known");
+                    tracing::debug!(%error, "APIService lookup failed; will retry");
                     continue;
                 }
             };
@@ -304,10 +304,10 @@ impl Round {
         let answers: Vec<_> = stream::iter(asked).buffered(LISTS).collect().await;
         for (id, path, is_gone) in answers {
             if !is_gone {
-                tracing::debug!(path, "Discovery does not tell of it, but it may be served still");
+                tracing::debug!(path, "Discovery does not report the kind, but its route may exist");
                 continue;
             }
-            tracing::info!(path, "A kind is no longer served");
+            tracing::info!(path, "Kind is no longer served");
             self.monitors.remove(&id);
             self.shared.with(|core| {
                 core.sight.watched.remove(&id);
@@ -325,7 +325,7 @@ impl Round {
                 self.client.store_is_at(version, before);
                 self.shared.store_is_at("namespaces", version, told);
             }
-            Err(error) => tracing::debug!(%error, "The store was not looked at"),
+            Err(error) => tracing::debug!(%error, "Store version check failed; will retry"),
         }
     }
 
@@ -352,7 +352,7 @@ mod tests {
     async fn a_task_that_panics_has_the_collector_begin_anew() {
         let shared = Arc::new(Shared::new(Unsynced::Hold));
         let mut lost = shared.lost.subscribe();
-        let _task = spawn(&shared, "monitor", async { panic!("as it should") });
+        let _task = spawn(&shared, "monitor", async { panic!("expected panic") });
         let why = lost.wait_for(Option::is_some).await.unwrap().clone();
         assert_eq!(why.as_deref(), Some("its monitor panicked"));
     }

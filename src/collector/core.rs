@@ -125,11 +125,11 @@ impl Core {
         let node = self.graph.node(owner);
         let (state, dependents, uid) = (node.state, node.dependents, self.graph.uid(owner));
         let why = if state.has(State::ABSENT) {
-            "it is not there"
+            "the owner is absent"
         } else if state.waits() {
-            "it waits for them to go"
+            "the owner is in foreground deletion"
         } else if state.releases() {
-            "it leaves them behind"
+            "the owner orphans them"
         } else {
             return;
         };
@@ -139,7 +139,7 @@ impl Core {
                 uid = visible(&clipped(&uid)),
                 dependents,
                 why,
-                "Dependents of an owner are decided on"
+                "Deciding on the dependents of an owner"
             );
         }
     }
@@ -319,7 +319,7 @@ impl Core {
         if because.iter().any(|&owner| self.queue.is_busy(Hint::Decide(owner))) {
             let hint = Hint::Decide(id);
             self.queue
-                .retry(hint, "an owner is losing its finalizer", Some(AGAIN), now);
+                .retry(hint, "an owner's finalizer is being removed", Some(AGAIN), now);
             return None;
         }
         for &owner in &because {
@@ -367,7 +367,7 @@ impl Core {
                 uid = visible(&clipped(&target.uid)),
                 finalizer,
                 why,
-                "A deletion ends although not every kind can be seen"
+                "Finalizer removed while a kind is not synced"
             );
         }
     }

@@ -113,7 +113,10 @@ impl Engine {
         if let Some(nap) = self.shared.nap()
             && busy >= at_once.max(MANY)
         {
-            #[allow(clippy::disallowed_methods, reason = "only the thread can stand still; no test naps")]
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "the thread sleeps on purpose; no test enables it"
+            )]
             std::thread::sleep(nap);
         }
     }
@@ -240,11 +243,11 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
             let shown = core.answered(target, &object);
             match shown {
                 Shown::Settled => core.queue.done(hint, now),
-                Shown::Overtaken => core.queue.retry(hint, "the watch has told more already", None, now),
+                Shown::Overtaken => core.queue.retry(hint, "the watch has shown a later state", None, now),
                 Shown::Unwatched => {
                     let pause = longer(UNWATCHED, core.queue.tries(hint));
                     core.queue
-                        .retry(hint, "it is there, and its kind cannot be watched", Some(pause), now);
+                        .retry(hint, "it exists, and its kind cannot be watched", Some(pause), now);
                 }
             }
         }
@@ -252,7 +255,8 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
             core.conflicted(target, &object);
             core.answered(target, &object);
             let pause = longer(CHANGED, core.queue.tries(hint));
-            core.queue.retry(hint, "it had changed meanwhile", Some(pause), now);
+            core.queue
+                .retry(hint, "conflict: the object has changed", Some(pause), now);
         }
         Outcome::NotStrategic => {
             core.plain.insert(target.kind);
@@ -267,7 +271,7 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
             core.refusals.note(work.name(), resource, &error, now);
             if core.counts.failed(work.name(), &error) {
                 let uid = &target.uid;
-                tracing::warn!(%error, uid, "A request failed, and is repeated; further ones of this kind are counted, see gc status");
+                tracing::warn!(%error, uid, "Request failed; will retry (gc status counts further failures)");
             }
             match &error {
                 // It was not sent.
@@ -278,7 +282,7 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
                     core.queue.retry(hint, &error.to_string(), Some(pause), now);
                 }
                 ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
-                    tracing::debug!(%error, uid = target.uid, "Not done; tried again later");
+                    tracing::debug!(%error, uid = target.uid, "Request failed; will retry");
                     core.queue.retry(hint, &error.to_string(), None, now);
                 }
             }

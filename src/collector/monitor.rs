@@ -102,7 +102,7 @@ impl Monitor {
                     }
                 }
                 Err(Ended::Expired(why)) => {
-                    tracing::info!(path = self.path, why, "Watch cannot go on; listing anew");
+                    tracing::info!(path = self.path, why, "Watch cannot continue; relisting");
                     from = None;
                     // Repeated expiry is a problem of the server.
                     sleep(self.jitter(pause)).await;

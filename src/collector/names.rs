@@ -48,9 +48,9 @@ pub const SERVED_NOWHERE: &str = "its kind is not served";
 pub fn untold(graph: &Graph, id: NodeId) -> &'static str {
     let kind = graph.node(id).kind;
     if kind == KindId::UNKNOWN {
-        "the reference to it cannot be followed"
+        "the reference to it cannot be resolved"
     } else if graph.kinds.resource(kind).is_some() {
-        "nothing can have its name"
+        "its name is invalid"
     } else {
         SERVED_NOWHERE
     }

@@ -92,14 +92,14 @@ impl Shared {
             tracing::warn!(
                 uid = dependent.uid,
                 message,
-                "An owner reference names an object of another namespace"
+                "Owner reference names an object of another namespace"
             );
             if let Some(events) = &self.events {
                 events.object(&dependent, Reason::OwnerRefInvalidNamespace, &message);
             }
         }
         for (object, message) in core.delayed.take() {
-            tracing::warn!(uid = object.uid, message, "A foreground deletion is delayed");
+            tracing::warn!(uid = object.uid, message, "Foreground deletion delayed");
             if let Some(events) = &self.events {
                 events.object(&object, Reason::ForegroundDeletionDelayed, &message);
             }
@@ -224,9 +224,8 @@ impl Shared {
     }
 
     fn put_back(&self, plural: &str, version: u64, before: u64) {
-        let why = format!(
-            "the store is at version {version}, as {plural} tell, where it was at {before} before: it was put back"
-        );
+        let why =
+            format!("the store was restored from a backup: {plural} show resourceVersion {version} after {before}");
         self.lost.send_replace(Some(why));
     }
 
@@ -240,7 +239,7 @@ impl Shared {
             });
             if let Some(resource) = &trouble {
                 // [`super::watches`] logs all kinds together.
-                tracing::debug!(resource, "A kind is watched again");
+                tracing::debug!(resource, "Kind is watched again");
             }
             if anew || trouble.is_some() {
                 core.doubt();
@@ -263,7 +262,7 @@ impl Shared {
                 since,
             });
             if is_new {
-                tracing::debug!(resource = watched.name(), %error, "A kind cannot be watched");
+                tracing::debug!(resource = watched.name(), %error, "Kind cannot be watched; will retry");
                 // GETs of its objects waited for its list; they are sent now.
                 core.graph.ask_all(kind);
             }

@@ -30,13 +30,13 @@ pub const AGGREGATED_HOLD: Duration = Duration::from_secs(600);
 const UNSYNCED: Duration = Duration::from_secs(300);
 
 /// Why a finalizer waits for a discovery.
-pub const UNDISCOVERED: &str = "the kinds that are served have not been discovered since the deletion was ready to end";
+pub const UNDISCOVERED: &str = "no discovery has started since the finalizer could be removed";
 
 /// After this time without a watch or a complete first list, the kind's APIService is looked up.
 const LATE: Duration = Duration::from_secs(10);
 
 /// Why a kind with unrepresentable objects is not synced.
-const UNKEPT: &str = "of an object of it the UID, the name or the namespace cannot be kept";
+const UNKEPT: &str = "the UID, name or namespace of an object cannot be represented";
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -261,7 +261,7 @@ impl Sight {
             match it.of {
                 Of::Everything(why) => others.push(why.to_owned()),
                 Of::Group(group, Unknown { why, .. }) => {
-                    others.push(format!("the kinds of {group} are not known: {why}"));
+                    others.push(format!("the kinds of {group} are unknown: {why}"));
                 }
                 Of::Kind(id, watched) => kinds.push(match &watched.trouble {
                     Some(trouble) => format!("{} ({})", watched.name(), trouble.text),
@@ -274,7 +274,7 @@ impl Sight {
             return others.into_iter().next();
         }
         let many = counted(kinds.len() as u64, "kind");
-        Some(format!("not every kind can be seen, {many} cannot: {}", some_of(kinds)))
+        Some(format!("{many} not synced: {}", some_of(kinds)))
     }
 }
 

@@ -113,11 +113,11 @@ pub async fn tell(shared: Arc<Shared>) {
         if sees_all {
             synced = true;
             let seconds = now.saturating_duration_since(begun).as_secs();
-            tracing::info!(kinds, linked, lone, seconds, "The collector sees every kind");
+            tracing::info!(kinds, linked, lone, seconds, "All kinds are synced");
         }
         if let Some(Summary { done, took }) = cascade.look(done, depth.ready + depth.busy == 0, now) {
             let (deleted, released, seconds) = (done.deleted, done.released, took.as_secs_f64());
-            tracing::info!(deleted, released, seconds, "A cascade has been worked off");
+            tracing::info!(deleted, released, seconds, "Cascade finished");
         }
     }
 }

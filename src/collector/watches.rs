@@ -101,7 +101,7 @@ impl News {
                 kinds: 1,
                 resources: resource,
                 error,
-            } => tracing::warn!(resource, error, "A kind cannot be watched"),
+            } => tracing::warn!(resource, error, "Kind cannot be watched; will retry"),
             Self::Failing {
                 kinds,
                 resources,
@@ -110,13 +110,18 @@ impl News {
                 kinds,
                 resources,
                 error,
-                "Kinds cannot be watched; the error is that of the first"
+                "Kinds cannot be watched; will retry (error of the first)"
             ),
             Self::Again {
                 kinds,
                 failing,
                 resources,
-            } => tracing::info!(kinds, resources, failing, "Kinds are watched again, or served no more"),
+            } => tracing::info!(
+                kinds,
+                resources,
+                failing,
+                "Kinds are watched again, or no longer served"
+            ),
         }
     }
 }

@@ -23,16 +23,16 @@ const LARGEST_PAGE: usize = 256 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// It has no protobuf magic number.
-    #[error("not in the API server's protobuf")]
+    #[error("no Kubernetes protobuf")]
     NoMagic,
     /// It has another kind than requested.
-    #[error("a {0}, which was not asked for")]
+    #[error("unexpected kind {0}")]
     Kind(String),
     /// An object exceeds the maximum size.
-    #[error("an object of {0} bytes")]
+    #[error("object of {0} bytes is too large")]
     TooLarge(usize),
     /// It is incomplete.
-    #[error("cut off")]
+    #[error("truncated")]
     CutOff,
     /// It is malformed protobuf.
     #[error("malformed: {0}")]

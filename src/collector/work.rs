@@ -174,7 +174,7 @@ fn read(target: &Target, object: &Value) -> Result<Observed, ApiError> {
     if seen.name == target.name && seen.namespace == target.space {
         Ok(seen)
     } else {
-        Err(unreadable(&"it shows an object of another name or namespace"))
+        Err(unreadable(&"the object has another name or namespace"))
     }
 }
 
@@ -430,14 +430,16 @@ impl Work {
     /// The reason for the request, for logs.
     pub fn why(&self) -> &'static str {
         match self {
-            Self::Ask(_) => "nobody knows whether it is there",
-            Self::Release { .. } => "owners that it names are gone, or go; others are there, or it is left behind",
-            Self::Delete { because, .. } if because.is_empty() => "none of its owners is there",
-            Self::Delete { .. } => "an owner waits for its end",
+            Self::Ask(_) => "it is unknown whether the object exists",
+            Self::Release { .. } => {
+                "an owner is absent or being deleted, and another owner exists or the object is orphaned"
+            }
+            Self::Delete { because, .. } if because.is_empty() => "none of its owners exists",
+            Self::Delete { .. } => "an owner in foreground deletion waits for it",
             Self::Finish {
                 finalizer: "orphan", ..
-            } => "no dependent names it any more",
-            Self::Finish { .. } => "no dependent that blocks its end is left",
+            } => "no dependent names it",
+            Self::Finish { .. } => "no dependent blocks its deletion",
         }
     }
 

@@ -92,7 +92,7 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_that_somebody_else_h
     assert_eq!(document["objects"].as_array().unwrap().len(), 3, "{document}");
     let unknown = asked(&agent, &["why", "ConfigMap/nowhere"]);
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
-    assert!(unknown.err.contains("ask with its UID"), "{unknown:?}");
+    assert!(unknown.err.contains("use its UID"), "{unknown:?}");
 
     agent
         .until("every kind is seen", |agent| {
@@ -194,7 +194,7 @@ async fn a_dry_run_tells_what_it_would_delete_and_why_and_deletes_nothing() {
         "configmaps",
         "default/child",
         "Background",
-        "none of its owners is there",
+        "none of its owners exists",
     ] {
         assert!(line.contains(words), "{words} is not in {line}");
     }

@@ -88,7 +88,7 @@ fn of_an_owner_that_waits_the_reference_that_holds_it_up_is_told() {
     assert_eq!(told(&picture, "owner"), "waits for 1 blocking dependent");
     assert_eq!(
         told(&picture, "free"),
-        "will be deleted in the background: Apple.example.com n1/owner waits for its end"
+        "will be deleted in the background: Apple.example.com n1/owner waits for it"
     );
     let looks: Vec<Look> = picture.objects.iter().map(|object| object.look).collect();
     assert_eq!(looks, [Look::Waiting, Look::Deleting, Look::Deleting]);
@@ -118,7 +118,7 @@ fn a_circle_is_drawn_once_around() {
     assert_eq!((picture.objects.len(), picture.references.len()), (3, 3));
     assert_eq!(
         told(&picture, "b"),
-        "will be deleted in the foreground: Apple.example.com n1/a waits for its end"
+        "will be deleted in the foreground: Apple.example.com n1/a waits for it"
     );
     assert_eq!(
         texts(&svg(&picture))
@@ -151,10 +151,7 @@ fn who_was_never_seen_who_is_not_there_and_who_cannot_be_known_differ() {
             "asks",
             "kept until it is known whether Apple.example.com n1/never is there",
         ),
-        (
-            "doomed",
-            "will be deleted in the background: none of its owners is there",
-        ),
+        ("doomed", "will be deleted in the background: none of its owners exists"),
         (
             "kept",
             "kept: its owner is of kind Dodo.example.com, which is not served",

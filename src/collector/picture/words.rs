@@ -84,13 +84,13 @@ fn deletion(graph: &Graph, policy: Policy, unblock: bool, waiting: &[NodeId]) ->
         Policy::Orphan => "without its dependents",
     };
     let why = if waiting.is_empty() {
-        "none of its owners is there".to_owned()
+        "none of its owners exists".to_owned()
     } else {
         let verb = if waiting.len() == 1 { "waits" } else { "wait" };
-        format!("{} {verb} for its end", named(graph, waiting))
+        format!("{} {verb} for it", named(graph, waiting))
     };
     let circle = if unblock {
-        ", its blocking references lifted first: it is part of a circle"
+        ", its blocking references cleared first: it is part of an ownership cycle"
     } else {
         ""
     };

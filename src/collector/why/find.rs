@@ -63,13 +63,12 @@ fn nothing(name: &ObjectName, graph: &Graph) -> String {
     match name {
         ObjectName::Uid(uid) => match graph.alone(uid) {
             Some(id) => format!(
-                "the collector knows it: a {} that has no owner and no dependent, and is not being deleted; nothing \
-                     of the collector's holds it or is about to delete it",
+                "it is a {} without owners and dependents, and is not being deleted: the collector neither blocks nor \
+                     deletes it",
                 kind(graph.kinds.group(id), graph.kinds.kind(id))
             ),
             None => format!(
-                "the collector knows no object with UID {:?}: it is gone, is of a kind that is not watched, or was \
-                     never there",
+                "no object with UID {:?} is known: it is deleted, its kind is not watched, or it never existed",
                 clipped(uid)
             ),
         },
@@ -79,15 +78,15 @@ fn nothing(name: &ObjectName, graph: &Graph) -> String {
                 None => kind.clone(),
             };
             format!(
-                "no kind is called {} here: neither is one served, nor does an owner reference name one{}",
+                "no kind is called {}: none is served, and no owner reference names one{}",
                 visible(&clipped(&word)),
                 alike(graph, kind)
             )
         }
         ObjectName::Place { .. } => format!(
-            "the collector knows {} neither as an owner nor as a dependent, and does not see it being deleted; of \
-                 what is none of these it keeps no names. If it is there, nothing of the collector's holds it: see its \
-                 finalizers with kubectl, or ask with its UID",
+            "{} is neither an owner nor a dependent, and is not being deleted; the collector does not keep the names \
+                 of such objects. If it exists, the collector does not block it: see its finalizers with kubectl, or \
+                 use its UID",
             visible(&clipped(&name.to_string()))
         ),
     }
@@ -144,5 +143,5 @@ fn ambiguous(graph: &Graph, several: &[NodeId]) -> String {
     } else {
         String::new()
     };
-    format!("it may be any of these, ask with a UID: {}{more}", shown.join(", "))
+    format!("the name is ambiguous, use a UID: {}{more}", shown.join(", "))
 }

@@ -143,7 +143,7 @@ fn an_object_is_found_by_uid_kind_or_plural_and_what_fits_several_is_asked_for_b
         assert_eq!(world.why(name).0[0], "Deployment.apps shop/web", "{name}");
     }
     for (name, words) in [
-        ("Pod/shop/other", "neither as an owner nor as a dependent"),
+        ("Pod/shop/other", "is neither an owner nor a dependent"),
         ("Deployment.batch/shop/web", "no kind is called Deployment.batch"),
         ("11111111-1111-4111-8111-111111111111", "no object with UID"),
     ] {
@@ -152,7 +152,7 @@ fn an_object_is_found_by_uid_kind_or_plural_and_what_fits_several_is_asked_for_b
     }
     world.is("Pod", "lone", "there", vec![]);
     let said = world.ask(&uid("lone")).unwrap_err();
-    assert!(said.contains("a Pod that has no owner"), "{said}");
+    assert!(said.contains("a Pod without owners"), "{said}");
     world.shared.with(|core| {
         let pod = core.graph.kinds.id("", "Pod").unwrap();
         let object = Observed {
@@ -198,7 +198,7 @@ fn what_is_kept_names_the_kind_that_is_not_served_and_what_orphans_the_reference
     world.is("Pod", "stays", "there", vec![to("ReplicaSet", "old")]);
     let (objects, end, _) = world.why("replicaset/old");
     assert_eq!(objects, ["ReplicaSet.apps shop/old", "Pod shop/stays"]);
-    assert!(end.contains("about to act on it"), "{end}");
+    assert!(end.contains("about to send a request"), "{end}");
 }
 
 #[test]
@@ -211,9 +211,9 @@ fn what_is_kept_for_a_reference_that_cannot_be_followed_says_so() {
     };
     world.is("Pod", "kept", "there", vec![to("Widget", "w"), damaged]);
     let (_, end, text) = world.why("Pod/kept");
-    let owner = "owner something unknown: the reference to it cannot be followed";
+    let owner = "owner something unknown: the reference to it cannot be resolved";
     assert!(text.contains(owner), "{text}");
-    assert!(end.contains("until the reference to that owner is taken out"), "{end}");
+    assert!(end.contains("until the reference to that owner is removed"), "{end}");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn the_last_failure_is_told_with_the_tries_and_among_many_it_is_one_that_fails()
     assert_eq!(objects.last().map(String::as_str), Some("Pod shop/web-1-c"));
     assert!(end.contains("fails, see above"), "{end}");
     assert!(
-        text.contains("tried 1 times in vain, at last: DELETE /api/v1: 403 Forbidden"),
+        text.contains("failed 1 times, last: DELETE /api/v1: 403 Forbidden"),
         "{text}"
     );
 }
@@ -248,7 +248,7 @@ fn a_finalizer_that_stays_for_a_kind_that_cannot_be_seen_names_it() {
     });
     let (_, end, text) = world.why("replicaset/last");
     assert!(
-        text.contains("metrics.k8s.io") && end.contains("until every kind can be seen"),
+        text.contains("metrics.k8s.io") && end.contains("until every kind is synced"),
         "{text}"
     );
 }
@@ -276,7 +276,7 @@ fn of_a_million_dependents_only_some_are_looked_at() {
     let (objects, end, text) = world.why("replicaset/big");
     assert_eq!(objects.len(), 2);
     assert!(
-        end.contains("More objects than were looked at") && text.lines().count() < 20,
+        end.contains("More objects block it") && text.lines().count() < 20,
         "{text}"
     );
 }
@@ -295,7 +295,7 @@ async fn a_kind_may_have_its_short_name_and_one_that_is_unknown_is_told_with_tho
     }
     let asked = |name: &str| world.ask(name).unwrap_err();
     let unknown = asked("replicaste/web");
-    assert!(unknown.starts_with("no kind is called replicaste here"), "{unknown}");
+    assert!(unknown.starts_with("no kind is called replicaste:"), "{unknown}");
     assert!(unknown.ends_with("; there are replicasets.apps"), "{unknown}");
     let elsewhere = asked("deploy.extensions/web");
     assert!(
@@ -303,5 +303,5 @@ async fn a_kind_may_have_its_short_name_and_one_that_is_unknown_is_told_with_tho
         "{elsewhere}"
     );
     assert!(asked("xyz/web").ends_with("name one"), "{}", asked("xyz/web"));
-    assert!(asked("pods/web").contains("ask with its UID"), "{}", asked("pods/web"));
+    assert!(asked("pods/web").contains("use its UID"), "{}", asked("pods/web"));
 }

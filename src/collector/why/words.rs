@@ -61,7 +61,7 @@ impl Words<'_> {
                 }
             });
         }
-        for (hint, what) in [(Hint::Decide(id), "to act on it"), (Hint::Ask(id), "to ask for it")] {
+        for (hint, what) in [(Hint::Decide(id), "for a decision"), (Hint::Ask(id), "for a GET")] {
             says.extend(self.core.queue.look(hint).map(|it| self.queued(what, it)));
         }
         says
@@ -71,7 +71,7 @@ impl Words<'_> {
         let graph = self.graph();
         let node = graph.node(id);
         let state = if !node.state.is_there() && !graph.can_be_asked_for(id) {
-            &format!("{}, so nobody can tell whether it is there", untold(graph, id))
+            &format!("{}, so it is unknown whether it exists", untold(graph, id))
         } else {
             stands(node.state)
         };
@@ -82,11 +82,11 @@ impl Words<'_> {
         let waits = self.now.saturating_duration_since(it.since).as_secs();
         match it.trouble {
             Some(trouble) => format!(
-                "in the queue for {waits} s {what}, tried {} times in vain, at last: {}",
+                "queued for {waits} s {what}, failed {} times, last: {}",
                 it.tries,
                 visible(&trouble)
             ),
-            None => format!("in the queue for {waits} s {what}; its turn comes"),
+            None => format!("queued for {waits} s {what}"),
         }
     }
 
@@ -97,15 +97,15 @@ impl Words<'_> {
         };
         if let Some(back) = chain.circle {
             return format!(
-                "They wait for each other: {} waits for {} again. This does not end by itself: take blockOwnerDeletion out \
-                 of one of the references, or the finalizer foregroundDeletion off one of them.",
+                "Ownership cycle: {} waits for {} again. It does not end by itself: remove blockOwnerDeletion from one of \
+                 the references, or the finalizer foregroundDeletion from one of the objects.",
                 self.called(last),
                 self.called(back)
             );
         }
         let all = if chain.nodes.len() > 1 { "All wait for" } else { "It is" };
         let cut = if chain.cut {
-            " More objects than were looked at hold it up."
+            " More objects block it than were visited."
         } else {
             ""
         };
@@ -122,38 +122,41 @@ impl Words<'_> {
             .look(Hint::Decide(id))
             .is_some_and(|it| it.trouble.is_some());
         let acts = if fails {
-            "what the collector does about it fails, see above"
+            "the collector's request fails, see above"
         } else {
-            "the collector is about to act on it"
+            "the collector is about to send a request"
         };
         let step = decide(graph, id);
         let is_held = matches!(step, Step::FinishForeground | Step::FinishOrphan)
             && self.core.holds_end(id, &step, self.now).is_some();
         match step {
             Step::Nothing if state.has(State::DELETING) => format!(
-                "its own end, which is not the collector's to bring about; if it has finalizers, whoever set them has to \
-                 take them off: {}",
+                "its deletion, which needs nothing of the collector. If it has finalizers, their controllers have to \
+                 remove them: {}",
                 self.kubectl(id)
             ),
-            Step::Nothing if state.has(State::ABSENT) => "it is gone; whoever names it is decided on".to_owned(),
+            Step::Nothing if state.has(State::ABSENT) => "it is deleted; its dependents are decided on".to_owned(),
             Step::Nothing if state.is_in_question() => {
-                "nobody knows whether it is there, and the API server has to tell".to_owned()
+                "it is unknown whether it exists; the collector sends a GET".to_owned()
             }
-            Step::Nothing => "nothing is to be done about it: one of its owners is there, or it names none".to_owned(),
-            Step::Ask(_) => "whether its owners are there has to be known first".to_owned(),
+            Step::Nothing => "nothing has to be done: one of its owners exists, or it has none".to_owned(),
+            Step::Ask(_) => "the collector has to GET its owners first".to_owned(),
             Step::Unserved(owners) => {
                 let mut whys = owners.iter().map(|&owner| untold(graph, owner));
                 match whys.find(|why| *why != SERVED_NOWHERE) {
-                    Some(why) => format!("it is kept until the reference to that owner is taken out of it: {why}"),
-                    None => "it is kept, and stays until the kind of its owner is served again, or the reference is taken out of it"
-                        .to_owned(),
+                    Some(why) => format!("it is kept until the reference to that owner is removed: {why}"),
+                    None => {
+                        "it is kept until the kind of its owner is served again, or the reference is removed".to_owned()
+                    }
                 }
             }
-            Step::Impossible(_) => "it is kept until the reference is taken out of it: an object without a namespace \
-                cannot be owned by one in a namespace"
-                .to_owned(),
+            Step::Impossible(_) => {
+                "it is kept until the reference is removed: a cluster-scoped object cannot have a namespaced \
+                owner"
+                    .to_owned()
+            }
             Step::FinishForeground | Step::FinishOrphan if is_held => {
-                "its finalizer stays until every kind can be seen".to_owned()
+                "its finalizer stays until every kind is synced".to_owned()
             }
             Step::Wait => "it waits for its dependents".to_owned(),
             Step::Release(_) | Step::Delete { .. } | Step::FinishForeground | Step::FinishOrphan => acts.to_owned(),
@@ -190,11 +193,11 @@ fn quoted(name: &str) -> String {
 /// State of an object.
 fn stands(state: State) -> &'static str {
     if state.has(State::UNSEEN) {
-        "was there, and a complete list did not show it"
+        "was observed, and the last complete list did not show it"
     } else if state.has(State::ABSENT) {
-        "is not there"
+        "does not exist"
     } else if !state.has(State::OBSERVED) {
-        "was never seen: others only name it"
+        "is named and was never observed"
     } else if state.orphans() {
         "is being deleted, and has the finalizer orphan until no dependent names it"
     } else if state.waits() {
@@ -202,6 +205,6 @@ fn stands(state: State) -> &'static str {
     } else if state.has(State::DELETING) {
         "is being deleted, and has none of the collector's finalizers"
     } else {
-        "is there, and is not being deleted"
+        "exists, and is not being deleted"
     }
 }

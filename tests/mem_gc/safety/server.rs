@@ -70,7 +70,7 @@ async fn a_store_that_was_put_back_makes_it_forget_everything_and_deletes_nothin
     let known = identity(&cluster).await;
     replaced(&mut cluster, 1, &[known, child, owner]).await;
     let why = cluster.ended().await;
-    assert!(why.contains("it was put back"), "{why}");
+    assert!(why.contains("was restored from a backup"), "{why}");
     assert!(cluster.is_there("child").await && cluster.is_there("owner").await);
     // From nothing it learns what there is.
     cluster.start_synced().await;
@@ -106,7 +106,7 @@ async fn what_was_about_to_be_deleted_is_not_when_the_store_is_put_back() {
         after["metadata"]["resourceVersion"]
     );
     let why = cluster.ended().await;
-    assert!(why.contains("it was put back"), "{why}");
+    assert!(why.contains("was restored from a backup"), "{why}");
     assert!(cluster.is_there("child").await);
 }
 
