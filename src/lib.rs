@@ -7,28 +7,41 @@
 //!
 //! A module uses only those that stand after it in this list.
 
+#[cfg(feature = "agent")]
 pub mod agent;
+#[cfg(feature = "agent")]
 pub mod ops;
 
+#[cfg(feature = "agent")]
 pub mod config;
 
+#[cfg(feature = "agent")]
 pub mod cli;
 
+#[cfg(feature = "agent")]
 pub mod collector;
 
+#[cfg(feature = "agent")]
 pub mod housekeeping;
 
+#[cfg(feature = "agent")]
 pub mod workers;
 
+#[cfg(feature = "agent")]
 pub mod watch;
 
+#[cfg(feature = "agent")]
 pub mod handover;
 
+#[cfg(feature = "agent")]
 pub mod counters;
+#[cfg(feature = "agent")]
 pub mod events;
 
+#[cfg(feature = "agent")]
 pub mod api;
 pub mod journal;
+#[cfg(feature = "agent")]
 pub mod outside;
 
 pub mod teardown;
@@ -41,8 +54,11 @@ pub mod node;
 pub mod model;
 
 pub mod clock;
+#[cfg(feature = "agent")]
 pub mod memory;
+#[cfg(feature = "agent")]
 pub mod object_name;
 pub mod tasks;
+#[cfg(feature = "agent")]
 pub mod why;
 pub mod words;

@@ -73,7 +73,8 @@ impl Told {
             made: now,
             brought: now,
         };
-        let always_the_same = about.reason.is_of_a_state();
+        // It tells of a state that goes on: one event, however its cause changes.
+        let always_the_same = about.reason == Reason::TeardownBlocked;
         match self.0.entry(about) {
             Entry::Vacant(place) => {
                 place.insert(new());

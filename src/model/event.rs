@@ -53,11 +53,6 @@ impl Reason {
         }
     }
 
-    /// Whether it tells of a state that goes on, which is one event however its cause changes.
-    pub(crate) fn is_of_a_state(self) -> bool {
-        self == Self::TeardownBlocked
-    }
-
     /// `Normal` or `Warning`.
     pub fn kind(self) -> &'static str {
         match self {
