@@ -134,7 +134,7 @@ lint: need-build ## Formatting, clippy and the shell scripts
 	@$(NEED) shellcheck=shellcheck
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
-	$(CARGO) clippy --locked --no-default-features --lib -- -D warnings
+	$(CARGO) clippy --locked --no-default-features --lib --example embed -- -D warnings
 	shellcheck $(SCRIPTS)
 
 SCRIPTS := $(wildcard scripts/*.sh) $(wildcard deploy/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh tests/testbed/go-program.sh $(wildcard tests/testbed/guest/*.sh) \

@@ -40,9 +40,11 @@ pub mod events;
 
 #[cfg(feature = "agent")]
 pub mod api;
-pub mod journal;
 #[cfg(feature = "agent")]
 pub mod outside;
+
+pub mod engine;
+pub mod journal;
 
 pub mod teardown;
 

@@ -39,7 +39,7 @@ pub struct Record {
 
 /// How far it is.
 #[derive(Debug, Default)]
-struct Standing {
+pub(crate) struct Standing {
     stage: Stage,
     /// That the pod is over, as the API server shows it.
     shown: Option<Shown>,
@@ -143,6 +143,7 @@ impl Record {
     /// Why the pod does not go on; nothing if it does.
     pub fn set_blocked(&self, blocked: Vec<Blocked>) {
         self.lock().blocked = blocked;
+        self.changed();
     }
 
     /// Whether anything keeps the pod from going on.
@@ -193,6 +194,7 @@ impl Record {
     /// What was shown as a failure is none any more.
     pub fn mends(&self, failure: &Blocked) {
         self.lock().blocked.retain(|other| other != failure);
+        self.changed();
     }
 
     /// Whether no attempt came before, in this run of the agent or in an earlier one.
@@ -206,6 +208,13 @@ impl Record {
         if !state.blocked.contains(&failure) {
             state.blocked.push(failure);
         }
+        drop(state);
+        self.changed();
+    }
+
+    /// Marks each change of what [`Self::tell`] tells, but for what the clock changes.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
     }
 
     /// Where the pod stands.
@@ -281,6 +290,8 @@ impl Record {
                 failure: None,
             });
         }
+        drop(state);
+        self.changed();
         OpenSpan { record: self, index }
     }
 
@@ -323,6 +334,11 @@ impl Record {
             spans: state.spans.clone(),
             mismatch: state.mismatch.clone(),
         }
+    }
+
+    /// What is told has changed.
+    fn changed(&self) {
+        self.standing.send_modify(|_| ());
     }
 
     fn ms(&self, at: Instant) -> u64 {
@@ -383,6 +399,7 @@ impl OpenSpan<'_> {
         if let Some(span) = self.record.lock().spans.get_mut(index) {
             change(span);
         }
+        self.record.changed();
     }
 }
 

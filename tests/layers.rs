@@ -27,6 +27,7 @@ const LAYERS: [&str; 25] = [
     // What the API server offers, and what survives a crash.
     "api",
     "journal",
+    "engine",
     "outside",
     "counters",
     "events",

@@ -72,6 +72,9 @@ pub struct PodEntry {
     /// Containers that were seen to have ended.
     #[serde(default)]
     pub ends: Ends,
+    /// The pod as JSON, for one that no API server shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
     /// What somebody has released of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub releases: Vec<Release>,
@@ -156,10 +159,16 @@ pub trait PodJournalExt: PodJournal {
                     hooks: BTreeMap::new(),
                     stage: Stage::default(),
                     ends: Ends::new(),
+                    manifest: None,
                     releases: Vec::new(),
                 });
             }
         });
+    }
+
+    /// Records the pod itself, as JSON. Durable soon, not at once.
+    fn keep_manifest(&self, uid: &PodUid, manifest: String) {
+        update(self, uid, |entry| entry.manifest = Some(manifest));
     }
 
     /// Records that it is somebody's request that ends the pod. Durable soon, not at once.

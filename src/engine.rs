@@ -1,0 +1,287 @@
+//! Takes pods down for another program: a node agent, or a tool. It needs no API server.
+//!
+//! ```no_run
+//! # async fn example(pod: k8s_openapi::api::core::v1::Pod) -> Result<(), Box<dyn std::error::Error>> {
+//! use pod_teardown::engine::Engine;
+//!
+//! let engine = Engine::builder("unix:///run/containerd/containerd.sock", "/var/lib/kubelet")
+//!     .state_dir("/var/lib/my-agent")
+//!     .start()
+//!     .await?;
+//! for unfinished in engine.recover() {
+//!     unfinished.finished().await;
+//! }
+//! println!("{:?}", engine.plan(&pod).await?);
+//! let teardown = engine.begin(&pod, None)?;
+//! teardown.finished().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What a pod's termination does, and in which order, is in [`teardown::worker`](crate::teardown::worker). What the program
+//! can bring of its own is in [`teardown::boundary`](crate::teardown::boundary) and
+//! [`teardown::journal`](crate::teardown::journal).
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU32},
+    time::Duration,
+};
+
+use futures::stream::{Stream, unfold};
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
+use serde_json::value::to_raw_value;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
+
+use crate::{
+    model::{
+        pod::{PodObject, PodRef, PodUid, PodView},
+        problem::Problem,
+        termination::Cause,
+        trace::Story,
+    },
+    node::lock::PodsLock,
+    record::Record,
+    teardown::{
+        begin::{Termination, shorten},
+        context::Context,
+        journal::PodJournalExt as _,
+        period::Period,
+        precedence::Precedence,
+        worker::{Outcome, PodUpdate, RuntimeState, Worker},
+    },
+};
+
+mod builder;
+mod plan;
+
+pub use builder::Builder;
+pub use plan::Plan;
+
+/// Takes pods of this node down. Dropped, it leaves everything as it is, as in a crash.
+pub struct Engine {
+    context: Arc<Context>,
+    /// Whether somebody takes the status, and deletes the object.
+    reports: bool,
+    running: Arc<Running>,
+    precedence: Precedence,
+    large: Arc<Semaphore>,
+    _lock: PodsLock,
+    _shuts: AbortOnDropHandle<()>,
+}
+
+/// Pods that are terminating.
+#[derive(Default)]
+struct Running(Mutex<BTreeMap<PodUid, Entry>>);
+
+struct Entry {
+    view: Arc<PodView>,
+    teardown: Teardown,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// The termination of one pod, which goes on whether this is kept or not.
+#[derive(Clone)]
+pub struct Teardown {
+    context: Arc<Context>,
+    period: Arc<Period>,
+    record: Arc<Record>,
+    outcome: watch::Receiver<Option<Outcome>>,
+}
+
+// === impl Engine ===
+
+impl Engine {
+    /// An engine for the container runtime that listens at `endpoint`, such as `unix:///run/containerd/containerd.sock`, and for
+    /// the pods below `kubelet_root`, such as `/var/lib/kubelet`.
+    pub fn builder(endpoint: &str, kubelet_root: impl Into<std::path::PathBuf>) -> Builder {
+        Builder::new(endpoint, kubelet_root.into())
+    }
+
+    /// What [`Self::begin`] would take down now. Nothing is changed.
+    ///
+    /// # Errors
+    /// When the pod has no name, namespace or UID, or when the node or the runtime cannot be read.
+    pub async fn plan(&self, pod: &Pod) -> Result<Plan, Problem> {
+        plan::plan(&self.context, &view_of(pod)?).await
+    }
+
+    /// Begins the pod's termination. One that is in progress goes on as it is; an earlier one is resumed from the journal. The
+    /// pod's spec is written to the journal, for [`Self::recover`].
+    ///
+    /// The grace period is the shortest of `grace`, the pod's `deletionGracePeriodSeconds` and what the journal has; without
+    /// any, that of its spec. It is at least a second.
+    ///
+    /// # Errors
+    /// When the pod has no name, namespace or UID, or mirrors a static pod.
+    pub fn begin(&self, pod: &Pod, grace: Option<Duration>) -> Result<Teardown, Problem> {
+        let view = view_of(pod)?;
+        if view.mirror {
+            return Err(Problem::usage(
+                format!("pod {} mirrors a static pod", view.pod),
+                "remove the static pod's manifest from the node",
+            ));
+        }
+        let manifest = serde_json::to_string(pod).ok();
+        Ok(self.start(view, grace, manifest))
+    }
+
+    /// Resumes all terminations that an earlier run has begun and not finished. Grace periods that have begun do not begin again,
+    /// and hooks that have ended do not run again.
+    pub fn recover(&self) -> Vec<Teardown> {
+        let pods = self.context.journal.pods();
+        let resume = |pod: PodRef| {
+            let manifest = self.context.journal.pod(&pod.uid).and_then(|entry| entry.manifest);
+            let known = manifest.and_then(|manifest| view_of(&serde_json::from_str(&manifest).ok()?).ok());
+            self.start(known.unwrap_or_else(|| PodView::remembered(pod)), None, None)
+        };
+        pods.into_iter().map(resume).collect()
+    }
+
+    fn start(&self, view: PodView, grace: Option<Duration>, manifest: Option<String>) -> Teardown {
+        let mut running = self.running.lock();
+        let uid = view.pod.uid.clone();
+        if let Some(entry) = running.get(&uid) {
+            return entry.teardown.clone();
+        }
+        let context = &self.context;
+        let grace = grace.map(|grace| grace.as_secs().try_into().unwrap_or(i64::MAX));
+        let Termination { period, record, .. } = Termination::begin(context, &view, Cause::Deleted, grace, None);
+        if let Some(manifest) = manifest {
+            context.journal.keep_manifest(&uid, manifest);
+        }
+        let view = Arc::new(view);
+        let update = PodUpdate {
+            view: Arc::clone(&view),
+            // Nobody waits for a status.
+            removed: !self.reports,
+            imposed: None,
+            releases: 0,
+        };
+        let (updates, outcome) = (watch::Sender::new(update), watch::Sender::new(None));
+        let worker = Worker {
+            context: Arc::clone(context),
+            updates: updates.subscribe(),
+            period: Arc::clone(&period),
+            record: Arc::clone(&record),
+            precedence: self.precedence.clone(),
+            reads: AtomicU32::new(0),
+            runtime_state: RuntimeState::default(),
+            large: Arc::clone(&self.large),
+        };
+        let teardown = Teardown {
+            context: Arc::clone(context),
+            period,
+            record,
+            outcome: outcome.subscribe(),
+        };
+        let (running_pods, context) = (Arc::clone(&self.running), Arc::clone(context));
+        let span =
+            tracing::info_span!("pod", pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name);
+        let key = uid.clone();
+        let run = async move {
+            // It lives as long as the worker, who waits for news.
+            let _updates = updates;
+            let ended = worker.run().await;
+            if ended == Outcome::Finished {
+                context.journal.forget(&uid);
+            }
+            running_pods.lock().remove(&uid);
+            outcome.send_replace(Some(ended));
+        };
+        let entry = Entry {
+            view,
+            teardown: teardown.clone(),
+            _task: AbortOnDropHandle::new(tokio::spawn(run.instrument(span))),
+        };
+        running.insert(key, entry);
+        teardown
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.context.stopping.cancel();
+        self.running.lock().clear();
+    }
+}
+
+/// The pod as a pod that is being deleted, whether its object says so yet or not.
+fn view_of(pod: &Pod) -> Result<PodView, Problem> {
+    let mut pod = pod.clone();
+    let deletion = &mut pod.metadata.deletion_timestamp;
+    deletion.get_or_insert_with(|| Time(Timestamp::now()));
+    let json = to_raw_value(&pod).map_err(|error| error.to_string());
+    let object = json.and_then(|json| PodObject::read(&json));
+    let object =
+        object.map_err(|why| Problem::usage(format!("pod: {why}"), "give the pod as the API server shows it"))?;
+    Ok(PodView::whole(object, true))
+}
+
+// === impl Running ===
+
+impl Running {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PodUid, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn views(&self) -> BTreeMap<PodUid, Arc<PodView>> {
+        let running = self.lock();
+        let views = running
+            .iter()
+            .map(|(uid, entry)| (uid.clone(), Arc::clone(&entry.view)));
+        views.collect()
+    }
+}
+
+// === impl Teardown ===
+
+impl Teardown {
+    /// The pod.
+    pub fn pod(&self) -> &PodRef {
+        self.record.pod()
+    }
+
+    /// How it stands now: stage, steps, failures. Times are in milliseconds.
+    pub fn trace(&self) -> Story {
+        self.record.tell()
+    }
+
+    /// How it stands, now and after each step that begins, ends or fails. It ends with the termination, or with the engine.
+    /// Steps that follow each other faster than they are read come as one.
+    pub fn progress(&self) -> impl Stream<Item = Story> + Send + use<> {
+        let (record, outcome) = (Arc::clone(&self.record), self.outcome.clone());
+        let mut changes = record.subscribe();
+        changes.mark_changed();
+        unfold((record, changes, outcome), |(record, mut changes, mut outcome)| async {
+            tokio::select! {
+                biased;
+                Ok(()) = changes.changed() => Some((record.tell(), (record, changes, outcome))),
+                _ = outcome.changed() => None,
+            }
+        })
+    }
+
+    /// Shortens the grace period to `grace`, counted from its beginning and rounded to seconds. A longer one changes nothing.
+    pub async fn shorten(&self, grace: Duration) {
+        let grace = Duration::from_secs(grace.as_secs().max(1));
+        if grace < self.period.grace() {
+            // Only the journal remembers it, and a grace period never grows again.
+            let journal = &self.context.journal;
+            journal.begin(self.pod(), self.context.clock.now(), grace, None);
+            journal.durable().await.ok();
+            shorten(&self.period, &self.record, grace);
+        }
+    }
+
+    /// Returns when the termination has ended; [`Outcome::Finished`] if nothing is left of the pod on this node. `None` if the
+    /// engine was dropped before: [`Engine::recover`] resumes it.
+    pub async fn finished(&self) -> Option<Outcome> {
+        let mut outcome = self.outcome.clone();
+        let ended = outcome.wait_for(Option::is_some).await;
+        ended.ok().and_then(|ended| *ended)
+    }
+}
