@@ -7,7 +7,7 @@ use std::{
 };
 
 /// From the lowest to the highest. A module may use those before it.
-const LAYERS: [&str; 25] = [
+const LAYERS: [&str; 26] = [
     // Tools that know nothing of pods.
     "clock",
     "words",
