@@ -22,11 +22,11 @@ use std::{
 };
 
 use futures::{future::join_all, join};
+use nix::mount::{MntFlags, umount2};
 use pod_teardown::{
     node::{dirs::Dir, effects::Effects, kubelet_root::KubeletRoot, pod_dir::PodDir},
     teardown::volumes::{storage::Storage, tear_down_volumes},
 };
-use rustix::mount::{UnmountFlags, unmount};
 use space::{Space, block_on, in_own_namespace, tmpfs, write};
 use testbed::bench::{
     figures::Figures,
@@ -214,7 +214,7 @@ fn plain(pods: &[PodDir]) {
                     let Some(pod) = next else { break };
                     let volumes = pod.path().join("volumes");
                     for volume in IN_MEMORY {
-                        unmount(volumes.join(volume), UnmountFlags::NOFOLLOW).unwrap();
+                        umount2(&volumes.join(volume), MntFlags::UMOUNT_NOFOLLOW).unwrap();
                     }
                     for volume in IN_MEMORY.iter().chain(&ON_DISK) {
                         fs::remove_dir_all(volumes.join(volume)).unwrap();
@@ -258,7 +258,7 @@ fn fill(base: &Path) {
         fs::create_dir_all(&dir).unwrap();
         (0..FILES / 20).for_each(|file| drop(fs::File::create(dir.join(file.to_string())).unwrap()));
     }
-    rustix::fs::sync();
+    nix::unistd::sync();
 }
 
 fn seconds(work: impl FnOnce()) -> f64 {

@@ -4,6 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use backon::ExponentialBuilder;
 use jiff::Timestamp;
+use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
 /// Where the kernel names the current boot.
@@ -119,10 +120,10 @@ pub fn rounded(duration: Duration) -> Duration {
 }
 
 fn boottime() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
-    Duration::new(seconds, nanos)
+    let time = ClockId::CLOCK_BOOTTIME
+        .now()
+        .expect("every kernel that runs this has it");
+    Duration::from(time)
 }
 
 impl Mark {

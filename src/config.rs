@@ -1,11 +1,16 @@
 //! From flags to settings: everything is looked at before anything is touched, and all mistakes are told at once.
 
 use std::{
-    fmt,
+    fmt, io,
     net::SocketAddr,
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
     time::Duration,
+};
+
+use nix::{
+    sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, PROC_SUPER_MAGIC, SYSFS_MAGIC, statfs},
+    unistd::{AccessFlags, access},
 };
 
 use crate::{
@@ -35,8 +40,8 @@ const DEFAULT_RUNTIME: &str = "unix:///run/containerd/containerd.sock";
 /// The kubelet's default for `podLogsDir`.
 const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 
-/// File systems in which nobody makes directories, whatever access(2) tells root: proc, sysfs, cgroup v1 and v2.
-const NOT_FOR_FILES: [i64; 4] = [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270];
+/// File systems in which nobody makes directories, whatever access(2) tells root.
+const NOT_FOR_FILES: [FsType; 4] = [PROC_SUPER_MAGIC, SYSFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC];
 /// Nobody waits longer for an agent to stop.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// What a unix socket's address holds, without the NUL at its end.
@@ -378,14 +383,19 @@ fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
     if !existing.is_dir() {
         return Err(problem(format!("{} is not a directory", existing.display())));
     }
-    if rustix::fs::statfs(existing).is_ok_and(|it| NOT_FOR_FILES.contains(&it.f_type)) {
+    if statfs(existing).is_ok_and(|it| NOT_FOR_FILES.contains(&it.filesystem_type())) {
         return Err(problem(format!(
             "nothing can be kept in the file system of {}",
             existing.display()
         )));
     }
-    rustix::fs::access(existing, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
-        .map_err(|error| problem(format!("{} is not writable: {error}", existing.display())))
+    access(existing, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| {
+        problem(format!(
+            "{} is not writable: {}",
+            existing.display(),
+            io::Error::from(errno)
+        ))
+    })
 }
 
 fn socket(path: &Path) -> Result<(), Problem> {

@@ -122,8 +122,7 @@ async fn looks(endpoint: &CriEndpoint, rounds: usize) -> Vec<f64> {
 }
 
 fn cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+    Duration::from(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID.now().unwrap())
 }
 
 fn flags(node: &Node) -> NodeFlags {

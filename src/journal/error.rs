@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 use thiserror::Error;
 
 use super::{PATIENCE, header::Unusable};
@@ -98,8 +98,8 @@ fn kind_of(error: &io::Error) -> Kind {
     ) {
         return Kind::Damaged;
     }
-    match Errno::from_io_error(error) {
-        Some(Errno::ACCESS | Errno::PERM | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Kind::Setting,
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EACCES | Errno::EPERM | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG) => Kind::Setting,
         _ => Kind::Disk,
     }
 }
@@ -111,16 +111,16 @@ mod tests {
     #[test]
     fn only_what_a_person_must_set_right_and_another_agent_forbid_the_start() {
         let of = |errno: Errno| io("open")(errno.into());
-        for errno in [Errno::ACCESS, Errno::PERM, Errno::NOTDIR, Errno::LOOP] {
+        for errno in [Errno::EACCES, Errno::EPERM, Errno::ENOTDIR, Errno::ELOOP] {
             assert!(of(errno).forbids_the_start(), "{errno}");
         }
         for errno in [
-            Errno::NOSPC,
-            Errno::DQUOT,
-            Errno::ROFS,
-            Errno::IO,
-            Errno::STALE,
-            Errno::NOMEM,
+            Errno::ENOSPC,
+            Errno::EDQUOT,
+            Errno::EROFS,
+            Errno::EIO,
+            Errno::ESTALE,
+            Errno::ENOMEM,
         ] {
             assert_eq!(of(errno).kind, Kind::Disk, "{errno}");
         }

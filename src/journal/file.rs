@@ -9,11 +9,11 @@ use std::{
     path::Path,
 };
 
+use nix::fcntl::OFlag;
 use redb::{
     Database, ReadTransaction, ReadableDatabase, ReadableTable as _, StorageBackend as _, TableDefinition, TableError,
     backends::InMemoryBackend,
 };
-use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -97,7 +97,7 @@ pub(super) fn look(path: &Path, machine: &Identity) -> Result<Found, JournalErro
     let mut bytes = Vec::new();
     let mut open = File::options();
     // Should something else than a file have taken its place meanwhile, nobody waits for it.
-    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let flags = OFlag::O_NONBLOCK.bits();
     let file = open.read(true).custom_flags(flags).open(path);
     file.and_then(|file| file.take(LONGEST).read_to_end(&mut bytes))
         .map_err(error::io("read"))?;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use super::{FILE, JournalError, error};
 
@@ -50,7 +50,7 @@ pub(super) fn add(path: &Path) -> Result<PathBuf, JournalError> {
         let added = match fs::hard_link(path, &to) {
             // A directory, or a file system without links.
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                renameat_with(CWD, path, CWD, &to, RenameFlags::NOREPLACE).map_err(io::Error::from)
+                renameat2(AT_FDCWD, path, AT_FDCWD, &to, RenameFlags::RENAME_NOREPLACE).map_err(io::Error::from)
             }
             linked => linked,
         };

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::{
     cri::types::CgroupDriver,
@@ -61,10 +61,10 @@ impl Cgroups {
     /// Finds the hierarchies mounted at or below `root`, such as `/sys/fs/cgroup`, in the file `mountinfo`.
     pub fn detect(mountinfo: &Path, root: &Path) -> Result<Self, Fault> {
         let text = fs::read(mountinfo).map_err(|error| Fault::new("read", mountinfo, errno(&error)))?;
-        let table = MountTable::parse(&text, root).map_err(|_| Fault::new("read", mountinfo, Errno::BADMSG))?;
+        let table = MountTable::parse(&text, root).map_err(|_| Fault::new("read", mountinfo, Errno::EBADMSG))?;
         let hierarchies = hierarchy::all_of(table.all());
         if hierarchies.is_empty() {
-            return Err(Fault::new("find cgroup hierarchies in", root, Errno::NOENT));
+            return Err(Fault::new("find cgroup hierarchies in", root, Errno::ENOENT));
         }
         Ok(Self {
             hierarchies,

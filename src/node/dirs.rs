@@ -10,15 +10,17 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, StatxFlags, openat2, readlinkat, statx, unlinkat},
-    io::Errno,
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2, readlinkat},
+    unistd::{UnlinkatFlags, Whence, lseek, unlinkat},
 };
+use rustix::fs::{AtFlags, RawDir, StatxFlags, statx};
 
 use super::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
-    fault::{Cause, Fault},
+    fault::{Cause, Fault, errno_of},
 };
 
 mod read;
@@ -28,15 +30,15 @@ mod tree;
 pub use read::Seen;
 
 /// How everything below a directory is opened.
-const WITHIN: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_XDEV);
+const WITHIN: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
+    .union(ResolveFlag::RESOLVE_NO_SYMLINKS)
+    .union(ResolveFlag::RESOLVE_NO_XDEV);
 
 /// For a directory that is read and removed from. Without `NOFOLLOW`: then a link in last place is `ELOOP`, too.
-const DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::CLOEXEC)
-    .union(OFlags::NONBLOCK);
+const DIRECTORY: OFlag = OFlag::O_RDONLY
+    .union(OFlag::O_DIRECTORY)
+    .union(OFlag::O_CLOEXEC)
+    .union(OFlag::O_NONBLOCK);
 
 /// An open directory, the base of removals.
 #[derive(Debug)]
@@ -60,7 +62,7 @@ impl Dir {
     /// Opens a directory by its absolute path, which must be free of symlinks; `None` if there is none.
     pub fn open(path: &Path) -> Result<Option<Self>, Fault> {
         Self::opened(
-            openat2(CWD, path, DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS),
+            open(AT_FDCWD, path.as_os_str(), DIRECTORY, ResolveFlag::RESOLVE_NO_SYMLINKS),
             path.to_owned(),
         )
     }
@@ -72,7 +74,7 @@ impl Dir {
         if relative.as_os_str().is_empty() || !relative.components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(Fault::new("open", &self.path, Cause::BadName(relative.into())));
         }
-        let Some(dir) = Self::opened(openat2(&self.fd, relative, DIRECTORY, Mode::empty(), WITHIN), path)? else {
+        let Some(dir) = Self::opened(open(&self.fd, relative.as_os_str(), DIRECTORY, WITHIN), path)? else {
             return Ok(None);
         };
         if !dir.place.is_on_mount_of(self.place) {
@@ -81,10 +83,10 @@ impl Dir {
         Ok(Some(dir))
     }
 
-    fn opened(result: rustix::io::Result<OwnedFd>, path: PathBuf) -> Result<Option<Self>, Fault> {
+    fn opened(result: nix::Result<OwnedFd>, path: PathBuf) -> Result<Option<Self>, Fault> {
         let fd = match result {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::ENOENT) => return Ok(None),
             Err(errno) => return Err(Fault::new("open", path, errno)),
         };
         match place(&fd) {
@@ -107,7 +109,7 @@ impl Dir {
     /// Names of all entries.
     pub fn names(&self) -> Result<Vec<OsString>, Fault> {
         let fault = |errno| Fault::new("list", &self.path, Cause::Errno(errno));
-        rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(0)).map_err(fault)?;
+        lseek(&self.fd, 0, Whence::SeekSet).map_err(fault)?;
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut entries = RawDir::new(&self.fd, &mut buffer);
         let mut names = Vec::new();
@@ -116,8 +118,8 @@ impl Dir {
                 Ok(entry) if is_dots(entry.file_name().to_bytes()) => {}
                 Ok(entry) => names.push(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned()),
                 // The directory has been removed since it was opened.
-                Err(Errno::NOENT) => break,
-                Err(errno) => return Err(fault(errno)),
+                Err(rustix::io::Errno::NOENT) => break,
+                Err(errno) => return Err(fault(errno_of(errno))),
             }
         }
         Ok(names)
@@ -126,9 +128,9 @@ impl Dir {
     /// Where the symlink `name` points; `None` if it is no symlink or not there.
     pub fn link_target(&self, name: &OsStr) -> Result<Option<PathBuf>, Fault> {
         self.check(name, "read the link")?;
-        match readlinkat(&self.fd, name, Vec::new()) {
-            Ok(target) => Ok(Some(OsString::from(OsStr::from_bytes(target.to_bytes())).into())),
-            Err(Errno::NOENT | Errno::INVAL) => Ok(None),
+        match readlinkat(&self.fd, name) {
+            Ok(target) => Ok(Some(target.into())),
+            Err(Errno::ENOENT | Errno::EINVAL) => Ok(None),
             Err(errno) => Err(Fault::new("read the link", self.path.join(name), errno)),
         }
     }
@@ -138,15 +140,15 @@ impl Dir {
     /// Whatever cannot be removed is reported, and the rest is removed all the same.
     pub fn remove_tree(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         self.check(name, "remove").map_err(|fault| vec![fault])?;
-        match self.remove_one(name, AtFlags::REMOVEDIR, effects) {
+        match self.remove_one(name, UnlinkatFlags::RemoveDir, effects) {
             Err(Fault {
-                cause: Cause::Errno(Errno::NOTDIR),
+                cause: Cause::Errno(Errno::ENOTDIR),
                 ..
             }) => self
-                .remove_one(name, AtFlags::empty(), effects)
+                .remove_one(name, UnlinkatFlags::NoRemoveDir, effects)
                 .map_err(|fault| vec![fault]),
             Err(Fault {
-                cause: Cause::Errno(Errno::NOTEMPTY | Errno::EXIST),
+                cause: Cause::Errno(Errno::ENOTEMPTY | Errno::EEXIST),
                 ..
             }) => {
                 const VERB: &str = "empty and remove";
@@ -163,16 +165,16 @@ impl Dir {
     /// Removes the entry `name`, which must not be a directory.
     pub fn remove_file(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
         self.check(name, "remove")?;
-        self.remove_one(name, AtFlags::empty(), effects)
+        self.remove_one(name, UnlinkatFlags::NoRemoveDir, effects)
     }
 
     /// Removes the entry `name`, which must be an empty directory.
     pub fn remove_empty(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
         self.check(name, "remove")?;
-        self.remove_one(name, AtFlags::REMOVEDIR, effects)
+        self.remove_one(name, UnlinkatFlags::RemoveDir, effects)
     }
 
-    fn remove_one(&self, name: &OsStr, kind: AtFlags, effects: &Effects) -> Result<Outcome, Fault> {
+    fn remove_one(&self, name: &OsStr, kind: UnlinkatFlags, effects: &Effects) -> Result<Outcome, Fault> {
         let path = self.path.join(name);
         let fault = |cause: Cause| Fault::new("remove", &path, cause);
         if effects.dry_run() && !self.holds(name) {
@@ -189,7 +191,7 @@ impl Dir {
         match removed {
             Ok(()) => Ok(Outcome::Done),
             // A name that the file system cannot hold is not there either.
-            Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(Outcome::Nothing),
+            Err(Errno::ENOENT | Errno::ENAMETOOLONG) => Ok(Outcome::Nothing),
             Err(errno) => Err(fault(errno.into())),
         }
     }
@@ -197,7 +199,10 @@ impl Dir {
     /// Whether there is an entry of this name, of whatever kind.
     fn holds(&self, name: &OsStr) -> bool {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-        !matches!(statx(&self.fd, name, flags, StatxFlags::empty()), Err(Errno::NOENT))
+        !matches!(
+            statx(&self.fd, name, flags, StatxFlags::empty()),
+            Err(rustix::io::Errno::NOENT)
+        )
     }
 
     fn check(&self, name: &OsStr, verb: &'static str) -> Result<(), Fault> {
@@ -231,8 +236,13 @@ impl Place {
     }
 }
 
-fn place(fd: impl AsFd) -> rustix::io::Result<Place> {
-    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+/// Opens what lies at a path, seen from a directory.
+fn open(dir: impl AsFd, path: &OsStr, flags: OFlag, resolve: ResolveFlag) -> nix::Result<OwnedFd> {
+    openat2(dir, path, OpenHow::new().flags(flags).resolve(resolve))
+}
+
+fn place(fd: impl AsFd) -> nix::Result<Place> {
+    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).map_err(errno_of)?;
     let has_mount = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
     Ok(Place {
         device: (found.stx_dev_major, found.stx_dev_minor),
@@ -301,8 +311,8 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         fs::create_dir(outside.path().join("sub")).unwrap();
         symlink(outside.path(), temp.path().join("link")).unwrap();
-        assert_eq!(dir.below("link/sub").unwrap_err().cause, Cause::Errno(Errno::LOOP));
-        assert_eq!(dir.below("link").unwrap_err().cause, Cause::Errno(Errno::LOOP));
+        assert_eq!(dir.below("link/sub").unwrap_err().cause, Cause::Errno(Errno::ELOOP));
+        assert_eq!(dir.below("link").unwrap_err().cause, Cause::Errno(Errno::ELOOP));
     }
 
     #[test]
@@ -310,7 +320,7 @@ mod tests {
         let (temp, dir) = temp();
         fs::create_dir(temp.path().join("v")).unwrap();
         let fifo = temp.path().join("v/fifo");
-        rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(temp.path().join("v/socket")).unwrap();
         assert_eq!(remove(&dir, "v"), Ok(Outcome::Done));
     }

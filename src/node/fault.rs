@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::{cgroups::Survivors, effects::Held, holders::Holders, mounts::Hanging, threads::NotDone};
 use crate::model::{
@@ -18,7 +18,7 @@ use crate::model::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The kernel refused.
-    #[error("{0}")]
+    #[error("{}", std::io::Error::from(*.0))]
     Errno(Errno),
     /// The gate is shut.
     #[error(transparent)]
@@ -131,8 +131,13 @@ pub struct Fault {
 }
 
 /// The kernel's error number, `EIO` where the library made the error up.
-pub(crate) fn errno(error: &std::io::Error) -> rustix::io::Errno {
-    rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
+pub(crate) fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+/// The same of a call that goes by rustix.
+pub(crate) fn errno_of(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
 }
 
 /// Head and tail of a path that is longer than anybody reads: directories may be nested without end.
@@ -152,8 +157,8 @@ fn cut(path: &Path) -> PathBuf {
 impl From<Errno> for Cause {
     fn from(errno: Errno) -> Self {
         match errno {
-            Errno::NOSYS => Self::KernelTooOld,
-            Errno::XDEV => Self::OtherFileSystem,
+            Errno::ENOSYS => Self::KernelTooOld,
+            Errno::EXDEV => Self::OtherFileSystem,
             other => Self::Errno(other),
         }
     }
@@ -201,7 +206,7 @@ impl Reasoned for Fault {
     /// The kernel's name of the error, where it has refused.
     fn reason(&self) -> std::borrow::Cow<'static, str> {
         match &self.cause {
-            Cause::Errno(errno) => format!("{:?}", nix::errno::Errno::from_raw(errno.raw_os_error())).into(),
+            Cause::Errno(errno) => format!("{errno:?}").into(),
             Cause::Held(held) => held.reason(),
             Cause::NotDone(not_done) => not_done.reason(),
             Cause::Hangs(_) => HANGS.into(),
@@ -223,7 +228,7 @@ mod tests {
     #[test]
     fn a_path_without_end_is_cut_to_its_head_and_its_tail() {
         let path = format!("/head/{}/tail", "d/".repeat(100_000));
-        let fault = Fault::new("remove", path, Errno::PERM);
+        let fault = Fault::new("remove", path, Errno::EPERM);
         let text = fault.path.to_str().unwrap();
         assert!((4000..=4096).contains(&text.len()), "{}", text.len());
         assert!(
@@ -231,12 +236,12 @@ mod tests {
             "{text}"
         );
         let whole = "x".repeat(4096);
-        assert_eq!(Fault::new("remove", &whole, Errno::PERM).path, Path::new(&whole));
+        assert_eq!(Fault::new("remove", &whole, Errno::EPERM).path, Path::new(&whole));
     }
 
     #[test]
     fn a_hostile_path_stays_on_one_line_of_the_log() {
-        let fault = Fault::new("remove", "/pods/a\nERROR forged", Errno::PERM);
+        let fault = Fault::new("remove", "/pods/a\nERROR forged", Errno::EPERM);
         let line = fault.to_string();
         assert!(!line.contains('\n'), "{line}");
         assert!(line.starts_with("cannot remove \"/pods/a\\nERROR forged\": "), "{line}");
@@ -250,7 +255,7 @@ mod tests {
             cause,
         };
         for (cause, word) in [
-            (Cause::Errno(Errno::BUSY), "EBUSY"),
+            (Cause::Errno(Errno::EBUSY), "EBUSY"),
             (Cause::StillMounted, "mounted"),
             (Cause::Systemd("no".to_owned()), "systemd"),
             (Cause::TooDeep, "other"),

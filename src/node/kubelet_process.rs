@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::{fault, kubelet_root::KubeletRoot, lock::readable};
 use crate::model::foreign::ForeignText;
@@ -189,7 +189,7 @@ fn kind(dir: &Path) -> io::Result<Option<Kind>> {
     let read = fs::File::open(dir.join("comm")).and_then(|mut file| file.read(&mut name));
     let read = match read {
         Ok(read) => read,
-        Err(error) if matches!(fault::errno(&error), Errno::NOENT | Errno::SRCH) => return Ok(None),
+        Err(error) if matches!(fault::errno(&error), Errno::ENOENT | Errno::ESRCH) => return Ok(None),
         Err(error) => return Err(error),
     };
     let Ok(name) = std::str::from_utf8(name[..read].trim_ascii_end()) else {

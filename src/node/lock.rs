@@ -1,17 +1,18 @@
 //! One agent per node: an exclusive lock on the directory of the kubelet's pods.
 
 use std::{
-    fs,
-    os::fd::OwnedFd,
+    fs::{self, File, TryLockError},
+    io,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags, flock, open, statx},
-    io::Errno,
+use nix::{
+    fcntl::OFlag,
+    sys::stat::{major, minor},
 };
 
-use super::fault::Fault;
+use super::fault::{Fault, errno};
 use crate::model::foreign::ForeignText;
 
 /// How the cgroup of the service is called.
@@ -21,7 +22,7 @@ const SERVICE: &str = "/pod-teardown.service";
 #[derive(Debug)]
 #[must_use = "the lock is gone as soon as this is dropped"]
 pub struct PodsLock {
-    _fd: OwnedFd,
+    _dir: File,
 }
 
 /// Why there is no lock.
@@ -55,32 +56,32 @@ pub struct Holder {
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     pid: i32,
-    device: (u32, u32),
+    device: (u64, u64),
     inode: u64,
 }
 
 impl PodsLock {
     /// Takes the lock on `pods`, or says who has it, by what `proc` tells.
     pub fn acquire(pods: &Path, proc: &Path) -> Result<Self, LockError> {
-        let fault = |errno: Errno| LockError::Failed(Fault::new("lock", pods, errno));
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = open(pods, flags, Mode::empty()).map_err(fault)?;
-        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _fd: fd }),
-            Err(Errno::WOULDBLOCK) => {
-                let found = statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::INO).map_err(fault)?;
-                let device = (found.stx_dev_major, found.stx_dev_minor);
+        let fault = |error: io::Error| LockError::Failed(Fault::new("lock", pods, errno(&error)));
+        let mut dir = File::options();
+        let dir = dir.read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(pods);
+        let dir = dir.map_err(fault)?;
+        match dir.try_lock() {
+            Ok(()) => Ok(Self { _dir: dir }),
+            Err(TryLockError::WouldBlock) => {
+                let found = dir.metadata().map_err(fault)?;
                 Err(LockError::Taken {
                     path: pods.to_owned(),
-                    holder: find_holder(proc, device, found.stx_ino),
+                    holder: find_holder(proc, (major(found.dev()), minor(found.dev())), found.ino()),
                 })
             }
-            Err(errno) => Err(fault(errno)),
+            Err(TryLockError::Error(error)) => Err(fault(error)),
         }
     }
 }
 
-fn find_holder(proc: &Path, device: (u32, u32), inode: u64) -> Option<Holder> {
+fn find_holder(proc: &Path, device: (u64, u64), inode: u64) -> Option<Holder> {
     let text = fs::read_to_string(proc.join("locks")).ok()?;
     let lines: Vec<Line> = text
         .lines()
@@ -107,8 +108,8 @@ fn parse(line: &str) -> Option<Line> {
     }
     let pid = fields.nth(2)?.parse().ok().filter(|pid| *pid > 0)?;
     let mut place = fields.next()?.split(':');
-    let major = u32::from_str_radix(place.next()?, 16).ok()?;
-    let minor = u32::from_str_radix(place.next()?, 16).ok()?;
+    let major = u64::from_str_radix(place.next()?, 16).ok()?;
+    let minor = u64::from_str_radix(place.next()?, 16).ok()?;
     Some(Line {
         pid,
         device: (major, minor),

@@ -14,8 +14,7 @@ use std::{
     time::Duration,
 };
 
-use nix::errno::Errno as NixErrno;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::{
     checkpoint,
@@ -57,7 +56,7 @@ fn backing_file(device: &OsStr, sys_block: &Path) -> Result<Option<PathBuf>, Fau
         Ok(text) => text,
         Err(error) => {
             return match errno(&error) {
-                Errno::NOENT | Errno::NXIO | Errno::NODEV => Ok(None),
+                Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => Ok(None),
                 errno => Err(Fault::new("read", file, errno)),
             };
         }
@@ -74,7 +73,7 @@ pub fn detach(device: &OsStr, file: &Path, sys_block: &Path, effects: &Effects) 
     let fault = |cause: Cause| Fault::new(VERB, &node, cause);
     let open = match File::open(&node) {
         Ok(open) => open,
-        Err(error) if matches!(errno(&error), Errno::NOENT | Errno::NXIO) => return Ok(Outcome::Nothing),
+        Err(error) if matches!(errno(&error), Errno::ENOENT | Errno::ENXIO) => return Ok(Outcome::Nothing),
         Err(error) => return Err(fault(errno(&error).into())),
     };
     // While it is open it does not go, and so is not given to another file.
@@ -92,8 +91,8 @@ pub fn detach(device: &OsStr, file: &Path, sys_block: &Path, effects: &Effects) 
     drop(open);
     checkpoint::after(VERB, &node);
     match cleared {
-        Ok(_) | Err(NixErrno::ENXIO) => {}
-        Err(other) => return Err(fault(Errno::from_raw_os_error(other as i32).into())),
+        Ok(_) | Err(Errno::ENXIO) => {}
+        Err(errno) => return Err(fault(errno.into())),
     }
     // Whoever has it open, or has mounted it, keeps it: the kernel takes it away after the last one. Mostly that is somebody
     // who looks at each device that changes.

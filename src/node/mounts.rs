@@ -141,7 +141,7 @@ impl Mounts {
         MountTable::parse(&text, &self.scope).map_err(|bad| {
             source.forget();
             tracing::warn!(%bad, "The mount table cannot be understood");
-            fault(Cause::Errno(rustix::io::Errno::BADMSG))
+            fault(Cause::Errno(nix::errno::Errno::EBADMSG))
         })
     }
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::{
     dirs::Dir,
@@ -169,7 +169,7 @@ pub fn other_pods(root: &KubeletRoot, uid: &str) -> Result<Vec<Dir>, Fault> {
             Ok(other) => others.extend(other),
             // No pod's: a kubelet makes directories here.
             Err(Fault {
-                cause: Cause::Errno(Errno::NOTDIR | Errno::LOOP),
+                cause: Cause::Errno(Errno::ENOTDIR | Errno::ELOOP),
                 ..
             }) => {}
             Err(fault) => return Err(fault),
@@ -312,7 +312,7 @@ mod tests {
         for place in ["volumes", "volume-subpaths", "volumeDevices"] {
             symlink("/etc", pod.path().join(place)).unwrap();
             let fault = pod.is_clean(&nothing_mounted()).unwrap_err();
-            assert_eq!(fault.cause, Cause::Errno(rustix::io::Errno::LOOP), "{place}");
+            assert_eq!(fault.cause, Cause::Errno(nix::errno::Errno::ELOOP), "{place}");
             fs::remove_file(pod.path().join(place)).unwrap();
         }
     }

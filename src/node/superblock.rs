@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::fault::{Fault, errno};
 
@@ -33,7 +33,7 @@ pub fn active_on((major, minor): (u32, u32), sys_block: &Path) -> Result<Option<
         let active = sys.join("fs").join(kind).join(name);
         match fs::symlink_metadata(&active) {
             Ok(_) => return Ok(Some(active)),
-            Err(error) if matches!(errno(&error), Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) if matches!(errno(&error), Errno::ENOENT | Errno::ENOTDIR) => {}
             Err(error) => return Err(Fault::new("look at", active, errno(&error))),
         }
     }

@@ -10,7 +10,7 @@ pub use under_way::{Call, Hang, NotBack, UnderWay};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who unmounts the topmost mount on a path; `INVAL` where there is none.
-pub type Unmounter = Arc<dyn Fn(&Path) -> rustix::io::Result<()> + Send + Sync>;
+pub type Unmounter = Arc<dyn Fn(&Path) -> nix::Result<()> + Send + Sync>;
 
 /// How unmounts are done.
 #[derive(Clone, Default)]

@@ -389,7 +389,7 @@ async fn asked_to_do(pods: &PodAnswers, request: Request<Incoming>, peer: &str) 
 
 /// Whatever the mode of the socket: root, and the user that the agent runs as.
 fn may_ask(uid: u32) -> bool {
-    uid == 0 || uid == rustix::process::geteuid().as_raw()
+    uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }
 
 pub(crate) fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {

@@ -131,7 +131,7 @@ fn report_dropped(lines: u64) {
 /// The journal, if standard error goes there: `pod.uid` becomes its field `POD_UID`.
 fn journal() -> Option<impl FnMut(&[u8]) -> io::Result<()> + Send + 'static> {
     let told = std::env::var("JOURNAL_STREAM").ok()?;
-    let stderr = rustix::fs::fstat(io::stderr()).ok()?;
+    let stderr = nix::sys::stat::fstat(io::stderr()).ok()?;
     let goes_there = told == format!("{}:{}", stderr.st_dev, stderr.st_ino);
     goes_there.then(|| journald::writer(Path::new(journald::SOCKET)))?.ok()
 }

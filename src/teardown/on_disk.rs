@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, ops::AddAssign, path::Path, sync::Arc};
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use crate::node::{
     dirs::Dir,
@@ -128,7 +128,7 @@ impl<'a> Work<'a> {
     pub fn remove_if_empty(&mut self, dir: &Dir, name: &OsStr) {
         match dir.remove_empty(name, self.effects) {
             Err(Fault {
-                cause: Cause::Errno(Errno::NOTEMPTY | Errno::EXIST),
+                cause: Cause::Errno(Errno::ENOTEMPTY | Errno::EEXIST),
                 ..
             }) => {}
             done => self.keep(done),

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::fs::{CWD, Mode, mkfifoat};
+use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::json;
 use testbed::apiserver::requests::Request;
 use tokio::time::sleep;
@@ -154,7 +154,7 @@ struct Hangs {
 
 impl Hangs {
     fn at(path: PathBuf) -> Self {
-        mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let (end, ends) = mpsc::channel();
         let remover = thread::spawn(move || {
             let in_time = ends.recv_timeout(Duration::from_secs(20)).is_ok();

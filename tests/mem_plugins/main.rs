@@ -63,14 +63,13 @@ impl Root {
 
 /// Sets when a socket was made, in seconds of a made-up clock.
 fn made_at(socket: &Path, seconds: i64) {
-    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
-    let time = Timespec {
-        tv_sec: seconds,
-        tv_nsec: 0,
+    use nix::{
+        fcntl::AT_FDCWD,
+        sys::{
+            stat::{UtimensatFlags, utimensat},
+            time::TimeSpec,
+        },
     };
-    let times = Timestamps {
-        last_access: time,
-        last_modification: time,
-    };
-    utimensat(CWD, socket, &times, AtFlags::empty()).unwrap();
+    let time = TimeSpec::new(seconds, 0);
+    utimensat(AT_FDCWD, socket, &time, &time, UtimensatFlags::FollowSymlink).unwrap();
 }

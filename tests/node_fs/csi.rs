@@ -230,7 +230,7 @@ fn a_mount_of_which_nobody_knows_the_driver_keeps_the_pod_and_says_what_to_do() 
         fs::write(published.volume.join("vol_data.json"), "").unwrap();
         let why = node.fails().await;
         assert!(why.contains("unmounted by hand"), "{why}");
-        rustix::mount::unmount(&published.target, rustix::mount::UnmountFlags::empty()).unwrap();
+        nix::mount::umount(&published.target).unwrap();
         node.goes().await;
         assert_eq!(node.calls(), [""; 0]);
     });
@@ -243,7 +243,7 @@ fn whatever_a_kubelet_has_made_before_it_died_goes() {
     for made in 0..=steps.len() {
         on_node(Known::with(&[IN_USE]), async move |node| {
             let published = stage_and_publish(&node.space.root, UID, &PV).unwrap();
-            rustix::mount::unmount(&published.target, rustix::mount::UnmountFlags::empty()).unwrap();
+            nix::mount::umount(&published.target).unwrap();
             if made < 3 {
                 fs::remove_dir(&published.target).unwrap();
             }
@@ -311,7 +311,7 @@ fn a_raw_block_volume_that_is_staged_for_nobody_goes() {
         node.unused_goes().await;
         assert_eq!(node.calls(), [""; 0], "a pod has it");
         for mounted in [&block.device, &block.target] {
-            rustix::mount::unmount(mounted, rustix::mount::UnmountFlags::empty()).unwrap();
+            nix::mount::umount(mounted).unwrap();
             fs::remove_file(mounted).unwrap();
         }
         fs::remove_file(&block.link).unwrap();
@@ -489,7 +489,7 @@ fn a_raw_block_volume_that_lost_its_link_or_its_map_in_a_crash_is_found() {
                 "pod" => fs::remove_dir_all(node.space.pod.path()).unwrap(),
                 _ => {
                     fs::remove_file(&block.link).unwrap();
-                    rustix::mount::unmount(&block.device, rustix::mount::UnmountFlags::empty()).unwrap();
+                    nix::mount::umount(&block.device).unwrap();
                     fs::remove_file(&block.device).unwrap();
                 }
             }

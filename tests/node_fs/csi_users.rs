@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
+use nix::mount::{MntFlags, umount, umount2};
 use pod_teardown::{
     node::{fault::Cause, pod_dir::PodDir},
     teardown::volumes::{mapped_pods, tear_down_approved, tear_down_volumes},
 };
-use rustix::mount::{UnmountFlags, unmount};
 use testbed::drivers::{
     Conduct, CsiCall,
     left::{Pv, stage_and_publish, stage_and_publish_block},
@@ -102,7 +102,7 @@ fn what_is_staged_with_a_file_system_for_nobody_stays_while_a_pod_has_the_volume
         let other = node.space.another_pod();
         let published = stage_and_publish(&node.space.root, UID, &PV).unwrap();
         let block = stage_and_publish_block(&node.space.root, other.uid(), &TWIN, &disk(node.space), false).unwrap();
-        unmount(&published.target, UnmountFlags::empty()).unwrap();
+        umount(&published.target).unwrap();
         fs::remove_dir_all(&published.volume).unwrap();
         node.unused_goes().await;
         assert_eq!(node.calls(), [""; 0]);
@@ -163,7 +163,7 @@ fn a_file_that_a_driver_leaves_where_it_published_a_device_goes_unless_it_holds_
         on_node(Known::with(&[IN_USE]), async move |node| {
             let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
             for mounted in [&block.device, &block.target] {
-                unmount(mounted, UnmountFlags::empty()).unwrap();
+                umount(mounted).unwrap();
             }
             fs::write(&block.target, holds).unwrap();
             node.driver.behave_for(1, Conduct::Pretends);
@@ -215,12 +215,12 @@ fn nobody_is_told_to_unmount_by_hand_what_nobody_can_name_and_a_pod_uses_or_may_
         assert!(node.unused_fails().await.contains("there is none"));
         assert!(published.target.join("data").exists());
 
-        unmount(&published.target, UnmountFlags::empty()).unwrap();
+        umount(&published.target).unwrap();
         fs::remove_dir_all(&published.volume).unwrap();
         bind(&global, &node.space.outside);
         let told = node.unused_fails().await;
         assert!(!told.contains("by hand") && told.contains("outside"), "{told}");
-        unmount(&node.space.outside, UnmountFlags::empty()).unwrap();
+        umount(&node.space.outside).unwrap();
         let told = node.unused_fails().await;
         assert!(told.contains("by hand"), "{told}");
     });
@@ -260,7 +260,7 @@ fn a_volume_that_is_published_by_a_link_is_unpublished_by_its_driver_and_the_lin
     for pretends in [false, true] {
         on_node(Known::with(&[IN_USE]), async move |node| {
             let published = stage_and_publish(&node.space.root, UID, &PV).unwrap();
-            unmount(&published.target, UnmountFlags::empty()).unwrap();
+            umount(&published.target).unwrap();
             fs::remove_dir(&published.target).unwrap();
             let volume = node.space.outside.join("volume");
             tmpfs(&volume);
@@ -294,7 +294,7 @@ fn a_volume_that_its_driver_does_not_know_is_gone_once_nothing_of_it_is_mounted(
             let why = node.fails().await;
             assert!(why.contains("NotFound") && why.contains(&format!("{place:?}")), "{why}");
             assert_eq!(node.known.has_in_use(), [IN_USE]);
-            unmount(place, UnmountFlags::empty()).unwrap();
+            umount(place).unwrap();
         }
         node.goes().await;
         node.assert_clean();
@@ -316,7 +316,7 @@ fn a_volume_that_its_driver_does_not_take_away_goes_without_it_when_that_is_appr
                 matches!(&faults[0].cause, Cause::Words(why) if why.contains("Internal")),
                 "{faults:?}"
             );
-            unmount(place, UnmountFlags::empty()).unwrap();
+            umount(place).unwrap();
             let faults = tear_down(&approved).await.unwrap_err();
             let Cause::NotTakenAway { volume, .. } = &faults[0].cause else {
                 panic!("{faults:?}");
@@ -346,7 +346,7 @@ fn a_directory_of_another_pod_that_cannot_be_looked_into_is_named_with_what_help
             assert!(why.contains(words), "{words:?} is not in {why}");
         }
         assert!(!node.calls().contains(&"unstage"));
-        unmount(other.path(), UnmountFlags::empty()).unwrap();
+        umount(other.path()).unwrap();
         node.goes().await;
         node.assert_clean();
     });
@@ -357,7 +357,7 @@ fn on_device(node: &Node<'_>, pv: &Pv<'_>) -> PathBuf {
     let published = stage_and_publish(&node.space.root, UID, pv).unwrap();
     let staging = published.staging.unwrap();
     for place in [&published.target, &staging] {
-        unmount(place, UnmountFlags::empty()).unwrap();
+        umount(place).unwrap();
     }
     let image = disk(node.space);
     let run = |name: &str, arguments: &[&OsStr]| {
@@ -443,7 +443,7 @@ fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node
         bind(&staging, &elsewhere);
         write(&elsewhere.join("file"), "precious");
         let open = fs::File::open(elsewhere.join("file")).unwrap();
-        unmount(&elsewhere, UnmountFlags::DETACH).unwrap();
+        umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
         for _ in 0..2 {
             let told = node.fails().await;
             assert!(told.contains("though no mount table shows it"), "{told}");
@@ -471,7 +471,7 @@ fn an_agent_that_starts_anew_finds_who_keeps_a_volume_mounted_in_another_namespa
         let keeper = unshared("private").await;
         // Unstaged by a kubelet, which looks into no other namespace, and which died then.
         for place in node.space.mounted().iter().chain([&staging]) {
-            unmount(place, UnmountFlags::empty()).unwrap();
+            umount(place).unwrap();
         }
         let kept = format!("mount namespace of process {}", keeper.id());
         let mut told = vec![node.fails().await];

@@ -7,11 +7,11 @@ use std::{
     process::Command,
 };
 
+use nix::errno::Errno;
 use pod_teardown::{
     node::{effects::Effects, fault::Cause},
     teardown::volumes::tear_down_volumes,
 };
-use rustix::io::Errno;
 
 use crate::{
     space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write},
@@ -83,7 +83,7 @@ fn files_under_the_mount_point_of_a_server_keep_the_pod_and_stay() {
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert_eq!(
             (&errors[0].path, &errors[0].cause),
-            (&dir, &Cause::Errno(Errno::NOTEMPTY))
+            (&dir, &Cause::Errno(Errno::ENOTEMPTY))
         );
         assert_precious(dir.join("written-before-the-mount"));
     });

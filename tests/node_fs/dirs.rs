@@ -14,17 +14,19 @@ use std::{
     },
 };
 
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, RenameFlags, openat, renameat2},
+    sys::stat::{Mode, mkdirat},
+};
 use pod_teardown::node::{
     dirs::Dir,
     effects::{Effects, Outcome},
     fault::{Cause, Fault},
 };
-use rustix::{
-    fs::{IFlags, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with},
-    io::Errno,
-};
+use rustix::fs::{IFlags, ioctl_setflags};
 
-use crate::space::{Space, bind, in_own_namespace, tmpfs, write};
+use crate::space::{Space, bind, in_own_namespace, tmpfs, try_bind, write};
 
 const V: &str = "v";
 
@@ -53,10 +55,22 @@ fn chain(at: &Path, levels: usize) {
     fs::create_dir_all(at).unwrap();
     let mut fd: OwnedFd = fs::File::open(at).unwrap().into();
     for _ in 0..levels {
-        mkdirat(&fd, "d", Mode::RWXU).unwrap();
-        fd = openat(&fd, "d", OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+        mkdirat(&fd, "d", Mode::S_IRWXU).unwrap();
+        fd = openat(
+            &fd,
+            "d",
+            OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )
+        .unwrap();
     }
-    openat(&fd, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
+    openat(
+        &fd,
+        "file",
+        OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_CLOEXEC,
+        Mode::S_IRUSR,
+    )
+    .unwrap();
 }
 
 #[test]
@@ -136,7 +150,7 @@ fn many_directories_that_lie_deep_go_and_what_is_mounted_among_them_is_named_and
         let before = fs::read_dir("/proc/thread-self/fd").unwrap().count();
         let faults = remove(space, &effects).unwrap_err();
         assert_eq!(faults.len(), 1, "{faults:?}");
-        assert_eq!(faults[0].cause, Cause::Errno(Errno::BUSY));
+        assert_eq!(faults[0].cause, Cause::Errno(Errno::EBUSY));
         assert!(faults[0].path.ends_with("a/b"), "{faults:?}");
         assert!(
             descriptors.load(Ordering::SeqCst) <= before + 24,
@@ -144,7 +158,7 @@ fn many_directories_that_lie_deep_go_and_what_is_mounted_among_them_is_named_and
         );
         assert_eq!(fs::read_to_string(space.outside.join("data")).unwrap(), "precious");
         // Where it lies by now is told.
-        rustix::mount::unmount(&faults[0].path, rustix::mount::UnmountFlags::empty()).unwrap();
+        nix::mount::umount(&faults[0].path).unwrap();
         assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
     });
 }
@@ -198,7 +212,7 @@ fn a_directory_that_becomes_a_link_does_not_lead_outside() {
                 while !seen.load(Ordering::Relaxed) {
                     let dir = fs::File::open(&dir).ok();
                     let Some(dir) = dir else { break };
-                    let _ = renameat_with(&dir, "x", &dir, "y", RenameFlags::EXCHANGE);
+                    let _ = renameat2(&dir, "x", &dir, "y", RenameFlags::RENAME_EXCHANGE);
                 }
             });
             let removed = remove(space, &Effects::ungated());
@@ -257,7 +271,7 @@ fn mounts_inside_are_never_entered() {
             "{faults:?}"
         );
         assert!(
-            faults.iter().all(|fault| fault.cause == Cause::Errno(Errno::BUSY)),
+            faults.iter().all(|fault| fault.cause == Cause::Errno(Errno::EBUSY)),
             "{faults:?}"
         );
         for data in [
@@ -298,14 +312,14 @@ fn what_is_immutable_is_named_and_the_rest_goes() {
         write(&v.join("a/sand"), "");
         write(&v.join("b/c/sand"), "");
         let stone = fs::File::open(v.join("a/stone")).unwrap();
-        rustix::fs::ioctl_setflags(&stone, IFlags::IMMUTABLE).unwrap();
+        ioctl_setflags(&stone, IFlags::IMMUTABLE).unwrap();
         let faults = remove(space, &Effects::ungated()).unwrap_err();
         assert_eq!(
             faults,
-            [Fault::new("remove", v.join("a/stone"), Cause::Errno(Errno::PERM))]
+            [Fault::new("remove", v.join("a/stone"), Cause::Errno(Errno::EPERM))]
         );
         assert!(v.join("a/stone").exists() && !v.join("a/sand").exists() && !v.join("b").exists());
-        rustix::fs::ioctl_setflags(&stone, IFlags::empty()).unwrap();
+        ioctl_setflags(&stone, IFlags::empty()).unwrap();
         assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
     });
 }
@@ -346,7 +360,7 @@ fn directories_swapped_for_links_on_every_level_all_the_time_never_lead_outside(
                     let stop = &stop;
                     scope.spawn(move || {
                         while !stop.load(Ordering::Relaxed) {
-                            let _ = renameat_with(&level, name, &level, "link", RenameFlags::EXCHANGE);
+                            let _ = renameat2(&level, name, &level, "link", RenameFlags::RENAME_EXCHANGE);
                         }
                     });
                 }
@@ -384,7 +398,7 @@ fn a_bind_mount_that_appears_during_the_removal_is_not_entered_at_any_moment() {
             let appeared = Arc::new(AtomicBool::new(false));
             let seen = appeared.clone();
             let effects = meanwhile(move |call| {
-                if call == moment && rustix::mount::mount_bind(&outside, &at).is_ok() {
+                if call == moment && try_bind(&outside, &at).is_ok() {
                     seen.store(true, Ordering::SeqCst);
                 }
             });
@@ -403,7 +417,7 @@ fn a_bind_mount_that_appears_during_the_removal_is_not_entered_at_any_moment() {
                 assert_eq!(removed, Ok(Outcome::Done));
                 break;
             }
-            let mounted = rustix::mount::unmount(v.join("a"), rustix::mount::UnmountFlags::empty()).is_ok();
+            let mounted = nix::mount::umount(&v.join("a")).is_ok();
             assert_eq!(
                 removed.is_err(),
                 mounted,
@@ -424,13 +438,13 @@ fn a_directory_that_is_immutable_or_only_grows_is_named_once_and_tried_once() {
             write(&v.join(name).join("in/file"), "");
             write(&v.join(name).join("file"), "");
             let held = fs::File::open(v.join(name)).unwrap();
-            rustix::fs::ioctl_setflags(&held, flags).unwrap();
+            ioctl_setflags(&held, flags).unwrap();
             let calls = Arc::new(AtomicUsize::new(0));
             let counted = calls.clone();
             let faults = remove(space, &meanwhile(move |call| counted.store(call, Ordering::SeqCst))).unwrap_err();
-            assert_eq!(faults, [Fault::new("remove", v.join(name), Cause::Errno(Errno::PERM))]);
+            assert_eq!(faults, [Fault::new("remove", v.join(name), Cause::Errno(Errno::EPERM))]);
             assert!(calls.load(Ordering::SeqCst) < 40, "{calls:?}");
-            rustix::fs::ioctl_setflags(&held, IFlags::empty()).unwrap();
+            ioctl_setflags(&held, IFlags::empty()).unwrap();
             assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
         }
     });

@@ -165,7 +165,7 @@ fn a_csi_block_volume_has_two_mounts_a_link_and_a_loop_device_beyond_its_stage()
 
             // The kubelet's part.
             drop(lock);
-            rustix::mount::unmount(&block.device, rustix::mount::UnmountFlags::empty()).unwrap();
+            nix::mount::umount(&block.device).unwrap();
             let effects = Effects::ungated();
             assert_eq!(
                 csi.unpublish(PV.handle, &block.target, &effects).await,

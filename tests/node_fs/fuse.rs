@@ -1,10 +1,12 @@
 //! A file system in user space whose daemon answers as much as a test wants.
 
 use std::{
-    ffi::CString,
     fs::File,
     io::{ErrorKind, Read as _, Write as _},
-    os::fd::AsRawFd as _,
+    os::{
+        fd::{AsFd as _, AsRawFd as _},
+        unix::fs::OpenOptionsExt as _,
+    },
     path::Path,
     sync::{
         Arc,
@@ -13,11 +15,11 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::{Mode, OFlags},
-    io::Errno,
-    mount::{MountFlags, mount},
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    mount::{MsFlags, mount},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 
 const LOOKUP: u32 = 1;
@@ -71,29 +73,23 @@ pub fn dead_on(path: &Path) {
 }
 
 fn mounted(path: &Path) -> File {
-    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let device = File::from(rustix::fs::open("/dev/fuse", flags, Mode::empty()).unwrap());
+    let mut device = File::options();
+    let device = device.read(true).write(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    let device = device.open("/dev/fuse").unwrap();
     let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
-    let options = CString::new(options).unwrap();
-    mount(
-        "nas:/share",
-        path,
-        "fuse",
-        MountFlags::empty(),
-        Some(options.as_c_str()),
-    )
-    .unwrap();
+    let flags = MsFlags::empty();
+    mount(Some("nas:/share"), path, Some("fuse"), flags, Some(options.as_str())).unwrap();
     device
 }
 
 fn serve(mut device: File, silent: &AtomicBool, stop: &AtomicBool) {
     let mut request = vec![0; 1 << 17];
-    let a_while = Timespec {
-        tv_sec: 0,
-        tv_nsec: 10_000_000,
-    };
     while !stop.load(Ordering::SeqCst) {
-        poll(&mut [PollFd::new(&device, PollFlags::IN)], Some(&a_while)).unwrap();
+        poll(
+            &mut [PollFd::new(device.as_fd(), PollFlags::POLLIN)],
+            PollTimeout::from(10_u8),
+        )
+        .unwrap();
         let length = match device.read(&mut request) {
             Ok(length) => length,
             Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
@@ -119,7 +115,7 @@ fn serve(mut device: File, silent: &AtomicBool, stop: &AtomicBool) {
             ]
             .concat()),
             GETATTR => Ok([words(0), vec![0, 0], attributes(ROOT)].concat()),
-            _ => Err(-Errno::NOSYS.raw_os_error()),
+            _ => Err(-(Errno::ENOSYS as i32)),
         };
         let unique = &request[8..16];
         let (error, body) = body.map_or_else(|error| (error, Vec::new()), |body| (0, body));

@@ -3,6 +3,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc};
 
+use nix::mount::umount;
 use pod_teardown::{
     node::{
         effects::Effects,
@@ -20,7 +21,6 @@ use pod_teardown::{
         },
     },
 };
-use rustix::mount::{UnmountFlags, unmount};
 use testbed::drivers::left::{stage_and_publish_block, staging};
 
 use crate::{
@@ -72,7 +72,7 @@ fn a_mount_below_a_directory_that_another_mount_covers_keeps_the_pod() {
             assert!(may_hold_attached(&space.pod, &space.mounts));
             let removed = block_on(remove_pod_dir(&space.pod, &space.mounts, &Effects::ungated()));
             assert_eq!(removed.unwrap_err()[0].path, volume);
-            unmount(cover, UnmountFlags::empty()).unwrap();
+            umount(cover).unwrap();
         }
         assert_eq!(fs::read_to_string(volume.join("data")).unwrap(), "precious");
         assert_eq!(tear_down(space, &root), Ok(()));
@@ -132,7 +132,7 @@ fn a_volume_that_is_mounted_for_a_pod_which_cannot_be_seen_is_not_unstaged() {
             (node.calls(), node.known.has_in_use()),
             (vec![], vec![IN_USE.to_owned()])
         );
-        unmount(&pods, UnmountFlags::empty()).unwrap();
+        umount(&pods).unwrap();
         assert_eq!(fs::read_to_string(published.target.join("data")).unwrap(), "precious");
         node.goes().await;
         node.assert_clean();
@@ -143,14 +143,14 @@ fn a_volume_that_is_mounted_for_a_pod_which_cannot_be_seen_is_not_unstaged() {
 fn a_volume_stays_in_use_while_it_is_staged_where_another_mount_covers_it() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
-        unmount(&published.target, UnmountFlags::empty()).unwrap();
+        umount(&published.target).unwrap();
         fs::remove_dir_all(node.space.pod.path()).unwrap();
         let all = node.space.root.join("plugins/kubernetes.io/csi");
         tmpfs(&all);
         let why = node.unused_fails().await;
         assert!(why.contains("still mounted") && why.contains("globalmount"), "{why}");
         assert_eq!(node.known.has_in_use(), [IN_USE]);
-        unmount(&all, UnmountFlags::empty()).unwrap();
+        umount(&all).unwrap();
         node.unused_goes().await;
         assert_eq!(node.calls(), ["unstage"]);
         assert!(!staging(&node.space.root, &PV).exists());
@@ -176,7 +176,7 @@ fn a_device_that_is_mapped_where_another_mount_covers_it_keeps_the_pod() {
                 "with link {with_link}: {why}"
             );
             assert_eq!(node.known.has_in_use(), [IN_USE]);
-            unmount(&all, UnmountFlags::empty()).unwrap();
+            umount(&all).unwrap();
             if !with_link {
                 fs::rename(&away, &link).unwrap();
             }

@@ -9,12 +9,15 @@ use std::{
     time::Duration,
 };
 
+use nix::{
+    fcntl::{OFlag, open},
+    sys::stat::Mode,
+};
 use pod_teardown::node::{
     effects::Effects,
     fault::Cause,
     holders::{Holder, Holders, How, Namespace, holders},
 };
-use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::time::Instant;
 
 use crate::{
@@ -180,7 +183,7 @@ fn a_server_that_never_answers_does_not_hold_up_the_look() {
     in_own_namespace(|space| {
         let dir = space.volume("nfs", "silent");
         let daemon = Daemon::mounted_on(&dir);
-        let open = openat(CWD, &dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let open = open(&dir, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
         daemon.fall_silent();
         let began = Instant::now();
         let found = of(space, &dir);

@@ -175,14 +175,14 @@ fn the_owner_of_a_kubelets_socket_is_seen_in_proc_and_a_forged_line_makes_no_pro
     let listener = UnixListener::bind(&socket).unwrap();
     assert!(is_seen());
     // One that gives it another path does not hide it.
-    let inode = rustix::fs::fstat(&listener).unwrap().st_ino;
+    let inode = nix::sys::stat::fstat(&listener).unwrap().st_ino;
     let forged = forge(inode, "/x/pod-resources/kubelet.sock");
     assert!(is_seen());
     drop((listener, forged));
     assert!(!is_seen());
     // A socket that this process has, and that does not listen there.
     let victim = UnixDatagram::unbound().unwrap();
-    let inode = rustix::fs::fstat(&victim).unwrap().st_ino;
+    let inode = nix::sys::stat::fstat(&victim).unwrap().st_ino;
     let forged = forge(inode, socket.to_str().unwrap());
     assert!(!is_seen());
     drop(forged);

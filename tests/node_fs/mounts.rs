@@ -14,13 +14,16 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::{
+    errno::Errno,
+    mount::{MntFlags, umount2},
+    sys::socket::{ControlMessage, MsgFlags, sendmsg},
+};
 use pod_teardown::node::{
     effects::{Effects, Outcome},
     fault::Cause,
     mounts::{Places, unmount},
 };
-use rustix::{io::Errno, mount::UnmountFlags};
 use tokio::time::timeout;
 
 use crate::{
@@ -37,7 +40,7 @@ fn a_table_that_the_kernel_calls_unchanged_is_not_read_again_and_one_that_change
         for round in 0..50 {
             tmpfs(&dir);
             assert_eq!(space.mounts.read().unwrap().on(&dir).len(), 1, "round {round}");
-            rustix::mount::unmount(&dir, UnmountFlags::empty()).unwrap();
+            nix::mount::umount(&dir).unwrap();
             assert_eq!(space.mounts.read().unwrap().on(&dir), [], "round {round}");
         }
     });
@@ -67,7 +70,7 @@ fn no_answer_is_older_than_its_question_while_others_mount_and_unmount() {
             let others = scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     tmpfs(&theirs);
-                    rustix::mount::unmount(&theirs, UnmountFlags::empty()).unwrap();
+                    nix::mount::umount(&theirs).unwrap();
                 }
             });
             let asking = [1, 2].map(|_| {
@@ -80,7 +83,7 @@ fn no_answer_is_older_than_its_question_while_others_mount_and_unmount() {
             for round in 0..300 {
                 tmpfs(&mine);
                 assert_eq!(space.mounts.read().unwrap().on(&mine).len(), 1, "round {round}");
-                rustix::mount::unmount(&mine, UnmountFlags::empty()).unwrap();
+                nix::mount::umount(&mine).unwrap();
                 assert_eq!(space.mounts.read().unwrap().on(&mine), [], "round {round}");
             }
             stop.store(true, Ordering::Relaxed);
@@ -102,7 +105,7 @@ fn all_that_have_asked_before_a_read_share_it_and_who_asks_later_does_not() {
         let answers = asked.map(|question| space.mounts.answer(question).unwrap());
         assert!(!Arc::ptr_eq(&before, &answers[0]) && answers[0].on(&dir).len() == 1);
         assert!(answers.iter().all(|answer| Arc::ptr_eq(answer, &answers[0])));
-        rustix::mount::unmount(&dir, UnmountFlags::empty()).unwrap();
+        nix::mount::umount(&dir).unwrap();
         let early = space.mounts.answer(asked[0]).unwrap();
         assert!(Arc::ptr_eq(&early, &answers[0]), "it was answered truly");
         assert_eq!(space.mounts.read().unwrap().on(&dir), []);
@@ -144,7 +147,7 @@ fn whoever_waits_for_a_change_is_woken_by_the_kernel_and_not_before() {
                 let at = dir.clone();
                 let soon = tokio::task::spawn_blocking(move || {
                     thread::sleep(Duration::from_millis(50));
-                    rustix::mount::unmount(&at, UnmountFlags::empty()).unwrap();
+                    nix::mount::umount(&at).unwrap();
                 });
                 timeout(Duration::from_secs(10), watch.changed()).await.unwrap();
                 soon.await.unwrap();
@@ -278,7 +281,7 @@ fn a_mount_that_was_in_use_by_nobody_who_could_be_found_is_tried_once_more_at_on
                 if tries.fetch_add(1, Ordering::SeqCst) == 2 {
                     on_its_way.lock().unwrap().take();
                     // A process that another test starts has the sockets, too, for a moment.
-                    while rustix::mount::unmount(&dir, UnmountFlags::EXPIRE) == Err(Errno::BUSY) {
+                    while umount2(&dir, MntFlags::MNT_EXPIRE) == Err(Errno::EBUSY) {
                         thread::sleep(Duration::from_millis(1));
                     }
                 }
@@ -309,7 +312,7 @@ fn a_mount_that_is_reached_only_through_a_link_is_not_unmounted() {
         symlink(space.outside.join("sub"), dir.join("sub")).unwrap();
         symlink(space.outside.join("sub/mounted"), dir.join("mounted")).unwrap();
         let fault = unmount(&dir.join("sub/mounted"), &Effects::ungated()).unwrap_err();
-        assert_eq!(fault.cause, Cause::Errno(Errno::LOOP));
+        assert_eq!(fault.cause, Cause::Errno(Errno::ELOOP));
         assert_eq!(unmount(&dir.join("mounted"), &Effects::ungated()), Ok(Outcome::Nothing));
         assert_eq!(
             fs::read_to_string(space.outside.join("sub/mounted/data")).unwrap(),

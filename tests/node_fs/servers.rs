@@ -9,7 +9,12 @@ use std::{
     time::Duration,
 };
 
-use nix::unistd::gettid;
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, open},
+    sys::{stat::Mode, statfs::statfs},
+    unistd::gettid,
+};
 use pod_teardown::{
     node::{
         effects::{Effects, Outcome},
@@ -18,10 +23,6 @@ use pod_teardown::{
         unmounts::ForceUnmount,
     },
     teardown::volumes::tear_down_volumes,
-};
-use rustix::{
-    fs::{CWD, Mode, OFlags, openat, statfs},
-    io::Errno,
 };
 use tokio::time::Instant;
 
@@ -58,7 +59,7 @@ fn a_mount_whose_daemon_is_dead_is_unmounted_plainly() {
         for force in [ForceUnmount::Never, ForceUnmount::DeadServer] {
             let dir = space.volume("nfs", "dead");
             dead_on(&dir);
-            assert_eq!(statfs(&dir).unwrap_err(), Errno::NOTCONN);
+            assert_eq!(statfs(&dir).unwrap_err(), Errno::ENOTCONN);
             space
                 .mounts
                 .unmount_all_below(space.pod.path(), &effects(force))
@@ -92,7 +93,7 @@ fn an_unmount_that_hangs_is_told_and_not_tried_twice_and_the_others_go() {
         let daemon = Daemon::mounted_on(&hung);
         // The way to what is mounted in there goes by the daemon.
         let inside = hung.join("inside");
-        rustix::mount::mount("tmpfs", &inside, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+        tmpfs(&inside);
         let deeper = hung.join("inside/deeper");
         tmpfs(&deeper);
         tmpfs(&free);
@@ -189,7 +190,7 @@ fn a_server_that_never_answers_is_cut_off_only_if_the_operator_says_so() {
             .unwrap();
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
         let told = asking.join().unwrap();
-        assert!(matches!(told, Errno::CONNABORTED | Errno::NOTCONN), "{told}");
+        assert!(matches!(told, Errno::ECONNABORTED | Errno::ENOTCONN), "{told}");
     });
 }
 
@@ -198,7 +199,7 @@ fn a_server_that_answers_is_never_cut_off_and_a_mount_in_use_is_never_hidden() {
     in_own_namespace(|space| {
         let dir = space.volume("nfs", "alive");
         let daemon = Daemon::mounted_on(&dir);
-        let open = openat(CWD, &dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let open = open(&dir, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
         let effects = effects(ForceUnmount::DeadServer);
         space.mounts.unmount_all_at(&[&dir], &effects).unwrap_err();
         assert!(!daemon.is_cut_off() && space.mounted() == [&*dir]);
@@ -221,7 +222,7 @@ fn a_second_attempt_on_a_volume_whose_unmount_hangs_starts_no_other_and_removes_
         let (hung, free) = (space.volume("nfs", "hung"), space.volume("empty-dir", "free"));
         let daemon = Daemon::mounted_on(&hung);
         let inside = hung.join("inside");
-        rustix::mount::mount("tmpfs", &inside, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+        tmpfs(&inside);
         tmpfs(&free);
         daemon.fall_silent();
         let effects = effects(ForceUnmount::Never);

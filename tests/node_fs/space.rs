@@ -9,12 +9,14 @@ use std::{
     time::Duration,
 };
 
-use nix::sched::{CloneFlags, unshare};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+};
 use pod_teardown::{
     node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, plugins::Registrars, pod_dir::PodDir},
     teardown::volumes::storage::{NoCluster, Storage, Turns},
 };
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 
 pub const UID: &str = "5f0d7f0e-1b1c-4f7e-8d2b-6a9c1c7e0a01";
 
@@ -33,9 +35,9 @@ pub fn in_own_namespace(test: impl FnOnce(&Space) + Send + 'static) {
     let base = temp.path().canonicalize().unwrap();
     let run = move || {
         unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).expect("these tests need root");
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+        propagate(Path::new("/"), MsFlags::MS_PRIVATE | MsFlags::MS_REC);
         tmpfs(&base);
-        mount_change(&base, MountPropagationFlags::SHARED).unwrap();
+        propagate(&base, MsFlags::MS_SHARED);
         test(&Space::at(&base));
     };
     // The namespace and all its mounts go with the thread.
@@ -66,11 +68,19 @@ pub async fn soon<T, E: Debug>(mut what: impl AsyncFnMut() -> Result<T, E>) -> T
 
 pub fn tmpfs(path: &Path) {
     fs::create_dir_all(path).unwrap();
-    mount("tmpfs", path, "tmpfs", MountFlags::empty(), None).unwrap();
+    mount(None::<&str>, path, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
 }
 
 pub fn bind(source: &Path, target: &Path) {
-    mount_bind(source, target).unwrap();
+    try_bind(source, target).unwrap();
+}
+
+pub fn try_bind(source: &Path, target: &Path) -> nix::Result<()> {
+    mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+}
+
+fn propagate(path: &Path, how: MsFlags) {
+    mount(None::<&str>, path, None::<&str>, how, None::<&str>).unwrap();
 }
 
 pub fn write(path: &Path, text: &str) {

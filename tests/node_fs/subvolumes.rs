@@ -2,11 +2,11 @@
 
 use std::{ffi::OsStr, fs, path::Path, process::Command};
 
+use nix::mount::umount;
 use pod_teardown::{
     node::{dirs::Dir, effects::Effects, fault::Cause},
     teardown::volumes::tear_down_volumes,
 };
-use rustix::mount::{UnmountFlags, unmount};
 
 use crate::space::{Space, UID, bind, block_on, in_own_namespace, write};
 
@@ -80,9 +80,9 @@ fn what_is_mounted_in_a_subvolume_is_not_entered() {
         let dir = Dir::open(volume.parent().unwrap()).unwrap().unwrap();
         let faults = dir.remove_tree("data".as_ref(), &Effects::ungated()).unwrap_err();
         assert_eq!(faults.len(), 1, "{faults:?}");
-        assert_eq!(faults[0].cause, Cause::Errno(rustix::io::Errno::BUSY));
+        assert_eq!(faults[0].cause, Cause::Errno(nix::errno::Errno::EBUSY));
         assert!(faults[0].path.ends_with("mounted"), "{faults:?}");
         assert_eq!(fs::read_to_string(precious.join("data")).unwrap(), "precious");
-        unmount(&mounted, UnmountFlags::empty()).unwrap();
+        umount(&mounted).unwrap();
     });
 }

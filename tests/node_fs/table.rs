@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use nix::mount::{MsFlags, mount, umount};
 use testbed::drivers::left::{publish_ephemeral, stage_and_publish, stage_and_publish_block};
 
 use crate::{
@@ -80,7 +80,7 @@ impl Kind {
         let scratch = |plugin: &str, marker: &str, memory: Option<&str>| {
             let dir = of_plugin(plugin, "v");
             if let Some(kind) = memory {
-                mount("none", &dir, kind, MountFlags::empty(), None).unwrap();
+                mount(None::<&str>, &dir, Some(kind), MsFlags::empty(), None::<&str>).unwrap();
             }
             Made {
                 data: dir.clone(),
@@ -178,7 +178,7 @@ impl Made {
     }
 
     fn unmount_last(&mut self) {
-        unmount(self.mounts.pop().unwrap(), UnmountFlags::empty()).unwrap();
+        umount(&self.mounts.pop().unwrap()).unwrap();
     }
 }
 
@@ -430,7 +430,7 @@ mod block {
                 fs::write(&disk, vec![7; 1 << 20]).unwrap();
                 let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk, false).unwrap();
                 let gone = |mounted: &Path| {
-                    unmount(mounted, UnmountFlags::empty()).unwrap();
+                    umount(mounted).unwrap();
                     fs::remove_file(mounted).unwrap();
                 };
                 if undone >= 1 {

@@ -2,12 +2,12 @@
 
 use std::{
     fs,
-    mem::MaybeUninit,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use futures::future::join_all;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use pod_teardown::{
     node::{
         effects::{Effects, Held},
@@ -18,7 +18,6 @@ use pod_teardown::{
     },
     teardown::volumes::{VolumesReport, storage::Storage, tear_down_volumes},
 };
-use rustix::fs::inotify;
 
 use crate::space::{Space, UID, bind, block_on, in_own_namespace, soon, tmpfs, write};
 
@@ -66,10 +65,10 @@ fn pods_that_end_together_share_a_few_reads_of_the_mount_table() {
         // An ordinary file: of that it is told when it is opened.
         let table = space.outside.join("mountinfo");
         fs::copy("/proc/thread-self/mountinfo", &table).unwrap();
-        let told = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        let told = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
         // Events of one kind alone would be told as one.
-        let both = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_NOWRITE;
-        inotify::add_watch(&told, &table, both).unwrap();
+        told.add_watch(&table, AddWatchFlags::IN_OPEN | AddWatchFlags::IN_CLOSE_NOWRITE)
+            .unwrap();
 
         let root = KubeletRoot::resolve(&space.root).unwrap();
         let pods = (0..PODS).map(|pod| PodDir::new(&root, &format!("{UID}-{pod}")).unwrap());
@@ -86,11 +85,10 @@ fn pods_that_end_together_share_a_few_reads_of_the_mount_table() {
             assert!(done.iter().all(Result::is_ok), "{done:?}");
         });
         assert!(pods.iter().all(|pod| pod.leftovers_on_disk().unwrap().is_empty()));
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut events = inotify::Reader::new(&told, &mut buffer);
         let mut reads = 0;
-        while let Ok(event) = events.next() {
-            reads += usize::from(event.events().contains(inotify::ReadFlags::OPEN));
+        while let Ok(events) = told.read_events() {
+            let opens = |mask: AddWatchFlags| mask.contains(AddWatchFlags::IN_OPEN);
+            reads += events.iter().filter(|event| opens(event.mask)).count();
         }
         assert!((1..PODS / 2).contains(&reads), "{reads} reads for {PODS} pods");
     });

@@ -62,7 +62,7 @@ impl Reach {
                     });
                     state.now().unmount(path, runs.as_deref())
                 } else {
-                    Err(rustix::io::Errno::IO)
+                    Err(nix::errno::Errno::EIO)
                 }
             })),
             blocking: Blocking::InPlace,

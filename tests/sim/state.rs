@@ -209,15 +209,15 @@ impl Known {
     }
 
     /// What the kernel would do about an unmount, while this container of the pod runs.
-    pub fn unmount(&mut self, path: &Path, runs: Option<&str>) -> rustix::io::Result<()> {
+    pub fn unmount(&mut self, path: &Path, runs: Option<&str>) -> nix::Result<()> {
         let Some(at) = self.mounts.iter().rposition(|(_, mounted)| mounted == path) else {
-            return Err(rustix::io::Errno::INVAL);
+            return Err(nix::errno::Errno::EINVAL);
         };
         self.tell(format_args!("unmount {}", self.short(path)));
         self.effect("an unmount");
         if self.trouble.busy > 0 {
             self.trouble.busy -= 1;
-            return Err(rustix::io::Errno::BUSY);
+            return Err(nix::errno::Errno::EBUSY);
         }
         let uid = self.uid_of(path);
         if !self.pods.get(&uid).is_some_and(Fate::ends) {

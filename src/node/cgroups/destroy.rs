@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::{Cgroups, PodCgroup, group::Group, kill::Rest, slice};
 use crate::node::{
@@ -80,7 +80,7 @@ fn remove(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         match group.remove(effects) {
             Ok(removed) => outcome = outcome.and(removed),
             Err(Fault {
-                cause: Cause::Errno(Errno::BUSY | Errno::NOTEMPTY),
+                cause: Cause::Errno(Errno::EBUSY | Errno::ENOTEMPTY),
                 ..
             }) => busy.push(group),
             Err(fault) => faults.push(fault),

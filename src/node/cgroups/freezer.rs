@@ -8,8 +8,10 @@ use std::{
 };
 
 use cgroups_rs::{FreezerState, fs::freezer::FreezerController};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rustix::io::Errno;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 
 use super::{
     HierarchyKind,

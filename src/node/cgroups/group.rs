@@ -10,7 +10,7 @@ use std::{
 };
 
 use cgroups_rs::fs::{Cgroup, Hierarchy, Subsystem};
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::{HierarchyKind, Survivors};
 use crate::node::{
@@ -89,9 +89,9 @@ impl Group {
             Err(Fault {
                 verb,
                 path,
-                cause: Cause::Errno(Errno::BUSY),
+                cause: Cause::Errno(Errno::EBUSY),
             }) => match self.processes()? {
-                pids if pids.is_empty() => Err(Fault::new(verb, path, Errno::BUSY)),
+                pids if pids.is_empty() => Err(Fault::new(verb, path, Errno::EBUSY)),
                 pids => Err(Fault::new(verb, path, Cause::Processes(Survivors::look_at(&pids)))),
             },
             other => other,
@@ -143,7 +143,7 @@ fn holds_any(dir: &Path) -> Result<bool, Fault> {
         Ok(text) => Ok(!text.trim().is_empty()),
         Err(error) if is_gone(errno(&error)) => Ok(false),
         // A threaded cgroup: its processes are listed further up.
-        Err(error) if errno(&error) == Errno::OPNOTSUPP => Ok(false),
+        Err(error) if errno(&error) == Errno::EOPNOTSUPP => Ok(false),
         Err(error) => Err(Fault::new("read", file, errno(&error))),
     }
 }
@@ -157,7 +157,7 @@ fn processes_of(dirs: Vec<PathBuf>) -> Result<Vec<i32>, Fault> {
             Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse().ok()).filter(can_be_meant)),
             Err(error) if is_gone(errno(&error)) => {}
             // A threaded cgroup: its processes are listed further up.
-            Err(error) if errno(&error) == Errno::OPNOTSUPP => {}
+            Err(error) if errno(&error) == Errno::EOPNOTSUPP => {}
             Err(error) => return Err(Fault::new("read", file, errno(&error))),
         }
     }
@@ -201,11 +201,11 @@ fn remove(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     {
         return Ok(Outcome::Withheld);
     }
-    let removed = rustix::fs::rmdir(path);
+    let removed = fs::remove_dir(path).map_err(|error| errno(&error));
     checkpoint::after(VERB, &path);
     match removed {
         Ok(()) => Ok(Outcome::Done),
-        Err(Errno::NOENT) => Ok(Outcome::Nothing),
+        Err(Errno::ENOENT) => Ok(Outcome::Nothing),
         Err(errno) => Err(Fault::new(VERB, path, errno)),
     }
 }
@@ -228,14 +228,14 @@ pub(super) fn is_there(path: &Path) -> bool {
 
 /// Removed, or being removed: reading a file of a dying cgroup says `ENODEV`.
 pub(super) fn is_gone(errno: Errno) -> bool {
-    matches!(errno, Errno::NOENT | Errno::NODEV)
+    matches!(errno, Errno::ENOENT | Errno::ENODEV)
 }
 
 /// What the kernel said to cgroups-rs; `EBADMSG` where that could not make anything of an answer.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn errno_of(error: cgroups_rs::fs::error::Error) -> Errno {
     let cause = error.source().and_then(|cause| cause.downcast_ref());
-    cause.map_or(Errno::BADMSG, errno)
+    cause.map_or(Errno::EBADMSG, errno)
 }
 
 /// A process of another pid namespace is listed as 0, which would signal our own group; 1 and we ourselves are never

@@ -15,7 +15,7 @@ use super::{
 use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
-    fault::{Cause, Fault},
+    fault::{self, Cause, Fault},
 };
 
 const VERB: &str = "kill the processes of";
@@ -105,7 +105,7 @@ impl Group {
                 Ok(fd) => held.push((raw, fd)),
                 // Ended meanwhile, or a thread of a process that the next look shows.
                 Err(Errno::SRCH | Errno::INVAL) => {}
-                Err(errno) => return Err(Fault::new("hold a process of", &self.path, errno)),
+                Err(errno) => return Err(Fault::new("hold a process of", &self.path, fault::errno_of(errno))),
             }
         }
         let still = self.processes()?;
@@ -113,7 +113,7 @@ impl Group {
         for (_, fd) in &held {
             match pidfd_send_signal(fd, Signal::KILL) {
                 Ok(()) | Err(Errno::SRCH) => {}
-                Err(errno) => return Err(Fault::new(VERB, &self.path, errno)),
+                Err(errno) => return Err(Fault::new(VERB, &self.path, fault::errno_of(errno))),
             }
         }
         Ok(held.into_iter().map(|(raw, _)| raw).collect())

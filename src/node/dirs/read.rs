@@ -2,19 +2,17 @@
 
 use std::{ffi::OsStr, fs::File, io::Read as _};
 
-use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, openat2, statx},
-    io::Errno,
-};
+use nix::{errno::Errno, fcntl::OFlag};
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 
-use super::{Dir, WITHIN};
-use crate::node::fault::{Cause, Fault};
+use super::{Dir, WITHIN, open};
+use crate::node::fault::{Cause, Fault, errno, errno_of};
 
 /// For a file that is read. Of what is no file, such as a pipe without a writer, opening it must not wait either.
-const FILE: OFlags = OFlags::RDONLY
-    .union(OFlags::CLOEXEC)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::NOCTTY);
+const FILE: OFlag = OFlag::O_RDONLY
+    .union(OFlag::O_CLOEXEC)
+    .union(OFlag::O_NONBLOCK)
+    .union(OFlag::O_NOCTTY);
 
 /// What an entry of a directory is, itself and not what it may lead to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,22 +35,22 @@ impl Dir {
         const VERB: &str = "read";
         self.check(name, VERB)?;
         let fault = |cause: Cause| Fault::new(VERB, self.path.join(name), cause);
-        let fd = match openat2(&self.fd, name, FILE, Mode::empty(), WITHIN) {
-            Ok(fd) => fd,
-            Err(Errno::NOENT | Errno::NAMETOOLONG) => return Ok(None),
+        let file = match open(&self.fd, name, FILE, WITHIN) {
+            Ok(fd) => File::from(fd),
+            Err(Errno::ENOENT | Errno::ENAMETOOLONG) => return Ok(None),
             // A link, or a socket.
-            Err(Errno::LOOP | Errno::NXIO) => return Err(fault(Cause::NoFile)),
+            Err(Errno::ELOOP | Errno::ENXIO) => return Err(fault(Cause::NoFile)),
             Err(errno) => return Err(fault(errno.into())),
         };
-        let found = fstat(&fd).map_err(|errno| fault(errno.into()))?;
-        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        let found = file.metadata().map_err(|error| fault(errno(&error).into()))?;
+        if !found.is_file() {
             return Err(fault(Cause::NoFile));
         }
         let mut bytes = Vec::new();
-        match File::from(fd).take(limit.saturating_add(1)).read_to_end(&mut bytes) {
+        match file.take(limit.saturating_add(1)).read_to_end(&mut bytes) {
             Ok(_) if bytes.len() as u64 > limit => Err(fault(Cause::TooLarge(limit))),
             Ok(_) => Ok(Some(bytes)),
-            Err(error) => Err(fault(Errno::from_io_error(&error).unwrap_or(Errno::IO).into())),
+            Err(error) => Err(fault(errno(&error).into())),
         }
     }
 
@@ -68,8 +66,8 @@ impl Dir {
                 inode: found.stx_ino,
                 changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
             })),
-            Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(None),
-            Err(errno) => Err(Fault::new(VERB, self.path.join(name), errno)),
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NAMETOOLONG) => Ok(None),
+            Err(errno) => Err(Fault::new(VERB, self.path.join(name), errno_of(errno))),
         }
     }
 }
@@ -81,7 +79,7 @@ mod tests {
         os::unix::{fs::symlink, net::UnixListener},
     };
 
-    use rustix::fs::{CWD, mkfifoat};
+    use nix::{sys::stat::Mode, unistd::mkfifo};
 
     use super::*;
 
@@ -96,7 +94,7 @@ mod tests {
         fs::write(path.join("empty"), "").unwrap();
         fs::create_dir(path.join("directory")).unwrap();
         symlink("full", path.join("link")).unwrap();
-        mkfifoat(CWD, path.join("pipe"), Mode::RUSR).unwrap();
+        mkfifo(&path.join("pipe"), Mode::S_IRUSR).unwrap();
         let _listener = UnixListener::bind(path.join("socket")).unwrap();
         assert_eq!(read("full"), Ok(Some(b"12345678".to_vec())));
         assert_eq!(read("empty"), Ok(Some(Vec::new())));

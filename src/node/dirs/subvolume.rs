@@ -2,9 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::AsRawFd as _;
-
-use rustix::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 nix::ioctl_write_ptr!(
     /// `BTRFS_IOC_SUBVOL_SETFLAGS` of linux/btrfs.h.

@@ -12,15 +12,17 @@ use std::{
     path::PathBuf,
 };
 
-use rustix::{
-    fs::{AtFlags, FileType, Mode, RawDir, SeekFrom, openat2, renameat, seek, unlinkat},
-    io::Errno,
+use nix::{
+    errno::Errno,
+    fcntl::renameat,
+    unistd::{UnlinkatFlags, Whence, lseek, unlinkat},
 };
+use rustix::fs::{FileType, RawDir};
 
-use super::{DIRECTORY, Dir, WITHIN, is_dots, place, subvolume};
+use super::{DIRECTORY, Dir, WITHIN, is_dots, open, place, subvolume};
 use crate::node::{
     effects::Effects,
-    fault::{Cause, Fault},
+    fault::{Cause, Fault, errno_of},
 };
 
 /// Levels that are entered, each with a descriptor.
@@ -100,7 +102,7 @@ impl Walk<'_> {
         if self.levels.len() >= LEVELS {
             return self.move_up(&name);
         }
-        let opened = openat2(self.parent(), &*name, DIRECTORY, Mode::empty(), WITHIN);
+        let opened = open(self.parent(), &name, DIRECTORY, WITHIN);
         let found = opened.and_then(|fd| place(&fd).map(|place| (fd, place)));
         match found {
             Ok((_, found)) if !found.is_on_mount_of(self.base.place) => self.fail(&name, Cause::OtherFileSystem),
@@ -124,10 +126,10 @@ impl Walk<'_> {
                     refills: 0,
                 });
             }
-            Err(Errno::NOENT) => {}
+            Err(Errno::ENOENT) => {}
             // Swapped for a link or a file since it was listed: that goes like any other.
-            Err(Errno::LOOP | Errno::NOTDIR) => match unlinkat(self.parent(), &*name, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::ELOOP | Errno::ENOTDIR) => match unlinkat(self.parent(), &*name, UnlinkatFlags::NoRemoveDir) {
+                Ok(()) | Err(Errno::ENOENT) => {}
                 Err(errno) => self.fail(&name, errno.into()),
             },
             Err(errno) => self.fail(&name, errno.into()),
@@ -140,7 +142,7 @@ impl Walk<'_> {
         let home = self.levels.iter().position(|level| Some(level.device) == device);
         match home.filter(|home| home + 1 < self.levels.len()) {
             Some(home) => match self.rename(name, home) {
-                Ok(()) | Err(Errno::NOENT) => {}
+                Ok(()) | Err(Errno::ENOENT) => {}
                 Err(errno) => self.fail(name, errno.into()),
             },
             None => self.fail(name, Cause::TooDeep),
@@ -151,10 +153,10 @@ impl Walk<'_> {
     fn rename(&mut self, name: &OsStr, home: usize) -> Result<(), Errno> {
         loop {
             let to = moved(self.levels[home].moved.end);
-            let renamed = renameat(self.parent(), name, &self.levels[home].fd, &to);
+            let renamed = renameat(self.parent(), name, &self.levels[home].fd, &*to);
             match renamed {
                 // What is called so already is entered under that name, too.
-                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {
+                Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR | Errno::EISDIR) => {
                     self.levels[home].moved.end += 1;
                 }
                 Ok(()) => {
@@ -176,13 +178,13 @@ impl Walk<'_> {
         let mut entries = RawDir::new(&level.fd, buffer.spare_capacity_mut());
         loop {
             match entries.next() {
-                None | Some(Err(Errno::NOENT)) => {
+                None | Some(Err(rustix::io::Errno::NOENT)) => {
                     level.is_listed = true;
                     break;
                 }
                 Some(Err(errno)) => {
                     (level.is_listed, level.has_failed) = (true, true);
-                    self.tell(&level.name, OsStr::new(""), errno.into());
+                    self.tell(&level.name, OsStr::new(""), errno_of(errno).into());
                     break;
                 }
                 Some(Ok(entry)) => {
@@ -193,8 +195,8 @@ impl Walk<'_> {
                             break;
                         }
                         match unlink(&level.fd, name, entry.file_type()) {
-                            Ok(()) | Err(Errno::NOENT) => {}
-                            Err(Errno::NOTEMPTY | Errno::EXIST) => level.todo.push(name.to_owned()),
+                            Ok(()) | Err(Errno::ENOENT) => {}
+                            Err(Errno::ENOTEMPTY | Errno::EEXIST) => level.todo.push(name.to_owned()),
                             Err(errno) => {
                                 level.has_failed = true;
                                 self.tell(&level.name, name, errno.into());
@@ -216,11 +218,11 @@ impl Walk<'_> {
         let Some(mut level) = self.levels.pop() else {
             return;
         };
-        match unlinkat(self.parent(), &*level.name, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::NOTEMPTY | Errno::EXIST) if !level.has_failed => {
+        match unlinkat(self.parent(), &*level.name, UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) if !level.has_failed => {
                 level.refills += 1;
-                if level.refills > REFILLS || seek(&level.fd, SeekFrom::Start(0)).is_err() {
+                if level.refills > REFILLS || lseek(&level.fd, 0, Whence::SeekSet).is_err() {
                     self.fail(&level.name, Cause::KeepsFilling);
                 } else {
                     level.is_listed = false;
@@ -228,9 +230,9 @@ impl Walk<'_> {
                 }
             }
             // What is left in it has been told.
-            Err(Errno::NOTEMPTY | Errno::EXIST) => self.keeps_something(),
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) => self.keeps_something(),
             // Something else bears its name now; the next look at the parent finds what.
-            Err(Errno::NOTDIR) => {}
+            Err(Errno::ENOTDIR) => {}
             Err(errno) => self.fail(&level.name, errno.into()),
         }
     }
@@ -299,13 +301,13 @@ fn moved(number: u64) -> OsString {
 /// Removes one entry, whatever it turns out to be; the type in the listing may be unknown or out of date.
 fn unlink(fd: &OwnedFd, name: &OsStr, listed: FileType) -> Result<(), Errno> {
     if listed == FileType::Directory {
-        match unlinkat(fd, name, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTDIR) => unlinkat(fd, name, AtFlags::empty()),
+        match unlinkat(fd, name, UnlinkatFlags::RemoveDir) {
+            Err(Errno::ENOTDIR) => unlinkat(fd, name, UnlinkatFlags::NoRemoveDir),
             other => other,
         }
     } else {
-        match unlinkat(fd, name, AtFlags::empty()) {
-            Err(Errno::ISDIR) => unlinkat(fd, name, AtFlags::REMOVEDIR),
+        match unlinkat(fd, name, UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::EISDIR) => unlinkat(fd, name, UnlinkatFlags::RemoveDir),
             other => other,
         }
     }

@@ -6,10 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    fs::{FileType, OFlags, fstat},
-    io::Errno,
-};
+use nix::{errno::Errno, fcntl::OFlag};
 use serde::Deserialize;
 
 use super::{
@@ -77,13 +74,15 @@ pub(super) fn is_configured(dir: &Path, arguments: &Arguments<'_>) -> bool {
     };
     let read = || {
         // A pipe is not waited for.
-        let file = root::open(&root::base(dir, &path)?, &path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
-            return Err(Errno::INVAL);
+        let file = root::open(&root::base(dir, &path)?, &path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
+        let file = std::fs::File::from(file);
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(Errno::EINVAL);
         }
         let mut text = String::new();
-        let mut file = std::fs::File::from(file).take(LONGEST);
-        file.read_to_string(&mut text).map_err(|error| fault::errno(&error))?;
+        file.take(LONGEST)
+            .read_to_string(&mut text)
+            .map_err(|error| fault::errno(&error))?;
         Ok(text)
     };
     let document = read()

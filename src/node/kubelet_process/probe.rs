@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::fd::OwnedFd,
     path::{Component, Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -16,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::{fd::OwnedFd, io::Errno};
+use nix::errno::Errno;
 
 use super::{
     Kind, Ours, Why,
@@ -104,7 +105,7 @@ fn on_a_thread<T: Send + 'static>(
     answer: impl FnOnce(&AtomicBool) -> Result<T, Failed> + Send + 'static,
 ) -> Result<T, Failed> {
     let hangs = |is_here: &AtomicBool| match is_here.load(Ordering::Acquire) {
-        true => Failed::Here(Errno::TIMEDOUT),
+        true => Failed::Here(Errno::ETIMEDOUT),
         false => Failed::Elsewhere,
     };
     let process = (dir.to_owned(), started(dir));
@@ -136,11 +137,11 @@ fn on_a_thread<T: Send + 'static>(
     }
     // A thread that has not even started lacks CPU time.
     if receiver.recv_timeout(PATIENCE).is_err() {
-        return Err(Failed::Here(Errno::TIMEDOUT));
+        return Err(Failed::Here(Errno::ETIMEDOUT));
     }
     match receiver.recv_timeout(patience) {
         Ok(Some(answer)) => answer,
-        Ok(None) | Err(RecvTimeoutError::Disconnected) => Err(Failed::Here(Errno::CANCELED)),
+        Ok(None) | Err(RecvTimeoutError::Disconnected) => Err(Failed::Here(Errno::ECANCELED)),
         Err(RecvTimeoutError::Timeout) => Err(hangs(&is_here)),
     }
 }
@@ -241,14 +242,14 @@ impl Question {
     fn is_ours(&self, base: &OwnedFd, path: &Path, here: bool) -> Result<bool, Failed> {
         let ours = &self.ours.root;
         let (Some(our_root), Some(our_pods)) = (root::ours(ours.path()), root::ours(ours.pods())) else {
-            return Err(Failed::Here(Errno::NOENT));
+            return Err(Failed::Here(Errno::ENOENT));
         };
         match root::identity(base, &path.join("pods")) {
             Ok(pods) => Ok(pods == our_pods),
             // A kubelet that is starting has no pods directory yet.
-            Err(Errno::NOENT | Errno::NOTDIR) => match root::identity(base, path) {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => match root::identity(base, path) {
                 Ok(root) => Ok(root == our_root),
-                Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+                Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
                 Err(errno) => Err(of_walk(errno, here)),
             },
             Err(errno) => Err(of_walk(errno, here)),
@@ -259,7 +260,7 @@ impl Question {
 /// Classifies a failure to open the process's root or working directory in procfs.
 fn of_proc(errno: Errno, here: bool) -> Failed {
     match errno {
-        Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM => Failed::Here(errno),
+        Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM => Failed::Here(errno),
         errno => of_walk(errno, here),
     }
 }
@@ -267,7 +268,7 @@ fn of_proc(errno: Errno, here: bool) -> Failed {
 /// Classifies a failure of the walk.
 fn of_walk(errno: Errno, here: bool) -> Failed {
     match errno {
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Failed::Here(errno),
+        Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => Failed::Here(errno),
         errno if here => Failed::Here(errno),
         _ => Failed::Elsewhere,
     }
@@ -316,10 +317,10 @@ mod tests {
         let (release, failed) = hangs(&process("5"), false);
         assert_eq!(failed, Err(Failed::Elsewhere));
         let (here, failed) = hangs(&process("6"), true);
-        assert_eq!(failed, Err(Failed::Here(Errno::TIMEDOUT)));
+        assert_eq!(failed, Err(Failed::Here(Errno::ETIMEDOUT)));
         let again = |pid: &str| on_a_thread(&process(pid), PATIENCE, |_| Ok(2));
         assert_eq!(again("5"), Err(Failed::Elsewhere), "no second thread hangs there");
-        assert_eq!(again("6"), Err(Failed::Here(Errno::TIMEDOUT)));
+        assert_eq!(again("6"), Err(Failed::Here(Errno::ETIMEDOUT)));
         assert_eq!(again("7"), Ok(2), "other processes are probed");
         // Another process has its number by now.
         fs::create_dir(process("5")).unwrap();
@@ -339,13 +340,19 @@ mod tests {
 
     #[test]
     fn a_shortage_of_the_agent_is_no_failure_of_a_foreign_root() {
-        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+        for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
             assert_eq!(of_walk(errno, false), Failed::Here(errno));
         }
-        for errno in [Errno::LOOP, Errno::NAMETOOLONG, Errno::IO, Errno::STALE, Errno::ACCESS] {
+        for errno in [
+            Errno::ELOOP,
+            Errno::ENAMETOOLONG,
+            Errno::EIO,
+            Errno::ESTALE,
+            Errno::EACCES,
+        ] {
             assert_eq!(of_walk(errno, false), Failed::Elsewhere);
             assert_eq!(of_walk(errno, true), Failed::Here(errno));
         }
-        assert_eq!(of_proc(Errno::ACCESS, false), Failed::Here(Errno::ACCESS));
+        assert_eq!(of_proc(Errno::EACCES, false), Failed::Here(Errno::EACCES));
     }
 }

@@ -1,32 +1,43 @@
 //! The root file system of a process, and paths as that process sees them.
 
-use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
+use std::{
+    fs,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
+    path::Path,
+};
 
-use rustix::{
-    fd::{AsFd, OwnedFd},
-    fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2},
-    io::Errno,
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2},
+    sys::stat::{Mode, fstat},
 };
 
 /// Device and inode.
 pub(super) type File = (u64, u64);
 
-const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
 
 /// The directory at which the process (by its directory in procfs) resolves `path`: its root, or its working directory.
 pub(super) fn base(dir: &Path, path: &Path) -> Result<OwnedFd, Errno> {
     let name = if path.is_absolute() { "root" } else { "cwd" };
-    openat(CWD, dir.join(name), DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    openat(AT_FDCWD, &dir.join(name), DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
 }
 
 /// Opens `path` below it. Symlinks are resolved as that process sees them, not as we do.
-pub(super) fn open(base: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+pub(super) fn open(base: impl AsFd, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
     let resolve = if path.is_absolute() {
-        ResolveFlags::IN_ROOT
+        ResolveFlag::RESOLVE_IN_ROOT
     } else {
-        ResolveFlags::NO_MAGICLINKS
+        ResolveFlag::RESOLVE_NO_MAGICLINKS
     };
-    openat2(base, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+    openat2(
+        base,
+        path,
+        OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve),
+    )
 }
 
 /// Device and inode of that directory.

@@ -13,11 +13,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::sys::socket::{getsockopt, sockopt::AcceptConn};
-use rustix::{
-    fs::fstat,
-    process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
+use nix::sys::{
+    socket::{getsockopt, sockopt::AcceptConn},
+    stat::fstat,
 };
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::{evidence, has_ended, kind, rights};
 

@@ -185,7 +185,7 @@ fn what_holds_a_kubelet_and_cannot_be_looked_at_counts() {
     let machine = Machine::new();
     let dir = machine.process(5, "k3s-server", &["/usr/local/bin/k3s server"]);
     fs::remove_file(dir.join("root")).unwrap();
-    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::NOENT))]);
+    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::ENOENT))]);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_failed_walk_proves_nothing_in_a_foreign_root_and_counts_as_a_kubelet_in_the
     machine.process(7, "kubelet", &["kubelet", &long]);
     assert_eq!(machine.found(), []);
     machine.process_here(8, "kubelet", &["kubelet", &long]);
-    assert_eq!(machine.found(), [(8, Why::Unreadable(Errno::NAMETOOLONG))]);
+    assert_eq!(machine.found(), [(8, Why::Unreadable(Errno::ENAMETOOLONG))]);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_process_that_cannot_mount_is_no_kubelet_whatever_its_name_is() {
     // What the kernel does not tell speaks for nobody.
     process(17, None, None);
     process(18, None, None);
-    let unreadable = Why::Unreadable(Errno::NOENT);
+    let unreadable = Why::Unreadable(Errno::ENOENT);
     assert_eq!(
         machine.found(),
         [
@@ -586,9 +586,9 @@ fn a_kubelet_whose_directory_cannot_be_looked_at_counts() {
     let machine = Machine::new();
     let dir = machine.process(5, "kubelet", &["kubelet"]);
     fs::remove_file(dir.join("root")).unwrap();
-    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::NOENT))]);
+    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::ENOENT))]);
     fs::remove_file(dir.join("cmdline")).unwrap();
-    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::NOENT))]);
+    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::ENOENT))]);
 }
 
 #[test]
@@ -599,7 +599,7 @@ fn a_kubelet_that_is_only_a_zombie_does_not_count_unless_threads_are_left() {
     fs::write(dir.join("stat"), "5 (kubelet) Z 1").unwrap();
     assert_eq!(machine.found(), []);
     fs::create_dir(dir.join("task/2")).unwrap();
-    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::NOENT))]);
+    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::ENOENT))]);
 }
 
 #[test]

@@ -8,13 +8,13 @@ use std::{
 };
 
 use jiff::Timestamp;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::{Mount, MountTable};
 use crate::model::foreign::ForeignText;
 
 /// What the kernel answers for a server that it has given up.
-const GONE: [Errno; 4] = [Errno::NOTCONN, Errno::STALE, Errno::IO, Errno::HOSTDOWN];
+const GONE: [Errno; 4] = [Errno::ENOTCONN, Errno::ESTALE, Errno::EIO, Errno::EHOSTDOWN];
 /// The mounts of the thread that asks, which are those that it can unmount.
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::{
     Mount, MountTable,
@@ -190,7 +190,7 @@ fn explain_busy(faults: &mut HashMap<u64, Fault>, left: &[Mount], table: &Arc<Mo
     if matches!(unmounting.by, Unmounts::By(_)) {
         return;
     }
-    let is_busy = |fault: &Fault| fault.cause == Cause::Errno(Errno::BUSY);
+    let is_busy = |fault: &Fault| fault.cause == Cause::Errno(Errno::EBUSY);
     let busy = left.iter().filter(|mount| faults.get(&mount.id).is_some_and(is_busy));
     let busy: Vec<Mount> = busy.cloned().collect();
     for (id, holders) in holders(Path::new("/proc"), table, &busy, &unmounting.under_way) {

@@ -3,13 +3,17 @@
 use std::{
     fs,
     io::{self, Read as _, Seek as _},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::{PROC_SUPER_MAGIC, fstatfs},
-    io::Errno,
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        statfs::{PROC_SUPER_MAGIC, fstatfs},
+        utsname::uname,
+    },
 };
 
 /// From this version on the kernel leaves out no mount when others go while it writes the table.
@@ -78,15 +82,14 @@ impl Source {
 /// Opens the mount table; nothing if it is none of the kernel's.
 pub(super) fn open_kernels(path: &Path) -> io::Result<Option<fs::File>> {
     let file = fs::File::open(path)?;
-    Ok((fstatfs(&file)?.f_type == PROC_SUPER_MAGIC).then_some(file))
+    Ok((fstatfs(&file)?.filesystem_type() == PROC_SUPER_MAGIC).then_some(file))
 }
 
 /// Whether the table has changed since this was asked last, or since the file was opened. In doubt it has.
 fn has_changed(file: &fs::File) -> bool {
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut asked = [PollFd::new(file, PollFlags::PRI)];
-    let told = poll(&mut asked, Some(&at_once));
-    told.is_err() || asked[0].revents().intersects(PollFlags::PRI | PollFlags::ERR)
+    let mut asked = [PollFd::new(file.as_fd(), PollFlags::POLLPRI)];
+    let told = poll(&mut asked, PollTimeout::ZERO);
+    told.is_err() || asked[0].any().unwrap_or(true)
 }
 
 fn read_from_start(mut file: &fs::File) -> io::Result<Vec<u8>> {
@@ -110,12 +113,11 @@ fn until_it_stands_still(
         }
         last = Some(text);
     }
-    Err(Errno::AGAIN.into())
+    Err(Errno::EAGAIN.into())
 }
 
 fn reads_are_whole() -> bool {
-    let uname = rustix::system::uname();
-    let version = uname.release().to_str().ok().and_then(version);
+    let version = uname().ok().and_then(|uname| version(uname.release().to_str()?));
     version.is_some_and(|version| version >= WHOLE_SINCE)
 }
 

@@ -9,11 +9,13 @@ use std::{
     time::Duration,
 };
 
-use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags, openat2, statfs, statx},
-    io::Errno,
-    mount::UnmountFlags,
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
+    mount::{MntFlags, umount2},
+    sys::statfs::statfs,
 };
+use rustix::fs::{AtFlags, Statx, StatxAttributes, StatxFlags, statx};
 
 use super::{
     Mount, MountTable,
@@ -22,7 +24,7 @@ use super::{
 use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
-    fault::{Cause, Fault},
+    fault::{Cause, Fault, errno_of},
     threads::NotDone,
     unmounts::{Call, ForceUnmount, NotBack, Unmounting, Unmounts},
 };
@@ -31,6 +33,8 @@ const VERB: &str = "unmount";
 /// A connection that was cut lets go of those who waited for it a moment later.
 const LET_GO: Duration = Duration::from_millis(20);
 const LET_GO_TRIES: u32 = 10;
+/// Only as far as the kernel knows the way without asking a file system.
+const CACHED: ResolveFlag = ResolveFlag::from_bits_retain(nix::libc::RESOLVE_CACHED);
 
 /// Unmounts the topmost mount on `path`, which must be absolute and free of symlinks.
 ///
@@ -66,12 +70,12 @@ fn unmount_point(
                     .map_err(|not_back| fault(cause(path, not_back)))?
             }
         },
-        Unmounts::By(_) => open_parent(parent, ResolveFlags::empty()).map(|_| None),
+        Unmounts::By(_) => open_parent(parent, ResolveFlag::empty()).map(|_| None),
     };
     let point = match (found, &unmounting.by) {
         (Ok(Some(point)), _) => Some(Arc::new(point)),
         (Ok(None), Unmounts::By(_)) => None,
-        (Ok(None), Unmounts::Kernel) | (Err(Errno::NOENT | Errno::NOTDIR), _) => return Ok(Outcome::Nothing),
+        (Ok(None), Unmounts::Kernel) | (Err(Errno::ENOENT | Errno::ENOTDIR), _) => return Ok(Outcome::Nothing),
         (Err(errno), _) => return Err(fault(errno.into())),
     };
     if !effects
@@ -83,13 +87,13 @@ fn unmount_point(
     let done = match (&point, &unmounting.by) {
         (Some(point), _) => unmounting.unmount(path, point),
         (None, Unmounts::By(unmount)) => Ok(unmount(path)),
-        (None, Unmounts::Kernel) => Ok(Err(Errno::INVAL)),
+        (None, Unmounts::Kernel) => Ok(Err(Errno::EINVAL)),
     };
     checkpoint::after(VERB, &path);
     match done.map_err(|not_back| fault(cause(path, not_back)))? {
         Ok(()) => Ok(Outcome::Done),
         // Gone meanwhile, or no mount (any more).
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::INVAL) => Ok(Outcome::Nothing),
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL) => Ok(Outcome::Nothing),
         Err(errno) => Err(fault(errno.into())),
     }
 }
@@ -109,24 +113,24 @@ fn cause(path: &Path, not_back: NotBack) -> Cause {
 
 impl Unmounting {
     /// Unmounts it, and cuts the connection to a server that is gone if that is wanted.
-    fn unmount(&self, path: &Path, point: &Arc<MountPoint>) -> Result<rustix::io::Result<()>, NotBack> {
+    fn unmount(&self, path: &Path, point: &Arc<MountPoint>) -> Result<nix::Result<()>, NotBack> {
         if point.is_quick {
             return self
                 .under_way
-                .here(path, Call::Unmount, || point.unmount(UnmountFlags::empty()));
+                .here(path, Call::Unmount, || point.unmount(MntFlags::empty()));
         }
         if self.force == ForceUnmount::DeadServer && self.is_dead(path, point) {
             return self.force(path, point);
         }
         let plain = Arc::clone(point);
-        match self.wait_for(path, Call::Unmount, move || plain.unmount(UnmountFlags::empty())) {
+        match self.wait_for(path, Call::Unmount, move || plain.unmount(MntFlags::empty())) {
             Err(NotBack::Hangs(_)) if self.may_force(path) => self.force(path, point),
             done => done,
         }
     }
 
     /// Never lazily: what is still in use stays mounted, and is told.
-    fn force(&self, path: &Path, point: &Arc<MountPoint>) -> Result<rustix::io::Result<()>, NotBack> {
+    fn force(&self, path: &Path, point: &Arc<MountPoint>) -> Result<nix::Result<()>, NotBack> {
         tracing::warn!(
             ?path,
             "Server of a mount does not answer: the connection is cut, as --force-unmount says"
@@ -134,12 +138,12 @@ impl Unmounting {
         let point = Arc::clone(point);
         let force = move || {
             for _ in 1..LET_GO_TRIES {
-                match point.unmount(UnmountFlags::FORCE) {
-                    Err(Errno::BUSY) => park_timeout(LET_GO),
+                match point.unmount(MntFlags::MNT_FORCE) {
+                    Err(Errno::EBUSY) => park_timeout(LET_GO),
                     done => return done,
                 }
             }
-            point.unmount(UnmountFlags::FORCE)
+            point.unmount(MntFlags::MNT_FORCE)
         };
         self.wait_for(path, Call::Force, force)
     }
@@ -183,9 +187,9 @@ struct MountPoint {
 
 impl MountPoint {
     /// Nothing if the kernel knows that nothing is mounted there.
-    fn find(parent: &Path, name: OsString) -> rustix::io::Result<Option<Self>> {
+    fn find(parent: &Path, name: OsString) -> nix::Result<Option<Self>> {
         let point = Self {
-            parent: open_parent(parent, ResolveFlags::empty())?,
+            parent: open_parent(parent, ResolveFlag::empty())?,
             name,
             is_quick: false,
         };
@@ -195,7 +199,7 @@ impl MountPoint {
     /// The same for `mount`, if it is topmost there, by what the kernel knows without asking any file system. Nothing where
     /// that does not suffice, or where to unmount it might mean to write what it holds.
     fn find_at_once(parent: &Path, name: &OsStr, mount: &Mount) -> Option<Self> {
-        let parent = open_parent(parent, ResolveFlags::CACHED).ok()?;
+        let parent = open_parent(parent, CACHED).ok()?;
         let is_on_its_device = |it: &Statx| (it.stx_dev_major, it.stx_dev_minor) == mount.device;
         let dir = look(&parent, OsStr::new(""))?;
         // Where it is the directory's too, that file system stays mounted: nothing has to be written.
@@ -211,13 +215,17 @@ impl MountPoint {
         })
     }
 
-    fn unmount(&self, flags: UnmountFlags) -> rustix::io::Result<()> {
-        rustix::mount::unmount(self.path(), UnmountFlags::NOFOLLOW | flags)
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that unmounts, after the gate was asked"
+    )]
+    fn unmount(&self, flags: MntFlags) -> nix::Result<()> {
+        umount2(&self.path(), MntFlags::UMOUNT_NOFOLLOW | flags)
     }
 
     /// Asks the server for something. Whoever waits here for an answer keeps the mount in use.
-    fn probe(&self) -> rustix::io::Result<()> {
-        statfs(self.path()).map(drop)
+    fn probe(&self) -> nix::Result<()> {
+        statfs(&self.path()).map(drop)
     }
 
     /// Whether the kernel calls it the root of a mount. In doubt yes: the unmount itself will tell.
@@ -229,7 +237,7 @@ impl MountPoint {
                 !found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
                     || found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
             }
-            Err(errno) => !matches!(errno, Errno::NOENT | Errno::NOTDIR),
+            Err(errno) => !matches!(errno_of(errno), Errno::ENOENT | Errno::ENOTDIR),
         }
     }
 
@@ -258,9 +266,12 @@ fn look(dir: &OwnedFd, name: &OsStr) -> Option<Statx> {
     (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found)
 }
 
-fn open_parent(parent: &Path, how: ResolveFlags) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | how)
+fn open_parent(parent: &Path, how: ResolveFlag) -> nix::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let how = OpenHow::new()
+        .flags(flags)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | how);
+    openat2(AT_FDCWD, parent, how)
 }
 
 #[cfg(test)]
@@ -296,6 +307,6 @@ mod tests {
         let root = dir.path().canonicalize().unwrap();
         std::os::unix::fs::symlink("/", root.join("link")).unwrap();
         let fault = unmount(&root.join("link/proc"), &Effects::ungated()).unwrap_err();
-        assert_eq!(fault.cause, Cause::Errno(Errno::LOOP));
+        assert_eq!(fault.cause, Cause::Errno(Errno::ELOOP));
     }
 }

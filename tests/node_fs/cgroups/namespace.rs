@@ -8,12 +8,14 @@ use std::{
     process::{Child, Command},
 };
 
-use nix::sched::{CloneFlags, setns};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, setns},
+};
 use pod_teardown::node::{
     cgroups::{Cgroups, Qos},
     effects::{Effects, Outcome},
 };
-use rustix::mount::{MountFlags, mount};
 
 use super::{Pod, nap};
 use crate::space::{UID, block_on, in_own_namespace};
@@ -60,14 +62,21 @@ fn mount_all(target: &Path) {
             .filter(|it| !["rw", "ro", "xattr"].contains(it))
             .collect();
         let options = match back[0] {
-            "cgroup" => std::ffi::CString::new(options.join(",")).unwrap(),
-            "cgroup2" => c"".to_owned(),
+            "cgroup" => options.join(","),
+            "cgroup2" => String::new(),
             _ => continue,
         };
         let name = front.split(' ').nth(4).unwrap().rsplit('/').next().unwrap();
         let path = target.join(name);
         fs::create_dir_all(&path).unwrap();
-        mount("cgroup", &path, back[0], MountFlags::empty(), Some(options.as_c_str())).unwrap();
+        mount(
+            None::<&str>,
+            &path,
+            Some(back[0]),
+            MsFlags::empty(),
+            Some(options.as_str()),
+        )
+        .unwrap();
     }
 }
 

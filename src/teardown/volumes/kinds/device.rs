@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::{fs::FileType, io::Errno};
+use nix::errno::Errno;
+use rustix::fs::FileType;
 
 use super::super::storage::Storage;
 use crate::{
@@ -148,7 +149,7 @@ pub fn mapped_pods(storage: &Storage, all: &Path, maps: &str) -> Result<Vec<Stri
 }
 
 fn is_no_directory(fault: &Fault) -> bool {
-    matches!(fault.cause, Cause::Errno(Errno::NOTDIR | Errno::LOOP))
+    matches!(fault.cause, Cause::Errno(Errno::ENOTDIR | Errno::ELOOP))
 }
 
 /// Names of the volumes of which this pod has a map in one of the directories `<all>/<volume>/<maps>`.
