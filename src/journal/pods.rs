@@ -53,13 +53,13 @@ impl PodJournal for Journal {
 }
 
 impl Journal {
-    /// Records that a kubelet is here, or may be, which has started again whatever somebody's request has stopped. Durable soon,
-    /// not at once.
-    pub fn requests_may_be_undone(&self) {
+    /// Cancels all requests to stop pods that the API does not show to terminate: a kubelet is here, or may be, and restarts what
+    /// they have stopped. Durable soon, not at once.
+    pub fn cancel_requests(&self) {
         let mut state = self.lock();
         for (uid, entry) in &mut state.pods {
             if entry.request.take_if(|request| *request == Request::Holds).is_some() {
-                entry.request = Some(Request::MayBeUndone);
+                entry.request = Some(Request::Cancelled);
                 self.send(Write::Row(Row::Pod(Table::Ends, uid.clone(), Some(entry.bytes()))));
             }
         }

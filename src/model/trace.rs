@@ -161,8 +161,6 @@ pub enum BlockedReason {
     Paused,
     /// Other pods that terminate need this one.
     Dependents,
-    /// A kubelet may have undone the request that terminates it.
-    Request,
     /// What was found on the node does not match, and needs an approval.
     Mismatch,
     /// A step failed.

@@ -31,7 +31,7 @@ fn at(story: &Story, held: bool) -> At {
     for blocked in &story.blocked {
         match blocked.reason {
             BlockedReason::Dependents if !held => return At::Waits,
-            BlockedReason::Guard | BlockedReason::Paused | BlockedReason::Request | BlockedReason::Mismatch => {
+            BlockedReason::Guard | BlockedReason::Paused | BlockedReason::Mismatch => {
                 return At::Held;
             }
             BlockedReason::Dependents | BlockedReason::Failed => {}
@@ -155,7 +155,6 @@ mod tests {
             reason: BlockedReason::Mismatch,
             ..failed(Step::Cgroup, "held: it holds 2 processes")
         }][..];
-        let request = &[Blocked::pod(BlockedReason::Request, "may be undone")][..];
         let dependents = &[Blocked::pod(
             BlockedReason::Dependents,
             "ns/db that end need this pod as a driver",
@@ -203,7 +202,6 @@ mod tests {
             ),
             (ending, &[], &[failed(Step::Term, "no")], true, "held", grace),
             (ending, &[], mismatch, false, "held", grace),
-            (ending, &[], request, false, "held", grace),
             (ending, &[], dependents, false, "its end waits for that of others", ""),
             (
                 ended,

@@ -80,14 +80,14 @@ pub struct PodEntry {
     pub releases: Vec<Release>,
 }
 
-/// A request for a pod's end, of which a kubelet knows nothing: it starts containers again.
+/// A request to stop a pod, of which a kubelet knows nothing: it restarts the containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Request {
     /// No kubelet was here since.
     Holds,
-    /// One was, or may have been.
-    MayBeUndone,
+    /// A kubelet was here since, or may have been: the pod is that kubelet's.
+    Cancelled,
 }
 
 /// A preStop hook that was begun.
@@ -116,9 +116,9 @@ pub trait PodJournalExt: PodJournal {
         self.pods().into_iter().map(PodView::remembered).collect()
     }
 
-    /// Whether a kubelet has undone the request for a pod's end, or may have.
-    fn request_may_be_undone(&self, uid: &PodUid) -> bool {
-        request(self, uid) == Some(Request::MayBeUndone)
+    /// Whether the request to stop this pod was cancelled.
+    fn is_cancelled(&self, uid: &PodUid) -> bool {
+        request(self, uid) == Some(Request::Cancelled)
     }
 
     /// Whether this pod's containers were being stopped, and it has come to no safe point since.

@@ -25,7 +25,6 @@ mod rest;
 mod runtime_state;
 mod status;
 
-pub use self::held::MAY_BE_UNDONE;
 pub use self::runtime_state::RuntimeState;
 use self::{mounts::PodMounts, rest::Wakes};
 use super::{
@@ -34,7 +33,7 @@ use super::{
     context::Context,
     ends::Ends,
     evidence, final_delete,
-    journal::{PodJournal, PodJournalExt as _},
+    journal::PodJournalExt as _,
     late::{LATE, shown_when_late},
     period::Period,
     places,
@@ -100,10 +99,8 @@ pub enum Outcome {
     Stopping,
     /// A kubelet has ended it, or the rest of it.
     EndedByKubelet,
-    /// Somebody had asked for its end, and a kubelet has come before that was over: it lives on as that one's.
-    LeftToKubelet,
-    /// The same, but there is another reason for its end since: that one has nothing to do with the request.
-    Anew,
+    /// A user requested to stop it, and a kubelet came before it had terminated: it is that kubelet's.
+    Cancelled,
 }
 
 /// How an attempt ended that has not finished the pod.
@@ -122,7 +119,7 @@ enum Yielded {
     Stop,
     /// Nothing may begin: a kubelet starts or is there, or the agent is paused.
     Guard,
-    /// A kubelet that may have undone the request which terminates the pod.
+    /// A kubelet that came before the pod had terminated, which only a request asks for.
     Kubelet,
 }
 
@@ -163,17 +160,6 @@ impl From<Yielded> for Unfinished {
 // === impl PodUpdate ===
 
 impl PodUpdate {
-    /// Whether only a request ends the pod, and a kubelet may have been here since, which has started its containers again: who
-    /// knows when that one goes, or went, and what the pod has done meanwhile. The API does not show that it is over.
-    pub fn may_be_undone(&self, journal: &dyn PodJournal) -> bool {
-        !self.ends_anyway() && journal.request_may_be_undone(&self.view.pod.uid)
-    }
-
-    /// Whether the pod ends, and what is known of its end is that of a request which a kubelet has undone, or may have.
-    pub fn begins_anew(&self, journal: &dyn PodJournal) -> bool {
-        self.ends_anyway() && journal.request_may_be_undone(&self.view.pod.uid)
-    }
-
     /// Whether the pod ends, whoever has asked this agent for what.
     pub fn ends_anyway(&self) -> bool {
         termination::cause(&self.view, self.removed, false).is_some()
@@ -192,6 +178,9 @@ impl Worker {
         let mut first: Option<First> = None;
         let mut kept: Option<Box<dyn Attempt>> = None;
         loop {
+            if self.is_cancelled() {
+                return Outcome::Cancelled;
+            }
             let gate = &self.context.gate;
             let kept_on = kept.take().filter(|_| gate.may_repeat());
             let goes_on = kept_on.filter(|kept| kept.goes_on());
@@ -206,17 +195,6 @@ impl Worker {
                 continue;
             };
             let update = self.updates.borrow_and_update().clone();
-            if self.may_be_undone(&update) {
-                urgent = None;
-                drop(under_way);
-                if let Some(outcome) = self.given_up().await {
-                    return outcome;
-                }
-                continue;
-            }
-            if update.begins_anew(&*self.context.journal) {
-                return Outcome::Anew;
-            }
             if update.ends_anyway() {
                 self.context.journal.request_is_confirmed(&update.view.pod.uid);
             }
@@ -232,11 +210,9 @@ impl Worker {
                     self.is_unblocked();
                     self.record.set_stage(match outcome {
                         Outcome::Finished => Stage::Finished,
-                        Outcome::Kept
-                        | Outcome::Stopping
-                        | Outcome::EndedByKubelet
-                        | Outcome::LeftToKubelet
-                        | Outcome::Anew => Stage::Terminated,
+                        Outcome::Kept | Outcome::Stopping | Outcome::EndedByKubelet | Outcome::Cancelled => {
+                            Stage::Terminated
+                        }
                     });
                     return outcome;
                 }
@@ -457,12 +433,16 @@ impl Worker {
         update.removed || update.view.deletion.is_some()
     }
 
-    /// A look that hangs may have lasted for all of a kubelet's life: what it has undone is asked about anew.
+    fn is_cancelled(&self) -> bool {
+        self.context.journal.is_cancelled(&self.record.pod().uid)
+    }
+
+    /// The step before may have lasted for all of a kubelet's life.
     fn goes_on(&self) -> Result<(), Yielded> {
-        if self.may_be_undone(&self.updates.borrow()) {
-            return Err(Yielded::Kubelet);
+        match self.is_cancelled() {
+            true => Err(Yielded::Kubelet),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Nothing keeps the pod from going on.

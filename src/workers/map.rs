@@ -35,7 +35,7 @@ use crate::{
         begin::{Termination, shorten},
         context::Context,
         grace::{self, GraceAsked},
-        journal::{PodJournal, PodJournalExt as _},
+        journal::PodJournalExt as _,
         period::Period,
         precedence::Precedence,
         worker::{LARGE_AT_ONCE, Outcome, PodUpdate, RuntimeState, Worker},
@@ -52,9 +52,6 @@ use absent::Absent;
 const STORIES: usize = 256;
 /// After the end of so many pods there is memory worth giving back.
 const MANY: usize = 16;
-/// Why a request is given up for a pod that ends for another reason since.
-const UNDONE: &str =
-    "a kubelet has come before the pod had ended, or may have, and the pod has lived on until it was deleted";
 /// A worker that panicked is started again after this long.
 const AFTER_PANIC: Duration = Duration::from_secs(10);
 
@@ -349,37 +346,28 @@ impl PodWorkers {
                 self.pods.remove(&uid);
                 self.ended.insert(uid, Instant::now());
             }
-            Some(Outcome::LeftToKubelet) => {
+            Some(Outcome::Cancelled) => {
                 let update = status.update.borrow().clone();
-                if !status.may_be_undone(&self.journal) {
-                    // It was deleted just then, or somebody has asked once more.
-                    self.start(&uid, Duration::ZERO);
-                    return;
-                }
                 let entry = self.context.journal.pod(&uid);
-                let why = given_up(&status.record, entry.map(|entry| entry.stage));
-                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "A request for the end of the pod is given up");
+                let why = cancelled(&status.record, entry.map(|entry| entry.stage));
+                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Request to stop the pod is cancelled");
                 self.counters.request_given_up();
-                self.context
-                    .events
-                    .event(&update.view, None, Reason::TeardownGivenUp, &why);
+                if !update.ends_anyway() {
+                    self.context
+                        .events
+                        .event(&update.view, None, Reason::TeardownGivenUp, &why);
+                }
                 status.record.give_up(why);
                 let record = Arc::clone(&status.record);
                 self.remember(record);
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
-                self.living.insert(uid, Arc::new(update.view.without_object()));
-            }
-            Some(Outcome::Anew) => {
-                let PodUpdate { view, removed, .. } = status.update.borrow().clone();
-                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A kubelet has come before a request for the end of the pod was over, or may have; the pod ends for another reason since, and that begins anew");
-                self.counters.request_given_up();
-                let record = Arc::clone(&status.record);
-                record.give_up(UNDONE.to_owned());
-                self.remember(record);
-                self.context.journal.forget(&uid);
-                self.pods.remove(&uid);
-                let kind = if removed { Kind::Remove } else { Kind::Add };
+                // If the API shows that it terminates, that has nothing to do with the request, and begins with its whole grace.
+                let kind = if update.removed { Kind::Remove } else { Kind::Add };
+                let view = match update.ends_anyway() {
+                    true => update.view,
+                    false => Arc::new(update.view.without_object()),
+                };
                 self.change(Change { kind, view });
             }
             None => {
@@ -402,16 +390,6 @@ impl PodWorkers {
 // === impl PodSyncStatus ===
 
 impl PodSyncStatus {
-    /// Whether a request for its end may not hold any more.
-    fn may_be_undone(&self, journal: &dyn PodJournal) -> bool {
-        self.update.borrow().may_be_undone(journal)
-    }
-
-    /// Whether another request for its end would be lost with an earlier one.
-    fn takes_no_request(&self, journal: &dyn PodJournal) -> bool {
-        self.may_be_undone(journal) || self.update.borrow().begins_anew(journal)
-    }
-
     /// A shorter grace period takes effect at once, and a longer one not at all. Afterwards there is nothing left to
     /// shorten: what comes then is the echo of our own final delete.
     fn shorten(&mut self, context: &Context, asked: GraceAsked) {
@@ -423,15 +401,13 @@ impl PodSyncStatus {
     }
 }
 
-/// Why a request for the end of this pod, which has come so far, is given up, and what of the pod is not as it was.
-fn given_up(record: &Record, reached: Option<Stage>) -> String {
+/// Why a request to stop this pod, which has come so far, is cancelled, and what of the pod is not as it was.
+fn cancelled(record: &Record, reached: Option<Stage>) -> String {
     let spans = record.tell().spans;
     let lost = if reached >= Some(Stage::Terminated) || spans.iter().any(|span| span.step == Step::Volumes) {
         "; its emptyDir volumes may have been removed"
     } else {
         ""
     };
-    format!(
-        "a kubelet has come before the pod had ended, or may have, and starts it again{lost}: ask kubectl for its end"
-    )
+    format!("a kubelet came before the pod had terminated, or may have, and restarts it{lost}: delete it with kubectl")
 }

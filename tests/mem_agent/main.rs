@@ -9,6 +9,7 @@ mod pods;
 
 mod absence;
 mod answers;
+mod cancelled;
 mod containers;
 mod cri_o;
 mod devices;
@@ -43,7 +44,7 @@ mod stop;
 mod telling;
 mod turn_told;
 mod understudy;
-mod undone;
+
 mod unread;
 mod unused;
 mod user_namespace;

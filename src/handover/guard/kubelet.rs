@@ -47,9 +47,9 @@ impl Guard {
         sees_one && state.world.is_ok()
     }
 
-    /// A kubelet may be here, though none is seen, or may have been without being seen.
+    /// A kubelet is here, or may be or have been without being seen. It comes before requests to stop pods.
     pub fn may_have_a_kubelet(&self) {
-        self.journal.requests_may_be_undone();
+        self.journal.cancel_requests();
     }
 
     /// Looks for a kubelet until the agent stops.

@@ -8,8 +8,7 @@ use super::{Outcome, PodUpdate, Worker};
 use crate::{
     model::{
         pod::PodView,
-        termination,
-        trace::{Blocked, BlockedReason, Step},
+        trace::{Blocked, Step},
     },
     node::mounts::MountTable,
     teardown::{
@@ -22,10 +21,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// And so often what a kubelet has left of a pod.
 const LOOK_AGAIN_AT_NODE: Duration = Duration::from_secs(30);
 
-/// Why a request is not carried out, nor given up yet.
-pub const MAY_BE_UNDONE: &str =
-    "a kubelet may have been here since its end was asked for, and the API server has to show whether it lives on";
-
 impl Worker {
     /// Waits until something may be touched: what is held is not tried, so that nobody is told of failures that were
     /// none. How the worker ends if that does not come: the agent stops, or a kubelet has done the work.
@@ -34,6 +29,9 @@ impl Worker {
         let mut look = Instant::now();
         let mut updates = self.updates.clone();
         while let Some((reason, why)) = self.context.gate.why_nothing_begins() {
+            if self.is_cancelled() {
+                return Some(Outcome::Cancelled);
+            }
             if updates.borrow_and_update().removed {
                 first.get_or_insert_with(|| self.precedence.first());
             }
@@ -41,9 +39,6 @@ impl Worker {
             let ended = async {
                 sleep(LOOK_AGAIN).await;
                 let update = self.updates.borrow().clone();
-                if self.may_be_undone(&update) {
-                    return self.is_undone(&update).await.then_some(Outcome::LeftToKubelet);
-                }
                 let is_midway = self.context.journal.is_midway(&update.view.pod.uid);
                 if !(is_midway || self.is_the_kubelets(&update)) || Instant::now() < look {
                     return None;
@@ -62,47 +57,6 @@ impl Worker {
         // What has held it up holds it up no more.
         self.record.set_blocked(Vec::new());
         None
-    }
-
-    /// Whether this agent cannot vouch that a request for the pod's end still holds.
-    pub(super) fn may_be_undone(&self, update: &PodUpdate) -> bool {
-        update.may_be_undone(&*self.context.journal)
-    }
-
-    /// The same by what the API server shows now: what was last seen of it may be of old.
-    async fn is_undone(&self, update: &PodUpdate) -> bool {
-        let shown = self.context.api.pod(&update.view.pod).await;
-        let view = shown.ok().flatten().map(|pod| PodView::project(pod, false));
-        view.is_some_and(|view| termination::cause(&view, false, false).is_none())
-            && self.may_be_undone(&self.updates.borrow())
-    }
-
-    /// Waits until it is known whether a request that may be undone is, and nothing is done until then; then how the worker
-    /// ends, unless there is another reason for the pod's end.
-    pub(super) async fn given_up(&self) -> Option<Outcome> {
-        let mut updates = self.updates.clone();
-        loop {
-            let update = updates.borrow_and_update().clone();
-            if !self.may_be_undone(&update) {
-                self.record.set_blocked(Vec::new());
-                return None;
-            }
-            self.record
-                .set_blocked(vec![Blocked::pod(BlockedReason::Request, MAY_BE_UNDONE)]);
-            let is_undone = async {
-                let is_undone = self.is_undone(&update).await;
-                if !is_undone {
-                    sleep(LOOK_AGAIN).await;
-                }
-                is_undone
-            };
-            tokio::select! {
-                biased;
-                () = self.context.stopping.cancelled() => return Some(Outcome::Stopping),
-                Ok(()) = updates.changed() => {}
-                is_undone = is_undone => if is_undone { return Some(Outcome::LeftToKubelet) },
-            }
-        }
     }
 
     /// What others have made of the pod: whether a kubelet has ended it, and whether one that comes now would have to do

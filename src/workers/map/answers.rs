@@ -19,7 +19,6 @@ use crate::{
         begin::shorten,
         grace::{self, GraceAsked},
         journal::PodJournalExt as _,
-        worker::MAY_BE_UNDONE,
     },
     workers::{
         ask::{Overview, Question},
@@ -76,12 +75,9 @@ impl PodWorkers {
         let views: Vec<_> = ending.chain(self.living.values().cloned()).chain(idle).collect();
         let meant = kill.resolve(views.iter().map(|view| &**view))?;
         let uid = meant.pod.uid.clone();
-        if self
-            .pods
-            .get(&uid)
-            .is_some_and(|status| status.takes_no_request(&self.journal))
-        {
-            return Err(kill.held(MAY_BE_UNDONE.to_owned(), false));
+        if self.context.journal.is_cancelled(&uid) {
+            let why = "an earlier request is being cancelled, because a kubelet came; ask again";
+            return Err(kill.held(why.to_owned(), false));
         }
         let has_ended = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
         let ended_already = self.absent.has_ended(&uid) || self.pods.get(&uid).is_some_and(has_ended);
