@@ -8,6 +8,7 @@ pub mod dirs;
 pub mod dra_checkpoint;
 pub mod effects;
 pub mod fault;
+pub mod grpc;
 pub mod holders;
 pub mod host;
 pub mod identity;

@@ -6,7 +6,6 @@ pub mod client;
 mod convert;
 mod effects;
 pub mod endpoint;
-pub mod error;
 mod greeting;
 mod info;
 mod lists;
@@ -15,5 +14,4 @@ pub mod types;
 
 pub use client::{Cri, CriService, OutOfReach};
 pub use endpoint::CriEndpoint;
-pub use error::CriError;
 pub use lists::PodUids;

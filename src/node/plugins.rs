@@ -7,12 +7,12 @@
 mod call;
 pub mod csi;
 pub mod dra;
-pub mod error;
+mod gone;
 pub mod registry;
 
 pub use csi::Csi;
 pub use dra::{ClaimRef, Dra, Service, Unprepared};
-pub use error::{DriverError, DriverGone};
+pub use gone::DriverGone;
 pub use registry::{Kind, Registered, Registrars, Registry};
 
 /// Generated from the files in `proto`.

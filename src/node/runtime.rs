@@ -6,7 +6,10 @@ use backon::BackoffBuilder as _;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::sleep};
 
-use super::cri::{Cri, CriEndpoint, error::CriError, types::RuntimeVersion};
+use super::{
+    cri::{Cri, CriEndpoint, types::RuntimeVersion},
+    grpc::GrpcError,
+};
 use crate::clock::{pauses, rounded};
 
 /// Pauses while it does not answer.
@@ -31,7 +34,7 @@ pub async fn reach(
     cri: &Cri,
     endpoint: &CriEndpoint,
     report: &watch::Sender<RuntimeReport>,
-) -> Result<RuntimeVersion, CriError> {
+) -> Result<RuntimeVersion, GrpcError> {
     let mut pauses = pauses(FIRST_PAUSE, LONGEST_PAUSE).build();
     loop {
         match cri.introduced(endpoint).await {

@@ -11,11 +11,7 @@ use crate::{
         pod::PodView,
         trace::Step,
     },
-    node::{
-        cri::{CriError, types::RuntimePod},
-        logs,
-        pod_dir::PodDir,
-    },
+    node::{cri::types::RuntimePod, grpc::GrpcError, logs, pod_dir::PodDir},
     teardown::{context::Context, pod_dir},
 };
 
@@ -57,7 +53,7 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
 
 /// Containers first, then their sandboxes.
 async fn remove_from_runtime(context: &Context, observed: &RuntimePod, failures: &mut Vec<Failure>) {
-    let failure = async |what: &str, error: CriError| {
+    let failure = async |what: &str, error: GrpcError| {
         let failure = Failure::new(Step::Cleanup, what, error);
         busy::explained(&context.storage, failure).await
     };

@@ -25,11 +25,9 @@ use crate::{
     },
     node::{
         checkpoint::{self, JOURNAL},
-        cri::{
-            CriError,
-            types::{Container, ContainerState},
-        },
+        cri::types::{Container, ContainerState},
         effects::{Effect, Held},
+        grpc::GrpcError,
     },
     teardown::{boundary::Counted, context::Context, journal::PodJournalExt as _},
 };
@@ -240,12 +238,12 @@ impl Stop<'_> {
             () = passed(self.deadline.clone()) => Err(HookError::Overrun),
         };
         checkpoint::after(HOOK, &container.name);
-        if let Err(HookError::Held(held) | HookError::Runtime(CriError::Held { held, .. })) = result {
+        if let Err(HookError::Held(held) | HookError::Runtime(GrpcError::Held { held, .. })) = result {
             span.failed(&held);
             return Err(held);
         }
         // A hook that the runtime was not asked for, or was lost on while it ran, is one that was interrupted.
-        let interrupted = matches!(result, Err(HookError::Runtime(CriError::Unreachable { .. })));
+        let interrupted = matches!(result, Err(HookError::Runtime(GrpcError::Unreachable { .. })));
         if !interrupted {
             checkpoint::before(JOURNAL, &("hook ended", &container.name));
             let recorded = journal.hook_ended(uid, &container.id).await;
@@ -368,7 +366,7 @@ impl Stop<'_> {
     }
 
     /// With the deadline that it is for.
-    async fn stop_call(&self, container: &Container, deadline: Instant) -> (Instant, Result<(), CriError>) {
+    async fn stop_call(&self, container: &Container, deadline: Instant) -> (Instant, Result<(), GrpcError>) {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .clamp(MIN_STOP, MAX_STOP);

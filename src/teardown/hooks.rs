@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use crate::{
     model::pod::{ContainerView, Hook},
     node::{
-        cri::{Cri, error::CriError},
+        cri::Cri,
         effects::{Effects, Held},
+        grpc::GrpcError,
     },
     teardown::http_hook::{self, HttpHookError, Target},
 };
@@ -22,7 +23,7 @@ pub enum HookError {
     ExitCode(i32),
     /// The runtime could not run it.
     #[error(transparent)]
-    Runtime(#[from] CriError),
+    Runtime(#[from] GrpcError),
     /// No answer to the request.
     #[error(transparent)]
     Http(HttpHookError),

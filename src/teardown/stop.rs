@@ -21,10 +21,7 @@ use crate::{
         pod::PodView,
         trace::Step,
     },
-    node::{
-        cri::{CriError, types::RuntimePod},
-        effects,
-    },
+    node::{cri::types::RuntimePod, effects, grpc::GrpcError},
     record::Record,
     teardown::context::Context,
 };
@@ -104,7 +101,7 @@ impl Stop<'_> {
         span.end(&failed.first().map_or(Ok(()), Err));
         let mut failures = Vec::new();
         for error in &failed {
-            if !matches!(error, CriError::Held { .. }) {
+            if !matches!(error, GrpcError::Held { .. }) {
                 self.record.sandbox_failed(error.to_string());
             }
             failures.push(busy::explained(&self.context.storage, Failure::new(Step::Sandbox, "", error)).await);

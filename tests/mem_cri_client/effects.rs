@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use pod_teardown::node::cri::types::ExecOutcome;
-use pod_teardown::node::cri::{Cri, CriError};
 use pod_teardown::node::effects::{Effects, Held};
+use pod_teardown::node::{cri::Cri, grpc::GrpcError};
 use testbed::scripted_cri::{
     ExecSync, Fault, Manners, Read, RemoveContainer, RemovePodSandbox, ScriptedCri, StopContainer, StopPodSandbox,
     World, expect,
@@ -47,7 +47,7 @@ async fn what_is_not_there_has_been_stopped_and_removed() {
     assert!(
         matches!(
             error,
-            CriError::Failed {
+            GrpcError::Failed {
                 code: Code::NotFound,
                 ..
             }
@@ -86,9 +86,9 @@ async fn a_call_that_is_not_answered_ends_with_its_own_time_and_the_patience_on_
     ]);
     runtime.fault(Read::ContainerStatus, Fault::Hang);
     let begun = Instant::now();
-    let timed = async |call: &'static str, after, error: CriError| {
+    let timed = async |call: &'static str, after, error: GrpcError| {
         assert!(
-            matches!(&error, CriError::Timeout { after: waited, .. } if *waited == after),
+            matches!(&error, GrpcError::Timeout { after: waited, .. } if *waited == after),
             "{error}"
         );
         assert_eq!((begun.elapsed(), error.call().name), (after, call));
@@ -139,7 +139,7 @@ async fn a_command_that_overruns_has_timed_out_in_the_words_of_either_runtime() 
         runtime.allow_everything();
         let error = cri.exec_sync(MAIN, &["sleep".to_owned()], secs(5)).await.unwrap_err();
         assert!(
-            matches!(error, CriError::Timeout { after, .. } if after == secs(5)),
+            matches!(error, GrpcError::Timeout { after, .. } if after == secs(5)),
             "{error}"
         );
     }
@@ -184,7 +184,7 @@ async fn a_command_without_time_left_gets_one_second_and_not_for_ever() {
         .await
         .unwrap_err();
     assert!(
-        matches!(error, CriError::Timeout { after, .. } if after == secs(1)),
+        matches!(error, GrpcError::Timeout { after, .. } if after == secs(1)),
         "{error}"
     );
     assert_eq!(begun.elapsed(), secs(1), "the runtime itself said so");
@@ -192,7 +192,7 @@ async fn a_command_without_time_left_gets_one_second_and_not_for_ever() {
 }
 
 /// Makes every changing call once.
-async fn every_effect(cri: &Cri) -> Vec<Result<(), CriError>> {
+async fn every_effect(cri: &Cri) -> Vec<Result<(), GrpcError>> {
     vec![
         cri.exec_sync(MAIN, &["true".to_owned()], secs(2))
             .await
@@ -221,7 +221,7 @@ async fn nothing_is_changed_while_the_gate_is_shut_and_everything_can_be_seen() 
     for result in every_effect(&cri).await {
         let error = result.unwrap_err();
         assert!(
-            matches!(&error, CriError::Held { held, .. } if held.reason == "a kubelet runs"),
+            matches!(&error, GrpcError::Held { held, .. } if held.reason == "a kubelet runs"),
             "{error}"
         );
     }

@@ -1,9 +1,9 @@
 //! What it sees, and what it does not make of it.
 
-use pod_teardown::node::cri::CriError;
 use pod_teardown::node::cri::types::{
     CgroupDriver, Container, ContainerState, RuntimePod, Sandbox, SandboxState, keys,
 };
+use pod_teardown::node::grpc::GrpcError;
 use std::{future::ready, sync::Arc};
 
 use futures::FutureExt as _;
@@ -159,7 +159,7 @@ async fn a_pod_whose_lists_fail_is_never_shown_in_part() {
             runtime.fault_of(read, target, Fault::Error(code, "no shim".to_owned()));
             let error = cri.pod("u1", PATIENCE).await.unwrap_err();
             assert!(
-                matches!(&error, CriError::Failed { code: seen, .. } if *seen == code),
+                matches!(&error, GrpcError::Failed { code: seen, .. } if *seen == code),
                 "{error}"
             );
             runtime.heal();

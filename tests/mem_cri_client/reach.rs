@@ -1,8 +1,11 @@
 //! A runtime out of reach, and what is none.
 
 use pod_teardown::node::cri::types::RuntimeVersion;
-use pod_teardown::node::cri::{Cri, CriEndpoint, CriError};
 use pod_teardown::node::effects::Effects;
+use pod_teardown::node::{
+    cri::{Cri, CriEndpoint},
+    grpc::GrpcError,
+};
 use testbed::scripted_cri::{Fault, Read, StopContainer, World, expect};
 use tokio::time::Instant;
 use tonic::Code;
@@ -42,7 +45,7 @@ async fn a_call_that_a_restart_cuts_off_is_unreachable_and_not_a_refusal() {
     });
     let error = cut.unwrap_err();
     assert!(
-        matches!(error, CriError::Unreachable { .. }) && error.is_retryable(),
+        matches!(error, GrpcError::Unreachable { .. }) && error.is_retryable(),
         "{error}"
     );
     runtime.start_again().await;
@@ -80,7 +83,7 @@ async fn another_protocol_on_the_socket_is_not_taken_for_a_runtime_that_is_away(
     let (runtime, cri) = start(World::new()).await;
     runtime.speak_another_protocol().await;
     let error = cri.version().await.unwrap_err();
-    assert!(matches!(error, CriError::Foreign { .. }), "{error}");
+    assert!(matches!(error, GrpcError::Foreign { .. }), "{error}");
     assert!(error.is_not_a_runtime() && !error.is_unreachable() && !error.is_retryable());
 
     runtime.start_again().await;
@@ -101,7 +104,7 @@ async fn a_socket_that_never_answers_is_given_up() {
     let begun = Instant::now();
     let error = cri.version().await.unwrap_err();
     assert_eq!(begun.elapsed(), PATIENCE);
-    assert!(matches!(error, CriError::Timeout { .. }), "{error}");
+    assert!(matches!(error, GrpcError::Timeout { .. }), "{error}");
     runtime.start_again().await;
     cri.version().await.unwrap();
 }

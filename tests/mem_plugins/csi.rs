@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pod_teardown::node::effects::{Effects, Held, Outcome};
-use pod_teardown::node::plugins::{Csi, DriverError};
+use pod_teardown::node::{grpc::GrpcError, plugins::Csi};
 use testbed::drivers::{Conduct, CsiCall, CsiDriver};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -25,7 +25,7 @@ async fn start(root: &Root) -> (CsiDriver, Csi) {
     (driver, csi)
 }
 
-async fn unpublish(csi: &Csi, effects: &Effects) -> Result<Outcome, DriverError> {
+async fn unpublish(csi: &Csi, effects: &Effects) -> Result<Outcome, GrpcError> {
     csi.unpublish(VOLUME, Path::new(TARGET), effects).await
 }
 
@@ -69,7 +69,7 @@ async fn whatever_a_driver_refuses_with_is_a_failure_and_not_found_is_no_excepti
     for code in (1..=16).map(Code::from_i32) {
         driver.behave_for(1, Conduct::Fails(code, "volume is\nunknown".to_owned()));
         let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
-        let DriverError::Failed {
+        let GrpcError::Failed {
             code: told,
             ref message,
             ..
@@ -80,7 +80,7 @@ async fn whatever_a_driver_refuses_with_is_a_failure_and_not_found_is_no_excepti
         assert_eq!((told, &**message), (code, "volume is\\nunknown"));
         let text = error.to_string();
         let expected = format!(
-            "NodeUnpublishVolume of driver \"{DRIVER}\" for volume \"{VOLUME}\": {code:?}: \"volume is\\nunknown\""
+            "NodeUnpublishVolume of driver \"{DRIVER}\" for volume \"{VOLUME}\": {code:?}: volume is\\nunknown"
         );
         assert_eq!(text, expected);
     }
@@ -96,12 +96,12 @@ async fn a_driver_that_hangs_costs_its_deadline_and_no_more() {
     let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
     assert_eq!(begun.elapsed(), secs(120));
     assert!(
-        matches!(error, DriverError::Timeout { after, .. } if after == secs(120)),
+        matches!(error, GrpcError::Timeout { after, .. } if after == secs(120)),
         "{error}"
     );
     let impatient = csi.clone().with_deadline(secs(3));
     let begun = Instant::now();
-    assert!(matches!(impatient.stages().await, Err(DriverError::Timeout { .. })));
+    assert!(matches!(impatient.stages().await, Err(GrpcError::Timeout { .. })));
     assert_eq!(begun.elapsed(), secs(3));
 
     driver.behave(Conduct::Slow(secs(119)));
@@ -110,7 +110,7 @@ async fn a_driver_that_hangs_costs_its_deadline_and_no_more() {
     let task = tokio::spawn(async move { (unpublish(&csi, &Effects::ungated()).await, csi.stages().await) });
     let (unpublished, stages) = task.await.unwrap();
     assert_eq!(unpublished, Ok(Outcome::Done));
-    assert!(matches!(stages, Err(DriverError::Timeout { .. })), "{stages:?}");
+    assert!(matches!(stages, Err(GrpcError::Timeout { .. })), "{stages:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,7 +168,7 @@ async fn a_path_that_cannot_be_sent_is_not_sent_as_another() {
     let (driver, csi) = start(&root).await;
     let path = Path::new(OsStr::from_bytes(b"/pods/\xff"));
     let error = csi.unpublish(VOLUME, path, &Effects::ungated()).await.unwrap_err();
-    assert!(matches!(error, DriverError::NoText { .. }), "{error}");
+    assert!(matches!(error, GrpcError::NoText { .. }), "{error}");
     assert_eq!(driver.called(), []);
 }
 
@@ -211,6 +211,6 @@ async fn a_call_that_changes_something_is_taken_back_when_the_gate_shuts() {
         shuts.notify_waiters();
     };
     let (answer, ()) = tokio::join!(unpublish(&csi, &effects), appears);
-    assert!(matches!(answer, Err(DriverError::Held { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(GrpcError::Held { .. })), "{answer:?}");
     assert_eq!((begun.elapsed(), driver.effects().len()), (secs(7), 1));
 }

@@ -6,7 +6,10 @@ use std::sync::atomic::Ordering;
 use pod_teardown::node::dirs::Dir;
 use pod_teardown::node::dra_checkpoint;
 use pod_teardown::node::effects::Effects;
-use pod_teardown::node::plugins::{ClaimRef, Dra, DriverError, Service, Unprepared};
+use pod_teardown::node::{
+    grpc::GrpcError,
+    plugins::{ClaimRef, Dra, Service, Unprepared},
+};
 use testbed::drivers::claims::{Prepared, write_checkpoint};
 use testbed::drivers::{Conduct, DraCall, DraDriver, DraService};
 use tokio::time::Instant;
@@ -96,14 +99,14 @@ async fn a_driver_that_refuses_hangs_or_is_gone_is_told_with_the_claims() {
     let (driver, plugin) = start(&root, &[DraService::V1]).await;
     driver.behave_for(1, Conduct::Fails(Code::Internal, "no".to_owned()));
     let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
-    let text = format!("NodeUnprepareResources of driver \"{GPU}\" for \"shop/claim-c1 (c1)\": Internal: \"no\"");
+    let text = format!("NodeUnprepareResources of driver \"{GPU}\" for \"shop/claim-c1 (c1)\": Internal: no");
     assert_eq!(error.to_string(), text);
 
     driver.behave_for(1, Conduct::Hangs);
     let begun = Instant::now();
     let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
     assert_eq!(begun.elapsed(), secs(45));
-    assert!(matches!(error, DriverError::Timeout { .. }), "{error}");
+    assert!(matches!(error, GrpcError::Timeout { .. }), "{error}");
 
     driver.crash().await;
     let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();

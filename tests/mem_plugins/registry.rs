@@ -8,7 +8,10 @@ use pod_teardown::node::dirs::Dir;
 use pod_teardown::node::effects::Effects;
 use pod_teardown::node::fault::Cause;
 use pod_teardown::node::plugins::dra::Service;
-use pod_teardown::node::plugins::{Csi, DriverError, Kind, Registered, Registrars, Registry};
+use pod_teardown::node::{
+    grpc::GrpcError,
+    plugins::{Csi, Kind, Registered, Registrars, Registry},
+};
 use testbed::drivers::{Conduct, CsiDriver, DraDriver, DraService};
 use tokio::time::Instant;
 
@@ -145,7 +148,7 @@ async fn registrars_that_hang_cost_two_seconds_however_many_they_are() {
     assert_eq!(registry.silent.len(), hanging.len() + 1);
     for silent in &registry.silent {
         assert!(
-            matches!(silent.error, DriverError::Timeout { after, .. } if after == secs(2)),
+            matches!(silent.error, GrpcError::Timeout { after, .. } if after == secs(2)),
             "{silent:?}"
         );
     }

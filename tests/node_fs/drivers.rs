@@ -9,7 +9,8 @@ use pod_teardown::node::{
     csi_files::{self, Found, Lifecycle, VolumeData},
     dirs::Dir,
     effects::{Effects, Outcome},
-    plugins::{Csi, DriverError, Registry},
+    grpc::GrpcError,
+    plugins::{Csi, Registry},
 };
 use testbed::drivers::{
     Conduct, CsiDriver,
@@ -107,7 +108,7 @@ fn a_driver_that_pretends_leaves_the_mount_and_one_that_fails_on_a_busy_mount_na
             assert!(
                 matches!(
                     error,
-                    DriverError::Failed {
+                    GrpcError::Failed {
                         code: Code::Internal,
                         ..
                     }

@@ -13,10 +13,9 @@ use crate::{
     events::{Bring, Events, Involved},
     model::event::Reason,
     node::{
-        cri::error::{Call, CriError},
+        grpc::{Call, GrpcError},
         kubelet_process::{self, Ours},
         kubelet_root::KubeletRoot,
-        plugins::{self, DriverError},
     },
     ops::{
         admin,
@@ -120,11 +119,11 @@ fn event(text: &str) -> String {
 
 fn errors(text: &str) -> (String, String, String) {
     let status = tonic::Status::internal(text);
-    let of_driver = plugins::error::Call::new("NodeUnpublishVolume", "csi.example.com", "/x");
+    let of_driver = Call::of_driver("NodeUnpublishVolume", "csi.example.com", "/x");
     let answer = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "message": text, "reason": text });
     (
-        CriError::from_status(Call::new("StopContainer", "1"), &status).to_string(),
-        DriverError::from_status(of_driver, &status).to_string(),
+        GrpcError::from_status(Call::of_runtime("StopContainer", "1"), &status).to_string(),
+        GrpcError::from_status(of_driver, &status).to_string(),
         ApiError::refused("GET", "/x", 500, None, answer.to_string().as_bytes()).to_string(),
     )
 }

@@ -15,11 +15,13 @@ use tower::{BoxError, ServiceExt as _};
 
 use super::convert;
 use super::endpoint::CriEndpoint;
-use super::error::{Call, CriError};
 use super::greeting;
 use super::info;
 use super::types::{CgroupDriver, Container, RuntimePod, RuntimeVersion, keys};
-use crate::node::effects::Effects;
+use crate::node::{
+    effects::Effects,
+    grpc::{Call, GrpcError},
+};
 
 /// How long an answer is waited for where the call itself has no time to spend: the kubelet's default too, long enough
 /// for a runtime under load to take down a sandbox's network.
@@ -29,7 +31,7 @@ pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 pub(super) const LARGEST_MESSAGE: usize = 16 * 1024 * 1024;
 
 /// What the runtime tells of its containers, without saying what.
-pub type ContainerEvents = BoxStream<'static, Result<(), CriError>>;
+pub type ContainerEvents = BoxStream<'static, Result<(), GrpcError>>;
 
 /// What takes calls to a container runtime.
 pub type CriService =
@@ -86,7 +88,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails.
-    pub async fn version(&self) -> Result<RuntimeVersion, CriError> {
+    pub async fn version(&self) -> Result<RuntimeVersion, GrpcError> {
         let request = v1::VersionRequest {
             version: "v1".to_owned(),
         };
@@ -97,11 +99,11 @@ impl Cri {
     /// Who the runtime is, and whether it is one at all.
     ///
     /// # Errors
-    /// When the call fails; [`CriError::Foreign`] also where the connection broke because of that.
-    pub async fn introduced(&self, endpoint: &CriEndpoint) -> Result<RuntimeVersion, CriError> {
+    /// When the call fails; [`GrpcError::Foreign`] also where the connection broke because of that.
+    pub async fn introduced(&self, endpoint: &CriEndpoint) -> Result<RuntimeVersion, GrpcError> {
         match self.version().await {
             Err(error) if error.is_unreachable() && greeting::is_foreign(endpoint.path()).await => {
-                Err(CriError::Foreign {
+                Err(GrpcError::Foreign {
                     call: error.call().clone(),
                     cause: "it greets in another protocol".to_owned(),
                 })
@@ -114,7 +116,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails in another way than being unknown to the runtime.
-    pub async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, CriError> {
+    pub async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, GrpcError> {
         let request = v1::RuntimeConfigRequest {};
         match within(
             "RuntimeConfig",
@@ -135,7 +137,7 @@ impl Cri {
     ///
     /// # Errors
     /// When a list fails, or the runtime goes away meanwhile.
-    pub async fn pod(&self, uid: &str, patience: Duration) -> Result<RuntimePod, CriError> {
+    pub async fn pod(&self, uid: &str, patience: Duration) -> Result<RuntimePod, GrpcError> {
         let (sandboxes, listed) = self.lists_of(uid).await?;
         let looks = listed.into_iter().map(|container| self.container(container, patience));
         let containers = try_join_all(looks).await?;
@@ -148,7 +150,7 @@ impl Cri {
     ///
     /// # Errors
     /// When either list fails.
-    pub async fn pod_brief(&self, uid: &str) -> Result<RuntimePod, CriError> {
+    pub async fn pod_brief(&self, uid: &str) -> Result<RuntimePod, GrpcError> {
         let (sandboxes, listed) = self.lists_of(uid).await?;
         Ok(convert::pod(
             sandboxes,
@@ -160,7 +162,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails.
-    pub async fn container_process(&self, id: &str, patience: Duration) -> Result<Option<i32>, CriError> {
+    pub async fn container_process(&self, id: &str, patience: Duration) -> Result<Option<i32>, GrpcError> {
         let answer = self.container_status(id, true, patience).await?;
         Ok(answer.and_then(|answer| info::process(&answer)))
     }
@@ -169,7 +171,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails.
-    pub async fn pod_ips(&self, sandbox_id: &str) -> Result<Vec<String>, CriError> {
+    pub async fn pod_ips(&self, sandbox_id: &str) -> Result<Vec<String>, GrpcError> {
         let answer = self.sandbox_status(sandbox_id, false).await?;
         Ok(answer.map(convert::pod_ips).unwrap_or_default())
     }
@@ -178,7 +180,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails.
-    pub async fn cgroup_parent(&self, sandbox_id: &str) -> Result<Option<String>, CriError> {
+    pub async fn cgroup_parent(&self, sandbox_id: &str) -> Result<Option<String>, GrpcError> {
         let answer = self.sandbox_status(sandbox_id, true).await?;
         Ok(answer.and_then(|answer| info::cgroup_parent(&answer)))
     }
@@ -192,18 +194,18 @@ impl Cri {
         let events = stream::once(opened).map_ok(Response::into_inner).try_flatten();
         events
             .map(|event| {
-                let failed = |status| CriError::from_status(Call::new("GetContainerEvents", ""), &status);
+                let failed = |status| GrpcError::from_status(Call::of_runtime("GetContainerEvents", ""), &status);
                 event.map(drop).map_err(failed)
             })
             .boxed()
     }
 
-    async fn lists_of(&self, uid: &str) -> Result<(Vec<v1::PodSandbox>, Vec<v1::Container>), CriError> {
+    async fn lists_of(&self, uid: &str) -> Result<(Vec<v1::PodSandbox>, Vec<v1::Container>), GrpcError> {
         try_join(self.sandboxes(uid), self.containers(uid)).await
     }
 
     /// One that is not known to have ended counts as the list shows it, whatever is wrong with its status.
-    async fn container(&self, listed: v1::Container, patience: Duration) -> Result<Option<Container>, CriError> {
+    async fn container(&self, listed: v1::Container, patience: Duration) -> Result<Option<Container>, GrpcError> {
         match self.container_status(&listed.id, false, patience).await {
             Ok(Some(v1::ContainerStatusResponse {
                 status: Some(status), ..
@@ -226,7 +228,7 @@ impl Cri {
         id: &str,
         verbose: bool,
         patience: Duration,
-    ) -> Result<Option<v1::ContainerStatusResponse>, CriError> {
+    ) -> Result<Option<v1::ContainerStatusResponse>, GrpcError> {
         let request = v1::ContainerStatusRequest {
             container_id: id.to_owned(),
             verbose,
@@ -239,7 +241,7 @@ impl Cri {
         }
     }
 
-    async fn sandbox_status(&self, id: &str, verbose: bool) -> Result<Option<v1::PodSandboxStatusResponse>, CriError> {
+    async fn sandbox_status(&self, id: &str, verbose: bool) -> Result<Option<v1::PodSandboxStatusResponse>, GrpcError> {
         let request = v1::PodSandboxStatusRequest {
             pod_sandbox_id: id.to_owned(),
             verbose,
@@ -272,14 +274,14 @@ pub(super) fn within<T>(
     id: &str,
     deadline: Duration,
     rpc: impl Future<Output = Result<Response<T>, Status>>,
-) -> impl Future<Output = Result<T, CriError>> {
+) -> impl Future<Output = Result<T, GrpcError>> {
     let rpc = Box::pin(rpc);
     async move {
         match tokio::time::timeout(deadline, rpc).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(CriError::from_status(Call::new(name, id), &status)),
-            Err(_) => Err(CriError::Timeout {
-                call: Call::new(name, id),
+            Ok(Err(status)) => Err(GrpcError::from_status(Call::of_runtime(name, id), &status)),
+            Err(_) => Err(GrpcError::Timeout {
+                call: Call::of_runtime(name, id),
                 after: deadline,
             }),
         }

@@ -8,10 +8,13 @@ use tonic::{Code, Response, Status};
 
 use super::client::{Cri, REQUEST_DEADLINE, within};
 use super::convert;
-use super::error::{Call, CriError};
 use super::started::{begun_before_given_up, earliest_cancel};
 use super::types::ExecOutcome;
-use crate::node::{checkpoint, effects::Effect};
+use crate::node::{
+    checkpoint,
+    effects::Effect,
+    grpc::{Call, GrpcError},
+};
 
 /// What a stop or a command may take beyond its own time before the runtime counts as not answering: at the end of that
 /// time it still has to kill, reap and unmount, which is as much work as any other call.
@@ -24,14 +27,14 @@ impl Cri {
     /// in whole seconds, rounded up and at least one, because zero means "no limit" to a runtime.
     ///
     /// # Errors
-    /// When the call fails, is held back, or the command overran: [`CriError::Timeout`]. An exit code other than zero
+    /// When the call fails, is held back, or the command overran: [`GrpcError::Timeout`]. An exit code other than zero
     /// is no error.
     pub async fn exec_sync(
         &self,
         container_id: &str,
         command: &[String],
         timeout: Duration,
-    ) -> Result<ExecOutcome, CriError> {
+    ) -> Result<ExecOutcome, GrpcError> {
         const NAME: &str = "ExecSync";
         let seconds = whole_seconds(timeout).max(1);
         if !self.admit(NAME, container_id)? {
@@ -45,8 +48,8 @@ impl Cri {
         let deadline = Duration::from_secs(seconds).saturating_add(MARGIN);
         let (mut client, id) = (self.client(), container_id.to_owned());
         let call = async move { change(NAME, &id, deadline, client.exec_sync(request)).await };
-        let ended = || CriError::Unreachable {
-            call: Call::new(NAME, container_id),
+        let ended = || GrpcError::Unreachable {
+            call: Call::of_runtime(NAME, container_id),
             cause: "the agent ends".to_owned(),
         };
         let begins = earliest_cancel();
@@ -59,20 +62,20 @@ impl Cri {
         let answer = tokio::select! {
             biased;
             answer = begun_before_given_up(call) => answer.ok_or_else(ended).flatten(),
-            held = shut => Err(CriError::Held { call: Call::new(NAME, container_id), held }),
+            held = shut => Err(GrpcError::Held { call: Call::of_runtime(NAME, container_id), held }),
         };
         match answer {
-            Ok(answer) if convert::has_overrun(&answer) => Err(CriError::Timeout {
-                call: Call::new(NAME, container_id),
+            Ok(answer) if convert::has_overrun(&answer) => Err(GrpcError::Timeout {
+                call: Call::of_runtime(NAME, container_id),
                 after: Duration::from_secs(seconds),
             }),
             Ok(answer) => Ok(convert::exec_outcome(&answer)),
             // The runtime's own word for "the command did not end in time".
-            Err(CriError::Failed {
+            Err(GrpcError::Failed {
                 call,
                 code: Code::DeadlineExceeded,
                 ..
-            }) => Err(CriError::Timeout {
+            }) => Err(GrpcError::Timeout {
                 call,
                 after: Duration::from_secs(seconds),
             }),
@@ -85,7 +88,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails, is held back, or is not answered.
-    pub async fn stop_container(&self, id: &str, timeout: Duration) -> Result<(), CriError> {
+    pub async fn stop_container(&self, id: &str, timeout: Duration) -> Result<(), GrpcError> {
         const NAME: &str = "StopContainer";
         let seconds = whole_seconds(timeout);
         if !self.admit(NAME, id)? {
@@ -106,7 +109,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails, is held back, or is not answered.
-    pub async fn stop_sandbox(&self, id: &str) -> Result<(), CriError> {
+    pub async fn stop_sandbox(&self, id: &str) -> Result<(), GrpcError> {
         const NAME: &str = "StopPodSandbox";
         if !self.admit(NAME, id)? {
             return Ok(());
@@ -123,7 +126,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails, is held back, or is not answered.
-    pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
+    pub async fn remove_container(&self, id: &str) -> Result<(), GrpcError> {
         const NAME: &str = "RemoveContainer";
         if !self.admit(NAME, id)? {
             return Ok(());
@@ -141,7 +144,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails, is held back, or is not answered.
-    pub async fn remove_sandbox(&self, id: &str) -> Result<(), CriError> {
+    pub async fn remove_sandbox(&self, id: &str) -> Result<(), GrpcError> {
         const NAME: &str = "RemovePodSandbox";
         if !self.admit(NAME, id)? {
             return Ok(());
@@ -159,21 +162,21 @@ impl Cri {
         &self,
         name: &'static str,
         id: &str,
-        call: impl Future<Output = Result<T, CriError>>,
-    ) -> Result<T, CriError> {
-        let held = |held| CriError::Held {
-            call: Call::new(name, id),
+        call: impl Future<Output = Result<T, GrpcError>>,
+    ) -> Result<T, GrpcError> {
+        let held = |held| GrpcError::Held {
+            call: Call::of_runtime(name, id),
             held,
         };
         self.effects.while_allowed(call).await.map_err(held).flatten()
     }
 
     /// The one way to an effect.
-    fn admit(&self, name: &'static str, id: &str) -> Result<bool, CriError> {
+    fn admit(&self, name: &'static str, id: &str) -> Result<bool, GrpcError> {
         self.effects
             .allow(&Effect::new(name, &id))
-            .map_err(|held| CriError::Held {
-                call: Call::new(name, id),
+            .map_err(|held| GrpcError::Held {
+                call: Call::of_runtime(name, id),
                 held,
             })
     }
@@ -185,13 +188,13 @@ async fn change<T>(
     id: &str,
     deadline: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, CriError> {
+) -> Result<T, GrpcError> {
     let answer = within(name, id, deadline, call).await;
     checkpoint::after(name, &id);
     answer
 }
 
-fn gone_is_done<T>(result: Result<T, CriError>) -> Result<(), CriError> {
+fn gone_is_done<T>(result: Result<T, GrpcError>) -> Result<(), GrpcError> {
     match result {
         Ok(_) => Ok(()),
         Err(error) if error.is_not_found() => Ok(()),

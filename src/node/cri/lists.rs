@@ -17,9 +17,9 @@ use tonic_prost::ProstCodec;
 use super::{
     client::{Cri, LARGEST_MESSAGE, REQUEST_DEADLINE, by_uid, within},
     convert,
-    error::{Call, CriError},
     types::{PodSandbox, keys},
 };
+use crate::node::grpc::{Call, GrpcError};
 
 /// A sandbox changes its state only in this order, so queries in this order miss none.
 const SANDBOX_STATES: [v1::PodSandboxState; 2] =
@@ -45,7 +45,7 @@ impl Cri {
     ///
     /// # Errors
     /// When a call fails.
-    pub async fn list_sandboxes(&self, known: &PodUids) -> Result<Vec<PodSandbox>, CriError> {
+    pub async fn list_sandboxes(&self, known: &PodUids) -> Result<Vec<PodSandbox>, GrpcError> {
         let listed = match self.sandboxes("").await {
             Err(error) if error.is_too_large() => {
                 let uids = known().await;
@@ -62,7 +62,7 @@ impl Cri {
     ///
     /// # Errors
     /// When a call fails, or a list is too large to be had.
-    pub async fn pods(&self) -> Result<BTreeSet<String>, CriError> {
+    pub async fn pods(&self) -> Result<BTreeSet<String>, GrpcError> {
         let (sandboxes, containers) = try_join(self.sandboxes(""), self.containers("")).await?;
         let sandboxes = convert::node_sandboxes(sandboxes).into_iter().map(|it| it.pod_uid);
         let containers = containers.into_iter();
@@ -71,7 +71,7 @@ impl Cri {
     }
 
     /// Sandboxes of one pod, or of all if `uid` is empty.
-    pub(super) async fn sandboxes(&self, uid: &str) -> Result<Vec<v1::PodSandbox>, CriError> {
+    pub(super) async fn sandboxes(&self, uid: &str) -> Result<Vec<v1::PodSandbox>, GrpcError> {
         match self.sandboxes_in(uid, None).await {
             Err(error) if error.is_too_large() => {}
             listed => return listed,
@@ -96,7 +96,7 @@ impl Cri {
     }
 
     /// Containers of one pod, or of all if `uid` is empty.
-    pub(super) async fn containers(&self, uid: &str) -> Result<Vec<v1::Container>, CriError> {
+    pub(super) async fn containers(&self, uid: &str) -> Result<Vec<v1::Container>, GrpcError> {
         match self.containers_in(uid, "", None).await {
             Err(error) if error.is_too_large() => {}
             listed => return listed,
@@ -127,7 +127,7 @@ impl Cri {
         &self,
         uid: &str,
         state: v1::ContainerState,
-    ) -> Result<Vec<v1::Container>, CriError> {
+    ) -> Result<Vec<v1::Container>, GrpcError> {
         let mut all = Vec::new();
         for sandbox in self.sandboxes(uid).await? {
             all.extend(self.containers_in(uid, &sandbox.id, Some(state)).await?);
@@ -139,7 +139,7 @@ impl Cri {
         &self,
         uid: &str,
         state: Option<v1::PodSandboxState>,
-    ) -> Result<Vec<v1::PodSandbox>, CriError> {
+    ) -> Result<Vec<v1::PodSandbox>, GrpcError> {
         let request = v1::ListPodSandboxRequest {
             filter: Some(sandbox_filter(uid, state)),
         };
@@ -153,7 +153,7 @@ impl Cri {
         uid: &str,
         sandbox: &str,
         state: Option<v1::ContainerState>,
-    ) -> Result<Vec<v1::Container>, CriError> {
+    ) -> Result<Vec<v1::Container>, GrpcError> {
         let request = v1::ListContainersRequest {
             filter: Some(container_filter(uid, sandbox, state)),
         };
@@ -163,14 +163,14 @@ impl Cri {
     }
 
     /// A streaming list of CRI 1.36. On the wire its messages are those of the list that it stands for.
-    async fn stream<Asked, Part>(&self, name: &'static str, uid: &str, request: Asked) -> Result<Vec<Part>, CriError>
+    async fn stream<Asked, Part>(&self, name: &'static str, uid: &str, request: Asked) -> Result<Vec<Part>, GrpcError>
     where
         Asked: Message + Send + Sync + 'static,
         Part: Message + Default + Send + 'static,
     {
         let mut grpc = Grpc::new(self.service.clone()).max_decoding_message_size(LARGEST_MESSAGE);
         let path = PathAndQuery::try_from(format!("/runtime.v1.RuntimeService/{name}"));
-        let failed = |status: &tonic::Status| CriError::from_status(Call::new(name, uid), status);
+        let failed = |status: &tonic::Status| GrpcError::from_status(Call::of_runtime(name, uid), status);
         let call = async {
             let unsent = |error: super::client::OutOfReach| tonic::Status::from_error(Box::new(error));
             grpc.ready().await.map_err(unsent)?;
@@ -180,8 +180,8 @@ impl Cri {
             parts.into_inner().try_collect::<Vec<Part>>().await
         };
         let all = tokio::time::timeout(REQUEST_DEADLINE, call.boxed()).await;
-        let late = |_| CriError::Timeout {
-            call: Call::new(name, uid),
+        let late = |_| GrpcError::Timeout {
+            call: Call::of_runtime(name, uid),
             after: REQUEST_DEADLINE,
         };
         all.map_err(late)?.map_err(|status| failed(&status))

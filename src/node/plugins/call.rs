@@ -10,10 +10,10 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::error::{Call, DriverError};
 use crate::node::{
     checkpoint,
     effects::{Effect, Effects},
+    grpc::{Call, GrpcError},
 };
 
 /// How a call is told and where it goes.
@@ -31,7 +31,7 @@ impl Way<'_> {
         self,
         message: M,
         send: impl FnOnce(Channel, Request<M>) -> F,
-    ) -> Result<A, DriverError>
+    ) -> Result<A, GrpcError>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
@@ -44,7 +44,7 @@ impl Way<'_> {
         message: M,
         effects: &Effects,
         send: impl FnOnce(Channel, Request<M>) -> F,
-    ) -> Result<Option<A>, DriverError>
+    ) -> Result<Option<A>, GrpcError>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
@@ -52,7 +52,7 @@ impl Way<'_> {
         match effects.allow(&Effect::new(name, &target)) {
             Ok(true) => {}
             Ok(false) => return Ok(None),
-            Err(held) => return Err(DriverError::Held { call: self.call, held }),
+            Err(held) => return Err(GrpcError::Held { call: self.call, held }),
         }
         let answer = self.answer(message, send, Some(effects)).await;
         checkpoint::after(name, &target);
@@ -64,7 +64,7 @@ impl Way<'_> {
         message: M,
         send: impl FnOnce(Channel, Request<M>) -> F,
         effects: Option<&Effects>,
-    ) -> Result<A, DriverError>
+    ) -> Result<A, GrpcError>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
@@ -76,25 +76,25 @@ impl Way<'_> {
             let connected = match effects {
                 Some(effects) => match effects.as_long_as_allowed(connecting).await {
                     Ok(connected) => connected,
-                    Err(held) => return Err(DriverError::Held { call, held }),
+                    Err(held) => return Err(GrpcError::Held { call, held }),
                 },
                 None => connecting.await,
             };
-            let channel = connected.map_err(|error| DriverError::unreachable(call.clone(), &error))?;
+            let channel = connected.map_err(|error| GrpcError::unreachable(call.clone(), &error))?;
             let sent = send(channel, Request::new(message));
             let answer = match effects {
                 // A kubelet that has come may ask the driver for the same volume: ours is taken back.
                 Some(effects) => match effects.while_allowed(sent).await {
                     Ok(answer) => answer,
-                    Err(held) => return Err(DriverError::Held { call, held }),
+                    Err(held) => return Err(GrpcError::Held { call, held }),
                 },
                 None => sent.await,
             };
             answer
                 .map(Response::into_inner)
-                .map_err(|status| DriverError::from_status(call, &status))
+                .map_err(|status| GrpcError::from_status(call, &status))
         });
-        timeout(deadline, whole).await.unwrap_or(Err(DriverError::Timeout {
+        timeout(deadline, whole).await.unwrap_or(Err(GrpcError::Timeout {
             call: told,
             after: deadline,
         }))

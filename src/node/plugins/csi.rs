@@ -11,14 +11,16 @@ use std::{
 
 use super::{
     call::Way,
-    error::{Call, DriverError},
     wire::csi::v1::{
         NodeGetCapabilitiesRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
         node_client::NodeClient,
         node_service_capability::{Type, rpc},
     },
 };
-use crate::node::effects::{Effects, Outcome};
+use crate::node::{
+    effects::{Effects, Outcome},
+    grpc::{Call, GrpcError},
+};
 
 /// How long the kubelet waits for an answer.
 pub const DEADLINE: Duration = Duration::from_secs(120);
@@ -63,7 +65,7 @@ impl Csi {
         volume_id: &str,
         target_path: &Path,
         effects: &Effects,
-    ) -> Result<Outcome, DriverError> {
+    ) -> Result<Outcome, GrpcError> {
         let (way, target_path) = self.way_to("NodeUnpublishVolume", volume_id, target_path)?;
         let request = NodeUnpublishVolumeRequest {
             volume_id: volume_id.to_owned(),
@@ -85,7 +87,7 @@ impl Csi {
         volume_id: &str,
         staging_target_path: &Path,
         effects: &Effects,
-    ) -> Result<Outcome, DriverError> {
+    ) -> Result<Outcome, GrpcError> {
         let (way, staging_target_path) = self.way_to("NodeUnstageVolume", volume_id, staging_target_path)?;
         let request = NodeUnstageVolumeRequest {
             volume_id: volume_id.to_owned(),
@@ -102,8 +104,8 @@ impl Csi {
     ///
     /// # Errors
     /// When the call fails or is not answered.
-    pub async fn stages(&self) -> Result<bool, DriverError> {
-        let way = self.way(Call::new("NodeGetCapabilities", &self.driver, ""));
+    pub async fn stages(&self) -> Result<bool, GrpcError> {
+        let way = self.way(Call::of_driver("NodeGetCapabilities", &self.driver, ""));
         let answer = way
             .look(NodeGetCapabilitiesRequest {}, async |channel, request| {
                 NodeClient::new(channel).node_get_capabilities(request).await
@@ -114,11 +116,11 @@ impl Csi {
         Ok(capabilities.any(|it| matches!(it.r#type, Some(Type::Rpc(rpc)) if rpc.r#type == stages)))
     }
 
-    fn way_to(&self, name: &'static str, volume: &str, path: &Path) -> Result<(Way<'_>, String), DriverError> {
-        let call = Call::new(name, &self.driver, path.to_string_lossy()).about(volume);
+    fn way_to(&self, name: &'static str, volume: &str, path: &Path) -> Result<(Way<'_>, String), GrpcError> {
+        let call = Call::of_driver(name, &self.driver, path.to_string_lossy()).about(volume);
         match path.to_str() {
             Some(text) => Ok((self.way(call), text.to_owned())),
-            None => Err(DriverError::NoText { call }),
+            None => Err(GrpcError::NoText { call }),
         }
     }
 

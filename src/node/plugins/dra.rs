@@ -11,13 +11,15 @@ use tonic::Code;
 
 use super::{
     call::Way,
-    error::{Call, DriverError},
     wire::k8s::io::kubelet::pkg::apis::dra::{
         v1::{Claim, NodeUnprepareResourcesRequest, dra_plugin_client::DraPluginClient as V1},
         v1beta1::dra_plugin_client::DraPluginClient as V1beta1,
     },
 };
-use crate::node::effects::Effects;
+use crate::node::{
+    effects::Effects,
+    grpc::{Call, GrpcError},
+};
 
 /// How long the kubelet waits for an answer.
 pub const DEADLINE: Duration = Duration::from_secs(45);
@@ -99,10 +101,10 @@ impl Dra {
     ///
     /// # Errors
     /// When the call as a whole fails, is held back, or is not answered.
-    pub async fn unprepare(&self, claims: &[ClaimRef], effects: &Effects) -> Result<Option<Unprepared>, DriverError> {
+    pub async fn unprepare(&self, claims: &[ClaimRef], effects: &Effects) -> Result<Option<Unprepared>, GrpcError> {
         let target = claims.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let way = Way {
-            call: Call::new("NodeUnprepareResources", &self.driver, target),
+            call: Call::of_driver("NodeUnprepareResources", &self.driver, target),
             socket: &self.endpoint,
             deadline: self.deadline,
         };
@@ -135,9 +137,9 @@ impl Dra {
     }
 
     /// A plugin that does not know the service that it was asked by often says nothing of that.
-    fn asked_by(&self, error: DriverError) -> DriverError {
+    fn asked_by(&self, error: GrpcError) -> GrpcError {
         match error {
-            DriverError::Failed { call, code, message } if code == Code::Unimplemented => DriverError::Failed {
+            GrpcError::Failed { call, code, message } if code == Code::Unimplemented => GrpcError::Failed {
                 call,
                 code,
                 message: format!("{message} (it was asked by {}, which it has registered)", self.service),

@@ -17,10 +17,14 @@ use super::{
     call::Way,
     csi::Csi,
     dra::{Dra, Service},
-    error::{Call, DriverError, DriverGone},
+    gone::DriverGone,
     wire::pluginregistration::{InfoRequest, PluginInfo, registration_client::RegistrationClient},
 };
-use crate::node::{effects::Effects, fault::Fault};
+use crate::node::{
+    effects::Effects,
+    fault::Fault,
+    grpc::{Call, GrpcError},
+};
 
 mod walk;
 
@@ -74,7 +78,7 @@ pub struct Silent {
     /// The socket.
     pub socket: PathBuf,
     /// Why: a refused connection is that of a driver that is gone.
-    pub error: DriverError,
+    pub error: GrpcError,
 }
 
 /// What a driver is one of.
@@ -224,7 +228,7 @@ impl Registrars {
 /// Who listens on a socket.
 async fn ask(path: &Path) -> Result<Registered, Silent> {
     let way = Way {
-        call: Call::new("GetInfo", &path.to_string_lossy(), ""),
+        call: Call::of_driver("GetInfo", &path.to_string_lossy(), ""),
         socket: path,
         deadline: PATIENCE,
     };

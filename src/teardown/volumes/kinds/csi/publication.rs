@@ -15,9 +15,10 @@ use crate::{
     node::{
         effects::Outcome,
         fault::{Cause, Fault},
+        grpc::GrpcError,
         holders::{Holders, holders},
         mounts::MountTable,
-        plugins::{DriverError, DriverGone},
+        plugins::DriverGone,
     },
     teardown::on_disk::DiskReport,
 };
@@ -28,7 +29,7 @@ const LAYERS: usize = 16;
 /// Why a driver has not done what it was to do.
 pub enum NotDone {
     Gone(DriverGone),
-    Refused(DriverError),
+    Refused(GrpcError),
 }
 
 /// Has the driver unpublish the volume from `target`, until the mount table shows nothing there any more. A link there was made
@@ -179,11 +180,11 @@ pub async fn table(storage: &Arc<Storage>) -> Result<Arc<MountTable>, Vec<Fault>
 }
 
 /// What a driver answered, as a failure of what it was asked for; with who holds the mount, if it says that it is in use.
-async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, error: DriverError) -> Vec<Fault> {
-    let is_busy = matches!(&error, DriverError::Failed { code, message, .. }
+async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, error: GrpcError) -> Vec<Fault> {
+    let is_busy = matches!(&error, GrpcError::Failed { code, message, .. }
         if *code == Code::FailedPrecondition || message.to_ascii_lowercase().contains("busy"));
     let cause = match error {
-        DriverError::Held { held, .. } => Cause::Held(held),
+        GrpcError::Held { held, .. } => Cause::Held(held),
         other if is_busy => match held_by(storage, path).await {
             Some(holders) => Cause::Words(format!("{other}; {holders}")),
             None => Cause::Words(other.to_string()),
