@@ -10,32 +10,32 @@ pub mod wire;
 pub mod census;
 pub mod core;
 pub mod counts;
-pub mod figures;
 pub mod graph;
 pub mod kinds;
 pub mod leader_election;
-mod misplaced;
+pub mod metrics_snapshot;
 pub mod names;
 pub mod picture;
 pub mod refusals;
 pub mod shared;
-pub mod sight;
+pub mod sync_state;
 mod uid;
+mod wrong_namespace;
 
 mod decide;
 mod engine;
 pub mod limit;
 pub mod queue;
-mod work;
+mod request;
 
+mod failing_kinds;
+mod list_slots;
 pub mod report;
 mod summary;
-mod turns;
-mod watches;
 pub mod why;
 
 pub use leader_election::Mode;
-pub use sight::Unsynced;
+pub use sync_state::Unsynced;
 
 #[cfg(test)]
 mod tests;

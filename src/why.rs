@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct Why {
     /// The object that was asked for, and each that the one before it waits for.
-    pub objects: Vec<Told>,
+    pub objects: Vec<ObjectFacts>,
     /// What it comes to.
     pub end: String,
 }
@@ -18,7 +18,7 @@ pub struct Why {
 /// What is known of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Told {
+pub struct ObjectFacts {
     /// `KIND.GROUP NAMESPACE/NAME`.
     pub object: String,
     /// Its UID.

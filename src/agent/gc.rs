@@ -16,7 +16,7 @@ use crate::{
     collector::{
         Unsynced,
         collect::collect,
-        counts::SharedPast,
+        counts::SharedTotals,
         leader_election::{self, Turn, Turns},
         shared::Shared,
     },
@@ -29,10 +29,10 @@ use crate::{
 };
 
 /// After all that was known had to be forgotten.
-const ANEW: Duration = Duration::from_secs(1);
+const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// While the server has more to do than it can; it takes several times as long for what is under way then.
-const NAP: Duration = Duration::from_millis(8);
+const LOAD_SLEEP: Duration = Duration::from_millis(8);
 
 /// Ready to be run.
 pub(super) struct Gc {
@@ -44,7 +44,7 @@ pub(super) struct Gc {
     /// What the collector of this turn knows; nothing while it is another's.
     current: watch::Sender<Option<Arc<Shared>>>,
     /// What was done in earlier turns.
-    past: SharedPast,
+    earlier: SharedTotals,
     /// Of its events.
     counters: Arc<Counters>,
 }
@@ -67,7 +67,7 @@ impl Gc {
             unsynced: settings.unsynced,
             aggregated_hold: settings.aggregated_hold,
             current: watch::Sender::new(None),
-            past: SharedPast::default(),
+            earlier: SharedTotals::default(),
             counters: Arc::default(),
         })
     }
@@ -78,7 +78,7 @@ impl Gc {
             client: self.client.clone(),
             turns: self.turns.clone(),
             current: self.current.subscribe(),
-            past: self.past.clone(),
+            earlier: self.earlier.clone(),
             counters: Arc::clone(&self.counters),
         }
     }
@@ -131,10 +131,10 @@ impl Gc {
     /// What this turn knew is of no use any more; what it did stays counted.
     fn ended(&self) {
         // Whoever adds up both sees neither without the other.
-        let mut past = self.past.lock();
+        let mut earlier = self.earlier.lock();
         let ended = self.current.send_replace(None);
         if let Some(shared) = ended {
-            past.counts.add(&shared.lock().counts);
+            earlier.counts.add(&shared.lock().counts);
         }
     }
 
@@ -152,10 +152,10 @@ impl Gc {
                 }
                 continue;
             }
-            self.past.lock().turns += 1;
+            self.earlier.lock().turns += 1;
             let shared = Shared::new(self.unsynced)
                 .with_aggregated_hold(self.aggregated_hold)
-                .with_naps(NAP)
+                .with_load_sleep(LOAD_SLEEP)
                 .with_events(events.clone());
             let shared = Arc::new(shared);
             self.current.send_replace(Some(Arc::clone(&shared)));
@@ -167,8 +167,8 @@ impl Gc {
             self.ended();
             if let Some(why) = lost {
                 tracing::error!(why, "The collector forgets all that it knew, and begins anew");
-                self.past.lock().forgets += 1;
-                sleep(ANEW).await;
+                self.earlier.lock().resets += 1;
+                sleep(RESTART_DELAY).await;
             }
         }
     }

@@ -11,9 +11,9 @@ use super::{
 };
 
 /// Nodes per call. There is one call a second.
-const AT_ONCE: usize = 20_000;
+const NODES_PER_CALL: usize = 20_000;
 /// Maximum number of deletions whose start is remembered.
-const REMEMBERED: usize = 10_000;
+const MAX_WAITING: usize = 10_000;
 
 /// Result of a complete count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,14 +25,14 @@ pub struct Tally {
     /// The longest that one of these has been waiting.
     pub longest: Duration,
     /// References that cannot be resolved: the owner's kind is not served, or its name is invalid.
-    pub untold: u64,
+    pub unresolved: u64,
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Census {
     /// The next index.
-    place: usize,
+    next: usize,
     round: u64,
     tally: Tally,
     waiting: HashMap<(NodeId, Uid), Seen>,
@@ -48,15 +48,15 @@ struct Seen {
 
 impl Census {
     /// Counts the next part. Returns the result after the last part, and starts again.
-    pub fn look(&mut self, graph: &Graph, now: Instant) -> Option<Tally> {
-        for id in graph.nodes_at(self.place..self.place + AT_ONCE) {
+    pub fn advance(&mut self, graph: &Graph, now: Instant) -> Option<Tally> {
+        for id in graph.nodes_at(self.next..self.next + NODES_PER_CALL) {
             self.count(graph, id, now);
         }
-        self.place += AT_ONCE;
-        if self.place < graph.places() {
+        self.next += NODES_PER_CALL;
+        if self.next < graph.slots() {
             return None;
         }
-        self.place = 0;
+        self.next = 0;
         let round = self.round;
         self.round += 1;
         self.waiting.retain(|_, seen| seen.round == round);
@@ -70,16 +70,16 @@ impl Census {
 
     fn count(&mut self, graph: &Graph, id: NodeId, now: Instant) {
         let node = graph.node(id);
-        if graph.is_untold(id) {
-            self.tally.untold += u64::from(node.dependents);
+        if graph.is_unresolved(id) {
+            self.tally.unresolved += u64::from(node.dependents);
         }
         // An object of an unserved kind is unknown.
-        if !node.state.is_there() {
+        if !node.state.exists() {
             return;
         }
-        if node.state.orphans() {
+        if node.state.in_orphan_deletion() {
             self.tally.orphan += 1;
-        } else if node.state.waits() {
+        } else if node.state.in_foreground_deletion() {
             self.tally.foreground += 1;
         } else {
             return;
@@ -88,7 +88,7 @@ impl Census {
         let key = (id, node.uid);
         if let Some(seen) = self.waiting.get_mut(&key) {
             seen.round = round;
-        } else if self.waiting.len() < REMEMBERED {
+        } else if self.waiting.len() < MAX_WAITING {
             self.waiting.insert(key, Seen { since: now, round });
         }
     }
@@ -100,7 +100,7 @@ mod tests {
     use crate::collector::graph::{Observed, Reference};
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_and_what_is_kept_is_counted_in_parts_and_what_has_gone_counts_no_more() {
+    async fn waiting_deletions_are_counted_in_parts_until_they_end() {
         let now = Instant::now();
         let at = |seconds| now + Duration::from_secs(seconds);
         let mut graph = Graph::default();
@@ -126,29 +126,29 @@ mod tests {
             };
             graph.observe(kind, &object);
         };
-        for number in 0..AT_ONCE + 5 {
+        for number in 0..NODES_PER_CALL + 5 {
             insert(number, number < 3, number == 3, (number == 4).then_some("Nowhere"));
         }
         let mut census = Census::default();
-        assert_eq!(census.look(&graph, now), None);
+        assert_eq!(census.advance(&graph, now), None);
         let mut expected = Tally {
             foreground: 3,
             orphan: 1,
             longest: Duration::from_secs(1),
-            untold: 1,
+            unresolved: 1,
         };
-        assert_eq!(census.look(&graph, at(1)), Some(expected));
+        assert_eq!(census.advance(&graph, at(1)), Some(expected));
         for number in [0, 1, 3] {
-            graph.vanished(kind, &uid(number));
+            graph.apply_deletion(kind, &uid(number));
         }
-        census.look(&graph, at(10));
+        census.advance(&graph, at(10));
         expected.foreground = 1;
         expected.orphan = 0;
         expected.longest = Duration::from_secs(11);
-        assert_eq!(census.look(&graph, at(11)), Some(expected));
-        graph.vanished(kind, &uid(2));
-        census.look(&graph, at(12));
-        let tally = census.look(&graph, at(13)).unwrap();
+        assert_eq!(census.advance(&graph, at(11)), Some(expected));
+        graph.apply_deletion(kind, &uid(2));
+        census.advance(&graph, at(12));
+        let tally = census.advance(&graph, at(13)).unwrap();
         assert_eq!((tally.foreground, tally.longest), (0, Duration::ZERO));
     }
 }

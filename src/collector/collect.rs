@@ -12,54 +12,54 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    discovery::{Discovery, Failed, Found, Served},
+    discovery::{Discovered, Discovery, FailedGroup, ServedKind},
     engine::Engine,
     kinds::{KindId, Resource},
+    list_slots::{ListSlots, MAX_LISTS},
     monitor::{Monitor, collection},
     shared::Shared,
-    sight::Watched,
     summary,
-    turns::{LISTS, Turns},
+    sync_state::WatchedKind,
     wire::{self, PageReader},
 };
 use crate::api::{ApiError, Lane, MetadataClient, escape};
 
 /// Interval of discovery.
-const PERIOD: Duration = Duration::from_secs(30);
+const INTERVAL: Duration = Duration::from_secs(30);
 /// Pause before a discovery that is needed early: minimum and maximum.
-const SOON: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+const EARLY_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// Pause after a failed discovery.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY: Duration = Duration::from_secs(2);
 /// A consistent list that every API server has. It shows the store's current resourceVersion.
 const NAMESPACES: &str = "/api/v1/namespaces?limit=1";
-const PIECE: Duration = Duration::from_secs(60);
+const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout of a request that only checks whether a route exists.
-const ROUTE: Duration = Duration::from_secs(5);
+const ROUTE_TIMEOUT: Duration = Duration::from_secs(5);
 /// An APIService says which server serves a version of a group.
-const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const JSON: &str = "application/json";
 
 /// Runs the collector from an empty state until that state has to be dropped. Returns the reason.
 pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
-    let mut lost = shared.lost.subscribe();
+    let mut restart = shared.restart_reason.subscribe();
     let store = client.follow_store();
     let mut put_back = store.put_back();
-    let discovery = Round {
+    let discovery = DiscoveryTask {
         client: client.clone(),
         shared: Arc::clone(&shared),
-        turns: Arc::default(),
+        list_slots: Arc::default(),
         monitors: HashMap::new(),
         discovered: BTreeSet::new(),
     };
-    let teller = summary::tell(Arc::clone(&shared));
-    let of_all = Arc::clone(&shared);
+    let summary = summary::log_progress(Arc::clone(&shared));
+    let for_tasks = Arc::clone(&shared);
     let engine = Engine { client, shared };
-    let engine = spawn(&of_all, "engine", engine.run());
-    let discovery = spawn(&of_all, "discovery", discovery.run());
-    let _teller = spawn(&of_all, "summary", teller);
+    let engine = spawn(&for_tasks, "engine", engine.run());
+    let discovery = spawn(&for_tasks, "discovery", discovery.run());
+    let _teller = spawn(&for_tasks, "summary", summary);
     let why = tokio::select! {
         // A list or watch shows an older resourceVersion of its kind than before.
-        why = lost.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
+        why = restart.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
         // A connection leads to an older store than before.
         why = put_back.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
     };
@@ -81,22 +81,22 @@ fn spawn(
     let shared = Arc::clone(shared);
     AbortOnDropHandle::new(tokio::spawn(async move {
         if AssertUnwindSafe(run).catch_unwind().await.is_err() {
-            shared.lost.send_replace(Some(format!("its {task} panicked")));
+            shared.restart_reason.send_replace(Some(format!("its {task} panicked")));
         }
     }))
 }
 
 /// Applies the results of discovery.
-struct Round {
+struct DiscoveryTask {
     client: MetadataClient,
     shared: Arc<Shared>,
-    turns: Arc<Turns>,
-    monitors: HashMap<KindId, Running>,
+    list_slots: Arc<ListSlots>,
+    monitors: HashMap<KindId, RunningMonitor>,
     /// Groups that were once reported completely.
     discovered: BTreeSet<String>,
 }
 
-struct Running {
+struct RunningMonitor {
     /// URL path of the kind.
     path: String,
     /// The smallest number that no other monitor has.
@@ -106,49 +106,49 @@ struct Running {
 
 // === impl Round ===
 
-impl Round {
+impl DiscoveryTask {
     async fn run(mut self) {
         let mut discovery = Discovery::default();
         let mut fails = false;
-        let mut store_seen: Option<Instant> = None;
+        let mut store_checked: Option<Instant> = None;
         loop {
-            let begun = Instant::now();
-            match discovery.ask(&self.client).await {
+            let started = Instant::now();
+            match discovery.discover(&self.client).await {
                 Ok(found) => {
                     if std::mem::take(&mut fails) {
                         tracing::info!("Discovery succeeded again");
                     }
-                    self.follow(&found, begun).await;
-                    if store_seen.is_none_or(|seen| begun >= seen + PERIOD) {
-                        store_seen = Some(begun);
-                        self.look_at_store().await;
+                    self.apply(&found, started).await;
+                    if store_checked.is_none_or(|seen| started >= seen + INTERVAL) {
+                        store_checked = Some(started);
+                        self.check_store().await;
                     }
-                    self.until_next(begun).await;
+                    self.wait_until_due(started).await;
                 }
                 Err(error) => {
                     self.shared.with(|core| {
                         core.counts.failed("discovery", &error);
-                        core.sight.undiscovered(error.to_string());
+                        core.sync_state.discovery_failed(error.to_string());
                     });
                     if std::mem::replace(&mut fails, true) {
                         tracing::debug!(%error, "Discovery still fails");
                     } else {
                         tracing::warn!(%error, "Discovery failed; will retry with the known kinds");
                     }
-                    sleep(error.retry_after().unwrap_or(AGAIN)).await;
+                    sleep(error.retry_after().unwrap_or(RETRY)).await;
                 }
             }
         }
     }
 
     /// Waits until the next discovery is due or needed.
-    async fn until_next(&self, begun: Instant) {
-        let due = begun + PERIOD;
+    async fn wait_until_due(&self, started: Instant) {
+        let due = started + INTERVAL;
         // A slow discovery is repeated less often.
-        let pause = (begun.elapsed() * 4).clamp(SOON.0, SOON.1);
+        let pause = (started.elapsed() * 4).clamp(EARLY_PAUSE.0, EARLY_PAUSE.1);
         let needed = async {
             sleep(pause).await;
-            self.shared.discover.notified().await;
+            self.shared.discovery_needed.notified().await;
         };
         tokio::select! {
             () = sleep_until(due) => {}
@@ -156,60 +156,62 @@ impl Round {
         }
     }
 
-    async fn follow(&mut self, found: &Found, begun: Instant) {
-        let mut there = BTreeSet::new();
+    async fn apply(&mut self, found: &Discovered, started: Instant) {
+        let mut served_ids = BTreeSet::new();
         for served in &found.served {
-            if let Some(id) = self.serve(served, found) {
-                there.insert(id);
+            if let Some(id) = self.add_kind(served, found) {
+                served_ids.insert(id);
             }
         }
         let vanished: Vec<(KindId, String)> = {
             let core = self.shared.lock();
             let kinds = &core.graph.kinds;
-            let certain = |id: &KindId| !there.contains(id) && !found.failed.contains_key(kinds.group(*id));
-            let gone = kinds.served().filter(|(id, _)| certain(id));
-            gone.map(|(id, resource)| (id, collection(kinds.group(id), resource)))
+            let is_removed = |id: &KindId| !served_ids.contains(id) && !found.failed.contains_key(kinds.group(*id));
+            let removed = kinds.served().filter(|(id, _)| is_removed(id));
+            removed
+                .map(|(id, resource)| (id, collection(kinds.group(id), resource)))
                 .collect()
         };
-        self.vanish(vanished).await;
-        let told = found.served.iter().map(|served| &served.group);
-        let in_full = told.filter(|group| !found.failed.contains_key(*group)).cloned();
+        self.remove_kinds(vanished).await;
+        let reported = found.served.iter().map(|served| &served.group);
+        let in_full = reported.filter(|group| !found.failed.contains_key(*group)).cloned();
         self.discovered.extend(in_full);
-        let unknown = |(group, _): &(&String, &Failed)| !self.discovered.contains(*group);
+        let unknown = |(group, _): &(&String, &FailedGroup)| !self.discovered.contains(*group);
         let unknown = found.failed.iter().filter(unknown);
         let unknown = unknown.map(|(group, it)| (&**group, it.versions.clone(), it.why.clone()));
-        self.shared.with(|core| core.sight.set_unknown(unknown, Instant::now()));
-        self.learn_aggregated(found).await;
+        self.shared
+            .with(|core| core.sync_state.set_unknown_groups(unknown, Instant::now()));
+        self.update_aggregated(found).await;
         self.shared.with(|core| {
             // Kinds that a built-in group has got since it failed are unknown. It will be reported again soon.
-            let sight = &core.sight;
-            let is_aggregated = |(group, it): (&String, &Failed)| {
+            let sync_state = &core.sync_state;
+            let is_aggregated = |(group, it): (&String, &FailedGroup)| {
                 let mut versions = it.versions.iter();
-                versions.all(|version| sight.is_aggregated(group, version))
+                versions.all(|version| sync_state.is_aggregated(group, version))
             };
             let known = found
                 .failed
                 .iter()
                 .filter(|(group, _)| self.discovered.contains(*group));
             if known.into_iter().all(is_aggregated) {
-                core.sight.discovered(begun);
+                core.sync_state.discovery_succeeded(started);
             }
         });
     }
 
     /// Looks up which failing groups are aggregated. A failed lookup changes nothing.
-    async fn learn_aggregated(&self, found: &Found) {
-        let mut troubled = self.shared.lock().sight.troubled(Instant::now());
+    async fn update_aggregated(&self, found: &Discovered) {
+        let mut troubled = self.shared.lock().sync_state.failing_groups(Instant::now());
         for (group, failed) in &found.failed {
             let versions = failed.versions.iter();
             troubled.extend(versions.map(|version| (group.clone(), version.clone())));
         }
         let asked = troubled.into_iter().map(|(group, version)| async move {
-            let path = format!("{SERVICES}/{}", escape(&format!("{version}.{group}")));
+            let path = format!("{API_SERVICES}/{}", escape(&format!("{version}.{group}")));
             let answer = self.client.json(Lane::Question, &path, JSON).await;
             ((group, version), answer)
         });
-        let mut answers = stream::iter(asked).buffered(LISTS);
+        let mut answers = stream::iter(asked).buffered(MAX_LISTS);
         while let Some((it, answer)) = answers.next().await {
             let is_aggregated = match answer {
                 Ok(service) => service["spec"]["service"].is_object(),
@@ -221,16 +223,16 @@ impl Round {
             };
             self.shared.with(|core| {
                 if is_aggregated {
-                    core.sight.aggregated.insert(it);
+                    core.sync_state.aggregated.insert(it);
                 } else {
-                    core.sight.aggregated.remove(&it);
+                    core.sync_state.aggregated.remove(&it);
                 }
             });
         }
     }
 
     /// Applies a served kind, and starts its monitor if it is collected.
-    fn serve(&mut self, served: &Served, found: &Found) -> Option<KindId> {
+    fn add_kind(&mut self, served: &ServedKind, found: &Discovered) -> Option<KindId> {
         let is_uncertain = found.failed.contains_key(&served.group);
         let id = self.shared.with(|core| {
             let id = core.graph.kinds.id(&served.group, &served.kind)?;
@@ -242,17 +244,17 @@ impl Round {
             }
             core.graph.kinds.set_resource(id, Some(served.resource.clone()));
             if known.is_none_or(|known| known.scope != served.resource.scope) {
-                core.graph.served(id);
+                core.graph.apply_served(id);
             }
             Some(id)
         })?;
         if served.collected && !(is_uncertain && self.monitors.contains_key(&id)) {
-            self.watch(id, &served.group, &served.resource);
+            self.start_monitor(id, &served.group, &served.resource);
         }
         Some(id)
     }
 
-    fn watch(&mut self, id: KindId, group: &str, resource: &Resource) {
+    fn start_monitor(&mut self, id: KindId, group: &str, resource: &Resource) {
         let path = collection(group, resource);
         if self.monitors.get(&id).is_some_and(|running| running.path == path) {
             return;
@@ -262,17 +264,17 @@ impl Round {
         let taken: BTreeSet<usize> = self.monitors.values().map(|running| running.number).collect();
         let number = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
         self.shared.with(|core| {
-            let progress = core.sight.watched.get(&id).map_or(0, |watched| watched.progress);
-            let watched = Watched {
+            let progress = core.sync_state.watched.get(&id).map_or(0, |watched| watched.progress);
+            let watched = WatchedKind {
                 group: group.to_owned(),
                 resource: resource.clone(),
-                begun: Instant::now(),
+                started: Instant::now(),
                 synced: false,
                 progress,
-                told: None,
-                trouble: None,
+                last_event: None,
+                failure: None,
             };
-            core.sight.watched.insert(id, watched);
+            core.sync_state.watched.insert(id, watched);
         });
         let monitor = Monitor {
             client: self.client.clone(),
@@ -281,9 +283,9 @@ impl Round {
             number,
             path: path.clone(),
             group: group.into(),
-            turns: Arc::clone(&self.turns),
+            slots: Arc::clone(&self.list_slots),
         };
-        let running = Running {
+        let running = RunningMonitor {
             path,
             number,
             _task: spawn(&self.shared, "monitor", monitor.run()),
@@ -293,15 +295,15 @@ impl Round {
 
     /// Handles kinds that discovery no longer reports. Discovery may omit a kind for a while, so each kind's route is queried.
     /// A kind whose route does not answer in time stays until the next discovery.
-    async fn vanish(&mut self, kinds: Vec<(KindId, String)>) {
+    async fn remove_kinds(&mut self, kinds: Vec<(KindId, String)>) {
         let client = &self.client;
         let asked = kinds.into_iter().map(|(id, path)| async move {
             let asked = format!("{path}?limit=1");
-            let answer = timeout(ROUTE, client.pieces(Lane::Question, "LIST", &asked, wire::LIST)).await;
+            let answer = timeout(ROUTE_TIMEOUT, client.pieces(Lane::Question, "LIST", &asked, wire::LIST)).await;
             let is_gone = matches!(answer, Ok(Err(error)) if error.code() == Some(404));
             (id, path, is_gone)
         });
-        let answers: Vec<_> = stream::iter(asked).buffered(LISTS).collect().await;
+        let answers: Vec<_> = stream::iter(asked).buffered(MAX_LISTS).collect().await;
         for (id, path, is_gone) in answers {
             if !is_gone {
                 tracing::debug!(path, "Discovery does not report the kind, but its route may exist");
@@ -310,20 +312,20 @@ impl Round {
             tracing::info!(path, "Kind is no longer served");
             self.monitors.remove(&id);
             self.shared.with(|core| {
-                core.sight.watched.remove(&id);
-                core.graph.unserved(id);
+                core.sync_state.watched.remove(&id);
+                core.graph.apply_unserved(id);
             });
         }
     }
 
     /// Checks the store's resourceVersion. A watch does not report that the store was restored from a backup.
-    async fn look_at_store(&self) {
+    async fn check_store(&self) {
         // An event during the request may be younger than its answer.
-        let (before, told) = (self.client.store_was_at(), self.shared.told_of("namespaces"));
+        let (before, reported) = (self.client.store_was_at(), self.shared.progress_of("namespaces"));
         match self.store_version().await {
             Ok(version) => {
                 self.client.store_is_at(version, before);
-                self.shared.store_is_at("namespaces", version, told);
+                self.shared.check_store_version("namespaces", version, reported);
             }
             Err(error) => tracing::debug!(%error, "Store version check failed; will retry"),
         }
@@ -335,7 +337,7 @@ impl Round {
             .pieces(Lane::Question, "LIST", NAMESPACES, wire::LIST)
             .await?;
         let mut page = PageReader::new(pieces.is_protobuf);
-        while let Some(piece) = pieces.next(PIECE).await? {
+        while let Some(piece) = pieces.next(PIECE_TIMEOUT).await? {
             page.read(&piece, |_| ()).map_err(|error| pieces.unreadable(error))?;
         }
         let end = page.finish(|_| ()).map_err(|error| pieces.unreadable(error))?;
@@ -349,11 +351,11 @@ mod tests {
     use crate::collector::Unsynced;
 
     #[tokio::test]
-    async fn a_task_that_panics_has_the_collector_begin_anew() {
+    async fn a_panicking_task_restarts_the_collector() {
         let shared = Arc::new(Shared::new(Unsynced::Hold));
-        let mut lost = shared.lost.subscribe();
+        let mut restart = shared.restart_reason.subscribe();
         let _task = spawn(&shared, "monitor", async { panic!("expected panic") });
-        let why = lost.wait_for(Option::is_some).await.unwrap().clone();
+        let why = restart.wait_for(Option::is_some).await.unwrap().clone();
         assert_eq!(why.as_deref(), Some("its monitor panicked"));
     }
 }

@@ -10,34 +10,34 @@ use tokio::time::Instant;
 use super::{
     census::Tally,
     counts::Counts,
-    decide::{AT_ONCE, Policy, Step, decide},
+    decide::{MAX_GETS, Policy, Step, decide},
     discovery::path_of,
-    graph::{Answer, Graph, Hint, NodeId, Observed, State},
+    graph::{GetResult, Graph, NodeId, Observed, State, WorkItem},
     kinds::{KindId, Scope},
-    limit::Pace,
-    misplaced::{Delayed, Misplaced},
-    names::{called, clipped, visible},
+    limit::LimitState,
+    names::{object_label, truncated, visible},
     queue::Queue,
     refusals::Refusals,
-    sight::{Ending, Hold, Sight, UNDISCOVERED},
+    request::{Owner, Request, Target},
+    sync_state::{FinalizerHold, GcFinalizer, NO_DISCOVERY, SyncState},
     uid::Uid,
-    work::{Owner, Target, Work},
+    wrong_namespace::{DelayedDeletions, WrongNamespaceOwners},
 };
 use crate::{api::escape, collector::Unsynced};
 
 /// Retry interval of a finalizer removal while a kind is not synced.
-const HELD: Duration = Duration::from_secs(2);
-/// Retry interval of a finalizer removal that needs a newer discovery; after [`TRIES`] attempts, [`HELD`].
-const DISCOVERY: Duration = Duration::from_millis(100);
-const TRIES: u32 = 50;
+const RETRY_NOT_SYNCED: Duration = Duration::from_secs(2);
+/// Retry interval of a finalizer removal that needs a newer discovery; after [`DISCOVERY_RETRIES`] attempts, [`RETRY_NOT_SYNCED`].
+const RETRY_DISCOVERY: Duration = Duration::from_millis(100);
+const DISCOVERY_RETRIES: u32 = 50;
 /// Delay before an object is decided on again, if a request about its owner has to finish first.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_BUSY_OWNER: Duration = Duration::from_millis(500);
 /// After this many conflicts in a row that leave the decision unchanged, resourceVersion is no longer a precondition.
 const CONFLICTS: u32 = 3;
 /// Maximum number of owners kept as confirmed.
-const REMEMBERED: usize = 4096;
+const MAX_ENTRIES: usize = 4096;
 /// Maximum number of decisions in a row before the lock is released.
-const IN_A_ROW: usize = 512;
+const MAX_DECISIONS: usize = 512;
 
 /// The collector's state.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub struct Core {
     /// The work queue.
     pub queue: Queue,
     /// Which kinds are synced.
-    pub sight: Sight,
+    pub sync_state: SyncState,
     /// Counters.
     pub counts: Counts,
     /// Requests that the API server refuses.
@@ -55,7 +55,7 @@ pub struct Core {
     /// Result of the last count of waiting deletions.
     pub tally: Tally,
     /// Current limit of writes in flight; `None` before the first answer.
-    pub pace: Option<Pace>,
+    pub limit_state: Option<LimitState>,
     /// Owners whose deletion finalizer a GET has confirmed, with the resourceVersion of that answer.
     confirmed: HashMap<NodeId, u64>,
     /// Finalizer removals that wait for synced kinds: the object's UID, and since when.
@@ -64,13 +64,13 @@ pub struct Core {
     /// state.
     contested: HashMap<NodeId, (u32, Observed)>,
     /// Owners in foreground deletion, each with its number of DELETE requests in flight for dependents.
-    leaning: HashMap<NodeId, u32>,
+    deletes_in_flight: HashMap<NodeId, u32>,
     /// Kinds that reject strategic merge patches.
-    pub plain: HashSet<KindId>,
+    pub no_strategic_patch: HashSet<KindId>,
     /// Owner references to another namespace.
-    pub misplaced: Misplaced,
+    pub wrong_namespace: WrongNamespaceOwners,
     /// Foreground deletions delayed by an aggregated API that is down.
-    pub delayed: Delayed,
+    pub delayed_deletions: DelayedDeletions,
 }
 
 // === impl Core ===
@@ -81,62 +81,64 @@ impl Core {
         Self {
             graph: Graph::default(),
             queue: Queue::default(),
-            sight: Sight::new(unsynced),
+            sync_state: SyncState::new(unsynced),
             counts: Counts::default(),
             refusals: Refusals::default(),
             tally: Tally::default(),
-            pace: None,
+            limit_state: None,
             confirmed: HashMap::new(),
             ready: HashMap::new(),
             contested: HashMap::new(),
-            leaning: HashMap::new(),
-            plain: HashSet::new(),
-            misplaced: Misplaced::default(),
-            delayed: Delayed::default(),
+            deletes_in_flight: HashMap::new(),
+            no_strategic_patch: HashSet::new(),
+            wrong_namespace: WrongNamespaceOwners::default(),
+            delayed_deletions: DelayedDeletions::default(),
         }
     }
 
     /// Moves the graph's items to the work queue; `true` if there are any.
-    pub fn note(&mut self) -> bool {
-        self.sight.unkept.extend(self.graph.unkept());
-        let hints = self.graph.hints();
+    pub fn enqueue_items(&mut self) -> bool {
+        self.sync_state
+            .unrepresentable
+            .extend(self.graph.take_unrepresentable());
+        let hints = self.graph.take_items();
         let now = Instant::now();
         for &hint in &hints {
             match hint {
-                Hint::Dependents(id) if self.graph.lives(id) => {
-                    self.tell(id);
+                WorkItem::Dependents(id) if self.graph.contains(id) => {
+                    self.log_owner(id);
                     if let Some((_, kind)) = self.peek_dependent(id) {
-                        self.queue.push_dependents(id, kind, self.graph.node(id).dependents);
+                        self.queue.push_batch(id, kind, self.graph.node(id).dependents);
                     }
                 }
-                Hint::Dependents(_) => {}
-                Hint::Decide(id) | Hint::Ask(id) => self.push(hint, id, now),
+                WorkItem::Dependents(_) => {}
+                WorkItem::Decide(id) | WorkItem::GetOwner(id) => self.push(hint, id, now),
             }
         }
         !hints.is_empty()
     }
 
-    fn push(&mut self, hint: Hint, of: NodeId, now: Instant) {
+    fn push(&mut self, hint: WorkItem, of: NodeId, now: Instant) {
         self.queue.push(hint, self.graph.node(of).kind, now);
     }
 
     /// Logs why the dependents of this owner are decided on.
-    fn tell(&self, owner: NodeId) {
+    fn log_owner(&self, owner: NodeId) {
         let node = self.graph.node(owner);
         let (state, dependents, uid) = (node.state, node.dependents, self.graph.uid(owner));
         let why = if state.has(State::ABSENT) {
             "the owner is absent"
-        } else if state.waits() {
+        } else if state.in_foreground_deletion() {
             "the owner is in foreground deletion"
-        } else if state.releases() {
+        } else if state.orphans_dependents() {
             "the owner orphans them"
         } else {
             return;
         };
         if dependents > 0 {
             tracing::info!(
-                owner = visible(&called(&self.graph, owner)),
-                uid = visible(&clipped(&uid)),
+                owner = visible(&object_label(&self.graph, owner)),
+                uid = visible(&truncated(&uid)),
                 dependents,
                 why,
                 "Deciding on the dependents of an owner"
@@ -145,69 +147,69 @@ impl Core {
     }
 
     /// The next request, if there is one. `false` says that more items may be ready now.
-    pub fn next(&mut self, now: Instant) -> (Option<Work>, bool) {
-        for _ in 0..IN_A_ROW {
-            let at_once = self.pace.map_or(1, |pace| pace.at_once);
+    pub fn next(&mut self, now: Instant) -> (Option<Request>, bool) {
+        for _ in 0..MAX_DECISIONS {
+            let at_once = self.limit_state.map_or(1, |limit_state| limit_state.max_in_flight);
             let Some(hint) = self.queue.pop(now, at_once.div_ceil(2)) else {
                 return (None, true);
             };
-            let work = match hint {
-                Hint::Dependents(owner) => self.next_dependent(owner, now),
-                Hint::Ask(id) => self.ask(id),
-                Hint::Decide(id) => self.decide(id, now),
+            let request = match hint {
+                WorkItem::Dependents(owner) => self.next_dependent(owner, now),
+                WorkItem::GetOwner(id) => self.get_owner(id),
+                WorkItem::Decide(id) => self.decide(id, now),
             };
-            self.note();
-            if let Some(work) = work {
-                self.queue.began(work.lane(), now);
-                return (Some(work), true);
+            self.enqueue_items();
+            if let Some(request) = request {
+                self.queue.request_started(request.lane(), now);
+                return (Some(request), true);
             }
-            if !matches!(hint, Hint::Dependents(_)) {
+            if !matches!(hint, WorkItem::Dependents(_)) {
                 self.queue.done(hint, now);
             }
         }
         (None, false)
     }
 
-    fn next_dependent(&mut self, owner: NodeId, now: Instant) -> Option<Work> {
-        if !self.graph.lives(owner) {
-            self.queue.stop(owner);
+    fn next_dependent(&mut self, owner: NodeId, now: Instant) -> Option<Request> {
+        if !self.graph.contains(owner) {
+            self.queue.stop_batch(owner);
             return None;
         }
         if self.is_unconfirmed(owner) {
             // The answer to the GET enqueues them again.
-            self.queue.stop(owner);
-            self.push(Hint::Ask(owner), owner, now);
+            self.queue.stop_batch(owner);
+            self.push(WorkItem::GetOwner(owner), owner, now);
             return None;
         }
         let Some((dependent, kind)) = self.peek_dependent(owner) else {
-            self.queue.stop(owner);
+            self.queue.stop_batch(owner);
             return None;
         };
-        let rests = self.queue.rests(kind, now);
-        if rests && self.queue.is_long() {
+        let is_paused = self.queue.is_paused(kind, now);
+        if is_paused && self.queue.has_many() {
             // Delays the owner's whole batch, not each dependent.
-            self.queue.go_on(owner, kind);
+            self.queue.continue_batch(owner, kind);
             return None;
         }
         self.graph.next_dependent(owner);
         if self.queue.count_dependent(owner)
             && let Some((_, kind)) = self.peek_dependent(owner)
         {
-            self.queue.go_on(owner, kind);
+            self.queue.continue_batch(owner, kind);
         }
-        let hint = Hint::Decide(dependent);
-        if rests {
+        let hint = WorkItem::Decide(dependent);
+        if is_paused {
             self.queue.push(hint, kind, now);
             return None;
         }
-        if !self.queue.begin(hint, kind, now) {
+        if !self.queue.start(hint, kind, now) {
             return None;
         }
-        let work = self.decide(dependent, now);
-        if work.is_none() {
+        let request = self.decide(dependent, now);
+        if request.is_none() {
             self.queue.done(hint, now);
         }
-        work
+        request
     }
 
     /// An owner's next dependent and its kind. It stays the next one.
@@ -220,84 +222,81 @@ impl Core {
     fn is_unconfirmed(&self, owner: NodeId) -> bool {
         let node = self.graph.node(owner);
         node.state.has(State::OBSERVED)
-            && node.state.decides_on_dependents()
+            && node.state.has_deletion_finalizer()
             && self.confirmed.get(&owner) != Some(&node.version)
     }
 
-    fn decide(&mut self, id: NodeId, now: Instant) -> Option<Work> {
-        if !self.graph.lives(id) {
+    fn decide(&mut self, id: NodeId, now: Instant) -> Option<Request> {
+        if !self.graph.contains(id) {
             return None;
         }
         let step = decide(&self.graph, id);
-        let hint = Hint::Decide(id);
-        if !matches!(step, Step::FinishForeground | Step::FinishOrphan) {
+        let hint = WorkItem::Decide(id);
+        if !matches!(step, Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer) {
             self.ready.remove(&id);
         }
         match step {
-            Step::Nothing | Step::Wait | Step::Unserved(_) => None,
-            Step::Impossible(owners) => {
-                self.misplaced.note(&self.graph, id, &owners);
+            Step::Nothing | Step::Wait | Step::Unresolved(_) => None,
+            Step::NamespacedOwner(owners) => {
+                self.wrong_namespace.report(&self.graph, id, &owners);
                 None
             }
-            Step::Ask(owners) => {
-                if owners.len() == AT_ONCE {
+            Step::GetOwners(owners) => {
+                if owners.len() == MAX_GETS {
                     // Each answer would have all these owners decided on again.
-                    self.queue.put_off(hint, AGAIN, now);
+                    self.queue.delay(hint, RETRY_BUSY_OWNER, now);
                 }
-                self.ask_for(owners, now);
+                self.enqueue_gets(owners, now);
                 None
             }
-            Step::Release(owners) => {
-                if self.asks_to_confirm(&owners, now) {
+            Step::DropReferences(owners) => {
+                if self.needs_confirmation(&owners, now) {
                     return None;
                 }
-                self.misplaced.note(&self.graph, id, &owners);
-                let owners = owners.into_iter().map(|owner| self.owner(owner)).collect();
-                let ambiguous = self.is_ambiguous(id);
+                self.wrong_namespace.report(&self.graph, id, &owners);
+                let owners = owners.into_iter().map(|owner| self.owner_reference(owner)).collect();
+                let ambiguous = self.has_ambiguous_uids(id);
                 let target = self.target(id)?;
-                let strategic = !ambiguous && !self.plain.contains(&target.kind);
-                Some(Work::Release {
-                    target,
-                    owners,
-                    strategic,
-                })
+                let by_uid = !ambiguous && !self.no_strategic_patch.contains(&target.kind);
+                Some(Request::DropReferences { target, owners, by_uid })
             }
             Step::Delete {
                 policy,
-                unblock,
-                because,
-            } => self.delete(id, policy, unblock, because, now),
+                clear_blocking,
+                waiting_owners,
+            } => self.delete(id, policy, clear_blocking, waiting_owners, now),
             // Its other finalizers may keep the object as an owner while these DELETE requests are in flight.
-            Step::FinishForeground if self.leaning.contains_key(&id) => None,
-            Step::FinishForeground | Step::FinishOrphan => {
+            Step::RemoveForegroundFinalizer if self.deletes_in_flight.contains_key(&id) => None,
+            Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer => {
                 let ready = self.ready_since(id, now);
-                match self.sight.holds_end(ending(&step), Some(ready), now) {
-                    Some(Hold::Discovery) => {
-                        self.sight.needs_discovery = true;
-                        let pause = if self.queue.tries(hint) < TRIES {
-                            DISCOVERY
+                match self.sync_state.finalizer_hold(finalizer_of(&step), Some(ready), now) {
+                    Some(FinalizerHold::NeedsDiscovery) => {
+                        self.sync_state.needs_discovery = true;
+                        let pause = if self.queue.tries(hint) < DISCOVERY_RETRIES {
+                            RETRY_DISCOVERY
                         } else {
-                            HELD
+                            RETRY_NOT_SYNCED
                         };
-                        self.queue.retry(hint, UNDISCOVERED, Some(pause), now);
+                        self.queue.retry(hint, NO_DISCOVERY, Some(pause), now);
                         return None;
                     }
-                    Some(Hold::Unsynced { why, is_delay }) => {
-                        if is_delay {
-                            self.delayed.note(&self.graph, id, &why, self.sight.aggregated_hold);
+                    Some(FinalizerHold::NotSynced { why, is_aggregated }) => {
+                        if is_aggregated {
+                            self.delayed_deletions
+                                .report(&self.graph, id, &why, self.sync_state.aggregated_hold);
                         }
-                        self.queue.retry(hint, &why, Some(HELD), now);
+                        self.queue.retry(hint, &why, Some(RETRY_NOT_SYNCED), now);
                         return None;
                     }
                     None => {}
                 }
-                let finalizer = if step == Step::FinishOrphan {
+                let finalizer = if step == Step::RemoveOrphanFinalizer {
                     "orphan"
                 } else {
                     "foregroundDeletion"
                 };
                 let target = self.target(id)?;
-                Some(Work::Finish { target, finalizer })
+                Some(Request::RemoveFinalizer { target, finalizer })
             }
         }
     }
@@ -306,30 +305,37 @@ impl Core {
         &mut self,
         id: NodeId,
         policy: Policy,
-        unblock: bool,
-        because: Vec<NodeId>,
+        clear_blocking: bool,
+        waiting_owners: Vec<NodeId>,
         now: Instant,
-    ) -> Option<Work> {
-        if self.asks_to_confirm(&because, now) {
+    ) -> Option<Request> {
+        if self.needs_confirmation(&waiting_owners, now) {
             return None;
         }
         let owners: Vec<NodeId> = self.graph.owners(id).map(|link| link.node).collect();
-        self.misplaced.note(&self.graph, id, &owners);
+        self.wrong_namespace.report(&self.graph, id, &owners);
         let target = self.target(id)?;
-        if because.iter().any(|&owner| self.queue.is_busy(Hint::Decide(owner))) {
-            let hint = Hint::Decide(id);
-            self.queue
-                .retry(hint, "an owner's finalizer is being removed", Some(AGAIN), now);
+        if waiting_owners
+            .iter()
+            .any(|&owner| self.queue.is_busy(WorkItem::Decide(owner)))
+        {
+            let hint = WorkItem::Decide(id);
+            self.queue.retry(
+                hint,
+                "an owner's finalizer is being removed",
+                Some(RETRY_BUSY_OWNER),
+                now,
+            );
             return None;
         }
-        for &owner in &because {
-            *self.leaning.entry(owner).or_default() += 1;
+        for &owner in &waiting_owners {
+            *self.deletes_in_flight.entry(owner).or_default() += 1;
         }
-        Some(Work::Delete {
+        Some(Request::Delete {
             target,
             policy,
-            unblock,
-            because,
+            clear_blocking,
+            waiting_owners,
         })
     }
 
@@ -341,7 +347,7 @@ impl Core {
         {
             return since;
         }
-        if self.ready.len() >= REMEMBERED {
+        if self.ready.len() >= MAX_ENTRIES {
             // The others wait for one more discovery.
             self.ready.clear();
         }
@@ -350,21 +356,21 @@ impl Core {
     }
 
     /// Why the finalizer that `step` removes has to stay for now; `None` if it can be removed.
-    pub fn holds_end(&self, id: NodeId, step: &Step, now: Instant) -> Option<Hold> {
+    pub fn finalizer_hold(&self, id: NodeId, step: &Step, now: Instant) -> Option<FinalizerHold> {
         let ready = self.ready.get(&id).map(|(_, since)| *since);
-        self.sight.holds_end(ending(step), ready, now)
+        self.sync_state.finalizer_hold(finalizer_of(step), ready, now)
     }
 
     /// Records that a finalizer of this object is removed.
-    pub fn finished(&mut self, target: &Target, finalizer: &str, now: Instant) {
+    pub fn finalizer_removed(&mut self, target: &Target, finalizer: &str, now: Instant) {
         self.ready.remove(&target.id);
         // The watch may still show the finalizer.
         self.confirmed.remove(&target.id);
-        if let Some(why) = self.sight.unsynced_because(now) {
+        if let Some(why) = self.sync_state.unsynced_reason(now) {
             self.counts.unseen += 1;
             tracing::warn!(
-                object = visible(&called(&self.graph, target.id)),
-                uid = visible(&clipped(&target.uid)),
+                object = visible(&object_label(&self.graph, target.id)),
+                uid = visible(&truncated(&target.uid)),
                 finalizer,
                 why,
                 "Finalizer removed while a kind is not synced"
@@ -374,22 +380,22 @@ impl Core {
 
     /// Enqueues a GET for each of these owners that is not confirmed; `true` if there are any. The answers enqueue
     /// their dependents again.
-    fn asks_to_confirm(&mut self, owners: &[NodeId], now: Instant) -> bool {
+    fn needs_confirmation(&mut self, owners: &[NodeId], now: Instant) -> bool {
         let unconfirmed = owners.iter().filter(|&&owner| self.is_unconfirmed(owner));
         let unconfirmed: Vec<NodeId> = unconfirmed.copied().collect();
-        let asks = !unconfirmed.is_empty();
-        self.ask_for(unconfirmed, now);
-        asks
+        let is_needed = !unconfirmed.is_empty();
+        self.enqueue_gets(unconfirmed, now);
+        is_needed
     }
 
-    fn ask_for(&mut self, owners: Vec<NodeId>, now: Instant) {
+    fn enqueue_gets(&mut self, owners: Vec<NodeId>, now: Instant) {
         for owner in owners {
-            self.push(Hint::Ask(owner), owner, now);
+            self.push(WorkItem::GetOwner(owner), owner, now);
         }
     }
 
     /// Whether two of its references name the same UID, so that a strategic merge patch cannot tell them apart.
-    fn is_ambiguous(&self, id: NodeId) -> bool {
+    fn has_ambiguous_uids(&self, id: NodeId) -> bool {
         let mut uids: Vec<_> = self
             .graph
             .owners(id)
@@ -401,22 +407,22 @@ impl Core {
         uids.len() < all
     }
 
-    fn ask(&mut self, id: NodeId) -> Option<Work> {
-        if !self.graph.lives(id) || !(self.graph.is_in_question(id) || self.is_unconfirmed(id)) {
+    fn get_owner(&mut self, id: NodeId) -> Option<Request> {
+        if !self.graph.contains(id) || !(self.graph.is_unknown(id) || self.is_unconfirmed(id)) {
             return None;
         }
         // Owners of an unlisted kind are left to its first list. An unconfirmed owner needs a GET: a list may show an
         // old state.
-        let watched = self.sight.watched.get(&self.graph.node(id).kind);
-        if self.graph.is_in_question(id) && watched.is_some_and(|it| !it.synced && it.trouble.is_none()) {
+        let watched = self.sync_state.watched.get(&self.graph.node(id).kind);
+        if self.graph.is_unknown(id) && watched.is_some_and(|watched| !watched.synced && watched.failure.is_none()) {
             return None;
         }
-        Some(Work::Ask(self.target(id)?))
+        Some(Request::GetOwner(self.target(id)?))
     }
 
     /// The request target of a node; `None` if its kind is not served or its scope does not fit.
     pub fn target(&self, id: NodeId) -> Option<Target> {
-        if !self.graph.can_be_asked_for(id) {
+        if !self.graph.can_be_resolved(id) {
             return None;
         }
         let node = self.graph.node(id);
@@ -436,13 +442,13 @@ impl Core {
             id,
             kind: node.kind,
             namespace: node.namespace,
-            space: namespace.to_owned(),
+            namespace_name: namespace.to_owned(),
             path,
             group: group.to_owned(),
             plural: plural.clone(),
             name: node.name.to_string(),
             uid: self.graph.uid(id),
-            key: node.uid,
+            node_uid: node.uid,
             version: node.version,
             contested: self.contested(id),
         })
@@ -458,23 +464,23 @@ impl Core {
     pub fn conflicted(&mut self, target: &Target, object: &Observed) {
         self.counts.conflicts += 1;
         if let Some((times, seen)) = self.contested.get_mut(&target.id)
-            && seen.decides_like(object)
+            && seen.decides_alike(object)
         {
             *times += 1;
             return;
         }
-        if self.contested.len() >= REMEMBERED {
+        if self.contested.len() >= MAX_ENTRIES {
             self.contested.clear();
         }
         self.contested.insert(target.id, (1, object.clone()));
     }
 
     /// Records that a write succeeded, or that the object is absent.
-    pub fn written(&mut self, target: &Target) {
+    pub fn write_finished(&mut self, target: &Target) {
         self.contested.remove(&target.id);
     }
 
-    fn owner(&self, id: NodeId) -> Owner {
+    fn owner_reference(&self, id: NodeId) -> Owner {
         let node = self.graph.node(id);
         Owner {
             group: self.graph.kinds.group(node.kind).to_owned(),
@@ -485,88 +491,88 @@ impl Core {
     }
 
     /// Drops what was confirmed or found absent: the store may have been restored from a backup.
-    pub fn doubt(&mut self) {
+    pub fn recheck_absent(&mut self) {
         self.confirmed.clear();
-        self.graph.doubt();
+        self.graph.recheck_absent();
     }
 
     /// Records that a DELETE has its answer that was sent because these owners are in foreground deletion.
-    pub fn leans_no_more(&mut self, because: &[NodeId], now: Instant) {
-        for &owner in because {
-            let Some(left) = self.leaning.get_mut(&owner) else {
+    pub fn delete_answered(&mut self, waiting_owners: &[NodeId], now: Instant) {
+        for &owner in waiting_owners {
+            let Some(left) = self.deletes_in_flight.get_mut(&owner) else {
                 continue;
             };
             *left -= 1;
             if *left == 0 {
-                self.leaning.remove(&owner);
-                self.push(Hint::Decide(owner), owner, now);
+                self.deletes_in_flight.remove(&owner);
+                self.push(WorkItem::Decide(owner), owner, now);
             }
         }
     }
 
     /// Applies the answer to a GET.
-    pub fn answered(&mut self, target: &Target, object: &Observed) -> Shown {
-        if !self.graph.is_it(target.id, target.key, target.at()) {
-            return Shown::Settled;
+    pub fn apply_get(&mut self, target: &Target, object: &Observed) -> GetEffect {
+        if !self.graph.matches(target.id, target.node_uid, target.coordinates()) {
+            return GetEffect::Applied;
         }
         if object.uid != target.uid {
-            self.absent(target);
-            return Shown::Settled;
+            self.set_absent(target);
+            return GetEffect::Applied;
         }
         let Some(progress) = self
-            .sight
+            .sync_state
             .watched
             .get(&target.kind)
-            .filter(|it| it.synced)
-            .map(|it| it.progress)
+            .filter(|watched| watched.synced)
+            .map(|watched| watched.progress)
         else {
-            return Shown::Unwatched;
+            return GetEffect::Unwatched;
         };
-        match self.graph.answered(target.id, object, progress) {
-            Answer::AskAgain => Shown::Overtaken,
-            Answer::Taken => {
+        match self.graph.apply_get(target.id, object, progress) {
+            GetResult::Retry => GetEffect::Stale,
+            GetResult::Applied => {
                 let node = self.graph.node(target.id);
-                if node.state.decides_on_dependents() && object.version.parse() == Ok(node.version) {
+                if node.state.has_deletion_finalizer() && object.version.parse() == Ok(node.version) {
                     let version = node.version;
-                    if self.confirmed.len() >= REMEMBERED {
+                    if self.confirmed.len() >= MAX_ENTRIES {
                         self.confirmed.clear();
                     }
                     self.confirmed.insert(target.id, version);
                 }
-                Shown::Settled
+                GetEffect::Applied
             }
         }
     }
 
     /// Records a completed deletion before its watch event arrives.
-    pub fn deleted(&mut self, target: &Target) {
-        self.graph.vanished(target.kind, &target.uid);
+    pub fn deletion_finished(&mut self, target: &Target) {
+        self.graph.apply_deletion(target.kind, &target.uid);
     }
 
     /// Records that a GET did not find the object.
-    pub fn absent(&mut self, target: &Target) {
-        if self.graph.is_it(target.id, target.key, target.at()) {
+    pub fn set_absent(&mut self, target: &Target) {
+        if self.graph.matches(target.id, target.node_uid, target.coordinates()) {
             self.confirmed.remove(&target.id);
-            self.graph.absent(target.id);
+            self.graph.set_absent(target.id);
         }
     }
 }
 
 /// The finalizer that this step removes.
-fn ending(step: &Step) -> Ending {
+fn finalizer_of(step: &Step) -> GcFinalizer {
     match step {
-        Step::FinishForeground => Ending::Foreground,
-        _ => Ending::Orphan,
+        Step::RemoveForegroundFinalizer => GcFinalizer::Foreground,
+        _ => GcFinalizer::Orphan,
     }
 }
 
 /// Effect of a GET answer on the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub enum GetEffect {
     /// The graph is up to date.
-    Settled,
+    Applied,
     /// The watch has shown a later state. GET it again.
-    Overtaken,
+    Stale,
     /// The object exists, but no watch would report its deletion.
     Unwatched,
 }

@@ -33,24 +33,24 @@ pub struct Counts {
 
 /// Sums over all periods in which this agent's collector was active.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Past {
+pub struct Totals {
     /// Counters of finished periods.
     pub counts: Counts,
     /// Number of active periods, with the current one.
     pub turns: u64,
     /// Number of restarts of the collector.
-    pub forgets: u64,
+    pub resets: u64,
 }
 
 /// The sums; clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct SharedPast(Arc<Mutex<Past>>);
+pub struct SharedTotals(Arc<Mutex<Totals>>);
 
 // === impl SharedPast ===
 
-impl SharedPast {
+impl SharedTotals {
     /// Locks the sums.
-    pub fn lock(&self) -> MutexGuard<'_, Past> {
+    pub fn lock(&self) -> MutexGuard<'_, Totals> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
 //! Decides what to do with an object, by its state and the states of its owners and dependents.
 
 use super::{
-    graph::{Graph, NodeId, SpaceId, State},
+    graph::{Graph, NamespaceId, NodeId, State},
     kinds::{KindId, Scope},
 };
 
@@ -22,33 +22,33 @@ pub enum Step {
     /// None is known to be necessary.
     Nothing,
     /// GET these owners, then decide again.
-    Ask(Vec<NodeId>),
+    GetOwners(Vec<NodeId>),
     /// Keep it: these owners cannot be resolved, since their kinds are not served or their names are invalid.
-    Unserved(Vec<NodeId>),
+    Unresolved(Vec<NodeId>),
     /// Keep it: a cluster-scoped object cannot have these namespaced owners.
-    Impossible(Vec<NodeId>),
+    NamespacedOwner(Vec<NodeId>),
     /// Remove the references to these owners: another owner exists, or these orphan their dependents.
-    Release(Vec<NodeId>),
+    DropReferences(Vec<NodeId>),
     /// Delete it.
     Delete {
         /// The propagation policy.
         policy: Policy,
         /// Clear `blockOwnerDeletion` in its references first: it is part of an ownership cycle.
-        unblock: bool,
+        clear_blocking: bool,
         /// Owners in foreground deletion, which a GET has to confirm.
-        because: Vec<NodeId>,
+        waiting_owners: Vec<NodeId>,
     },
     /// Remove the finalizer `foregroundDeletion`: no known dependent blocks it. The caller waits until all kinds are
     /// synced.
-    FinishForeground,
+    RemoveForegroundFinalizer,
     /// Remove the finalizer `orphan`: no known dependent names it. The caller waits until all kinds are synced.
-    FinishOrphan,
+    RemoveOrphanFinalizer,
     /// Keep its finalizer: dependents block it, or still name it.
     Wait,
 }
 
 /// Maximum number of owners of one node with a GET at a time.
-pub const AT_ONCE: usize = 64;
+pub const MAX_GETS: usize = 64;
 
 /// Decides on a node.
 pub fn decide(graph: &Graph, id: NodeId) -> Step {
@@ -57,77 +57,79 @@ pub fn decide(graph: &Graph, id: NodeId) -> Step {
     if !state.has(State::OBSERVED) {
         return Step::Nothing;
     }
-    if !state.is_there() && graph.kinds.resource(node.kind).is_none() {
+    if !state.exists() && graph.kinds.resource(node.kind).is_none() {
         // No write is possible.
         return Step::Nothing;
     }
     // First of all: these owners wait for it, whatever its other owners are and whether it is deleted itself.
     let releases = |owner: &NodeId| {
         let node = graph.node(*owner);
-        *owner != id && node.kind != KindId::UNKNOWN && node.state.releases()
+        *owner != id && node.kind != KindId::UNKNOWN && node.state.orphans_dependents()
     };
     let released: Vec<NodeId> = graph.owners(id).map(|link| link.node).filter(releases).collect();
     if !released.is_empty() {
-        return Step::Release(released);
+        return Step::DropReferences(released);
     }
-    if state.orphans() {
+    if state.in_orphan_deletion() {
         return if graph.has_dependents(id) {
             Step::Wait
         } else {
-            Step::FinishOrphan
+            Step::RemoveOrphanFinalizer
         };
     }
-    if state.waits() {
+    if state.in_foreground_deletion() {
         return if graph.is_blocked(id) {
             Step::Wait
         } else {
-            Step::FinishForeground
+            Step::RemoveForegroundFinalizer
         };
     }
     if state.has(State::DELETING) {
         return Step::Nothing;
     }
-    by_owners(graph, id)
+    decide_by_owners(graph, id)
 }
 
 #[derive(Default)]
 struct Owners {
-    solid: Vec<NodeId>,
+    existing: Vec<NodeId>,
     absent: Vec<NodeId>,
     waiting: Vec<NodeId>,
     unknown: Vec<NodeId>,
-    unserved: Vec<NodeId>,
-    impossible: Vec<NodeId>,
+    unresolved: Vec<NodeId>,
+    namespaced: Vec<NodeId>,
 }
 
-fn by_owners(graph: &Graph, id: NodeId) -> Step {
-    let owners = Owners::of(graph, id);
+fn decide_by_owners(graph: &Graph, id: NodeId) -> Step {
+    let owners = Owners::classify(graph, id);
     // If one owner is unknown, nothing is concluded from the others.
-    if !owners.impossible.is_empty() {
-        return Step::Impossible(owners.impossible);
+    if !owners.namespaced.is_empty() {
+        return Step::NamespacedOwner(owners.namespaced);
     }
     if !owners.unknown.is_empty() {
-        return Step::Ask(owners.unknown);
+        return Step::GetOwners(owners.unknown);
     }
-    if !owners.unserved.is_empty() {
-        return Step::Unserved(owners.unserved);
+    if !owners.unresolved.is_empty() {
+        return Step::Unresolved(owners.unresolved);
     }
-    if !owners.solid.is_empty() {
+    if !owners.existing.is_empty() {
         let mut out = owners.absent;
         out.extend(owners.waiting);
         return if out.is_empty() {
             Step::Nothing
         } else {
-            Step::Release(out)
+            Step::DropReferences(out)
         };
     }
     if owners.waiting.is_empty() && owners.absent.is_empty() {
         return Step::Nothing;
     }
     let node = graph.node(id);
-    let (policy, unblock) = if !owners.waiting.is_empty() && node.dependents > 0 {
-        let in_circle = graph.dependents(id).any(|link| graph.node(link.node).state.waits());
-        (Policy::Foreground, in_circle)
+    let (policy, clear_blocking) = if !owners.waiting.is_empty() && node.dependents > 0 {
+        let in_cycle = graph
+            .dependents(id)
+            .any(|link| graph.node(link.node).state.in_foreground_deletion());
+        (Policy::Foreground, in_cycle)
     } else if node.state.has(State::ORPHAN) {
         (Policy::Orphan, false)
     } else if node.state.has(State::FOREGROUND) {
@@ -137,34 +139,34 @@ fn by_owners(graph: &Graph, id: NodeId) -> Step {
     };
     Step::Delete {
         policy,
-        unblock,
-        because: owners.waiting,
+        clear_blocking,
+        waiting_owners: owners.waiting,
     }
 }
 
 // === impl Owners ===
 
 impl Owners {
-    fn of(graph: &Graph, id: NodeId) -> Self {
+    fn classify(graph: &Graph, id: NodeId) -> Self {
         let mut owners = Self::default();
         for owner in graph.owners(id).map(|link| link.node) {
             let node = graph.node(owner);
             let resource = graph.kinds.resource(node.kind);
             let namespaced = resource.is_some_and(|resource| resource.scope == Scope::Namespaced);
-            let group = if node.state.is_there() {
-                if node.state.waits() {
+            let group = if node.state.exists() {
+                if node.state.in_foreground_deletion() {
                     &mut owners.waiting
                 } else {
-                    &mut owners.solid
+                    &mut owners.existing
                 }
-            } else if namespaced && node.namespace == SpaceId::NONE {
-                &mut owners.impossible
+            } else if namespaced && node.namespace == NamespaceId::NONE {
+                &mut owners.namespaced
             } else if node.state.has(State::ABSENT) {
                 &mut owners.absent
-            } else if !graph.can_be_asked_for(owner) {
-                &mut owners.unserved
+            } else if !graph.can_be_resolved(owner) {
+                &mut owners.unresolved
             } else {
-                if owners.unknown.len() == AT_ONCE {
+                if owners.unknown.len() == MAX_GETS {
                     continue;
                 }
                 &mut owners.unknown

@@ -9,17 +9,17 @@ use super::kinds::{Resource, Scope};
 use crate::api::{self, ApiError, Document, MetadataClient};
 
 /// `Accept` header for aggregated discovery, and for API servers without it.
-const ALL_AT_ONCE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 const PLAIN: &str = "application/json";
 /// Requests in flight to API servers without aggregated discovery.
-const AT_ONCE: usize = 8;
+const CONCURRENCY: usize = 8;
 /// Kinds that are not collected, as in kube-controller-manager: pkg/controller/garbagecollector/graph_builder.go
 /// `DefaultIgnoredResources`.
 const IGNORED: [(&str, &str); 2] = [("", "Event"), ("events.k8s.io", "Event")];
 
 /// A served kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedKind {
     /// Its group, empty for the core group.
     pub group: String,
     /// Its name.
@@ -34,16 +34,16 @@ pub struct Served {
 
 /// Result of a discovery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct Discovered {
     /// All kinds with the verb `get`.
-    pub served: Vec<Served>,
+    pub served: Vec<ServedKind>,
     /// Groups with versions that were not reported. Nothing is concluded from kinds that these lack.
-    pub failed: BTreeMap<String, Failed>,
+    pub failed: BTreeMap<String, FailedGroup>,
 }
 
 /// A group with versions that were not reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Failed {
+pub struct FailedGroup {
     /// These versions.
     pub versions: Vec<String>,
     /// The reason.
@@ -53,12 +53,12 @@ pub struct Failed {
 /// Queries the discovery endpoints; keeps the last documents with their ETags.
 #[derive(Default)]
 pub struct Discovery {
-    documents: BTreeMap<&'static str, (Option<String>, Told)>,
+    documents: BTreeMap<&'static str, (Option<String>, DiscoveryDocument)>,
 }
 
 /// A discovery document.
 #[derive(Debug, Clone)]
-enum Told {
+enum DiscoveryDocument {
     /// Aggregated discovery: all groups with their resources.
     Groups(Vec<Group>),
     /// Groups with their versions only, the preferred version first.
@@ -69,17 +69,17 @@ enum Told {
 struct Group {
     name: String,
     versions: Vec<Version>,
-    failed: Option<Failed>,
+    failed: Option<FailedGroup>,
 }
 
 #[derive(Debug, Clone)]
 struct Version {
     name: String,
-    resources: Vec<OneResource>,
+    resources: Vec<ResourceInfo>,
 }
 
 #[derive(Debug, Clone)]
-struct OneResource {
+struct ResourceInfo {
     plural: String,
     kind: String,
     scope: Scope,
@@ -91,41 +91,41 @@ struct OneResource {
 
 impl Discovery {
     /// Queries which kinds are served.
-    pub async fn ask(&mut self, client: &MetadataClient) -> Result<Found, ApiError> {
+    pub async fn discover(&mut self, client: &MetadataClient) -> Result<Discovered, ApiError> {
         let mut groups = Vec::new();
         for path in ["/api", "/apis"] {
             match self.document(client, path).await? {
-                Told::Groups(told) => groups.extend(told),
-                Told::Versions(versions) => groups.extend(one_by_one(client, versions).await),
+                DiscoveryDocument::Groups(parse) => groups.extend(parse),
+                DiscoveryDocument::Versions(versions) => groups.extend(query_versions(client, versions).await),
             }
         }
-        Ok(found(&groups))
+        Ok(preferred_kinds(&groups))
     }
 
-    async fn document(&mut self, client: &MetadataClient, path: &'static str) -> Result<Told, ApiError> {
+    async fn document(&mut self, client: &MetadataClient, path: &'static str) -> Result<DiscoveryDocument, ApiError> {
         let known = self.documents.get(path);
         let etag = known.and_then(|(etag, _)| etag.as_deref());
-        let Some(document) = client.document(path, ALL_AT_ONCE, etag).await? else {
-            let told = known.map(|(_, told)| told.clone());
-            return Ok(told.unwrap_or(Told::Versions(Vec::new())));
+        let Some(document) = client.document(path, AGGREGATED, etag).await? else {
+            let parse = known.map(|(_, parse)| parse.clone());
+            return Ok(parse.unwrap_or(DiscoveryDocument::Versions(Vec::new())));
         };
-        let told = told(path, &document)?;
-        self.documents.insert(path, (document.etag, told.clone()));
-        Ok(told)
+        let parse = parse(path, &document)?;
+        self.documents.insert(path, (document.etag, parse.clone()));
+        Ok(parse)
     }
 }
 
 /// Queries each version of each group.
-async fn one_by_one(client: &MetadataClient, groups: Vec<(String, Vec<String>)>) -> Vec<Group> {
-    let asked = groups.into_iter().map(|(name, versions)| async move {
-        let (mut group, mut failed) = (Vec::new(), None::<Failed>);
+async fn query_versions(client: &MetadataClient, groups: Vec<(String, Vec<String>)>) -> Vec<Group> {
+    let queries = groups.into_iter().map(|(name, versions)| async move {
+        let (mut group, mut failed) = (Vec::new(), None::<FailedGroup>);
         for version in versions {
             let path = path_of(&name, &version);
-            let asked = client.document(&path, PLAIN, None).await;
-            match asked.and_then(|document| read::<wire::Resources>(&path, document.as_ref())) {
-                Ok(told) => group.push(Version {
+            let queries = client.document(&path, PLAIN, None).await;
+            match queries.and_then(|document| read::<wire::Resources>(&path, document.as_ref())) {
+                Ok(parse) => group.push(Version {
                     name: version,
-                    resources: told.resources(),
+                    resources: parse.resources(),
                 }),
                 Err(error) => {
                     let failed = failed.get_or_insert_default();
@@ -140,14 +140,14 @@ async fn one_by_one(client: &MetadataClient, groups: Vec<(String, Vec<String>)>)
             failed,
         }
     });
-    stream::iter(asked).buffered(AT_ONCE).collect().await
+    stream::iter(queries).buffered(CONCURRENCY).collect().await
 }
 
-fn told(path: &'static str, document: &Document) -> Result<Told, ApiError> {
+fn parse(path: &'static str, document: &Document) -> Result<DiscoveryDocument, ApiError> {
     if document.content_type.contains("as=APIGroupDiscoveryList") {
-        return read::<wire::All>(path, Some(document)).map(|all| Told::Groups(all.groups()));
+        return read::<wire::All>(path, Some(document)).map(|all| DiscoveryDocument::Groups(all.groups()));
     }
-    Ok(Told::Versions(if path == "/api" {
+    Ok(DiscoveryDocument::Versions(if path == "/api" {
         vec![(
             String::new(),
             read::<wire::CoreVersions>(path, Some(document))?.versions,
@@ -163,11 +163,11 @@ fn read<T: DeserializeOwned>(path: &str, document: Option<&Document>) -> Result<
 }
 
 /// For each kind, its group's preferred version, or else the first version that has the kind.
-fn found(groups: &[Group]) -> Found {
-    let mut found = Found::default();
+fn preferred_kinds(groups: &[Group]) -> Discovered {
+    let mut preferred_kinds = Discovered::default();
     for group in groups {
         if let Some(failed) = &group.failed {
-            found.failed.insert(group.name.clone(), failed.clone());
+            preferred_kinds.failed.insert(group.name.clone(), failed.clone());
         }
         let mut kinds = BTreeSet::new();
         for version in &group.versions {
@@ -177,7 +177,7 @@ fn found(groups: &[Group]) -> Found {
                     continue;
                 }
                 let ignored = IGNORED.contains(&(&group.name, &resource.kind));
-                found.served.push(Served {
+                preferred_kinds.served.push(ServedKind {
                     group: group.name.clone(),
                     kind: resource.kind.clone(),
                     resource: Resource {
@@ -191,7 +191,7 @@ fn found(groups: &[Group]) -> Found {
             }
         }
     }
-    found
+    preferred_kinds
 }
 
 /// URL path of a version of a group.
@@ -205,7 +205,7 @@ pub fn path_of(group: &str, version: &str) -> String {
 
 /// The documents as JSON.
 mod wire {
-    use super::{Deserialize, Failed, Group as OneGroup, OneResource, Scope, Version as OneVersion};
+    use super::{Deserialize, FailedGroup, Group as GroupInfo, ResourceInfo, Scope, Version as VersionInfo};
 
     #[derive(Deserialize)]
     pub struct All {
@@ -299,24 +299,24 @@ mod wire {
     }
 
     impl All {
-        pub fn groups(self) -> Vec<OneGroup> {
+        pub fn groups(self) -> Vec<GroupInfo> {
             self.items.into_iter().map(Group::read).collect()
         }
     }
 
     impl Group {
-        fn read(self) -> OneGroup {
+        fn read(self) -> GroupInfo {
             let stale: Vec<&str> = self
                 .versions
                 .iter()
                 .filter(|it| it.freshness == "Stale")
                 .map(|it| &*it.version)
                 .collect();
-            let failed = (!stale.is_empty()).then(|| Failed {
+            let failed = (!stale.is_empty()).then(|| FailedGroup {
                 versions: stale.iter().map(|&version| version.to_owned()).collect(),
                 why: format!("its server does not answer for {}", stale.join(", ")),
             });
-            OneGroup {
+            GroupInfo {
                 name: self.metadata.name,
                 failed,
                 versions: self.versions.into_iter().map(Version::read).collect(),
@@ -325,8 +325,8 @@ mod wire {
     }
 
     impl Version {
-        fn read(self) -> OneVersion {
-            let resources = self.resources.into_iter().map(|it| OneResource {
+        fn read(self) -> VersionInfo {
+            let resources = self.resources.into_iter().map(|it| ResourceInfo {
                 plural: it.resource,
                 kind: it.response_kind.kind,
                 scope: if it.scope == "Namespaced" {
@@ -337,7 +337,7 @@ mod wire {
                 verbs: it.verbs,
                 short_names: it.short_names,
             });
-            OneVersion {
+            VersionInfo {
                 name: self.version,
                 resources: resources.filter(|it| !it.kind.is_empty()).collect(),
             }
@@ -358,10 +358,10 @@ mod wire {
     }
 
     impl Resources {
-        pub fn resources(self) -> Vec<OneResource> {
+        pub fn resources(self) -> Vec<ResourceInfo> {
             let plain = self.resources.into_iter().filter(|it| !it.name.contains('/'));
             plain
-                .map(|it| OneResource {
+                .map(|it| ResourceInfo {
                     plural: it.name,
                     kind: it.kind,
                     scope: if it.namespaced {
@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_names_are_read_from_both_kinds_of_documents() {
+    fn short_names_are_read_from_both_discovery_formats() {
         let verbs = ["get", "list", "watch", "delete"];
         let all = json!({ "items": [{ "metadata": { "name": "apps" }, "versions": [{ "version": "v1", "resources": [{
             "resource": "deployments", "responseKind": { "kind": "Deployment" }, "scope": "Namespaced",
@@ -405,8 +405,8 @@ mod tests {
             failed: None,
         };
         for groups in [all.groups(), vec![group]] {
-            let found = found(&groups);
-            assert_eq!(found.served[0].short_names, ["deploy"]);
+            let preferred_kinds = preferred_kinds(&groups);
+            assert_eq!(preferred_kinds.served[0].short_names, ["deploy"]);
         }
     }
 }

@@ -6,14 +6,14 @@ use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    core::{Core, Shown},
+    core::{Core, GetEffect},
     decide::Policy,
-    graph::Hint,
+    graph::WorkItem,
     limit::Limit,
-    names::{clipped, dotted, place, visible},
-    queue::{Answer, SLOW},
+    names::{namespaced_name, qualified, truncated, visible},
+    queue::{Feedback, SLOW},
+    request::{Outcome, Request, send},
     shared::Shared,
-    work::{Outcome, Work, perform},
 };
 use crate::api::{ApiError, MetadataClient};
 
@@ -21,25 +21,25 @@ use crate::api::{ApiError, MetadataClient};
 const IDLE: Duration = Duration::from_secs(60);
 /// Backoff, first and maximum, of a request that got 429 or no answer. Other items are sent in between: the failure may
 /// concern this one only.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// Backoff, first and maximum, of a GET for an existing owner whose kind cannot be watched.
-const UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+const RETRY_UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 
 /// Backoff, first and maximum, after a conflict.
-const CHANGED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+const RETRY_CONFLICT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
 /// If two lanes get 429, the API server itself is overloaded. All requests pause for its Retry-After, but no longer
 /// than this: webhooks of both kinds may be the cause.
-const ALL: Duration = Duration::from_secs(5);
+const MAX_PAUSE_OF_ALL: Duration = Duration::from_secs(5);
 /// Pause after a 429 without Retry-After.
-const BUSY: Duration = Duration::from_secs(1);
+const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Maximum pause of one request, whatever Retry-After says.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_PAUSE: Duration = Duration::from_secs(3600);
 
 /// Minimum number of requests in flight for a nap.
-const MANY: usize = 24;
+const MIN_IN_FLIGHT_TO_SLEEP: usize = 24;
 
 /// See the module's documentation.
 pub struct Engine {
@@ -50,10 +50,10 @@ pub struct Engine {
 }
 
 struct Done {
-    work: Work,
+    request: Request,
     outcome: Outcome,
-    begun: Instant,
-    took: Duration,
+    started: Instant,
+    duration: Duration,
 }
 
 // === impl Engine ===
@@ -62,43 +62,43 @@ impl Engine {
     /// Runs until it is dropped.
     pub async fn run(self) {
         let mut limit = Limit::default();
-        let mut flight = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         let mut number = 0;
         loop {
             let mut woken = pin!(self.shared.wake.notified());
             // From here on no notification is missed.
             woken.as_mut().enable();
             // Applies all outcomes that are ready together.
-            while let Some(Some(done)) = flight.next().now_or_never() {
-                self.settle(done, &mut limit, flight.len() + 1);
+            while let Some(Some(done)) = in_flight.next().now_or_never() {
+                self.apply(done, &mut limit, in_flight.len() + 1);
             }
             let now = Instant::now();
-            let at_once = limit.at_once(now);
+            let max_in_flight = limit.max_in_flight(now);
             // Slow requests do not count for the limit.
-            let slow = self.shared.lock().queue.slow_under_way(now);
+            let slow = self.shared.lock().queue.slow_in_flight(now);
             let mut more = false;
-            while flight.len() < at_once + slow {
-                let begun = Instant::now();
-                let (work, all) = self.shared.next(begun);
+            while in_flight.len() < max_in_flight + slow {
+                let started = Instant::now();
+                let (request, all) = self.shared.next(started);
                 more = !all;
-                let Some(work) = work else { break };
+                let Some(request) = request else { break };
                 number += 1;
-                flight.push(do_it(self.client.clone(), number, work, begun));
+                in_flight.push(run(self.client.clone(), number, request, started));
             }
             if more {
                 // Lets other tasks update the state.
                 tokio::task::yield_now().await;
                 continue;
             }
-            self.nap(flight.len(), at_once);
+            self.sleep_under_load(in_flight.len(), max_in_flight);
             let now = Instant::now();
             let due = self.shared.lock().queue.next_due(now);
             let until = [due, limit.pause()].into_iter().flatten().filter(|&at| at > now).min();
             tokio::select! {
                 // An answer frees a slot.
-                Some(done) = flight.next() => {
-                    let busy = flight.len() + 1;
-                    self.settle(done, &mut limit, busy);
+                Some(done) = in_flight.next() => {
+                    let pause_for = in_flight.len() + 1;
+                    self.apply(done, &mut limit, pause_for);
                 }
                 () = woken => {}
                 // A delayed item is due, or a pause is over.
@@ -109,143 +109,151 @@ impl Engine {
 
     /// Sleeps under full load, so that several answers are applied at one wakeup. It is what interrupt coalescing does
     /// in a network card.
-    fn nap(&self, busy: usize, at_once: usize) {
-        if let Some(nap) = self.shared.nap()
-            && busy >= at_once.max(MANY)
+    fn sleep_under_load(&self, pause_for: usize, max_in_flight: usize) {
+        if let Some(sleep) = self.shared.load_sleep()
+            && pause_for >= max_in_flight.max(MIN_IN_FLIGHT_TO_SLEEP)
         {
             #[allow(
                 clippy::disallowed_methods,
                 reason = "the thread sleeps on purpose; no test enables it"
             )]
-            std::thread::sleep(nap);
+            std::thread::sleep(sleep);
         }
     }
 
-    fn settle(&self, done: Done, limit: &mut Limit, busy: usize) {
+    fn apply(&self, done: Done, limit: &mut Limit, pause_for: usize) {
         let now = Instant::now();
-        pace(&done, limit, busy, now);
+        update_limit(&done, limit, pause_for, now);
         self.shared.with(|core| {
-            core.pace = Some(limit.pace());
-            let lane = done.work.lane();
-            core.queue.ended(lane, done.begun, fared(&done.outcome, done.took, now));
-            settle(core, &done.work, done.outcome, now);
+            core.limit_state = Some(limit.state());
+            let lane = done.request.lane();
+            core.queue
+                .request_finished(lane, done.started, feedback(&done.outcome, done.duration, now));
+            apply_outcome(core, &done.request, done.outcome, now);
         });
     }
 }
 
-async fn do_it(client: MetadataClient, number: usize, work: Work, begun: Instant) -> Done {
-    let outcome = perform(&client, number, &work).await;
+async fn run(client: MetadataClient, number: usize, request: Request, started: Instant) -> Done {
+    let outcome = send(&client, number, &request).await;
     Done {
-        work,
+        request,
         outcome,
-        begun,
-        took: begun.elapsed(),
+        started,
+        duration: started.elapsed(),
     }
 }
 
 /// Updates the limit by the state of the API server that the answer shows.
-fn pace(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
+fn update_limit(done: &Done, limit: &mut Limit, pause_for: usize, now: Instant) {
     match &done.outcome {
         Outcome::Failed(error) => match error {
-            ApiError::Unproven { code: Some(429), .. } => limit.refused(None, error.retry_after().unwrap_or(BUSY), now),
-            ApiError::Refused { .. } if let Some(pause) = too_busy(error) => {
-                limit.refused(Some(done.work.lane()), pause.min(ALL), now);
+            ApiError::Unproven { code: Some(429), .. } => {
+                limit.record_refusal(None, error.retry_after().unwrap_or(DEFAULT_PAUSE), now)
+            }
+            ApiError::Refused { .. } if let Some(pause) = requested_pause(error) => {
+                limit.record_refusal(Some(done.request.lane()), pause.min(MAX_PAUSE_OF_ALL), now);
             }
             // A slow answer waits for a webhook or for an aggregated API server.
-            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } if done.took >= SLOW => {}
+            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. }
+                if done.duration >= SLOW => {}
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
-                limit.answered(done.took, busy);
+                limit.record_answer(done.duration, pause_for);
             }
-            ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Held { .. } => limit.lost(now),
+            ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Held { .. } => {
+                limit.record_no_answer(now)
+            }
         },
-        Outcome::Withheld => {}
-        _ if done.took >= SLOW => {}
+        Outcome::DryRun => {}
+        _ if done.duration >= SLOW => {}
         Outcome::Done
         | Outcome::Deleted
         | Outcome::Absent
-        | Outcome::Found(_)
+        | Outcome::Exists(_)
         | Outcome::Changed(_)
-        | Outcome::NotStrategic => limit.answered(done.took, busy),
+        | Outcome::StrategicPatchUnsupported => limit.record_answer(done.duration, pause_for),
     }
 }
 
 /// What the answer shows about the lane.
-fn fared(outcome: &Outcome, took: Duration, now: Instant) -> Answer {
-    if let Some(pause) = busy(outcome) {
-        return Answer::Refused(now + pause);
+fn feedback(outcome: &Outcome, duration: Duration, now: Instant) -> Feedback {
+    if let Some(pause) = pause_for(outcome) {
+        return Feedback::Refused(now + pause);
     }
     let failed = matches!(
         outcome,
         Outcome::Failed(ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. })
     );
-    if failed || took >= SLOW {
-        Answer::LateOrFailed
+    if failed || duration >= SLOW {
+        Feedback::SlowOrFailed
     } else {
-        Answer::Soon
+        Feedback::Fast
     }
 }
 
-fn busy(outcome: &Outcome) -> Option<Duration> {
+fn pause_for(outcome: &Outcome) -> Option<Duration> {
     match outcome {
-        Outcome::Failed(error) => too_busy(error),
+        Outcome::Failed(error) => requested_pause(error),
         _ => None,
     }
 }
 
 /// Pause that an overloaded server asks for.
-fn too_busy(error: &ApiError) -> Option<Duration> {
+fn requested_pause(error: &ApiError) -> Option<Duration> {
     let pause = match error {
         ApiError::Refused {
             code: 429, retry_after, ..
-        } => Some(retry_after.unwrap_or(BUSY)),
+        } => Some(retry_after.unwrap_or(DEFAULT_PAUSE)),
         ApiError::Refused { retry_after, .. } => *retry_after,
         _ => None,
     };
-    pause.map(|pause| pause.min(LONGEST))
+    pause.map(|pause| pause.min(MAX_PAUSE))
 }
 
 /// Applies the outcome of a request.
-fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
-    let target = work.target();
-    let hint = match work {
-        Work::Ask(_) => Hint::Ask(target.id),
-        Work::Release { .. } | Work::Delete { .. } | Work::Finish { .. } => Hint::Decide(target.id),
+fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Instant) {
+    let target = request.target();
+    let hint = match request {
+        Request::GetOwner(_) => WorkItem::GetOwner(target.id),
+        Request::DropReferences { .. } | Request::Delete { .. } | Request::RemoveFinalizer { .. } => {
+            WorkItem::Decide(target.id)
+        }
     };
-    if let Work::Delete { because, .. } = work {
-        core.leans_no_more(because, now);
+    if let Request::Delete { waiting_owners, .. } = request {
+        core.delete_answered(waiting_owners, now);
     }
-    let busy = busy(&outcome);
+    let pause_for = pause_for(&outcome);
     if let Outcome::Done | Outcome::Deleted | Outcome::Absent = outcome
-        && !matches!(work, Work::Ask(_))
+        && !matches!(request, Request::GetOwner(_))
     {
-        core.written(target);
+        core.write_finished(target);
     }
     match outcome {
         Outcome::Done => {
-            count(core, work);
-            if let Work::Finish { finalizer, .. } = work {
-                core.finished(target, finalizer, now);
+            count(core, request);
+            if let Request::RemoveFinalizer { finalizer, .. } = request {
+                core.finalizer_removed(target, finalizer, now);
             }
             core.queue.done(hint, now);
         }
         Outcome::Deleted => {
-            count(core, work);
-            core.deleted(target);
+            count(core, request);
+            core.deletion_finished(target);
             core.queue.done(hint, now);
         }
         Outcome::Absent => {
-            core.counts.asked += u64::from(matches!(work, Work::Ask(_)));
-            core.absent(target);
+            core.counts.asked += u64::from(matches!(request, Request::GetOwner(_)));
+            core.set_absent(target);
             core.queue.done(hint, now);
         }
-        Outcome::Found(object) => {
+        Outcome::Exists(object) => {
             core.counts.asked += 1;
-            let shown = core.answered(target, &object);
+            let shown = core.apply_get(target, &object);
             match shown {
-                Shown::Settled => core.queue.done(hint, now),
-                Shown::Overtaken => core.queue.retry(hint, "the watch has shown a later state", None, now),
-                Shown::Unwatched => {
-                    let pause = longer(UNWATCHED, core.queue.tries(hint));
+                GetEffect::Applied => core.queue.done(hint, now),
+                GetEffect::Stale => core.queue.retry(hint, "the watch has shown a later state", None, now),
+                GetEffect::Unwatched => {
+                    let pause = backoff(RETRY_UNWATCHED, core.queue.tries(hint));
                     core.queue
                         .retry(hint, "it exists, and its kind cannot be watched", Some(pause), now);
                 }
@@ -253,32 +261,32 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
         }
         Outcome::Changed(object) => {
             core.conflicted(target, &object);
-            core.answered(target, &object);
-            let pause = longer(CHANGED, core.queue.tries(hint));
+            core.apply_get(target, &object);
+            let pause = backoff(RETRY_CONFLICT, core.queue.tries(hint));
             core.queue
                 .retry(hint, "conflict: the object has changed", Some(pause), now);
         }
-        Outcome::NotStrategic => {
-            core.plain.insert(target.kind);
-            core.queue.put_back(hint);
+        Outcome::StrategicPatchUnsupported => {
+            core.no_strategic_patch.insert(target.kind);
+            core.queue.requeue(hint);
         }
-        Outcome::Withheld => {
-            withheld(work);
+        Outcome::DryRun => {
+            log_dry_run(request);
             core.queue.done(hint, now);
         }
         Outcome::Failed(error) => {
-            let resource = dotted(&target.plural, &target.group);
-            core.refusals.note(work.name(), resource, &error, now);
-            if core.counts.failed(work.name(), &error) {
+            let resource = qualified(&target.plural, &target.group);
+            core.refusals.record(request.name(), resource, &error, now);
+            if core.counts.failed(request.name(), &error) {
                 let uid = &target.uid;
                 tracing::warn!(%error, uid, "Request failed; will retry (gc status counts further failures)");
             }
             match &error {
                 // It was not sent.
-                ApiError::Unproven { .. } | ApiError::Held { .. } => core.queue.put_back(hint),
+                ApiError::Unproven { .. } | ApiError::Held { .. } => core.queue.requeue(hint),
                 ApiError::Unreachable { .. } | ApiError::Refused { code: 429, .. } => {
-                    let pause = longer(AGAIN, core.queue.tries(hint));
-                    let pause = pause.max(busy.unwrap_or_default());
+                    let pause = backoff(RETRY, core.queue.tries(hint));
+                    let pause = pause.max(pause_for.unwrap_or_default());
                     core.queue.retry(hint, &error.to_string(), Some(pause), now);
                 }
                 ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
@@ -291,15 +299,15 @@ fn settle(core: &mut Core, work: &Work, outcome: Outcome, now: Instant) {
 }
 
 /// Exponential backoff.
-fn longer((first, most): (Duration, Duration), tries: u32) -> Duration {
+fn backoff((first, most): (Duration, Duration), tries: u32) -> Duration {
     first.saturating_mul(1 << tries.min(8)).min(most)
 }
 
-fn count(core: &mut Core, work: &Work) {
-    let counter = match work {
-        Work::Ask(_) => &mut core.counts.asked,
-        Work::Release { .. } => &mut core.counts.released,
-        Work::Delete { target, policy, .. } => {
+fn count(core: &mut Core, request: &Request) {
+    let counter = match request {
+        Request::GetOwner(_) => &mut core.counts.asked,
+        Request::DropReferences { .. } => &mut core.counts.released,
+        Request::Delete { target, policy, .. } => {
             tracing::debug!(
                 group = target.group,
                 resource = target.plural,
@@ -307,30 +315,30 @@ fn count(core: &mut Core, work: &Work) {
                 name = target.name,
                 uid = target.uid,
                 policy = policy.name(),
-                why = work.why(),
+                why = request.reason(),
                 "Deleted"
             );
             &mut core.counts.deleted
         }
-        Work::Finish { .. } => &mut core.counts.finished,
+        Request::RemoveFinalizer { .. } => &mut core.counts.finished,
     };
     *counter += 1;
 }
 
 /// Logs what would have been sent.
-fn withheld(work: &Work) {
-    let target = work.target();
+fn log_dry_run(request: &Request) {
+    let target = request.target();
     let (resource, object) = (
-        dotted(&target.plural, &target.group),
-        place(&target.space, &target.name),
+        qualified(&target.plural, &target.group),
+        namespaced_name(&target.namespace_name, &target.name),
     );
     tracing::info!(
-        step = work.name(),
+        step = request.name(),
         resource,
-        object = visible(&clipped(&object)),
-        uid = visible(&clipped(&target.uid)),
-        policy = work.policy().map(Policy::name),
-        why = work.why(),
+        object = visible(&truncated(&object)),
+        uid = visible(&truncated(&target.uid)),
+        policy = request.policy().map(Policy::name),
+        why = request.reason(),
         "Dry run: not done"
     );
 }

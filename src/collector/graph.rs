@@ -5,15 +5,15 @@
 //! most one of them is ever observed. A reference with wrong coordinates leads to an absent node and affects no other
 //! reference.
 
-mod ends;
+mod deletions;
+mod isolated;
 mod links;
 mod lists;
-mod lone;
+mod namespaces;
 mod node;
 mod orphaned;
 mod references;
-mod serving;
-mod spaces;
+mod served_kinds;
 mod state;
 mod uids;
 
@@ -22,11 +22,11 @@ use std::ops::Range;
 use hashbrown::DefaultHashBuilder;
 
 use self::{
+    isolated::{Isolated, NamespacedName},
     links::Links,
-    lists::Round,
-    lone::{Lone, Place},
+    lists::ListMark,
+    namespaces::Namespaces,
     orphaned::Orphaned,
-    spaces::Spaces,
 };
 use super::{
     kinds::{KindId, Kinds, Resource},
@@ -35,8 +35,8 @@ use super::{
 
 pub use self::{
     links::Link,
+    namespaces::NamespaceId,
     node::{Node, NodeId},
-    spaces::SpaceId,
     state::State,
 };
 
@@ -46,7 +46,7 @@ pub struct Coordinates<'a> {
     /// Its kind.
     pub kind: KindId,
     /// Its namespace.
-    pub namespace: SpaceId,
+    pub namespace: NamespaceId,
     /// Its name.
     pub name: &'a str,
 }
@@ -89,31 +89,31 @@ pub struct Reference {
 
 /// An item of the work queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Hint {
+pub enum WorkItem {
     /// Decide on this object.
     Decide(NodeId),
     /// Decide on all dependents of this owner.
     Dependents(NodeId),
     /// GET this object.
-    Ask(NodeId),
+    GetOwner(NodeId),
 }
 
-/// What [`Graph::answered`] did with a GET answer.
+/// What [`Graph::apply_get`] did with a GET answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum GetResult {
     /// The answer is applied.
-    Taken,
+    Applied,
     /// The answer may be older than the object's deletion. It is ignored.
-    AskAgain,
+    Retry,
 }
 
 /// Effect of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum News {
+enum Change {
     /// It is applied.
-    Taken,
+    Applied,
     /// A later state was known already.
-    Old,
+    Stale,
 }
 
 /// See the module's documentation.
@@ -121,17 +121,17 @@ enum News {
 pub struct Graph {
     /// All known kinds.
     pub kinds: Kinds,
-    odd: OddUids,
-    spaces: Spaces,
+    odd_uids: OddUids,
+    namespaces: Namespaces,
     links: Links,
-    lone: Vec<Lone>,
-    rounds: Vec<Round>,
+    isolated: Vec<Isolated>,
+    rounds: Vec<ListMark>,
     /// Objects that an unfinished list shows in an earlier state than the graph has.
-    doubtful: Vec<(KindId, Observed)>,
+    older_states: Vec<(KindId, Observed)>,
     orphaned: Orphaned,
     /// Kinds with objects whose UID, namespace or name cannot be represented.
-    unkept: Vec<KindId>,
-    hints: Vec<Hint>,
+    unrepresentable: Vec<KindId>,
+    items: Vec<WorkItem>,
     hasher: DefaultHashBuilder,
 }
 
@@ -139,13 +139,13 @@ pub struct Graph {
 
 impl Graph {
     /// Takes the collected work items.
-    pub fn hints(&mut self) -> Vec<Hint> {
-        std::mem::take(&mut self.hints)
+    pub fn take_items(&mut self) -> Vec<WorkItem> {
+        std::mem::take(&mut self.items)
     }
 
     /// Takes the kinds with objects whose UID, namespace or name cannot be represented.
-    pub fn unkept(&mut self) -> Vec<KindId> {
-        std::mem::take(&mut self.unkept)
+    pub fn take_unrepresentable(&mut self) -> Vec<KindId> {
+        std::mem::take(&mut self.unrepresentable)
     }
 
     /// The node.
@@ -158,25 +158,25 @@ impl Graph {
         self.links.all()
     }
 
-    /// The nodes at these indexes, out of [`Graph::places`].
+    /// The nodes at these indexes, out of [`Graph::slots`].
     pub fn nodes_at(&self, places: Range<usize>) -> impl Iterator<Item = NodeId> {
         self.links.at(places)
     }
 
     /// Number of indexes in use or free.
-    pub fn places(&self) -> usize {
-        self.links.places()
+    pub fn slots(&self) -> usize {
+        self.links.slots()
     }
 
     /// Number of nodes, and of isolated objects.
     pub fn len(&self) -> (usize, usize) {
-        (self.links.len(), self.lone.iter().map(Lone::len).sum())
+        (self.links.len(), self.isolated.iter().map(Isolated::len).sum())
     }
 
-    /// Number of existing objects of each kind, by [`KindId::place`]. Its cost does not depend on the number of
+    /// Number of existing objects of each kind, by [`KindId::index`]. Its cost does not depend on the number of
     /// objects.
     pub fn counts(&self) -> Vec<u64> {
-        let mut counts = self.counted_alone();
+        let mut counts = self.isolated_counts();
         for (count, observed) in counts.iter_mut().zip(self.links.observed()) {
             *count += observed;
         }
@@ -184,8 +184,8 @@ impl Graph {
     }
 
     /// Number of isolated objects of each kind.
-    pub(super) fn counted_alone(&self) -> Vec<u64> {
-        self.lone.iter().map(|lone| lone.len() as u64).collect()
+    pub(super) fn isolated_counts(&self) -> Vec<u64> {
+        self.isolated.iter().map(|isolated| isolated.len() as u64).collect()
     }
 
     /// The node's owners.
@@ -199,15 +199,15 @@ impl Graph {
     }
 
     /// Whether a node has this index. A work item may be older than its node.
-    pub fn lives(&self, id: NodeId) -> bool {
+    pub fn contains(&self, id: NodeId) -> bool {
         !self.links.node(id).state.is_free()
     }
 
     /// Whether this index still has the node with this UID and coordinates. An index is reused, also for the same UID
     /// at other coordinates.
-    pub fn is_it(&self, id: NodeId, uid: Uid, at: Coordinates<'_>) -> bool {
+    pub fn matches(&self, id: NodeId, uid: Uid, at: Coordinates<'_>) -> bool {
         let node = self.links.node(id);
-        self.lives(id) && node.uid == uid && node.coordinates() == at
+        self.contains(id) && node.uid == uid && node.coordinates() == at
     }
 
     /// Whether dependents block its foreground deletion. A reference to itself does not.
@@ -231,33 +231,34 @@ impl Graph {
 
     /// Whether an object with its UID and kind exists at other coordinates: the reference has the wrong name or
     /// namespace. Only the first nodes with that UID are checked.
-    pub fn is_elsewhere(&self, id: NodeId) -> bool {
+    pub fn exists_elsewhere(&self, id: NodeId) -> bool {
         let Node { uid, kind, .. } = *self.links.node(id);
         let is_there = |other: NodeId| {
             let node = self.links.node(other);
-            other != id && node.kind == kind && node.state.is_there()
+            other != id && node.kind == kind && node.state.exists()
         };
-        let lone = self.lone.get(kind.place());
-        lone.is_some_and(|lone| lone.has(&self.hasher, uid)) || self.links.same_uid(uid).take(ELSEWHERE).any(is_there)
+        let isolated = self.isolated.get(kind.index());
+        isolated.is_some_and(|isolated| isolated.has(&self.hasher, uid))
+            || self.links.same_uid(uid).take(MAX_SAME_UID).any(is_there)
     }
 
     /// Whether the API server can be asked for it: its kind is served and its name is a valid path segment. The API
     /// server does not validate names in owner references. A name with a slash would reach another resource, or a
     /// proxy.
-    pub fn can_be_asked_for(&self, id: NodeId) -> bool {
+    pub fn can_be_resolved(&self, id: NodeId) -> bool {
         let node = self.links.node(id);
         let is_short = node.name.len() <= LONGEST || node.state.has(State::OBSERVED);
         self.kinds.resource(node.kind).is_some() && is_segment(&node.name) && is_short
     }
 
     /// Whether it keeps its dependents because nothing can resolve the reference to it.
-    pub fn is_untold(&self, id: NodeId) -> bool {
-        self.is_in_question(id) && self.links.node(id).dependents > 0 && !self.can_be_asked_for(id)
+    pub fn is_unresolved(&self, id: NodeId) -> bool {
+        self.is_unknown(id) && self.links.node(id).dependents > 0 && !self.can_be_resolved(id)
     }
 
     /// Whether it may exist.
-    pub fn is_in_question(&self, id: NodeId) -> bool {
-        self.links.node(id).state.is_in_question()
+    pub fn is_unknown(&self, id: NodeId) -> bool {
+        self.links.node(id).state.is_unknown()
     }
 
     /// Returns the next dependent and advances. After the last one follows the first.
@@ -272,43 +273,43 @@ impl Graph {
 
     /// All nodes with this UID.
     pub fn with_uid(&self, uid: &str) -> Vec<NodeId> {
-        match self.odd.known(uid) {
+        match self.odd_uids.known(uid) {
             Some(uid) => self.links.with_uid(uid),
             None => Vec::new(),
         }
     }
 
     /// The kind of the isolated object with this UID. Isolated objects have no node.
-    pub fn alone(&self, uid: &str) -> Option<KindId> {
-        let uid = self.odd.known(uid)?;
+    pub fn isolated_kind(&self, uid: &str) -> Option<KindId> {
+        let uid = self.odd_uids.known(uid)?;
         let has = |(id, _): &(KindId, &Resource)| {
-            let lone = self.lone.get(id.place());
-            lone.is_some_and(|lone| lone.has(&self.hasher, uid))
+            let isolated = self.isolated.get(id.index());
+            isolated.is_some_and(|isolated| isolated.has(&self.hasher, uid))
         };
         self.kinds.served().find(has).map(|(id, _)| id)
     }
 
     /// The UID of a node as text.
     pub fn uid(&self, id: NodeId) -> String {
-        self.odd.text(self.node(id).uid)
+        self.odd_uids.text(self.node(id).uid)
     }
 
     /// Number of known namespaces.
     #[cfg(test)]
-    pub fn spaces(&self) -> usize {
-        self.spaces.len()
+    pub fn namespace_count(&self) -> usize {
+        self.namespaces.len()
     }
 
     /// Name of a namespace.
-    pub fn namespace(&self, id: SpaceId) -> &str {
-        self.spaces.name(id)
+    pub fn namespace(&self, id: NamespaceId) -> &str {
+        self.namespaces.name(id)
     }
 
     /// Applies an object from a list or a watch event.
     pub fn observe(&mut self, kind: KindId, object: &Observed) {
-        let Round { mark, is_open } = self.round(kind);
-        if self.take_in(kind, object, mark) == News::Old && is_open {
-            self.doubtful.push((kind, object.clone()));
+        let ListMark { mark, is_open } = self.list_mark(kind);
+        if self.apply(kind, object, mark) == Change::Stale && is_open {
+            self.older_states.push((kind, object.clone()));
         }
     }
 
@@ -316,55 +317,55 @@ impl Graph {
     /// everything: that of its last complete list, or of a later event or bookmark; 0 before the first list.
     ///
     /// The answer may be older than `progress`. An object that is not known to exist at that point is deleted already,
-    /// and no second event would report that. So the kind needs a monitor, and the caller checks [`Graph::is_it`]
+    /// and no second event would report that. So the kind needs a monitor, and the caller checks [`Graph::matches`]
     /// first.
-    pub fn answered(&mut self, id: NodeId, object: &Observed, progress: u64) -> Answer {
+    pub fn apply_get(&mut self, id: NodeId, object: &Observed, progress: u64) -> GetResult {
         let Node { kind, state, .. } = *self.links.node(id);
-        if !state.is_there() && object.number() <= progress {
-            return Answer::AskAgain;
+        if !state.exists() && object.number() <= progress {
+            return GetResult::Retry;
         }
         // A list in progress that is younger has to show the object too.
-        let Round { mark, is_open } = self.round(kind);
+        let ListMark { mark, is_open } = self.list_mark(kind);
         let round = if state.has(State::OBSERVED) {
             state.has(State::ROUND)
         } else {
             mark != is_open
         };
-        self.take_in(kind, object, round);
-        if state.is_there() && self.links.node(id).dependents > 0 {
-            self.hints.push(Hint::Dependents(id));
+        self.apply(kind, object, round);
+        if state.exists() && self.links.node(id).dependents > 0 {
+            self.items.push(WorkItem::Dependents(id));
         }
-        Answer::Taken
+        GetResult::Applied
     }
 
-    fn take_in(&mut self, kind: KindId, object: &Observed, round: bool) -> News {
+    fn apply(&mut self, kind: KindId, object: &Observed, round: bool) -> Change {
         let is_readable = !is_damaged(&object.namespace) && !is_damaged(&object.name);
-        let Some(uid) = self.odd.observed(&object.uid).filter(|_| is_readable) else {
+        let Some(uid) = self.odd_uids.observed(&object.uid).filter(|_| is_readable) else {
             // No request can name it, and no reference leads to it.
-            self.unkept.push(kind);
-            return News::Taken;
+            self.unrepresentable.push(kind);
+            return Change::Applied;
         };
         let name = &*object.name;
         let plain = object.owners.is_empty() && !object.deleting && !object.orphan && !object.foreground;
-        let known = self.spaces.known(&object.namespace).and_then(|namespace| {
+        let known = self.namespaces.known(&object.namespace).and_then(|namespace| {
             let at = Coordinates { kind, namespace, name };
             self.links.find(uid, at)
         });
         if known.is_none() && plain {
-            let at = Place {
+            let at = NamespacedName {
                 namespace: &object.namespace,
                 name,
             };
-            if self.lone[kind.place()].insert(&self.hasher, uid, at, round) {
-                self.ask_elsewhere(uid, None);
+            if self.isolated[kind.index()].insert(&self.hasher, uid, at, round) {
+                self.recheck_same_uid(uid, None);
             }
-            return News::Taken;
+            return Change::Applied;
         }
-        let was_lone = self.lone[kind.place()].remove(&self.hasher, uid);
+        let was_lone = self.isolated[kind.index()].remove(&self.hasher, uid);
         let version = object.number();
         let id = known.unwrap_or_else(|| {
-            let namespace = self.spaces.id(&object.namespace);
-            self.add(uid, Coordinates { kind, namespace, name }, self.named(uid))
+            let namespace = self.namespaces.id(&object.namespace);
+            self.add(uid, Coordinates { kind, namespace, name }, self.initial_state(uid))
         });
         let node = self.links.node_mut(id);
         let before = node.state;
@@ -372,12 +373,12 @@ impl Graph {
         // Even an old state proves that it exists.
         state.set(State::UNSEEN, false);
         state.set(State::ROUND, round);
-        if !before.is_there() && node.dependents > 0 {
+        if !before.exists() && node.dependents > 0 {
             // Its dependents were not decided on while it was unknown.
-            self.hints.push(Hint::Dependents(id));
+            self.items.push(WorkItem::Dependents(id));
         }
         if before.has(State::OBSERVED) && version < node.version {
-            return News::Old;
+            return Change::Stale;
         }
         node.version = version;
         self.links.set_observed(id, true);
@@ -386,46 +387,48 @@ impl Graph {
         state.set(State::DELETING, object.deleting);
         state.set(State::ORPHAN, object.orphan);
         state.set(State::FOREGROUND, object.foreground);
-        if before.has(State::ORPHANED) && !state.orphans() && self.orphaned.forget(uid, version) {
+        if before.has(State::ORPHANED) && !state.in_orphan_deletion() && self.orphaned.remove(uid, version) {
             state.set(State::ORPHANED, false);
         }
         let now = *state;
         if !before.has(State::OBSERVED) && !was_lone {
-            self.ask_elsewhere(uid, Some(id));
+            self.recheck_same_uid(uid, Some(id));
         }
-        self.follow_owners(id, object);
-        if (now.waits() && !before.waits()) || (now.orphans() && !before.orphans()) {
-            self.hints.push(Hint::Dependents(id));
+        self.update_owners(id, object);
+        if (now.in_foreground_deletion() && !before.in_foreground_deletion())
+            || (now.in_orphan_deletion() && !before.in_orphan_deletion())
+        {
+            self.items.push(WorkItem::Dependents(id));
         }
-        if now.waits() || now.orphans() {
-            self.hints.push(Hint::Decide(id));
+        if now.in_foreground_deletion() || now.in_orphan_deletion() {
+            self.items.push(WorkItem::Decide(id));
         }
-        self.tidy(id);
-        News::Taken
+        self.compact(id);
+        Change::Applied
     }
 
     /// Adds a node.
     fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: State) -> NodeId {
-        self.spaces.enter(at.namespace);
+        self.namespaces.enter(at.namespace);
         self.links.add(uid, at, state)
     }
 
     /// Removes a node without owners and dependents.
     fn remove(&mut self, id: NodeId) {
-        self.spaces.leave(self.links.node(id).namespace);
+        self.namespaces.leave(self.links.node(id).namespace);
         self.links.remove(id);
     }
 
     /// Enqueues a GET for the unknown nodes with this UID: it exists at other coordinates.
-    fn ask_elsewhere(&mut self, uid: Uid, but: Option<NodeId>) {
-        let virtual_ones = |id: &NodeId| Some(*id) != but && self.is_in_question(*id);
-        let others: Vec<NodeId> = self.links.with_uid(uid).into_iter().filter(virtual_ones).collect();
-        self.hints.extend(others.into_iter().map(Hint::Ask));
+    fn recheck_same_uid(&mut self, uid: Uid, but: Option<NodeId>) {
+        let is_unknown = |id: &NodeId| Some(*id) != but && self.is_unknown(*id);
+        let others: Vec<NodeId> = self.links.with_uid(uid).into_iter().filter(is_unknown).collect();
+        self.items.extend(others.into_iter().map(WorkItem::GetOwner));
     }
 }
 
 /// Maximum number of nodes with one UID that are checked.
-const ELSEWHERE: usize = 256;
+const MAX_SAME_UID: usize = 256;
 
 /// Nearly all names have at most 253 characters. Some kinds, such as roles, have no limit of their own.
 const LONGEST: usize = 1024;
@@ -450,7 +453,7 @@ impl Reference {
 
 impl Observed {
     /// Whether another state of the object leads to the same decision.
-    pub fn decides_like(&self, other: &Self) -> bool {
+    pub fn decides_alike(&self, other: &Self) -> bool {
         let facts = |it: &Self| (it.deleting, it.orphan, it.foreground);
         self.uid == other.uid && facts(self) == facts(other) && self.owners == other.owners
     }

@@ -44,10 +44,10 @@ struct Row {
 }
 
 /// Maximum number of kinds before references to new ones are not counted any more. Served kinds may use the rest.
-const NAMED: usize = 60_000;
+const MAX_REFERENCED: usize = 60_000;
 /// Maximum length of a group and of a kind that the API server accepts in a CustomResourceDefinition. Kinds are never
 /// removed.
-const LONGEST: (usize, usize) = (253, 63);
+const MAX_LENGTHS: (usize, usize) = (253, 63);
 
 // === impl KindId ===
 
@@ -57,7 +57,7 @@ impl KindId {
     pub const UNKNOWN: Self = Self(u16::MAX);
 
     /// Its index in tables of kinds.
-    pub fn place(self) -> usize {
+    pub fn index(self) -> usize {
         self.0.into()
     }
 }
@@ -70,7 +70,7 @@ impl Kinds {
         if let Some(&id) = self.ids.get(group).and_then(|kinds| kinds.get(kind)) {
             return Some(id);
         }
-        let id = KindId(u16::try_from(self.rows.len()).ok().filter(|&place| place != u16::MAX)?);
+        let id = KindId(u16::try_from(self.rows.len()).ok().filter(|&index| index != u16::MAX)?);
         let group = match self.ids.get_key_value(group) {
             Some((group, _)) => Arc::clone(group),
             None => group.into(),
@@ -96,24 +96,28 @@ impl Kinds {
     pub fn referenced(&mut self, api_version: &str, kind: &str) -> KindId {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         match self.known(group, kind) {
-            Some(known) => self.meant(known),
-            None if self.rows.len() >= NAMED || group.len() > LONGEST.0 || kind.len() > LONGEST.1 => KindId::UNKNOWN,
-            None => self.id(group, kind).map_or(KindId::UNKNOWN, |id| self.meant(id)),
+            Some(known) => self.resolve_alias(known),
+            None if self.rows.len() >= MAX_REFERENCED || group.len() > MAX_LENGTHS.0 || kind.len() > MAX_LENGTHS.1 => {
+                KindId::UNKNOWN
+            }
+            None => self
+                .id(group, kind)
+                .map_or(KindId::UNKNOWN, |id| self.resolve_alias(id)),
         }
     }
 
     /// The kind that references to `id` mean. A kind that is not served may be a served one's name in lower case:
     /// kube-controller-manager's RESTMapper resolves these, too.
-    pub fn meant(&self, id: KindId) -> KindId {
+    pub fn resolve_alias(&self, id: KindId) -> KindId {
         let is_served = self.resource(id).is_some();
         let other = || *self.in_lower_case.get(self.group(id))?.get(self.kind(id))?;
         if is_served { id } else { other().unwrap_or(id) }
     }
 
     /// The known kind whose name is this kind's name in lower case, if references to it mean this kind.
-    pub fn lower(&self, id: KindId) -> Option<KindId> {
+    pub fn lower_case_alias(&self, id: KindId) -> Option<KindId> {
         let lower = self.known(self.group(id), &self.kind(id).to_ascii_lowercase())?;
-        (lower != id && self.meant(lower) == id).then_some(lower)
+        (lower != id && self.resolve_alias(lower) == id).then_some(lower)
     }
 
     /// Where it is served; `None` if it is not known to be.
@@ -123,20 +127,20 @@ impl Kinds {
 
     /// Sets or removes where a kind is served.
     pub fn set_resource(&mut self, id: KindId, resource: Option<Resource>) {
-        let Some(row) = self.rows.get_mut(id.place()) else {
+        let Some(row) = self.rows.get_mut(id.index()) else {
             return;
         };
         let was_served = std::mem::replace(&mut row.resource, resource).is_some();
         if was_served != self.resource(id).is_some() {
-            self.learn_lower_case();
+            self.index_lower_case();
         }
     }
 
-    fn learn_lower_case(&mut self) {
+    fn index_lower_case(&mut self) {
         self.in_lower_case.clear();
-        for (place, row) in self.rows.iter().enumerate().filter(|(_, row)| row.resource.is_some()) {
+        for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.resource.is_some()) {
             let group = self.in_lower_case.entry(Arc::clone(&row.group)).or_default();
-            let id = u16::try_from(place).ok().map(KindId);
+            let id = u16::try_from(index).ok().map(KindId);
             let name = row.kind.to_ascii_lowercase();
             group.entry(name).and_modify(|other| *other = None).or_insert(id);
         }
@@ -144,7 +148,7 @@ impl Kinds {
 
     /// Sets the kind's short names.
     pub fn set_short_names(&mut self, id: KindId, names: &[String]) {
-        if let Some(row) = self.rows.get_mut(id.place())
+        if let Some(row) = self.rows.get_mut(id.index())
             && row.short_names != names
         {
             row.short_names = names.to_vec();
@@ -152,7 +156,7 @@ impl Kinds {
     }
 
     /// Whether `word` is its name, its plural or a short name. Case is ignored.
-    pub fn is_called(&self, id: KindId, word: &str) -> bool {
+    pub fn matches_name(&self, id: KindId, word: &str) -> bool {
         let is = |name: &str| name.eq_ignore_ascii_case(word);
         self.row(id).is_some_and(|row| {
             is(&row.kind)
@@ -163,13 +167,13 @@ impl Kinds {
 
     /// All kinds that were ever named.
     pub fn all(&self) -> impl Iterator<Item = KindId> {
-        (0..self.rows.len()).filter_map(|place| u16::try_from(place).ok().map(KindId))
+        (0..self.rows.len()).filter_map(|index| u16::try_from(index).ok().map(KindId))
     }
 
     /// All served kinds.
     pub fn served(&self) -> impl Iterator<Item = (KindId, &Resource)> {
         let rows = self.rows.iter().enumerate();
-        rows.filter_map(|(place, row)| Some((KindId(u16::try_from(place).ok()?), row.resource.as_ref()?)))
+        rows.filter_map(|(index, row)| Some((KindId(u16::try_from(index).ok()?), row.resource.as_ref()?)))
     }
 
     /// Its group, empty for the core group.
@@ -183,7 +187,7 @@ impl Kinds {
     }
 
     fn row(&self, id: KindId) -> Option<&Row> {
-        self.rows.get(id.place())
+        self.rows.get(id.index())
     }
 }
 
@@ -192,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_the_same_in_all_its_versions_and_not_in_another_group() {
+    fn versions_of_a_group_share_a_kind_and_groups_do_not() {
         let mut kinds = Kinds::default();
         let one = kinds.referenced("example.com/v1", "Thing");
         assert_eq!(kinds.referenced("example.com/v1beta1", "Thing"), one);
@@ -202,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_lower_case_means_the_one_kind_that_is_served_and_has_no_other_name() {
+    fn a_name_in_lower_case_resolves_to_the_only_served_kind() {
         let mut kinds = Kinds::default();
         let served = || {
             Some(Resource {
@@ -211,31 +215,40 @@ mod tests {
                 scope: Scope::Cluster,
             })
         };
-        let small = kinds.referenced("v1", "thing");
+        let lower = kinds.referenced("v1", "thing");
         let thing = kinds.id("", "Thing").unwrap();
-        assert_ne!(small, thing);
+        assert_ne!(lower, thing);
         kinds.set_resource(thing, served());
         assert_eq!(
-            (kinds.referenced("v1", "thing"), kinds.lower(thing)),
-            (thing, Some(small))
+            (kinds.referenced("v1", "thing"), kinds.lower_case_alias(thing)),
+            (thing, Some(lower))
         );
         for (version, kind) in [("a.test/v1", "thing"), ("v1", "tHing"), ("v1", "THING")] {
             assert_ne!(kinds.referenced(version, kind), thing, "{version} {kind}");
         }
-        let loud = kinds.id("", "THING").unwrap();
-        kinds.set_resource(loud, served());
-        assert_eq!((kinds.referenced("v1", "thing"), kinds.lower(thing)), (small, None));
-        kinds.set_resource(loud, None);
+        let upper = kinds.id("", "THING").unwrap();
+        kinds.set_resource(upper, served());
+        assert_eq!(
+            (kinds.referenced("v1", "thing"), kinds.lower_case_alias(thing)),
+            (lower, None)
+        );
+        kinds.set_resource(upper, None);
         assert_eq!(kinds.referenced("v1", "thing"), thing);
-        kinds.set_resource(small, served());
-        assert_eq!((kinds.referenced("v1", "thing"), kinds.lower(thing)), (small, None));
-        kinds.set_resource(small, None);
+        kinds.set_resource(lower, served());
+        assert_eq!(
+            (kinds.referenced("v1", "thing"), kinds.lower_case_alias(thing)),
+            (lower, None)
+        );
+        kinds.set_resource(lower, None);
         kinds.set_resource(thing, None);
-        assert_eq!((kinds.referenced("v1", "thing"), kinds.lower(thing)), (small, None));
+        assert_eq!(
+            (kinds.referenced("v1", "thing"), kinds.lower_case_alias(thing)),
+            (lower, None)
+        );
     }
 
     #[test]
-    fn what_is_too_long_for_a_kind_or_a_group_gets_no_number() {
+    fn too_long_kinds_and_groups_get_no_number() {
         let mut kinds = Kinds::default();
         let (kind, group) = ("K".repeat(63), "g".repeat(253));
         assert_ne!(kinds.referenced(&format!("{group}/v1"), &kind), KindId::UNKNOWN);
@@ -246,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_makes_up_kinds_does_not_exhaust_the_numbers_of_others() {
+    fn made_up_kinds_do_not_use_the_numbers_of_served_kinds() {
         let mut kinds = Kinds::default();
         let pod = kinds.id("", "Pod");
         for number in 0..70_000 {

@@ -12,25 +12,25 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{
     discovery::path_of,
     kinds::{KindId, Resource},
+    list_slots::{ListSlot, ListSlots},
     shared::Shared,
-    turns::{Turn, Turns},
     wire::{self, PageReader, WatchEvent, WatchReader},
 };
 use crate::api::{ApiError, Lane, MetadataClient, escape};
 
 /// Objects per page.
-const PAGE: usize = 500;
+const PAGE_SIZE: usize = 500;
 /// `timeoutSeconds` of a watch is a random time between half of this and this.
 const LIFETIME: Duration = Duration::from_secs(600);
 /// A watch without any event for this time has lost its connection: the API server sends a bookmark about once a
 /// minute.
-const SILENCE: Duration = Duration::from_secs(180);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Maximum time between two pieces of a page.
-const PIECE: Duration = Duration::from_secs(60);
+const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A list without a piece for this time releases its slot.
-const QUIET: Duration = Duration::from_secs(2);
+const SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A watch that ended earlier counts as failed.
-const SHORT: Duration = Duration::from_secs(1);
+const MIN_WATCH: Duration = Duration::from_secs(1);
 /// Backoff, first and maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
@@ -49,11 +49,11 @@ pub struct Monitor {
     /// The kind's group.
     pub group: Arc<str>,
     /// Slots for lists.
-    pub turns: Arc<Turns>,
+    pub slots: Arc<ListSlots>,
 }
 
 /// Why a list or watch ended early.
-enum Ended {
+enum StreamEnd {
     /// The resourceVersion is expired, or the server cannot continue from it: a relist is needed.
     Expired(String),
     /// A failure. The watch may continue at its last resourceVersion.
@@ -84,9 +84,9 @@ impl Monitor {
                 Some(version) => self.watch(version, early).await.map(Some),
             };
             let (was_watched, lasted) = (from.is_some(), begun.elapsed());
-            let is_short = was_watched && lasted < SHORT;
+            let is_short = was_watched && lasted < MIN_WATCH;
             early = was_watched && lasted < LIFETIME / 2;
-            if was_watched && lasted >= pause.max(SHORT) {
+            if was_watched && lasted >= pause.max(MIN_WATCH) {
                 pause = first;
             }
             match step {
@@ -101,16 +101,16 @@ impl Monitor {
                         pause = first;
                     }
                 }
-                Err(Ended::Expired(why)) => {
+                Err(StreamEnd::Expired(why)) => {
                     tracing::info!(path = self.path, why, "Watch cannot continue; relisting");
                     from = None;
                     // Repeated expiry is a problem of the server.
                     sleep(self.jitter(pause)).await;
                     pause = (pause * 2).min(most);
                 }
-                Err(Ended::Failed(error)) => {
-                    self.shared.troubled(self.kind, &error);
-                    from = from.map(|from| self.shared.version(self.kind).unwrap_or(from));
+                Err(StreamEnd::Failed(error)) => {
+                    self.shared.watch_failed(self.kind, &error);
+                    from = from.map(|from| self.shared.last_version(self.kind).unwrap_or(from));
                     sleep(self.jitter(error.retry_after().unwrap_or(pause))).await;
                     pause = (pause * 2).min(most);
                 }
@@ -119,20 +119,20 @@ impl Monitor {
     }
 
     /// Lists all pages; returns the list's resourceVersion.
-    async fn list(&self, has_failed: bool) -> Result<String, Ended> {
-        let mut turn = self.turns.wait(&self.group, has_failed).await;
+    async fn list(&self, has_failed: bool) -> Result<String, StreamEnd> {
+        let mut slot = self.slots.acquire(&self.group, has_failed).await;
         self.shared.begin_list(self.kind);
         let mut token = String::new();
         loop {
-            let path = format!("{}?limit={PAGE}&continue={}", self.path, escape(&token));
+            let path = format!("{}?limit={PAGE_SIZE}&continue={}", self.path, escape(&token));
             let pieces = self.pieces("LIST", &path, wire::LIST);
-            let mut pieces = self.in_turn(&mut turn, pieces).await?;
+            let mut pieces = self.with_slot(&mut slot, pieces).await?;
             let mut page = PageReader::new(pieces.is_protobuf);
-            while let Some(piece) = self.in_turn(&mut turn, pieces.next(PIECE)).await? {
-                let read = self.shared.list_piece(self.kind, |each| page.read(&piece, each));
+            while let Some(piece) = self.with_slot(&mut slot, pieces.next(PIECE_TIMEOUT)).await? {
+                let read = self.shared.apply_list(self.kind, |each| page.read(&piece, each));
                 read.map_err(|error| pieces.unreadable(error))?;
             }
-            let end = self.shared.list_piece(self.kind, |each| page.finish(each));
+            let end = self.shared.apply_list(self.kind, |each| page.finish(each));
             let end = end.map_err(|error| pieces.unreadable(error))?;
             token = end.continue_token;
             if token.is_empty() {
@@ -144,19 +144,23 @@ impl Monitor {
     }
 
     /// Waits for `more` of a list. A silent list releases its slot, and acquires a new one before it continues.
-    async fn in_turn<T, E>(&self, turn: &mut Option<Turn>, more: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    async fn with_slot<T, E>(
+        &self,
+        slot: &mut Option<ListSlot>,
+        more: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         let mut more = pin!(more);
-        if let Ok(more) = timeout(QUIET, &mut more).await {
+        if let Ok(more) = timeout(SLOT_TIMEOUT, &mut more).await {
             return more;
         }
-        *turn = None;
+        *slot = None;
         let more = more.await?;
-        *turn = self.turns.wait(&self.group, false).await;
+        *slot = self.slots.acquire(&self.group, false).await;
         Ok(more)
     }
 
     /// Watches from a resourceVersion on until the server ends the watch. Returns the last resourceVersion.
-    async fn watch(&self, from: &str, early: bool) -> Result<String, Ended> {
+    async fn watch(&self, from: &str, early: bool) -> Result<String, StreamEnd> {
         let lifetime = self.jitter(LIFETIME).as_secs();
         let path = format!(
             "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={lifetime}",
@@ -164,33 +168,40 @@ impl Monitor {
             escape(from),
         );
         let mut pieces = self.pieces("WATCH", &path, wire::WATCH).await?;
-        self.shared.watching(self.kind, early);
+        self.shared.watch_started(self.kind, early);
         let mut watch = WatchReader::new(pieces.is_protobuf);
-        while let Some(piece) = pieces.next(SILENCE).await? {
+        while let Some(piece) = pieces.next(EVENT_TIMEOUT).await? {
             let events = watch.read(&piece).map_err(|error| pieces.unreadable(error))?;
             let expired = events.iter().find_map(|event| match event {
                 // The API server could not decode an object. Its deletion may go without an event, so only a list shows
                 // it.
-                WatchEvent::Error(410 | 500, message) => Some(Ended::Expired(message.clone())),
-                WatchEvent::Error(code, message) => Some(Ended::Failed(pieces.unreadable(format!("{code} {message}")))),
-                WatchEvent::Seen(_) | WatchEvent::Gone(_) | WatchEvent::Bookmark { .. } => None,
+                WatchEvent::Error(410 | 500, message) => Some(StreamEnd::Expired(message.clone())),
+                WatchEvent::Error(code, message) => {
+                    Some(StreamEnd::Failed(pieces.unreadable(format!("{code} {message}"))))
+                }
+                WatchEvent::Applied(_) | WatchEvent::Deleted(_) | WatchEvent::Bookmark { .. } => None,
             });
-            let told = self.shared.events(self.kind, &events);
-            told.map_err(|error| pieces.unreadable(error))?;
+            let applied = self.shared.events(self.kind, &events);
+            applied.map_err(|error| pieces.unreadable(error))?;
             if let Some(expired) = expired {
                 return Err(expired);
             }
         }
-        Ok(self.shared.version(self.kind).unwrap_or_else(|| from.to_owned()))
+        Ok(self.shared.last_version(self.kind).unwrap_or_else(|| from.to_owned()))
     }
 
-    async fn pieces(&self, verb: &'static str, path: &str, accept: &'static str) -> Result<crate::api::Pieces, Ended> {
+    async fn pieces(
+        &self,
+        verb: &'static str,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<crate::api::Pieces, StreamEnd> {
         let pieces = self.client.pieces(Lane::Kind(self.number), verb, path, accept).await;
         pieces.map_err(|error| {
             if error.is_expired() {
-                Ended::Expired(error.to_string())
+                StreamEnd::Expired(error.to_string())
             } else {
-                Ended::Failed(error)
+                StreamEnd::Failed(error)
             }
         })
     }
@@ -206,7 +217,7 @@ impl Monitor {
 
 // === impl Ended ===
 
-impl From<ApiError> for Ended {
+impl From<ApiError> for StreamEnd {
     fn from(error: ApiError) -> Self {
         Self::Failed(error)
     }

@@ -7,15 +7,15 @@ use super::{
 pub use crate::words::visible;
 
 /// Maximum length of names, namespaces and UIDs of existing objects.
-const LONGEST: usize = 253;
+const MAX_LENGTH: usize = 253;
 
-/// Cuts a string off at [`LONGEST`] characters.
-pub fn clipped(text: &str) -> String {
-    text.chars().take(LONGEST).collect()
+/// Cuts a string off at [`MAX_LENGTH`] characters.
+pub fn truncated(text: &str) -> String {
+    text.chars().take(MAX_LENGTH).collect()
 }
 
 /// A kind or plural with its group, such as `deployments.apps`.
-pub fn dotted(name: &str, group: &str) -> String {
+pub fn qualified(name: &str, group: &str) -> String {
     let dot = if group.is_empty() { "" } else { "." };
     format!("{name}{dot}{group}")
 }
@@ -24,35 +24,35 @@ pub fn dotted(name: &str, group: &str) -> String {
 pub fn kind(group: &str, kind: &str) -> String {
     match kind {
         "" => "something unknown".to_owned(),
-        kind => dotted(kind, group),
+        kind => qualified(kind, group),
     }
 }
 
 /// `NAMESPACE/NAME`; `NAME` for a cluster-scoped object.
-pub fn place(namespace: &str, name: &str) -> String {
+pub fn namespaced_name(namespace: &str, name: &str) -> String {
     let slash = if namespace.is_empty() { "" } else { "/" };
     format!("{namespace}{slash}{name}")
 }
 
 /// `KIND.GROUP NAMESPACE/NAME`, clipped.
-pub fn called(graph: &Graph, id: NodeId) -> String {
+pub fn object_label(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
-    let place = place(graph.namespace(node.namespace), &node.name);
-    clipped(format!("{} {place}", kind_of(graph, id)).trim_end())
+    let namespaced_name = namespaced_name(graph.namespace(node.namespace), &node.name);
+    truncated(format!("{} {namespaced_name}", kind_of(graph, id)).trim_end())
 }
 
-/// The usual reason of [`untold`].
-pub const SERVED_NOWHERE: &str = "its kind is not served";
+/// The usual reason of [`unresolved_reason`].
+pub const NOT_SERVED: &str = "its kind is not served";
 
 /// Why a named owner cannot be resolved.
-pub fn untold(graph: &Graph, id: NodeId) -> &'static str {
+pub fn unresolved_reason(graph: &Graph, id: NodeId) -> &'static str {
     let kind = graph.node(id).kind;
     if kind == KindId::UNKNOWN {
         "the reference to it cannot be resolved"
     } else if graph.kinds.resource(kind).is_some() {
         "its name is invalid"
     } else {
-        SERVED_NOWHERE
+        NOT_SERVED
     }
 }
 

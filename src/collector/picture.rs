@@ -14,10 +14,10 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use self::{selection::Selection, words::verdict};
+use self::{selection::Selection, words::appearance_and_decision};
 use super::{
     graph::{Graph, NodeId, State},
-    names::clipped,
+    names::truncated,
 };
 
 /// See the module's documentation.
@@ -29,7 +29,7 @@ pub struct Picture {
     /// Its objects, nearest first.
     pub objects: Vec<Pictured>,
     /// References between them.
-    pub references: Vec<Drawn>,
+    pub references: Vec<PicturedReference>,
     /// Number of references that lead out of it; without a UID: number of objects that are not idle and not in it.
     pub left_out: u64,
 }
@@ -55,7 +55,7 @@ pub struct Pictured {
     /// `foregroundDeletion` and `orphan`, if it has them. Other finalizers are not known.
     pub gc_finalizers: Vec<String>,
     /// How it is drawn.
-    pub look: Look,
+    pub look: Appearance,
     /// The collector's decision and its reason; `None` if there is nothing to do.
     pub decision: Option<String>,
     /// Number of references to it.
@@ -87,7 +87,7 @@ pub enum Presence {
 /// How an object is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Look {
+pub enum Appearance {
     /// It is in foreground deletion.
     Waiting,
     /// It is kept because one of its owners is unknown.
@@ -105,7 +105,7 @@ pub enum Look {
 /// A reference, by indexes of the picture's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Drawn {
+pub struct PicturedReference {
     /// The dependent.
     pub dependent: usize,
     /// The owner.
@@ -127,23 +127,20 @@ impl Picture {
         }
         let mut selection = Selection::new(graph);
         selection.add_around(&nodes);
-        Some(Self::of(graph, &selection, Some(clipped(uid))))
+        Some(Self::of(graph, &selection, Some(truncated(uid))))
     }
 
     /// The objects that are not idle: being deleted or not known to exist, with all objects connected with them.
-    pub fn of_all(graph: &Graph) -> Self {
+    pub fn of_active(graph: &Graph) -> Self {
         let mut selection = Selection::new(graph);
-        let mut restless = 0;
-        for id in graph.nodes().filter(|&id| selection::is_restless(graph, id)) {
-            restless += 1;
-            selection.add_apart(id);
+        let mut active = 0;
+        for id in graph.nodes().filter(|&id| selection::is_active(graph, id)) {
+            active += 1;
+            selection.add_unless_omitted(id);
         }
-        let drawn = selection
-            .nodes()
-            .filter(|&id| selection::is_restless(graph, id))
-            .count();
+        let drawn = selection.nodes().filter(|&id| selection::is_active(graph, id)).count();
         let mut picture = Self::of(graph, &selection, None);
-        picture.left_out = restless - drawn as u64;
+        picture.left_out = active - drawn as u64;
         picture
     }
 
@@ -172,14 +169,14 @@ impl Pictured {
     fn of(graph: &Graph, id: NodeId) -> Self {
         let node = graph.node(id);
         let has = |fact| node.state.has(fact);
-        let (look, decision) = verdict(graph, id);
+        let (look, decision) = appearance_and_decision(graph, id);
         let finalizers = [(State::FOREGROUND, "foregroundDeletion"), (State::ORPHAN, "orphan")];
         Self {
-            group: clipped(graph.kinds.group(node.kind)),
-            kind: clipped(graph.kinds.kind(node.kind)),
-            namespace: clipped(graph.namespace(node.namespace)),
-            name: clipped(&node.name),
-            uid: clipped(&graph.uid(id)),
+            group: truncated(graph.kinds.group(node.kind)),
+            kind: truncated(graph.kinds.kind(node.kind)),
+            namespace: truncated(graph.namespace(node.namespace)),
+            name: truncated(&node.name),
+            uid: truncated(&graph.uid(id)),
             state: Presence::of(node.state),
             deleting: has(State::DELETING),
             gc_finalizers: finalizers

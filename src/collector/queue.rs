@@ -11,30 +11,30 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use self::lanes::Lanes;
-pub use self::lanes::{Answer, Lane, SLOW};
+pub use self::lanes::{Feedback, Lane, SLOW};
 use super::{
-    graph::{Hint, NodeId},
+    graph::{NodeId, WorkItem},
     kinds::KindId,
 };
 
 /// Delay after the first failure; it doubles with each further one.
-const FIRST: Duration = Duration::from_millis(100);
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// Maximum delay.
-const LONGEST: Duration = Duration::from_secs(300);
+const MAX_BACKOFF: Duration = Duration::from_secs(300);
 /// Maximum delay that is left when a delayed item is pushed again.
-const SOON: Duration = Duration::from_secs(1);
+const MAX_DELAY_WHEN_PUSHED: Duration = Duration::from_secs(1);
 /// From this number of single items on, an owner's dependents are not queued one by one.
-const MANY: usize = 10_000;
+const MANY_ITEMS: usize = 10_000;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Queue {
     ready: Lanes,
     /// All single items: ready, in progress or delayed.
-    marks: HashMap<Hint, Mark>,
+    marks: HashMap<WorkItem, Mark>,
     /// Owners whose dependents are decided on, with the number of dependents that are left.
     batches: HashMap<NodeId, u32>,
-    put_off: BTreeSet<(Instant, Hint)>,
+    delayed: BTreeSet<(Instant, WorkItem)>,
 }
 
 #[derive(Debug)]
@@ -43,28 +43,28 @@ struct Mark {
     stage: Stage,
     since: Instant,
     tries: u32,
-    trouble: Option<Box<str>>,
+    last_error: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Ready,
     /// In progress; `again` if it was pushed meanwhile.
-    Busy {
+    InProgress {
         again: bool,
     },
-    PutOff(Instant),
+    Delayed(Instant),
 }
 
 /// Status of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
+pub struct ItemStatus {
     /// When it was enqueued.
     pub since: Instant,
     /// Number of failed attempts.
     pub tries: u32,
     /// The last error.
-    pub trouble: Option<String>,
+    pub last_error: Option<String>,
 }
 
 /// Depth of the queue.
@@ -79,10 +79,10 @@ pub struct Depth {
     pub put_off: u64,
 }
 
-fn lane(hint: Hint, kind: KindId) -> Lane {
+fn lane(hint: WorkItem, kind: KindId) -> Lane {
     Lane {
         kind,
-        asks: matches!(hint, Hint::Ask(_)),
+        is_get: matches!(hint, WorkItem::GetOwner(_)),
     }
 }
 
@@ -90,7 +90,7 @@ fn lane(hint: Hint, kind: KindId) -> Lane {
 
 impl Queue {
     /// Enqueues an item, unless it is queued. `kind` is the kind of its object.
-    pub fn push(&mut self, hint: Hint, kind: KindId, now: Instant) {
+    pub fn push(&mut self, hint: WorkItem, kind: KindId, now: Instant) {
         let Some(mark) = self.marks.get_mut(&hint) else {
             let lane = lane(hint, kind);
             self.marks.insert(hint, Mark::new(lane, Stage::Ready, now));
@@ -99,32 +99,32 @@ impl Queue {
         };
         match &mut mark.stage {
             Stage::Ready => {}
-            Stage::Busy { again } => *again = true,
-            Stage::PutOff(due) if *due > now + SOON => {
-                self.put_off.remove(&(*due, hint));
-                *due = now + SOON;
-                self.put_off.insert((*due, hint));
+            Stage::InProgress { again } => *again = true,
+            Stage::Delayed(due) if *due > now + MAX_DELAY_WHEN_PUSHED => {
+                self.delayed.remove(&(*due, hint));
+                *due = now + MAX_DELAY_WHEN_PUSHED;
+                self.delayed.insert((*due, hint));
             }
-            Stage::PutOff(_) => {}
+            Stage::Delayed(_) => {}
         }
     }
 
     /// Enqueues a batch: all dependents of an owner. `kind` is that of the next dependent.
-    pub fn push_dependents(&mut self, owner: NodeId, kind: KindId, dependents: u32) {
+    pub fn push_batch(&mut self, owner: NodeId, kind: KindId, dependents: u32) {
         // A batch in progress goes through all dependents again: they form a ring.
         if dependents > 0 && self.batches.insert(owner, dependents).is_none() {
-            self.go_on(owner, kind);
+            self.continue_batch(owner, kind);
         }
     }
 
     /// The next item: a single one, which is in progress now, or a batch, which the caller continues or stops. Lanes
     /// with `many` requests in flight come last.
-    pub fn pop(&mut self, now: Instant, many: usize) -> Option<Hint> {
-        while let Some(&(due, hint)) = self.put_off.first() {
+    pub fn pop(&mut self, now: Instant, many: usize) -> Option<WorkItem> {
+        while let Some(&(due, hint)) = self.delayed.first() {
             if due > now {
                 break;
             }
-            self.put_off.pop_first();
+            self.delayed.pop_first();
             if let Some(mark) = self.marks.get_mut(&hint) {
                 mark.stage = Stage::Ready;
                 self.ready.push_back(mark.lane, hint);
@@ -134,11 +134,11 @@ impl Queue {
             let hint = self.ready.pop_front(now, many)?;
             match hint {
                 // It was stopped.
-                Hint::Dependents(owner) if !self.batches.contains_key(&owner) => continue,
-                Hint::Dependents(_) => {}
-                Hint::Decide(_) | Hint::Ask(_) => {
+                WorkItem::Dependents(owner) if !self.batches.contains_key(&owner) => continue,
+                WorkItem::Dependents(_) => {}
+                WorkItem::Decide(_) | WorkItem::GetOwner(_) => {
                     if let Some(mark) = self.marks.get_mut(&hint) {
-                        mark.stage = Stage::Busy { again: false };
+                        mark.stage = Stage::InProgress { again: false };
                     }
                 }
             }
@@ -161,41 +161,41 @@ impl Queue {
     }
 
     /// Enqueues the rest of a batch. `kind` is that of the next dependent.
-    pub fn go_on(&mut self, owner: NodeId, kind: KindId) {
-        let hint = Hint::Dependents(owner);
+    pub fn continue_batch(&mut self, owner: NodeId, kind: KindId) {
+        let hint = WorkItem::Dependents(owner);
         self.ready.push_back(lane(hint, kind), hint);
     }
 
     /// Whether writes to this kind pause.
-    pub fn rests(&self, kind: KindId, now: Instant) -> bool {
-        self.ready.rests(Lane { kind, asks: false }, now)
+    pub fn is_paused(&self, kind: KindId, now: Instant) -> bool {
+        self.ready.is_paused(Lane { kind, is_get: false }, now)
     }
 
     /// Whether many single items are queued.
-    pub fn is_long(&self) -> bool {
-        self.marks.len() >= MANY
+    pub fn has_many(&self) -> bool {
+        self.marks.len() >= MANY_ITEMS
     }
 
     /// Records the start of a request.
-    pub fn began(&mut self, lane: Lane, now: Instant) {
-        self.ready.began(lane, now);
+    pub fn request_started(&mut self, lane: Lane, now: Instant) {
+        self.ready.request_started(lane, now);
     }
 
     /// Records the answer to the request that started at `begun`.
-    pub fn ended(&mut self, lane: Lane, begun: Instant, answer: Answer) {
-        self.ready.ended(lane, begun, answer);
+    pub fn request_finished(&mut self, lane: Lane, begun: Instant, answer: Feedback) {
+        self.ready.request_finished(lane, begun, answer);
     }
 
     /// Number of slow requests in flight. They do not count for the limit.
-    pub fn slow_under_way(&self, now: Instant) -> usize {
-        self.ready.slow_under_way(now)
+    pub fn slow_in_flight(&self, now: Instant) -> usize {
+        self.ready.slow_in_flight(now)
     }
 
     /// Starts an item that is not queued; `false` if it is in progress or delayed.
-    pub fn begin(&mut self, hint: Hint, kind: KindId, now: Instant) -> bool {
+    pub fn start(&mut self, hint: WorkItem, kind: KindId, now: Instant) -> bool {
         match self.marks.get_mut(&hint).map(|mark| &mut mark.stage) {
             None => {
-                let stage = Stage::Busy { again: false };
+                let stage = Stage::InProgress { again: false };
                 self.marks.insert(hint, Mark::new(lane(hint, kind), stage, now));
                 true
             }
@@ -209,54 +209,54 @@ impl Queue {
     }
 
     /// Stops an owner's batch.
-    pub fn stop(&mut self, id: NodeId) {
+    pub fn stop_batch(&mut self, id: NodeId) {
         // Its item in the lane is skipped later.
         self.batches.remove(&id);
     }
 
     /// Ends an item in progress. If it was pushed meanwhile, it is ready again.
-    pub fn done(&mut self, hint: Hint, now: Instant) {
+    pub fn done(&mut self, hint: WorkItem, now: Instant) {
         let Some(mark) = self.marks.get_mut(&hint) else {
             return;
         };
         match mark.stage {
-            Stage::Busy { again: true } => {
+            Stage::InProgress { again: true } => {
                 mark.stage = Stage::Ready;
-                (mark.tries, mark.since, mark.trouble) = (0, now, None);
+                (mark.tries, mark.since, mark.last_error) = (0, now, None);
                 self.ready.push_back(mark.lane, hint);
             }
-            Stage::Busy { again: false } => drop(self.marks.remove(&hint)),
+            Stage::InProgress { again: false } => drop(self.marks.remove(&hint)),
             // It is returned later.
-            Stage::Ready | Stage::PutOff(_) => {}
+            Stage::Ready | Stage::Delayed(_) => {}
         }
     }
 
     /// Delays an item after a failure, by `pause` or else by exponential backoff.
-    pub fn retry(&mut self, hint: Hint, trouble: &str, pause: Option<Duration>, now: Instant) {
+    pub fn retry(&mut self, hint: WorkItem, last_error: &str, pause: Option<Duration>, now: Instant) {
         let Some(mark) = self.marks.get_mut(&hint) else {
             return;
         };
-        let backoff = FIRST.saturating_mul(1 << mark.tries.min(16)).min(LONGEST);
+        let backoff = FIRST_BACKOFF.saturating_mul(1 << mark.tries.min(16)).min(MAX_BACKOFF);
         let pause = match (pause, mark.stage) {
             (Some(pause), _) => pause,
-            (None, Stage::Busy { again: true }) => backoff.min(SOON),
+            (None, Stage::InProgress { again: true }) => backoff.min(MAX_DELAY_WHEN_PUSHED),
             (None, _) => backoff,
         };
         mark.tries += 1;
-        mark.trouble = Some(trouble.into());
-        self.put_off(hint, pause, now);
+        mark.last_error = Some(last_error.into());
+        self.delay(hint, pause, now);
     }
 
     /// Delays an item without a failure.
-    pub fn put_off(&mut self, hint: Hint, pause: Duration, now: Instant) {
+    pub fn delay(&mut self, hint: WorkItem, pause: Duration, now: Instant) {
         if let Some(mark) = self.marks.get_mut(&hint) {
-            mark.stage = Stage::PutOff(now + pause);
-            self.put_off.insert((now + pause, hint));
+            mark.stage = Stage::Delayed(now + pause);
+            self.delayed.insert((now + pause, hint));
         }
     }
 
     /// Returns an item that was not started; it is the next one of its lane.
-    pub fn put_back(&mut self, hint: Hint) {
+    pub fn requeue(&mut self, hint: WorkItem) {
         if let Some(mark) = self.marks.get_mut(&hint) {
             mark.stage = Stage::Ready;
             self.ready.push_front(mark.lane, hint);
@@ -264,26 +264,26 @@ impl Queue {
     }
 
     /// Whether it is in progress.
-    pub fn is_busy(&self, hint: Hint) -> bool {
+    pub fn is_busy(&self, hint: WorkItem) -> bool {
         let stage = self.marks.get(&hint).map(|mark| mark.stage);
-        matches!(stage, Some(Stage::Busy { .. }))
+        matches!(stage, Some(Stage::InProgress { .. }))
     }
 
     /// Number of failed attempts.
-    pub fn tries(&self, hint: Hint) -> u32 {
+    pub fn tries(&self, hint: WorkItem) -> u32 {
         self.marks.get(&hint).map_or(0, |mark| mark.tries)
     }
 
     /// When the next delayed item is due, or a lane may have a free slot.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
-        let first = self.put_off.first().map(|(due, _)| *due);
+        let first = self.delayed.first().map(|(due, _)| *due);
         [first, self.ready.next_due(now)].into_iter().flatten().min()
     }
 
     /// The queue's depth.
     pub fn depth(&self) -> Depth {
         let single = self.ready.len().saturating_sub(self.batches.len()) as u64;
-        let put_off = self.put_off.len() as u64;
+        let put_off = self.delayed.len() as u64;
         Depth {
             ready: single + self.batches.values().map(|&left| u64::from(left)).sum::<u64>(),
             busy: (self.marks.len() as u64).saturating_sub(single + put_off),
@@ -297,17 +297,17 @@ impl Queue {
     }
 
     /// Status of an item, if it is queued.
-    pub fn look(&self, hint: Hint) -> Option<Waiting> {
+    pub fn status(&self, hint: WorkItem) -> Option<ItemStatus> {
         let mark = self.marks.get(&hint)?;
-        Some(Waiting {
+        Some(ItemStatus {
             since: mark.since,
             tries: mark.tries,
-            trouble: mark.trouble.as_deref().map(str::to_owned),
+            last_error: mark.last_error.as_deref().map(str::to_owned),
         })
     }
 
     /// All single items, and when they were enqueued.
-    pub fn waiting(&self) -> impl Iterator<Item = (Instant, Hint)> {
+    pub fn items(&self) -> impl Iterator<Item = (Instant, WorkItem)> {
         self.marks.iter().map(|(&hint, mark)| (mark.since, hint))
     }
 }
@@ -321,7 +321,7 @@ impl Mark {
             stage,
             since,
             tries: 0,
-            trouble: None,
+            last_error: None,
         }
     }
 }

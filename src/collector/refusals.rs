@@ -8,7 +8,7 @@ use crate::api::ApiError;
 
 /// A refusal expires after this time. A refused request is retried every five minutes at least, unless it waits in its
 /// lane.
-const TOLD_FOR: Duration = Duration::from_secs(700);
+const EXPIRES_AFTER: Duration = Duration::from_secs(700);
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -42,9 +42,9 @@ pub struct Refusal {
 
 impl Refusals {
     /// Records a failed request. Only answers of the API server count as refusals.
-    pub fn note(&mut self, step: &'static str, resource: String, error: &ApiError, now: Instant) {
+    pub fn record(&mut self, step: &'static str, resource: String, error: &ApiError, now: Instant) {
         let &ApiError::Refused { code, .. } = error else { return };
-        self.0.retain(|_, refusal| refusal.goes_on(now));
+        self.0.retain(|_, refusal| refusal.is_current(now));
         let key = Key { step, resource, code };
         let refusal = self.0.entry(key).or_insert_with(|| Refusal {
             since: now,
@@ -58,16 +58,16 @@ impl Refusals {
     }
 
     /// Refusals that are not expired.
-    pub fn all(&self, now: Instant) -> impl Iterator<Item = (&Key, &Refusal)> {
-        self.0.iter().filter(move |(_, refusal)| refusal.goes_on(now))
+    pub fn current(&self, now: Instant) -> impl Iterator<Item = (&Key, &Refusal)> {
+        self.0.iter().filter(move |(_, refusal)| refusal.is_current(now))
     }
 }
 
 // === impl Refusal ===
 
 impl Refusal {
-    fn goes_on(&self, now: Instant) -> bool {
-        now < self.last + TOLD_FOR
+    fn is_current(&self, now: Instant) -> bool {
+        now < self.last + EXPIRES_AFTER
     }
 }
 
@@ -76,21 +76,21 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_refused_is_told_from_the_first_time_until_it_is_not_repeated() {
+    async fn a_refusal_is_reported_until_it_is_not_repeated() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let refused = |code| ApiError::refused("DELETE", "/x", code, None, b"no");
         let mut refusals = Refusals::default();
-        let mut note = |code, seconds| refusals.note("delete", "pods".to_owned(), &refused(code), at(seconds));
-        note(403, 0);
-        note(403, 300);
-        note(429, 301);
-        let told = |now: Instant| -> Vec<_> {
-            let all = refusals.all(now);
+        let mut record = |code, seconds| refusals.record("delete", "pods".to_owned(), &refused(code), at(seconds));
+        record(403, 0);
+        record(403, 300);
+        record(429, 301);
+        let current = |now: Instant| -> Vec<_> {
+            let all = refusals.current(now);
             all.map(|(key, it)| (key.code, it.since, it.last, it.times)).collect()
         };
-        assert_eq!(told(at(302)), [(403, start, at(300), 2), (429, at(301), at(301), 1)]);
-        assert_eq!(told(at(1000)), [(429, at(301), at(301), 1)]);
-        assert_eq!(told(at(1001)), []);
+        assert_eq!(current(at(302)), [(403, start, at(300), 2), (429, at(301), at(301), 1)]);
+        assert_eq!(current(at(1000)), [(429, at(301), at(301), 1)]);
+        assert_eq!(current(at(1001)), []);
     }
 }

@@ -8,17 +8,17 @@ use tokio::time::Instant;
 use super::{
     core::Core,
     counts::Counts,
-    graph::{Graph, Hint, NodeId},
+    graph::{Graph, NodeId, WorkItem},
     kinds::KindId,
-    names::{called, clipped, untold},
+    names::{object_label, truncated, unresolved_reason},
     queue::Depth,
     refusals::{Key, Refusal},
-    sight::Watched,
+    sync_state::WatchedKind,
 };
 use crate::words::counted;
 
 /// Maximum number of rows in a section.
-const OLDEST: usize = 10;
+const MAX_ROWS: usize = 10;
 
 /// State and work of the collector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,7 +141,7 @@ impl WorkReport {
     /// The report at `now`.
     pub fn of(core: &Core, now: Instant) -> Self {
         let graph = &core.graph;
-        let unsynced = core.sight.unsynced_because(now);
+        let unsynced = core.sync_state.unsynced_reason(now);
         let (linked, lone) = graph.len();
         Self {
             synced: unsynced.is_none(),
@@ -166,7 +166,7 @@ impl WorkReport {
             None => writeln!(out, "synced     {} kinds", self.kinds.len()),
             Some(why) => writeln!(out, "NOT SYNCED {why}"),
         };
-        for it in self.refused.iter().take(OLDEST) {
+        for it in self.refused.iter().take(MAX_ROWS) {
             let _ = writeln!(
                 out,
                 "REFUSED    {} of {}: {}, {}, for {} s, last {} s ago: {}",
@@ -179,7 +179,7 @@ impl WorkReport {
                 it.error
             );
         }
-        if let more @ 1.. = self.refused.len().saturating_sub(OLDEST) {
+        if let more @ 1.. = self.refused.len().saturating_sub(MAX_ROWS) {
             let _ = writeln!(
                 out,
                 "REFUSED    and {more} more of other resources or with other statuses"
@@ -286,7 +286,7 @@ fn section<T>(out: &mut String, title: &str, rows: &[T], row: impl Fn(&T) -> Str
 
 /// The longest-lasting first.
 fn refused(core: &Core, now: Instant) -> Vec<RefusedReport> {
-    let mut all: Vec<_> = core.refusals.all(now).collect();
+    let mut all: Vec<_> = core.refusals.current(now).collect();
     all.sort_by_key(|(_, it)| it.since);
     let report = |(key, it): (&Key, &Refusal)| RefusedReport {
         step: key.step.to_owned(),
@@ -302,76 +302,76 @@ fn refused(core: &Core, now: Instant) -> Vec<RefusedReport> {
 
 fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
     let counts = core.graph.counts();
-    let report = |(&id, watched): (&KindId, &Watched)| KindReport {
+    let report = |(&id, watched): (&KindId, &WatchedKind)| KindReport {
         resource: format!("{}/{}", watched.name(), watched.resource.version),
         synced: watched.synced,
-        objects: counts.get(id.place()).copied().unwrap_or_default(),
-        silent_seconds: watched.told.map(|told| seconds(now, told)),
+        objects: counts.get(id.index()).copied().unwrap_or_default(),
+        silent_seconds: watched.last_event.map(|told| seconds(now, told)),
         version: watched.progress,
-        trouble: watched.trouble.as_ref().map(|trouble| trouble.text.clone()),
+        trouble: watched.failure.as_ref().map(|trouble| trouble.text.clone()),
     };
-    let mut kinds: Vec<KindReport> = core.sight.watched.iter().map(report).collect();
+    let mut kinds: Vec<KindReport> = core.sync_state.watched.iter().map(report).collect();
     kinds.sort_by(|one, other| one.resource.cmp(&other.resource));
     kinds
 }
 
 fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
-    let mut waiting: Vec<(Instant, Hint)> = core.queue.waiting().collect();
+    let mut waiting: Vec<(Instant, WorkItem)> = core.queue.items().collect();
     waiting.sort_unstable();
-    let report = |(since, hint): (Instant, Hint)| {
+    let report = |(since, hint): (Instant, WorkItem)| {
         let (what, id) = match hint {
-            Hint::Decide(id) => ("decide on", id),
-            Hint::Ask(id) => ("ask for", id),
-            Hint::Dependents(id) => ("decide on the dependents of", id),
+            WorkItem::Decide(id) => ("decide on", id),
+            WorkItem::GetOwner(id) => ("ask for", id),
+            WorkItem::Dependents(id) => ("decide on the dependents of", id),
         };
-        let it = core.queue.look(hint).filter(|_| core.graph.lives(id))?;
+        let it = core.queue.status(hint).filter(|_| core.graph.contains(id))?;
         Some(WaitingReport {
             what: what.to_owned(),
-            object: called(&core.graph, id),
-            uid: clipped(&core.graph.uid(id)),
+            object: object_label(&core.graph, id),
+            uid: truncated(&core.graph.uid(id)),
             seconds: seconds(now, since),
             tries: it.tries,
             why: it
-                .trouble
+                .last_error
                 .or_else(|| core.queue.is_busy(hint).then(|| "a request is under way".to_owned())),
         })
     };
-    waiting.into_iter().filter_map(report).take(OLDEST).collect()
+    waiting.into_iter().filter_map(report).take(MAX_ROWS).collect()
 }
 
 fn deletions(graph: &Graph) -> Vec<DeletionReport> {
     let waits = |id: &NodeId| {
         let state = graph.node(*id).state;
-        state.is_there() && (state.waits() || state.orphans())
+        state.exists() && (state.in_foreground_deletion() || state.in_orphan_deletion())
     };
     let report = |id: NodeId| {
         let node = graph.node(id);
-        let orphans = node.state.orphans();
+        let orphans = node.state.in_orphan_deletion();
         let mut dependents = graph
             .dependents(id)
             .filter(|link| link.node != id && (orphans || link.blocking));
         DeletionReport {
-            object: called(graph, id),
-            uid: clipped(&graph.uid(id)),
+            object: object_label(graph, id),
+            uid: truncated(&graph.uid(id)),
             finalizer: if orphans { "orphan" } else { "foregroundDeletion" }.to_owned(),
             dependents: if orphans { node.dependents } else { node.blocking }.into(),
-            example: dependents.next().map(|link| called(graph, link.node)),
+            example: dependents.next().map(|link| object_label(graph, link.node)),
         }
     };
-    graph.nodes().filter(waits).take(OLDEST).map(report).collect()
+    graph.nodes().filter(waits).take(MAX_ROWS).map(report).collect()
 }
 
 fn kept(graph: &Graph) -> Vec<KeptReport> {
     let report = |id: NodeId| KeptReport {
-        owner: called(graph, id),
-        uid: clipped(&graph.uid(id)),
+        owner: object_label(graph, id),
+        uid: truncated(&graph.uid(id)),
         dependents: graph.node(id).dependents.into(),
-        why: untold(graph, id).to_owned(),
+        why: unresolved_reason(graph, id).to_owned(),
     };
     graph
         .nodes()
-        .filter(|&id| graph.is_untold(id))
-        .take(OLDEST)
+        .filter(|&id| graph.is_unresolved(id))
+        .take(MAX_ROWS)
         .map(report)
         .collect()
 }

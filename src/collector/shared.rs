@@ -14,9 +14,9 @@ use super::{
     core::Core,
     graph::Observed,
     kinds::KindId,
-    sight::{Trouble, Watched},
+    request::Request,
+    sync_state::{WatchFailure, WatchedKind},
     wire::WatchEvent,
-    work::Work,
 };
 use crate::{api::ApiError, collector::Unsynced, events::Events, model::event::Reason};
 
@@ -27,16 +27,16 @@ pub struct Shared {
     /// Wakes the engine: the queue has new items.
     pub wake: Notify,
     /// Wakes discovery before its time.
-    pub discover: Notify,
+    pub discovery_needed: Notify,
     /// Why the collector has to restart without its state, once it has to.
-    pub lost: watch::Sender<Option<String>>,
+    pub restart_reason: watch::Sender<Option<String>>,
     events: Option<Events>,
-    nap: Option<Duration>,
+    load_sleep: Option<Duration>,
 }
 
 /// Invalid data of the API server.
 #[derive(Debug, thiserror::Error)]
-pub enum Nonsense {
+pub enum InvalidVersion {
     /// A resourceVersion has to be a number: they are compared.
     #[error("the resourceVersion {0:?} is no number")]
     Version(String),
@@ -50,21 +50,24 @@ impl Shared {
         Self {
             core: Mutex::new(Core::new(unsynced)),
             wake: Notify::new(),
-            discover: Notify::new(),
-            lost: watch::Sender::new(None),
+            discovery_needed: Notify::new(),
+            restart_reason: watch::Sender::new(None),
             events: None,
-            nap: None,
+            load_sleep: None,
         }
     }
 
     /// Allows the engine's thread to sleep for this time under full load. The thread must have no other tasks.
-    pub fn with_naps(self, nap: Duration) -> Self {
-        Self { nap: Some(nap), ..self }
+    pub fn with_load_sleep(self, load_sleep: Duration) -> Self {
+        Self {
+            load_sleep: Some(load_sleep),
+            ..self
+        }
     }
 
     /// How long the engine's thread may sleep under full load.
-    pub fn nap(&self) -> Option<Duration> {
-        self.nap
+    pub fn load_sleep(&self) -> Option<Duration> {
+        self.load_sleep
     }
 
     /// Reports wrong owner references and delayed deletions as events.
@@ -77,18 +80,18 @@ impl Shared {
 
     /// Sets `--gc-aggregated-hold`.
     pub fn with_aggregated_hold(self, hold: Duration) -> Self {
-        self.lock().sight.aggregated_hold = hold;
+        self.lock().sync_state.aggregated_hold = hold;
         self
     }
 
     /// The next request, if there is one. `false` says that more items may be ready now.
-    pub fn next(&self, now: Instant) -> (Option<Work>, bool) {
+    pub fn next(&self, now: Instant) -> (Option<Request>, bool) {
         let mut core = self.lock();
         let next = core.next(now);
-        if std::mem::take(&mut core.sight.needs_discovery) {
-            self.discover.notify_one();
+        if std::mem::take(&mut core.sync_state.needs_discovery) {
+            self.discovery_needed.notify_one();
         }
-        for (dependent, message) in core.misplaced.take() {
+        for (dependent, message) in core.wrong_namespace.drain() {
             tracing::warn!(
                 uid = dependent.uid,
                 message,
@@ -98,7 +101,7 @@ impl Shared {
                 events.object(&dependent, Reason::OwnerRefInvalidNamespace, &message);
             }
         }
-        for (object, message) in core.delayed.take() {
+        for (object, message) in core.delayed_deletions.drain() {
             tracing::warn!(uid = object.uid, message, "Foreground deletion delayed");
             if let Some(events) = &self.events {
                 events.object(&object, Reason::ForegroundDeletionDelayed, &message);
@@ -116,7 +119,7 @@ impl Shared {
     pub fn with<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.lock();
         let done = act(&mut core);
-        if core.note() {
+        if core.enqueue_items() {
             self.wake.notify_one();
         }
         done
@@ -125,15 +128,15 @@ impl Shared {
     /// Starts a list of a kind.
     pub fn begin_list(&self, kind: KindId) {
         self.with(|core| {
-            if core.sight.watched.get(&kind).is_some_and(|it| it.synced) {
-                core.doubt();
+            if core.sync_state.watched.get(&kind).is_some_and(|it| it.synced) {
+                core.recheck_absent();
             }
             core.graph.begin_list(kind);
         });
     }
 
     /// Applies the objects that `read` decodes.
-    pub fn list_piece<T>(&self, kind: KindId, read: impl FnOnce(&mut dyn FnMut(Observed)) -> T) -> T {
+    pub fn apply_list<T>(&self, kind: KindId, read: impl FnOnce(&mut dyn FnMut(Observed)) -> T) -> T {
         self.with(|core| {
             let graph = &mut core.graph;
             read(&mut |object| graph.observe(kind, &object))
@@ -145,22 +148,22 @@ impl Shared {
     /// # Errors
     ///
     /// The resourceVersion is no number.
-    pub fn end_list(&self, kind: KindId, version: &str) -> Result<(), Nonsense> {
-        let number = number(version)?;
+    pub fn end_list(&self, kind: KindId, version: &str) -> Result<(), InvalidVersion> {
+        let parse_version = parse_version(version)?;
         self.with(|core| {
-            let Some(watched) = core.sight.watched.get_mut(&kind) else {
+            let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
                 return;
             };
-            if self.went_back(watched, number) {
+            if self.is_restore(watched, parse_version) {
                 return;
             }
-            watched.progress = number;
-            watched.told = Some(Instant::now());
-            watched.trouble = None;
-            core.graph.end_list(kind, number);
+            watched.progress = parse_version;
+            watched.last_event = Some(Instant::now());
+            watched.failure = None;
+            core.graph.end_list(kind, parse_version);
             if !watched.synced {
                 watched.synced = true;
-                core.graph.ask_all(kind);
+                core.graph.enqueue_unknown(kind);
             }
         });
         Ok(())
@@ -171,26 +174,26 @@ impl Shared {
     /// # Errors
     ///
     /// A resourceVersion is no number.
-    pub fn events(&self, kind: KindId, events: &[WatchEvent]) -> Result<(), Nonsense> {
+    pub fn events(&self, kind: KindId, events: &[WatchEvent]) -> Result<(), InvalidVersion> {
         self.with(|core| {
-            let Some(watched) = core.sight.watched.get_mut(&kind) else {
+            let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
                 return Ok(());
             };
-            watched.told = Some(Instant::now());
+            watched.last_event = Some(Instant::now());
             for event in events {
                 let version = match event {
-                    WatchEvent::Seen(object) | WatchEvent::Gone(object) => &object.version,
+                    WatchEvent::Applied(object) | WatchEvent::Deleted(object) => &object.version,
                     WatchEvent::Bookmark { version, .. } => version,
                     WatchEvent::Error(..) => continue,
                 };
-                let version = number(version)?;
-                if self.went_back(watched, version) {
+                let version = parse_version(version)?;
+                if self.is_restore(watched, version) {
                     return Ok(());
                 }
                 watched.progress = version;
                 match event {
-                    WatchEvent::Seen(object) => core.graph.observe(kind, object),
-                    WatchEvent::Gone(object) => core.graph.vanished(kind, &object.uid),
+                    WatchEvent::Applied(object) => core.graph.observe(kind, object),
+                    WatchEvent::Deleted(object) => core.graph.apply_deletion(kind, &object.uid),
                     WatchEvent::Bookmark { .. } | WatchEvent::Error(..) => continue,
                 }
                 core.counts.events += 1;
@@ -200,63 +203,63 @@ impl Shared {
     }
 
     /// The highest resourceVersion that the watch of this core resource has reported.
-    pub fn told_of(&self, plural: &str) -> u64 {
+    pub fn progress_of(&self, plural: &str) -> u64 {
         let core = self.lock();
-        let mut all = core.sight.watched.values();
+        let mut all = core.sync_state.watched.values();
         let found = all.find(|it| it.group.is_empty() && it.resource.plural == plural);
         found.map_or(0, |watched| watched.progress)
     }
 
     /// Checks the resourceVersion of a consistent list against `before`, the highest one known when the list was sent.
-    pub fn store_is_at(&self, plural: &str, version: u64, before: u64) {
+    pub fn check_store_version(&self, plural: &str, version: u64, before: u64) {
         if version < before {
-            self.put_back(plural, version, before);
+            self.report_restore(plural, version, before);
         }
     }
 
     /// Whether `version` is lower than the last one: the store was restored from a backup, and the graph may be wrong.
-    fn went_back(&self, watched: &Watched, version: u64) -> bool {
-        let goes_back = version < watched.progress;
-        if goes_back {
-            self.put_back(&watched.name(), version, watched.progress);
+    fn is_restore(&self, watched: &WatchedKind, version: u64) -> bool {
+        let is_older = version < watched.progress;
+        if is_older {
+            self.report_restore(&watched.name(), version, watched.progress);
         }
-        goes_back
+        is_older
     }
 
-    fn put_back(&self, plural: &str, version: u64, before: u64) {
+    fn report_restore(&self, plural: &str, version: u64, before: u64) {
         let why =
             format!("the store was restored from a backup: {plural} show resourceVersion {version} after {before}");
-        self.lost.send_replace(Some(why));
+        self.restart_reason.send_replace(Some(why));
     }
 
-    /// Records that a watch has started; `anew` if the one before it ended early.
-    pub fn watching(&self, kind: KindId, anew: bool) {
+    /// Records that a watch has started; `is_early` if the one before it ended early.
+    pub fn watch_started(&self, kind: KindId, is_early: bool) {
         self.with(|core| {
-            let watched = core.sight.watched.get_mut(&kind);
-            let trouble = watched.and_then(|watched| {
-                watched.trouble.take()?;
+            let watched = core.sync_state.watched.get_mut(&kind);
+            let failure = watched.and_then(|watched| {
+                watched.failure.take()?;
                 Some(watched.name())
             });
-            if let Some(resource) = &trouble {
-                // [`super::watches`] logs all kinds together.
+            if let Some(resource) = &failure {
+                // [`super::failing_kinds`] logs all kinds together.
                 tracing::debug!(resource, "Kind is watched again");
             }
-            if anew || trouble.is_some() {
-                core.doubt();
+            if is_early || failure.is_some() {
+                core.recheck_absent();
             }
         });
     }
 
     /// Records that a list or watch failed.
-    pub fn troubled(&self, kind: KindId, error: &ApiError) {
+    pub fn watch_failed(&self, kind: KindId, error: &ApiError) {
         self.with(|core| {
             core.counts.failed("watch", error);
-            let Some(watched) = core.sight.watched.get_mut(&kind) else {
+            let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
                 return;
             };
-            let is_new = watched.trouble.is_none();
-            let since = watched.trouble.take().map_or_else(Instant::now, |before| before.since);
-            watched.trouble = Some(Trouble {
+            let is_new = watched.failure.is_none();
+            let since = watched.failure.take().map_or_else(Instant::now, |before| before.since);
+            watched.failure = Some(WatchFailure {
                 text: error.to_string(),
                 reason: error.in_a_word(),
                 since,
@@ -264,19 +267,19 @@ impl Shared {
             if is_new {
                 tracing::debug!(resource = watched.name(), %error, "Kind cannot be watched; will retry");
                 // GETs of its objects waited for its list; they are sent now.
-                core.graph.ask_all(kind);
+                core.graph.enqueue_unknown(kind);
             }
         });
     }
 
     /// The last resourceVersion of a kind's watch, if there is one.
-    pub fn version(&self, kind: KindId) -> Option<String> {
+    pub fn last_version(&self, kind: KindId) -> Option<String> {
         let core = self.lock();
-        let progress = core.sight.watched.get(&kind)?.progress;
+        let progress = core.sync_state.watched.get(&kind)?.progress;
         (progress > 0).then(|| progress.to_string())
     }
 }
 
-fn number(version: &str) -> Result<u64, Nonsense> {
-    version.parse().map_err(|_| Nonsense::Version(version.to_owned()))
+fn parse_version(version: &str) -> Result<u64, InvalidVersion> {
+    version.parse().map_err(|_| InvalidVersion::Version(version.to_owned()))
 }

@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{census::Census, counts::Counts, shared::Shared, watches::Watches};
+use super::{census::Census, counts::Counts, failing_kinds::FailingKinds, shared::Shared};
 
 /// Interval between two updates.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 /// A cascade ends after this time without a write.
-const REST: Duration = Duration::from_secs(5);
+const QUIET_PERIOD: Duration = Duration::from_secs(5);
 /// Minimum number of objects of a cascade that is logged.
-const WORTH_A_LINE: u64 = 100;
+const MIN_OBJECTS: u64 = 100;
 
 /// Number of writes since the collector's start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,17 +29,17 @@ pub struct Summary {
     /// Writes of the cascade.
     pub done: Done,
     /// Its duration.
-    pub took: Duration,
+    pub duration: Duration,
 }
 
 /// Detects cascades of deletions.
 #[derive(Debug)]
 pub struct Cascade {
     /// Start of the current cascade, and the number of writes before it.
-    begun: Option<(Instant, Done)>,
+    started: Option<(Instant, Done)>,
     last: Done,
     changed: Instant,
-    looked: Instant,
+    updated: Instant,
 }
 
 // === impl Cascade ===
@@ -48,31 +48,31 @@ impl Cascade {
     /// No cascade has started.
     pub fn new(now: Instant) -> Self {
         Self {
-            begun: None,
+            started: None,
             last: Done::default(),
             changed: now,
-            looked: now,
+            updated: now,
         }
     }
 
     /// Updates with the current number of writes and whether the queue is empty. Returns a cascade that has finished.
-    pub fn look(&mut self, done: Done, is_idle: bool, now: Instant) -> Option<Summary> {
-        let before = std::mem::replace(&mut self.looked, now);
+    pub fn update(&mut self, done: Done, is_idle: bool, now: Instant) -> Option<Summary> {
+        let before = std::mem::replace(&mut self.updated, now);
         if done != self.last {
-            self.begun.get_or_insert((before, self.last));
+            self.started.get_or_insert((before, self.last));
             (self.last, self.changed) = (done, now);
             return None;
         }
-        if !is_idle || now < self.changed + REST {
+        if !is_idle || now < self.changed + QUIET_PERIOD {
             return None;
         }
-        let (at, first) = self.begun.take()?;
+        let (at, first) = self.started.take()?;
         let done = Done {
             deleted: done.deleted - first.deleted,
             released: done.released - first.released,
         };
-        let took = self.changed.saturating_duration_since(at);
-        (done.deleted + done.released >= WORTH_A_LINE).then_some(Summary { done, took })
+        let duration = self.changed.saturating_duration_since(at);
+        (done.deleted + done.released >= MIN_OBJECTS).then_some(Summary { done, duration })
     }
 }
 
@@ -88,35 +88,35 @@ impl Done {
 }
 
 /// Runs until it is dropped.
-pub async fn tell(shared: Arc<Shared>) {
-    let begun = Instant::now();
-    let mut cascade = Cascade::new(begun);
-    let mut watches = Watches::default();
+pub async fn log_progress(shared: Arc<Shared>) {
+    let started = Instant::now();
+    let mut cascade = Cascade::new(started);
+    let mut failing_kinds = FailingKinds::default();
     let mut census = Census::default();
     let mut synced = false;
     loop {
-        sleep(LOOK_EVERY).await;
+        sleep(INTERVAL).await;
         let now = Instant::now();
         let mut core = shared.lock();
-        if let Some(tally) = census.look(&core.graph, now) {
+        if let Some(tally) = census.advance(&core.graph, now) {
             core.tally = tally;
         }
         let depth = core.queue.depth();
         let done = Done::of(&core.counts);
-        let sees_all = !synced && core.sight.unsynced_because(now).is_none();
-        let (kinds, (linked, lone)) = (core.sight.watched.len(), core.graph.len());
-        let news = watches.look(&core.sight, now);
+        let sees_all = !synced && core.sync_state.unsynced_reason(now).is_none();
+        let (kinds, (linked, isolated)) = (core.sync_state.watched.len(), core.graph.len());
+        let lines = failing_kinds.update(&core.sync_state, now);
         drop(core);
-        for news in news {
-            news.tell();
+        for line in lines {
+            line.log();
         }
         if sees_all {
             synced = true;
-            let seconds = now.saturating_duration_since(begun).as_secs();
-            tracing::info!(kinds, linked, lone, seconds, "All kinds are synced");
+            let seconds = now.saturating_duration_since(started).as_secs();
+            tracing::info!(kinds, linked, isolated, seconds, "All kinds are synced");
         }
-        if let Some(Summary { done, took }) = cascade.look(done, depth.ready + depth.busy == 0, now) {
-            let (deleted, released, seconds) = (done.deleted, done.released, took.as_secs_f64());
+        if let Some(Summary { done, duration }) = cascade.update(done, depth.ready + depth.busy == 0, now) {
+            let (deleted, released, seconds) = (done.deleted, done.released, duration.as_secs_f64());
             tracing::info!(deleted, released, seconds, "Cascade finished");
         }
     }
@@ -127,28 +127,28 @@ mod tests {
     use super::*;
 
     /// The logged cascades, by deletions in each second. The queue is empty from second `busy_until` on.
-    fn told(deleted: &[u64], busy_until: usize) -> Vec<(u64, u64)> {
+    fn logged(deleted: &[u64], busy_until: usize) -> Vec<(u64, u64)> {
         let start = Instant::now();
         let mut cascade = Cascade::new(start);
-        let mut told = Vec::new();
+        let mut logged = Vec::new();
         for (second, &deleted) in deleted.iter().enumerate() {
             let done = Done { deleted, released: 0 };
             let now = start + Duration::from_secs(second as u64 + 1);
-            if let Some(summary) = cascade.look(done, second >= busy_until, now) {
-                told.push((summary.done.deleted, summary.took.as_secs()));
+            if let Some(summary) = cascade.update(done, second >= busy_until, now) {
+                logged.push((summary.done.deleted, summary.duration.as_secs()));
             }
         }
-        told
+        logged
     }
 
     #[test]
-    fn a_large_cascade_is_told_once_when_nothing_happens_any_more_and_a_small_one_never() {
+    fn a_large_cascade_is_logged_once_and_a_small_one_never() {
         let rest = |count: u64| vec![count; 8];
-        assert_eq!(told(&[vec![0, 50, 90], rest(120)].concat(), 0), [(120, 3)]);
-        assert_eq!(told(&[vec![0, 50], rest(99)].concat(), 0), []);
+        assert_eq!(logged(&[vec![0, 50, 90], rest(120)].concat(), 0), [(120, 3)]);
+        assert_eq!(logged(&[vec![0, 50], rest(99)].concat(), 0), []);
         // Two cascades; the second does not include the first.
-        assert_eq!(told(&[rest(200), rest(450)].concat(), 0), [(200, 1), (250, 1)]);
+        assert_eq!(logged(&[rest(200), rest(450)].concat(), 0), [(200, 1), (250, 1)]);
         // A cascade continues while the queue has items.
-        assert_eq!(told(&[rest(200), rest(450)].concat(), 9), [(450, 9)]);
+        assert_eq!(logged(&[rest(200), rest(450)].concat(), 9), [(450, 9)]);
     }
 }

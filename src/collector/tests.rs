@@ -2,11 +2,11 @@
 
 mod cases;
 mod collector;
-mod doubt;
-mod judge;
 mod monitor;
 mod orphans;
 mod random;
+mod rules;
 mod steps;
-mod texts;
+mod strings;
+mod unknown;
 mod world;

@@ -14,7 +14,7 @@ pub struct Uid([u8; 16]);
 #[derive(Debug, Default)]
 pub struct OddUids {
     texts: Vec<Box<str>>,
-    places: HashTable<u32>,
+    indexes: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
 
@@ -23,11 +23,11 @@ const HYPHENS: [usize; 4] = [8, 13, 18, 23];
 const LENGTH: usize = 36;
 
 /// Maximum length of a UID that is no UUID.
-const LONGEST: usize = 128;
+const MAX_LENGTH: usize = 128;
 /// Maximum number of entries before references get no new ones. Existing objects may use the rest.
-const NAMED: usize = 100_000;
+const MAX_REFERENCED: usize = 100_000;
 /// Maximum number of entries.
-const MOST: usize = 1_000_000;
+const MAX_ENTRIES: usize = 1_000_000;
 
 // === impl Uid ===
 
@@ -42,10 +42,10 @@ impl Uid {
             return None;
         }
         let mut value = 0u128;
-        for (place, &byte) in bytes.iter().enumerate() {
+        for (index, &byte) in bytes.iter().enumerate() {
             let digit = match byte {
-                b'-' if HYPHENS.contains(&place) => continue,
-                _ if HYPHENS.contains(&place) => return None,
+                b'-' if HYPHENS.contains(&index) => continue,
+                _ if HYPHENS.contains(&index) => return None,
                 b'0'..=b'9' => byte - b'0',
                 b'a'..=b'f' => byte - b'a' + 10,
                 _ => return None,
@@ -56,8 +56,8 @@ impl Uid {
         uid.is_uuid().then_some(uid)
     }
 
-    fn odd(place: u32) -> Self {
-        Self(u128::from(place).to_be_bytes())
+    fn odd(index: u32) -> Self {
+        Self(u128::from(index).to_be_bytes())
     }
 
     /// Formats a UUID. It is called several times per request, so it does not use `fmt`.
@@ -65,8 +65,8 @@ impl Uid {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let value = u128::from_be_bytes(self.0);
         let (mut text, mut left) = ([b'-'; LENGTH], 32);
-        for (place, letter) in text.iter_mut().enumerate() {
-            if !HYPHENS.contains(&place) {
+        for (index, letter) in text.iter_mut().enumerate() {
+            if !HYPHENS.contains(&index) {
                 left -= 1;
                 *letter = DIGITS[(value >> (4 * left)) as usize & 0xf];
             }
@@ -95,32 +95,32 @@ pub fn is_damaged(text: &str) -> bool {
 impl OddUids {
     /// The UID of an existing object; `None` if it is invalid or there are too many.
     pub fn observed(&mut self, text: &str) -> Option<Uid> {
-        self.uid(text, MOST)
+        self.uid(text, MAX_ENTRIES)
     }
 
     /// The UID of a reference; `None` if it is invalid or there are too many.
     pub fn referenced(&mut self, text: &str) -> Option<Uid> {
-        self.uid(text, NAMED)
+        self.uid(text, MAX_REFERENCED)
     }
 
     fn uid(&mut self, text: &str, most: usize) -> Option<Uid> {
         let known = self.known(text);
-        if known.is_some() || self.texts.len() >= most || text.len() > LONGEST || is_damaged(text) {
+        if known.is_some() || self.texts.len() >= most || text.len() > MAX_LENGTH || is_damaged(text) {
             return known;
         }
-        let place = u32::try_from(self.texts.len()).ok()?;
+        let index = u32::try_from(self.texts.len()).ok()?;
         self.texts.push(text.into());
         let (texts, hasher) = (&self.texts, &self.hasher);
-        let hash = |place: &u32| hasher.hash_one(&*texts[*place as usize]);
-        self.places.insert_unique(hasher.hash_one(text), place, hash);
-        Some(Uid::odd(place))
+        let hash = |index: &u32| hasher.hash_one(&*texts[*index as usize]);
+        self.indexes.insert_unique(hasher.hash_one(text), index, hash);
+        Some(Uid::odd(index))
     }
 
     /// The UID with this text, if it is known.
     pub fn known(&self, text: &str) -> Option<Uid> {
-        let is_it = |place: &u32| *self.texts[*place as usize] == *text;
-        let odd = || self.places.find(self.hasher.hash_one(text), is_it);
-        Uid::parse(text).or_else(|| odd().map(|&place| Uid::odd(place)))
+        let matches = |index: &u32| *self.texts[*index as usize] == *text;
+        let odd = || self.indexes.find(self.hasher.hash_one(text), matches);
+        Uid::parse(text).or_else(|| odd().map(|&index| Uid::odd(index)))
     }
 
     /// Its text.
@@ -128,8 +128,8 @@ impl OddUids {
         if uid.is_uuid() {
             return format!("{uid:?}");
         }
-        let place = usize::try_from(u128::from_be_bytes(uid.0)).ok();
-        let text = place.and_then(|place| self.texts.get(place));
+        let index = usize::try_from(u128::from_be_bytes(uid.0)).ok();
+        let text = index.and_then(|index| self.texts.get(index));
         text.map(ToString::to_string).unwrap_or_default()
     }
 }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_spelling_of_the_api_server_stands_for_itself() {
+    fn only_a_uuid_as_kubernetes_writes_it_is_parsed() {
         assert!(Uid::parse("0b9a8230-aace-4480-91d0-db24e46eb609").is_some());
         for odd in [
             "",
@@ -159,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_uid_is_none_and_is_not_remembered() {
+    fn an_invalid_uid_is_none_and_gets_no_entry() {
         let mut odd = OddUids::default();
-        let longest = "x".repeat(LONGEST);
+        let longest = "x".repeat(MAX_LENGTH);
         assert!(odd.referenced(&longest).is_some());
         for text in [format!("{longest}x"), "uid\u{fffd}".to_owned()] {
             assert_eq!((odd.referenced(&text), odd.observed(&text)), (None, None));
@@ -171,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_makes_up_uids_leaves_room_for_those_of_objects() {
+    fn made_up_uids_do_not_use_the_entries_of_objects() {
         let mut odd = OddUids::default();
         let known = odd.referenced("known");
-        for number in 0..2 * NAMED {
+        for number in 0..2 * MAX_REFERENCED {
             odd.referenced(&number.to_string());
         }
-        assert_eq!(odd.texts.len(), NAMED);
+        assert_eq!(odd.texts.len(), MAX_REFERENCED);
         assert_eq!((odd.referenced("late"), odd.referenced("known")), (None, known));
         let late = odd.observed("late");
         assert!(late.is_some());
@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_text_comes_back_and_no_two_are_the_same(
+        fn every_uid_is_returned_unchanged_and_distinct(
             texts in proptest::collection::vec("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[ -~]{0,8}", 1..30),
         ) {
             let mut odd = OddUids::default();

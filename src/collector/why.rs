@@ -12,34 +12,34 @@ use tokio::time::Instant;
 use super::{
     core::Core,
     graph::NodeId,
-    names::{clipped, visible},
+    names::{truncated, visible},
 };
 use crate::{
     object_name::ObjectName,
-    why::{Told, Why},
+    why::{ObjectFacts, Why},
 };
 
-use self::{chain::Chain, find::find, words::Words};
+use self::{chain::Chain, find::find, words::Explainer};
 
 /// Explains the object with this name.
 ///
 /// # Errors
 ///
 /// The graph has no such object, or several. The text says what to do.
-pub fn asked(core: &Core, name: &ObjectName, now: Instant) -> Result<Why, String> {
+pub fn explain(core: &Core, name: &ObjectName, now: Instant) -> Result<Why, String> {
     find(name, &core.graph).map(|id| of(core, id, now))
 }
 
 fn of(core: &Core, id: NodeId, now: Instant) -> Why {
-    let words = Words { core, now };
-    let chain = Chain::from(core, id);
-    let told = |&id: &NodeId| Told {
-        object: words.called(id),
-        uid: visible(&clipped(&core.graph.uid(id))),
-        says: words.says(id),
+    let words = Explainer { core, now };
+    let chain = Chain::longest_from(core, id);
+    let told = |&id: &NodeId| ObjectFacts {
+        object: words.object_label(id),
+        uid: visible(&truncated(&core.graph.uid(id))),
+        says: words.facts(id),
     };
     Why {
         objects: chain.nodes.iter().map(told).collect(),
-        end: words.end(&chain),
+        end: words.conclusion(&chain),
     }
 }

@@ -16,9 +16,9 @@ pub const WATCH: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMet
     application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 /// Maximum size of an object, in bytes. etcd accepts at most 1.5 MiB.
-const LARGEST: usize = 16 << 20;
+const MAX_OBJECT: usize = 16 << 20;
 /// Maximum size of a JSON page, in bytes. It is decoded as a whole, and some servers send whole objects.
-const LARGEST_PAGE: usize = 256 << 20;
+const MAX_PAGE: usize = 256 << 20;
 /// Why an answer cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
@@ -33,7 +33,7 @@ pub enum WireError {
     TooLarge(usize),
     /// It is incomplete.
     #[error("truncated")]
-    CutOff,
+    Truncated,
     /// It is malformed protobuf.
     #[error("malformed: {0}")]
     Malformed(#[from] DecodeError),
@@ -55,9 +55,9 @@ pub struct PageEnd {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
     /// ADDED or MODIFIED, with the new state.
-    Seen(Observed),
+    Applied(Observed),
     /// DELETED, with the last state.
-    Gone(Observed),
+    Deleted(Observed),
     /// BOOKMARK.
     Bookmark {
         /// The resourceVersion.
@@ -103,7 +103,7 @@ impl PageReader {
     pub fn read(&mut self, piece: &[u8], each: impl FnMut(Observed)) -> Result<(), WireError> {
         match &mut self.0 {
             Page::Protobuf(page) => page.read(piece, each),
-            Page::Json(page) if page.len() + piece.len() > LARGEST_PAGE => Err(WireError::TooLarge(page.len())),
+            Page::Json(page) if page.len() + piece.len() > MAX_PAGE => Err(WireError::TooLarge(page.len())),
             Page::Json(page) => {
                 page.extend_from_slice(piece);
                 Ok(())

@@ -145,7 +145,7 @@ mod tests {
             graph::{Observed, Reference},
             kinds::{Resource, Scope},
             picture::Picture,
-            sight::Watched,
+            sync_state::WatchedKind,
             why,
         },
     };
@@ -255,23 +255,23 @@ mod tests {
         let pods = core.graph.kinds.id("", "Pod").unwrap();
         core.graph.observe(pods, &object("a", vec![owner("Nowhere", "x")]));
         core.graph.observe(pods, &object("b", vec![owner("Pod", "a")]));
-        core.note();
-        let watched = Watched {
+        core.enqueue_items();
+        let watched = WatchedKind {
             group: String::new(),
             resource: Resource {
                 version: "v1".to_owned(),
                 plural: "pods".to_owned(),
                 scope: Scope::Namespaced,
             },
-            begun: now,
+            started: now,
             synced: true,
             progress: 1,
-            told: None,
-            trouble: None,
+            last_event: None,
+            failure: None,
         };
-        core.sight.watched.insert(pods, watched);
+        core.sync_state.watched.insert(pods, watched);
         let error = ApiError::refused("DELETE", "/x", 403, None, b"no");
-        core.refusals.note("delete", "pods".to_owned(), &error, now);
+        core.refusals.record("delete", "pods".to_owned(), &error, now);
         let mut turn = view(true, true, true);
         turn.controller_manager = Some(ManagerView::default());
         let report = GcReport {
@@ -296,7 +296,7 @@ mod tests {
         let (core, status) = one_of_each();
         let picture = serde_json::to_value(Picture::around(&core.graph, "a")).unwrap();
         let name = "b".parse().unwrap();
-        let why = serde_json::to_value(why::asked(&core, &name, Instant::now()).unwrap()).unwrap();
+        let why = serde_json::to_value(why::explain(&core, &name, Instant::now()).unwrap()).unwrap();
         let mut all = BTreeSet::new();
         for value in [&status, &picture, &why] {
             fields(value, &mut all);

@@ -8,7 +8,7 @@ use crate::{
         trace::{Stage, Step, Story},
     },
     ops::stands::{paused, stands},
-    why::{Told, Why},
+    why::{ObjectFacts, Why},
     words::counted,
 };
 
@@ -39,7 +39,7 @@ pub fn of_pod(story: &Story, held: Option<&str>) -> Why {
         says.push(format!("finalizers of its object: {}", story.finalizers.join(", ")));
     }
     Why {
-        objects: vec![Told {
+        objects: vec![ObjectFacts {
             object: format!("Pod {}/{}", story.namespace, story.name),
             uid: story.uid.clone(),
             says: says.iter().map(|line| visible(line)).collect(),
@@ -52,7 +52,7 @@ pub fn of_pod(story: &Story, held: Option<&str>) -> Why {
 pub fn of_mirror(view: &PodView) -> Option<Why> {
     let PodView { pod, deletion, .. } = view;
     view.mirror.then(|| Why {
-        objects: vec![Told {
+        objects: vec![ObjectFacts {
             object: format!("Pod {}/{}", pod.namespace, pod.name),
             uid: pod.uid.to_string(),
             says: vec![
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_collector_has_the_last_word_once_the_node_has_done_its_part() {
-        let told = |object: &str, say: &str| Told {
+        let told = |object: &str, say: &str| ObjectFacts {
             object: object.to_owned(),
             uid: "1".to_owned(),
             says: vec![say.to_owned()],

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::scene::{LIMIT, Like, Scene, eventually, owned, owners_of, to};
+use crate::scene::{LIMIT, ObjectSpec, Scene, eventually, owned, owners_of, to};
 
 const DEPLOYMENTS: &str = "deployments.apps/v1";
 const SETS: &str = "replicasets.apps/v1";
@@ -48,7 +48,7 @@ fn cron_job(name: &str) -> Value {
 }
 
 /// A pod that no controller has created.
-fn pod(name: &str, like: &Like) -> Value {
+fn pod(name: &str, like: &ObjectSpec) -> Value {
     let mut pod = template(name, "Always");
     pod["metadata"] = json!({"name": name, "ownerReferences": like.owners, "finalizers": like.finalizers});
     pod
@@ -189,7 +189,7 @@ pub async fn pods_that_name_a_living_owner_too_stay_with_that_reference_alone(s:
 pub async fn three_pods_in_a_circle_go(s: &Scene) -> Result<()> {
     let mut pods = Vec::new();
     for name in ["one", "two", "three"] {
-        pods.push(s.create(PODS, &pod(name, &Like::default())).await?);
+        pods.push(s.create(PODS, &pod(name, &ObjectSpec::default())).await?);
     }
     for (name, owner) in [("one", &pods[2]), ("two", &pods[0]), ("three", &pods[1])] {
         let patch = json!({"metadata": {"ownerReferences": [to(owner, true)]}});

@@ -9,7 +9,7 @@ use testbed::{
     things::{DEFINITIONS, definition},
 };
 
-use crate::scene::{LIMIT, Like, Scene, delete, eventually, found, gone, in_namespace, owned, owners_of, to};
+use crate::scene::{LIMIT, ObjectSpec, Scene, delete, eventually, found, gone, in_namespace, owned, owners_of, to};
 
 const MAPS: &str = "configmaps/v1";
 const LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -69,7 +69,7 @@ impl Things {
         in_namespace(&resource, if self.namespaced { namespace } else { "" })
     }
 
-    async fn create(&self, s: &Scene, name: &str, like: &Like) -> Result<Value> {
+    async fn create(&self, s: &Scene, name: &str, like: &ObjectSpec) -> Result<Value> {
         let mut thing = crate::scene::plain(name, like);
         thing["apiVersion"] = format!("{}/{}", self.group, self.versions[0]).into();
         thing["kind"] = "Thing".into();
@@ -91,7 +91,7 @@ pub async fn a_dependent_that_names_a_version_no_longer_served_stays_while_its_o
     let group = format!("{}.test", s.namespace);
     let things = Things::define(s.admin(), &group, true, &["v1", "v1beta1"]).await?;
     s.house.agent.until_watched(&format!("things.{group}")).await?;
-    let owner = things.create(s, "owner", &Like::default()).await?;
+    let owner = things.create(s, "owner", &ObjectSpec::default()).await?;
     let mut old = to(&owner, true);
     old["apiVersion"] = format!("{group}/v1beta1").into();
     s.map("before", &owned([old.clone()])).await?;
@@ -111,14 +111,14 @@ pub async fn a_dependent_that_names_a_version_no_longer_served_stays_while_its_o
 }
 
 /// TestCRDDeletionCascading, twice with the same definition.
-pub async fn with_a_definition_its_instances_and_their_dependents_go_each_time(s: &Scene) -> Result<()> {
+pub async fn deleting_a_definition_deletes_its_instances_and_their_dependents_each_time(s: &Scene) -> Result<()> {
     let group = format!("{}.test", s.namespace);
     let things = Things::define(s.admin(), &group, true, &["v1"]).await?;
     for time in 0..2 {
         if time > 0 {
             things.define_again(s.admin()).await?;
         }
-        let owner = things.create(s, "owner", &Like::default()).await?;
+        let owner = things.create(s, "owner", &ObjectSpec::default()).await?;
         s.map("child", &owned([to(&owner, true)])).await?;
         eventually(LIMIT, "the instance to be seen", async || {
             s.house.agent.until_watched(&format!("things.{group}")).await?;
@@ -140,7 +140,7 @@ pub async fn with_a_definition_its_instances_and_their_dependents_go_each_time(s
     Ok(())
 }
 
-pub async fn custom_and_built_in_objects_own_each_other_in_all_ways(s: &Scene) -> Result<()> {
+pub async fn custom_and_built_in_objects_can_own_each_other(s: &Scene) -> Result<()> {
     let mut both = Vec::new();
     for (namespaced, place) in [(true, "spaces"), (false, "cluster")] {
         let group = format!("{place}.{}.test", s.namespace);
@@ -154,12 +154,12 @@ pub async fn custom_and_built_in_objects_own_each_other_in_all_ways(s: &Scene) -
         for policy in ["Background", "Foreground", "Orphan"] {
             let name = |what: &str| format!("{what}-{namespaced}-{}", policy.to_lowercase());
             let (thing, map) = (name("thing"), name("map"));
-            let owner = things.create(s, &thing, &Like::default()).await?;
+            let owner = things.create(s, &thing, &ObjectSpec::default()).await?;
             things
                 .create(s, &name("thing-of-thing"), &owned([to(&owner, true)]))
                 .await?;
             s.map(&name("map-of-thing"), &owned([to(&owner, true)])).await?;
-            let owner = s.map(&map, &Like::default()).await?;
+            let owner = s.map(&map, &ObjectSpec::default()).await?;
             if *namespaced {
                 things
                     .create(s, &name("thing-of-map"), &owned([to(&owner, true)]))
@@ -199,7 +199,7 @@ pub async fn custom_and_built_in_objects_own_each_other_in_all_ways(s: &Scene) -
 pub async fn metadata_of_custom_objects_comes_in_protobuf(s: &Scene) -> Result<()> {
     let group = format!("{}.test", s.namespace);
     let things = Things::define(s.admin(), &group, true, &["v1"]).await?;
-    let thing = things.create(s, "one", &Like::default()).await?;
+    let thing = things.create(s, "one", &ObjectSpec::default()).await?;
     let uid = thing["metadata"]["uid"].as_str().context("no UID")?;
     let all = things.all(&s.namespace);
 

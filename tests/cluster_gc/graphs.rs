@@ -256,7 +256,7 @@ impl Course {
         let letting_go = step == STEPS;
         if letting_go {
             for number in 0..self.seen.len() {
-                if self.seen[number].as_ref().is_some_and(|live| live.held) {
+                if self.seen[number].as_ref().is_some_and(|live| live.with_finalizer) {
                     self.graph.let_go(admin, number).await?;
                 }
             }

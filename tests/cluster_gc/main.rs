@@ -74,8 +74,8 @@ claims! {
     ],
     Shared definitions: [
         a_dependent_that_names_a_version_no_longer_served_stays_while_its_owner_lives,
-        with_a_definition_its_instances_and_their_dependents_go_each_time,
-        custom_and_built_in_objects_own_each_other_in_all_ways,
+        deleting_a_definition_deletes_its_instances_and_their_dependents_each_time,
+        custom_and_built_in_objects_can_own_each_other,
         metadata_of_custom_objects_comes_in_protobuf,
     ],
     Shared controllers: [
@@ -96,7 +96,7 @@ claims! {
         a_dependent_with_a_finalizer_holds_its_owner_only_if_it_blocks,
         deleted_twice_in_the_foreground_it_loses_the_finalizer_twice,
         fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents,
-        dependents_that_are_born_while_their_owner_goes_are_all_collected,
+        dependents_created_while_their_owner_is_deleted_are_collected,
     ],
 }
 

@@ -4,7 +4,8 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::scene::{
-    HELD, LIMIT, Like, Scene, delete, eventually, found, gone, held, in_namespace, owned, owners_of, plain, to,
+    LIMIT, ObjectSpec, Scene, TEST_FINALIZER, delete, eventually, found, gone, in_namespace, owned, owners_of, plain,
+    to, with_finalizer,
 };
 
 const MAPS: &str = "configmaps/v1";
@@ -18,7 +19,7 @@ fn role(name: &str, s: &Scene) -> String {
 }
 
 /// Without a namespace.
-async fn new_role(s: &Scene, name: &str, like: &Like) -> Result<Value> {
+async fn new_role(s: &Scene, name: &str, like: &ObjectSpec) -> Result<Value> {
     let name = name.replace("NAME", &s.namespace);
     Ok(s.admin()
         .create(&in_namespace(ROLES, ""), &plain(&name, like))
@@ -30,7 +31,7 @@ pub async fn an_object_that_never_had_its_owner_goes(s: &Scene) -> Result<()> {
     let never = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "name": "never", "uid": "0b9a8230-aace-4480-91d0-db24e46eb609",
     });
-    let owner = s.map("owner", &Like::default()).await?;
+    let owner = s.map("owner", &ObjectSpec::default()).await?;
     s.secret("child", &owned([never.clone()])).await?;
     s.secret("other", &owned([never, to(&owner, false)])).await?;
     s.gone(SECRETS, "child").await?;
@@ -44,7 +45,7 @@ pub async fn an_object_that_never_had_its_owner_goes(s: &Scene) -> Result<()> {
 pub async fn an_owner_of_another_namespace_is_absent_and_told_of_in_an_event(s: &Scene) -> Result<()> {
     let other = format!("{}-other", s.namespace);
     s.new_namespace(&other).await?;
-    let owner = s.map("owner", &Like::default()).await?;
+    let owner = s.map("owner", &ObjectSpec::default()).await?;
     let good = s.secret("good", &owned([to(&owner, false)])).await?;
     s.settled(MAPS).await?;
     let secrets = in_namespace(SECRETS, &other);
@@ -68,7 +69,7 @@ pub async fn an_owner_of_another_namespace_is_absent_and_told_of_in_an_event(s: 
 }
 
 pub async fn a_cluster_scoped_object_that_names_a_namespaced_owner_stays_and_is_told_of(s: &Scene) -> Result<()> {
-    let owner = s.map("owner", &Like::default()).await?;
+    let owner = s.map("owner", &ObjectSpec::default()).await?;
     s.secret("child", &owned([to(&owner, false)])).await?;
     s.settled(MAPS).await?;
     let bad = new_role(s, "NAME-bad", &owned([to(&owner, true)])).await?;
@@ -90,7 +91,7 @@ pub async fn cluster_scoped_owners_have_dependents_in_all_namespaces(s: &Scene) 
     let other = format!("{}-other", s.namespace);
     s.new_namespace(&other).await?;
     for policy in ["Background", "Foreground", "Orphan"] {
-        let owner = new_role(s, "NAME-owner", &Like::default()).await?;
+        let owner = new_role(s, "NAME-owner", &ObjectSpec::default()).await?;
         new_role(s, "NAME-child", &owned([to(&owner, true)])).await?;
         let mut children = vec![role("NAME-child", s)];
         for namespace in [&s.namespace, &other] {
@@ -120,18 +121,18 @@ pub async fn cluster_scoped_owners_have_dependents_in_all_namespaces(s: &Scene) 
 
 /// TestBlockingOwnerRefDoesBlock, TestNonBlockingOwnerRefDoesNotBlock, and the two other ways out of the first.
 pub async fn a_dependent_with_a_finalizer_holds_its_owner_only_if_it_blocks(s: &Scene) -> Result<()> {
-    let owner = s.map("open", &Like::default()).await?;
+    let owner = s.map("open", &ObjectSpec::default()).await?;
     let mut unset = to(&owner, false);
     unset.as_object_mut().map(|unset| unset.remove("blockOwnerDeletion"));
-    s.secret("unset", &held([unset])).await?;
-    s.secret("false", &held([to(&owner, false)])).await?;
+    s.secret("unset", &with_finalizer([unset])).await?;
+    s.secret("false", &with_finalizer([to(&owner, false)])).await?;
     s.delete(MAPS, "open", "Foreground").await?;
     s.gone(MAPS, "open").await?;
 
     for (name, left) in [("named", Some(false)), ("unnamed", None)] {
-        let owner = s.map(name, &Like::default()).await?;
+        let owner = s.map(name, &ObjectSpec::default()).await?;
         let child = format!("of-{name}");
-        s.secret(&child, &held([to(&owner, true)])).await?;
+        s.secret(&child, &with_finalizer([to(&owner, true)])).await?;
         s.delete(MAPS, name, "Foreground").await?;
         eventually(LIMIT, "the child to be deleted", async || {
             let child = s.get(SECRETS, &child).await?.unwrap_or_default();
@@ -152,12 +153,12 @@ pub async fn a_dependent_with_a_finalizer_holds_its_owner_only_if_it_blocks(s: &
 }
 
 pub async fn deleted_twice_in_the_foreground_it_loses_the_finalizer_twice(s: &Scene) -> Result<()> {
-    s.map("held", &held([])).await?;
+    s.map("held", &with_finalizer([])).await?;
     for _ in 0..2 {
         s.delete(MAPS, "held", "Foreground").await?;
         eventually(LIMIT, "the finalizer to be off", async || {
             let map = s.get(MAPS, "held").await?.unwrap_or_default();
-            Ok((map["metadata"]["finalizers"] == json!([HELD])).then_some(()))
+            Ok((map["metadata"]["finalizers"] == json!([TEST_FINALIZER])).then_some(()))
         })
         .await?;
     }
@@ -179,7 +180,7 @@ pub async fn fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents(s:
     for number in 0..50 {
         let (finalizers, options, _) = &mixes[number % 5];
         let name = format!("owner-{number}");
-        let mut owner = plain(&name, &Like::default());
+        let mut owner = plain(&name, &ObjectSpec::default());
         owner["metadata"]["finalizers"] = json!(finalizers);
         owner["spec"] = json!({"replicas": 0, "selector": {"app": name}, "template": {
             "metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "main", "image": "none"}]},
@@ -203,9 +204,9 @@ pub async fn fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents(s:
     Ok(())
 }
 
-pub async fn dependents_that_are_born_while_their_owner_goes_are_all_collected(s: &Scene) -> Result<()> {
+pub async fn dependents_created_while_their_owner_is_deleted_are_collected(s: &Scene) -> Result<()> {
     for policy in ["Background", "Foreground"] {
-        let owner = s.map("owner", &Like::default()).await?;
+        let owner = s.map("owner", &ObjectSpec::default()).await?;
         for number in 0..60 {
             if number == 20 {
                 s.delete(MAPS, "owner", policy).await?;

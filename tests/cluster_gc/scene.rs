@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use testbed::rest::{Client, Patch};
 pub use testbed::{
-    family::{HELD, Like, held, owned, owners_of, to},
+    family::{ObjectSpec, TEST_FINALIZER, owned, owners_of, to, with_finalizer},
     wait::eventually,
 };
 
@@ -51,15 +51,15 @@ impl Scene {
     }
 
     /// An object that is nothing but its metadata.
-    pub async fn new_one(&self, resource: &str, name: &str, like: &Like) -> Result<Value> {
+    pub async fn new_one(&self, resource: &str, name: &str, like: &ObjectSpec) -> Result<Value> {
         self.create(resource, &plain(name, like)).await
     }
 
-    pub async fn map(&self, name: &str, like: &Like) -> Result<Value> {
+    pub async fn map(&self, name: &str, like: &ObjectSpec) -> Result<Value> {
         self.new_one("configmaps/v1", name, like).await
     }
 
-    pub async fn secret(&self, name: &str, like: &Like) -> Result<Value> {
+    pub async fn secret(&self, name: &str, like: &ObjectSpec) -> Result<Value> {
         self.new_one("secrets/v1", name, like).await
     }
 
@@ -144,7 +144,7 @@ impl Scene {
 }
 
 /// An object that is nothing but its metadata.
-pub fn plain(name: &str, like: &Like) -> Value {
+pub fn plain(name: &str, like: &ObjectSpec) -> Value {
     json!({"metadata": {"name": name, "ownerReferences": like.owners, "finalizers": like.finalizers}})
 }
 

@@ -12,7 +12,7 @@ use testbed::{
 
 use crate::{
     agent::{Agent, account},
-    scene::{LIMIT, Like, delete, eventually, found, gone, in_namespace, owned, plain, to},
+    scene::{LIMIT, ObjectSpec, delete, eventually, found, gone, in_namespace, owned, plain, to},
 };
 
 const GROUP: &str = "unlisted.test";
@@ -45,9 +45,10 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
     let agent = Agent::start(&account(&plane).await?, "always")?;
     let maps = in_namespace(MAPS, "default");
     let path = |name: &str| format!("{maps}/{name}");
-    let create =
-        async |name: &str, like: Like| -> Result<Value> { Ok(admin.create(&maps, &plain(name, &like)).await?.ok()?) };
-    let held = async {
+    let create = async |name: &str, like: ObjectSpec| -> Result<Value> {
+        Ok(admin.create(&maps, &plain(name, &like)).await?.ok()?)
+    };
+    let with_finalizer = async {
         let unsynced = agent.until(LIMIT, "the kind to be named", |status| {
             let kinds = status["work"]["kinds"].as_array();
             let mut kinds = kinds.into_iter().flatten();
@@ -57,12 +58,12 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
         });
         ensure!(unsynced.await?["synced"] == false);
 
-        let owner = create("background", Like::default()).await?;
+        let owner = create("background", ObjectSpec::default()).await?;
         create("of-background", owned([to(&owner, true)])).await?;
         delete(&admin, &path("background"), "Background").await?;
         gone(&admin, &path("of-background")).await?;
 
-        let owner = create("foreground", Like::default()).await?;
+        let owner = create("foreground", ObjectSpec::default()).await?;
         create("of-foreground", owned([to(&owner, true)])).await?;
         delete(&admin, &path("foreground"), "Foreground").await?;
         gone(&admin, &path("of-foreground")).await?;
@@ -85,6 +86,6 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
             .until(LIMIT, "everything to be seen", |status| status["synced"] == true)
             .await
     };
-    agent.during(held).await?;
+    agent.during(with_finalizer).await?;
     agent.stop().await
 }

@@ -9,7 +9,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use testbed::{
-    family::HELD,
+    family::TEST_FINALIZER,
     rest::{Client, Patch},
     stage::Stage,
     wait::eventually,
@@ -74,7 +74,7 @@ impl Half<'_> {
                 spec["volumes"] = json!([{ "name": WORD, "hostPath": { "path": self.words() } }]);
             }
             // Else the object would be gone with its last status.
-            let metadata = json!({ "name": name(scenario), "finalizers": [HELD] });
+            let metadata = json!({ "name": name(scenario), "finalizers": [TEST_FINALIZER] });
             create(&self.path("pods"), json!({ "metadata": metadata, "spec": spec }))
                 .await
                 .with_context(|| format!("create the pod of {}", scenario.name))?;

@@ -65,7 +65,7 @@ async fn all_requests_of_a_node_share_one_connection_over_tls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_request_asks_for_a_compressed_answer_or_for_an_unsafe_deletion() {
+async fn no_request_accepts_compression_or_asks_for_an_unsafe_deletion() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     let bodies: Arc<Mutex<Vec<String>>> = Arc::default();

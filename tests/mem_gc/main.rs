@@ -1,13 +1,13 @@
-//! The collector against an API server in memory, on a paused clock.
+//! The collector against an in-memory API server, on a paused clock.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod aggregated;
 mod busy;
 mod cascades;
+mod closed_watches;
 mod defects;
 mod half_open;
-mod liar;
 mod pages;
 mod random;
 mod safety;

@@ -1,4 +1,4 @@
-//! What the collector reads, as an API server sends it.
+//! The collector's page reader on pages of an API server.
 
 use http::{Method, header};
 use pod_teardown::collector::wire::PageReader;
@@ -11,7 +11,7 @@ use testbed::{
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 #[tokio::test]
-async fn pages_of_a_list_are_read_to_their_end() {
+async fn all_pages_of_a_list_are_read() {
     let api = MemApiServer::start(Config::default()).await.unwrap();
     let client = Client::new(&api.url(), "admin", None).unwrap();
     let path = "/api/v1/namespaces/default/configmaps";

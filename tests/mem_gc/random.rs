@@ -1,36 +1,36 @@
-//! Random families, deletions and trouble, from a seed. Whenever something was done, nothing may have been deleted by the
-//! collector that had a living owner; when all has settled, everything is as the rules ask for.
+//! Random owner references, deletions and faults, from a seed. The collector must never delete an object with a living
+//! owner. When everything has settled, every object is as the rules require.
 //!
-//! `MEM_GC_SEED=N` plays one world, `MEM_GC_SEEDS=N` so many, `MEM_GC_FIRST=N` from this one on. With
-//! `MEM_GC_TRACE` the requests are told.
+//! `MEM_GC_SEED=N` runs one seed, `MEM_GC_SEEDS=N` that many, `MEM_GC_FIRST=N` starts at this one. `MEM_GC_TRACE`
+//! prints the requests.
 
-mod judge;
+mod rules;
 mod script;
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use self::{judge::Judge, script::Script};
+use self::{rules::Rules, script::Script};
 use crate::{things::Things, world::Cluster};
 
 const SEEDS: u64 = 10;
-/// Things done in one world.
+/// Steps per seed.
 const STEPS: usize = 60;
-/// The longest pause between two tries, and a watch that says nothing, are over by then.
-const SETTLED: Duration = Duration::from_secs(900);
+/// Longer than the maximum backoff and than the timeout of a silent watch.
+const SETTLE_TIME: Duration = Duration::from_secs(900);
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
 #[test]
-fn nothing_with_a_living_owner_is_deleted_and_in_the_end_all_is_as_the_rules_ask_for() {
+fn no_object_with_a_living_owner_is_deleted_and_the_rules_hold_in_the_end() {
     let seeds = match number("MEM_GC_SEED") {
         Some(seed) => seed..seed + 1,
         None => {
             let first = number("MEM_GC_FIRST").unwrap_or_else(|| {
-                // Others in each run; a failure names its own.
+                // New seeds in each run; a failure prints its seed.
                 u64::try_from(jiff::Timestamp::now().as_second()).unwrap() * 1000
             });
             first..first + number("MEM_GC_SEEDS").unwrap_or(SEEDS)
@@ -53,36 +53,36 @@ async fn play(seed: u64) {
     Things::define(&cluster, "a.test", true, &["v1", "v1beta1"]).await;
     Things::define(&cluster, "b.test", false, &["v1"]).await;
     let mut script = Script::new(seed);
-    let mut judge = Judge::default();
+    let mut rules = Rules::default();
     if script.dice.one_in(2) {
         cluster.start_synced().await;
     } else {
         cluster.start().await;
     }
-    judge.look(&cluster);
+    rules.check(&cluster);
     for _ in 0..STEPS {
         if script.step(&mut cluster).await {
-            // Who has orphaned, only those who saw it know.
-            judge.forget();
+            // The new collector does not know which owners have orphaned.
+            rules.forget_orphaned();
         }
-        judge.deleted = script.deleted.take();
-        judge.look(&cluster);
+        rules.deleted = script.deleted.take();
+        rules.check(&cluster);
         let pause = script.pause();
-        // Seen often enough, nobody loses and finds an owner in between.
+        // Checked this often, an object cannot lose and regain an owner unseen.
         for _ in 0..10 {
             sleep(pause / 10).await;
-            judge.look(&cluster);
+            rules.check(&cluster);
         }
     }
     cluster.api.faults().clear();
     for _ in 0..20 {
-        sleep(SETTLED / 20).await;
-        judge.look(&cluster);
+        sleep(SETTLE_TIME / 20).await;
+        rules.check(&cluster);
     }
-    script::let_go(&cluster).await;
+    script::remove_test_finalizers(&cluster).await;
     for _ in 0..20 {
-        sleep(SETTLED / 20).await;
-        judge.look(&cluster);
+        sleep(SETTLE_TIME / 20).await;
+        rules.check(&cluster);
     }
-    judge.complain(&cluster);
+    rules.check_settled(&cluster);
 }

@@ -1,7 +1,7 @@
-//! Of a living owner nothing is deleted, whatever cannot be seen (`sight`), whatever a reference says (`coordinates`), and
-//! whatever stands behind the server's address (`server`); and long lists and masses of kinds (`crowds`) keep nothing from going.
+//! No dependent of a living owner is deleted, whichever kinds are not synced (`unsynced`), whatever references contain
+//! (`coordinates`) and whichever server answers (`server`). Long lists and many kinds delay nothing (`scale`).
 
 mod coordinates;
-mod crowds;
+mod scale;
 mod server;
-mod sight;
+mod unsynced;

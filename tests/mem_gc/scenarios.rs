@@ -1,11 +1,13 @@
-//! What Kubernetes' own tests ask of a collector (facts, section 9), as far as `cascades`, `defects` and `safety` do not.
+//! Kubernetes' own tests of its garbage collector, as far as `cascades`, `defects` and `safety` do not have them.
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
     things::Things,
-    world::{Cluster, Like, held, map_path, never, owned, owners_of, secret_path, secs, to, until},
+    world::{
+        Cluster, ObjectSpec, absent_owner, map_path, owned, owners_of, secret_path, secs, to, until, with_finalizer,
+    },
 };
 
 const CONTROLLERS: &str = "/api/v1/namespaces/default/replicationcontrollers";
@@ -23,12 +25,12 @@ async fn controller(cluster: &Cluster, name: &str, finalizers: &[&str]) -> Value
     created.unwrap().ok().unwrap()
 }
 
-/// TestStressingCascadingDeletion: owners by how they are born and deleted, and whether their dependents stay.
+/// TestStressingCascadingDeletion: finalizers of an owner, options of its deletion, and whether its dependents stay.
 #[tokio::test(start_paused = true)]
-async fn fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents_and_nothing_else_is_left() {
+async fn fifty_owners_deleted_in_five_ways_delete_or_orphan_their_dependents() {
     let mixes: [(&[&str], Value, bool); 5] = [
         (&[], json!({ "orphanDependents": false }), false),
-        // Without a word, replication controllers leave them.
+        // The default of replication controllers is to orphan.
         (&[], json!({}), true),
         (&["orphan"], json!({}), true),
         (&["orphan"], json!({ "orphanDependents": false }), false),
@@ -65,10 +67,10 @@ async fn fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents_and_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn dependents_that_are_born_while_their_owner_goes_are_all_collected() {
+async fn dependents_created_while_their_owner_is_deleted_are_collected() {
     for policy in ["Background", "Foreground"] {
         let mut cluster = Cluster::new().await;
-        let owner = cluster.map("owner", Like::default()).await;
+        let owner = cluster.map("owner", ObjectSpec::default()).await;
         cluster.start_synced().await;
         for number in 0..60 {
             if number == 20 {
@@ -79,12 +81,12 @@ async fn dependents_that_are_born_while_their_owner_goes_are_all_collected() {
                 .await;
         }
         until("all are gone", async || cluster.api.objects("v1", "Secret").is_empty()).await;
-        cluster.gone("owner").await;
+        cluster.wait_for_deletion("owner").await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_deployment_everything_goes_three_levels_down_or_only_the_reference() {
+async fn the_policy_applies_three_levels_below_a_deployment() {
     for (policy, stays) in [("Background", false), ("Foreground", false), ("Orphan", true)] {
         let mut cluster = Cluster::new().await;
         cluster.start_synced().await;
@@ -120,11 +122,11 @@ async fn of_a_deployment_everything_goes_three_levels_down_or_only_the_reference
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_names_a_living_owner_does_not_hold_the_other() {
+async fn a_dependent_with_a_living_owner_does_not_block_the_other_owner() {
     let mut cluster = Cluster::new().await;
     let (waiting, solid) = (
-        cluster.map("waiting", Like::default()).await,
-        cluster.map("solid", Like::default()).await,
+        cluster.map("waiting", ObjectSpec::default()).await,
+        cluster.map("solid", ObjectSpec::default()).await,
     );
     for number in 0..20 {
         let mut owners = vec![to(&waiting, true)];
@@ -135,7 +137,7 @@ async fn one_that_names_a_living_owner_does_not_hold_the_other() {
     }
     cluster.start_synced().await;
     cluster.delete(&map_path("waiting"), "Foreground").await;
-    cluster.gone("waiting").await;
+    cluster.wait_for_deletion("waiting").await;
     sleep(secs(60)).await;
     let left = cluster.api.objects("v1", "Secret");
     assert_eq!(left.len(), 10);
@@ -146,60 +148,60 @@ async fn one_that_names_a_living_owner_does_not_hold_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_does_not_block_does_not_hold_an_owner_even_if_it_never_goes() {
+async fn a_dependent_that_never_ends_does_not_block_without_block_owner_deletion() {
     let mut cluster = Cluster::new().await;
-    let owner = cluster.map("owner", Like::default()).await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
     let mut unset = to(&owner, false);
     unset.as_object_mut().unwrap().remove("blockOwnerDeletion");
     for (name, reference) in [("unset", unset), ("false", to(&owner, false))] {
-        cluster.map(name, held([reference])).await;
+        cluster.map(name, with_finalizer([reference])).await;
     }
     cluster.start_synced().await;
     cluster.delete(&map_path("owner"), "Foreground").await;
-    cluster.gone("owner").await;
-    assert!(cluster.is_there("unset").await && cluster.is_there("false").await);
+    cluster.wait_for_deletion("owner").await;
+    assert!(cluster.exists("unset").await && cluster.exists("false").await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dependent_that_no_longer_blocks_or_names_its_owner_lets_it_go() {
+async fn a_dependent_that_no_longer_blocks_or_names_its_owner_does_not_delay_it() {
     let mut cluster = Cluster::new().await;
     cluster.start_synced().await;
     for blocks in [Some(false), None] {
-        let owner = cluster.map("owner", Like::default()).await;
-        cluster.map("child", held([to(&owner, true)])).await;
+        let owner = cluster.map("owner", ObjectSpec::default()).await;
+        cluster.map("child", with_finalizer([to(&owner, true)])).await;
         cluster.delete(&map_path("owner"), "Foreground").await;
         sleep(secs(30)).await;
-        assert!(cluster.is_there("owner").await);
+        assert!(cluster.exists("owner").await);
         let references: Vec<Value> = blocks.map(|blocks| to(&owner, blocks)).into_iter().collect();
         cluster
             .change(&map_path("child"), json!({ "ownerReferences": references }))
             .await;
-        cluster.gone("owner").await;
+        cluster.wait_for_deletion("owner").await;
         cluster.change(&map_path("child"), json!({ "finalizers": null })).await;
-        cluster.gone("child").await;
+        cluster.wait_for_deletion("child").await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn custom_and_built_in_objects_own_each_other_in_all_ways() {
+async fn custom_and_built_in_objects_can_own_each_other() {
     for namespaced in [true, false] {
         for policy in ["Background", "Foreground", "Orphan"] {
             let mut cluster = Cluster::new().await;
             cluster.start_synced().await;
-            // Defined while it works.
+            // Defined while the collector runs.
             let things = Things::define(&cluster, "a.test", namespaced, &["v1"]).await;
-            let thing = things.create(&cluster, "thing", Like::default()).await;
+            let thing = things.create(&cluster, "thing", ObjectSpec::default()).await;
             things.create(&cluster, "of-a-thing", owned([to(&thing, true)])).await;
             cluster.map("of-a-thing", owned([to(&thing, true)])).await;
-            let map = cluster.map("map", Like::default()).await;
+            let map = cluster.map("map", ObjectSpec::default()).await;
             if namespaced {
                 things.create(&cluster, "of-a-map", owned([to(&map, true)])).await;
             }
             cluster.secret("of-a-map", owned([to(&map, true)])).await;
             cluster.delete(&things.path("thing"), policy).await;
             cluster.delete(&map_path("map"), policy).await;
-            things.gone(&cluster, "thing").await;
-            cluster.gone("map").await;
+            things.wait_for_deletion(&cluster, "thing").await;
+            cluster.wait_for_deletion("map").await;
             sleep(secs(90)).await;
             let stays = policy == "Orphan";
             let mut left = vec![
@@ -220,49 +222,49 @@ async fn custom_and_built_in_objects_own_each_other_in_all_ways() {
 
 /// TestCRDDeletionCascading, twice with the same definition.
 #[tokio::test(start_paused = true)]
-async fn with_a_definition_its_instances_and_their_dependents_go_each_time() {
+async fn deleting_a_definition_deletes_its_instances_and_their_dependents_each_time() {
     let mut cluster = Cluster::new().await;
     cluster.start_synced().await;
     let things = Things::define(&cluster, "a.test", true, &["v1"]).await;
     for wait in [0, 40] {
-        let thing = things.create(&cluster, "owner", Like::default()).await;
+        let thing = things.create(&cluster, "owner", ObjectSpec::default()).await;
         cluster.map("child", owned([to(&thing, false)])).await;
-        // Each is heard of before it goes.
+        // Each is seen before it is deleted.
         sleep(secs(65)).await;
-        assert!(cluster.is_there("child").await);
+        assert!(cluster.exists("child").await);
         things.undefine(&cluster).await;
-        cluster.gone("child").await;
+        cluster.wait_for_deletion("child").await;
         sleep(secs(wait)).await;
-        things.define_again(&cluster).await;
+        things.define_now(&cluster).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_definition_and_its_only_just_born_instance_take_their_dependents_along_unseen() {
+async fn dependents_of_an_unseen_instance_are_deleted_once_its_kind_returns() {
     let mut cluster = Cluster::new().await;
     cluster.start_synced().await;
     let things = Things::define(&cluster, "a.test", true, &["v1"]).await;
-    let thing = things.create(&cluster, "owner", Like::default()).await;
+    let thing = things.create(&cluster, "owner", ObjectSpec::default()).await;
     cluster.map("child", owned([to(&thing, false)])).await;
-    // Gone before its kind was ever watched: nobody can tell of it until its kind is there again.
+    // It was deleted before its kind was watched: it is unknown until the kind is served again.
     things.undefine(&cluster).await;
     sleep(secs(120)).await;
-    assert!(cluster.is_there("child").await);
-    things.define_again(&cluster).await;
-    cluster.gone("child").await;
+    assert!(cluster.exists("child").await);
+    things.define_now(&cluster).await;
+    cluster.wait_for_deletion("child").await;
 }
 
-/// TestCrossNamespaceReferences, at a cold start.
+/// TestCrossNamespaceReferences at a cold start.
 #[tokio::test(start_paused = true)]
-async fn at_a_cold_start_many_bad_references_harm_no_good_one() {
+async fn at_a_cold_start_invalid_references_do_not_affect_valid_ones() {
     let mut cluster = Cluster::new().await;
     cluster.namespace("other");
-    let owner = cluster.map("owner", Like::default()).await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
     let good = [to(&owner, false)];
     for number in 0..300 {
         cluster.insert_secret("other", &format!("single-{number}"), &good);
         let kind = format!("Nothing{}", number % 25);
-        let owners = [good[0].clone(), never("nobody.test/v1", &kind, number)];
+        let owners = [good[0].clone(), absent_owner("nobody.test/v1", &kind, number)];
         cluster.insert_secret("other", &format!("double-{number}"), &owners);
     }
     for number in 0..10 {
@@ -276,6 +278,6 @@ async fn at_a_cold_start_many_bad_references_harm_no_good_one() {
     cluster.insert_secret("other", "late", &good);
     sleep(secs(60)).await;
     assert_eq!(cluster.api.objects("v1", "Secret").len(), 310);
-    assert!(cluster.is_there("owner").await);
-    assert_eq!(cluster.asked("get", "configmaps"), 1);
+    assert!(cluster.exists("owner").await);
+    assert_eq!(cluster.count_requests("get", "configmaps"), 1);
 }

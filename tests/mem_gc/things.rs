@@ -1,4 +1,4 @@
-//! A kind that comes and goes with its definition.
+//! A kind that is defined by a CustomResourceDefinition.
 
 use serde_json::{Value, json};
 use testbed::{
@@ -6,9 +6,9 @@ use testbed::{
     things::{DEFINITIONS, definition},
 };
 
-use crate::world::{Cluster, Like, until};
+use crate::world::{Cluster, ObjectSpec, until};
 
-/// Things of one group, each in the namespace `default`, or in none.
+/// Things of one group, in the namespace `default` or cluster-scoped.
 #[derive(Clone)]
 pub struct Things {
     pub group: &'static str,
@@ -17,24 +17,24 @@ pub struct Things {
 }
 
 impl Things {
-    /// Defines them; the first version is stored.
+    /// Defines them. The first version is the stored one.
     pub async fn define(cluster: &Cluster, group: &'static str, namespaced: bool, versions: &[&'static str]) -> Self {
         let things = Self {
             group,
             namespaced,
             versions: versions.to_vec(),
         };
-        things.define_again(cluster).await;
+        things.define_now(cluster).await;
         things
     }
 
-    pub async fn define_again(&self, cluster: &Cluster) {
+    pub async fn define_now(&self, cluster: &Cluster) {
         let definition = definition(self.group, self.namespaced, &self.versions);
         let created = cluster.admin.create(DEFINITIONS, &definition).await;
         created.unwrap().ok().unwrap();
     }
 
-    /// Their definition goes, and all of them with it.
+    /// Deletes the definition, and with it all things.
     pub async fn undefine(&self, cluster: &Cluster) {
         cluster.delete(&self.definition(), "Background").await;
         until("nothing is defined", async || {
@@ -43,7 +43,7 @@ impl Things {
         .await;
     }
 
-    /// Whether a version is served.
+    /// Sets whether a version is served.
     pub async fn serve(&self, cluster: &Cluster, version: usize, served: bool) {
         let path = format!("/spec/versions/{version}/served");
         let patch = json!([{ "op": "replace", "path": path, "value": served }]);
@@ -51,9 +51,9 @@ impl Things {
         patched.unwrap().ok().unwrap();
     }
 
-    pub async fn create(&self, cluster: &Cluster, name: &str, like: Like) -> Value {
+    pub async fn create(&self, cluster: &Cluster, name: &str, spec: ObjectSpec) -> Value {
         let version = format!("{}/{}", self.group, self.versions[0]);
-        cluster.object(&self.all(), &version, "Thing", name, like).await
+        cluster.object(&self.all(), &version, "Thing", name, spec).await
     }
 
     pub fn path(&self, name: &str) -> String {
@@ -69,15 +69,15 @@ impl Things {
         format!("/apis/{}/{}/{space}things", self.group, self.versions[0])
     }
 
-    pub async fn is_there(&self, cluster: &Cluster, name: &str) -> bool {
+    pub async fn exists(&self, cluster: &Cluster, name: &str) -> bool {
         cluster.get(&self.path(name)).await.is_some()
     }
 
-    pub async fn gone(&self, cluster: &Cluster, name: &str) {
-        until(&format!("{name} is gone"), async || !self.is_there(cluster, name).await).await;
+    pub async fn wait_for_deletion(&self, cluster: &Cluster, name: &str) {
+        until(&format!("{name} is gone"), async || !self.exists(cluster, name).await).await;
     }
 
-    /// The collector watches them.
+    /// Waits until the collector watches them.
     pub async fn watched(&self, cluster: &Cluster) {
         let resource = format!("things.{}/", self.group);
         until("they are watched", async || {

@@ -9,7 +9,7 @@ use pod_teardown::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-pub use testbed::family::{HELD, Like, held, owned, owners_of, to};
+pub use testbed::family::{ObjectSpec, TEST_FINALIZER, owned, owners_of, to, with_finalizer};
 use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer, faults::Fault, requests::Request},
@@ -19,10 +19,10 @@ use testbed::{
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Nothing takes longer, but for what is told to.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Maximum wait of [`until`].
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What the collector is called by the server.
+/// The collector's user name.
 pub const COLLECTOR: &str = "collector";
 
 pub struct Cluster {
@@ -47,13 +47,13 @@ impl Cluster {
         }
     }
 
-    /// The collector's requests go through this balancer.
-    pub fn lead_through(&self, balancer: &Balancer) {
+    /// Sends the collector's requests through this balancer.
+    pub fn use_balancer(&self, balancer: &Balancer) {
         let kubeconfig = balancer.kubeconfig(&self.api.url(), &self.api.collector_kubeconfig());
         std::fs::write(self.dir.path().join("kubeconfig"), kubeconfig).unwrap();
     }
 
-    /// The collector begins, from nothing.
+    /// Starts the collector with an empty state.
     pub async fn start(&mut self) {
         let file = self.dir.path().join("kubeconfig");
         let config = read_kubeconfig(&file).await.unwrap();
@@ -63,20 +63,20 @@ impl Cluster {
         self.collector = Some((shared, task));
     }
 
-    /// It begins, and has seen everything.
+    /// Starts the collector and waits until all kinds are synced.
     pub async fn start_synced(&mut self) {
         self.start().await;
-        self.synced().await;
+        self.wait_for_sync().await;
     }
 
-    pub async fn synced(&self) {
+    pub async fn wait_for_sync(&self) {
         until("all kinds are seen", async || self.unsynced().is_none()).await;
     }
 
-    /// Why it ended, once it has.
-    pub async fn ended(&mut self) -> String {
+    /// Waits until the collector stops by itself, and returns the reason.
+    pub async fn wait_for_stop(&mut self) -> String {
         let (_, task) = self.collector.take().unwrap();
-        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap()
+        tokio::time::timeout(TIMEOUT, task).await.unwrap().unwrap()
     }
 
     pub fn stop(&mut self) {
@@ -87,13 +87,13 @@ impl Cluster {
         &self.collector.as_ref().unwrap().0
     }
 
-    /// Why not every kind can be seen.
+    /// Which kinds are not synced.
     pub fn unsynced(&self) -> Option<String> {
-        self.shared().lock().sight.unsynced_because(Instant::now())
+        self.shared().lock().sync_state.unsynced_reason(Instant::now())
     }
 
-    /// Trouble for requests of the collector.
-    pub fn trouble(&self, fault: Fault) {
+    /// Injects a fault into the collector's requests.
+    pub fn inject(&self, fault: Fault) {
         self.api.faults().inject(fault.user(COLLECTOR));
     }
 
@@ -105,30 +105,30 @@ impl Cluster {
         WorkReport::of(&self.shared().lock(), Instant::now())
     }
 
-    pub async fn map(&self, name: &str, like: Like) -> Value {
-        self.map_in("default", name, like).await
+    pub async fn map(&self, name: &str, spec: ObjectSpec) -> Value {
+        self.map_in("default", name, spec).await
     }
 
-    pub async fn map_in(&self, namespace: &str, name: &str, like: Like) -> Value {
+    pub async fn map_in(&self, namespace: &str, name: &str, spec: ObjectSpec) -> Value {
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-        self.object(&path, "v1", "ConfigMap", name, like).await
+        self.object(&path, "v1", "ConfigMap", name, spec).await
     }
 
-    pub async fn secret(&self, name: &str, like: Like) -> Value {
-        self.object("/api/v1/namespaces/default/secrets", "v1", "Secret", name, like)
+    pub async fn secret(&self, name: &str, spec: ObjectSpec) -> Value {
+        self.object("/api/v1/namespaces/default/secrets", "v1", "Secret", name, spec)
             .await
     }
 
-    /// An object without a namespace.
-    pub async fn volume(&self, name: &str, like: Like) -> Value {
-        self.object("/api/v1/persistentvolumes", "v1", "PersistentVolume", name, like)
+    /// A cluster-scoped object.
+    pub async fn volume(&self, name: &str, spec: ObjectSpec) -> Value {
+        self.object("/api/v1/persistentvolumes", "v1", "PersistentVolume", name, spec)
             .await
     }
 
-    pub async fn object(&self, path: &str, version: &str, kind: &str, name: &str, like: Like) -> Value {
+    pub async fn object(&self, path: &str, version: &str, kind: &str, name: &str, spec: ObjectSpec) -> Value {
         let object = json!({
             "apiVersion": version, "kind": kind,
-            "metadata": { "name": name, "ownerReferences": like.owners, "finalizers": like.finalizers },
+            "metadata": { "name": name, "ownerReferences": spec.owners, "finalizers": spec.finalizers },
         });
         self.admin.create(path, &object).await.unwrap().ok().unwrap()
     }
@@ -138,18 +138,18 @@ impl Cluster {
         self.api.insert_raw(object).unwrap();
     }
 
-    /// A secret, at once: where there are many.
+    /// Inserts a secret without a request.
     pub fn insert_secret(&self, namespace: &str, name: &str, owners: &[Value]) {
         let metadata = json!({ "name": name, "namespace": namespace, "ownerReferences": owners });
         let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata });
         self.api.insert_raw(object).unwrap();
     }
 
-    /// Maps a, b and c: each owns the next, and c owns a.
-    pub async fn circle(&self) {
+    /// ConfigMaps a, b and c in an ownership cycle.
+    pub async fn create_cycle(&self) {
         let mut maps = Vec::new();
         for name in ["a", "b", "c"] {
-            maps.push(self.map(name, Like::default()).await);
+            maps.push(self.map(name, ObjectSpec::default()).await);
         }
         for (name, owner) in [("a", &maps[2]), ("b", &maps[0]), ("c", &maps[1])] {
             self.change(&map_path(name), json!({ "ownerReferences": [to(owner, true)] }))
@@ -157,13 +157,13 @@ impl Cluster {
         }
     }
 
-    /// What stands there, if anything does.
+    /// The object at this path.
     pub async fn get(&self, path: &str) -> Option<Value> {
         let answer = self.admin.get(path).await.unwrap();
         (answer.code() == 200).then_some(answer.body)
     }
 
-    /// Names of the owners of what stands there.
+    /// Names of the owners of the object at this path.
     pub async fn owners(&self, path: &str) -> Vec<String> {
         let object = self.get(path).await.unwrap();
         owners_of(&object).into_iter().map(str::to_owned).collect()
@@ -174,37 +174,37 @@ impl Cluster {
         self.admin.delete(path, Some(&options)).await.unwrap().ok().unwrap();
     }
 
-    /// Changes an object's metadata.
+    /// Patches an object's metadata.
     pub async fn change(&self, path: &str, metadata: Value) {
         let patch = json!({ "metadata": metadata });
         let patched = self.admin.patch(path, Patch::Merge, &patch).await;
         patched.unwrap().ok().unwrap();
     }
 
-    pub async fn is_there(&self, name: &str) -> bool {
+    pub async fn exists(&self, name: &str) -> bool {
         self.get(&map_path(name)).await.is_some()
     }
 
-    pub async fn gone(&self, name: &str) {
-        until(&format!("{name} is gone"), async || !self.is_there(name).await).await;
+    pub async fn wait_for_deletion(&self, name: &str) {
+        until(&format!("{name} is gone"), async || !self.exists(name).await).await;
     }
 
-    /// Requests with this verb of the collector, for this resource.
-    pub fn asked(&self, verb: &str, resource: &str) -> usize {
+    /// Number of the collector's requests with this verb for this resource.
+    pub fn count_requests(&self, verb: &str, resource: &str) -> usize {
         let all = self.requests();
         let fits = |it: &&Request| it.asked.verb == verb && it.asked.resource == resource;
         all.iter().filter(fits).count()
     }
 
-    /// What the collector asked for, of what the server remembers.
+    /// The collector's requests, as far as the server remembers them.
     pub fn requests(&self) -> Vec<Request> {
         let mut requests = self.api.requests();
         requests.retain(|it| it.asked.user == COLLECTOR);
         requests
     }
 
-    /// Requests of the collector that have to do with single objects.
-    pub fn about_objects(&self) -> Vec<Request> {
+    /// The collector's requests for single objects.
+    pub fn object_requests(&self) -> Vec<Request> {
         let mut requests = self.requests();
         requests.retain(|it| !it.asked.name.is_empty());
         requests
@@ -223,16 +223,16 @@ pub fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A reference to something that never was.
-pub fn never(version: &str, kind: &str, number: u64) -> Value {
+/// A reference to an object that never existed.
+pub fn absent_owner(version: &str, kind: &str, number: u64) -> Value {
     let uid = format!("00000000-0000-4000-8000-{number:012}");
     json!({ "apiVersion": version, "kind": kind, "name": "never", "uid": uid })
 }
 
-pub async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let late = Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(Instant::now() < late, "not within {PATIENCE:?}: {what}");
+pub async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !condition().await {
+        assert!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}");
         sleep(Duration::from_millis(50)).await;
     }
 }

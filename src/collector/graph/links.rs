@@ -31,9 +31,9 @@ pub struct Links {
     edges: Vec<Edge>,
     free_edges: Vec<u32>,
     uids: Uids,
-    /// Head of the list of all nodes of each kind, by [`KindId::place`].
-    first: Vec<u32>,
-    /// Number of observed nodes of each kind, by [`KindId::place`].
+    /// Head of the list of all nodes of each kind, by [`KindId::index`].
+    first_of_kind: Vec<u32>,
+    /// Number of observed nodes of each kind, by [`KindId::index`].
     observed: Vec<u64>,
 }
 
@@ -48,13 +48,13 @@ pub struct Link {
 
 const NONE: u32 = u32::MAX;
 
-fn place(id: u32) -> usize {
+fn index(id: u32) -> usize {
     id as usize
 }
 
 /// More than four billion objects do not fit into memory.
-fn number(place: usize) -> u32 {
-    u32::try_from(place).unwrap_or(NONE)
+fn to_id(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(NONE)
 }
 
 // === impl Links ===
@@ -62,12 +62,12 @@ fn number(place: usize) -> u32 {
 impl Links {
     /// The node.
     pub fn node(&self, NodeId(id): NodeId) -> &Node {
-        &self.nodes[place(id)]
+        &self.nodes[index(id)]
     }
 
     /// The node, to be changed.
     pub fn node_mut(&mut self, NodeId(id): NodeId) -> &mut Node {
-        &mut self.nodes[place(id)]
+        &mut self.nodes[index(id)]
     }
 
     /// Sets whether it exists at its coordinates.
@@ -87,11 +87,11 @@ impl Links {
 
     fn count(&mut self, kind: KindId, more: bool) {
         // No object of [`KindId::UNKNOWN`] is ever observed.
-        let place = kind.place();
-        if self.observed.len() <= place {
-            self.observed.resize(place + 1, 0);
+        let index = kind.index();
+        if self.observed.len() <= index {
+            self.observed.resize(index + 1, 0);
         }
-        let count = &mut self.observed[place];
+        let count = &mut self.observed[index];
         *count = if more { *count + 1 } else { count.saturating_sub(1) };
     }
 
@@ -102,18 +102,18 @@ impl Links {
 
     /// All nodes, in index order.
     pub fn all(&self) -> impl Iterator<Item = NodeId> {
-        self.at(0..self.places())
+        self.at(0..self.slots())
     }
 
     /// The nodes at these indexes, in order.
-    pub fn at(&self, places: Range<usize>) -> impl Iterator<Item = NodeId> {
-        let last = places.end.min(self.nodes.len());
-        let lives = |&place: &usize| !self.nodes[place].state.has(State::FREE);
-        (places.start..last).filter(lives).map(|place| NodeId(number(place)))
+    pub fn at(&self, positions: Range<usize>) -> impl Iterator<Item = NodeId> {
+        let last = positions.end.min(self.nodes.len());
+        let lives = |&index: &usize| !self.nodes[index].state.has(State::FREE);
+        (positions.start..last).filter(lives).map(|index| NodeId(to_id(index)))
     }
 
     /// Number of indexes in use or free.
-    pub fn places(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.nodes.len()
     }
 
@@ -131,7 +131,7 @@ impl Links {
 
     /// All nodes with this UID, in any order.
     pub fn same_uid(&self, uid: Uid) -> impl Iterator<Item = NodeId> {
-        self.uids.same(&self.nodes, uid).map(NodeId)
+        self.uids.with_uid(&self.nodes, uid).map(NodeId)
     }
 
     /// Adds a node.
@@ -154,48 +154,48 @@ impl Links {
             previous: NONE,
         };
         let id = if let Some(id) = self.free_nodes.pop() {
-            self.nodes[place(id)] = node;
+            self.nodes[index(id)] = node;
             id
         } else {
             self.nodes.push(node);
-            number(self.nodes.len() - 1)
+            to_id(self.nodes.len() - 1)
         };
         self.uids.insert(&self.nodes, id);
-        self.join(id);
+        self.link_kind(id);
         NodeId(id)
     }
 
     /// All nodes of a kind, in a stable order.
     pub fn of_kind(&self, kind: KindId) -> impl Iterator<Item = NodeId> {
         let some = |id: u32| Some(id).filter(|&id| id != NONE);
-        let first = self.first.get(kind.place()).copied().and_then(some);
-        std::iter::successors(first, move |&id| some(self.nodes[place(id)].next)).map(NodeId)
+        let first_of_kind = self.first_of_kind.get(kind.index()).copied().and_then(some);
+        std::iter::successors(first_of_kind, move |&id| some(self.nodes[index(id)].next)).map(NodeId)
     }
 
     /// Inserts a node at the head of its kind's list.
-    fn join(&mut self, id: u32) {
-        let kind = self.nodes[place(id)].kind.place();
-        if self.first.len() <= kind {
-            self.first.resize(kind + 1, NONE);
+    fn link_kind(&mut self, id: u32) {
+        let kind = self.nodes[index(id)].kind.index();
+        if self.first_of_kind.len() <= kind {
+            self.first_of_kind.resize(kind + 1, NONE);
         }
-        let next = std::mem::replace(&mut self.first[kind], id);
-        let node = &mut self.nodes[place(id)];
+        let next = std::mem::replace(&mut self.first_of_kind[kind], id);
+        let node = &mut self.nodes[index(id)];
         (node.next, node.previous) = (next, NONE);
         if next != NONE {
-            self.nodes[place(next)].previous = id;
+            self.nodes[index(next)].previous = id;
         }
     }
 
-    fn part(&mut self, id: u32) {
+    fn unlink_kind(&mut self, id: u32) {
         let Node {
             kind, next, previous, ..
-        } = self.nodes[place(id)];
+        } = self.nodes[index(id)];
         match previous {
-            NONE => self.first[kind.place()] = next,
-            previous => self.nodes[place(previous)].next = next,
+            NONE => self.first_of_kind[kind.index()] = next,
+            previous => self.nodes[index(previous)].next = next,
         }
         if next != NONE {
-            self.nodes[place(next)].previous = previous;
+            self.nodes[index(next)].previous = previous;
         }
     }
 
@@ -203,10 +203,10 @@ impl Links {
     pub fn remove(&mut self, NodeId(id): NodeId) {
         self.set_observed(NodeId(id), false);
         if self.uids.remove(&self.nodes, id) {
-            self.part(id);
+            self.unlink_kind(id);
             self.free_nodes.push(id);
         }
-        let node = &mut self.nodes[place(id)];
+        let node = &mut self.nodes[index(id)];
         debug_assert!(node.owners == NONE && node.dependents == 0, "{node:?}");
         node.name = Box::default();
         node.state = State::FREE;
@@ -215,9 +215,9 @@ impl Links {
     /// The node's owners.
     pub fn owners(&self, NodeId(id): NodeId) -> impl Iterator<Item = Link> {
         let some = |edge: u32| Some(edge).filter(|&edge| edge != NONE);
-        let first = some(self.nodes[place(id)].owners);
-        std::iter::successors(first, move |&edge| some(self.edges[place(edge)].next_owner)).map(|edge| {
-            let edge = &self.edges[place(edge)];
+        let first_of_kind = some(self.nodes[index(id)].owners);
+        std::iter::successors(first_of_kind, move |&edge| some(self.edges[index(edge)].next_owner)).map(|edge| {
+            let edge = &self.edges[index(edge)];
             Link {
                 node: NodeId(edge.owner),
                 blocking: edge.blocking,
@@ -227,12 +227,12 @@ impl Links {
 
     /// The node's dependents.
     pub fn dependents(&self, NodeId(id): NodeId) -> impl Iterator<Item = Link> {
-        let node = &self.nodes[place(id)];
-        let first = Some(node.ring).filter(|&edge| edge != NONE);
-        std::iter::successors(first, |&edge| Some(self.edges[place(edge)].next))
-            .take(place(node.dependents))
+        let node = &self.nodes[index(id)];
+        let first_of_kind = Some(node.ring).filter(|&edge| edge != NONE);
+        std::iter::successors(first_of_kind, |&edge| Some(self.edges[index(edge)].next))
+            .take(index(node.dependents))
             .map(|edge| {
-                let edge = &self.edges[place(edge)];
+                let edge = &self.edges[index(edge)];
                 Link {
                     node: NodeId(edge.dependent),
                     blocking: edge.blocking,
@@ -243,11 +243,11 @@ impl Links {
     /// Returns the next dependent and advances in the ring. As many calls as there are dependents return each of them,
     /// also if references are added or removed in between.
     pub fn next_dependent(&mut self, NodeId(id): NodeId) -> Option<NodeId> {
-        let node = &mut self.nodes[place(id)];
+        let node = &mut self.nodes[index(id)];
         if node.ring == NONE {
             return None;
         }
-        let edge = &self.edges[place(node.ring)];
+        let edge = &self.edges[index(node.ring)];
         node.ring = edge.next;
         Some(NodeId(edge.dependent))
     }
@@ -255,12 +255,12 @@ impl Links {
     /// Replaces the owners of `dependent` with `wanted`, which are [`distinct`].
     pub fn set_owners(&mut self, dependent: NodeId, wanted: &[Link]) -> Changed {
         let mut changed = Changed::default();
-        let mut places = Places::default();
+        let mut positions = Positions::default();
         let mut kept = vec![false; wanted.len()];
-        let (mut before, mut edge) = (NONE, self.nodes[place(dependent.0)].owners);
+        let (mut before, mut edge) = (NONE, self.nodes[index(dependent.0)].owners);
         while edge != NONE {
-            let (owner, next) = (self.edges[place(edge)].owner, self.edges[place(edge)].next_owner);
-            match places.find(wanted, NodeId(owner)) {
+            let (owner, next) = (self.edges[index(edge)].owner, self.edges[index(edge)].next_owner);
+            match positions.find(wanted, NodeId(owner)) {
                 Some(at) => {
                     let blocking = wanted[at].blocking;
                     if self.set_blocking(edge, blocking) && !blocking {
@@ -290,34 +290,34 @@ impl Links {
         let new = Edge {
             owner,
             dependent,
-            next_owner: self.nodes[place(dependent)].owners,
+            next_owner: self.nodes[index(dependent)].owners,
             next: NONE,
             previous: NONE,
             blocking: to.blocking,
         };
         let id = if let Some(id) = self.free_edges.pop() {
-            self.edges[place(id)] = new;
+            self.edges[index(id)] = new;
             id
         } else {
             self.edges.push(new);
-            number(self.edges.len() - 1)
+            to_id(self.edges.len() - 1)
         };
-        self.nodes[place(dependent)].owners = id;
-        let node = &mut self.nodes[place(owner)];
+        self.nodes[index(dependent)].owners = id;
+        let node = &mut self.nodes[index(owner)];
         node.dependents += 1;
         node.blocking += u32::from(to.blocking);
         // At the end of the ring: before the next one.
         let (next, previous) = match node.ring {
             NONE => (id, id),
-            next => (next, self.edges[place(next)].previous),
+            next => (next, self.edges[index(next)].previous),
         };
         if node.ring == NONE {
             node.ring = id;
         }
-        self.edges[place(id)].next = next;
-        self.edges[place(id)].previous = previous;
-        self.edges[place(previous)].next = id;
-        self.edges[place(next)].previous = id;
+        self.edges[index(id)].next = next;
+        self.edges[index(id)].previous = previous;
+        self.edges[index(previous)].next = id;
+        self.edges[index(next)].previous = id;
     }
 
     /// `before` precedes it in the list of the dependent's owners.
@@ -329,29 +329,29 @@ impl Links {
             next,
             previous,
             blocking,
-        } = self.edges[place(id)];
-        let node = &mut self.nodes[place(owner)];
+        } = self.edges[index(id)];
+        let node = &mut self.nodes[index(owner)];
         node.dependents -= 1;
         node.blocking -= u32::from(blocking);
         if node.ring == id {
             node.ring = if next == id { NONE } else { next };
         }
-        self.edges[place(previous)].next = next;
-        self.edges[place(next)].previous = previous;
+        self.edges[index(previous)].next = next;
+        self.edges[index(next)].previous = previous;
         match before {
-            NONE => self.nodes[place(dependent)].owners = next_owner,
-            before => self.edges[place(before)].next_owner = next_owner,
+            NONE => self.nodes[index(dependent)].owners = next_owner,
+            before => self.edges[index(before)].next_owner = next_owner,
         }
         self.free_edges.push(id);
     }
 
     fn set_blocking(&mut self, id: u32, blocking: bool) -> bool {
-        let edge = &mut self.edges[place(id)];
+        let edge = &mut self.edges[index(id)];
         if edge.blocking == blocking {
             return false;
         }
         edge.blocking = blocking;
-        let node = &mut self.nodes[place(edge.owner)];
+        let node = &mut self.nodes[index(edge.owner)];
         node.blocking = node.blocking + u32::from(blocking) - u32::from(!blocking);
         true
     }
@@ -369,11 +369,11 @@ pub struct Changed {
 /// Merges links to the same node; the result blocks if one of them does. The same owner in two API versions is one
 /// owner.
 pub fn distinct(mut links: Vec<Link>) -> Vec<Link> {
-    let (mut places, mut kept) = (Places::default(), 0);
+    let (mut positions, mut kept) = (Positions::default(), 0);
     for at in 0..links.len() {
         let link = links[at];
-        match places.find(&links[..kept], link.node) {
-            Some(first) => links[first].blocking |= link.blocking,
+        match positions.find(&links[..kept], link.node) {
+            Some(first_of_kind) => links[first_of_kind].blocking |= link.blocking,
             None => {
                 links[kept] = link;
                 kept += 1;
@@ -386,7 +386,7 @@ pub fn distinct(mut links: Vec<Link>) -> Vec<Link> {
 
 /// Positions of nodes in a growing slice of links.
 #[derive(Default)]
-struct Places {
+struct Positions {
     table: HashMap<NodeId, usize>,
 }
 
@@ -395,7 +395,7 @@ const FEW: usize = 16;
 
 // === impl Places ===
 
-impl Places {
+impl Positions {
     fn find(&mut self, links: &[Link], node: NodeId) -> Option<usize> {
         if links.len() <= FEW {
             return links.iter().position(|link| link.node == node);

@@ -1,6 +1,6 @@
 //! A node of the graph.
 
-use super::{Coordinates, SpaceId, State};
+use super::{Coordinates, NamespaceId, State};
 use crate::collector::{kinds::KindId, uid::Uid};
 
 /// Index of a node. It is reused after the node is removed.
@@ -17,7 +17,7 @@ pub struct Node {
     /// Name.
     pub name: Box<str>,
     /// Namespace.
-    pub namespace: SpaceId,
+    pub namespace: NamespaceId,
     /// Kind.
     pub kind: KindId,
     /// Facts about it.

@@ -13,18 +13,18 @@ pub struct Orphaned {
 }
 
 /// Maximum number of entries. Late events are late by seconds, not by thousands of owners.
-const MOST: usize = 65_536;
+const CAPACITY: usize = 65_536;
 
 // === impl Orphaned ===
 
 impl Orphaned {
     /// Adds an owner.
-    pub fn remember(&mut self, uid: Uid, version: u64) {
+    pub fn insert(&mut self, uid: Uid, version: u64) {
         if let Some(known) = self.versions.get_mut(&uid) {
             *known = version.max(*known);
             return;
         }
-        if self.order.len() == MOST
+        if self.order.len() == CAPACITY
             && let Some(oldest) = self.order.pop_front()
         {
             self.versions.remove(&oldest);
@@ -34,13 +34,13 @@ impl Orphaned {
     }
 
     /// Whether it contains this owner.
-    pub fn has(&self, uid: Uid) -> bool {
+    pub fn contains(&self, uid: Uid) -> bool {
         self.versions.contains_key(&uid)
     }
 
     /// Removes an owner that was seen without the finalizer, at this resourceVersion; `false` if that state is older
     /// than the entry.
-    pub fn forget(&mut self, uid: Uid, version: u64) -> bool {
+    pub fn remove(&mut self, uid: Uid, version: u64) -> bool {
         if self.versions.get(&uid).is_some_and(|&known| version <= known) {
             return false;
         }

@@ -1,6 +1,9 @@
 //! A node's owner references, and what their changes cause.
 
-use super::{Coordinates, Graph, Hint, Link, NodeId, Observed, Place, Reference, SpaceId, State, links::distinct};
+use super::{
+    Coordinates, Graph, Link, NamespaceId, NamespacedName, NodeId, Observed, Reference, State, WorkItem,
+    links::distinct,
+};
 use crate::collector::{
     kinds::{KindId, Scope},
     uid::Uid,
@@ -9,9 +12,9 @@ use crate::collector::{
 // === impl Graph ===
 
 impl Graph {
-    pub(super) fn follow_owners(&mut self, id: NodeId, object: &Observed) {
+    pub(super) fn update_owners(&mut self, id: NodeId, object: &Observed) {
         let links = object.owners.iter().map(|reference| Link {
-            node: self.referenced(id, reference),
+            node: self.reference_node(id, reference),
             blocking: reference.blocking,
         });
         let links = distinct(links.collect());
@@ -23,71 +26,82 @@ impl Graph {
         // Only for the first reference: the GET is retried until it is answered.
         let is_new = |id: &NodeId| {
             let node = self.links.node(*id);
-            node.state.is_in_question() && !node.state.releases() && node.dependents == 1
+            node.state.is_unknown() && !node.state.orphans_dependents() && node.dependents == 1
         };
-        let unknown: Vec<Hint> = changed.added.iter().copied().filter(is_new).map(Hint::Ask).collect();
-        self.hints.extend(unknown);
+        let unknown: Vec<WorkItem> = changed
+            .added
+            .iter()
+            .copied()
+            .filter(is_new)
+            .map(WorkItem::GetOwner)
+            .collect();
+        self.items.extend(unknown);
         // Also without a change: the dependent may have dropped the reference and set it again.
         let decides = |link: &Link| {
             let state = self.links.node(link.node).state;
-            state.has(State::ABSENT) || state.waits() || state.releases() || self.is_nowhere(link.node)
+            state.has(State::ABSENT)
+                || state.in_foreground_deletion()
+                || state.orphans_dependents()
+                || self.lacks_namespace(link.node)
         };
         if links.iter().any(decides) {
-            self.hints.push(Hint::Decide(id));
+            self.items.push(WorkItem::Decide(id));
         }
-        self.release(changed.released);
+        self.recheck_owners(changed.released);
     }
 
     /// Decides again on owners that a dependent no longer names or no longer blocks.
-    pub(super) fn release(&mut self, owners: Vec<NodeId>) {
+    pub(super) fn recheck_owners(&mut self, owners: Vec<NodeId>) {
         for owner in owners {
             let state = self.links.node(owner).state;
-            if (state.waits() && !self.is_blocked(owner)) || (state.orphans() && !self.has_dependents(owner)) {
-                self.hints.push(Hint::Decide(owner));
+            if (state.in_foreground_deletion() && !self.is_blocked(owner))
+                || (state.in_orphan_deletion() && !self.has_dependents(owner))
+            {
+                self.items.push(WorkItem::Decide(owner));
             }
-            self.tidy(owner);
+            self.compact(owner);
         }
     }
 
     /// Whether its kind is namespaced and its dependent has no namespace. No GET is possible; the reference is
     /// reported.
-    fn is_nowhere(&self, id: NodeId) -> bool {
+    fn lacks_namespace(&self, id: NodeId) -> bool {
         let node = self.links.node(id);
         let scope = self.kinds.resource(node.kind).map(|resource| resource.scope);
-        node.namespace == SpaceId::NONE && scope == Some(Scope::Namespaced)
+        node.namespace == NamespaceId::NONE && scope == Some(Scope::Namespaced)
     }
 
     /// The node of a reference. References that cannot be resolved share a node of [`KindId::UNKNOWN`] per UID, from
     /// which nothing is concluded.
-    fn referenced(&mut self, dependent: NodeId, reference: &Reference) -> NodeId {
-        let uid = self.odd.referenced(&reference.uid);
+    fn reference_node(&mut self, dependent: NodeId, reference: &Reference) -> NodeId {
+        let uid = self.odd_uids.referenced(&reference.uid);
         let kind = if uid.is_some() && reference.is_readable() {
             self.kinds.referenced(&reference.api_version, &reference.kind)
         } else {
             KindId::UNKNOWN
         };
         let name = if kind == KindId::UNKNOWN { "" } else { &reference.name };
-        self.owner_of(dependent, kind, uid.unwrap_or(Uid::NONE), name)
+        self.owner_node(dependent, kind, uid.unwrap_or(Uid::NONE), name)
     }
 
     /// The node of a reference, in the namespace of its dependent.
-    pub(super) fn owner_of(&mut self, dependent: NodeId, kind: KindId, uid: Uid, name: &str) -> NodeId {
+    pub(super) fn owner_node(&mut self, dependent: NodeId, kind: KindId, uid: Uid, name: &str) -> NodeId {
         let namespace = match self.kinds.resource(kind).map(|resource| resource.scope) {
-            Some(Scope::Cluster) => SpaceId::NONE,
-            None if kind == KindId::UNKNOWN => SpaceId::NONE,
+            Some(Scope::Cluster) => NamespaceId::NONE,
+            None if kind == KindId::UNKNOWN => NamespaceId::NONE,
             Some(Scope::Namespaced) | None => self.links.node(dependent).namespace,
         };
         let at = Coordinates { kind, namespace, name };
         if let Some(id) = self.links.find(uid, at) {
             return id;
         }
-        let mut state = self.named(uid);
-        let lone = self.lone.get_mut(kind.place());
-        let place = Place {
-            namespace: self.spaces.name(namespace),
+        let mut state = self.initial_state(uid);
+        let isolated = self.isolated.get_mut(kind.index());
+        let place = NamespacedName {
+            namespace: self.namespaces.name(namespace),
             name,
         };
-        if let Some(round) = lone.and_then(|lone| lone.take(&self.hasher, uid, place)) {
+        if let Some(round) = isolated.and_then(|isolated| isolated.take(&self.hasher, uid, place)) {
             state.set(State::OBSERVED, true);
             state.set(State::ROUND, round);
         }
@@ -95,32 +109,32 @@ impl Graph {
     }
 
     /// State of a new node that is only named.
-    pub(super) fn named(&self, uid: Uid) -> State {
+    pub(super) fn initial_state(&self, uid: Uid) -> State {
         let mut state = State::default();
-        state.set(State::ORPHANED, self.orphaned.has(uid));
+        state.set(State::ORPHANED, self.orphaned.contains(uid));
         state
     }
 
     /// Removes a node without owners and dependents. An existing object becomes isolated.
-    pub(super) fn tidy(&mut self, id: NodeId) {
+    pub(super) fn compact(&mut self, id: NodeId) {
         let node = self.links.node(id);
         let idle = node.dependents == 0 && self.links.owners(id).next().is_none();
-        if !idle || (node.state.is_particular() && !node.state.is_in_question()) || node.state.is_free() {
+        if !idle || (node.state.has_deletion_facts() && !node.state.is_unknown()) || node.state.is_free() {
             return;
         }
-        if !node.state.is_in_question() && !node.state.has(State::ABSENT) {
+        if !node.state.is_unknown() && !node.state.has(State::ABSENT) {
             let round = node.state.has(State::ROUND);
-            let at = Place {
-                namespace: self.spaces.name(node.namespace),
+            let at = NamespacedName {
+                namespace: self.namespaces.name(node.namespace),
                 name: &node.name,
             };
-            if let Some(lone) = self.lone.get_mut(node.kind.place()) {
-                lone.insert(&self.hasher, node.uid, at, round);
+            if let Some(isolated) = self.isolated.get_mut(node.kind.index()) {
+                isolated.insert(&self.hasher, node.uid, at, round);
             }
         }
         let (uid, version, state) = (node.uid, node.version, node.state);
         self.remove(id);
-        if state.orphans() {
+        if state.in_orphan_deletion() {
             self.remember(uid, version);
         }
     }

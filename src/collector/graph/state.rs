@@ -44,34 +44,34 @@ impl State {
     }
 
     /// Whether it exists.
-    pub fn is_there(self) -> bool {
+    pub fn exists(self) -> bool {
         self.has(Self::OBSERVED) && !self.has(Self::UNSEEN)
     }
 
     /// Whether it may exist.
-    pub fn is_in_question(self) -> bool {
+    pub fn is_unknown(self) -> bool {
         self.has(Self::UNSEEN) || !(self.has(Self::OBSERVED) || self.has(Self::ABSENT))
     }
 
     /// Whether it is in foreground deletion.
-    pub fn waits(self) -> bool {
+    pub fn in_foreground_deletion(self) -> bool {
         self.has(Self::DELETING) && self.has(Self::FOREGROUND)
     }
 
     /// Whether it is in orphan deletion.
-    pub fn orphans(self) -> bool {
+    pub fn in_orphan_deletion(self) -> bool {
         self.has(Self::DELETING) && self.has(Self::ORPHAN)
     }
 
     /// Whether it is in foreground or orphan deletion, so that its dependents are deleted or lose the reference.
-    pub fn decides_on_dependents(self) -> bool {
-        self.waits() || self.orphans()
+    pub fn has_deletion_finalizer(self) -> bool {
+        self.in_foreground_deletion() || self.in_orphan_deletion()
     }
 
     /// Whether its dependents have to drop their references: it is, or was, in orphan deletion.
-    pub fn releases(self) -> bool {
-        if self.is_there() {
-            self.orphans()
+    pub fn orphans_dependents(self) -> bool {
+        if self.exists() {
+            self.in_orphan_deletion()
         } else {
             self.has(Self::ORPHANED)
         }
@@ -83,7 +83,7 @@ impl State {
     }
 
     /// Whether more is known of it than that it exists.
-    pub(super) fn is_particular(self) -> bool {
+    pub(super) fn has_deletion_facts(self) -> bool {
         self.has(Self::DELETING) || self.has(Self::ORPHAN) || self.has(Self::FOREGROUND)
     }
 }

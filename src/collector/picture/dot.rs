@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    Look, Picture,
-    text::{LOOKS, More},
+    Appearance, Picture,
+    text::{APPEARANCES, Placeholder},
 };
 
 /// Renders DOT. References point from dependents to owners, which are on the left.
@@ -19,8 +19,8 @@ pub fn dot(picture: &Picture) -> String {
         let node = format!("n{place}");
         let tooltip = format!(", tooltip={}", quoted(&object.tooltip()));
         box_of(&mut out, "  ", &node, &lines, object.look, &tooltip);
-        further(&mut out, &node, "owners", object.further_owners().as_ref());
-        further(&mut out, &node, "dependents", object.further_dependents().as_ref());
+        placeholder(&mut out, &node, "owners", object.owners_placeholder().as_ref());
+        placeholder(&mut out, &node, "dependents", object.dependents_placeholder().as_ref());
     }
     for drawn in &picture.references {
         let style = edge(drawn.blocking, drawn.holds_up);
@@ -31,9 +31,9 @@ pub fn dot(picture: &Picture) -> String {
     out
 }
 
-fn box_of(out: &mut String, indent: &str, node: &str, lines: &[String], look: Look, tooltip: &str) {
-    let (inside, line) = look.colours();
-    let style = if look.is_broken() {
+fn box_of(out: &mut String, indent: &str, node: &str, lines: &[String], look: Appearance, tooltip: &str) {
+    let (inside, line) = look.colors();
+    let style = if look.is_dashed() {
         "rounded,filled,dashed"
     } else {
         "rounded,filled"
@@ -45,7 +45,7 @@ fn box_of(out: &mut String, indent: &str, node: &str, lines: &[String], look: Lo
     );
 }
 
-fn further(out: &mut String, node: &str, what: &str, more: Option<&More>) {
+fn placeholder(out: &mut String, node: &str, what: &str, more: Option<&Placeholder>) {
     let Some(more) = more else {
         return;
     };
@@ -71,8 +71,8 @@ fn edge(blocking: bool, holds_up: bool) -> &'static str {
 
 fn legend(out: &mut String) {
     out.push_str("  subgraph cluster_legend {\n    label=\"Legend\"; color=\"#cccccc\";\n");
-    for (place, look) in LOOKS.into_iter().enumerate() {
-        let lines = [look.word().to_owned()];
+    for (place, look) in APPEARANCES.into_iter().enumerate() {
+        let lines = [look.label().to_owned()];
         box_of(out, "    ", &format!("l{place}"), &lines, look, "");
     }
     let edges = [

@@ -2,18 +2,18 @@
 
 use indexmap::IndexSet;
 
-use super::Drawn;
+use super::PicturedReference;
 use crate::collector::graph::{Graph, Link, NodeId, State};
 
 /// Maximum number of objects: one or two screens.
-const OBJECTS: usize = 200;
+const MAX_OBJECTS: usize = 200;
 /// Maximum number of references. Objects with one or two owners are drawn with all of them; the limit bounds the
 /// layout's time.
-const REFERENCES: usize = 2 * OBJECTS;
+const MAX_REFERENCES: usize = 2 * MAX_OBJECTS;
 /// Maximum number of links followed from one object in each direction.
-const NEIGHBOURS: usize = 20;
+const MAX_NEIGHBORS: usize = 20;
 /// Maximum number of links that are compared to find the most important ones.
-const LOOKED_AT: usize = 50 * NEIGHBOURS;
+const MAX_COMPARED: usize = 50 * MAX_NEIGHBORS;
 
 /// The selected objects, in the order of the picture.
 pub struct Selection<'a> {
@@ -22,9 +22,9 @@ pub struct Selection<'a> {
 }
 
 /// Whether something may be to do about it, or it may block its owner.
-pub fn is_restless(graph: &Graph, id: NodeId) -> bool {
+pub fn is_active(graph: &Graph, id: NodeId) -> bool {
     let state = graph.node(id).state;
-    !state.has(State::OBSERVED) || state.is_in_question() || state.has(State::DELETING)
+    !state.has(State::OBSERVED) || state.is_unknown() || state.has(State::DELETING)
 }
 
 // === impl Selection ===
@@ -47,18 +47,19 @@ impl<'a> Selection<'a> {
         self.add(nodes);
         while let Some(&id) = self.chosen.get_index(next) {
             next += 1;
-            if self.chosen.len() >= OBJECTS {
+            if self.chosen.len() >= MAX_OBJECTS {
                 return;
             }
-            let owners = self.foremost(self.graph.owners(id), |link| (id, link));
+            let owners = self.most_important(self.graph.owners(id), |link| (id, link));
             self.add(&owners);
-            let dependents = self.foremost(self.graph.dependents(id), |link| (link.node, Link { node: id, ..link }));
+            let dependents =
+                self.most_important(self.graph.dependents(id), |link| (link.node, Link { node: id, ..link }));
             self.add(&dependents);
         }
     }
 
     /// Adds this node and connected ones, unless an owner is in the picture already: then it was left out for space.
-    pub fn add_apart(&mut self, id: NodeId) {
+    pub fn add_unless_omitted(&mut self, id: NodeId) {
         if !self.graph.owners(id).any(|link| self.chosen.contains(&link.node)) {
             self.add_around(&[id]);
         }
@@ -66,7 +67,7 @@ impl<'a> Selection<'a> {
 
     fn add(&mut self, nodes: &[NodeId]) {
         for &id in nodes {
-            if self.chosen.len() >= OBJECTS {
+            if self.chosen.len() >= MAX_OBJECTS {
                 return;
             }
             self.chosen.insert(id);
@@ -74,24 +75,25 @@ impl<'a> Selection<'a> {
     }
 
     /// Links that block an owner come first, then links to nodes that are not idle.
-    fn foremost(&self, links: impl Iterator<Item = Link>, reference: impl Fn(Link) -> (NodeId, Link)) -> Vec<NodeId> {
-        let mut links: Vec<Link> = links.take(LOOKED_AT).collect();
+    fn most_important(
+        &self,
+        links: impl Iterator<Item = Link>,
+        reference: impl Fn(Link) -> (NodeId, Link),
+    ) -> Vec<NodeId> {
+        let mut links: Vec<Link> = links.take(MAX_COMPARED).collect();
         links.sort_by_key(|&link| {
             let (dependent, to) = reference(link);
-            (
-                !holds_up(self.graph, dependent, to),
-                !is_restless(self.graph, link.node),
-            )
+            (!holds_up(self.graph, dependent, to), !is_active(self.graph, link.node))
         });
-        links.into_iter().map(|link| link.node).take(NEIGHBOURS).collect()
+        links.into_iter().map(|link| link.node).take(MAX_NEIGHBORS).collect()
     }
 
     /// References between selected nodes.
-    pub fn references(&self) -> Vec<Drawn> {
+    pub fn references(&self) -> Vec<PicturedReference> {
         let of_one = |(dependent, &id): (usize, &NodeId)| {
-            let links = self.graph.owners(id).take(LOOKED_AT);
+            let links = self.graph.owners(id).take(MAX_COMPARED);
             links.filter_map(move |link| {
-                Some(Drawn {
+                Some(PicturedReference {
                     dependent,
                     owner: self.chosen.get_index_of(&link.node)?,
                     blocking: link.blocking,
@@ -103,12 +105,12 @@ impl<'a> Selection<'a> {
             .iter()
             .enumerate()
             .flat_map(of_one)
-            .take(REFERENCES)
+            .take(MAX_REFERENCES)
             .collect()
     }
 }
 
 /// Whether the owner waits for this dependent. A reference to itself does not count.
 fn holds_up(graph: &Graph, dependent: NodeId, to: Link) -> bool {
-    to.blocking && to.node != dependent && graph.node(to.node).state.waits()
+    to.blocking && to.node != dependent && graph.node(to.node).state.in_foreground_deletion()
 }

@@ -8,8 +8,8 @@ use dagre::Point;
 
 use self::layout::{Area, Arrow, Layout};
 use super::{
-    Drawn, Look, Picture, Pictured,
-    text::{LOOKS, More},
+    Appearance, Picture, Pictured, PicturedReference,
+    text::{APPEARANCES, Placeholder},
 };
 use crate::words::escaped;
 
@@ -35,7 +35,7 @@ const STYLE: &str = "text { font-family: monospace; font-size: 12px; fill: #222 
 struct Block {
     headline: Option<String>,
     lines: Vec<String>,
-    look: Option<Look>,
+    look: Option<Appearance>,
     tooltip: String,
 }
 
@@ -47,8 +47,8 @@ pub fn svg(picture: &Picture) -> String {
     let mut body = String::new();
     let mut corner = Point::new(LEAST_WIDTH, HEAD);
     for (place, arrow) in arrows.iter().enumerate() {
-        let way = layout.way(place, arrow);
-        for point in &way {
+        let points = layout.points(place, arrow);
+        for point in &points {
             grow(&mut corner, point.x, point.y + HEAD);
         }
         // Writing to a String cannot fail.
@@ -56,7 +56,7 @@ pub fn svg(picture: &Picture) -> String {
             body,
             r#"<path class="{0}" marker-end="url(#{0})" d="{1}"/>"#,
             arrow.class,
-            curve(&way)
+            curve(&points)
         );
     }
     for (place, block) in blocks.iter().enumerate() {
@@ -71,10 +71,10 @@ pub fn svg(picture: &Picture) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
         viewBox=\"0 0 {width:.0} {height:.0}\">\n<style>{STYLE}</style>\n<defs>"
     );
-    for (class, colour) in [("b", "#555"), ("n", "#555"), ("h", "#d0021b")] {
+    for (class, color) in [("b", "#555"), ("n", "#555"), ("h", "#d0021b")] {
         let _ = write!(
             out,
-            r#"<marker id="{class}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="10" markerHeight="10" markerUnits="userSpaceOnUse" orient="auto"><polygon points="0,0 10,5 0,10" fill="{colour}"/></marker>"#
+            r#"<marker id="{class}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="10" markerHeight="10" markerUnits="userSpaceOnUse" orient="auto"><polygon points="0,0 10,5 0,10" fill="{color}"/></marker>"#
         );
     }
     out.push_str("</defs>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
@@ -92,19 +92,19 @@ fn parts(picture: &Picture) -> (Vec<Block>, Vec<Arrow>) {
         tooltip: object.tooltip(),
     };
     let mut blocks: Vec<Block> = picture.objects.iter().map(object).collect();
-    let reference = |drawn: &Drawn| Arrow {
+    let reference = |drawn: &PicturedReference| Arrow {
         from: drawn.dependent,
         to: drawn.owner,
         class: class(drawn.blocking, drawn.holds_up),
     };
     let mut arrows: Vec<Arrow> = picture.references.iter().map(reference).collect();
     for (place, object) in picture.objects.iter().enumerate() {
-        if let Some(more) = object.further_owners() {
+        if let Some(more) = object.owners_placeholder() {
             let (to, class) = (blocks.len(), class(more.blocking, more.holds_up));
             blocks.push(Block::of_more(more));
             arrows.push(Arrow { from: place, to, class });
         }
-        if let Some(more) = object.further_dependents() {
+        if let Some(more) = object.dependents_placeholder() {
             let (from, class) = (blocks.len(), class(more.blocking, more.holds_up));
             blocks.push(Block::of_more(more));
             arrows.push(Arrow { from, to: place, class });
@@ -151,9 +151,9 @@ fn curve(points: &[Point]) -> String {
 fn head(out: &mut String, title: &str) {
     let _ = writeln!(out, r#"<text class="t" x="{MARGIN}" y="30">{}</text>"#, escaped(title));
     let mut x = MARGIN;
-    for look in LOOKS {
+    for look in APPEARANCES {
         swatch(out, x, look);
-        x += look.word().len() as f64 * LETTER + 38.0;
+        x += look.label().len() as f64 * LETTER + 38.0;
     }
     x = MARGIN;
     for (class, text) in [
@@ -170,14 +170,14 @@ fn head(out: &mut String, title: &str) {
     }
 }
 
-fn swatch(out: &mut String, x: f64, look: Look) {
+fn swatch(out: &mut String, x: f64, look: Appearance) {
     frame(out, x, 48.0, (18.0, 14.0), look);
-    let _ = writeln!(out, r#"<text x="{:.1}" y="59">{}</text>"#, x + 24.0, look.word());
+    let _ = writeln!(out, r#"<text x="{:.1}" y="59">{}</text>"#, x + 24.0, look.label());
 }
 
-fn frame(out: &mut String, x: f64, y: f64, (width, height): (f64, f64), look: Look) {
-    let (inside, line) = look.colours();
-    let broken = if look.is_broken() {
+fn frame(out: &mut String, x: f64, y: f64, (width, height): (f64, f64), look: Appearance) {
+    let (inside, line) = look.colors();
+    let broken = if look.is_dashed() {
         r#" stroke-dasharray="4 3""#
     } else {
         ""
@@ -191,7 +191,7 @@ fn frame(out: &mut String, x: f64, y: f64, (width, height): (f64, f64), look: Lo
 // === impl Block ===
 
 impl Block {
-    fn of_more(more: More) -> Self {
+    fn of_more(more: Placeholder) -> Self {
         Self {
             headline: None,
             lines: vec![more.text],

@@ -1,6 +1,6 @@
 //! Pictures of small and large graphs.
 
-use super::{Look, Picture, Pictured, Presence, dot::dot, svg::svg};
+use super::{Appearance, Picture, Pictured, Presence, dot::dot, svg::svg};
 use crate::collector::{
     graph::{Graph, Observed, Reference},
     kinds::{Resource, Scope},
@@ -75,7 +75,7 @@ fn texts(svg: &str) -> Vec<String> {
 }
 
 #[test]
-fn of_an_owner_that_waits_the_reference_that_holds_it_up_is_told() {
+fn the_reference_that_blocks_a_foreground_deletion_is_marked() {
     let mut free = apple("free", &["owner"]);
     free.owners[0].blocking = false;
     let held = Observed {
@@ -90,8 +90,8 @@ fn of_an_owner_that_waits_the_reference_that_holds_it_up_is_told() {
         told(&picture, "free"),
         "will be deleted in the background: Apple.example.com n1/owner waits for it"
     );
-    let looks: Vec<Look> = picture.objects.iter().map(|object| object.look).collect();
-    assert_eq!(looks, [Look::Waiting, Look::Deleting, Look::Deleting]);
+    let looks: Vec<Appearance> = picture.objects.iter().map(|object| object.look).collect();
+    assert_eq!(looks, [Appearance::Waiting, Appearance::Deleting, Appearance::Deleting]);
     let text = dot(&picture);
     assert!(text.contains("n1 -> n0 [style=bold, color=\"#d0021b\""), "{text}");
     assert!(text.contains("n2 -> n0 [style=dashed"), "{text}");
@@ -102,7 +102,7 @@ fn of_an_owner_that_waits_the_reference_that_holds_it_up_is_told() {
 }
 
 #[test]
-fn whoever_owns_itself_does_not_wait_for_itself() {
+fn an_object_that_owns_itself_is_not_drawn_as_blocked() {
     let graph = graph([waiting(apple("a", &["a"]))]);
     let picture = around(&graph, "a");
     assert_eq!((picture.objects.len(), picture.left_out), (1, 0));
@@ -112,7 +112,7 @@ fn whoever_owns_itself_does_not_wait_for_itself() {
 }
 
 #[test]
-fn a_circle_is_drawn_once_around() {
+fn an_ownership_cycle_is_drawn_once() {
     let graph = graph([waiting(apple("a", &["c"])), apple("b", &["a"]), apple("c", &["b"])]);
     let picture = around(&graph, "b");
     assert_eq!((picture.objects.len(), picture.references.len()), (3, 3));
@@ -130,7 +130,7 @@ fn a_circle_is_drawn_once_around() {
 }
 
 #[test]
-fn who_was_never_seen_who_is_not_there_and_who_cannot_be_known_differ() {
+fn virtual_absent_and_unresolved_owners_are_drawn_differently() {
     let mut graph = graph([
         apple("asks", &["never"]),
         apple("doomed", &["gone"]),
@@ -140,12 +140,12 @@ fn who_was_never_seen_who_is_not_there_and_who_cannot_be_known_differ() {
         },
     ]);
     let gone = graph.with_uid("gone")[0];
-    graph.absent(gone);
-    let picture = Picture::of_all(&graph);
+    graph.set_absent(gone);
+    let picture = Picture::of_active(&graph);
     let state = |name| (named(&picture, name).state, named(&picture, name).look);
-    assert_eq!(state("never"), (Presence::Virtual, Look::Virtual));
-    assert_eq!(state("gone"), (Presence::Absent, Look::Absent));
-    assert_eq!(state("asks"), (Presence::Observed, Look::Blocked));
+    assert_eq!(state("never"), (Presence::Virtual, Appearance::Virtual));
+    assert_eq!(state("gone"), (Presence::Absent, Appearance::Absent));
+    assert_eq!(state("asks"), (Presence::Observed, Appearance::Blocked));
     for (name, decision) in [
         (
             "asks",
@@ -162,39 +162,39 @@ fn who_was_never_seen_who_is_not_there_and_who_cannot_be_known_differ() {
 }
 
 #[test]
-fn what_a_list_no_longer_shows_is_in_question() {
+fn an_object_missing_in_a_list_is_drawn_in_question() {
     let mut graph = graph([apple("owner", &[]), apple("dependent", &["owner"])]);
     let apples = graph.kinds.id("example.com", "Apple").unwrap();
     graph.begin_list(apples);
     graph.observe(apples, &apple("dependent", &["owner"]));
     graph.end_list(apples, 100);
-    let picture = Picture::of_all(&graph);
+    let picture = Picture::of_active(&graph);
     assert_eq!(named(&picture, "owner").state, Presence::InQuestion);
-    assert_eq!(named(&picture, "dependent").look, Look::Blocked);
+    assert_eq!(named(&picture, "dependent").look, Appearance::Blocked);
 }
 
 #[test]
-fn what_is_idle_is_not_in_a_picture_of_all() {
+fn idle_objects_are_not_in_the_picture_without_a_uid() {
     let graph = graph([
         apple("idle", &[]),
         apple("child", &["idle"]),
         waiting(apple("owner", &[])),
         apple("dependent", &["owner"]),
     ]);
-    let picture = Picture::of_all(&graph);
+    let picture = Picture::of_active(&graph);
     assert_eq!(names(&picture), ["owner", "dependent"]);
     assert_eq!(around(&graph, "idle").objects.len(), 2);
 }
 
 #[test]
-fn of_a_uid_that_nobody_knows_there_is_no_picture() {
+fn an_unknown_uid_has_no_picture() {
     let graph = graph([apple("a", &[]), apple("b", &["a"])]);
     assert_eq!(Picture::around(&graph, "z"), None);
     assert_eq!(Picture::around(&graph, "0b9a8230-aace-4480-91d0-db24e46eb609"), None);
 }
 
 #[test]
-fn an_owner_of_very_many_is_drawn_with_a_few_and_the_rest_is_counted() {
+fn an_owner_of_many_dependents_is_drawn_with_a_few_and_a_count() {
     let mut objects = vec![waiting(apple("owner", &[]))];
     for number in 0..100_000 {
         let mut object = apple(&format!("d{number}"), &["owner"]);
@@ -218,7 +218,7 @@ fn an_owner_of_very_many_is_drawn_with_a_few_and_the_rest_is_counted() {
     assert!(dot(&picture).contains(more));
     assert!(texts(&svg(&picture)).iter().any(|text| text == more));
 
-    let all = Picture::of_all(&graph);
+    let all = Picture::of_active(&graph);
     assert_eq!(
         all.objects.len(),
         21,
@@ -228,7 +228,7 @@ fn an_owner_of_very_many_is_drawn_with_a_few_and_the_rest_is_counted() {
 }
 
 #[test]
-fn a_thicket_is_cut() {
+fn the_number_of_references_is_limited() {
     let name = |number: usize| format!("a{number}");
     let objects = (0..400).map(|number| {
         let owners: Vec<String> = (0..number).map(name).collect();
@@ -241,7 +241,7 @@ fn a_thicket_is_cut() {
 }
 
 #[test]
-fn a_name_may_hold_anything() {
+fn names_are_escaped_and_shortened() {
     let odd = "a\"b\\n\n<c>&'d'\u{0}\u{202e}\u{fffe}";
     let seen = "a\"b\\n\\n<c>&'d'\\0\\u{202e}\\u{fffe}";
     let picture = around(&graph([apple("child", &[odd])]), "child");
@@ -260,13 +260,13 @@ fn a_name_may_hold_anything() {
 }
 
 #[test]
-fn a_picture_comes_back_from_json_and_is_drawn_the_same_each_time() {
+fn a_picture_survives_json_and_is_drawn_deterministically() {
     let graph = graph([
         waiting(apple("a", &["c"])),
         apple("b", &["a"]),
         apple("c", &["b", "never"]),
     ]);
-    let picture = Picture::of_all(&graph);
+    let picture = Picture::of_active(&graph);
     let json = serde_json::to_string(&picture).unwrap();
     assert_eq!(serde_json::from_str::<Picture>(&json).unwrap(), picture);
     assert_eq!(svg(&picture), svg(&picture));
@@ -277,8 +277,8 @@ fn a_picture_comes_back_from_json_and_is_drawn_the_same_each_time() {
 }
 
 #[test]
-fn an_empty_graph_has_a_picture_that_says_so() {
-    let picture = Picture::of_all(&Graph::default());
+fn an_empty_graph_has_a_picture() {
+    let picture = Picture::of_active(&Graph::default());
     assert!(texts(&svg(&picture)).contains(&"What is not idle in the collector's graph: 0 objects".to_owned()));
     assert!(dot(&picture).contains("0 objects"));
 }

@@ -1,8 +1,8 @@
 //! What is written into a picture, in DOT and in SVG alike.
 
-use super::{Look, Picture, Pictured, Presence};
+use super::{Appearance, Picture, Pictured, Presence};
 use crate::{
-    collector::names::{kind, place, visible},
+    collector::names::{kind, namespaced_name, visible},
     words::{self, counted, plural},
 };
 
@@ -12,17 +12,17 @@ pub const WIDTH: usize = 42;
 const LINES: usize = 4;
 
 /// All looks, in the order of the legend.
-pub const LOOKS: [Look; 6] = [
-    Look::Plain,
-    Look::Waiting,
-    Look::Blocked,
-    Look::Deleting,
-    Look::Virtual,
-    Look::Absent,
+pub const APPEARANCES: [Appearance; 6] = [
+    Appearance::Plain,
+    Appearance::Waiting,
+    Appearance::Blocked,
+    Appearance::Deleting,
+    Appearance::Virtual,
+    Appearance::Absent,
 ];
 
 /// Placeholder for objects that are not in the picture.
-pub struct More {
+pub struct Placeholder {
     /// Their number and role.
     pub text: String,
     /// Whether one of them has `blockOwnerDeletion`.
@@ -69,9 +69,9 @@ fn wrapped(text: &str) -> Vec<String> {
 
 // === impl Look ===
 
-impl Look {
+impl Appearance {
     /// Text in the legend.
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Waiting => "in foreground deletion",
             Self::Blocked => "kept, an owner is unclear",
@@ -83,7 +83,7 @@ impl Look {
     }
 
     /// Fill and border color of its box.
-    pub fn colours(self) -> (&'static str, &'static str) {
+    pub fn colors(self) -> (&'static str, &'static str) {
         match self {
             Self::Waiting => ("#ffe08a", "#a86b00"),
             Self::Blocked => ("#f6d0ea", "#a3277f"),
@@ -95,7 +95,7 @@ impl Look {
     }
 
     /// Whether its box has a dashed border: it may not exist.
-    pub fn is_broken(self) -> bool {
+    pub fn is_dashed(self) -> bool {
         match self {
             Self::Virtual | Self::Absent => true,
             Self::Waiting | Self::Blocked | Self::Deleting | Self::Plain => false,
@@ -136,7 +136,7 @@ impl Pictured {
 
     /// Name, state and decision, in lines.
     pub fn lines(&self) -> Vec<String> {
-        let mut lines = vec![shortened(&place(&self.namespace, &self.name))];
+        let mut lines = vec![shortened(&namespaced_name(&self.namespace, &self.name))];
         lines.extend(self.condition());
         lines.extend(self.decision.iter().flat_map(|decision| wrapped(decision)));
         lines
@@ -156,8 +156,8 @@ impl Pictured {
     }
 
     /// Placeholder for its owners outside of the picture.
-    pub fn further_owners(&self) -> Option<More> {
-        (self.more_owners > 0).then(|| More {
+    pub fn owners_placeholder(&self) -> Option<Placeholder> {
+        (self.more_owners > 0).then(|| Placeholder {
             text: counted_more(self.more_owners, "owner"),
             blocking: false,
             holds_up: false,
@@ -165,10 +165,10 @@ impl Pictured {
     }
 
     /// Placeholder for its dependents outside of the picture.
-    pub fn further_dependents(&self) -> Option<More> {
+    pub fn dependents_placeholder(&self) -> Option<Placeholder> {
         let text = counted_more(self.more_dependents, "dependent");
         let blocking = self.more_blocking > 0;
-        (self.more_dependents > 0).then(|| More {
+        (self.more_dependents > 0).then(|| Placeholder {
             text: match self.more_blocking {
                 0 => text,
                 all if all == self.more_dependents => format!("{text}, blocking"),

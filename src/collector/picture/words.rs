@@ -1,61 +1,66 @@
 //! The collector's decision on an object as text.
 
-use super::{Look, text::number};
+use super::{Appearance, text::number};
 use crate::{
     collector::{
         decide::{Policy, Step, decide},
         graph::{Graph, NodeId, State},
-        names::{called, kind_of},
+        names::{kind_of, object_label},
     },
     words::{counted, plural},
 };
 
 /// Maximum number of names in a list.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// How an object is drawn, and the decision on it.
-pub fn verdict(graph: &Graph, id: NodeId) -> (Look, Option<String>) {
+pub fn appearance_and_decision(graph: &Graph, id: NodeId) -> (Appearance, Option<String>) {
     let node = graph.node(id);
     let (look, decision) = match decide(graph, id) {
-        Step::Nothing if node.state.has(State::DELETING) => (Look::Deleting, None),
-        Step::Nothing => (Look::Plain, None),
-        Step::Ask(owners) => (
-            Look::Blocked,
+        Step::Nothing if node.state.has(State::DELETING) => (Appearance::Deleting, None),
+        Step::Nothing => (Appearance::Plain, None),
+        Step::GetOwners(owners) => (
+            Appearance::Blocked,
             Some(format!("kept until it is known whether {} there", are(graph, &owners))),
         ),
-        Step::Unserved(owners) => (Look::Blocked, Some(unserved(graph, &owners))),
-        Step::Impossible(owners) => (
-            Look::Blocked,
+        Step::Unresolved(owners) => (Appearance::Blocked, Some(unserved(graph, &owners))),
+        Step::NamespacedOwner(owners) => (
+            Appearance::Blocked,
             Some(format!(
                 "kept: it is in no namespace and cannot be owned by {}",
                 named(graph, &owners)
             )),
         ),
-        Step::Release(owners) => {
+        Step::DropReferences(owners) => {
             let references = plural(owners.len() as u64, "reference");
             let owners = named(graph, &owners);
-            (Look::Plain, Some(format!("loses the {references} to {owners}")))
+            (Appearance::Plain, Some(format!("loses the {references} to {owners}")))
         }
         Step::Delete {
             policy,
-            unblock,
-            because,
-        } => (Look::Deleting, Some(deletion(graph, policy, unblock, &because))),
-        Step::FinishForeground => (
-            Look::Waiting,
+            clear_blocking,
+            waiting_owners,
+        } => (
+            Appearance::Deleting,
+            Some(deletion(graph, policy, clear_blocking, &waiting_owners)),
+        ),
+        Step::RemoveForegroundFinalizer => (
+            Appearance::Waiting,
             Some("no blocking dependent is left: loses the finalizer foregroundDeletion".to_owned()),
         ),
-        Step::FinishOrphan => (
-            Look::Deleting,
+        Step::RemoveOrphanFinalizer => (
+            Appearance::Deleting,
             Some("no dependent is left: loses the finalizer orphan".to_owned()),
         ),
-        Step::Wait if node.state.orphans() => (Look::Deleting, Some(orphaning(node.dependents.into()))),
-        Step::Wait => (Look::Waiting, Some(waiting(graph, id))),
+        Step::Wait if node.state.in_orphan_deletion() => {
+            (Appearance::Deleting, Some(orphaning(node.dependents.into())))
+        }
+        Step::Wait => (Appearance::Waiting, Some(waiting(graph, id))),
     };
     let look = if node.state.has(State::ABSENT) {
-        Look::Absent
-    } else if node.state.is_in_question() {
-        Look::Virtual
+        Appearance::Absent
+    } else if node.state.is_unknown() {
+        Appearance::Virtual
     } else {
         look
     };
@@ -66,8 +71,8 @@ fn unserved(graph: &Graph, owners: &[NodeId]) -> String {
     let mut kinds: Vec<String> = owners.iter().map(|&id| kind_of(graph, id)).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let rest = kinds.len().saturating_sub(NAMED);
-    kinds.truncate(NAMED);
+    let rest = kinds.len().saturating_sub(MAX_NAMED);
+    kinds.truncate(MAX_NAMED);
     match (kinds.as_slice(), rest) {
         ([kind], 0) => format!("kept: its owner is of kind {kind}, which is not served"),
         (kinds, rest) => format!(
@@ -77,7 +82,7 @@ fn unserved(graph: &Graph, owners: &[NodeId]) -> String {
     }
 }
 
-fn deletion(graph: &Graph, policy: Policy, unblock: bool, waiting: &[NodeId]) -> String {
+fn deletion(graph: &Graph, policy: Policy, clear_blocking: bool, waiting: &[NodeId]) -> String {
     let policy = match policy {
         Policy::Background => "in the background",
         Policy::Foreground => "in the foreground",
@@ -89,7 +94,7 @@ fn deletion(graph: &Graph, policy: Policy, unblock: bool, waiting: &[NodeId]) ->
         let verb = if waiting.len() == 1 { "waits" } else { "wait" };
         format!("{} {verb} for it", named(graph, waiting))
     };
-    let circle = if unblock {
+    let circle = if clear_blocking {
         ", its blocking references cleared first: it is part of an ownership cycle"
     } else {
         ""
@@ -122,7 +127,7 @@ fn are(graph: &Graph, owners: &[NodeId]) -> String {
 
 /// Names of some objects.
 fn named(graph: &Graph, nodes: &[NodeId]) -> String {
-    let names = nodes.iter().take(NAMED).map(|&id| called(graph, id));
+    let names = nodes.iter().take(MAX_NAMED).map(|&id| object_label(graph, id));
     let names: Vec<String> = names.collect();
     listed(&names, nodes.len() - names.len())
 }

@@ -7,16 +7,16 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::collector::{graph::Hint, kinds::KindId};
+use crate::collector::{graph::WorkItem, kinds::KindId};
 
 /// A slower answer counts as slow. It says nothing about the load of the API server.
 pub const SLOW: Duration = Duration::from_secs(2);
 /// Maximum number of requests in flight of a lane that is slow, or whose last request failed.
-const FEW: usize = 4;
+const MAX_SLOW: usize = 4;
 /// The same for a lane without an answer yet.
-const FIRST: usize = 2;
+const MAX_FIRST: usize = 2;
 /// This many refusals in a row throttle the lane; fewer may concern single objects.
-const IN_A_ROW: u32 = 3;
+const REFUSALS_TO_PAUSE: u32 = 3;
 
 /// GETs or writes of one kind. An admission webhook that refuses writes does not refuse GETs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,40 +24,40 @@ pub struct Lane {
     /// The kind.
     pub kind: KindId,
     /// GETs, not writes.
-    pub asks: bool,
+    pub is_get: bool,
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    lines: HashMap<Lane, Line>,
+    lanes: HashMap<Lane, LaneState>,
     /// Lanes with items, in round-robin order.
-    turns: VecDeque<Lane>,
+    order: VecDeque<Lane>,
     /// Lanes with requests in flight. There may be tens of thousands of others.
-    busy: Vec<Lane>,
+    busy_lanes: Vec<Lane>,
     len: usize,
 }
 
 #[derive(Debug, Default)]
-struct Line {
-    hints: VecDeque<Hint>,
+struct LaneState {
+    items: VecDeque<WorkItem>,
     /// Start times of requests in flight, the oldest first.
-    under_way: VecDeque<Instant>,
+    in_flight: VecDeque<Instant>,
     /// The last answer, if there was one.
-    last: Option<Answer>,
+    last: Option<Feedback>,
     /// Refusals in a row.
-    refused: u32,
+    refusals: u32,
     /// End of the pause that the server asked for.
-    rests: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
 /// What an answer says about its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum Feedback {
     /// A fast answer.
-    Soon,
+    Fast,
     /// A slow answer, or a failure other than a refusal for overload.
-    LateOrFailed,
+    SlowOrFailed,
     /// The server is overloaded and asks for a pause until then.
     Refused(Instant),
 }
@@ -70,148 +70,148 @@ impl Lanes {
         self.len
     }
 
-    pub fn push_back(&mut self, lane: Lane, hint: Hint) {
-        self.line_for_one_more(lane).push_back(hint);
+    pub fn push_back(&mut self, lane: Lane, hint: WorkItem) {
+        self.enqueue(lane).push_back(hint);
     }
 
-    pub fn push_front(&mut self, lane: Lane, hint: Hint) {
-        self.line_for_one_more(lane).push_front(hint);
+    pub fn push_front(&mut self, lane: Lane, hint: WorkItem) {
+        self.enqueue(lane).push_front(hint);
     }
 
-    fn line_for_one_more(&mut self, lane: Lane) -> &mut VecDeque<Hint> {
+    fn enqueue(&mut self, lane: Lane) -> &mut VecDeque<WorkItem> {
         self.len += 1;
-        let hints = &mut self.lines.entry(lane).or_default().hints;
-        if hints.is_empty() {
-            self.turns.push_back(lane);
+        let items = &mut self.lanes.entry(lane).or_default().items;
+        if items.is_empty() {
+            self.order.push_back(lane);
         }
-        hints
+        items
     }
 
     /// The next item. Lanes are served round-robin; lanes with `many` requests in flight come after all others. A slow
-    /// lane has at most [`FEW`] in flight, and all slow lanes together at most `many`.
-    pub fn pop_front(&mut self, now: Instant, many: usize) -> Option<Hint> {
+    /// lane has at most [`MAX_SLOW`] in flight, and all slow lanes together at most `many`.
+    pub fn pop_front(&mut self, now: Instant, many: usize) -> Option<WorkItem> {
         let mut crowded = None;
-        let slow = self.slow_under_way(now);
-        for _ in 0..self.turns.len() {
-            let lane = self.turns.pop_front()?;
-            let line = self.lines.get(&lane)?;
-            let is_full = line.is_full(now) || (line.is_slow(now) && slow >= many);
-            let (rests, is_crowded) = (line.rests(now) || is_full, line.under_way.len() >= many);
-            if !rests && !is_crowded {
-                return self.take(lane);
+        let slow = self.slow_in_flight(now);
+        for _ in 0..self.order.len() {
+            let lane = self.order.pop_front()?;
+            let state = self.lanes.get(&lane)?;
+            let is_full = state.is_full(now) || (state.is_slow(now) && slow >= many);
+            let (paused_until, is_crowded) = (state.is_paused(now) || is_full, state.in_flight.len() >= many);
+            if !paused_until && !is_crowded {
+                return self.pop_lane(lane);
             }
-            self.turns.push_back(lane);
-            if !rests && crowded.is_none() {
+            self.order.push_back(lane);
+            if !paused_until && crowded.is_none() {
                 crowded = Some(lane);
             }
         }
         let lane = crowded?;
-        self.turns.retain(|other| *other != lane);
-        self.take(lane)
+        self.order.retain(|other| *other != lane);
+        self.pop_lane(lane)
     }
 
     /// The first item of a lane that is not in the round-robin order at the moment.
-    fn take(&mut self, lane: Lane) -> Option<Hint> {
-        let line = self.lines.get_mut(&lane)?;
-        let hint = line.hints.pop_front()?;
+    fn pop_lane(&mut self, lane: Lane) -> Option<WorkItem> {
+        let state = self.lanes.get_mut(&lane)?;
+        let hint = state.items.pop_front()?;
         self.len -= 1;
-        if line.hints.is_empty() {
-            self.tidy(lane);
+        if state.items.is_empty() {
+            self.remove_if_idle(lane);
         } else {
-            self.turns.push_back(lane);
+            self.order.push_back(lane);
         }
         Some(hint)
     }
 
     /// Whether the lane pauses.
-    pub fn rests(&self, lane: Lane, now: Instant) -> bool {
-        self.lines.get(&lane).is_some_and(|line| line.rests(now))
+    pub fn is_paused(&self, lane: Lane, now: Instant) -> bool {
+        self.lanes.get(&lane).is_some_and(|state| state.is_paused(now))
     }
 
     /// When a paused lane resumes, or a request becomes slow and so frees a slot.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
-        let rests = self.turns.iter().filter_map(|lane| self.lines.get(lane)?.rests);
-        let fast = self.busy().filter(|line| !line.is_slow(now));
-        let slow = fast.filter_map(|line| Some(*line.under_way.front()? + SLOW));
+        let paused_until = self.order.iter().filter_map(|lane| self.lanes.get(lane)?.paused_until);
+        let fast = self.busy_lanes().filter(|state| !state.is_slow(now));
+        let slow = fast.filter_map(|state| Some(*state.in_flight.front()? + SLOW));
         let slow = slow.min().filter(|_| self.len > 0);
-        rests.chain(slow).min()
+        paused_until.chain(slow).min()
     }
 
     /// Number of requests in flight of slow lanes.
-    pub fn slow_under_way(&self, now: Instant) -> usize {
-        let slow = self.busy().filter(|line| line.is_slow(now));
-        slow.map(|line| line.under_way.len()).sum()
+    pub fn slow_in_flight(&self, now: Instant) -> usize {
+        let slow = self.busy_lanes().filter(|state| state.is_slow(now));
+        slow.map(|state| state.in_flight.len()).sum()
     }
 
-    fn busy(&self) -> impl Iterator<Item = &Line> {
-        self.busy.iter().filter_map(|lane| self.lines.get(lane))
+    fn busy_lanes(&self) -> impl Iterator<Item = &LaneState> {
+        self.busy_lanes.iter().filter_map(|lane| self.lanes.get(lane))
     }
 
     /// Records the start of a request.
-    pub fn began(&mut self, lane: Lane, now: Instant) {
-        let line = self.lines.entry(lane).or_default();
-        if line.under_way.is_empty() {
-            self.busy.push(lane);
+    pub fn request_started(&mut self, lane: Lane, now: Instant) {
+        let state = self.lanes.entry(lane).or_default();
+        if state.in_flight.is_empty() {
+            self.busy_lanes.push(lane);
         }
-        line.under_way.push_back(now);
+        state.in_flight.push_back(now);
     }
 
     /// Records the answer to the request that started at `begun`.
-    pub fn ended(&mut self, lane: Lane, begun: Instant, answer: Answer) {
-        let Some(line) = self.lines.get_mut(&lane) else {
+    pub fn request_finished(&mut self, lane: Lane, begun: Instant, answer: Feedback) {
+        let Some(state) = self.lanes.get_mut(&lane) else {
             return;
         };
-        if let Some(place) = line.under_way.iter().position(|at| *at == begun) {
-            line.under_way.remove(place);
+        if let Some(place) = state.in_flight.iter().position(|at| *at == begun) {
+            state.in_flight.remove(place);
         }
-        if line.under_way.is_empty() {
-            self.busy.retain(|other| *other != lane);
+        if state.in_flight.is_empty() {
+            self.busy_lanes.retain(|other| *other != lane);
         }
-        line.last = Some(answer);
-        if let Answer::Refused(until) = answer {
-            line.refused += 1;
-            if line.refused >= IN_A_ROW {
-                line.rests = Some(line.rests.map_or(until, |rests| rests.max(until)));
+        state.last = Some(answer);
+        if let Feedback::Refused(until) = answer {
+            state.refusals += 1;
+            if state.refusals >= REFUSALS_TO_PAUSE {
+                state.paused_until = Some(state.paused_until.map_or(until, |paused_until| paused_until.max(until)));
             }
         } else {
-            (line.refused, line.rests) = (0, None);
+            (state.refusals, state.paused_until) = (0, None);
         }
-        self.tidy(lane);
+        self.remove_if_idle(lane);
     }
 
     /// Removes the state of an idle lane, and frees the memory of an empty one.
-    fn tidy(&mut self, lane: Lane) {
-        let Some(line) = self.lines.get_mut(&lane).filter(|line| line.hints.is_empty()) else {
+    fn remove_if_idle(&mut self, lane: Lane) {
+        let Some(state) = self.lanes.get_mut(&lane).filter(|state| state.items.is_empty()) else {
             return;
         };
-        line.hints = VecDeque::new();
-        if line.under_way.is_empty() && line.refused == 0 {
-            self.lines.remove(&lane);
+        state.items = VecDeque::new();
+        if state.in_flight.is_empty() && state.refusals == 0 {
+            self.lanes.remove(&lane);
         }
     }
 }
 
 // === impl Line ===
 
-impl Line {
-    fn rests(&self, now: Instant) -> bool {
-        self.rests.is_some_and(|rests| now < rests)
+impl LaneState {
+    fn is_paused(&self, now: Instant) -> bool {
+        self.paused_until.is_some_and(|paused_until| now < paused_until)
     }
 
     /// Whether its requests are slow or fail.
     fn is_slow(&self, now: Instant) -> bool {
-        let is_late = self.under_way.front().is_some_and(|&begun| now >= begun + SLOW);
-        is_late || self.last == Some(Answer::LateOrFailed)
+        let is_late = self.in_flight.front().is_some_and(|&begun| now >= begun + SLOW);
+        is_late || self.last == Some(Feedback::SlowOrFailed)
     }
 
     /// Whether it may have no more requests in flight.
     fn is_full(&self, now: Instant) -> bool {
         let most = match self.last {
-            _ if self.is_slow(now) => FEW,
-            None => FIRST,
+            _ if self.is_slow(now) => MAX_SLOW,
+            None => MAX_FIRST,
             Some(_) => return false,
         };
-        self.under_way.len() >= most
+        self.in_flight.len() >= most
     }
 }
 
@@ -220,11 +220,11 @@ mod tests {
     use super::*;
     use crate::collector::graph::{Graph, Observed};
 
-    fn lanes() -> (Lanes, [Lane; 2], Vec<Hint>) {
+    fn lanes() -> (Lanes, [Lane; 2], Vec<WorkItem>) {
         let mut graph = Graph::default();
         let mut lane = |kind: &str| Lane {
             kind: graph.kinds.id("", kind).unwrap(),
-            asks: false,
+            is_get: false,
         };
         let both = [lane("Slow"), lane("Other")];
         let mut nodes = Vec::new();
@@ -235,13 +235,13 @@ mod tests {
                 ..Observed::default()
             };
             graph.observe(both[0].kind, &object);
-            nodes.push(Hint::Decide(graph.with_uid(&object.uid)[0]));
+            nodes.push(WorkItem::Decide(graph.with_uid(&object.uid)[0]));
         }
         (Lanes::default(), both, nodes)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lanes_take_turns_and_one_with_many_under_way_comes_after_all_others() {
+    async fn lanes_are_served_round_robin_and_crowded_lanes_come_last() {
         let now = Instant::now();
         let (mut lanes, [slow, other], hints) = lanes();
         for &hint in &hints[..4] {
@@ -253,47 +253,47 @@ mod tests {
         assert_eq!(lanes.pop_front(now, 2), Some(hints[0]));
         assert_eq!(lanes.pop_front(now, 2), Some(hints[4]));
         for lane in [slow, other] {
-            lanes.began(lane, now);
-            lanes.ended(lane, now, Answer::Soon);
+            lanes.request_started(lane, now);
+            lanes.request_finished(lane, now, Feedback::Fast);
         }
         for _ in 0..2 {
-            lanes.began(slow, now);
+            lanes.request_started(slow, now);
         }
         assert_eq!(lanes.pop_front(now, 2), Some(hints[5]));
         assert_eq!(lanes.pop_front(now, 2), Some(hints[6]));
-        lanes.ended(slow, now, Answer::Soon);
+        lanes.request_finished(slow, now, Feedback::Fast);
         assert_eq!(lanes.pop_front(now, 2), Some(hints[1]));
         assert_eq!(lanes.pop_front(now, 2), Some(hints[7]));
-        lanes.began(slow, now);
+        lanes.request_started(slow, now);
         assert_eq!(lanes.pop_front(now, 2), Some(hints[2]), "nobody else has anything");
         assert_eq!(lanes.pop_front(now, 2), Some(hints[3]));
         assert_eq!((lanes.pop_front(now, 2), lanes.len()), (None, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lane_rests_after_some_refusals_in_a_row_and_not_after_those_of_one_object_among_others() {
+    async fn a_lane_pauses_only_after_several_refusals_in_a_row() {
         let now = Instant::now();
         let until = now + Duration::from_secs(300);
         let (mut lanes, [slow, _], hints) = lanes();
         lanes.push_back(slow, hints[0]);
-        let refused = Answer::Refused(until);
-        for answer in [refused, refused, Answer::Soon, refused, refused] {
-            lanes.began(slow, now);
-            lanes.ended(slow, now, answer);
+        let refusals = Feedback::Refused(until);
+        for answer in [refusals, refusals, Feedback::Fast, refusals, refusals] {
+            lanes.request_started(slow, now);
+            lanes.request_finished(slow, now, answer);
         }
-        assert!(!lanes.rests(slow, now));
-        lanes.began(slow, now);
-        lanes.ended(slow, now, refused);
-        assert!(lanes.rests(slow, now));
+        assert!(!lanes.is_paused(slow, now));
+        lanes.request_started(slow, now);
+        lanes.request_finished(slow, now, refusals);
+        assert!(lanes.is_paused(slow, now));
         assert_eq!((lanes.pop_front(now, 2), lanes.next_due(now)), (None, Some(until)));
         assert_eq!(lanes.pop_front(until, 2), Some(hints[0]));
-        lanes.began(slow, now);
-        lanes.ended(slow, now, Answer::Soon);
-        assert!(lanes.lines.is_empty());
+        lanes.request_started(slow, now);
+        lanes.request_finished(slow, now, Feedback::Fast);
+        assert!(lanes.lanes.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lane_has_two_under_way_at_first_a_few_while_it_is_slow_and_any_number_once_it_answers_soon() {
+    async fn requests_in_flight_of_a_lane_are_limited_until_it_answers_fast() {
         let now = Instant::now();
         let (mut lanes, [slow, _], hints) = lanes();
         for &hint in &hints {
@@ -302,19 +302,19 @@ mod tests {
         let begin = |lanes: &mut Lanes, now| {
             let mut begun = 0;
             while lanes.pop_front(now, 8).is_some() {
-                lanes.began(slow, now);
+                lanes.request_started(slow, now);
                 begun += 1;
             }
             begun
         };
-        assert_eq!(begin(&mut lanes, now), FIRST);
-        assert_eq!((lanes.next_due(now), lanes.slow_under_way(now)), (Some(now + SLOW), 0));
+        assert_eq!(begin(&mut lanes, now), MAX_FIRST);
+        assert_eq!((lanes.next_due(now), lanes.slow_in_flight(now)), (Some(now + SLOW), 0));
         let late = now + SLOW;
-        assert_eq!(lanes.slow_under_way(late), FIRST);
-        assert_eq!(begin(&mut lanes, late), FEW - FIRST);
-        lanes.ended(slow, now, Answer::LateOrFailed);
+        assert_eq!(lanes.slow_in_flight(late), MAX_FIRST);
+        assert_eq!(begin(&mut lanes, late), MAX_SLOW - MAX_FIRST);
+        lanes.request_finished(slow, now, Feedback::SlowOrFailed);
         assert_eq!(begin(&mut lanes, late), 1);
-        lanes.ended(slow, now, Answer::Soon);
-        assert_eq!((begin(&mut lanes, late), lanes.slow_under_way(late)), (3, 0));
+        lanes.request_finished(slow, now, Feedback::Fast);
+        assert_eq!((begin(&mut lanes, late), lanes.slow_in_flight(late)), (3, 0));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     collector::Collector,
-    world::{Key, World, never, to},
+    world::{Key, World, absent_owner, to},
 };
 use crate::collector::{
     decide::Policy::{self, Background, Foreground, Orphan},
@@ -38,7 +38,7 @@ pub fn adopt(world: &mut World, key: &Key, owners: Vec<Reference>) {
     world.edit(key, |object| object.seen.owners = owners);
 }
 
-pub fn settled(world: &mut World) -> Collector {
+pub fn settled_collector(world: &mut World) -> Collector {
     let mut collector = Collector::new();
     collector.settle(world);
     collector
@@ -57,9 +57,9 @@ fn deleted(collector: &Collector) -> Vec<(&str, Policy)> {
 }
 
 #[test]
-fn in_the_background_the_owner_goes_first_and_all_below_follow() {
+fn background_deletion_deletes_the_owner_first_and_then_its_dependents() {
     let mut world = family(&[("a", &[]), ("b", &["a"]), ("c", &["b"]), ("other", &[])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Background);
     collector.settle(&mut world);
     assert_eq!(names(&world), ["other"]);
@@ -68,9 +68,9 @@ fn in_the_background_the_owner_goes_first_and_all_below_follow() {
 }
 
 #[test]
-fn in_the_foreground_what_has_dependents_goes_in_the_foreground_too() {
+fn foreground_deletion_passes_to_dependents_with_dependents() {
     let mut world = family(&[("a", &[]), ("b", &["a"]), ("c", &["b"])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Foreground);
     collector.settle(&mut world);
     assert_eq!(names(&world), [""; 0]);
@@ -78,27 +78,27 @@ fn in_the_foreground_what_has_dependents_goes_in_the_foreground_too() {
 }
 
 #[test]
-fn a_circle_of_blocking_owners_is_opened() {
+fn an_ownership_cycle_of_blocking_references_is_deleted() {
     let mut world = family(&[("a", &["c"]), ("b", &["a"]), ("c", &["b"])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Foreground);
     collector.settle(&mut world);
     assert_eq!(names(&world), [""; 0]);
 }
 
 #[test]
-fn whoever_owns_itself_is_no_reason_to_wait_for() {
+fn an_object_that_owns_itself_does_not_block_itself() {
     let mut world = family(&[("a", &["a"])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Foreground);
     collector.settle(&mut world);
     assert_eq!(names(&world), [""; 0]);
 }
 
 #[test]
-fn orphans_stay_without_the_reference() {
+fn orphans_stay_and_drop_the_reference() {
     let mut world = family(&[("a", &[]), ("b", &["a"]), ("c", &["a", "b"])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Orphan);
     collector.settle(&mut world);
     assert_eq!(names(&world), ["b", "c"]);
@@ -107,9 +107,9 @@ fn orphans_stay_without_the_reference() {
 }
 
 #[test]
-fn with_another_owner_a_dependent_only_loses_the_reference() {
+fn a_dependent_with_another_owner_only_drops_the_reference() {
     let mut world = family(&[("a", &[]), ("b", &[]), ("c", &["a", "b"])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     for how in [Foreground, Background] {
         world.delete(&apple("a"), how);
         collector.settle(&mut world);
@@ -119,13 +119,13 @@ fn with_another_owner_a_dependent_only_loses_the_reference() {
 }
 
 #[test]
-fn a_dependent_that_does_not_block_does_not_hold_its_owner() {
+fn a_dependent_without_block_owner_deletion_does_not_block_its_owner() {
     let mut world = family(&[("a", &[]), ("b", &[])]);
     let reference = to(&world, APPLE, "n1", "a", false);
     world.edit(&apple("b"), |object| {
-        (object.seen.owners, object.held) = (vec![reference], true);
+        (object.seen.owners, object.has_other_finalizer) = (vec![reference], true);
     });
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Foreground);
     collector.settle(&mut world);
     assert_eq!(names(&world), ["b"]);
@@ -133,10 +133,10 @@ fn a_dependent_that_does_not_block_does_not_hold_its_owner() {
 }
 
 #[test]
-fn a_foreground_deletion_begun_twice_ends_twice() {
+fn a_repeated_foreground_deletion_finishes_again() {
     let mut world = family(&[("a", &[]), ("b", &["a"])]);
-    world.edit(&apple("a"), |object| object.held = true);
-    let mut collector = settled(&mut world);
+    world.edit(&apple("a"), |object| object.has_other_finalizer = true);
+    let mut collector = settled_collector(&mut world);
     for _ in 0..2 {
         world.delete(&apple("a"), Foreground);
         collector.settle(&mut world);
@@ -146,9 +146,9 @@ fn a_foreground_deletion_begun_twice_ends_twice() {
 }
 
 #[test]
-fn a_successor_of_the_same_name_is_another_owner() {
+fn a_new_object_of_the_same_name_is_another_owner() {
     let mut world = family(&[("a", &[]), ("b", &["a"])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Background);
     world.create(APPLE, "n1", "a", Vec::new(), false);
     collector.settle(&mut world);
@@ -161,7 +161,7 @@ fn a_version_that_is_not_served_names_the_same_owner() {
     let mut reference = to(&world, APPLE, "n1", "a", true);
     reference.api_version = "v1alpha9".into();
     adopt(&mut world, &apple("b"), vec![reference]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     assert_eq!((names(&world), collector.asked), (vec!["a", "b"], 0));
     world.delete(&apple("a"), Background);
     collector.settle(&mut world);
@@ -169,7 +169,7 @@ fn a_version_that_is_not_served_names_the_same_owner() {
 }
 
 #[test]
-fn wrong_coordinates_harm_only_whoever_wrote_them() {
+fn wrong_coordinates_affect_only_their_own_object() {
     let mut world = family(&[("a", &[]), ("good", &["a"])]);
     let right = to(&world, APPLE, "n1", "a", false);
     let mut wrong_name = right.clone();
@@ -179,28 +179,28 @@ fn wrong_coordinates_harm_only_whoever_wrote_them() {
     let mut wrong_kind = right;
     wrong_kind.kind = BIRCH.into();
     world.create(BIRCH, "n1", "wrong-kind", vec![wrong_kind], false);
-    let collector = settled(&mut world);
+    let collector = settled_collector(&mut world);
     assert_eq!(names(&world), ["a", "good"]);
     assert_eq!(collector.asked, 3, "each is asked for once");
 }
 
 #[test]
-fn absence_is_learned_once_for_all_dependents() {
+fn one_get_finds_an_owner_absent_for_all_dependents() {
     let mut world = World::default();
-    let never = never(APPLE);
+    let absent_owner = absent_owner(APPLE);
     for number in 0..100 {
-        world.create(BIRCH, "n1", &format!("b{number}"), vec![never.clone()], false);
+        world.create(BIRCH, "n1", &format!("b{number}"), vec![absent_owner.clone()], false);
     }
-    let collector = settled(&mut world);
+    let collector = settled_collector(&mut world);
     assert_eq!((world.objects.len(), collector.asked), (0, 1));
 }
 
 #[test]
-fn a_cluster_scoped_object_of_a_namespaced_owner_is_left_alone() {
+fn a_cluster_scoped_object_with_a_namespaced_owner_is_kept() {
     let mut world = family(&[("a", &[])]);
     let owner = to(&world, APPLE, "n1", "a", true);
     world.create(CEDAR, "", "c", vec![owner], false);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Background);
     collector.settle(&mut world);
     assert_eq!(names(&world), ["c"]);
@@ -208,7 +208,7 @@ fn a_cluster_scoped_object_of_a_namespaced_owner_is_left_alone() {
 }
 
 #[test]
-fn a_kind_that_turns_out_to_be_cluster_scoped_leads_its_dependents_to_their_owner() {
+fn references_are_updated_when_a_kind_becomes_cluster_scoped() {
     let mut world = World::default();
     world.create(CEDAR, "", "c", Vec::new(), false);
     let owner = to(&world, CEDAR, "", "c", true);
@@ -219,10 +219,10 @@ fn a_kind_that_turns_out_to_be_cluster_scoped_leads_its_dependents_to_their_owne
     // At first the kind is not known to be served.
     collector.graph.kinds.set_resource(cedar, None);
     collector.list(&mut world, 0);
-    while collector.follow(&mut world, 0) {}
+    while collector.process_item(&mut world, 0) {}
     assert_eq!((names(&world), collector.asked), (vec!["a", "c"], 0));
     collector.graph.kinds.set_resource(cedar, resource.clone());
-    collector.graph.served(cedar);
+    collector.graph.apply_served(cedar);
     collector.settle(&mut world);
     assert_eq!(names(&world), ["a", "c"]);
     assert!(matches!(
@@ -238,9 +238,9 @@ fn a_kind_that_turns_out_to_be_cluster_scoped_leads_its_dependents_to_their_owne
 }
 
 #[test]
-fn what_vanished_between_two_lists_is_asked_for_only_where_somebody_depends_on_it() {
+fn an_object_missing_in_a_list_gets_a_get_only_if_it_has_dependents() {
     let mut world = family(&[("a", &[]), ("b", &["a"]), ("lone", &[])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Background);
     world.delete(&apple("lone"), Background);
     collector.list(&mut world, 0);
@@ -250,9 +250,9 @@ fn what_vanished_between_two_lists_is_asked_for_only_where_somebody_depends_on_i
 }
 
 #[test]
-fn what_could_not_be_asked_for_is_asked_for_when_its_kind_is_served() {
+fn an_unresolved_owner_gets_a_get_once_its_kind_is_served() {
     let mut world = World::default();
-    world.create(APPLE, "n1", "a", vec![never(BIRCH)], false);
+    world.create(APPLE, "n1", "a", vec![absent_owner(BIRCH)], false);
     let mut collector = Collector::new();
     let birch = collector.graph.kinds.id("", BIRCH).unwrap();
     let resource = collector.graph.kinds.resource(birch).cloned();
@@ -260,15 +260,15 @@ fn what_could_not_be_asked_for_is_asked_for_when_its_kind_is_served() {
     collector.settle(&mut world);
     assert_eq!(names(&world), ["a"]);
     collector.graph.kinds.set_resource(birch, resource);
-    collector.graph.served(birch);
+    collector.graph.apply_served(birch);
     collector.settle(&mut world);
     assert_eq!((names(&world), collector.asked), (vec![], 1));
 }
 
 #[test]
-fn of_what_vanished_together_between_two_lists_nothing_is_left() {
+fn objects_deleted_together_between_two_lists_leave_no_nodes() {
     let mut world = family(&[("a", &[]), ("b", &["a"]), ("c", &["b"])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     assert_eq!(collector.graph.len(), (3, 0));
     world.objects.clear();
     collector.list(&mut world, 0);

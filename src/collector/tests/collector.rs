@@ -2,11 +2,11 @@
 
 use super::{
     monitor::Monitor,
-    world::{Got, KINDS, Key, World},
+    world::{GetAnswer, KINDS, Key, World},
 };
 use crate::collector::{
     decide::Policy,
-    graph::{Answer, Coordinates, Graph, Hint, NodeId, SpaceId, State},
+    graph::{Coordinates, GetResult, Graph, NamespaceId, NodeId, State, WorkItem},
     kinds::{KindId, Resource, Scope},
     uid::Uid,
 };
@@ -14,9 +14,9 @@ use crate::collector::{
 pub struct Collector {
     pub graph: Graph,
     pub kinds: Vec<Kind>,
-    pub queue: Vec<Hint>,
+    pub queue: Vec<WorkItem>,
     /// Answers in flight.
-    pub answers: Vec<(Question, Got)>,
+    pub answers: Vec<(Question, GetAnswer)>,
     /// Number of GETs.
     pub asked: u64,
     /// Names and policies of deleted objects, in order.
@@ -29,7 +29,7 @@ pub struct Question {
     id: NodeId,
     uid: Uid,
     kind: KindId,
-    namespace: SpaceId,
+    namespace: NamespaceId,
     name: String,
 }
 
@@ -68,8 +68,8 @@ impl Collector {
         }
     }
 
-    pub fn note(&mut self) {
-        let hints = self.graph.hints();
+    pub fn collect_items(&mut self) {
+        let hints = self.graph.take_items();
         self.queue.extend(hints);
     }
 
@@ -89,27 +89,27 @@ impl Collector {
         (kind.monitor, kind.progress) = (Monitor::Down, 0);
         if is_served {
             self.graph.kinds.set_resource(kind.id, Some(resource(place)));
-            self.graph.served(kind.id);
+            self.graph.apply_served(kind.id);
         } else {
-            self.graph.unserved(kind.id);
+            self.graph.apply_unserved(kind.id);
         }
-        self.note();
+        self.collect_items();
     }
 
     /// Number of objects that the graph takes for existing.
     pub fn known(&self) -> usize {
-        let there = |id: &NodeId| self.graph.node(*id).state.is_there();
-        let (_, lone) = self.graph.len();
-        lone + self.graph.nodes().filter(there).count()
+        let there = |id: &NodeId| self.graph.node(*id).state.exists();
+        let (_, isolated) = self.graph.len();
+        isolated + self.graph.nodes().filter(there).count()
     }
 
     /// Number of observed objects of each kind, counted one by one.
     pub fn counted(&self) -> Vec<u64> {
-        let mut counts = self.graph.counted_alone();
+        let mut counts = self.graph.isolated_counts();
         for id in self.graph.nodes() {
             let node = self.graph.node(id);
             if node.state.has(State::OBSERVED) {
-                counts[node.kind.place()] += 1;
+                counts[node.kind.index()] += 1;
             }
         }
         counts
@@ -119,9 +119,9 @@ impl Collector {
     pub fn settle(&mut self, world: &mut World) {
         for _ in 0..10_000 {
             (0..KINDS.len()).for_each(|place| self.discover(world, place));
-            let told = (0..KINDS.len()).filter(|&place| self.tell(world, place)).count();
-            let answered = self.answer(0);
-            if !self.follow(world, 0) && told == 0 && !answered {
+            let delivered = (0..KINDS.len()).filter(|&place| self.deliver(world, place)).count();
+            let answered = self.deliver_answer(0);
+            if !self.process_item(world, 0) && delivered == 0 && !answered {
                 return;
             }
         }
@@ -129,24 +129,24 @@ impl Collector {
     }
 
     /// Processes one item; `false` if there is none.
-    pub fn follow(&mut self, world: &mut World, which: usize) -> bool {
-        self.note();
+    pub fn process_item(&mut self, world: &mut World, which: usize) -> bool {
+        self.collect_items();
         if self.queue.is_empty() {
             return false;
         }
         let hint = self.queue.swap_remove(which % self.queue.len());
         match hint {
-            Hint::Decide(id) => self.step(world, id),
-            Hint::Ask(id) => self.ask(world, id),
-            Hint::Dependents(id) if self.graph.lives(id) => {
+            WorkItem::Decide(id) => self.take_step(world, id),
+            WorkItem::GetOwner(id) => self.get_owner(world, id),
+            WorkItem::Dependents(id) if self.graph.contains(id) => {
                 for _ in 0..self.graph.node(id).dependents {
                     let next = self.graph.next_dependent(id);
-                    self.queue.extend(next.map(Hint::Decide));
+                    self.queue.extend(next.map(WorkItem::Decide));
                 }
             }
-            Hint::Dependents(_) => {}
+            WorkItem::Dependents(_) => {}
         }
-        self.note();
+        self.collect_items();
         true
     }
 
@@ -159,8 +159,8 @@ impl Collector {
         )
     }
 
-    pub fn ask(&mut self, world: &World, id: NodeId) {
-        if !self.graph.lives(id) || !self.graph.is_in_question(id) {
+    pub fn get_owner(&mut self, world: &World, id: NodeId) {
+        if !self.graph.contains(id) || !self.graph.is_unknown(id) {
             return;
         }
         let node = self.graph.node(id);
@@ -194,17 +194,17 @@ impl Collector {
     }
 
     /// Delivers an answer; `false` if none is in flight.
-    pub fn answer(&mut self, which: usize) -> bool {
+    pub fn deliver_answer(&mut self, which: usize) -> bool {
         if self.answers.is_empty() {
             return false;
         }
         let (question, got) = self.answers.swap_remove(which % self.answers.len());
-        self.take(&question, got);
-        self.note();
+        self.apply_answer(&question, got);
+        self.collect_items();
         true
     }
 
-    pub fn take(&mut self, question: &Question, got: Got) {
+    pub fn apply_answer(&mut self, question: &Question, got: GetAnswer) {
         let Question {
             id,
             uid,
@@ -212,20 +212,20 @@ impl Collector {
             namespace,
             ref name,
         } = *question;
-        if !self.graph.is_it(id, uid, Coordinates { kind, namespace, name }) {
+        if !self.graph.matches(id, uid, Coordinates { kind, namespace, name }) {
             return;
         }
         match got {
-            Got::NoRoute => self.queue.push(Hint::Ask(id)),
-            Got::There(object) if object.uid == self.graph.uid(id) => {
+            GetAnswer::NoRoute => self.queue.push(WorkItem::GetOwner(id)),
+            GetAnswer::Exists(object) if object.uid == self.graph.uid(id) => {
                 let Some(kind) = self.kinds.iter().find(|it| it.id == kind && it.is_served) else {
                     return;
                 };
-                if self.graph.answered(id, &object, kind.progress) == Answer::AskAgain {
-                    self.queue.push(Hint::Ask(id));
+                if self.graph.apply_get(id, &object, kind.progress) == GetResult::Retry {
+                    self.queue.push(WorkItem::GetOwner(id));
                 }
             }
-            Got::There(_) | Got::Gone => self.graph.absent(id),
+            GetAnswer::Exists(_) | GetAnswer::Gone => self.graph.set_absent(id),
         }
     }
 }

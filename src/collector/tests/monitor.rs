@@ -21,22 +21,22 @@ impl Collector {
         if let Monitor::Watching = self.kinds[place].monitor {
             self.kinds[place].monitor = Monitor::Down;
         }
-        self.list_on(world, place);
+        self.finish_list(world, place);
     }
 
     /// Completes a list if one is due, or else delivers the next event.
-    pub fn tell(&mut self, world: &mut World, place: usize) -> bool {
-        let told = self.event(world, place);
-        self.list_on(world, place);
-        told
+    pub fn deliver(&mut self, world: &mut World, place: usize) -> bool {
+        let delivered = self.event(world, place);
+        self.finish_list(world, place);
+        delivered
     }
 
-    fn list_on(&mut self, world: &mut World, place: usize) {
+    fn finish_list(&mut self, world: &mut World, place: usize) {
         while !matches!(self.kinds[place].monitor, Monitor::Watching) && self.event(world, place) {}
     }
 
     /// Drops the current list or watch.
-    pub fn give_up(&mut self, place: usize) {
+    pub fn abort_watch(&mut self, place: usize) {
         self.kinds[place].monitor = Monitor::Down;
     }
 
@@ -52,12 +52,12 @@ impl Collector {
             Monitor::Down => {
                 events.clear();
                 let of_it = world.objects.iter().filter(|(key, _)| key.0 == name);
-                let rest = of_it.map(|(_, object)| object.seen.clone()).collect();
-                kind.monitor = Monitor::Listing(rest, world.version);
+                let remaining = of_it.map(|(_, object)| object.seen.clone()).collect();
+                kind.monitor = Monitor::Listing(remaining, world.version);
                 self.graph.begin_list(kind.id);
             }
-            Monitor::Listing(rest, version) => {
-                if let Some(object) = rest.pop() {
+            Monitor::Listing(remaining, version) => {
+                if let Some(object) = remaining.pop() {
                     self.graph.observe(kind.id, &object);
                 } else {
                     let version = *version;
@@ -79,12 +79,12 @@ impl Collector {
                 }
                 Some(Event::Gone(uid, version)) => {
                     kind.progress = version;
-                    self.graph.vanished(kind.id, &uid);
+                    self.graph.apply_deletion(kind.id, &uid);
                 }
                 Some(Event::Broken) => kind.monitor = Monitor::Down,
             },
         }
-        self.note();
+        self.collect_items();
         true
     }
 }

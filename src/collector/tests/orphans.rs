@@ -1,16 +1,16 @@
 //! Owners that orphan their dependents.
 
 use super::{
-    cases::{APPLE, BIRCH, adopt, apple, family, names, settled},
-    doubt::{fruit, node, orchard},
-    world::{UNSERVED, never, to, uid},
+    cases::{APPLE, BIRCH, adopt, apple, family, names, settled_collector},
+    unknown::{apples_graph, fruit, node},
+    world::{UNSERVED, absent_owner, to, uid},
 };
 use crate::collector::{
     decide::{
         Policy::{Background, Foreground, Orphan},
         Step, decide,
     },
-    graph::{Graph, Hint, Observed},
+    graph::{Graph, Observed, WorkItem},
     kinds::KindId,
 };
 
@@ -26,62 +26,62 @@ fn orphaning(number: u64, version: u64) -> Observed {
 /// Applies an owner's orphan deletion and its end.
 fn end(graph: &mut Graph, apples: KindId, number: u64) {
     graph.observe(apples, &orphaning(number, number));
-    graph.vanished(apples, &uid(number));
+    graph.apply_deletion(apples, &uid(number));
 }
 
 fn is_released(graph: &Graph, number: u64, from: u64) -> bool {
     matches!(&decide(graph, node(graph, number))
-        , Step::Release(owners) if *owners == graph.with_uid(&uid(from)))
+        , Step::DropReferences(owners) if *owners == graph.with_uid(&uid(from)))
 }
 
 #[test]
-fn an_owner_that_orphans_waits_for_its_dependents_to_be_released() {
-    let (mut graph, apples) = orchard();
+fn an_orphaning_owner_waits_until_dependents_drop_their_references() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(1, 1, &[]));
     graph.observe(apples, &fruit(2, 2, &[1]));
-    graph.hints();
+    graph.take_items();
     graph.observe(apples, &orphaning(1, 3));
     let one = node(&graph, 1);
-    assert_eq!(graph.hints(), [Hint::Dependents(one), Hint::Decide(one)]);
+    assert_eq!(graph.take_items(), [WorkItem::Dependents(one), WorkItem::Decide(one)]);
     assert_eq!(decide(&graph, one), Step::Wait);
     assert!(is_released(&graph, 2, 1));
     graph.observe(apples, &fruit(3, 4, &[1]));
-    assert_eq!(graph.hints(), [Hint::Decide(node(&graph, 3))]);
+    assert_eq!(graph.take_items(), [WorkItem::Decide(node(&graph, 3))]);
     graph.observe(apples, &fruit(3, 5, &[]));
-    assert_eq!(graph.hints(), []);
+    assert_eq!(graph.take_items(), []);
     graph.observe(apples, &fruit(2, 6, &[]));
-    assert_eq!(graph.hints(), [Hint::Decide(one)]);
-    assert_eq!(decide(&graph, one), Step::FinishOrphan);
+    assert_eq!(graph.take_items(), [WorkItem::Decide(one)]);
+    assert_eq!(decide(&graph, one), Step::RemoveOrphanFinalizer);
 }
 
 #[test]
-fn a_dependent_that_was_released_and_names_its_owner_again_is_released_again() {
-    let (mut graph, apples) = orchard();
+fn a_reference_that_is_set_again_is_dropped_again() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &orphaning(1, 1));
     graph.observe(apples, &fruit(2, 2, &[1]));
-    graph.hints();
+    graph.take_items();
     // In between it named no owner, which a list does not show.
     graph.observe(apples, &fruit(2, 4, &[1]));
-    assert_eq!(graph.hints(), [Hint::Decide(node(&graph, 2))]);
+    assert_eq!(graph.take_items(), [WorkItem::Decide(node(&graph, 2))]);
 }
 
 #[test]
-fn orphans_are_released_whatever_their_other_owners_are() {
+fn orphans_drop_the_reference_whatever_their_other_owners_are() {
     let mut world = family(&[("a", &[]), ("b", &["a"])]);
     let mut unserved = to(&world, APPLE, "n1", "a", true);
     unserved.kind = UNSERVED.into();
     let owners = vec![to(&world, APPLE, "n1", "a", true), unserved];
     adopt(&mut world, &apple("b"), owners);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Orphan);
     collector.settle(&mut world);
     assert_eq!(names(&world), ["b"]);
 }
 
 #[test]
-fn two_that_own_each_other_and_are_both_orphaned_both_go() {
+fn two_orphaning_objects_that_own_each_other_are_both_deleted() {
     let mut world = family(&[("a", &["b"]), ("b", &["a"])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Orphan);
     world.delete(&apple("b"), Orphan);
     collector.settle(&mut world);
@@ -89,10 +89,10 @@ fn two_that_own_each_other_and_are_both_orphaned_both_go() {
 }
 
 #[test]
-fn an_orphan_that_is_being_deleted_itself_does_not_hold_its_owner() {
+fn an_orphan_in_deletion_does_not_block_its_owner() {
     let mut world = family(&[("a", &[]), ("b", &["a"])]);
-    world.edit(&apple("b"), |object| object.held = true);
-    let mut collector = settled(&mut world);
+    world.edit(&apple("b"), |object| object.has_other_finalizer = true);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("b"), Background);
     world.delete(&apple("a"), Orphan);
     collector.settle(&mut world);
@@ -100,23 +100,23 @@ fn an_orphan_that_is_being_deleted_itself_does_not_hold_its_owner() {
 }
 
 #[test]
-fn whoever_owns_itself_does_not_wait_to_be_released() {
-    let (mut graph, apples) = orchard();
+fn an_orphaning_object_that_owns_itself_does_not_wait() {
+    let (mut graph, apples) = apples_graph();
     let mut own = orphaning(1, 1);
     own.owners = fruit(1, 1, &[1]).owners;
     graph.observe(apples, &own);
-    assert_eq!(decide(&graph, node(&graph, 1)), Step::FinishOrphan);
+    assert_eq!(decide(&graph, node(&graph, 1)), Step::RemoveOrphanFinalizer);
 }
 
 #[test]
-fn a_dependent_told_after_the_end_of_the_owner_that_orphaned_it_stays() {
+fn a_dependent_reported_after_its_orphaning_owner_was_deleted_stays() {
     let mut world = family(&[("a", &[])]);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     let owner = to(&world, APPLE, "n1", "a", true);
     world.create(BIRCH, "n1", "late", vec![owner], false);
     world.delete(&apple("a"), Orphan);
     // No event of birches is delivered meanwhile.
-    while collector.event(&mut world, 0) || collector.follow(&mut world, 0) {}
+    while collector.event(&mut world, 0) || collector.process_item(&mut world, 0) {}
     assert_eq!(names(&world), ["late"]);
     collector.settle(&mut world);
     assert_eq!(names(&world), ["late"]);
@@ -125,57 +125,57 @@ fn a_dependent_told_after_the_end_of_the_owner_that_orphaned_it_stays() {
 }
 
 #[test]
-fn an_orphan_is_decided_on_anew_for_the_owners_it_has_left() {
+fn an_orphan_is_decided_on_again_by_its_other_owners() {
     let mut world = family(&[("a", &[]), ("b", &["a"])]);
-    let owners = vec![to(&world, APPLE, "n1", "a", true), never(APPLE)];
+    let owners = vec![to(&world, APPLE, "n1", "a", true), absent_owner(APPLE)];
     adopt(&mut world, &apple("b"), owners);
     world.delete(&apple("a"), Orphan);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     collector.settle(&mut world);
     assert_eq!(names(&world), [""; 0]);
 }
 
 #[test]
-fn an_owner_that_went_otherwise_in_the_end_did_not_orphan() {
-    let (mut graph, apples) = orchard();
+fn an_owner_whose_last_state_was_not_orphaning_did_not_orphan() {
+    let (mut graph, apples) = apples_graph();
     let mut foreground = orphaning(1, 2);
     (foreground.orphan, foreground.foreground) = (false, true);
     graph.observe(apples, &orphaning(1, 1));
     graph.observe(apples, &foreground);
-    graph.vanished(apples, &uid(1));
+    graph.apply_deletion(apples, &uid(1));
     graph.observe(apples, &fruit(2, 3, &[1]));
-    graph.absent(node(&graph, 1));
+    graph.set_absent(node(&graph, 1));
     assert!(matches!(decide(&graph, node(&graph, 2)), Step::Delete { .. }));
 }
 
 #[test]
-fn however_its_end_is_found_an_owner_that_orphaned_is_remembered() {
+fn an_orphaning_owner_is_remembered_however_its_deletion_is_found() {
     let ends: [fn(&mut Graph, KindId); 4] = [
-        |graph, apples| graph.vanished(apples, &uid(1)),
-        |graph, _| graph.absent(node(graph, 1)),
+        |graph, apples| graph.apply_deletion(apples, &uid(1)),
+        |graph, _| graph.set_absent(node(graph, 1)),
         |graph, apples| {
             graph.begin_list(apples);
             graph.end_list(apples, 100);
         },
-        |graph, apples| graph.unserved(apples),
+        |graph, apples| graph.apply_unserved(apples),
     ];
     for (number, end) in ends.into_iter().enumerate() {
-        let (mut graph, apples) = orchard();
+        let (mut graph, apples) = apples_graph();
         graph.observe(apples, &orphaning(1, 1));
         end(&mut graph, apples);
         assert_eq!(graph.len(), (0, 0));
         let birches = graph.kinds.id("", BIRCH).unwrap();
-        graph.hints();
+        graph.take_items();
         graph.observe(birches, &fruit(2, 3, &[1]));
         let late = node(&graph, 2);
-        assert_eq!(graph.hints(), [Hint::Decide(late)], "{number}");
+        assert_eq!(graph.take_items(), [WorkItem::Decide(late)], "{number}");
         assert!(is_released(&graph, 2, 1), "{number}");
     }
 }
 
 #[test]
-fn who_is_missing_and_loses_its_last_dependent_is_remembered_too() {
-    let (mut graph, apples) = orchard();
+fn an_unknown_orphaning_owner_without_dependents_is_remembered() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &orphaning(1, 1));
     graph.observe(apples, &fruit(2, 2, &[1]));
     graph.begin_list(apples);
@@ -188,85 +188,85 @@ fn who_is_missing_and_loses_its_last_dependent_is_remembered_too() {
 }
 
 #[test]
-fn a_dependent_told_before_the_kind_of_the_owner_that_orphaned_it_was_withdrawn_is_released_too() {
-    let (mut graph, apples) = orchard();
+fn dependents_of_an_orphaning_owner_drop_the_reference_when_its_kind_is_removed() {
+    let (mut graph, apples) = apples_graph();
     let birches = graph.kinds.id("", BIRCH).unwrap();
     graph.observe(apples, &orphaning(1, 1));
     graph.observe(birches, &fruit(2, 2, &[1]));
-    graph.hints();
-    graph.unserved(apples);
-    assert_eq!(graph.hints(), [Hint::Dependents(node(&graph, 1))]);
+    graph.take_items();
+    graph.apply_unserved(apples);
+    assert_eq!(graph.take_items(), [WorkItem::Dependents(node(&graph, 1))]);
     assert!(is_released(&graph, 2, 1));
 }
 
 #[test]
-fn who_names_an_owner_where_it_was_not_is_released_as_well_when_it_orphaned() {
-    let (mut graph, apples) = orchard();
+fn a_reference_with_a_wrong_namespace_to_an_orphaning_owner_is_dropped() {
+    let (mut graph, apples) = apples_graph();
     let mut astray = fruit(2, 2, &[1]);
     astray.namespace = "n2".into();
     graph.observe(apples, &astray);
     let named = node(&graph, 1);
     graph.observe(apples, &orphaning(1, 1));
-    graph.hints();
-    graph.vanished(apples, &uid(1));
-    assert!(graph.hints().contains(&Hint::Dependents(named)));
+    graph.take_items();
+    graph.apply_deletion(apples, &uid(1));
+    assert!(graph.take_items().contains(&WorkItem::Dependents(named)));
     assert!(is_released(&graph, 2, 1));
 }
 
 #[test]
-fn of_thousands_that_orphaned_the_last_are_remembered_and_all_that_are_still_named() {
-    let (mut graph, apples) = orchard();
+fn the_last_orphaning_owners_and_all_named_ones_are_remembered() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(90_001, 90_001, &[1]));
     for number in 1..=65_538 {
         end(&mut graph, apples, number);
     }
     assert!(is_released(&graph, 90_001, 1), "still named");
     graph.observe(apples, &fruit(90_002, 90_002, &[2]));
-    graph.absent(node(&graph, 2));
+    graph.set_absent(node(&graph, 2));
     assert!(matches!(decide(&graph, node(&graph, 90_002)), Step::Delete { .. }));
     graph.observe(apples, &fruit(90_003, 90_003, &[3]));
     assert!(is_released(&graph, 90_003, 3));
 }
 
 #[test]
-fn an_older_state_of_an_owner_that_orphaned_does_not_make_it_forgotten() {
-    let (mut graph, apples) = orchard();
+fn an_older_state_of_an_orphaning_owner_does_not_remove_it() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(2, 2, &[1]));
     graph.observe(apples, &fruit(1, 1, &[]));
     graph.begin_list(apples);
     let one = node(&graph, 1);
-    graph.answered(one, &orphaning(1, 5), 0);
-    graph.absent(one);
+    graph.apply_get(one, &orphaning(1, 5), 0);
+    graph.set_absent(one);
     assert!(is_released(&graph, 2, 1));
     // The list in progress is older, and is aborted.
     graph.observe(apples, &fruit(1, 1, &[]));
-    graph.vanished(apples, &uid(1));
+    graph.apply_deletion(apples, &uid(1));
     assert!(is_released(&graph, 2, 1));
 }
 
 #[test]
-fn an_owner_that_is_there_after_all_and_does_not_orphan_is_no_longer_remembered() {
-    let (mut graph, apples) = orchard();
+fn an_owner_seen_without_the_orphan_finalizer_is_no_longer_remembered() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &orphaning(1, 1));
-    graph.unserved(apples);
+    graph.apply_unserved(apples);
     let mut foreground = orphaning(1, 2);
     (foreground.orphan, foreground.foreground) = (false, true);
     graph.observe(apples, &foreground);
-    graph.vanished(apples, &uid(1));
+    graph.apply_deletion(apples, &uid(1));
     let birches = graph.kinds.id("", BIRCH).unwrap();
     graph.observe(birches, &fruit(2, 3, &[1]));
     assert!(!is_released(&graph, 2, 1));
 }
 
 #[test]
-fn what_is_deleted_for_its_owner_goes_as_its_finalizers_ask_for() {
+fn a_dependent_is_deleted_with_the_policy_of_its_finalizers() {
     for policy in [Orphan, Foreground, Background] {
         let mut world = family(&[("a", &[]), ("b", &["a"]), ("c", &["b"])]);
         world.edit(&apple("b"), |object| {
             object.seen.orphan = policy == Orphan;
             object.seen.foreground = policy == Foreground;
         });
-        let mut collector = settled(&mut world);
+        let mut collector = settled_collector(&mut world);
         world.delete(&apple("a"), Background);
         collector.settle(&mut world);
         assert_eq!(collector.deleted[0], ("b".to_owned(), policy));
@@ -275,14 +275,14 @@ fn what_is_deleted_for_its_owner_goes_as_its_finalizers_ask_for() {
 }
 
 #[test]
-fn where_there_is_no_circle_the_last_in_a_chain_holds_the_first() {
+fn in_a_chain_without_a_cycle_the_last_dependent_blocks_the_first_owner() {
     let mut world = family(&[("a", &[]), ("b", &["a"]), ("c", &["b"])]);
-    world.edit(&apple("c"), |object| object.held = true);
-    let mut collector = settled(&mut world);
+    world.edit(&apple("c"), |object| object.has_other_finalizer = true);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Foreground);
     collector.settle(&mut world);
     assert_eq!(names(&world), ["a", "b", "c"]);
-    world.edit(&apple("c"), |object| object.held = false);
+    world.edit(&apple("c"), |object| object.has_other_finalizer = false);
     collector.settle(&mut world);
     assert_eq!(names(&world), [""; 0]);
 }

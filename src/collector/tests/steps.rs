@@ -2,17 +2,17 @@
 
 use super::{
     collector::Collector,
-    judge,
-    world::{Got, Key, Refused, World},
+    rules,
+    world::{GetAnswer, Key, Refused, World},
 };
 use crate::collector::{
     decide::{Policy, Step, decide},
-    graph::{Hint, NodeId, Observed, State},
+    graph::{NodeId, Observed, State, WorkItem},
 };
 
 impl Collector {
-    pub fn step(&mut self, world: &mut World, id: NodeId) {
-        if !self.graph.lives(id) || !self.graph.node(id).state.has(State::OBSERVED) {
+    pub fn take_step(&mut self, world: &mut World, id: NodeId) {
+        if !self.graph.contains(id) || !self.graph.node(id).state.has(State::OBSERVED) {
             return;
         }
         let key = self.key(id);
@@ -22,49 +22,49 @@ impl Collector {
             ..Observed::default()
         };
         let result = match decide(&self.graph, id) {
-            Step::Nothing | Step::Wait | Step::Unserved(_) | Step::Impossible(_) => return,
-            Step::Ask(owners) => {
+            Step::Nothing | Step::Wait | Step::Unresolved(_) | Step::NamespacedOwner(_) => return,
+            Step::GetOwners(owners) => {
                 for owner in owners {
-                    self.ask(world, owner);
+                    self.get_owner(world, owner);
                 }
-                self.queue.push(Hint::Decide(id));
+                self.queue.push(WorkItem::Decide(id));
                 return;
             }
             // These finalizers are removed only while all kinds are synced.
-            Step::FinishForeground | Step::FinishOrphan if !self.is_synced() => {
-                self.queue.push(Hint::Decide(id));
+            Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer if !self.is_synced() => {
+                self.queue.push(WorkItem::Decide(id));
                 return;
             }
-            Step::FinishForeground => world.change(&key, &known, |object| object.seen.foreground = false),
-            Step::FinishOrphan => world.finish_orphan(&key, &known),
-            Step::Release(owners) => self.release(world, &owners, &key, &known),
+            Step::RemoveForegroundFinalizer => world.change(&key, &known, |object| object.seen.foreground = false),
+            Step::RemoveOrphanFinalizer => world.finish_orphan(&key, &known),
+            Step::DropReferences(owners) => self.release(world, &owners, &key, &known),
             Step::Delete {
                 policy,
-                unblock,
-                because,
+                clear_blocking,
+                waiting_owners,
             } => {
                 let still_wait = |owner: &NodeId| match world.get(&self.key(*owner)) {
-                    Got::There(owner) => owner.deleting && owner.foreground,
-                    Got::Gone | Got::NoRoute => false,
+                    GetAnswer::Exists(owner) => owner.deleting && owner.foreground,
+                    GetAnswer::Gone | GetAnswer::NoRoute => false,
                 };
-                if !because.iter().all(still_wait) {
-                    for owner in because {
+                if !waiting_owners.iter().all(still_wait) {
+                    for owner in waiting_owners {
                         let question = self.question(owner);
-                        self.take(&question, world.get(&self.key(owner)));
+                        self.apply_answer(&question, world.get(&self.key(owner)));
                     }
-                    self.queue.push(Hint::Decide(id));
+                    self.queue.push(WorkItem::Decide(id));
                     return;
                 }
-                self.delete(world, &key, &known, policy, unblock)
+                self.delete(world, &key, &known, policy, clear_blocking)
             }
         };
         match result {
             Ok(()) => {}
-            Err(Refused::Gone) => self.graph.absent(id),
-            Err(Refused::NoRoute) => self.queue.push(Hint::Decide(id)),
+            Err(Refused::Gone) => self.graph.set_absent(id),
+            Err(Refused::NoRoute) => self.queue.push(WorkItem::Decide(id)),
             Err(Refused::Conflict) => {
                 self.get(world, id);
-                self.queue.push(Hint::Decide(id));
+                self.queue.push(WorkItem::Decide(id));
             }
         }
     }
@@ -73,10 +73,10 @@ impl Collector {
         let out: Vec<(String, Key)> = owners.iter().map(|&it| (self.graph.uid(it), self.key(it))).collect();
         world.change(key, known, |object| {
             object.seen.owners.retain(|reference| {
-                let is_it = |(uid, place): &(String, Key)| {
+                let matches = |(uid, place): &(String, Key)| {
                     reference.uid == *uid && reference.kind == place.0 && reference.name == place.2
                 };
-                !out.iter().any(is_it)
+                !out.iter().any(matches)
             });
         })
     }
@@ -87,14 +87,14 @@ impl Collector {
         key: &Key,
         known: &Observed,
         policy: Policy,
-        unblock: bool,
+        clear_blocking: bool,
     ) -> Result<(), Refused> {
         world.change(key, known, |object| {
-            for reference in object.seen.owners.iter_mut().filter(|_| unblock) {
+            for reference in object.seen.owners.iter_mut().filter(|_| clear_blocking) {
                 reference.blocking = false;
             }
         })?;
-        assert!(!judge::must_stay(world, key), "deleted: {key:?} of {world:#?}");
+        assert!(!rules::must_stay(world, key), "deleted: {key:?} of {world:#?}");
         self.deleted.push((key.2.clone(), policy));
         world.delete(key, policy);
         Ok(())

@@ -20,7 +20,7 @@ pub type Key = (String, String, String);
 pub struct Object {
     pub seen: Observed,
     /// It has a finalizer of another controller.
-    pub held: bool,
+    pub has_other_finalizer: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -34,8 +34,8 @@ pub enum Event {
 
 /// Answer to a GET.
 #[derive(Debug, Clone)]
-pub enum Got {
-    There(Box<Observed>),
+pub enum GetAnswer {
+    Exists(Box<Observed>),
     Gone,
     /// The kind is not served.
     NoRoute,
@@ -69,7 +69,14 @@ pub fn is_namespaced(kind: &str) -> Option<bool> {
 }
 
 impl World {
-    pub fn create(&mut self, kind: &str, namespace: &str, name: &str, owners: Vec<Reference>, held: bool) -> bool {
+    pub fn create(
+        &mut self,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+        owners: Vec<Reference>,
+        has_other_finalizer: bool,
+    ) -> bool {
         let namespace = if is_namespaced(kind) == Some(true) {
             namespace
         } else {
@@ -87,7 +94,13 @@ impl World {
             owners,
             ..Observed::default()
         };
-        self.put(key, Object { seen, held });
+        self.put(
+            key,
+            Object {
+                seen,
+                has_other_finalizer,
+            },
+        );
         true
     }
 
@@ -122,12 +135,14 @@ impl World {
         self.withdrawn.remove(kind);
     }
 
-    pub fn get(&self, key: &Key) -> Got {
+    pub fn get(&self, key: &Key) -> GetAnswer {
         if !self.serves(&key.0) {
-            return Got::NoRoute;
+            return GetAnswer::NoRoute;
         }
         let object = self.objects.get(key);
-        object.map_or(Got::Gone, |object| Got::There(Box::new(object.seen.clone())))
+        object.map_or(GetAnswer::Gone, |object| {
+            GetAnswer::Exists(Box::new(object.seen.clone()))
+        })
     }
 
     /// As [`World::change`].
@@ -168,7 +183,7 @@ impl World {
         }
         self.version += 1;
         object.seen.version = self.version.to_string();
-        let stays = object.held || object.seen.orphan || object.seen.foreground;
+        let stays = object.has_other_finalizer || object.seen.orphan || object.seen.foreground;
         let event = if object.seen.deleting && !stays {
             Event::Gone(object.seen.uid.clone(), self.version)
         } else {
@@ -197,7 +212,7 @@ pub fn to(world: &World, kind: &str, namespace: &str, name: &str, blocking: bool
 }
 
 /// A reference to an object that never existed.
-pub fn never(kind: &str) -> Reference {
+pub fn absent_owner(kind: &str) -> Reference {
     Reference {
         api_version: "v1".into(),
         kind: kind.into(),

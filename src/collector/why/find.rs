@@ -5,15 +5,15 @@ use std::cmp::Reverse;
 use crate::{
     collector::{
         graph::{Graph, NodeId, State},
-        names::{clipped, dotted, kind, kind_of, visible},
+        names::{kind, kind_of, qualified, truncated, visible},
     },
     object_name::ObjectName,
 };
 
 /// Maximum number of objects or kinds that an error names.
-const NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 /// Minimum length of a common prefix of similar kind names.
-const ALIKE: usize = 3;
+const MIN_COMMON_PREFIX: usize = 3;
 
 /// The node of this name.
 ///
@@ -42,17 +42,17 @@ fn fits(name: &ObjectName, graph: &Graph, id: NodeId) -> bool {
         kind,
         group,
         namespace,
-        name: called,
+        name: object_label,
     } = name
     else {
         return false;
     };
     let node = graph.node(id);
-    if *node.name != **called {
+    if *node.name != **object_label {
         return false;
     }
     let kinds = &graph.kinds;
-    kinds.is_called(node.kind, kind)
+    kinds.matches_name(node.kind, kind)
         && group.as_deref().is_none_or(|group| group == kinds.group(node.kind))
         && namespace
             .as_deref()
@@ -61,7 +61,7 @@ fn fits(name: &ObjectName, graph: &Graph, id: NodeId) -> bool {
 
 fn nothing(name: &ObjectName, graph: &Graph) -> String {
     match name {
-        ObjectName::Uid(uid) => match graph.alone(uid) {
+        ObjectName::Uid(uid) => match graph.isolated_kind(uid) {
             Some(id) => format!(
                 "it is a {} without owners and dependents, and is not being deleted: the collector neither blocks nor \
                      deletes it",
@@ -69,25 +69,25 @@ fn nothing(name: &ObjectName, graph: &Graph) -> String {
             ),
             None => format!(
                 "no object with UID {:?} is known: it is deleted, its kind is not watched, or it never existed",
-                clipped(uid)
+                truncated(uid)
             ),
         },
         ObjectName::Place { kind, group, .. } if !is_kind(graph, kind, group.as_deref()) => {
             let word = match group {
-                Some(group) => dotted(kind, group),
+                Some(group) => qualified(kind, group),
                 None => kind.clone(),
             };
             format!(
                 "no kind is called {}: none is served, and no owner reference names one{}",
-                visible(&clipped(&word)),
-                alike(graph, kind)
+                visible(&truncated(&word)),
+                similar_kinds(graph, kind)
             )
         }
         ObjectName::Place { .. } => format!(
             "{} is neither an owner nor a dependent, and is not being deleted; the collector does not keep the names \
                  of such objects. If it exists, the collector does not block it: see its finalizers with kubectl, or \
                  use its UID",
-            visible(&clipped(&name.to_string()))
+            visible(&truncated(&name.to_string()))
         ),
     }
 }
@@ -95,11 +95,11 @@ fn nothing(name: &ObjectName, graph: &Graph) -> String {
 fn is_kind(graph: &Graph, word: &str, group: Option<&str>) -> bool {
     let kinds = &graph.kinds;
     let mut all = kinds.all();
-    all.any(|id| kinds.is_called(id, word) && group.is_none_or(|group| group == kinds.group(id)))
+    all.any(|id| kinds.matches_name(id, word) && group.is_none_or(|group| group == kinds.group(id)))
 }
 
 /// A hint at served kinds of the same name in another group, or of a similar name.
-fn alike(graph: &Graph, word: &str) -> String {
+fn similar_kinds(graph: &Graph, word: &str) -> String {
     let kinds = &graph.kinds;
     let word = word.to_ascii_lowercase();
     let likeness = |name: &str| {
@@ -107,16 +107,16 @@ fn alike(graph: &Graph, word: &str) -> String {
         pairs.take_while(|(one, other)| one.eq_ignore_ascii_case(other)).count()
     };
     let served = kinds.served().map(|(id, resource)| {
-        let like = if kinds.is_called(id, &word) {
+        let like = if kinds.matches_name(id, &word) {
             usize::MAX
         } else {
             likeness(&resource.plural)
         };
-        (Reverse(like), dotted(&resource.plural, kinds.group(id)))
+        (Reverse(like), qualified(&resource.plural, kinds.group(id)))
     });
-    let mut like: Vec<_> = served.filter(|(Reverse(like), _)| *like >= ALIKE).collect();
+    let mut like: Vec<_> = served.filter(|(Reverse(like), _)| *like >= MIN_COMMON_PREFIX).collect();
     like.sort();
-    let like: Vec<String> = like.into_iter().take(NAMED).map(|(_, name)| name).collect();
+    let like: Vec<String> = like.into_iter().take(MAX_NAMED).map(|(_, name)| name).collect();
     match like.as_slice() {
         [] => String::new(),
         like => format!("; there are {}", like.join(", ")),
@@ -130,13 +130,13 @@ fn ambiguous(graph: &Graph, several: &[NodeId]) -> String {
             "" => "no namespace".to_owned(),
             namespace => format!("namespace {namespace}"),
         };
-        visible(&clipped(&format!(
+        visible(&truncated(&format!(
             "{} in {namespace} (uid {})",
             kind_of(graph, id),
             graph.uid(id)
         )))
     };
-    let shown: Vec<String> = several.iter().take(NAMED).map(one).collect();
+    let shown: Vec<String> = several.iter().take(MAX_NAMED).map(one).collect();
     let more = several.len() - shown.len();
     let more = if more > 0 {
         format!(" and {more} more")

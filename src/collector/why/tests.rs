@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::collector::{
     Unsynced,
-    graph::{Hint, Observed, Reference},
+    graph::{Observed, Reference, WorkItem},
     kinds::{Resource, Scope},
     shared::Shared,
 };
@@ -46,7 +46,7 @@ impl World {
     fn new() -> Self {
         let shared = Shared::new(Unsynced::Hold);
         shared.with(|core| {
-            core.sight.set_unknown(std::iter::empty(), Instant::now());
+            core.sync_state.set_unknown_groups(std::iter::empty(), Instant::now());
             for (group, kind, plural) in KINDS {
                 let id = core.graph.kinds.id(group, kind).unwrap();
                 let resource = Resource {
@@ -83,7 +83,7 @@ impl World {
     }
 
     fn ask(&self, name: &str) -> Result<Why, String> {
-        asked(&self.shared.lock(), &name.parse().unwrap(), Instant::now())
+        explain(&self.shared.lock(), &name.parse().unwrap(), Instant::now())
     }
 
     #[track_caller]
@@ -105,7 +105,7 @@ fn hanging() -> World {
 }
 
 #[test]
-fn the_chain_leads_to_the_one_that_everything_waits_for_and_says_how_to_see_its_finalizers() {
+fn the_chain_ends_at_the_blocking_object_with_a_command_for_its_finalizers() {
     let (objects, end, text) = hanging().why("Deployment.apps/shop/web");
     assert_eq!(
         objects,
@@ -132,7 +132,7 @@ fn the_chain_leads_to_the_one_that_everything_waits_for_and_says_how_to_see_its_
 }
 
 #[test]
-fn an_object_is_found_by_uid_kind_or_plural_and_what_fits_several_is_asked_for_by_uid() {
+fn an_object_is_found_by_uid_kind_or_plural_and_an_ambiguous_name_is_an_error() {
     let mut world = hanging();
     for name in [
         "deployment/web",
@@ -173,7 +173,7 @@ fn an_object_is_found_by_uid_kind_or_plural_and_what_fits_several_is_asked_for_b
 }
 
 #[test]
-fn those_who_wait_for_each_other_are_told_as_a_circle() {
+fn objects_that_wait_for_each_other_are_reported_as_an_ownership_cycle() {
     let mut world = World::new();
     world.is("ReplicaSet", "a", "foreground", vec![to("ReplicaSet", "b")]);
     world.is("ReplicaSet", "b", "foreground", vec![to("ReplicaSet", "a")]);
@@ -187,7 +187,7 @@ fn those_who_wait_for_each_other_are_told_as_a_circle() {
 }
 
 #[test]
-fn what_is_kept_names_the_kind_that_is_not_served_and_what_orphans_the_reference_that_is_left() {
+fn a_kept_object_names_the_unserved_kind_and_an_orphaning_owner_the_remaining_reference() {
     let mut world = World::new();
     world.is("Pod", "kept", "there", vec![to("Widget", "w")]);
     let (_, end, text) = world.why("Pod/kept");
@@ -202,7 +202,7 @@ fn what_is_kept_names_the_kind_that_is_not_served_and_what_orphans_the_reference
 }
 
 #[test]
-fn what_is_kept_for_a_reference_that_cannot_be_followed_says_so() {
+fn an_object_kept_for_an_unresolvable_reference_names_it() {
     let mut world = World::new();
     let damaged = Reference {
         name: "we\u{fffd}b".to_owned(),
@@ -217,14 +217,14 @@ fn what_is_kept_for_a_reference_that_cannot_be_followed_says_so() {
 }
 
 #[test]
-fn the_last_failure_is_told_with_the_tries_and_among_many_it_is_one_that_fails() {
+fn the_last_error_is_shown_and_a_failing_blocker_is_preferred() {
     let mut world = hanging();
     for name in ["web-1-b", "web-1-c", "web-1-d"] {
         world.is("Pod", name, "there", vec![to("ReplicaSet", "web-1")]);
     }
     world.shared.with(|core| {
         let id = core.graph.with_uid(&uid("web-1-c"))[0];
-        let (hint, now) = (Hint::Decide(id), Instant::now());
+        let (hint, now) = (WorkItem::Decide(id), Instant::now());
         core.queue.push(hint, core.graph.node(id).kind, now);
         core.queue
             .retry(hint, "DELETE /api/v1: 403 Forbidden", Some(Duration::from_secs(9)), now);
@@ -239,12 +239,13 @@ fn the_last_failure_is_told_with_the_tries_and_among_many_it_is_one_that_fails()
 }
 
 #[test]
-fn a_finalizer_that_stays_for_a_kind_that_cannot_be_seen_names_it() {
+fn a_finalizer_that_stays_for_an_unsynced_kind_names_it() {
     let mut world = World::new();
     world.is("ReplicaSet", "last", "foreground", vec![]);
     world.shared.with(|core| {
         let unknown = ("metrics.k8s.io", vec!["v1".to_owned()], "503".to_owned());
-        core.sight.set_unknown(std::iter::once(unknown), Instant::now());
+        core.sync_state
+            .set_unknown_groups(std::iter::once(unknown), Instant::now());
     });
     let (_, end, text) = world.why("replicaset/last");
     assert!(
@@ -254,7 +255,7 @@ fn a_finalizer_that_stays_for_a_kind_that_cannot_be_seen_names_it() {
 }
 
 #[test]
-fn of_a_million_dependents_only_some_are_looked_at() {
+fn the_number_of_visited_dependents_is_limited() {
     let mut world = World::new();
     world.is("ReplicaSet", "big", "foreground", vec![]);
     for number in 0..12_000 {
@@ -282,7 +283,7 @@ fn of_a_million_dependents_only_some_are_looked_at() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_may_have_its_short_name_and_one_that_is_unknown_is_told_with_those_that_begin_alike() {
+async fn short_names_are_accepted_and_an_unknown_kind_gets_suggestions() {
     let mut world = World::new();
     world.is("Deployment", "web", "foreground", Vec::new());
     for name in [
@@ -293,15 +294,15 @@ async fn a_kind_may_have_its_short_name_and_one_that_is_unknown_is_told_with_tho
     ] {
         assert!(world.ask(name).is_ok(), "{name}");
     }
-    let asked = |name: &str| world.ask(name).unwrap_err();
-    let unknown = asked("replicaste/web");
+    let explain = |name: &str| world.ask(name).unwrap_err();
+    let unknown = explain("replicaste/web");
     assert!(unknown.starts_with("no kind is called replicaste:"), "{unknown}");
     assert!(unknown.ends_with("; there are replicasets.apps"), "{unknown}");
-    let elsewhere = asked("deploy.extensions/web");
+    let elsewhere = explain("deploy.extensions/web");
     assert!(
         elsewhere.contains("deploy.extensions") && elsewhere.ends_with("there are deployments.apps"),
         "{elsewhere}"
     );
-    assert!(asked("xyz/web").ends_with("name one"), "{}", asked("xyz/web"));
-    assert!(asked("pods/web").contains("use its UID"), "{}", asked("pods/web"));
+    assert!(explain("xyz/web").ends_with("names one"), "{}", explain("xyz/web"));
+    assert!(explain("pods/web").contains("use its UID"), "{}", explain("pods/web"));
 }

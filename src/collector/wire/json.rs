@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{LARGEST, PageEnd, WatchEvent, WireError};
+use super::{MAX_OBJECT, PageEnd, WatchEvent, WireError};
 use crate::collector::graph::{Observed, Reference};
 
 /// Decodes watch events, one per line.
@@ -110,8 +110,8 @@ fn event(line: &[u8]) -> Result<WatchEvent, WireError> {
     let raw = event.object.get();
     let seen = || object(raw.as_bytes());
     Ok(match &*event.kind {
-        "ADDED" | "MODIFIED" => WatchEvent::Seen(seen()?),
-        "DELETED" => WatchEvent::Gone(seen()?),
+        "ADDED" | "MODIFIED" => WatchEvent::Applied(seen()?),
+        "DELETED" => WatchEvent::Deleted(seen()?),
         "BOOKMARK" => {
             let metadata = serde_json::from_str::<Object<'_>>(raw)?.metadata;
             WatchEvent::Bookmark {
@@ -161,7 +161,7 @@ impl Lines {
                 events.push(event(&line)?);
             }
         }
-        if self.buffer.len() > LARGEST {
+        if self.buffer.len() > MAX_OBJECT {
             return Err(WireError::TooLarge(self.buffer.len()));
         }
         Ok(events)
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_tells_what_the_graph_keeps_and_leaves_out_the_rest() {
+    fn a_json_page_is_decoded_and_other_fields_are_skipped() {
         let body = br#"{"kind":"ConfigMapList","metadata":{"resourceVersion":"7","continue":"more"},"items":[{"metadata":
             {"name":"a","namespace":"n","uid":"u","resourceVersion":"5","deletionTimestamp":"2026-01-01T00:00:00Z",
             "labels":{"x":"y"},"finalizers":["x","orphan"],"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_nothing_may_be_null() {
+    fn items_may_be_null() {
         assert!(page(br#"{"metadata":{"resourceVersion":"7"},"items":null}"#, |_| panic!()).is_ok());
     }
 
@@ -220,10 +220,10 @@ mod tests {
                 .collect();
             assert_eq!(events.len(), 4, "{size}: {events:?}");
             assert!(
-                matches!(&events[0], WatchEvent::Seen(it) if it.name == "\"a\""),
+                matches!(&events[0], WatchEvent::Applied(it) if it.name == "\"a\""),
                 "{events:?}"
             );
-            assert!(matches!(&events[1], WatchEvent::Gone(it) if it.uid == "u"));
+            assert!(matches!(&events[1], WatchEvent::Deleted(it) if it.uid == "u"));
             assert_eq!(events[2], WatchEvent::Bookmark { version: "9".into() });
             assert_eq!(events[3], WatchEvent::Error(410, "too old".into()));
         }

@@ -6,7 +6,7 @@ use prost::{
     encoding::{WireType, decode_key, decode_varint},
 };
 
-use super::{LARGEST, PageEnd, WatchEvent, WireError};
+use super::{MAX_OBJECT, PageEnd, WatchEvent, WireError};
 use crate::collector::graph::{Observed, Reference};
 
 /// Generated from `proto/meta.proto`.
@@ -26,7 +26,7 @@ const STATUS: &str = "Status";
 
 /// Position in a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// Before the magic number.
     Start,
     /// In the envelope's fields.
@@ -39,9 +39,9 @@ enum Place {
 #[derive(Debug)]
 pub(super) struct PageReader {
     buffer: BytesMut,
-    place: Place,
+    position: Position,
     end: PageEnd,
-    was_list: bool,
+    has_list: bool,
 }
 
 /// Decodes a watch from pieces of any size.
@@ -56,9 +56,9 @@ impl Default for PageReader {
     fn default() -> Self {
         Self {
             buffer: BytesMut::new(),
-            place: Place::Start,
+            position: Position::Start,
             end: PageEnd::default(),
-            was_list: false,
+            has_list: false,
         }
     }
 }
@@ -77,17 +77,17 @@ impl PageReader {
     ///
     /// The page is incomplete.
     pub fn finish(self) -> Result<PageEnd, WireError> {
-        if self.buffer.is_empty() && self.was_list && self.place == Place::Envelope {
+        if self.buffer.is_empty() && self.has_list && self.position == Position::Envelope {
             Ok(self.end)
         } else {
-            Err(WireError::CutOff)
+            Err(WireError::Truncated)
         }
     }
 
     /// Decodes one field; `false` if none is complete.
     fn step(&mut self, each: &mut impl FnMut(Observed)) -> Result<bool, WireError> {
-        match self.place {
-            Place::Start => {
+        match self.position {
+            Position::Start => {
                 if self.buffer.len() < MAGIC.len() {
                     return Ok(false);
                 }
@@ -95,25 +95,25 @@ impl PageReader {
                     return Err(WireError::NoMagic);
                 }
                 self.buffer.advance(MAGIC.len());
-                self.place = Place::Envelope;
+                self.position = Position::Envelope;
                 Ok(true)
             }
-            Place::List(0) => {
-                self.place = Place::Envelope;
+            Position::List(0) => {
+                self.position = Position::Envelope;
                 Ok(true)
             }
-            Place::Envelope => match field(&self.buffer)? {
+            Position::Envelope => match field(&self.buffer)? {
                 Some(Field {
                     number: 2,
                     head,
                     length,
                 }) => {
                     self.buffer.advance(head);
-                    self.was_list = true;
-                    self.place = Place::List(length);
+                    self.has_list = true;
+                    self.position = Position::List(length);
                     Ok(true)
                 }
-                Some(field) => Ok(match self.take(field)? {
+                Some(field) => Ok(match self.take_field(field)? {
                     Some(body) if field.number == 1 => {
                         expect(&meta::TypeMeta::decode(body)?, LIST)?;
                         true
@@ -122,15 +122,17 @@ impl PageReader {
                 }),
                 None => Ok(false),
             },
-            Place::List(left) => {
+            Position::List(left) => {
                 let Some(field) = field(&self.buffer)? else {
                     return Ok(false);
                 };
-                let Some(body) = self.take(field)? else {
+                let Some(body) = self.take_field(field)? else {
                     return Ok(false);
                 };
-                let left = left.checked_sub(field.head + field.length).ok_or(WireError::CutOff)?;
-                self.place = Place::List(left);
+                let left = left
+                    .checked_sub(field.head + field.length)
+                    .ok_or(WireError::Truncated)?;
+                self.position = Position::List(left);
                 match field.number {
                     1 => {
                         let list = meta::ListMeta::decode(body)?;
@@ -145,8 +147,8 @@ impl PageReader {
         }
     }
 
-    fn take(&mut self, field: Field) -> Result<Option<Bytes>, WireError> {
-        if field.length > LARGEST {
+    fn take_field(&mut self, field: Field) -> Result<Option<Bytes>, WireError> {
+        if field.length > MAX_OBJECT {
             return Err(WireError::TooLarge(field.length));
         }
         if self.buffer.len() < field.head + field.length {
@@ -204,7 +206,7 @@ impl WatchReader {
         let mut events = Vec::new();
         while let Some(head) = self.buffer.first_chunk::<4>() {
             let length = u32::from_be_bytes(*head) as usize;
-            if length > LARGEST {
+            if length > MAX_OBJECT {
                 return Err(WireError::TooLarge(length));
             }
             if self.buffer.len() < 4 + length {
@@ -239,8 +241,8 @@ fn event(frame: Bytes) -> Result<WatchEvent, WireError> {
     expect(&kind, OBJECT)?;
     let object = meta::PartialObjectMetadata::decode(raw)?;
     Ok(match kind_of_event.as_str() {
-        "ADDED" | "MODIFIED" => WatchEvent::Seen(observed(object)),
-        "DELETED" => WatchEvent::Gone(observed(object)),
+        "ADDED" | "MODIFIED" => WatchEvent::Applied(observed(object)),
+        "DELETED" => WatchEvent::Deleted(observed(object)),
         "BOOKMARK" => {
             let metadata = object.metadata.unwrap_or_default();
             WatchEvent::Bookmark {

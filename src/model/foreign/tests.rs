@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     api::{ApiError, EventWrite},
-    collector::figures::{Figures, KindFigures},
+    collector::metrics_snapshot::{KindMetrics, MetricsSnapshot},
     counters::Counters,
     events::{Bring, Events, Involved},
     model::event::Reason,
@@ -59,15 +59,15 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
     let answer = admin::json_answer(&json!({ text: [text] })).into_body().collect();
     let answer = answer.now_or_never().unwrap().unwrap().to_bytes();
     all.insert("JSON of an answer", String::from_utf8(answer.into()).unwrap());
-    let kind = KindFigures {
+    let kind = KindMetrics {
         group: text.to_owned(),
         resource: text.to_owned(),
-        ..KindFigures::default()
+        ..KindMetrics::default()
     };
     let collector = Collecting {
-        figures: Some(Figures {
+        metrics_snapshot: Some(MetricsSnapshot {
             kinds: vec![kind],
-            ..Figures::default()
+            ..MetricsSnapshot::default()
         }),
         ..Collecting::default()
     };

@@ -12,7 +12,7 @@ use super::{error, json_answer};
 use crate::{
     api::{MetadataClient, escape},
     collector::{
-        core::Core, counts::SharedPast, graph::Graph, leader_election::Turns, picture::Picture, report::WorkReport,
+        core::Core, counts::SharedTotals, graph::Graph, leader_election::Turns, picture::Picture, report::WorkReport,
         shared::Shared, why,
     },
     counters::Counters,
@@ -36,7 +36,7 @@ pub struct GcAnswers {
     /// What the collector of this turn knows; nothing while it is another's.
     pub current: watch::Receiver<Option<Arc<Shared>>>,
     /// What was done in earlier turns.
-    pub past: SharedPast,
+    pub earlier: SharedTotals,
     /// Of its events.
     pub counters: Arc<Counters>,
 }
@@ -46,7 +46,7 @@ pub struct GcAnswers {
 impl GcAnswers {
     /// What `status` says of the collector.
     pub(super) fn in_short(&self) -> CollectorReport {
-        let unsynced = self.now(|core, now| core.sight.unsynced_because(now));
+        let unsynced = self.now(|core, now| core.sync_state.unsynced_reason(now));
         CollectorReport {
             stands_by: self.turns.view().stands_by,
             not_synced: unsynced.unwrap_or_else(|| Some("it begins".to_owned())),
@@ -87,7 +87,7 @@ pub(super) fn answer(gc: Option<&GcAnswers>, path: &str, query: Option<&str>) ->
 /// Why this object is still there, as far as the collector knows.
 pub(super) fn why(gc: Option<&GcAnswers>, name: &ObjectName) -> Result<Why, String> {
     let gc = gc.ok_or_else(|| NO_COLLECTOR.to_owned())?;
-    let known = gc.now(|core, now| why::asked(core, name, now));
+    let known = gc.now(|core, now| why::explain(core, name, now));
     known.unwrap_or_else(|| Err(nothing(gc)))
 }
 
@@ -115,7 +115,7 @@ fn nothing(gc: &GcAnswers) -> String {
 
 fn draw(graph: &Graph, query: Option<&str>) -> Response<Full<Bytes>> {
     let uid = match query.map(|query| query.strip_prefix("uid=")) {
-        None => return json_answer(&Picture::of_all(graph)),
+        None => return json_answer(&Picture::of_active(graph)),
         Some(Some(uid)) if !uid.is_empty() => percent_decode_str(uid).decode_utf8_lossy(),
         Some(_) => {
             return error(

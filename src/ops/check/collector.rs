@@ -12,8 +12,8 @@ use super::{
 use crate::{
     api::{ApiError, MetadataClient},
     collector::{
-        discovery::{Discovery, Found},
-        names::dotted,
+        discovery::{Discovered, Discovery},
+        names::qualified,
     },
 };
 
@@ -49,7 +49,7 @@ impl Right {
 
     /// As `kubectl auth can-i` takes it.
     fn resource(&self) -> String {
-        let resource = dotted(&self.resource, &self.group);
+        let resource = qualified(&self.resource, &self.group);
         let place = if self.namespace.is_empty() { "" } else { " in " };
         format!("{resource}{place}{}", self.namespace)
     }
@@ -65,7 +65,7 @@ impl Right {
 
 /// Whether the collector's credentials let it do its work.
 pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
-    let found = match answer(Discovery::default().ask(client)).await {
+    let found = match answer(Discovery::default().discover(client)).await {
         Ok(found) => found,
         Err(error) => return vec![unasked(WHAT, &error)],
     };
@@ -83,14 +83,14 @@ pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
 }
 
 /// The same for the kinds that were found.
-async fn rights_to(client: &MetadataClient, found: &Found) -> Row {
+async fn rights_to(client: &MetadataClient, found: &Discovered) -> Row {
     match missing(client, found).await {
         Ok(missing) => judged(&missing, found.served.iter().filter(|kind| kind.collected).count()),
         Err(error) => unasked(WHAT, &error),
     }
 }
 
-async fn missing(client: &MetadataClient, found: &Found) -> Result<Vec<Right>, ApiError> {
+async fn missing(client: &MetadataClient, found: &Discovered) -> Result<Vec<Right>, ApiError> {
     // Whoever may do it to all kinds is asked no more; the others are asked kind by kind, since rights may also come from
     // authorizers that know no such rule.
     let all = VERBS.map(|verb| Right::new(verb, "*", "*", "")).to_vec();

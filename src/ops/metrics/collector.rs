@@ -8,8 +8,8 @@ use super::{page::Page, since_epoch};
 use crate::{
     collector::{
         census::Tally,
-        counts::{Counts, Past},
-        figures::{Figures, KindFigures},
+        counts::{Counts, Totals},
+        metrics_snapshot::{KindMetrics, MetricsSnapshot},
         queue::Depth,
     },
     ops::admin::gc::GcAnswers,
@@ -27,11 +27,11 @@ pub struct Collecting {
     /// When its credentials end, where they tell.
     pub credentials_end: Option<Timestamp>,
     /// What was done before the present turn.
-    pub past: Past,
+    pub earlier: Totals,
     /// Events that nobody will read.
     pub events_dropped: u64,
     /// What it knows and has to do; nothing while it stands by.
-    pub figures: Option<Figures>,
+    pub metrics_snapshot: Option<MetricsSnapshot>,
 }
 
 // === impl Collecting ===
@@ -39,10 +39,10 @@ pub struct Collecting {
 impl Collecting {
     pub(super) fn of(answers: &GcAnswers) -> Self {
         let view = answers.turns.view();
-        let (past, figures) = {
+        let (earlier, metrics_snapshot) = {
             // Both at one moment: at the end of a turn its counts go over to the past.
-            let past = answers.past.lock();
-            (past.clone(), answers.now(Figures::of))
+            let earlier = answers.earlier.lock();
+            (earlier.clone(), answers.now(MetricsSnapshot::of))
         };
         Self {
             works: view.stands_by.is_none() && !view.dry_run,
@@ -50,8 +50,8 @@ impl Collecting {
             holds_lease: view.holds_lease,
             credentials_end: answers.client.credentials_end(),
             events_dropped: answers.counters.counts().events_dropped,
-            past,
-            figures,
+            earlier,
+            metrics_snapshot,
         }
     }
 
@@ -76,26 +76,30 @@ impl Collecting {
             "When the collector's credentials end, since the Unix epoch; none where they do not tell.",
             since_epoch(self.credentials_end),
         )?;
-        page.counter("gc_turns", "Turns that this agent's collector began.", self.past.turns)?;
+        page.counter(
+            "gc_turns",
+            "Turns that this agent's collector began.",
+            self.earlier.turns,
+        )?;
         page.counter(
             "gc_forgets",
             "How often the collector forgot all that it knew, since the store was put back.",
-            self.past.forgets,
+            self.earlier.resets,
         )?;
         page.counter(
             "gc_events_dropped",
             "Events about owner references that nobody will read.",
             self.events_dropped,
         )?;
-        let mut counts = self.past.counts.clone();
-        if let Some(figures) = &self.figures {
-            counts.add(&figures.counts);
+        let mut counts = self.earlier.counts.clone();
+        if let Some(metrics_snapshot) = &self.metrics_snapshot {
+            counts.add(&metrics_snapshot.counts);
         }
         done(page, &counts)?;
-        let figures = self.figures.clone().unwrap_or_default();
-        refused(page, &figures)?;
-        knows(page, &figures)?;
-        waits(page, &figures)
+        let metrics_snapshot = self.metrics_snapshot.clone().unwrap_or_default();
+        refused(page, &metrics_snapshot)?;
+        knows(page, &metrics_snapshot)?;
+        waits(page, &metrics_snapshot)
     }
 }
 
@@ -148,8 +152,8 @@ fn done(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     )
 }
 
-fn refused(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
-    let codes = figures
+fn refused(page: &mut Page<'_>, metrics_snapshot: &MetricsSnapshot) -> fmt::Result {
+    let codes = metrics_snapshot
         .refused
         .iter()
         .map(|(&(step, code), &since)| (step, code.to_string(), since));
@@ -161,30 +165,35 @@ fn refused(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     )
 }
 
-fn knows(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
+fn knows(page: &mut Page<'_>, metrics_snapshot: &MetricsSnapshot) -> fmt::Result {
     page.is(
         "gc_synced",
         "1 while it works and every kind can be seen, which the end of foreground deletions and orphaning rest on.",
-        figures.synced,
+        metrics_snapshot.synced,
     )?;
     page.gauge(
         "gc_objects_linked",
         "Objects with owners or dependents, and such as are only named by others.",
-        figures.linked,
+        metrics_snapshot.linked,
     )?;
     page.gauge(
         "gc_objects_alone",
         "Objects without owners and dependents.",
-        figures.lone,
+        metrics_snapshot.isolated,
     )?;
-    let of = |value: fn(&KindFigures) -> u64| figures.kinds.iter().map(move |kind| (labels(kind), value(kind)));
+    let of = |value: fn(&KindMetrics) -> u64| {
+        metrics_snapshot
+            .kinds
+            .iter()
+            .map(move |kind| (labels(kind), value(kind)))
+    };
     page.gauges("gc_kind_objects", "Objects of a kind.", of(|kind| kind.objects))?;
     page.gauges(
         "gc_kind_synced",
         "1 while a kind is listed in full and its watch does not fail.",
         of(|kind| u64::from(kind.synced)),
     )?;
-    let silent = figures
+    let silent = metrics_snapshot
         .kinds
         .iter()
         .filter_map(|kind| Some((labels(kind), kind.silent?)));
@@ -195,12 +204,12 @@ fn knows(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     )
 }
 
-fn labels(kind: &KindFigures) -> [(&'static str, &str); 2] {
+fn labels(kind: &KindMetrics) -> [(&'static str, &str); 2] {
     [("group", &kind.group), ("resource", &kind.resource)]
 }
 
-fn waits(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
-    let Depth { ready, busy, put_off } = figures.queue;
+fn waits(page: &mut Page<'_>, metrics_snapshot: &MetricsSnapshot) -> fmt::Result {
+    let Depth { ready, busy, put_off } = metrics_snapshot.queue;
     page.gauges(
         "gc_queue_depth",
         "What is to be looked at: ready, under way (busy), or to be tried again later (put_off).",
@@ -209,14 +218,14 @@ fn waits(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     page.seconds(
         "gc_oldest_waiting",
         "For how long something has been waiting in the queue, at most.",
-        Some(figures.oldest),
+        Some(metrics_snapshot.oldest),
     )?;
     let Tally {
         foreground,
         orphan,
         longest,
-        untold,
-    } = figures.tally;
+        unresolved,
+    } = metrics_snapshot.tally;
     page.gauges(
         "gc_deletions_waiting",
         "Objects that are being deleted and wait for their dependents, by the finalizer that holds them.",
@@ -231,16 +240,19 @@ fn waits(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
     page.gauge(
         "gc_references_untold",
         "Owner references that nobody can follow, since the owner's kind is not served or nothing can have its name.",
-        untold,
+        unresolved,
     )?;
     page.gauge(
         "gc_writes_at_once",
         "How many writes may be under way at once, as many as the server bears; 0 before the first.",
-        figures.pace.map_or(0, |pace| pace.at_once as u64),
+        metrics_snapshot.limit.map_or(0, |limit| limit.max_in_flight as u64),
     )?;
     page.seconds(
         "gc_write_latency",
         "How long the API server takes for a request of the collector, as a mean of long; absent at first.",
-        figures.pace.and_then(|pace| pace.latency).map(Duration::from_secs_f64),
+        metrics_snapshot
+            .limit
+            .and_then(|limit| limit.latency)
+            .map(Duration::from_secs_f64),
     )
 }

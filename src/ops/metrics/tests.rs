@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use super::*;
 use crate::{
     collector::{
-        counts::{Counts, Past},
-        figures::{Figures, KindFigures},
-        limit::Pace,
+        counts::{Counts, Totals},
+        limit::LimitState,
+        metrics_snapshot::{KindMetrics, MetricsSnapshot},
         queue::Depth,
     },
     counters,
@@ -28,20 +28,20 @@ fn probe(probe: &str, shows: &str) -> ProbeReport {
 
 /// Of an agent that has something to tell of everything.
 pub(super) fn full() -> Scrape {
-    let pods = KindFigures {
+    let pods = KindMetrics {
         resource: "pods".to_owned(),
         synced: true,
         objects: 7,
         silent: Some(Duration::from_millis(1500)),
-        ..KindFigures::default()
+        ..KindMetrics::default()
     };
-    let sets = KindFigures {
+    let sets = KindMetrics {
         group: "apps".to_owned(),
         resource: "replicasets".to_owned(),
-        ..KindFigures::default()
+        ..KindMetrics::default()
     };
     let failures = BTreeMap::from([("delete: 500".to_owned(), 3)]);
-    let figures = Figures {
+    let metrics_snapshot = MetricsSnapshot {
         kinds: vec![pods, sets],
         queue: Depth {
             ready: 1,
@@ -49,8 +49,8 @@ pub(super) fn full() -> Scrape {
             put_off: 3,
         },
         oldest: Duration::from_secs(4),
-        pace: Some(Pace {
-            at_once: 16,
+        limit: Some(LimitState {
+            max_in_flight: 16,
             latency: Some(0.25),
         }),
         refused: BTreeMap::from([(("delete", 403), Duration::from_secs(90))]),
@@ -59,7 +59,7 @@ pub(super) fn full() -> Scrape {
             failures,
             ..Counts::default()
         },
-        ..Figures::default()
+        ..MetricsSnapshot::default()
     };
     let counts = Counts {
         deleted: 2,
@@ -94,12 +94,12 @@ pub(super) fn full() -> Scrape {
         collector: Some(Collecting {
             works: true,
             credentials_end: Timestamp::from_second(1_767_225_600).ok(),
-            past: Past {
+            earlier: Totals {
                 counts,
                 turns: 2,
-                ..Past::default()
+                ..Totals::default()
             },
-            figures: Some(figures),
+            metrics_snapshot: Some(metrics_snapshot),
             ..Collecting::default()
         }),
     }

@@ -10,7 +10,7 @@ use super::{
     model::{Live, World},
     plan::{KINDS, Kind, Plan, Policy, Reference, Space, Target},
 };
-use crate::scene::{HELD, in_namespace};
+use crate::scene::{TEST_FINALIZER, in_namespace};
 
 /// The namespace of all graphs together.
 pub const OTHER: &str = "other";
@@ -81,7 +81,7 @@ impl Graph {
             let born = thing.finalizers;
             let mut finalizers = Vec::new();
             for (has, finalizer) in [
-                (born.held, HELD),
+                (born.with_finalizer, TEST_FINALIZER),
                 (born.orphan, "orphan"),
                 (born.foreground, "foregroundDeletion"),
             ] {
@@ -173,7 +173,7 @@ impl Graph {
             }
             let metadata = &answer.ok()?["metadata"];
             let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
-            finalizers.retain(|it| it != HELD);
+            finalizers.retain(|it| it != TEST_FINALIZER);
             let patch = json!({"metadata": {
                 "resourceVersion": metadata["resourceVersion"], "finalizers": finalizers,
             }});
@@ -219,7 +219,7 @@ impl Graph {
             deleting: metadata["deletionTimestamp"].is_string(),
             orphan: has("orphan"),
             foreground: has("foregroundDeletion"),
-            held: has(HELD),
+            with_finalizer: has(TEST_FINALIZER),
             owners,
             lifted: false,
         })

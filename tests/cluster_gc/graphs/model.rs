@@ -10,7 +10,7 @@ pub struct Live {
     pub deleting: bool,
     pub orphan: bool,
     pub foreground: bool,
-    pub held: bool,
+    pub with_finalizer: bool,
     /// Which of the plan's references it has, and whether they block.
     pub owners: Vec<(usize, bool)>,
     /// Its blocking references were lifted so that it can go in the foreground.
@@ -37,7 +37,7 @@ pub fn born(plan: &Plan) -> World {
     let live = |thing: &super::plan::Thing| Live {
         orphan: thing.finalizers.orphan,
         foreground: thing.finalizers.foreground,
-        held: thing.finalizers.held,
+        with_finalizer: thing.finalizers.with_finalizer,
         owners: thing.owners.iter().map(|owner| owner.blocking).enumerate().collect(),
         ..Live::default()
     };
@@ -59,7 +59,7 @@ pub fn delete(world: &mut World, number: usize, policy: Policy) {
 
 /// What is being deleted and has no finalizers is gone.
 fn vanish(world: &mut World, number: usize) {
-    let is_over = |live: &Live| live.deleting && !live.orphan && !live.foreground && !live.held;
+    let is_over = |live: &Live| live.deleting && !live.orphan && !live.foreground && !live.with_finalizer;
     if world[number].as_ref().is_some_and(is_over) {
         world[number] = None;
     }
@@ -126,8 +126,8 @@ impl Turns<'_> {
 
     fn of(&self, number: usize, live: &Live) -> Vec<World> {
         let mut next = Vec::new();
-        if self.letting_go && live.held {
-            next.push(self.with(number, |live| live.held = false));
+        if self.letting_go && live.with_finalizer {
+            next.push(self.with(number, |live| live.with_finalizer = false));
         }
         // An owner that orphans is taken out of its dependents, whatever becomes of them.
         // One that names its UID from where it is not may be taken for one.

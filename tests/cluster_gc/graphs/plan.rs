@@ -65,7 +65,7 @@ pub struct Reference {
 pub struct Finalizers {
     pub orphan: bool,
     pub foreground: bool,
-    pub held: bool,
+    pub with_finalizer: bool,
 }
 
 /// An object of the graph.
@@ -155,7 +155,7 @@ impl Plan {
     pub fn suits_the_original(&self) -> bool {
         let foreground = |(_, policy): &(usize, Policy)| *policy == Policy::Foreground;
         let may_wait = self.deletions.iter().any(foreground) || self.things.iter().any(|it| it.finalizers.foreground);
-        let may_stay = self.things.iter().any(|it| it.finalizers.held);
+        let may_stay = self.things.iter().any(|it| it.finalizers.with_finalizer);
         let is_placed = self.things.iter().all(|thing| {
             let odd = |owner: &Reference| match owner.target {
                 Target::Thing(target) => {
@@ -214,7 +214,7 @@ fn thing(dice: &mut Dice, number: usize, before: &[Thing]) -> Thing {
         }
     }
     let finalizers = Finalizers {
-        held: dice.one_in(7),
+        with_finalizer: dice.one_in(7),
         ..Finalizers::default()
     };
     Thing {

@@ -1,4 +1,4 @@
-//! Somebody else's writes between a decision and what follows from it, and news that comes too late.
+//! Writes of other clients between a decision and its request, and late events.
 
 use serde_json::{Value, json};
 use testbed::apiserver::faults::{Action, Fault};
@@ -6,52 +6,57 @@ use tokio::time::sleep;
 
 use crate::{
     things::Things,
-    world::{Cluster, HELD, Like, held, map_path, never, owned, secret_path, secs, to, until},
+    world::{
+        Cluster, ObjectSpec, TEST_FINALIZER, absent_owner, map_path, owned, secret_path, secs, to, until,
+        with_finalizer,
+    },
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_circle_is_opened_without_a_conflict() {
+async fn an_ownership_cycle_is_deleted_without_a_conflict() {
     let mut cluster = Cluster::new().await;
-    cluster.circle().await;
+    cluster.create_cycle().await;
     cluster.start_synced().await;
     cluster.api.forget_requests();
     cluster.delete(&map_path("a"), "Foreground").await;
     for name in ["a", "b", "c"] {
-        cluster.gone(name).await;
+        cluster.wait_for_deletion(name).await;
     }
     sleep(secs(5)).await;
     let asked: Vec<String> = cluster
-        .about_objects()
+        .object_requests()
         .into_iter()
         .map(|it| format!("{} {} {:?}", it.asked.verb, it.asked.name, it.code))
         .collect();
     assert!(!asked.iter().any(|it| it.contains("409")), "{asked:#?}");
-    // Of each is asked once whether it waits; b is deleted, c opened and deleted, all three lose their finalizers.
+    // One GET per object confirms its state. b is deleted, c is unblocked and deleted, and all three lose their
+    // finalizers.
     assert!(asked.len() <= 3 + 1 + 3 + 6, "{asked:#?}");
 }
 
-/// What a release of `child` meets while its patch is on the way, in JSON merge patch and in the server's own.
-async fn released_while(as_thing: bool, meanwhile: Value) -> (Cluster, String) {
+/// Changes the references of `child` to `meanwhile` while the collector's patch is in flight. Things get a merge patch,
+/// ConfigMaps a strategic merge patch.
+async fn change_references_during_patch(as_thing: bool, meanwhile: Value) -> (Cluster, String) {
     let mut cluster = Cluster::new().await;
     let things = Things::define(&cluster, "a.test", true, &["v1"]).await;
-    let solid = cluster.map("solid", Like::default()).await;
-    let other = cluster.map("other", Like::default()).await;
-    let like = owned([never("v1", "ConfigMap", 1), to(&solid, false)]);
+    let solid = cluster.map("solid", ObjectSpec::default()).await;
+    let other = cluster.map("other", ObjectSpec::default()).await;
+    let spec = owned([absent_owner("v1", "ConfigMap", 1), to(&solid, false)]);
     let path = if as_thing {
-        things.create(&cluster, "child", like).await;
+        things.create(&cluster, "child", spec).await;
         things.path("child")
     } else {
-        cluster.map("child", like).await;
+        cluster.map("child", spec).await;
         map_path("child")
     };
-    cluster.trouble(Fault::delay(secs(2)).verb("patch").name("child"));
+    cluster.inject(Fault::delay(secs(2)).verb("patch").name("child"));
     cluster.start_synced().await;
-    // The server's own form is refused for things, which takes its time.
+    // Things reject the strategic merge patch first, which takes time.
     sleep(secs(if as_thing { 3 } else { 1 })).await;
     let mut references = meanwhile.as_array().cloned().unwrap();
     for reference in &mut references {
         *reference = match reference.as_str().unwrap() {
-            "never" => never("v1", "ConfigMap", 1),
+            "never" => absent_owner("v1", "ConfigMap", 1),
             "solid" => to(&solid, false),
             _ => to(&other, false),
         };
@@ -61,9 +66,9 @@ async fn released_while(as_thing: bool, meanwhile: Value) -> (Cluster, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reference_that_comes_while_another_is_taken_out_is_not_lost() {
+async fn a_reference_added_while_another_is_dropped_is_not_lost() {
     for as_thing in [false, true] {
-        let (cluster, path) = released_while(as_thing, json!(["never", "solid", "other"])).await;
+        let (cluster, path) = change_references_during_patch(as_thing, json!(["never", "solid", "other"])).await;
         until("two are left", async || {
             cluster.owners(&path).await == ["solid", "other"]
         })
@@ -73,37 +78,37 @@ async fn a_reference_that_comes_while_another_is_taken_out_is_not_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reference_that_goes_while_another_is_taken_out_does_not_come_back() {
+async fn a_reference_removed_while_another_is_dropped_is_not_restored() {
     for as_thing in [false, true] {
-        let (cluster, path) = released_while(as_thing, json!(["solid"])).await;
+        let (cluster, path) = change_references_during_patch(as_thing, json!(["solid"])).await;
         sleep(secs(30)).await;
         assert_eq!(cluster.owners(&path).await, ["solid"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_loses_its_last_owner_while_another_is_taken_out_is_deleted() {
+async fn an_object_that_loses_its_last_owner_while_a_reference_is_dropped_is_deleted() {
     for as_thing in [false, true] {
-        let (cluster, path) = released_while(as_thing, json!(["never"])).await;
+        let (cluster, path) = change_references_during_patch(as_thing, json!(["never"])).await;
         until("it is gone", async || cluster.get(&path).await.is_none()).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_whose_solid_owner_goes_while_another_is_taken_out_is_deleted() {
+async fn an_object_whose_owner_is_deleted_while_a_reference_is_dropped_is_deleted() {
     for as_thing in [false, true] {
-        let (cluster, path) = released_while(as_thing, json!(["never", "solid"])).await;
+        let (cluster, path) = change_references_during_patch(as_thing, json!(["never", "solid"])).await;
         cluster.delete(&map_path("solid"), "Background").await;
         until("it is gone", async || cluster.get(&path).await.is_none()).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reference_that_goes_while_a_circle_is_opened_does_not_come_back() {
+async fn a_reference_removed_while_a_cycle_is_unblocked_is_not_restored() {
     let mut cluster = Cluster::new().await;
     let (a, b) = (
-        cluster.map("a", Like::default()).await,
-        cluster.map("b", Like::default()).await,
+        cluster.map("a", ObjectSpec::default()).await,
+        cluster.map("b", ObjectSpec::default()).await,
     );
     let refer = async |name: &str, owner: &Value| {
         let references = json!({ "ownerReferences": [to(owner, true)] });
@@ -111,26 +116,26 @@ async fn a_reference_that_goes_while_a_circle_is_opened_does_not_come_back() {
     };
     refer("a", &b).await;
     refer("b", &a).await;
-    cluster.trouble(Fault::delay(secs(2)).verb("patch").name("b").once());
+    cluster.inject(Fault::delay(secs(2)).verb("patch").name("b").once());
     cluster.start_synced().await;
     cluster.delete(&map_path("a"), "Foreground").await;
     sleep(secs(1)).await;
     cluster.change(&map_path("b"), json!({ "ownerReferences": null })).await;
-    cluster.gone("a").await;
+    cluster.wait_for_deletion("a").await;
     sleep(secs(30)).await;
     assert!(cluster.owners(&map_path("b")).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_keeps_waiting_while_a_deletion_that_rests_on_it_is_on_the_way() {
+async fn an_owner_keeps_its_finalizer_while_a_dependents_deletion_is_in_flight() {
     let mut cluster = Cluster::new().await;
-    let a = cluster.map("a", held([])).await;
+    let a = cluster.map("a", with_finalizer([])).await;
     let b = cluster.map("b", owned([to(&a, true)])).await;
-    // So that b has to be opened first, and does not block any more when it is deleted.
+    // So b is unblocked first, and no longer blocks when it is deleted.
     cluster
         .change(&map_path("a"), json!({ "ownerReferences": [to(&b, true)] }))
         .await;
-    cluster.trouble(Fault::delay(secs(5)).verb("delete").name("b").once());
+    cluster.inject(Fault::delay(secs(5)).verb("delete").name("b").once());
     cluster.start_synced().await;
     cluster.delete(&map_path("a"), "Foreground").await;
     sleep(secs(3)).await;
@@ -141,35 +146,35 @@ async fn an_owner_keeps_waiting_while_a_deletion_that_rests_on_it_is_on_the_way(
     assert!(waits().await);
     until("a waits no more", async || !waits().await).await;
     cluster.change(&map_path("a"), json!({ "finalizers": null })).await;
-    cluster.gone("a").await;
-    cluster.gone("b").await;
+    cluster.wait_for_deletion("a").await;
+    cluster.wait_for_deletion("b").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_adopted_while_it_is_being_deleted_stays() {
+async fn an_object_that_gets_an_owner_while_its_deletion_is_in_flight_stays() {
     let mut cluster = Cluster::new().await;
-    let owner = cluster.map("owner", Like::default()).await;
-    cluster.map("child", owned([never("v1", "ConfigMap", 1)])).await;
-    cluster.trouble(Fault::delay(secs(2)).verb("delete").name("child").once());
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
+    cluster.map("child", owned([absent_owner("v1", "ConfigMap", 1)])).await;
+    cluster.inject(Fault::delay(secs(2)).verb("delete").name("child").once());
     cluster.start_synced().await;
     sleep(secs(1)).await;
     cluster
         .change(&map_path("child"), json!({ "ownerReferences": [to(&owner, false)] }))
         .await;
     sleep(secs(60)).await;
-    assert!(cluster.is_there("child").await);
+    assert!(cluster.exists("child").await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dependent_heard_of_only_after_its_orphaning_owner_has_gone_stays() {
+async fn a_dependent_seen_only_after_its_orphaning_owner_is_deleted_stays() {
     let mut cluster = Cluster::new().await;
-    let owner = cluster.map("owner", Like::default()).await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
     cluster.start_synced().await;
-    cluster.trouble(Fault::new(Action::StallWatch).resource("secrets").once());
+    cluster.inject(Fault::new(Action::StallWatch).resource("secrets").once());
     cluster.secret("child", owned([to(&owner, true)])).await;
     cluster.delete(&map_path("owner"), "Orphan").await;
-    cluster.gone("owner").await;
-    // A watch that says nothing is given up after three minutes.
+    cluster.wait_for_deletion("owner").await;
+    // A silent watch is closed after three minutes.
     sleep(secs(200)).await;
     until("it is released", async || {
         cluster.owners(&secret_path("child")).await.is_empty()
@@ -177,25 +182,25 @@ async fn a_dependent_heard_of_only_after_its_orphaning_owner_has_gone_stays() {
     .await;
 }
 
-/// The collector took the finalizer off itself, and the watch does not show that yet.
+/// The collector removed the finalizer itself, and the watch does not show that yet.
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_stays_after_its_finalizer_was_removed_is_solid_for_a_dependent_that_comes_then() {
+async fn an_owner_that_stays_after_its_finalizer_was_removed_keeps_new_dependents() {
     for policy in ["Foreground", "Orphan"] {
         let mut cluster = Cluster::new().await;
-        let owner = cluster.map("owner", held([])).await;
+        let owner = cluster.map("owner", with_finalizer([])).await;
         cluster.secret("early", owned([to(&owner, true)])).await;
-        cluster.trouble(Fault::delay(secs(2)).verb("patch").name("owner"));
+        cluster.inject(Fault::delay(secs(2)).verb("patch").name("owner"));
         cluster.start_synced().await;
         cluster.delete(&map_path("owner"), policy).await;
         sleep(secs(1)).await;
-        cluster.trouble(Fault::new(Action::StallWatch).resource("configmaps").once());
+        cluster.inject(Fault::new(Action::StallWatch).resource("configmaps").once());
         until("the finalizer is removed", async || {
             let owner = cluster.get(&map_path("owner")).await.unwrap();
-            owner["metadata"]["finalizers"] == json!([HELD])
+            owner["metadata"]["finalizers"] == json!([TEST_FINALIZER])
         })
         .await;
         cluster
-            .secret("late", owned([to(&owner, false), never("v1", "ConfigMap", 1)]))
+            .secret("late", owned([to(&owner, false), absent_owner("v1", "ConfigMap", 1)]))
             .await;
         sleep(secs(60)).await;
         assert!(cluster.get(&secret_path("late")).await.is_some(), "{policy}");
@@ -204,50 +209,50 @@ async fn an_owner_that_stays_after_its_finalizer_was_removed_is_solid_for_a_depe
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreground_deletion_that_began_unseen_ends() {
+async fn a_foreground_deletion_that_started_unwatched_ends() {
     let mut cluster = Cluster::new().await;
-    let owner = cluster.map("owner", Like::default()).await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
     cluster.map("child", owned([to(&owner, true)])).await;
     cluster.start_synced().await;
     for verb in ["watch", "list"] {
-        cluster.trouble(Fault::status(503).verb(verb).resource("configmaps"));
+        cluster.inject(Fault::status(503).verb(verb).resource("configmaps"));
     }
-    cluster.trouble(Fault::new(Action::CutWatch).resource("configmaps").once());
+    cluster.inject(Fault::new(Action::CutWatch).resource("configmaps").once());
     sleep(secs(1)).await;
     cluster.delete(&map_path("owner"), "Foreground").await;
     cluster.api.compact();
     sleep(secs(10)).await;
-    assert!(cluster.is_there("child").await);
+    assert!(cluster.exists("child").await);
     cluster.api.faults().clear();
-    cluster.gone("child").await;
-    cluster.gone("owner").await;
+    cluster.wait_for_deletion("child").await;
+    cluster.wait_for_deletion("owner").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreground_deletion_that_is_begun_twice_ends_twice() {
+async fn a_foreground_deletion_that_is_repeated_ends_each_time() {
     let mut cluster = Cluster::new().await;
-    cluster.map("owner", held([])).await;
+    cluster.map("owner", with_finalizer([])).await;
     cluster.start_synced().await;
     for _ in 0..3 {
         cluster.delete(&map_path("owner"), "Foreground").await;
         until("the finalizer is taken off", async || {
             let owner = cluster.get(&map_path("owner")).await.unwrap();
-            owner["metadata"]["finalizers"] == json!([HELD])
+            owner["metadata"]["finalizers"] == json!([TEST_FINALIZER])
         })
         .await;
     }
     cluster.change(&map_path("owner"), json!({ "finalizers": null })).await;
-    cluster.gone("owner").await;
+    cluster.wait_for_deletion("owner").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_collector_that_is_dropped_takes_its_requests_along() {
+async fn a_dropped_collector_cancels_its_requests() {
     let mut cluster = Cluster::new().await;
     for number in 0..10 {
-        let owner = never("v1", "ConfigMap", number);
+        let owner = absent_owner("v1", "ConfigMap", number);
         cluster.map(&format!("child-{number}"), owned([owner])).await;
     }
-    cluster.trouble(Fault::delay(secs(20)).verb("delete"));
+    cluster.inject(Fault::delay(secs(20)).verb("delete"));
     cluster.start_synced().await;
     sleep(secs(1)).await;
     cluster.stop();
@@ -255,7 +260,7 @@ async fn a_collector_that_is_dropped_takes_its_requests_along() {
     cluster.api.forget_requests();
     sleep(secs(120)).await;
     for number in 0..10 {
-        assert!(cluster.is_there(&format!("child-{number}")).await);
+        assert!(cluster.exists(&format!("child-{number}")).await);
     }
     assert_eq!(cluster.requests(), []);
 }

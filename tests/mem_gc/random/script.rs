@@ -1,4 +1,4 @@
-//! What happens in a random world.
+//! Random steps.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use testbed::{
     things::DEFINITIONS,
 };
 
-use super::judge::KINDS;
-use crate::world::{Cluster, HELD, never, to};
+use super::rules::KINDS;
+use crate::world::{Cluster, TEST_FINALIZER, absent_owner, to};
 
-/// What comes next, from a seed.
+/// Generates the steps from a seed.
 pub struct Script {
     pub dice: Dice,
     uids: usize,
-    /// Whom it deleted last.
+    /// UID of the object that it deleted last.
     pub deleted: Option<String>,
     is_beta_served: bool,
 }
@@ -38,14 +38,14 @@ impl Script {
         [0, 5, 50, 500, 5_000, 50_000].map(Duration::from_millis)[self.dice.up_to(6)]
     }
 
-    /// Somebody does something. Tells whether the collector began anew.
+    /// Runs a random step; `true` if it restarted the collector.
     pub async fn step(&mut self, cluster: &mut Cluster) -> bool {
         match self.dice.up_to(20) {
             0..8 => self.create(cluster),
             8..12 => self.delete(cluster).await,
-            12..15 => self.refer(cluster),
-            15 => self.release_one(cluster).await,
-            16..19 => self.trouble(cluster).await,
+            12..15 => self.change_references(cluster),
+            15 => self.remove_one_finalizer(cluster).await,
+            16..19 => self.inject(cluster).await,
             _ => {
                 if self.dice.one_in(3) {
                     cluster.stop();
@@ -58,19 +58,19 @@ impl Script {
         false
     }
 
-    /// Some object as it is, with its kind, and where it is.
-    fn some(&mut self, cluster: &Cluster) -> Option<(Value, String)> {
-        let mut all = all(cluster);
-        (!all.is_empty()).then(|| {
-            let place = self.dice.up_to(all.len());
-            all.swap_remove(place)
+    /// A random object with its path.
+    fn random_object(&mut self, cluster: &Cluster) -> Option<(Value, String)> {
+        let mut all_objects = all_objects(cluster);
+        (!all_objects.is_empty()).then(|| {
+            let place = self.dice.up_to(all_objects.len());
+            all_objects.swap_remove(place)
         })
     }
 
     fn reference(&mut self, cluster: &Cluster) -> Value {
         let blocking = self.dice.one_in(2);
-        let Some((owner, _)) = self.some(cluster) else {
-            return never("v1", "Secret", 9_999_999);
+        let Some((owner, _)) = self.random_object(cluster) else {
+            return absent_owner("v1", "Secret", 9_999_999);
         };
         let mut reference = to(&owner, blocking);
         if reference["apiVersion"] == "a.test/v1" && self.dice.one_in(2) {
@@ -97,7 +97,7 @@ impl Script {
         let owners: Vec<Value> = (0..count).map(|_| self.reference(cluster)).collect();
         let mut finalizers = Vec::new();
         if self.dice.one_in(8) {
-            finalizers.push(HELD);
+            finalizers.push(TEST_FINALIZER);
         }
         if self.dice.one_in(12) {
             finalizers.push(["orphan", "foregroundDeletion"][self.dice.up_to(2)]);
@@ -121,24 +121,24 @@ impl Script {
 
     async fn delete(&mut self, cluster: &Cluster) {
         let policy = ["Background", "Foreground", "Orphan"][self.dice.up_to(3)];
-        let Some((object, path)) = self.some(cluster) else {
+        let Some((object, path)) = self.random_object(cluster) else {
             return;
         };
         let metadata = &object["metadata"];
         let finalizers = metadata["finalizers"].to_string();
         if metadata["deletionTimestamp"].is_string() && finalizers.contains("\"orphan\"") {
-            // Who changed the mind of whom, nobody could tell.
+            // A change of the policy in between cannot be checked.
             return;
         }
         let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy });
         self.deleted = metadata["uid"].as_str().map(str::to_owned);
-        // It may be gone by now.
+        // It may be deleted by now.
         drop(cluster.admin.delete(&path, Some(&options)).await.unwrap());
     }
 
-    /// Its references become others.
-    fn refer(&mut self, cluster: &Cluster) {
-        let Some((mut object, _)) = self.some(cluster) else {
+    /// Adds or removes a reference of a random object.
+    fn change_references(&mut self, cluster: &Cluster) {
+        let Some((mut object, _)) = self.random_object(cluster) else {
             return;
         };
         let mut owners = object["metadata"]["ownerReferences"]
@@ -154,13 +154,13 @@ impl Script {
         cluster.api.insert_raw(object).unwrap();
     }
 
-    async fn release_one(&mut self, cluster: &Cluster) {
-        if let Some((object, path)) = self.some(cluster) {
-            release(cluster, &object, &path).await;
+    async fn remove_one_finalizer(&mut self, cluster: &Cluster) {
+        if let Some((object, path)) = self.random_object(cluster) {
+            remove_test_finalizer(cluster, &object, &path).await;
         }
     }
 
-    async fn trouble(&mut self, cluster: &Cluster) {
+    async fn inject(&mut self, cluster: &Cluster) {
         let resource = ["configmaps", "secrets", "things", "persistentvolumes"][self.dice.up_to(4)];
         let verb = ["get", "list", "watch", "patch", "delete"][self.dice.up_to(5)];
         let times = 1 + u32::try_from(self.dice.up_to(8)).unwrap();
@@ -192,7 +192,7 @@ impl Script {
                 return;
             }
         };
-        cluster.trouble(fault);
+        cluster.inject(fault);
     }
 }
 
@@ -200,24 +200,24 @@ fn uid(number: usize) -> String {
     format!("5eed0000-0000-4000-8000-{number:012}")
 }
 
-/// All objects as they are, with their kinds, and where they are.
-fn all(cluster: &Cluster) -> Vec<(Value, String)> {
-    let mut all = Vec::new();
+/// All objects with their paths.
+fn all_objects(cluster: &Cluster) -> Vec<(Value, String)> {
+    let mut all_objects = Vec::new();
     for (version, kind, _) in KINDS {
         for mut object in cluster.api.objects(version, kind) {
             object["apiVersion"] = version.into();
             object["kind"] = kind.into();
             let path = path(&object);
-            all.push((object, path));
+            all_objects.push((object, path));
         }
     }
-    all
+    all_objects
 }
 
-/// Nobody holds anything any more.
-pub async fn let_go(cluster: &Cluster) {
-    for (object, path) in all(cluster) {
-        release(cluster, &object, &path).await;
+/// Removes the test's finalizer from all objects.
+pub async fn remove_test_finalizers(cluster: &Cluster) {
+    for (object, path) in all_objects(cluster) {
+        remove_test_finalizer(cluster, &object, &path).await;
     }
 }
 
@@ -233,8 +233,8 @@ fn path(object: &Value) -> String {
     format!("{root}/{version}/{space}{plural}/{}", field(&metadata["name"]))
 }
 
-/// Takes its finalizer off, unless it has changed meanwhile; then nothing happens.
-async fn release(cluster: &Cluster, object: &Value, path: &str) {
+/// Removes the test's finalizer from an object, as long as it has the same UID.
+async fn remove_test_finalizer(cluster: &Cluster, object: &Value, path: &str) {
     for _ in 0..10 {
         let Some(now) = cluster.get(path).await else { return };
         if now["metadata"]["uid"] != object["metadata"]["uid"] {
@@ -242,7 +242,7 @@ async fn release(cluster: &Cluster, object: &Value, path: &str) {
         }
         let mut finalizers = now["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
         let before = finalizers.len();
-        finalizers.retain(|it| it != HELD);
+        finalizers.retain(|it| it != TEST_FINALIZER);
         if finalizers.len() == before {
             return;
         }

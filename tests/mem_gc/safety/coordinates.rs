@@ -1,11 +1,11 @@
-//! Whom a reference names.
+//! Coordinates of owner references.
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
     things::Things,
-    world::{Cluster, Like, map_path, owned, owners_of, secret_path, secs, to, until},
+    world::{Cluster, ObjectSpec, map_path, owned, owners_of, secret_path, secs, to, until},
 };
 
 fn with(mut reference: Value, field: &str, value: &str) -> Value {
@@ -14,16 +14,16 @@ fn with(mut reference: Value, field: &str, value: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_made_anew_under_its_name_keeps_its_own_dependents_only() {
+async fn an_owner_recreated_under_its_name_keeps_only_its_own_dependents() {
     for while_down in [false, true] {
         let mut cluster = Cluster::new().await;
-        let old = cluster.map("owner", Like::default()).await;
+        let old = cluster.map("owner", ObjectSpec::default()).await;
         cluster.secret("of-the-old", owned([to(&old, false)])).await;
         if !while_down {
             cluster.start_synced().await;
         }
         cluster.delete(&map_path("owner"), "Background").await;
-        let new = cluster.map("owner", Like::default()).await;
+        let new = cluster.map("owner", ObjectSpec::default()).await;
         cluster.secret("of-the-new", owned([to(&new, false)])).await;
         cluster
             .secret("of-both", owned([to(&old, false), to(&new, false)]))
@@ -45,12 +45,12 @@ async fn an_owner_made_anew_under_its_name_keeps_its_own_dependents_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_without_a_namespace_has_dependents_in_all_of_them() {
+async fn a_cluster_scoped_owner_has_dependents_in_all_namespaces() {
     let mut cluster = Cluster::new().await;
     cluster.namespace("other");
     let things = Things::define(&cluster, "a.test", false, &["v1"]).await;
-    let volume = cluster.volume("volume", Like::default()).await;
-    let thing = things.create(&cluster, "thing", Like::default()).await;
+    let volume = cluster.volume("volume", ObjectSpec::default()).await;
+    let thing = things.create(&cluster, "thing", ObjectSpec::default()).await;
     cluster.map("early", owned([to(&volume, true)])).await;
     cluster.start_synced().await;
     let paths = ["default", "other"].map(|space| format!("/api/v1/namespaces/{space}/configmaps/child"));
@@ -61,13 +61,13 @@ async fn an_owner_without_a_namespace_has_dependents_in_all_of_them() {
     cluster.volume("small", owned([to(&thing, false)])).await;
     sleep(secs(60)).await;
     cluster.delete("/api/v1/persistentvolumes/volume", "Foreground").await;
-    cluster.gone("early").await;
+    cluster.wait_for_deletion("early").await;
     until("only the thing is left", async || {
         cluster.owners(&paths[0]).await == ["thing"] && cluster.owners(&paths[1]).await == ["thing"]
     })
     .await;
     cluster.delete(&things.path("thing"), "Foreground").await;
-    things.gone(&cluster, "thing").await;
+    things.wait_for_deletion(&cluster, "thing").await;
     for path in paths
         .iter()
         .map(String::as_str)
@@ -78,32 +78,32 @@ async fn an_owner_without_a_namespace_has_dependents_in_all_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_without_a_namespace_that_names_an_owner_in_one_is_kept() {
+async fn a_cluster_scoped_dependent_of_a_namespaced_owner_is_kept() {
     let mut cluster = Cluster::new().await;
-    let owner = cluster.map("owner", Like::default()).await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
     cluster.volume("early", owned([to(&owner, false)])).await;
     cluster.start_synced().await;
     cluster.volume("late", owned([to(&owner, false)])).await;
     cluster.map("child", owned([to(&owner, false)])).await;
     sleep(secs(30)).await;
     cluster.delete(&map_path("owner"), "Background").await;
-    cluster.gone("child").await;
+    cluster.wait_for_deletion("child").await;
     sleep(secs(900)).await;
     for name in ["early", "late"] {
         let path = format!("/api/v1/persistentvolumes/{name}");
         assert!(cluster.get(&path).await.is_some());
     }
     assert_eq!(
-        cluster.asked("get", "persistentvolumes") + cluster.asked("delete", "persistentvolumes"),
+        cluster.count_requests("get", "persistentvolumes") + cluster.count_requests("delete", "persistentvolumes"),
         0
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_is_the_same_in_whatever_version_it_is_named() {
+async fn an_owner_is_the_same_in_every_version() {
     let mut cluster = Cluster::new().await;
     let things = Things::define(&cluster, "a.test", true, &["v1", "v2", "v1alpha1"]).await;
-    let owner = things.create(&cluster, "owner", Like::default()).await;
+    let owner = things.create(&cluster, "owner", ObjectSpec::default()).await;
     cluster.start_synced().await;
     let named = |version: &str, blocking| with(to(&owner, blocking), "apiVersion", &format!("a.test/{version}"));
     let names = ["v1", "v2", "v1alpha1", "v9"];
@@ -115,22 +115,22 @@ async fn an_owner_is_the_same_in_whatever_version_it_is_named() {
         .await;
     sleep(secs(60)).await;
     for name in names {
-        assert!(cluster.is_there(name).await, "{name}");
+        assert!(cluster.exists(name).await, "{name}");
     }
     cluster.delete(&things.path("owner"), "Foreground").await;
-    things.gone(&cluster, "owner").await;
-    // All of them held it.
+    things.wait_for_deletion(&cluster, "owner").await;
+    // All of them blocked it.
     for name in names.into_iter().chain(["twice"]) {
-        assert!(!cluster.is_there(name).await, "{name}");
+        assert!(!cluster.exists(name).await, "{name}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn references_in_two_versions_to_an_owner_that_went_are_both_taken_out() {
+async fn references_in_two_versions_to_a_deleted_owner_are_both_dropped() {
     let mut cluster = Cluster::new().await;
     let things = Things::define(&cluster, "a.test", true, &["v1", "v2"]).await;
-    let owner = things.create(&cluster, "owner", Like::default()).await;
-    let solid = cluster.map("solid", Like::default()).await;
+    let owner = things.create(&cluster, "owner", ObjectSpec::default()).await;
+    let solid = cluster.map("solid", ObjectSpec::default()).await;
     let other = with(to(&owner, false), "apiVersion", "a.test/v9");
     let owners = [to(&owner, true), other, to(&solid, false)];
     cluster.map("child", owned(owners.clone())).await;
@@ -142,9 +142,9 @@ async fn references_in_two_versions_to_an_owner_that_went_are_both_taken_out() {
     }
 }
 
-/// TestConflictingData: whatever is seen first and last, a reference with wrong coordinates harms only whoever wrote it.
+/// TestConflictingData: whatever the order, a reference with wrong coordinates affects only its own object.
 #[tokio::test(start_paused = true)]
-async fn in_whatever_order_good_and_bad_references_are_seen_only_the_bad_ones_go() {
+async fn in_any_order_of_events_only_objects_with_wrong_references_are_deleted() {
     let orders = [
         "GBP", "GPB", "BGP", "BPG", "PGB", "PBG", "|GBP", "|GPB", "|BGP", "|BPG", "|PGB", "|PBG", "P|GB", "P|BG",
         "G|BP", "B|GP", "GB|P",
@@ -188,25 +188,25 @@ async fn in_whatever_order_good_and_bad_references_are_seen_only_the_bad_ones_go
             cluster.get(&path).await.is_some()
         };
         for name in bad {
-            // Of a kind that is nowhere served nobody can tell.
+            // An owner of an unserved kind is unknown.
             assert_eq!(is_there(name).await, name == "unknown", "{name} in {order}");
         }
         assert!(cluster.get("/api/v1/persistentvolumes/cluster").await.is_some());
         let good = cluster.get(&secret_path("good")).await;
-        // Whoever is seen before its owner was made may be deleted at once.
+        // A dependent that is seen before its owner exists may be deleted.
         let may_go = order.find('|') < order.find('P') && order.contains('|') && order.find('G') < order.find('P');
         assert!(good.is_some() || may_go, "{order}");
         assert!(is_there("parent").await, "{order}");
     }
 }
 
-/// kube-controller-manager's mapper knows each kind by its name in lower case, too.
+/// kube-controller-manager's RESTMapper also resolves kinds in lower case.
 #[tokio::test(start_paused = true)]
-async fn an_owner_may_be_named_with_its_kind_in_lower_case() {
+async fn a_reference_may_have_the_kind_in_lower_case() {
     let mut cluster = Cluster::new().await;
     let things = Things::define(&cluster, "a.test", true, &["v1"]).await;
-    let owner = cluster.map("owner", Like::default()).await;
-    let other = cluster.map("other", Like::default()).await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
+    let other = cluster.map("other", ObjectSpec::default()).await;
     let small = |owner: &Value| with(to(owner, true), "kind", "configmap");
     cluster.secret("child", owned([small(&owner)])).await;
     cluster.secret("twice", owned([small(&owner), to(&owner, true)])).await;
@@ -221,7 +221,7 @@ async fn an_owner_may_be_named_with_its_kind_in_lower_case() {
     let there = async |name: &str| cluster.get(&secret_path(name)).await.is_some();
     assert!(there("child").await && there("twice").await);
     cluster.delete(&map_path("owner"), "Foreground").await;
-    cluster.gone("owner").await;
+    cluster.wait_for_deletion("owner").await;
     assert!(!there("child").await && !there("twice").await);
     assert_eq!(cluster.owners(&things.path("thing")).await, ["other"]);
     sleep(secs(60)).await;
@@ -229,15 +229,15 @@ async fn an_owner_may_be_named_with_its_kind_in_lower_case() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_in_lower_case_may_be_named_before_it_is_defined() {
+async fn a_kind_in_lower_case_may_be_referenced_before_it_is_defined() {
     let mut cluster = Cluster::new().await;
     cluster.start_synced().await;
-    let owner = cluster.map("owner", Like::default()).await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
     let small = with(with(to(&owner, true), "apiVersion", "a.test/v1"), "kind", "thing");
     cluster.map("child", owned([small])).await;
     sleep(secs(60)).await;
-    assert!(cluster.is_there("child").await);
+    assert!(cluster.exists("child").await);
     Things::define(&cluster, "a.test", true, &["v1"]).await;
-    cluster.gone("child").await;
-    assert!(cluster.is_there("owner").await);
+    cluster.wait_for_deletion("child").await;
+    assert!(cluster.exists("owner").await);
 }

@@ -1,4 +1,4 @@
-//! A server that is busy, that was put back to an older state, or that is another one.
+//! An overloaded API server, a restored store, and another cluster at the same address.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,10 +12,10 @@ use testbed::{
 };
 use tokio::time::{Instant, sleep};
 
-use crate::world::{COLLECTOR, Cluster, Like, map_path, never, owned, secs, to, until};
+use crate::world::{COLLECTOR, Cluster, ObjectSpec, absent_owner, map_path, owned, secs, to, until};
 
-/// Another server answers behind the same address, with these objects in it.
-async fn replaced(cluster: &mut Cluster, first_version: u64, objects: &[Value]) {
+/// Starts another server at the same address, with these objects.
+async fn replace_server(cluster: &mut Cluster, first_version: u64, objects: &[Value]) {
     let listen = cluster.api.url().trim_start_matches("http://").parse().unwrap();
     let config = Config {
         listen,
@@ -39,7 +39,7 @@ async fn replaced(cluster: &mut Cluster, first_version: u64, objects: &[Value]) 
     cluster.admin = cluster.api.admin().unwrap();
 }
 
-/// What tells clusters apart.
+/// The object whose UID identifies a cluster.
 async fn identity(cluster: &Cluster) -> Value {
     let namespace = cluster.get("/api/v1/namespaces/kube-system").await.unwrap();
     let metadata = json!({ "name": "kube-system", "uid": namespace["metadata"]["uid"] });
@@ -57,7 +57,7 @@ fn insert(cluster: &Cluster, object: &Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_was_put_back_makes_it_forget_everything_and_deletes_nothing() {
+async fn a_restored_store_restarts_the_collector_and_deletes_nothing() {
     let mut cluster = Cluster::new().await;
     let owner = map("owner", 1, &[]);
     let child = map("child", 2, &[to(&owner, false)]);
@@ -68,46 +68,49 @@ async fn a_store_that_was_put_back_makes_it_forget_everything_and_deletes_nothin
     }
     cluster.start_synced().await;
     let known = identity(&cluster).await;
-    replaced(&mut cluster, 1, &[known, child, owner]).await;
-    let why = cluster.ended().await;
+    replace_server(&mut cluster, 1, &[known, child, owner]).await;
+    let why = cluster.wait_for_stop().await;
     assert!(why.contains("was restored from a backup"), "{why}");
-    assert!(cluster.is_there("child").await && cluster.is_there("owner").await);
-    // From nothing it learns what there is.
+    assert!(cluster.exists("child").await && cluster.exists("owner").await);
+    // It starts again with an empty state.
     cluster.start_synced().await;
     sleep(secs(60)).await;
-    assert!(cluster.is_there("child").await && cluster.is_there("owner").await);
+    assert!(cluster.exists("child").await && cluster.exists("owner").await);
     cluster.delete(&map_path("owner"), "Background").await;
-    cluster.gone("child").await;
+    cluster.wait_for_deletion("child").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_about_to_be_deleted_is_not_when_the_store_is_put_back() {
+async fn a_pending_deletion_is_not_sent_after_the_store_is_restored() {
     let mut cluster = Cluster::new().await;
     let owner = map("owner", 1, &[]);
     let child = map("child", 2, &[to(&owner, false)]);
     let known = identity(&cluster).await;
     // Two stores with the same past: the child has the same version in both.
-    replaced(&mut cluster, 1_000, &[known.clone(), child.clone(), owner.clone()]).await;
+    replace_server(&mut cluster, 1_000, &[known.clone(), child.clone(), owner.clone()]).await;
     let before = cluster.get(&map_path("child")).await.unwrap();
     cluster.start_synced().await;
-    cluster.trouble(Fault::status(503).verb("delete").name("child"));
+    cluster.inject(Fault::status(503).verb("delete").name("child"));
     cluster.delete(&map_path("owner"), "Background").await;
-    until("it is tried", async || cluster.asked("delete", "configmaps") > 0).await;
-    // The state of half a minute ago is remembered; nobody restores a younger one.
+    until("it is tried", async || {
+        cluster.count_requests("delete", "configmaps") > 0
+    })
+    .await;
+    // The store's version of half a minute ago is remembered; a test cannot restore a younger one.
     for number in 0..10 {
         insert(&cluster, &map(&format!("other-{number}"), 100 + number, &[]));
     }
     sleep(secs(40)).await;
-    // The restored one has the owner.
-    replaced(&mut cluster, 1_000, &[known, child, owner]).await;
+    // The restored store has the owner.
+    replace_server(&mut cluster, 1_000, &[known, child, owner]).await;
     let after = cluster.get(&map_path("child")).await.unwrap();
     assert_eq!(
         before["metadata"]["resourceVersion"],
         after["metadata"]["resourceVersion"]
     );
-    let why = cluster.ended().await;
+    let why = cluster.wait_for_stop().await;
     assert!(why.contains("was restored from a backup"), "{why}");
-    assert!(cluster.is_there("child").await);
+    assert!(cluster.exists("child").await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,34 +123,34 @@ async fn another_cluster_behind_the_address_is_not_used() {
     cluster.start_synced().await;
     let known = identity(&cluster).await;
     for first_version in [1, 1_000_000] {
-        replaced(&mut cluster, first_version, std::slice::from_ref(&child)).await;
+        replace_server(&mut cluster, first_version, std::slice::from_ref(&child)).await;
         sleep(secs(300)).await;
-        assert!(cluster.is_there("child").await);
+        assert!(cluster.exists("child").await);
         let asked = cluster.requests();
-        // But for the question which one it is.
+        // Except for the request for the cluster's identity.
         assert!(
             asked.iter().all(|it| it.asked.path.contains("kube-system")),
             "{asked:?}"
         );
     }
-    replaced(&mut cluster, 2_000_000, &[known, owner, child]).await;
+    replace_server(&mut cluster, 2_000_000, &[known, owner, child]).await;
     sleep(secs(300)).await;
-    assert!(cluster.is_there("child").await);
+    assert!(cluster.exists("child").await);
     cluster.delete(&map_path("owner"), "Background").await;
-    cluster.gone("child").await;
+    cluster.wait_for_deletion("child").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_busy_is_left_alone_as_long_as_it_asks_and_all_is_done_in_the_end() {
+async fn retry_after_of_an_overloaded_server_is_honored_and_all_is_done_in_the_end() {
     let mut cluster = Cluster::new().await;
     for number in 0..200 {
-        let owner = never("v1", "ConfigMap", number);
+        let owner = absent_owner("v1", "ConfigMap", number);
         cluster.map(&format!("map-{number}"), owned([owner])).await;
     }
-    cluster.trouble(Fault::too_many(7).verb("delete").times(30));
-    cluster.trouble(Fault::too_many(3).verb("get").resource("configmaps").times(30));
+    cluster.inject(Fault::too_many(7).verb("delete").times(30));
+    cluster.inject(Fault::too_many(3).verb("get").resource("configmaps").times(30));
     cluster.start_synced().await;
-    // Refused three times in a row it begins nothing of the kind for as long as it was told.
+    // After three refusals in a row it pauses for the requested time.
     let refused = async |verb: &str| {
         let all = cluster.requests();
         all.iter()
@@ -156,9 +159,9 @@ async fn a_server_that_is_busy_is_left_alone_as_long_as_it_asks_and_all_is_done_
     };
     until("it is refused", async || refused("delete").await >= 3).await;
     sleep(secs(1)).await;
-    let before = cluster.asked("delete", "configmaps");
+    let before = cluster.count_requests("delete", "configmaps");
     sleep(secs(5)).await;
-    assert_eq!(cluster.asked("delete", "configmaps"), before);
+    assert_eq!(cluster.count_requests("delete", "configmaps"), before);
     until("all is done", async || {
         cluster.api.objects("v1", "ConfigMap").is_empty()
     })
@@ -167,12 +170,12 @@ async fn a_server_that_is_busy_is_left_alone_as_long_as_it_asks_and_all_is_done_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_makes_it_look_and_decide_again() {
+async fn a_conflict_is_followed_by_a_get_and_a_new_decision() {
     let mut cluster = Cluster::new().await;
-    let solid = cluster.map("solid", Like::default()).await;
+    let solid = cluster.map("solid", ObjectSpec::default()).await;
     for name in ["changed", "adopted"] {
-        cluster.map(name, owned([never("v1", "ConfigMap", 1)])).await;
-        cluster.trouble(Fault::delay(secs(2)).verb("delete").name(name).once());
+        cluster.map(name, owned([absent_owner("v1", "ConfigMap", 1)])).await;
+        cluster.inject(Fault::delay(secs(2)).verb("delete").name(name).once());
     }
     cluster.start_synced().await;
     sleep(secs(1)).await;
@@ -182,10 +185,10 @@ async fn a_conflict_makes_it_look_and_decide_again() {
     cluster
         .change(&map_path("adopted"), json!({ "ownerReferences": [to(&solid, false)] }))
         .await;
-    cluster.gone("changed").await;
+    cluster.wait_for_deletion("changed").await;
     sleep(secs(60)).await;
-    assert!(cluster.is_there("adopted").await);
-    let asked = cluster.about_objects();
+    assert!(cluster.exists("adopted").await);
+    let asked = cluster.object_requests();
     let of = |name: &str| -> Vec<String> {
         let all = asked.iter().filter(|it| it.asked.name == name);
         all.map(|it| format!("{} {:?}", it.asked.verb, it.code)).collect()
@@ -196,22 +199,22 @@ async fn a_conflict_makes_it_look_and_decide_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_for_another_reason_is_tried_again_and_again() {
+async fn a_conflict_for_another_reason_is_retried() {
     let mut cluster = Cluster::new().await;
-    cluster.map("child", owned([never("v1", "ConfigMap", 1)])).await;
-    cluster.trouble(Fault::status(409).verb("delete").times(5));
+    cluster.map("child", owned([absent_owner("v1", "ConfigMap", 1)])).await;
+    cluster.inject(Fault::status(409).verb("delete").times(5));
     cluster.start_synced().await;
-    cluster.gone("child").await;
-    assert_eq!(cluster.asked("delete", "configmaps"), 6);
+    cluster.wait_for_deletion("child").await;
+    assert_eq!(cluster.count_requests("delete", "configmaps"), 6);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_refuses_is_told_near_the_top_as_long_as_it_goes_on() {
+async fn refused_requests_are_reported_near_the_top_while_they_continue() {
     let mut cluster = Cluster::new().await;
-    let owner = cluster.map("owner", Like::default()).await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
     cluster.map("child", owned([to(&owner, false)])).await;
     cluster.start_synced().await;
-    cluster.trouble(Fault::status(403).verb("delete").resource("configmaps"));
+    cluster.inject(Fault::status(403).verb("delete").resource("configmaps"));
     cluster.delete(&map_path("owner"), "Background").await;
     sleep(secs(600)).await;
     let report = cluster.report();
@@ -235,63 +238,66 @@ async fn what_the_server_refuses_is_told_near_the_top_as_long_as_it_goes_on() {
         "{text}"
     );
     cluster.api.faults().clear();
-    cluster.gone("child").await;
+    cluster.wait_for_deletion("child").await;
     sleep(secs(700)).await;
     assert_eq!(cluster.report().refused, []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_vanishes_without_an_event_is_missed_by_the_list_that_follows_a_watch_error() {
+async fn a_watch_error_is_followed_by_a_list() {
     let mut cluster = Cluster::new().await;
-    cluster.map("other", Like::default()).await;
+    cluster.map("other", ObjectSpec::default()).await;
     cluster.start_synced().await;
     sleep(secs(5)).await;
-    let lists = cluster.asked("list", "configmaps");
-    cluster.trouble(Fault::new(Action::FailWatch).resource("configmaps").once());
+    let lists = cluster.count_requests("list", "configmaps");
+    cluster.inject(Fault::new(Action::FailWatch).resource("configmaps").once());
     until("it is listed anew", async || {
-        cluster.asked("list", "configmaps") > lists
+        cluster.count_requests("list", "configmaps") > lists
     })
     .await;
-    assert!(cluster.is_there("other").await);
+    assert!(cluster.exists("other").await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_with_an_object_that_cannot_be_read_is_not_known_and_nothing_is_concluded_from_that() {
+async fn a_kind_with_an_undecodable_object_is_not_synced_and_nothing_is_deleted() {
     let mut cluster = Cluster::new().await;
-    let owner = cluster.map("owner", Like::default()).await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
     cluster.map("child", owned([to(&owner, false)])).await;
     cluster.start_synced().await;
-    cluster.trouble(Fault::status(500).verb("list").resource("configmaps"));
-    cluster.trouble(Fault::status(500).verb("get").resource("configmaps"));
-    cluster.trouble(Fault::new(Action::FailWatch).resource("configmaps").once());
+    cluster.inject(Fault::status(500).verb("list").resource("configmaps"));
+    cluster.inject(Fault::status(500).verb("get").resource("configmaps"));
+    cluster.inject(Fault::new(Action::FailWatch).resource("configmaps").once());
     until("it is not known", async || cluster.unsynced().is_some()).await;
     sleep(secs(600)).await;
-    assert!(cluster.is_there("child").await);
-    let listed = cluster.asked("list", "configmaps");
+    assert!(cluster.exists("child").await);
+    let listed = cluster.count_requests("list", "configmaps");
     assert!(listed < 60, "{listed} lists within ten minutes");
     cluster.api.faults().clear();
-    cluster.synced().await;
-    assert!(cluster.is_there("child").await);
+    cluster.wait_for_sync().await;
+    assert!(cluster.exists("child").await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_request_asks_for_a_compressed_answer_or_for_an_unsafe_deletion() {
+async fn no_request_accepts_compression_or_asks_for_an_unsafe_deletion() {
     let mut cluster = Cluster::new().await;
     let bodies: Arc<Mutex<Vec<String>>> = Arc::default();
-    let told = Arc::clone(&bodies);
+    let recorded = Arc::clone(&bodies);
     cluster.api.tell(Box::new(move |asked, body, code| {
         if asked.user == COLLECTOR && asked.verb == "delete" && code.is_none() {
-            told.lock().unwrap().push(String::from_utf8_lossy(body).into_owned());
+            recorded
+                .lock()
+                .unwrap()
+                .push(String::from_utf8_lossy(body).into_owned());
         }
     }));
-    cluster.circle().await;
-    let owner = cluster.map("owner", Like::default()).await;
+    cluster.create_cycle().await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
     cluster.map("child", owned([to(&owner, true)])).await;
     cluster.start_synced().await;
     cluster.delete(&map_path("a"), "Foreground").await;
     cluster.delete(&map_path("owner"), "Background").await;
     for name in ["a", "b", "c", "child"] {
-        cluster.gone(name).await;
+        cluster.wait_for_deletion(name).await;
     }
     let bodies = bodies.lock().unwrap();
     assert!(bodies.len() >= 3, "{bodies:?}");

@@ -1,20 +1,20 @@
-//! Owners and dependents: what tests write of them, and read.
+//! Owner references in tests.
 
 use serde_json::{Value, json};
 
-/// A finalizer that no controller takes off.
-pub const HELD: &str = "example.test/held";
+/// A finalizer that no controller removes.
+pub const TEST_FINALIZER: &str = "example.test/held";
 
-/// An object's references, and its finalizers.
+/// Owner references and finalizers of an object.
 #[derive(Default)]
-pub struct Like {
-    /// The references.
+pub struct ObjectSpec {
+    /// Owner references.
     pub owners: Vec<Value>,
-    /// The finalizers.
+    /// Finalizers.
     pub finalizers: Vec<&'static str>,
 }
 
-/// A reference to an object as it was returned.
+/// An owner reference to an object of the API server.
 pub fn to(owner: &Value, blocking: bool) -> Value {
     json!({
         "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
@@ -22,23 +22,23 @@ pub fn to(owner: &Value, blocking: bool) -> Value {
     })
 }
 
-/// No finalizers, and these owners.
-pub fn owned(owners: impl IntoIterator<Item = Value>) -> Like {
-    Like {
+/// These owners and no finalizer.
+pub fn owned(owners: impl IntoIterator<Item = Value>) -> ObjectSpec {
+    ObjectSpec {
         owners: owners.into_iter().collect(),
         finalizers: Vec::new(),
     }
 }
 
-/// [`HELD`], and these owners.
-pub fn held(owners: impl IntoIterator<Item = Value>) -> Like {
-    Like {
-        finalizers: vec![HELD],
+/// These owners and [`TEST_FINALIZER`].
+pub fn with_finalizer(owners: impl IntoIterator<Item = Value>) -> ObjectSpec {
+    ObjectSpec {
+        finalizers: vec![TEST_FINALIZER],
         ..owned(owners)
     }
 }
 
-/// Names of the owners that an object names.
+/// Names of an object's owners.
 pub fn owners_of(object: &Value) -> Vec<&str> {
     let owners = object["metadata"]["ownerReferences"].as_array();
     owners

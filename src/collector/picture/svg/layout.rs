@@ -88,17 +88,17 @@ impl Layout {
     }
 
     /// Points of an arrow. It starts and ends at the sides of its boxes, and passes around the boxes in between.
-    pub fn way(&self, place: usize, arrow: &Arrow) -> Vec<Point> {
+    pub fn points(&self, place: usize, arrow: &Arrow) -> Vec<Point> {
         let (Some(from), Some(to)) = (self.area(arrow.from), self.area(arrow.to)) else {
             return Vec::new();
         };
         let (tail, head, name) = (arrow.from.to_string(), arrow.to.to_string(), place.to_string());
         let edge = self.graph.edge(&tail, &head, Some(&name));
-        let mut way = edge.map(|edge| edge.points.clone()).unwrap_or_default();
+        let mut points = edge.map(|edge| edge.points.clone()).unwrap_or_default();
         if arrow.from == arrow.to {
-            return way;
+            return points;
         }
-        if let [first, .., last] = way.as_mut_slice() {
+        if let [first, .., last] = points.as_mut_slice() {
             (*first, *last) = if to.left() < from.left() {
                 (
                     Point::new(from.left(), from.middle.1),
@@ -112,10 +112,10 @@ impl Layout {
             };
         }
         // Between adjacent columns there is no box to pass.
-        if way.len() == 3 && !self.paired[place] {
-            way.remove(1);
+        if points.len() == 3 && !self.paired[place] {
+            points.remove(1);
         }
-        way
+        points
     }
 }
 

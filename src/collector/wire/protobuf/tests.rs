@@ -81,7 +81,7 @@ fn read(bytes: &[u8], cuts: &[usize]) -> Result<(Vec<Observed>, PageEnd), WireEr
 }
 
 #[test]
-fn what_the_graph_keeps_is_read_and_the_rest_is_skipped() {
+fn a_protobuf_page_is_decoded_and_other_fields_are_skipped() {
     let (found, end) = read(&page(4), &[]).unwrap();
     let expected = PageEnd {
         version: "4711".into(),
@@ -101,7 +101,7 @@ fn what_the_graph_keeps_is_read_and_the_rest_is_skipped() {
 }
 
 #[test]
-fn no_page_that_ends_early_passes_for_a_whole_one() {
+fn a_truncated_page_is_an_error() {
     let page = page(3);
     for length in 0..page.len() - 4 {
         assert!(read(&page[..length], &[]).is_err(), "{length} of {}", page.len());
@@ -109,7 +109,7 @@ fn no_page_that_ends_early_passes_for_a_whole_one() {
 }
 
 #[test]
-fn what_was_not_asked_for_is_an_error() {
+fn an_unexpected_answer_is_an_error() {
     let list = page(1);
     let json = br#"{"kind":"PodList","items":[]}"#;
     assert!(matches!(read(json, &[]), Err(WireError::NoMagic)));
@@ -133,7 +133,7 @@ fn spoiled(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_object_whose_texts_are_no_utf_8_is_told_like_others_and_its_texts_as_damaged() {
+fn invalid_utf8_is_replaced_and_the_object_is_decoded() {
     let bytes = b"a\xff\xc3(";
     let list = [tagged(2, &sent(1)), tagged(2, &spoiled(bytes)), tagged(2, &sent(2))].concat();
     let (found, _) = read(&envelope(LIST, &list), &[]).unwrap();
@@ -148,7 +148,7 @@ fn an_object_whose_texts_are_no_utf_8_is_told_like_others_and_its_texts_as_damag
     assert_eq!((&*owner.uid, &*owner.name, &*owner.kind), (damaged, damaged, damaged));
     assert_eq!(owner.api_version, damaged);
     let events = WatchReader::default().read(&frame("ADDED", &envelope(OBJECT, &spoiled(bytes))));
-    assert_eq!(events.unwrap(), [WatchEvent::Seen(object.clone())]);
+    assert_eq!(events.unwrap(), [WatchEvent::Applied(object.clone())]);
 }
 
 fn frame(kind: &str, object: &[u8]) -> Vec<u8> {
@@ -163,7 +163,7 @@ fn frame(kind: &str, object: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn events_are_told_apart() {
+fn all_event_types_are_decoded() {
     let object = envelope(OBJECT, &sent(1));
     let status = meta::Status {
         message: text("too old"),
@@ -184,10 +184,10 @@ fn events_are_told_apart() {
     }
     let known = observed(some(1));
     let expected = [
-        WatchEvent::Seen(known.clone()),
-        WatchEvent::Seen(known.clone()),
+        WatchEvent::Applied(known.clone()),
+        WatchEvent::Applied(known.clone()),
         WatchEvent::Bookmark { version: "7".into() },
-        WatchEvent::Gone(known),
+        WatchEvent::Deleted(known),
         WatchEvent::Error(410, "too old".into()),
     ];
     assert_eq!(events, expected);
@@ -195,7 +195,7 @@ fn events_are_told_apart() {
 
 proptest! {
     #[test]
-    fn however_a_page_is_cut_into_pieces_it_is_the_same(
+    fn a_page_is_decoded_the_same_from_any_pieces(
         count in 0usize..20,
         mut cuts in proptest::collection::vec(0usize..6000, 0..12),
     ) {

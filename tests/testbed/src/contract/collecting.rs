@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, names, refuses, uid, version};
-use crate::family::HELD;
+use crate::family::TEST_FINALIZER;
 use crate::rest::{Answer, Patch};
 
 fn controllers(s: &Scene<'_>) -> String {
@@ -90,10 +90,13 @@ pub(super) async fn the_old_option_beats_a_finalizer_given_at_birth(s: &Scene<'_
     new_controller(s, json!({"finalizers": ["orphan"]})).await?;
     let gone = delete_controller(s, json!({"orphanDependents": false})).await?;
     assert_eq!((gone.code(), &gone.body["kind"]), (200, &json!("Status")));
-    let held = json!({"finalizers": ["foregroundDeletion", HELD]});
+    let held = json!({"finalizers": ["foregroundDeletion", TEST_FINALIZER]});
     s.new_map_with("a", held).await?;
     let waiting = delete(s, json!({"orphanDependents": false})).await?;
-    assert_eq!((waiting.code(), finalizers(&waiting.body)), (202, &json!([HELD])));
+    assert_eq!(
+        (waiting.code(), finalizers(&waiting.body)),
+        (202, &json!([TEST_FINALIZER]))
+    );
     Ok(())
 }
 
@@ -117,7 +120,7 @@ pub(super) async fn two_policies_at_once_are_invalid(s: &Scene<'_>) -> Result<()
 }
 
 pub(super) async fn a_deletion_that_waits_is_a_new_generation_once(s: &Scene<'_>) -> Result<()> {
-    new_controller(s, json!({"finalizers": [HELD]})).await?;
+    new_controller(s, json!({"finalizers": [TEST_FINALIZER]})).await?;
     for policy in ["Foreground", "Orphan", "Background"] {
         let waiting = delete_controller(s, json!({"propagationPolicy": policy})).await?.ok()?;
         assert_eq!(waiting["metadata"]["generation"], 2, "{policy}");
@@ -127,13 +130,16 @@ pub(super) async fn a_deletion_that_waits_is_a_new_generation_once(s: &Scene<'_>
 
 pub(super) async fn a_collection_goes_by_one_policy(s: &Scene<'_>) -> Result<()> {
     s.new_map("a").await?;
-    s.new_map_with("b", json!({"finalizers": [HELD]})).await?;
+    s.new_map_with("b", json!({"finalizers": [TEST_FINALIZER]})).await?;
     let options = json!({"propagationPolicy": "Foreground"});
     s.admin.delete(&s.maps(), Some(&options)).await?.ok()?;
     let left = s.admin.get(&s.maps()).await?.ok()?;
     assert_eq!(names(&left), ["a", "b"]);
     assert_eq!(finalizers(&left["items"][0]), &json!(["foregroundDeletion"]));
-    assert_eq!(finalizers(&left["items"][1]), &json!([HELD, "foregroundDeletion"]));
+    assert_eq!(
+        finalizers(&left["items"][1]),
+        &json!([TEST_FINALIZER, "foregroundDeletion"])
+    );
     Ok(())
 }
 

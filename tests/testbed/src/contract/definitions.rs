@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::discovery::AGGREGATED;
 use super::scene::{Scene, names, next, nothing_more, refuses, uid, until};
 use super::things::Things;
-use crate::family::HELD;
+use crate::family::TEST_FINALIZER;
 use crate::rest::{Answer, EventType::Deleted, Patch};
 use crate::things::{DEFINITIONS, definition};
 
@@ -137,7 +137,7 @@ pub(super) async fn instances_go_with_their_definition(s: &Scene<'_>) -> Result<
 pub(super) async fn a_definition_waits_for_an_instance_that_is_held(s: &Scene<'_>) -> Result<()> {
     let things = Things::simple(s).await?;
     let mut thing = things.thing("v1", "a");
-    thing["metadata"]["finalizers"] = json!([HELD]);
+    thing["metadata"]["finalizers"] = json!([TEST_FINALIZER]);
     things.create_with(thing).await?;
     s.admin.delete(&things.definition(), None).await?.ok()?;
     until(async || {
@@ -161,13 +161,13 @@ pub(super) async fn a_definition_waits_for_an_instance_that_is_held(s: &Scene<'_
 pub(super) async fn a_deleted_definition_takes_no_new_instance_as_long_as_it_is_there(s: &Scene<'_>) -> Result<()> {
     let things = Things::simple(s).await?;
     things.create("a").await?;
-    let hold = json!({"metadata": {"finalizers": [HELD]}});
+    let hold = json!({"metadata": {"finalizers": [TEST_FINALIZER]}});
     let held = s.admin.patch(&things.definition(), Patch::Merge, &hold).await?.ok()?;
-    assert_eq!(held["metadata"]["finalizers"], json!([HELD]));
+    assert_eq!(held["metadata"]["finalizers"], json!([TEST_FINALIZER]));
     s.admin.delete(&things.definition(), None).await?.ok()?;
     until(async || {
         let definition = s.admin.get(&things.definition()).await?.ok()?;
-        Ok(definition["metadata"]["finalizers"] == json!([HELD]))
+        Ok(definition["metadata"]["finalizers"] == json!([TEST_FINALIZER]))
     })
     .await?;
     until(async || {

@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, names, next, next_of, number, refuses, says, uid, version};
-use crate::family::HELD;
+use crate::family::TEST_FINALIZER;
 use crate::rest::{
     Answer,
     EventType::{Added, Deleted, Modified},
@@ -17,7 +17,7 @@ async fn delete(s: &Scene<'_>, options: Value) -> Result<Answer> {
 }
 
 async fn held(s: &Scene<'_>) -> Result<Value> {
-    s.new_map_with("a", json!({"finalizers": [HELD]})).await
+    s.new_map_with("a", json!({"finalizers": [TEST_FINALIZER]})).await
 }
 
 async fn release(s: &Scene<'_>) -> Result<Value> {
@@ -117,7 +117,7 @@ pub(super) async fn a_finalizer_holds_it_and_the_last_one_lets_it_go(s: &Scene<'
     let end = next(&mut watch).await?;
     assert_eq!(
         (end.kind, finalizers(&end.object)),
-        (Deleted, &json!([HELD])),
+        (Deleted, &json!([TEST_FINALIZER])),
         "the last event is the last stored state"
     );
     assert!(number(end.rv())? > number(change.rv())?);
@@ -126,7 +126,7 @@ pub(super) async fn a_finalizer_holds_it_and_the_last_one_lets_it_go(s: &Scene<'
 }
 
 pub(super) async fn one_of_two_finalizers_does_not_let_it_go(s: &Scene<'_>) -> Result<()> {
-    s.new_map_with("a", json!({"finalizers": [HELD, "example.test/too"]}))
+    s.new_map_with("a", json!({"finalizers": [TEST_FINALIZER, "example.test/too"]}))
         .await?;
     delete(s, json!({})).await?.ok()?;
     let out = json!({"metadata": {"finalizers": ["example.test/too"]}});
@@ -160,7 +160,7 @@ pub(super) async fn deleting_again_changes_nothing(s: &Scene<'_>) -> Result<()> 
 pub(super) async fn no_finalizer_comes_to_what_is_being_deleted(s: &Scene<'_>) -> Result<()> {
     held(s).await?;
     delete(s, json!({})).await?.ok()?;
-    let more = json!({"metadata": {"finalizers": [HELD, "example.test/late"]}});
+    let more = json!({"metadata": {"finalizers": [TEST_FINALIZER, "example.test/late"]}});
     let answer = s.admin.patch(&s.map("a"), Patch::Merge, &more).await?;
     refuses(&answer, 422, "Invalid");
     says(&answer, "metadata.finalizers");

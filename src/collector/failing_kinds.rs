@@ -10,20 +10,20 @@ use tokio::time::Instant;
 
 use super::{
     kinds::KindId,
-    sight::{Sight, Trouble, Watched},
+    sync_state::{SyncState, WatchFailure, WatchedKind},
 };
 use crate::words::some_of;
 
 /// Delay before a failure is logged, so that others can join it.
-const GATHERED: Duration = Duration::from_secs(2);
+const LOG_DELAY: Duration = Duration::from_secs(2);
 
 /// The kinds that are logged as failing.
 #[derive(Debug, Default)]
-pub struct Watches(BTreeSet<KindId>);
+pub struct FailingKinds(BTreeSet<KindId>);
 
 /// A log line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum News {
+pub enum LogLine {
     /// Kinds fail.
     Failing {
         /// Number of kinds.
@@ -34,7 +34,7 @@ pub enum News {
         error: String,
     },
     /// Kinds are watched again, or are no longer served.
-    Again {
+    Recovered {
         /// Number of kinds.
         kinds: usize,
         /// Number of kinds that still fail.
@@ -46,16 +46,19 @@ pub enum News {
 
 // === impl Watches ===
 
-impl Watches {
+impl FailingKinds {
     /// The lines to log now.
-    pub fn look(&mut self, sight: &Sight, now: Instant) -> Vec<News> {
-        let failing = |id: &KindId| sight.watched.get(id).is_some_and(|it| it.trouble.is_some());
+    pub fn update(&mut self, sync_state: &SyncState, now: Instant) -> Vec<LogLine> {
+        let failing = |id: &KindId| sync_state.watched.get(id).is_some_and(|it| it.failure.is_some());
         let again: Vec<KindId> = self.0.iter().filter(|id| !failing(id)).copied().collect();
         self.0.retain(failing);
-        let mut news = self.fails(sight, now);
+        let mut news = self.new_failures(sync_state, now);
         if !again.is_empty() {
-            let names = again.iter().filter_map(|id| sight.watched.get(id)).map(Watched::name);
-            news.push(News::Again {
+            let names = again
+                .iter()
+                .filter_map(|id| sync_state.watched.get(id))
+                .map(WatchedKind::name);
+            news.push(LogLine::Recovered {
                 kinds: again.len(),
                 failing: self.0.len(),
                 resources: some_of(names),
@@ -65,37 +68,37 @@ impl Watches {
     }
 
     /// New failures, grouped by their reason.
-    fn fails(&mut self, sight: &Sight, now: Instant) -> Vec<News> {
-        let troubles = sight
+    fn new_failures(&mut self, sync_state: &SyncState, now: Instant) -> Vec<LogLine> {
+        let failures = sync_state
             .watched
             .iter()
-            .filter_map(|(id, it)| Some((id, it, it.trouble.as_ref()?)));
-        let new: Vec<_> = troubles.filter(|(id, ..)| !self.0.contains(id)).collect();
-        if !new.iter().any(|(.., trouble)| now >= trouble.since + GATHERED) {
+            .filter_map(|(id, it)| Some((id, it, it.failure.as_ref()?)));
+        let new: Vec<_> = failures.filter(|(id, ..)| !self.0.contains(id)).collect();
+        if !new.iter().any(|(.., failure)| now >= failure.since + LOG_DELAY) {
             return Vec::new();
         }
         let mut causes: BTreeMap<&str, Vec<_>> = BTreeMap::new();
-        for &(id, watched, trouble) in &new {
+        for &(id, watched, failure) in &new {
             self.0.insert(*id);
-            causes.entry(&trouble.reason).or_default().push((watched, trouble));
+            causes.entry(&failure.reason).or_default().push((watched, failure));
         }
-        let told = |those: Vec<(&Watched, &Trouble)>| News::Failing {
+        let line = |those: Vec<(&WatchedKind, &WatchFailure)>| LogLine::Failing {
             kinds: those.len(),
             resources: some_of(those.iter().map(|(watched, _)| watched.name())),
             error: those
                 .first()
-                .map(|(_, trouble)| trouble.text.clone())
+                .map(|(_, failure)| failure.text.clone())
                 .unwrap_or_default(),
         };
-        causes.into_values().map(told).collect()
+        causes.into_values().map(line).collect()
     }
 }
 
 // === impl News ===
 
-impl News {
+impl LogLine {
     /// Writes the line.
-    pub fn tell(self) {
+    pub fn log(self) {
         match self {
             Self::Failing {
                 kinds: 1,
@@ -112,7 +115,7 @@ impl News {
                 error,
                 "Kinds cannot be watched; will retry (error of the first)"
             ),
-            Self::Again {
+            Self::Recovered {
                 kinds,
                 failing,
                 resources,
@@ -136,34 +139,34 @@ mod tests {
     };
 
     /// This many watched kinds.
-    fn kinds(many: usize) -> (Sight, Vec<KindId>) {
+    fn kinds(many: usize) -> (SyncState, Vec<KindId>) {
         let mut graph = Graph::default();
-        let mut sight = Sight::new(Unsynced::Hold);
-        sight.set_unknown(std::iter::empty(), Instant::now());
+        let mut sync_state = SyncState::new(Unsynced::Hold);
+        sync_state.set_unknown_groups(std::iter::empty(), Instant::now());
         let id = |number| {
             let id = graph.kinds.id("", &format!("Kind{number}")).unwrap();
-            let watched = Watched {
+            let watched = WatchedKind {
                 group: String::new(),
                 resource: Resource {
                     plural: format!("kinds{number}"),
                     version: "v1".to_owned(),
                     scope: Scope::Namespaced,
                 },
-                begun: Instant::now(),
+                started: Instant::now(),
                 synced: true,
                 progress: 1,
-                told: None,
-                trouble: None,
+                last_event: None,
+                failure: None,
             };
-            sight.watched.insert(id, watched);
+            sync_state.watched.insert(id, watched);
             id
         };
         let ids = (0..many).map(id).collect();
-        (sight, ids)
+        (sync_state, ids)
     }
 
-    fn fails(sight: &mut Sight, id: KindId, reason: &str, since: Instant) {
-        sight.watched.get_mut(&id).unwrap().trouble = Some(Trouble {
+    fn fails(sync_state: &mut SyncState, id: KindId, reason: &str, since: Instant) {
+        sync_state.watched.get_mut(&id).unwrap().failure = Some(WatchFailure {
             text: format!("{reason} as told"),
             reason: reason.to_owned(),
             since,
@@ -171,17 +174,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn kinds_that_fail_together_are_told_in_one_line_and_one_that_fails_alone_by_its_name() {
+    async fn kinds_that_fail_together_share_a_log_line() {
         let now = Instant::now();
         let at = |millis| now + Duration::from_millis(millis);
-        let (mut sight, ids) = kinds(57);
-        let mut watches = Watches::default();
+        let (mut sync_state, ids) = kinds(57);
+        let mut failing_kinds = FailingKinds::default();
         for (number, &id) in ids.iter().enumerate().skip(1) {
-            fails(&mut sight, id, "unreachable", at(number as u64 * 20));
+            fails(&mut sync_state, id, "unreachable", at(number as u64 * 20));
         }
-        assert_eq!(watches.look(&sight, at(1500)), []);
-        fails(&mut sight, ids[0], "403", at(1600));
-        let failing = |kinds, resources: &str, error: &str| News::Failing {
+        assert_eq!(failing_kinds.update(&sync_state, at(1500)), []);
+        fails(&mut sync_state, ids[0], "403", at(1600));
+        let failing = |kinds, resources: &str, error: &str| LogLine::Failing {
             kinds,
             resources: resources.to_owned(),
             error: error.to_owned(),
@@ -190,32 +193,32 @@ mod tests {
             failing(1, "kinds0", "403 as told"),
             failing(56, "kinds1, kinds2, kinds3 and 53 more", "unreachable as told"),
         ];
-        assert_eq!(watches.look(&sight, at(2500)), expected);
-        assert_eq!(watches.look(&sight, at(9000)), []);
-        let unsynced = sight.unsynced_because(at(60_000)).unwrap();
+        assert_eq!(failing_kinds.update(&sync_state, at(2500)), expected);
+        assert_eq!(failing_kinds.update(&sync_state, at(9000)), []);
+        let unsynced = sync_state.unsynced_reason(at(60_000)).unwrap();
         assert!(
             unsynced.contains("57 kinds") && unsynced.contains("and 54 more"),
             "{unsynced}"
         );
         for id in &ids[1..] {
-            sight.watched.get_mut(id).unwrap().trouble = None;
+            sync_state.watched.get_mut(id).unwrap().failure = None;
         }
-        let again = News::Again {
+        let again = LogLine::Recovered {
             kinds: 56,
             failing: 1,
             resources: "kinds1, kinds2, kinds3 and 53 more".to_owned(),
         };
-        assert_eq!(watches.look(&sight, at(10_000)), [again]);
+        assert_eq!(failing_kinds.update(&sync_state, at(10_000)), [again]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_that_is_over_at_once_is_nothing_to_tell() {
+    async fn a_short_failure_is_not_logged() {
         let now = Instant::now();
-        let (mut sight, ids) = kinds(1);
-        let mut watches = Watches::default();
-        fails(&mut sight, ids[0], "unreachable", now);
-        assert_eq!(watches.look(&sight, now + Duration::from_secs(1)), []);
-        sight.watched.get_mut(&ids[0]).unwrap().trouble = None;
-        assert_eq!(watches.look(&sight, now + Duration::from_secs(3)), []);
+        let (mut sync_state, ids) = kinds(1);
+        let mut failing_kinds = FailingKinds::default();
+        fails(&mut sync_state, ids[0], "unreachable", now);
+        assert_eq!(failing_kinds.update(&sync_state, now + Duration::from_secs(1)), []);
+        sync_state.watched.get_mut(&ids[0]).unwrap().failure = None;
+        assert_eq!(failing_kinds.update(&sync_state, now + Duration::from_secs(3)), []);
     }
 }

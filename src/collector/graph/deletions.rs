@@ -1,29 +1,29 @@
 //! Deletion of objects, and what it means for their dependents.
 
-use super::{Graph, Hint, NodeId, State};
+use super::{Graph, NodeId, State, WorkItem};
 use crate::collector::{kinds::KindId, uid::Uid};
 
 // === impl Graph ===
 
 impl Graph {
     /// Applies the deletion of the object of this kind with this UID.
-    pub fn vanished(&mut self, kind: KindId, uid: &str) {
-        self.round(kind);
-        let Some(uid) = self.odd.known(uid) else {
+    pub fn apply_deletion(&mut self, kind: KindId, uid: &str) {
+        self.list_mark(kind);
+        let Some(uid) = self.odd_uids.known(uid) else {
             return;
         };
-        self.lone[kind.place()].remove(&self.hasher, uid);
+        self.isolated[kind.index()].remove(&self.hasher, uid);
         // A UID is never reused, so all nodes of the kind with it are absent. Nodes of other kinds stay: some servers
         // show one object as two kinds.
         for id in self.links.with_uid(uid) {
             if self.links.node(id).kind == kind {
-                self.absent(id);
+                self.set_absent(id);
             }
         }
     }
 
     /// Records that no object with this UID has these coordinates.
-    pub fn absent(&mut self, id: NodeId) {
+    pub fn set_absent(&mut self, id: NodeId) {
         if self.node(id).state.is_free() {
             return;
         }
@@ -34,38 +34,38 @@ impl Graph {
         let node = self.links.node_mut(id);
         node.state = State::ABSENT;
         node.state
-            .set(State::ORPHANED, was.has(State::ORPHANED) || was.orphans());
+            .set(State::ORPHANED, was.has(State::ORPHANED) || was.in_orphan_deletion());
         node.version = 0;
         if node.dependents > 0 && !was.has(State::ABSENT) {
-            self.hints.push(Hint::Dependents(id));
+            self.items.push(WorkItem::Dependents(id));
         }
-        if was.orphans() {
+        if was.in_orphan_deletion() {
             self.remember(uid, version);
         }
-        self.release(released);
-        self.tidy(id);
+        self.recheck_owners(released);
+        self.compact(id);
     }
 
     /// Forgets that nodes were absent, and enqueues a GET for each. What is known of orphaning stays.
-    pub fn doubt(&mut self) {
+    pub fn recheck_absent(&mut self) {
         let is_absent = |id: &NodeId| self.links.node(*id).state.has(State::ABSENT);
         let absent: Vec<NodeId> = self.links.all().filter(is_absent).collect();
         for id in absent {
             self.links.node_mut(id).state.set(State::ABSENT, false);
-            self.hints.push(Hint::Ask(id));
+            self.items.push(WorkItem::GetOwner(id));
         }
     }
 
     /// Records that a deleted owner had the finalizer `orphan`. Nodes keep that in their state, so later owners do not
     /// evict it.
     pub(super) fn remember(&mut self, uid: Uid, version: u64) {
-        self.orphaned.remember(uid, version);
+        self.orphaned.insert(uid, version);
         for id in self.links.with_uid(uid) {
             let node = self.links.node_mut(id);
             if !node.state.has(State::ORPHANED) {
                 node.state.set(State::ORPHANED, true);
                 if node.dependents > 0 {
-                    self.hints.push(Hint::Dependents(id));
+                    self.items.push(WorkItem::Dependents(id));
                 }
             }
         }

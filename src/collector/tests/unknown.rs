@@ -1,7 +1,7 @@
 //! What the graph knows after relists, answers and removed kinds.
 
 use super::{
-    cases::{APPLE, BIRCH, adopt, apple, family, names, settled},
+    cases::{APPLE, BIRCH, adopt, apple, family, names, settled_collector},
     collector::Collector,
     world::{UNSERVED, World, to, uid},
 };
@@ -10,12 +10,12 @@ use crate::collector::{
         Policy::{Background, Foreground},
         Step, decide,
     },
-    graph::{Answer, Coordinates, Graph, Hint, NodeId, Observed, Reference},
+    graph::{Coordinates, GetResult, Graph, NodeId, Observed, Reference, WorkItem},
     kinds::KindId,
 };
 
 /// A graph, and its kind Apple.
-pub fn orchard() -> (Graph, KindId) {
+pub fn apples_graph() -> (Graph, KindId) {
     let collector = Collector::new();
     (collector.graph, collector.kinds[0].id)
 }
@@ -46,20 +46,20 @@ pub fn node(graph: &Graph, number: u64) -> NodeId {
 }
 
 #[test]
-fn a_list_that_shows_an_older_state_still_shows_that_it_is_there() {
-    let (mut graph, apples) = orchard();
+fn a_list_with_an_older_state_proves_that_the_object_exists() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(1, 9, &[7]));
     graph.begin_list(apples);
     graph.observe(apples, &fruit(1, 5, &[]));
     graph.end_list(apples, 8);
     let one = node(&graph, 1);
-    assert!(graph.node(one).state.is_there());
+    assert!(graph.node(one).state.exists());
     assert_eq!(graph.owners(one).count(), 1, "of two states the younger one counts");
 }
 
 #[test]
-fn what_was_missing_is_there_again_when_an_older_state_of_it_is_shown() {
-    let (mut graph, apples) = orchard();
+fn an_unknown_object_exists_once_an_older_state_is_shown() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(1, 9, &[]));
     graph.observe(apples, &fruit(2, 9, &[1]));
     graph.observe(apples, &fruit(1, 9, &[7]));
@@ -67,16 +67,16 @@ fn what_was_missing_is_there_again_when_an_older_state_of_it_is_shown() {
     graph.observe(apples, &fruit(2, 9, &[1]));
     graph.end_list(apples, 100);
     let one = node(&graph, 1);
-    assert!(graph.is_in_question(one));
+    assert!(graph.is_unknown(one));
     graph.observe(apples, &fruit(1, 5, &[7]));
-    assert!(!graph.is_in_question(one));
+    assert!(!graph.is_unknown(one));
 }
 
 #[test]
-fn what_vanished_after_a_list_that_was_given_up_is_missing_in_the_next() {
+fn an_object_deleted_after_an_aborted_list_is_absent_in_the_next() {
     let shown = [fruit(1, 1, &[]), fruit(2, 2, &[1]), fruit(3, 3, &[])];
     for before in 0..3 {
-        let (mut graph, apples) = orchard();
+        let (mut graph, apples) = apples_graph();
         for attempt in 0..before {
             graph.begin_list(apples);
             shown.iter().for_each(|object| graph.observe(apples, object));
@@ -92,8 +92,8 @@ fn what_vanished_after_a_list_that_was_given_up_is_missing_in_the_next() {
 }
 
 #[test]
-fn what_a_list_that_was_given_up_did_not_show_is_not_seen_in_the_next() {
-    let (mut graph, apples) = orchard();
+fn an_aborted_list_does_not_count_for_the_next() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(1, 1, &[]));
     graph.observe(apples, &fruit(2, 2, &[3]));
     graph.begin_list(apples);
@@ -103,23 +103,23 @@ fn what_a_list_that_was_given_up_did_not_show_is_not_seen_in_the_next() {
 }
 
 #[test]
-fn what_is_missing_in_one_list_is_so_in_the_next() {
-    let (mut graph, apples) = orchard();
+fn an_object_missing_in_one_list_stays_missing_in_the_next() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(2, 2, &[1]));
     graph.observe(apples, &fruit(1, 3, &[]));
     for _ in 0..2 {
-        graph.hints();
+        graph.take_items();
         graph.begin_list(apples);
         graph.observe(apples, &fruit(2, 2, &[1]));
         graph.end_list(apples, 100);
-        assert_eq!(graph.hints(), [Hint::Ask(node(&graph, 1))]);
+        assert_eq!(graph.take_items(), [WorkItem::GetOwner(node(&graph, 1))]);
     }
 }
 
 #[test]
-fn who_gets_a_dependent_in_the_middle_of_a_list_was_seen_in_it_or_not() {
+fn an_object_that_gets_a_dependent_during_a_list_keeps_its_mark() {
     for is_shown in [true, false] {
-        let (mut graph, apples) = orchard();
+        let (mut graph, apples) = apples_graph();
         let dependent = fruit(2, 2, &[1]);
         graph.begin_list(apples);
         graph.observe(apples, &fruit(1, 1, &[]));
@@ -130,14 +130,14 @@ fn who_gets_a_dependent_in_the_middle_of_a_list_was_seen_in_it_or_not() {
         }
         graph.observe(apples, &dependent);
         graph.end_list(apples, 100);
-        assert_eq!(graph.is_in_question(node(&graph, 1)), !is_shown);
+        assert_eq!(graph.is_unknown(node(&graph, 1)), !is_shown);
     }
 }
 
 #[test]
-fn who_loses_its_dependent_in_the_middle_of_a_list_was_seen_in_it_or_not() {
+fn an_object_that_loses_its_dependent_during_a_list_keeps_its_mark() {
     for is_shown in [true, false] {
-        let (mut graph, apples) = orchard();
+        let (mut graph, apples) = apples_graph();
         graph.observe(apples, &fruit(2, 2, &[1]));
         graph.observe(apples, &fruit(1, 1, &[]));
         graph.begin_list(apples);
@@ -151,42 +151,42 @@ fn who_loses_its_dependent_in_the_middle_of_a_list_was_seen_in_it_or_not() {
 }
 
 #[test]
-fn an_answer_older_than_what_the_monitor_told_raises_no_ghost() {
-    let (mut graph, apples) = orchard();
+fn a_get_answer_older_than_the_watch_does_not_restore_a_deleted_object() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(2, 2, &[1]));
     let one = node(&graph, 1);
-    graph.hints();
-    assert_eq!(graph.answered(one, &fruit(1, 5, &[]), 5), Answer::AskAgain);
-    assert!(graph.is_in_question(one));
-    assert_eq!(graph.hints(), []);
-    assert_eq!(graph.answered(one, &fruit(1, 6, &[]), 5), Answer::Taken);
-    assert!(!graph.is_in_question(one));
-    assert_eq!(graph.hints(), [Hint::Dependents(one)]);
+    graph.take_items();
+    assert_eq!(graph.apply_get(one, &fruit(1, 5, &[]), 5), GetResult::Retry);
+    assert!(graph.is_unknown(one));
+    assert_eq!(graph.take_items(), []);
+    assert_eq!(graph.apply_get(one, &fruit(1, 6, &[]), 5), GetResult::Applied);
+    assert!(!graph.is_unknown(one));
+    assert_eq!(graph.take_items(), [WorkItem::Dependents(one)]);
     // A known object may be older than the kind's last resourceVersion.
-    assert_eq!(graph.answered(one, &fruit(1, 7, &[3]), 9), Answer::Taken);
+    assert_eq!(graph.apply_get(one, &fruit(1, 7, &[3]), 9), GetResult::Applied);
     assert_eq!(graph.owners(one).count(), 1);
 }
 
 #[test]
-fn an_answer_does_not_outdo_a_complete_list() {
-    let (mut graph, apples) = orchard();
+fn a_get_answer_does_not_override_a_complete_list() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(1, 1, &[3]));
     graph.observe(apples, &fruit(2, 2, &[1]));
     graph.begin_list(apples);
     graph.observe(apples, &fruit(2, 2, &[1]));
     graph.end_list(apples, 100);
     let one = node(&graph, 1);
-    assert_eq!(graph.answered(one, &fruit(1, 1, &[3]), 4), Answer::AskAgain);
-    assert!(graph.is_in_question(one));
-    graph.absent(one);
-    assert_eq!(graph.answered(one, &fruit(1, 1, &[3]), 4), Answer::AskAgain);
-    assert!(!graph.node(one).state.is_there());
+    assert_eq!(graph.apply_get(one, &fruit(1, 1, &[3]), 4), GetResult::Retry);
+    assert!(graph.is_unknown(one));
+    graph.set_absent(one);
+    assert_eq!(graph.apply_get(one, &fruit(1, 1, &[3]), 4), GetResult::Retry);
+    assert!(!graph.node(one).state.exists());
 }
 
 #[test]
-fn what_only_an_answer_shows_has_to_be_shown_by_the_list_that_is_under_way() {
+fn the_list_in_progress_has_to_show_an_object_known_by_get() {
     for is_known in [true, false] {
-        let (mut graph, apples) = orchard();
+        let (mut graph, apples) = apples_graph();
         graph.observe(apples, &fruit(2, 2, &[1]));
         if is_known {
             graph.observe(apples, &fruit(1, 1, &[]));
@@ -194,137 +194,140 @@ fn what_only_an_answer_shows_has_to_be_shown_by_the_list_that_is_under_way() {
         graph.begin_list(apples);
         graph.observe(apples, &fruit(2, 2, &[1]));
         let one = node(&graph, 1);
-        assert_eq!(graph.answered(one, &fruit(1, 3, &[]), 0), Answer::Taken);
+        assert_eq!(graph.apply_get(one, &fruit(1, 3, &[]), 0), GetResult::Applied);
         graph.end_list(apples, 100);
-        assert!(graph.is_in_question(one));
+        assert!(graph.is_unknown(one));
     }
 }
 
 #[test]
-fn a_list_that_is_older_than_an_answer_proves_no_end_to_those_who_name_it_as_another_kind() {
-    let (mut graph, apples) = orchard();
+fn a_list_older_than_a_get_proves_no_deletion_for_another_kind() {
+    let (mut graph, apples) = apples_graph();
     let birches = graph.kinds.id("", BIRCH).unwrap();
     graph.observe(birches, &fruit(2, 2, &[1]));
     graph.begin_list(apples);
     let one = node(&graph, 1);
-    assert_eq!(graph.answered(one, &fruit(1, 5, &[]), 0), Answer::Taken);
+    assert_eq!(graph.apply_get(one, &fruit(1, 5, &[]), 0), GetResult::Applied);
     let mut renamed = fruit(2, 6, &[1]);
     renamed.owners[0].kind = UNSERVED.into();
     graph.observe(birches, &renamed);
     graph.end_list(apples, 100);
-    assert!(matches!(decide(&graph, node(&graph, 2)), Step::Unserved(_)));
+    assert!(matches!(decide(&graph, node(&graph, 2)), Step::Unresolved(_)));
 }
 
 #[test]
-fn what_was_proven_is_asked_for_again_where_the_store_may_have_been_put_back() {
-    let (mut graph, apples) = orchard();
+fn absent_owners_are_checked_again_when_the_store_may_be_restored() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(1, 1, &[]));
     graph.observe(apples, &fruit(2, 2, &[1]));
-    graph.vanished(apples, &uid(1));
-    graph.hints();
-    graph.doubt();
+    graph.apply_deletion(apples, &uid(1));
+    graph.take_items();
+    graph.recheck_absent();
     let one = node(&graph, 1);
-    assert_eq!(graph.hints(), [Hint::Ask(one)]);
-    assert_eq!(decide(&graph, node(&graph, 2)), Step::Ask(vec![one]));
+    assert_eq!(graph.take_items(), [WorkItem::GetOwner(one)]);
+    assert_eq!(decide(&graph, node(&graph, 2)), Step::GetOwners(vec![one]));
 }
 
 #[test]
-fn nobody_is_asked_for_what_is_named_by_no_name() {
+fn an_owner_with_an_invalid_name_gets_no_request() {
     for name in ["evil:http/proxy/x", "a%2fb", ".", "..", ""] {
-        let (mut graph, apples) = orchard();
+        let (mut graph, apples) = apples_graph();
         let mut child = fruit(2, 2, &[1]);
         child.owners[0].name = name.into();
         graph.observe(apples, &child);
-        assert!(matches!(decide(&graph, node(&graph, 2)), Step::Unserved(_)), "{name:?}");
+        assert!(
+            matches!(decide(&graph, node(&graph, 2)), Step::Unresolved(_)),
+            "{name:?}"
+        );
     }
 }
 
 #[test]
-fn the_end_of_one_kind_is_not_that_of_another_kind_shown_with_the_same_uid() {
-    let (mut graph, apples) = orchard();
+fn a_deletion_of_one_kind_does_not_affect_another_kind_with_the_same_uid() {
+    let (mut graph, apples) = apples_graph();
     let birches = graph.kinds.id("", BIRCH).unwrap();
     graph.observe(apples, &fruit(1, 1, &[]));
     graph.observe(apples, &fruit(2, 2, &[1]));
     graph.observe(birches, &fruit(1, 1, &[]));
-    graph.vanished(birches, &uid(1));
+    graph.apply_deletion(birches, &uid(1));
     assert_eq!(decide(&graph, node(&graph, 2)), Step::Nothing);
-    graph.vanished(apples, &uid(1));
+    graph.apply_deletion(apples, &uid(1));
     assert!(matches!(decide(&graph, node(&graph, 2)), Step::Delete { .. }));
 }
 
 #[test]
-fn what_only_an_answer_shows_has_to_be_shown_by_the_next_list() {
+fn the_next_list_has_to_show_an_object_known_by_get() {
     for lists in 0..2 {
-        let (mut graph, apples) = orchard();
+        let (mut graph, apples) = apples_graph();
         for _ in 0..lists {
             graph.begin_list(apples);
             graph.end_list(apples, 100);
         }
         graph.observe(apples, &fruit(2, 2, &[1]));
         let one = node(&graph, 1);
-        graph.answered(one, &fruit(1, 3, &[]), 0);
+        graph.apply_get(one, &fruit(1, 3, &[]), 0);
         graph.begin_list(apples);
         graph.observe(apples, &fruit(2, 2, &[1]));
         graph.end_list(apples, 100);
-        assert!(graph.is_in_question(one));
+        assert!(graph.is_unknown(one));
     }
 }
 
 #[test]
-fn a_place_that_was_given_to_another_is_told_apart() {
-    let (mut graph, apples) = orchard();
+fn a_reused_node_index_is_detected() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(2, 2, &[1]));
     let one = node(&graph, 1);
     let (was, kind, namespace) = (graph.node(one).uid, graph.node(one).kind, graph.node(one).namespace);
     let name = "a1";
     let at = Coordinates { kind, namespace, name };
-    assert!(graph.lives(one) && graph.is_it(one, was, at));
+    assert!(graph.contains(one) && graph.matches(one, was, at));
     graph.observe(apples, &fruit(2, 3, &[4]));
-    assert!(!graph.lives(one) && !graph.is_it(one, was, at));
+    assert!(!graph.contains(one) && !graph.matches(one, was, at));
     // The same coordinates with another UID.
     let mut successor = fruit(6, 4, &[3]);
     successor.name = "a1".into();
     graph.observe(apples, &successor);
     assert_eq!(node(&graph, 6), one);
-    assert!(graph.lives(one) && !graph.is_it(one, was, at));
-    graph.vanished(apples, &uid(6));
+    assert!(graph.contains(one) && !graph.matches(one, was, at));
+    graph.apply_deletion(apples, &uid(6));
     // The same UID at other coordinates.
     let mut elsewhere = fruit(1, 4, &[3]);
     elsewhere.name = "elsewhere".into();
     graph.observe(apples, &elsewhere);
     assert_eq!(node(&graph, 1), one);
-    assert!(graph.lives(one) && !graph.is_it(one, was, at));
+    assert!(graph.contains(one) && !graph.matches(one, was, at));
 }
 
 #[test]
-fn a_reference_to_where_it_is_not_is_told_from_one_to_what_is_not_there() {
+fn a_wrong_namespace_differs_from_an_absent_owner() {
     for owners in [&[][..], &[9]] {
-        let (mut graph, apples) = orchard();
+        let (mut graph, apples) = apples_graph();
         let mut dependent = fruit(2, 2, &[1]);
         dependent.namespace = "n2".into();
         graph.observe(apples, &dependent);
         let named = node(&graph, 1);
-        assert!(!graph.is_elsewhere(named));
+        assert!(!graph.exists_elsewhere(named));
         graph.observe(apples, &fruit(1, 3, owners));
-        assert!(graph.is_elsewhere(named));
-        graph.absent(named);
-        assert!(graph.is_elsewhere(named));
-        graph.vanished(apples, &uid(1));
-        assert!(!graph.is_elsewhere(named));
+        assert!(graph.exists_elsewhere(named));
+        graph.set_absent(named);
+        assert!(graph.exists_elsewhere(named));
+        graph.apply_deletion(apples, &uid(1));
+        assert!(!graph.exists_elsewhere(named));
     }
     for owners in [&[][..], &[9]] {
-        let (mut graph, _) = orchard();
+        let (mut graph, _) = apples_graph();
         let birches = graph.kinds.id("", BIRCH).unwrap();
         graph.observe(birches, &fruit(2, 2, &[1]));
         graph.observe(birches, &fruit(1, 3, owners));
         let named = graph.owners(node(&graph, 2)).next().unwrap().node;
-        assert!(!graph.is_elsewhere(named), "another kind");
+        assert!(!graph.exists_elsewhere(named), "another kind");
     }
 }
 
 #[test]
-fn whoever_has_no_namespace_is_decided_on_if_its_owner_should_have_one_so_that_it_is_told() {
-    let (mut graph, apples) = orchard();
+fn a_cluster_scoped_object_with_a_namespaced_owner_is_decided_on() {
+    let (mut graph, apples) = apples_graph();
     let birches = graph.kinds.id("", BIRCH).unwrap();
     graph.observe(apples, &fruit(1, 2, &[]));
     for number in [2, 3] {
@@ -332,16 +335,16 @@ fn whoever_has_no_namespace_is_decided_on_if_its_owner_should_have_one_so_that_i
         birch.namespace = String::new();
         graph.observe(birches, &birch);
         let birch = node(&graph, number);
-        assert!(graph.hints().contains(&Hint::Decide(birch)));
-        assert!(matches!(decide(&graph, birch), Step::Impossible(_)));
+        assert!(graph.take_items().contains(&WorkItem::Decide(birch)));
+        assert!(matches!(decide(&graph, birch), Step::NamespacedOwner(_)));
     }
 }
 
 /// etcd's documentation recommends to raise the revision when a backup is restored.
 #[test]
-fn a_state_that_a_later_list_does_not_know_is_forgotten_and_one_that_is_later_than_the_list_is_not() {
+fn a_state_is_replaced_only_by_a_list_that_is_newer() {
     for (version, known) in [(1_000, 11), (14, 15)] {
-        let (mut graph, apples) = orchard();
+        let (mut graph, apples) = apples_graph();
         graph.observe(apples, &fruit(1, 5, &[]));
         graph.observe(apples, &fruit(2, 15, &[1, 3]));
         graph.begin_list(apples);
@@ -355,12 +358,12 @@ fn a_state_that_a_later_list_does_not_know_is_forgotten_and_one_that_is_later_th
 }
 
 #[test]
-fn what_went_while_it_was_listed_is_not_brought_back_by_the_state_that_was_listed() {
-    let (mut graph, apples) = orchard();
+fn an_object_deleted_during_a_list_is_not_restored_by_it() {
+    let (mut graph, apples) = apples_graph();
     graph.observe(apples, &fruit(2, 15, &[1]));
     graph.begin_list(apples);
     graph.observe(apples, &fruit(2, 11, &[1]));
-    graph.vanished(apples, &fruit(2, 15, &[]).uid);
+    graph.apply_deletion(apples, &fruit(2, 15, &[]).uid);
     graph.end_list(apples, 1_000);
     assert!(graph.with_uid(&fruit(2, 15, &[]).uid).is_empty());
 }
@@ -375,10 +378,10 @@ fn owned() -> World {
 }
 
 #[test]
-fn nothing_is_deleted_because_its_owners_kind_is_no_longer_served() {
+fn a_kind_that_is_no_longer_served_deletes_no_dependent() {
     for is_kept in [true, false] {
         let mut world = owned();
-        let mut collector = settled(&mut world);
+        let mut collector = settled_collector(&mut world);
         world.withdraw(BIRCH);
         if !is_kept {
             world.objects.retain(|key, _| key.0 != BIRCH);
@@ -394,12 +397,12 @@ fn nothing_is_deleted_because_its_owners_kind_is_no_longer_served() {
 }
 
 #[test]
-fn what_is_no_longer_served_costs_nothing_unless_somebody_depends_on_it() {
+fn objects_of_a_removed_kind_keep_a_node_only_with_dependents() {
     let mut world = owned();
     world.create(BIRCH, "n1", "lone", Vec::new(), false);
     let owner = to(&world, APPLE, "n1", "a", true);
     world.create(BIRCH, "n1", "owned", vec![owner], false);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     assert_eq!(collector.graph.len(), (3, 1));
     world.withdraw(BIRCH);
     collector.settle(&mut world);
@@ -407,11 +410,11 @@ fn what_is_no_longer_served_costs_nothing_unless_somebody_depends_on_it() {
 }
 
 #[test]
-fn what_is_no_longer_served_does_not_block() {
+fn objects_of_a_removed_kind_do_not_block() {
     let mut world = family(&[("a", &[])]);
     let owner = to(&world, APPLE, "n1", "a", true);
     world.create(BIRCH, "n1", "b", vec![owner], true);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.delete(&apple("a"), Foreground);
     collector.settle(&mut world);
     assert_eq!(names(&world), ["a", "b"], "the birch is held");
@@ -421,10 +424,10 @@ fn what_is_no_longer_served_does_not_block() {
 }
 
 #[test]
-fn what_was_left_alone_because_of_a_kind_is_decided_on_when_that_is_served() {
+fn objects_kept_because_of_a_kind_are_decided_on_once_it_is_served() {
     let mut world = owned();
     world.create(APPLE, "n1", "other", Vec::new(), false);
-    let mut collector = settled(&mut world);
+    let mut collector = settled_collector(&mut world);
     world.withdraw(BIRCH);
     collector.settle(&mut world);
     let owners = vec![

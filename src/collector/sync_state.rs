@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     kinds::{KindId, Resource},
-    names::dotted,
+    names::qualified,
 };
 use crate::words::{counted, some_of};
 
@@ -23,34 +23,34 @@ pub enum Unsynced {
 }
 
 /// After this time without a working watch, a kind counts as not synced.
-const STALE: Duration = Duration::from_secs(30);
+const STALE_AFTER: Duration = Duration::from_secs(30);
 /// Default of `--gc-aggregated-hold`.
 pub const AGGREGATED_HOLD: Duration = Duration::from_secs(600);
 /// Minimum time that finalizers stay while a kind is not synced, also with [`Unsynced::Proceed`].
-const UNSYNCED: Duration = Duration::from_secs(300);
+const MIN_WAIT: Duration = Duration::from_secs(300);
 
 /// Why a finalizer waits for a discovery.
-pub const UNDISCOVERED: &str = "no discovery has started since the finalizer could be removed";
+pub const NO_DISCOVERY: &str = "no discovery has started since the finalizer could be removed";
 
 /// After this time without a watch or a complete first list, the kind's APIService is looked up.
-const LATE: Duration = Duration::from_secs(10);
+const LOOKUP_AFTER: Duration = Duration::from_secs(10);
 
 /// Why a kind with unrepresentable objects is not synced.
-const UNKEPT: &str = "the UID, name or namespace of an object cannot be represented";
+const UNREPRESENTABLE: &str = "the UID, name or namespace of an object cannot be represented";
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Sight {
+pub struct SyncState {
     /// The kinds that are watched.
-    pub watched: BTreeMap<KindId, Watched>,
+    pub watched: BTreeMap<KindId, WatchedKind>,
     /// Why discovery was never answered, and since when; `None` once it was.
-    undiscovered: Option<(String, Instant)>,
+    discovery_error: Option<(String, Instant)>,
     /// Groups whose kinds discovery has never reported completely.
     unknown: BTreeMap<String, Unknown>,
     /// Groups and versions of aggregated API servers, by their APIServices. Only failing ones are looked up.
     pub aggregated: BTreeSet<(String, String)>,
     /// Kinds with objects whose UID, namespace or name cannot be represented.
-    pub unkept: BTreeSet<KindId>,
+    pub unrepresentable: BTreeSet<KindId>,
     unsynced: Unsynced,
     /// `--gc-aggregated-hold`.
     pub aggregated_hold: Duration,
@@ -62,40 +62,40 @@ pub struct Sight {
 
 /// Watch status of a kind.
 #[derive(Debug)]
-pub struct Watched {
+pub struct WatchedKind {
     /// Its group, empty for the core group.
     pub group: String,
     /// Where it is served.
     pub resource: Resource,
     /// Start of its monitor.
-    pub begun: Instant,
+    pub started: Instant,
     /// Its first list is complete.
     pub synced: bool,
     /// The highest resourceVersion that it has reported.
     pub progress: u64,
     /// Time of the last answer or event.
-    pub told: Option<Instant>,
+    pub last_event: Option<Instant>,
     /// The failure, while list or watch fails.
-    pub trouble: Option<Trouble>,
+    pub failure: Option<WatchFailure>,
 }
 
 /// Why a finalizer has to stay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Hold {
+pub enum FinalizerHold {
     /// No discovery has started since the finalizer could be removed.
-    Discovery,
+    NeedsDiscovery,
     /// A kind is not synced.
-    Unsynced {
+    NotSynced {
         /// Which kinds, and why.
         why: String,
         /// Only aggregated APIs are the cause: the delay is limited by `--gc-aggregated-hold`.
-        is_delay: bool,
+        is_aggregated: bool,
     },
 }
 
 /// A finalizer whose removal needs all kinds to be synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum GcFinalizer {
     /// `foregroundDeletion`. A dependent that is seen later is deleted in the background.
     Foreground,
     /// `orphan`. A dependent that is seen later may be deleted, though it should stay.
@@ -103,19 +103,19 @@ pub enum Ending {
 }
 
 /// A source of unknown objects.
-struct Blind<'a> {
-    of: Of<'a>,
+struct UnknownSource<'a> {
+    source: Source<'a>,
     since: Instant,
     is_aggregated: bool,
 }
 
-enum Of<'a> {
+enum Source<'a> {
     /// All kinds.
-    Everything(&'a str),
+    AllKinds(&'a str),
     /// A group whose kinds are unknown.
     Group(&'a str, &'a Unknown),
     /// A kind.
-    Kind(KindId, &'a Watched),
+    Kind(KindId, &'a WatchedKind),
 }
 
 /// A group whose kinds are unknown.
@@ -128,7 +128,7 @@ struct Unknown {
 
 /// Failure of a list or watch.
 #[derive(Debug)]
-pub struct Trouble {
+pub struct WatchFailure {
     /// The last error.
     pub text: String,
     /// Its class, equal for all kinds that fail for the same reason.
@@ -139,15 +139,15 @@ pub struct Trouble {
 
 // === impl Sight ===
 
-impl Sight {
+impl SyncState {
     /// Nothing is synced yet.
     pub fn new(unsynced: Unsynced) -> Self {
         Self {
             watched: BTreeMap::new(),
-            undiscovered: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
+            discovery_error: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
             unknown: BTreeMap::new(),
             aggregated: BTreeSet::new(),
-            unkept: BTreeSet::new(),
+            unrepresentable: BTreeSet::new(),
             unsynced,
             aggregated_hold: AGGREGATED_HOLD,
             discovered: None,
@@ -156,15 +156,19 @@ impl Sight {
     }
 
     /// Records that discovery failed. Kinds known before stay.
-    pub fn undiscovered(&mut self, why: String) {
-        if let Some((known, _)) = &mut self.undiscovered {
+    pub fn discovery_failed(&mut self, why: String) {
+        if let Some((known, _)) = &mut self.discovery_error {
             *known = why;
         }
     }
 
     /// Records an answer of discovery. `groups` never had all their kinds reported: name, versions and reason of each.
-    pub fn set_unknown<'a>(&mut self, groups: impl Iterator<Item = (&'a str, Vec<String>, String)>, now: Instant) {
-        self.undiscovered = None;
+    pub fn set_unknown_groups<'a>(
+        &mut self,
+        groups: impl Iterator<Item = (&'a str, Vec<String>, String)>,
+        now: Instant,
+    ) {
+        self.discovery_error = None;
         let mut before = std::mem::take(&mut self.unknown);
         for (group, versions, why) in groups {
             let since = before.remove(group).map_or(now, |known| known.since);
@@ -172,54 +176,54 @@ impl Sight {
         }
     }
 
-    /// Records a discovery that started at `begun` and reported every kind. New kinds are watched already.
-    pub fn discovered(&mut self, begun: Instant) {
-        self.discovered = Some(begun);
+    /// Records a discovery that started at `started` and reported every kind. New kinds are watched already.
+    pub fn discovery_succeeded(&mut self, started: Instant) {
+        self.discovered = Some(started);
     }
 
     /// Why a finalizer cannot be removed yet; `None` if it can be. `ready` is the time since when no known dependent
     /// prevents the removal. A discovery has to start after it: a kind added in between may have a dependent.
-    pub fn holds_end(&self, ending: Ending, ready: Option<Instant>, now: Instant) -> Option<Hold> {
-        let proceeds = |since: Instant| self.unsynced == Unsynced::Proceed && now >= since + UNSYNCED;
-        let is_late = |ready: Instant| self.discovered.is_none_or(|begun| begun < ready) && !proceeds(ready);
+    pub fn finalizer_hold(&self, ending: GcFinalizer, ready: Option<Instant>, now: Instant) -> Option<FinalizerHold> {
+        let proceeds = |since: Instant| self.unsynced == Unsynced::Proceed && now >= since + MIN_WAIT;
+        let is_late = |ready: Instant| self.discovered.is_none_or(|started| started < ready) && !proceeds(ready);
         if ready.is_some_and(is_late) {
-            return Some(Hold::Discovery);
+            return Some(FinalizerHold::NeedsDiscovery);
         }
-        let delays = |it: &Blind<'_>| it.is_aggregated && ending == Ending::Foreground;
-        let is_over = |it: &Blind<'_>| delays(it) && now >= it.since + self.aggregated_hold;
-        let blind: Vec<Blind<'_>> = self.blind(now).filter(|it| !is_over(it)).collect();
+        let is_delay = |it: &UnknownSource<'_>| it.is_aggregated && ending == GcFinalizer::Foreground;
+        let is_expired = |it: &UnknownSource<'_>| is_delay(it) && now >= it.since + self.aggregated_hold;
+        let unknown_sources: Vec<UnknownSource<'_>> = self.unknown_sources(now).filter(|it| !is_expired(it)).collect();
         // The removal waits for each of them, so the latest start counts.
-        let last = blind.iter().map(|it| it.since).max()?;
+        let last = unknown_sources.iter().map(|it| it.since).max()?;
         if proceeds(last) {
             return None;
         }
-        Some(Hold::Unsynced {
-            is_delay: blind.iter().all(delays),
-            why: self.in_words(&blind)?,
+        Some(FinalizerHold::NotSynced {
+            is_aggregated: unknown_sources.iter().all(is_delay),
+            why: self.describe(&unknown_sources)?,
         })
     }
 
     /// Whether every kind is synced.
-    pub fn sees_all(&self, now: Instant) -> bool {
-        self.blind(now).next().is_none()
+    pub fn is_synced(&self, now: Instant) -> bool {
+        self.unknown_sources(now).next().is_none()
     }
 
     /// Which kinds are not synced, and why; `None` if all are.
-    pub fn unsynced_because(&self, now: Instant) -> Option<String> {
-        let blind: Vec<Blind<'_>> = self.blind(now).collect();
-        self.in_words(&blind)
+    pub fn unsynced_reason(&self, now: Instant) -> Option<String> {
+        let unknown_sources: Vec<UnknownSource<'_>> = self.unknown_sources(now).collect();
+        self.describe(&unknown_sources)
     }
 
     /// Failing groups and versions without the core group. They may be aggregated.
-    pub fn troubled(&self, now: Instant) -> BTreeSet<(String, String)> {
+    pub fn failing_groups(&self, now: Instant) -> BTreeSet<(String, String)> {
         let unknown = self.unknown.iter().flat_map(|(group, it)| {
             let versions = it.versions.iter();
             versions.map(|version| (group.clone(), version.clone()))
         });
-        let late = |it: &&Watched| {
-            let begun = (!it.synced).then_some(it.begun);
-            let since = it.trouble.as_ref().map(|trouble| trouble.since).or(begun);
-            since.is_some_and(|since| now >= since + LATE)
+        let late = |it: &&WatchedKind| {
+            let started = (!it.synced).then_some(it.started);
+            let since = it.failure.as_ref().map(|failure| failure.since).or(started);
+            since.is_some_and(|since| now >= since + LOOKUP_AFTER)
         };
         let kinds = self.watched.values().filter(late);
         let kinds = kinds.map(|it| (it.group.clone(), it.resource.version.clone()));
@@ -227,24 +231,24 @@ impl Sight {
     }
 
     /// All sources of unknown objects.
-    fn blind(&self, now: Instant) -> impl Iterator<Item = Blind<'_>> {
-        let everything = self.undiscovered.as_ref().map(|(why, since)| Blind {
-            of: Of::Everything(why),
+    fn unknown_sources(&self, now: Instant) -> impl Iterator<Item = UnknownSource<'_>> {
+        let everything = self.discovery_error.as_ref().map(|(why, since)| UnknownSource {
+            source: Source::AllKinds(why),
             since: *since,
             is_aggregated: false,
         });
-        let groups = self.unknown.iter().map(|(group, it)| Blind {
-            of: Of::Group(group, it),
+        let groups = self.unknown.iter().map(|(group, it)| UnknownSource {
+            source: Source::Group(group, it),
             since: it.since,
             is_aggregated: !it.versions.is_empty()
                 && it.versions.iter().all(|version| self.is_aggregated(group, version)),
         });
         let kinds = self.watched.iter().filter_map(move |(&id, it)| {
-            let unkept = self.unkept.contains(&id).then_some(it.begun);
-            Some(Blind {
-                of: Of::Kind(id, it),
-                since: it.unseen_since(now).or(unkept)?,
-                is_aggregated: unkept.is_none() && self.is_aggregated(&it.group, &it.resource.version),
+            let unrepresentable = self.unrepresentable.contains(&id).then_some(it.started);
+            Some(UnknownSource {
+                source: Source::Kind(id, it),
+                since: it.unsynced_since(now).or(unrepresentable)?,
+                is_aggregated: unrepresentable.is_none() && self.is_aggregated(&it.group, &it.resource.version),
             })
         });
         everything.into_iter().chain(groups).chain(kinds)
@@ -255,17 +259,17 @@ impl Sight {
         self.aggregated.contains(&(group.to_owned(), version.to_owned()))
     }
 
-    fn in_words(&self, blind: &[Blind<'_>]) -> Option<String> {
+    fn describe(&self, unknown_sources: &[UnknownSource<'_>]) -> Option<String> {
         let (mut kinds, mut others) = (Vec::new(), Vec::new());
-        for it in blind {
-            match it.of {
-                Of::Everything(why) => others.push(why.to_owned()),
-                Of::Group(group, Unknown { why, .. }) => {
+        for it in unknown_sources {
+            match it.source {
+                Source::AllKinds(why) => others.push(why.to_owned()),
+                Source::Group(group, Unknown { why, .. }) => {
                     others.push(format!("the kinds of {group} are unknown: {why}"));
                 }
-                Of::Kind(id, watched) => kinds.push(match &watched.trouble {
-                    Some(trouble) => format!("{} ({})", watched.name(), trouble.text),
-                    None if self.unkept.contains(&id) => format!("{} ({UNKEPT})", watched.name()),
+                Source::Kind(id, watched) => kinds.push(match &watched.failure {
+                    Some(failure) => format!("{} ({})", watched.name(), failure.text),
+                    None if self.unrepresentable.contains(&id) => format!("{} ({UNREPRESENTABLE})", watched.name()),
                     None => watched.name(),
                 }),
             }
@@ -280,18 +284,18 @@ impl Sight {
 
 // === impl Watched ===
 
-impl Watched {
+impl WatchedKind {
     /// Its resource, such as `deployments.apps`.
     pub fn name(&self) -> String {
-        dotted(&self.resource.plural, &self.group)
+        qualified(&self.resource.plural, &self.group)
     }
 
     /// Since when it is not synced; `None` if it is.
-    fn unseen_since(&self, now: Instant) -> Option<Instant> {
+    fn unsynced_since(&self, now: Instant) -> Option<Instant> {
         if !self.synced {
-            return Some(self.begun);
+            return Some(self.started);
         }
-        let since = self.trouble.as_ref()?.since;
-        (now >= since + STALE).then_some(since)
+        let since = self.failure.as_ref()?.since;
+        (now >= since + STALE_AFTER).then_some(since)
     }
 }

@@ -4,25 +4,27 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{census::Tally, core::Core, counts::Counts, kinds::KindId, limit::Pace, queue::Depth, sight::Watched};
+use super::{
+    census::Tally, core::Core, counts::Counts, kinds::KindId, limit::LimitState, queue::Depth, sync_state::WatchedKind,
+};
 
 /// See the module's documentation.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Figures {
+pub struct MetricsSnapshot {
     /// All kinds are synced.
     pub synced: bool,
     /// The kinds that are watched.
-    pub kinds: Vec<KindFigures>,
+    pub kinds: Vec<KindMetrics>,
     /// Objects with owners or dependents, and owners that are only named.
     pub linked: u64,
     /// Objects without owners and dependents.
-    pub lone: u64,
+    pub isolated: u64,
     /// Depth of the work queue.
     pub queue: Depth,
     /// Age of the oldest item.
     pub oldest: Duration,
     /// Limit of writes in flight; `None` before the first answer.
-    pub pace: Option<Pace>,
+    pub limit: Option<LimitState>,
     /// Waiting deletions and unresolved references.
     pub tally: Tally,
     /// How long a step has been refused with an HTTP status, while it is.
@@ -33,7 +35,7 @@ pub struct Figures {
 
 /// Metrics of a watched kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KindFigures {
+pub struct KindMetrics {
     /// API group, empty for the core group.
     pub group: String,
     /// Plural name.
@@ -48,32 +50,32 @@ pub struct KindFigures {
 
 // === impl Figures ===
 
-impl Figures {
+impl MetricsSnapshot {
     /// The metrics at `now`.
     pub fn of(core: &Core, now: Instant) -> Self {
-        let (linked, lone) = core.graph.len();
+        let (linked, isolated) = core.graph.len();
         let objects = core.graph.counts();
-        let kind = |(&id, watched): (&KindId, &Watched)| KindFigures {
+        let kind = |(&id, watched): (&KindId, &WatchedKind)| KindMetrics {
             group: watched.group.clone(),
             resource: watched.resource.plural.clone(),
-            synced: watched.synced && watched.trouble.is_none(),
-            objects: objects.get(id.place()).copied().unwrap_or_default(),
-            silent: watched.told.map(|told| now.saturating_duration_since(told)),
+            synced: watched.synced && watched.failure.is_none(),
+            objects: objects.get(id.index()).copied().unwrap_or_default(),
+            silent: watched.last_event.map(|told| now.saturating_duration_since(told)),
         };
         let mut refused: BTreeMap<_, Duration> = BTreeMap::new();
-        for (key, it) in core.refusals.all(now) {
+        for (key, it) in core.refusals.current(now) {
             let longest = refused.entry((key.step, key.code)).or_default();
             *longest = now.saturating_duration_since(it.since).max(*longest);
         }
         let oldest = core.queue.oldest();
         Self {
-            synced: core.sight.unsynced_because(now).is_none(),
-            kinds: core.sight.watched.iter().map(kind).collect(),
+            synced: core.sync_state.unsynced_reason(now).is_none(),
+            kinds: core.sync_state.watched.iter().map(kind).collect(),
             linked: linked as u64,
-            lone: lone as u64,
+            isolated: isolated as u64,
             queue: core.queue.depth(),
             oldest: oldest.map_or(Duration::ZERO, |since| now.saturating_duration_since(since)),
-            pace: core.pace,
+            limit: core.limit_state,
             tally: core.tally,
             refused,
             counts: core.counts.clone(),

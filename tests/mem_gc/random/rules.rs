@@ -1,4 +1,4 @@
-//! The rules, written down plainly, against what the server holds. It knows nothing of the collector's graph.
+//! The rules, written plainly and applied to the server's objects. It does not use the collector's graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::world::Cluster;
 
-/// Group version, kind, and whether it is in namespaces; the other version of the first is the same kind.
+/// Group version, kind, and whether it is namespaced. The first kind has another version as well.
 pub const KINDS: [(&str, &str, bool); 5] = [
     ("a.test/v1", "Thing", true),
     ("b.test/v1", "Thing", false),
@@ -15,8 +15,8 @@ pub const KINDS: [(&str, &str, bool); 5] = [
     ("v1", "PersistentVolume", false),
 ];
 
-/// Kind and group, namespace and name.
-type Place = (String, String, String);
+/// Kind and group, namespace, and name.
+type Key = (String, String, String);
 
 #[derive(Debug, Clone)]
 struct Object {
@@ -28,21 +28,21 @@ struct Object {
 
 #[derive(Debug, Clone, PartialEq)]
 struct Owner {
-    /// Nowhere, if there is no such place: an object without a namespace names one that is in some.
-    place: Option<Place>,
+    /// `None` if a cluster-scoped object names a namespaced owner.
+    key: Option<Key>,
     uid: String,
     served: bool,
     blocking: bool,
 }
 
-type World = BTreeMap<Place, Object>;
+type World = BTreeMap<Key, Object>;
 
 #[derive(Default)]
-pub struct Judge {
+pub struct Rules {
     before: World,
-    /// Whom somebody deletes in the foreground before the next look; that may be over by then.
+    /// UID of an object that a client deletes before the next check.
     pub deleted: Option<String>,
-    /// UIDs of owners that were seen to orphan.
+    /// UIDs of owners seen in orphan deletion.
     orphaned: BTreeSet<String>,
     seen: BTreeSet<String>,
 }
@@ -55,26 +55,32 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-fn read(kind: (&str, &str, bool), object: &Value) -> (Place, Object) {
+fn read(kind: (&str, &str, bool), object: &Value) -> (Key, Object) {
     let metadata = &object["metadata"];
     let namespace = text(&metadata["namespace"]);
     let owner = |reference: &Value| {
         let (version, name) = (text(&reference["apiVersion"]), text(&reference["kind"]));
         let known = KINDS.iter().find(|it| it.1 == name && group(it.0) == group(&version));
-        let home = match known {
+        let namespace_of_owner = match known {
             Some((_, _, true)) if namespace.is_empty() => None,
             Some((_, _, true)) => Some(namespace.clone()),
             Some((_, _, false)) | None => Some(String::new()),
         };
         Owner {
-            place: home.map(|home| (format!("{name}.{}", group(&version)), home, text(&reference["name"]))),
+            key: namespace_of_owner.map(|namespace_of_owner| {
+                (
+                    format!("{name}.{}", group(&version)),
+                    namespace_of_owner,
+                    text(&reference["name"]),
+                )
+            }),
             uid: text(&reference["uid"]),
             served: known.is_some(),
             blocking: reference["blockOwnerDeletion"] == true,
         }
     };
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let place = (
+    let key = (
         format!("{}.{}", kind.1, group(kind.0)),
         namespace.clone(),
         text(&metadata["name"]),
@@ -85,7 +91,7 @@ fn read(kind: (&str, &str, bool), object: &Value) -> (Place, Object) {
         finalizers: list(&metadata["finalizers"]).iter().map(text).collect(),
         owners: list(&metadata["ownerReferences"]).iter().map(owner).collect(),
     };
-    (place, object)
+    (key, object)
 }
 
 fn world(cluster: &Cluster) -> World {
@@ -103,24 +109,24 @@ impl Object {
         self.finalizers.iter().any(|it| it == finalizer)
     }
 
-    fn waits(&self) -> bool {
+    fn in_foreground_deletion(&self) -> bool {
         self.deleting && self.has("foregroundDeletion")
     }
 
-    fn orphans(&self) -> bool {
+    fn in_orphan_deletion(&self) -> bool {
         self.deleting && self.has("orphan")
     }
 }
 
 fn found<'w>(world: &'w World, owner: &Owner) -> Option<&'w Object> {
-    world.get(owner.place.as_ref()?).filter(|it| it.uid == owner.uid)
+    world.get(owner.key.as_ref()?).filter(|it| it.uid == owner.uid)
 }
 
 // === impl Judge ===
 
-impl Judge {
-    /// Compares what there is with what there was.
-    pub fn look(&mut self, cluster: &Cluster) {
+impl Rules {
+    /// Compares the server's objects with those of the last check.
+    pub fn check(&mut self, cluster: &Cluster) {
         let now = world(cluster);
         if std::env::var_os("MEM_GC_TRACE").is_some() {
             for it in cluster.api.requests().iter().filter(|it| !it.asked.name.is_empty()) {
@@ -128,17 +134,17 @@ impl Judge {
                 eprintln!("{:?} {} {what:?}", tokio::time::Instant::now(), it.asked.user);
             }
         }
-        for (place, was) in &self.before {
-            let is = now.get(place).filter(|is| is.uid == was.uid);
+        for (key, was) in &self.before {
+            let is = now.get(key).filter(|is| is.uid == was.uid);
             let begins = !was.deleting && is.is_none_or(|is| is.deleting);
-            if begins && is_by_collector(cluster, place) {
+            if begins && is_by_collector(cluster, key) {
                 let reason = self.must_stay(&now, was);
-                assert_eq!(reason, None, "{place:?} was deleted: {was:#?}");
+                assert_eq!(reason, None, "{key:?} was deleted: {was:#?}");
             }
         }
         for object in now.values() {
             self.seen.insert(object.uid.clone());
-            if object.orphans() {
+            if object.in_orphan_deletion() {
                 self.orphaned.insert(object.uid.clone());
             } else {
                 self.orphaned.remove(&object.uid);
@@ -149,109 +155,108 @@ impl Judge {
         cluster.api.forget_requests();
     }
 
-    /// The collector that remembered who orphaned is no more.
-    pub fn forget(&mut self) {
+    /// A new collector does not know which owners have orphaned.
+    pub fn forget_orphaned(&mut self) {
         self.orphaned.clear();
     }
 
-    /// An owner that orphans stands there, or orphaned and is nowhere.
-    fn was_left_by(&self, owner: &Owner) -> bool {
+    /// Whether the owner is in orphan deletion, or was and is deleted.
+    fn was_orphaned_by(&self, owner: &Owner) -> bool {
         let is_somewhere = self.before.values().any(|it| it.uid == owner.uid);
         self.orphaned.contains(&owner.uid) && (found(&self.before, owner).is_some() || !is_somewhere)
     }
 
-    /// Why an object may not have been deleted between two looks.
+    /// Why the collector must not have deleted an object since the last check.
     fn must_stay(&self, world: &World, was: &Object) -> Option<String> {
         if was.owners.is_empty() {
             return Some("it has no owners".to_owned());
         }
-        // Whoever is released from one that orphans is judged by its other owners alone.
-        let solid = |world: &World, owner: &Owner| {
+        // After an orphaning owner's reference is dropped, the other owners decide.
+        let existing = |world: &World, owner: &Owner| {
             found(world, owner)
-                .filter(|it| !it.waits() && !it.orphans())
+                .filter(|it| !it.in_foreground_deletion() && !it.in_orphan_deletion())
                 .map(|it| it.deleting)
         };
         for owner in &was.owners {
-            let (then, now) = (solid(&self.before, owner), solid(world, owner));
+            let (then, now) = (existing(&self.before, owner), existing(world, owner));
             if then.is_some() && then == now && self.deleted.as_ref() != Some(&owner.uid) {
                 return Some(format!("{owner:?} lives"));
             }
-            // A UID that was seen and is nowhere is dead, of whatever kind it is said to be.
+            // A seen UID that no object has is deleted, of whatever kind it is said to be.
             let is_dead = self.seen.contains(&owner.uid) && !world.values().any(|it| it.uid == owner.uid);
-            if (owner.place.is_none() || !owner.served) && !is_dead {
+            if (owner.key.is_none() || !owner.served) && !is_dead {
                 return Some(format!("nobody can tell of {owner:?}"));
             }
         }
-        let all_left = was.owners.iter().all(|owner| self.was_left_by(owner));
-        all_left.then(|| "its owners left it behind".to_owned())
+        let all_orphaned = was.owners.iter().all(|owner| self.was_orphaned_by(owner));
+        all_orphaned.then(|| "its owners left it behind".to_owned())
     }
 
-    /// When all has settled.
-    pub fn complain(&self, cluster: &Cluster) {
+    /// Fails if any object breaks a rule. Everything has settled.
+    pub fn check_settled(&self, cluster: &Cluster) {
         let now = world(cluster);
-        let complaints: Vec<String> = now
+        let violations: Vec<String> = now
             .iter()
-            .filter_map(|(place, object)| Some(format!("{place:?}: {}", self.complaint(&now, place, object)?)))
+            .filter_map(|(key, object)| Some(format!("{key:?}: {}", self.violation(&now, key, object)?)))
             .collect();
         let report = cluster.report();
-        assert!(complaints.is_empty(), "{complaints:#?}\n{now:#?}\n{report:#?}");
+        assert!(violations.is_empty(), "{violations:#?}\n{now:#?}\n{report:#?}");
     }
 
-    fn complaint(&self, now: &World, place: &Place, object: &Object) -> Option<&'static str> {
-        if object.orphans() {
+    fn violation(&self, now: &World, key: &Key, object: &Object) -> Option<&'static str> {
+        if object.in_orphan_deletion() {
             return Some("its dependents are not released");
         }
-        if object.waits() {
-            let blocks =
-                |owner: &Owner| owner.blocking && owner.uid == object.uid && owner.place.as_ref() == Some(place);
-            let mut others = now.iter().filter(|(other, _)| *other != place);
+        if object.in_foreground_deletion() {
+            let blocks = |owner: &Owner| owner.blocking && owner.uid == object.uid && owner.key.as_ref() == Some(key);
+            let mut others = now.iter().filter(|(other, _)| *other != key);
             let blocked = others.any(|(_, other)| other.owners.iter().any(blocks));
             return (!blocked).then_some("nothing blocks it");
         }
         if object.deleting {
             return None;
         }
-        // Of these nobody can tell; those that are dead only whoever saw it knows.
-        let untold = |owner: &Owner| found(now, owner).is_none() && (owner.place.is_none() || !owner.served);
-        if object.owners.iter().any(untold) {
+        // These owners are unknown; the collector may know that one is deleted.
+        let is_unresolved = |owner: &Owner| found(now, owner).is_none() && (owner.key.is_none() || !owner.served);
+        if object.owners.iter().any(is_unresolved) {
             return None;
         }
-        let solid = object
+        let existing = object
             .owners
             .iter()
-            .filter(|owner| found(now, owner).is_some_and(|it| !it.waits()));
-        match (solid.count(), object.owners.len()) {
+            .filter(|owner| found(now, owner).is_some_and(|it| !it.in_foreground_deletion()));
+        match (existing.count(), object.owners.len()) {
             (_, 0) => None,
             (0, _) => Some("none of its owners stays"),
-            (solid, all) if solid < all => Some("it names owners that are gone or go"),
+            (existing, all) if existing < all => Some("it names owners that are gone or go"),
             _ => None,
         }
     }
 }
 
-/// Whether the collector asked for the deletion of what is at this place since the last look, and may have got it.
-fn is_by_collector(cluster: &Cluster, (kind, namespace, name): &Place) -> bool {
+/// Whether the collector sent a DELETE for this object since the last check that may have succeeded.
+fn is_by_collector(cluster: &Cluster, (kind, namespace, name): &Key) -> bool {
     let (kind, group) = kind.split_once('.').unwrap_or((kind, ""));
     let plural = format!("{}s", kind.to_lowercase());
-    let home = if group.is_empty() {
+    let namespace_of_owner = if group.is_empty() {
         "/api/".to_owned()
     } else {
         format!("/apis/{group}/")
     };
-    let is_it = |verb: &str, asked: &testbed::apiserver::requests::Asked| {
+    let matches = |verb: &str, asked: &testbed::apiserver::requests::Asked| {
         asked.verb == verb
             && asked.resource == plural
-            && asked.path.starts_with(&home)
+            && asked.path.starts_with(&namespace_of_owner)
             && (&asked.namespace, &asked.name) == (namespace, name)
     };
-    // Where somebody else deleted it too, nobody can tell.
+    // If another client deleted it too, it is unknown which one succeeded.
     let all = cluster.api.requests();
     let others = all
         .iter()
-        .any(|it| it.asked.user != crate::world::COLLECTOR && is_it("delete", &it.asked));
-    let ours = cluster.requests();
+        .any(|it| it.asked.user != crate::world::COLLECTOR && matches("delete", &it.asked));
+    let own_requests = cluster.requests();
     !others
-        && ours
+        && own_requests
             .iter()
-            .any(|it| is_it("delete", &it.asked) && matches!(it.code, None | Some(200 | 202)))
+            .any(|it| matches("delete", &it.asked) && matches!(it.code, None | Some(200 | 202)))
 }

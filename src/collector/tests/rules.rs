@@ -6,15 +6,15 @@ use crate::collector::graph::Reference;
 /// State of an owner.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Owner {
-    Solid,
+    Existing,
     Waiting,
     Absent,
     /// Unresolved.
-    Untold,
+    Unresolved,
 }
 
 /// Key of an owner; `None` if its kind is unknown or its namespace is missing.
-fn place(dependent: &Object, reference: &Reference) -> Option<Key> {
+fn owner_key(dependent: &Object, reference: &Reference) -> Option<Key> {
     let namespace = match is_namespaced(&reference.kind)? {
         true if dependent.seen.namespace.is_empty() => return None,
         true => dependent.seen.namespace.clone(),
@@ -24,19 +24,19 @@ fn place(dependent: &Object, reference: &Reference) -> Option<Key> {
 }
 
 /// Whether the owner was deleted with its dependents orphaned.
-fn was_left_by(world: &World, dependent: &Object, reference: &Reference) -> bool {
-    let place = place(dependent, reference);
-    place.is_some_and(|key| world.orphaned.contains(&(key, reference.uid.clone())))
+fn was_orphaned_by(world: &World, dependent: &Object, reference: &Reference) -> bool {
+    let key = owner_key(dependent, reference);
+    key.is_some_and(|key| world.orphaned.contains(&(key, reference.uid.clone())))
 }
 
 pub fn owner(world: &World, dependent: &Object, reference: &Reference) -> Owner {
-    let Some(key) = place(dependent, reference) else {
-        return Owner::Untold;
+    let Some(key) = owner_key(dependent, reference) else {
+        return Owner::Unresolved;
     };
     match world.objects.get(&key).filter(|owner| owner.seen.uid == reference.uid) {
         None => Owner::Absent,
         Some(owner) if owner.seen.deleting && owner.seen.foreground => Owner::Waiting,
-        Some(_) => Owner::Solid,
+        Some(_) => Owner::Existing,
     }
 }
 
@@ -52,7 +52,7 @@ pub fn blocks(world: &World, owner_key: &Key, dependent: &Object) -> bool {
 }
 
 /// Why an object cannot stay in its state. Objects of unserved kinds always can.
-pub fn complaint(world: &World, key: &Key) -> Option<String> {
+pub fn violation(world: &World, key: &Key) -> Option<String> {
     let object = &world.objects[key];
     if !world.serves(&key.0) {
         return None;
@@ -66,22 +66,22 @@ pub fn complaint(world: &World, key: &Key) -> Option<String> {
         let blocked = others.any(|(_, other)| blocks(world, key, other));
         return (object.seen.foreground && !blocked).then(|| "nothing blocks it any more".to_owned());
     }
-    if object.seen.owners.iter().any(|it| was_left_by(world, object, it)) {
+    if object.seen.owners.iter().any(|it| was_orphaned_by(world, object, it)) {
         return Some("it names an owner that left it behind".to_owned());
     }
-    let told = |reference: &Reference| {
+    let delivered = |reference: &Reference| {
         if world.serves(&reference.kind) {
             owner(world, object, reference)
         } else {
-            Owner::Untold
+            Owner::Unresolved
         }
     };
-    let owners: Vec<Owner> = object.seen.owners.iter().map(told).collect();
+    let owners: Vec<Owner> = object.seen.owners.iter().map(delivered).collect();
     let has = |kind| owners.contains(&kind);
-    if owners.is_empty() || has(Owner::Untold) {
+    if owners.is_empty() || has(Owner::Unresolved) {
         return None;
     }
-    if !has(Owner::Solid) {
+    if !has(Owner::Existing) {
         return Some("none of its owners stays".to_owned());
     }
     (has(Owner::Absent) || has(Owner::Waiting)).then(|| "it names owners that are gone or go".to_owned())
@@ -91,11 +91,11 @@ pub fn complaint(world: &World, key: &Key) -> Option<String> {
 pub fn must_stay(world: &World, key: &Key) -> bool {
     let object = &world.objects[key];
     let keeps = |reference: &Reference| match owner(world, object, reference) {
-        _ if was_left_by(world, object, reference) => true,
-        Owner::Solid => true,
+        _ if was_orphaned_by(world, object, reference) => true,
+        Owner::Existing => true,
         Owner::Waiting | Owner::Absent => false,
         // A UID that was deleted does not exist as any kind.
-        Owner::Untold => !world.is_dead(&reference.uid),
+        Owner::Unresolved => !world.is_dead(&reference.uid),
     };
     object.seen.owners.is_empty() || object.seen.owners.iter().any(keeps)
 }

@@ -2,12 +2,12 @@
 
 use super::{
     cases::APPLE,
-    doubt::{fruit, node, orchard},
+    unknown::{apples_graph, fruit, node},
     world::uid,
 };
 use crate::collector::{
     decide::{Step, decide},
-    graph::{Graph, Hint, Observed, Reference},
+    graph::{Graph, Observed, Reference, WorkItem},
 };
 
 /// Invalid UTF-8 after decoding.
@@ -55,27 +55,27 @@ fn owned(number: u64, version: u64, owners: Vec<Reference>) -> Observed {
 
 /// Answers all GETs with 404.
 fn deny_all(graph: &mut Graph) {
-    for hint in graph.hints() {
-        if let Hint::Ask(id) = hint
-            && graph.lives(id)
-            && graph.can_be_asked_for(id)
+    for hint in graph.take_items() {
+        if let WorkItem::GetOwner(id) = hint
+            && graph.contains(id)
+            && graph.can_be_resolved(id)
         {
-            graph.absent(id);
+            graph.set_absent(id);
         }
     }
 }
 
 fn is_kept(reference: Reference) {
-    let (mut graph, apples) = orchard();
-    let told = format!("{reference:.200?}");
+    let (mut graph, apples) = apples_graph();
+    let delivered = format!("{reference:.200?}");
     // A second reference, to an absent owner.
     let gone = reference_to_nothing();
     graph.observe(apples, &owned(2, 2, vec![reference, gone]));
     deny_all(&mut graph);
     let step = decide(&graph, node(&graph, 2));
     assert!(
-        matches!(&step, Step::Unserved(owners) if owners.len() == 1),
-        "{step:?}: {told}"
+        matches!(&step, Step::Unresolved(owners) if owners.len() == 1),
+        "{step:?}: {delivered}"
     );
 }
 
@@ -84,18 +84,18 @@ fn reference_to_nothing() -> Reference {
 }
 
 #[test]
-fn nothing_is_concluded_from_a_reference_that_was_damaged() {
+fn nothing_is_concluded_from_a_reference_with_invalid_utf8() {
     spoiled(DAMAGED).into_iter().for_each(is_kept);
 }
 
 #[test]
-fn nothing_is_concluded_from_a_reference_with_a_text_longer_than_any_can_be() {
+fn nothing_is_concluded_from_a_reference_with_a_too_long_string() {
     spoiled(&"x".repeat(2000)).into_iter().for_each(is_kept);
 }
 
 #[test]
-fn a_damaged_reference_stays_when_a_sound_one_with_its_uid_is_taken_out() {
-    let (mut graph, apples) = orchard();
+fn an_invalid_reference_stays_when_a_valid_one_with_its_uid_is_dropped() {
+    let (mut graph, apples) = apples_graph();
     let orphaning = Observed {
         deleting: true,
         orphan: true,
@@ -107,16 +107,19 @@ fn a_damaged_reference_stays_when_a_sound_one_with_its_uid_is_taken_out() {
     let one = graph
         .with_uid(&uid(1))
         .into_iter()
-        .find(|&id| graph.node(id).state.is_there());
-    assert_eq!(decide(&graph, node(&graph, 2)), Step::Release(vec![one.unwrap()]));
-    graph.vanished(apples, &uid(1));
+        .find(|&id| graph.node(id).state.exists());
+    assert_eq!(
+        decide(&graph, node(&graph, 2)),
+        Step::DropReferences(vec![one.unwrap()])
+    );
+    graph.apply_deletion(apples, &uid(1));
     graph.observe(apples, &owned(2, 3, vec![reference(APPLE, DAMAGED, &uid(1))]));
     let step = decide(&graph, node(&graph, 2));
-    assert!(matches!(step, Step::Unserved(_)), "{step:?}");
+    assert!(matches!(step, Step::Unresolved(_)), "{step:?}");
 }
 
 #[test]
-fn an_object_whose_own_texts_were_damaged_is_left_alone_and_costs_nothing() {
+fn an_object_with_invalid_utf8_is_kept_and_gets_no_node() {
     let sound = || owned(2, 2, vec![reference_to_nothing()]);
     let objects = [
         Observed {
@@ -137,17 +140,17 @@ fn an_object_whose_own_texts_were_damaged_is_left_alone_and_costs_nothing() {
         },
     ];
     for object in objects {
-        let (mut graph, apples) = orchard();
+        let (mut graph, apples) = apples_graph();
         graph.observe(apples, &object);
-        assert_eq!((graph.len(), graph.hints().len()), ((0, 0), 0), "{object:.200?}");
-        graph.vanished(apples, &object.uid);
-        assert_eq!((graph.len(), graph.hints().len()), ((0, 0), 0), "{object:.200?}");
+        assert_eq!((graph.len(), graph.take_items().len()), ((0, 0), 0), "{object:.200?}");
+        graph.apply_deletion(apples, &object.uid);
+        assert_eq!((graph.len(), graph.take_items().len()), ((0, 0), 0), "{object:.200?}");
     }
 }
 
 #[test]
-fn references_that_cannot_be_followed_are_one_node_however_many_there_are() {
-    let (mut graph, apples) = orchard();
+fn unresolvable_references_share_a_node() {
+    let (mut graph, apples) = apples_graph();
     for number in 1..100 {
         let kind = format!("{number}{DAMAGED}");
         let owners = vec![
@@ -158,7 +161,7 @@ fn references_that_cannot_be_followed_are_one_node_however_many_there_are() {
     }
     assert_eq!(graph.len(), (100, 0));
     for number in 1..100 {
-        graph.vanished(apples, &uid(number));
+        graph.apply_deletion(apples, &uid(number));
     }
     assert_eq!(graph.len(), (0, 0));
 }
@@ -171,8 +174,8 @@ fn with_many(version: u64, uid: impl Fn(u64) -> String, name: impl Fn(u64) -> St
 
 /// Quadratic cost would be minutes.
 #[test]
-fn as_many_references_as_an_object_can_hold_are_followed_changed_and_let_go_of() {
-    let (mut graph, apples) = orchard();
+fn the_maximum_number_of_references_is_applied_changed_and_removed() {
+    let (mut graph, apples) = apples_graph();
     let many = |version, first| with_many(version, |number| uid(first + number), |_| "n".into());
     graph.observe(apples, &many(1, 0));
     graph.observe(apples, &many(2, 0));
@@ -184,43 +187,43 @@ fn as_many_references_as_an_object_can_hold_are_followed_changed_and_let_go_of()
     twice.owners.extend(many(4, 500).owners);
     graph.observe(apples, &twice);
     assert_eq!(graph.owners(node(&graph, 1_000_000)).count(), 100_000);
-    graph.served(apples);
+    graph.apply_served(apples);
     assert_eq!(graph.len(), (100_001, 0));
-    graph.vanished(apples, &uid(1_000_000));
+    graph.apply_deletion(apples, &uid(1_000_000));
     assert_eq!(graph.len(), (0, 0));
 }
 
 #[test]
-fn one_uid_may_be_named_at_as_many_places_as_an_object_can_hold_references() {
-    let (mut graph, apples) = orchard();
+fn one_uid_may_be_named_at_the_maximum_number_of_coordinates() {
+    let (mut graph, apples) = apples_graph();
     let many = |version| with_many(version, |_| uid(1), |number| format!("a{number}"));
     graph.observe(apples, &fruit(1, 1, &[]));
     graph.observe(apples, &many(2));
     graph.observe(apples, &many(3));
     assert_eq!(graph.len(), (100_001, 0));
     let places = graph.with_uid(&uid(1));
-    let there: Vec<_> = places.iter().filter(|&&id| graph.node(id).state.is_there()).collect();
+    let there: Vec<_> = places.iter().filter(|&&id| graph.node(id).state.exists()).collect();
     assert_eq!((places.len(), there.len()), (100_000, 1));
     assert_eq!(&*graph.node(*there[0]).name, "a1");
     deny_all(&mut graph);
-    assert!(matches!(decide(&graph, node(&graph, 1_000_000)), Step::Release(gone) if gone.len() == 99_999));
+    assert!(matches!(decide(&graph, node(&graph, 1_000_000)), Step::DropReferences(gone) if gone.len() == 99_999));
     graph.observe(apples, &with_many(4, |_| uid(1), |_| "a1".into()));
     assert_eq!(graph.len(), (2, 0));
-    graph.vanished(apples, &uid(1_000_000));
+    graph.apply_deletion(apples, &uid(1_000_000));
     assert_eq!(graph.len(), (0, 1));
 }
 
 #[test]
-fn of_very_many_owners_that_are_not_known_some_are_asked_for_at_a_time_and_all_in_the_end() {
-    let (mut graph, apples) = orchard();
+fn many_unknown_owners_get_a_limited_number_of_gets_at_a_time() {
+    let (mut graph, apples) = apples_graph();
     let owners: Vec<u64> = (2..1000).collect();
     graph.observe(apples, &fruit(1, 1, &owners));
-    graph.hints();
+    graph.take_items();
     let mut asked = 0;
-    while let Step::Ask(owners) = decide(&graph, node(&graph, 1)) {
+    while let Step::GetOwners(owners) = decide(&graph, node(&graph, 1)) {
         assert!(owners.len() <= 64, "{}", owners.len());
         asked += owners.len();
-        owners.into_iter().for_each(|owner| graph.absent(owner));
+        owners.into_iter().for_each(|owner| graph.set_absent(owner));
     }
     assert_eq!(asked, 998);
     assert!(matches!(decide(&graph, node(&graph, 1)), Step::Delete { .. }));

@@ -7,75 +7,77 @@ use super::graph::{Graph, NodeId, State};
 use crate::events::Involved;
 
 /// Maximum number of reported pairs that are remembered.
-const REMEMBERED: usize = 4096;
+const MAX_REPORTED: usize = 4096;
 
 /// Owner references to another namespace.
 #[derive(Debug, Default)]
-pub struct Misplaced {
-    new: Vec<(Involved, String)>,
+pub struct WrongNamespaceOwners {
+    pending: Vec<(Involved, String)>,
     /// UIDs of dependents and owners.
-    told: HashSet<(String, String)>,
+    reported: HashSet<(String, String)>,
 }
 
 // === impl Misplaced ===
 
-impl Misplaced {
+impl WrongNamespaceOwners {
     /// Reports those of these owners that exist at other coordinates than the references say.
-    pub fn note(&mut self, graph: &Graph, dependent: NodeId, owners: &[NodeId]) {
+    pub fn report(&mut self, graph: &Graph, dependent: NodeId, owners: &[NodeId]) {
         for &owner in owners {
-            if graph.node(owner).state.has(State::OBSERVED) || !graph.is_elsewhere(owner) {
+            if graph.node(owner).state.has(State::OBSERVED) || !graph.exists_elsewhere(owner) {
                 continue;
             }
-            if self.told.len() >= REMEMBERED {
-                self.told.clear();
+            if self.reported.len() >= MAX_REPORTED {
+                self.reported.clear();
             }
-            if self.told.insert((graph.uid(dependent), graph.uid(owner))) {
-                self.new
-                    .push((involved(graph, dependent), message(graph, dependent, owner)));
+            if self.reported.insert((graph.uid(dependent), graph.uid(owner))) {
+                self.pending.push((
+                    involved(graph, dependent),
+                    invalid_namespace_message(graph, dependent, owner),
+                ));
             }
         }
     }
 
     /// Takes the new reports: dependents and messages.
-    pub fn take(&mut self) -> Vec<(Involved, String)> {
-        std::mem::take(&mut self.new)
+    pub fn drain(&mut self) -> Vec<(Involved, String)> {
+        std::mem::take(&mut self.pending)
     }
 }
 
 /// Foreground deletions that wait for an aggregated API that is down.
 #[derive(Debug, Default)]
-pub struct Delayed {
-    new: Vec<(Involved, String)>,
+pub struct DelayedDeletions {
+    pending: Vec<(Involved, String)>,
     /// UIDs.
-    told: HashSet<String>,
+    reported: HashSet<String>,
 }
 
 // === impl Delayed ===
 
-impl Delayed {
+impl DelayedDeletions {
     /// Reports that the foreground deletion of this object waits for this reason, for at most this time.
-    pub fn note(&mut self, graph: &Graph, id: NodeId, why: &str, most: Duration) {
-        if self.told.len() >= REMEMBERED {
-            self.told.clear();
+    pub fn report(&mut self, graph: &Graph, id: NodeId, why: &str, most: Duration) {
+        if self.reported.len() >= MAX_REPORTED {
+            self.reported.clear();
         }
-        if self.told.insert(graph.uid(id)) {
+        if self.reported.insert(graph.uid(id)) {
             let most = humantime::format_duration(most);
-            let message = format!(
+            let invalid_namespace_message = format!(
                 "{why}; the foreground deletion waits until {most} have passed since the first failure, and then ends \
                  without these kinds"
             );
-            self.new.push((involved(graph, id), message));
+            self.pending.push((involved(graph, id), invalid_namespace_message));
         }
     }
 
     /// Takes the new reports: objects and messages.
-    pub fn take(&mut self) -> Vec<(Involved, String)> {
-        std::mem::take(&mut self.new)
+    pub fn drain(&mut self) -> Vec<(Involved, String)> {
+        std::mem::take(&mut self.pending)
     }
 }
 
 /// kube-controller-manager: pkg/controller/garbagecollector/graph_builder.go `reportInvalidNamespaceOwnerRef`.
-fn message(graph: &Graph, dependent: NodeId, owner: NodeId) -> String {
+fn invalid_namespace_message(graph: &Graph, dependent: NodeId, owner: NodeId) -> String {
     let Involved {
         api_version,
         kind,

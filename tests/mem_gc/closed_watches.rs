@@ -1,4 +1,4 @@
-//! A server, or a proxy before it, that ends each watch at once, in peace and without a word. On the real clock.
+//! An API server or proxy that closes each watch at once without an error. Uses the real clock.
 
 use std::{
     convert::Infallible,
@@ -41,7 +41,7 @@ fn answer(request: &Request<Incoming>, watches: &AtomicUsize) -> &'static str {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_each_watch_at_once_is_not_asked_without_a_pause() {
+async fn a_server_that_closes_each_watch_at_once_is_retried_with_a_pause() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let watches = Arc::new(AtomicUsize::new(0));

@@ -6,9 +6,9 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::collector::uid::Uid;
 
-/// Namespace and name of an object. Its namespace may have no [`SpaceId`].
+/// Namespace and name of an object. Its namespace may have no [`NamespaceId`].
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct NamespacedName<'a> {
     /// Namespace.
     pub namespace: &'a str,
     /// Name.
@@ -17,7 +17,7 @@ pub struct Place<'a> {
 
 /// The isolated objects of one kind.
 #[derive(Debug, Default)]
-pub struct Lone {
+pub struct Isolated {
     table: HashTable<Entry>,
 }
 
@@ -33,16 +33,16 @@ const STAMP: u32 = !1;
 
 // === impl Lone ===
 
-impl Lone {
+impl Isolated {
     /// Number of objects.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
     /// Adds or updates an object; `true` if it is new.
-    pub fn insert(&mut self, hasher: &DefaultHashBuilder, uid: Uid, at: Place<'_>, round: bool) -> bool {
+    pub fn insert(&mut self, hasher: &DefaultHashBuilder, uid: Uid, name: NamespacedName<'_>, round: bool) -> bool {
         let hash = hasher.hash_one(uid);
-        let stamp = (stamp(hasher, at) | u32::from(round)).to_ne_bytes();
+        let stamp = (stamp(hasher, name) | u32::from(round)).to_ne_bytes();
         if let Some(entry) = self.table.find_mut(hash, |entry| entry.uid == uid) {
             entry.stamp = stamp;
             return false;
@@ -54,10 +54,10 @@ impl Lone {
 
     /// Removes an object at these coordinates and returns its mark. Coordinates are compared by a 31-bit hash: a match
     /// is wrong once in two billion times.
-    pub fn take(&mut self, hasher: &DefaultHashBuilder, uid: Uid, at: Place<'_>) -> Option<bool> {
-        let stamp = stamp(hasher, at);
-        let is_it = |entry: &Entry| entry.uid == uid && u32::from_ne_bytes(entry.stamp) & STAMP == stamp;
-        let found = self.table.find_entry(hasher.hash_one(uid), is_it).ok()?;
+    pub fn take(&mut self, hasher: &DefaultHashBuilder, uid: Uid, name: NamespacedName<'_>) -> Option<bool> {
+        let stamp = stamp(hasher, name);
+        let matches = |entry: &Entry| entry.uid == uid && u32::from_ne_bytes(entry.stamp) & STAMP == stamp;
+        let found = self.table.find_entry(hasher.hash_one(uid), matches).ok()?;
         let (entry, _) = found.remove();
         Some(u32::from_ne_bytes(entry.stamp) & 1 == 1)
     }
@@ -90,7 +90,7 @@ impl Lone {
     }
 }
 
-fn stamp(hasher: &DefaultHashBuilder, at: Place<'_>) -> u32 {
-    let [a, b, c, d, ..] = hasher.hash_one((at.namespace, at.name)).to_ne_bytes();
+fn stamp(hasher: &DefaultHashBuilder, name: NamespacedName<'_>) -> u32 {
+    let [a, b, c, d, ..] = hasher.hash_one((name.namespace, name.name)).to_ne_bytes();
     u32::from_ne_bytes([a, b, c, d]) & STAMP
 }

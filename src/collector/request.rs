@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     decide::Policy,
-    graph::{Coordinates, NodeId, Observed, SpaceId},
+    graph::{Coordinates, NamespaceId, NodeId, Observed},
     kinds::KindId,
     queue::Lane,
     uid::Uid,
@@ -13,9 +13,9 @@ use super::{
 };
 use crate::api::{self, ApiError, MetadataClient, Written};
 
-const MERGE: &str = "application/merge-patch+json";
-const STRATEGIC: &str = "application/strategic-merge-patch+json";
-const TESTED: &str = "application/json-patch+json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
+const JSON_PATCH: &str = "application/json-patch+json";
 const JSON: &str = "application/json";
 /// Metadata field of owner references.
 const OWNERS: &str = "ownerReferences";
@@ -28,9 +28,9 @@ pub struct Target {
     /// Its kind.
     pub kind: KindId,
     /// Its namespace.
-    pub namespace: SpaceId,
+    pub namespace: NamespaceId,
     /// Name of its namespace.
-    pub space: String,
+    pub namespace_name: String,
     /// URL path.
     pub path: String,
     /// API group.
@@ -42,7 +42,7 @@ pub struct Target {
     /// UID.
     pub uid: String,
     /// UID, as in the graph.
-    pub key: Uid,
+    pub node_uid: Uid,
     /// The resourceVersion that was decided on; 0 if it was never observed.
     pub version: u64,
     /// The object's state, after several conflicts in a row that left the decision unchanged. If set, it is the
@@ -65,17 +65,17 @@ pub struct Owner {
 
 /// A request.
 #[derive(Debug)]
-pub enum Work {
+pub enum Request {
     /// GET the object.
-    Ask(Target),
+    GetOwner(Target),
     /// Remove the references to these owners.
-    Release {
+    DropReferences {
         /// The dependent.
         target: Target,
         /// The owners.
         owners: Vec<Owner>,
         /// With a strategic merge patch, which selects references by UID. Not all kinds support it.
-        strategic: bool,
+        by_uid: bool,
     },
     /// DELETE the object.
     Delete {
@@ -84,13 +84,13 @@ pub enum Work {
         /// What happens to its dependents.
         policy: Policy,
         /// Clear `blockOwnerDeletion` in its references first.
-        unblock: bool,
+        clear_blocking: bool,
         /// Owners in foreground deletion that wait for this object. They keep their finalizer until the DELETE is
         /// answered.
-        because: Vec<NodeId>,
+        waiting_owners: Vec<NodeId>,
     },
     /// Remove this finalizer.
-    Finish {
+    RemoveFinalizer {
         /// The object.
         target: Target,
         /// The finalizer.
@@ -108,44 +108,44 @@ pub enum Outcome {
     /// The object does not exist.
     Absent,
     /// The object exists in this state.
-    Found(Observed),
+    Exists(Observed),
     /// The object is not in the state that was decided on, but in this one.
     Changed(Observed),
     /// The kind does not support strategic merge patches.
-    NotStrategic,
+    StrategicPatchUnsupported,
     /// Not sent: dry run.
-    Withheld,
+    DryRun,
     /// The request failed.
     Failed(ApiError),
 }
 
 /// Sends a request over the given connection for writes.
-pub async fn perform(client: &MetadataClient, lane: usize, work: &Work) -> Outcome {
+pub async fn send(client: &MetadataClient, lane: usize, request: &Request) -> Outcome {
     let writes = Writes { client, lane };
-    let done = match work {
-        Work::Ask(target) => look(client, target).await.map(Outcome::Found),
-        Work::Release {
+    let done = match request {
+        Request::GetOwner(target) => get_object(client, target).await.map(Outcome::Exists),
+        Request::DropReferences {
             target,
             owners,
-            strategic: true,
-        } if target.contested.is_none() => writes.release_by_uid(target, owners).await,
-        Work::Release { target, owners, .. } => writes.release(target, owners).await,
-        Work::Delete {
+            by_uid: true,
+        } if target.contested.is_none() => writes.drop_references_by_uid(target, owners).await,
+        Request::DropReferences { target, owners, .. } => writes.drop_references(target, owners).await,
+        Request::Delete {
             target,
             policy,
-            unblock: false,
+            clear_blocking: false,
             ..
         } => writes.delete_as_decided(target, *policy).await,
-        Work::Delete { target, policy, .. } => writes.unblock_and_delete(target, *policy).await,
-        Work::Finish { target, finalizer } => writes.finish(target, finalizer).await,
+        Request::Delete { target, policy, .. } => writes.unblock_and_delete(target, *policy).await,
+        Request::RemoveFinalizer { target, finalizer } => writes.remove_finalizer(target, finalizer).await,
     };
-    let target = work.target();
+    let target = request.target();
     match done {
         Ok(outcome) => outcome,
         Err(error) if error.is_absence_of(&target.group, &target.plural, &target.name) => Outcome::Absent,
         // A precondition failed: the resourceVersion or the UID differs.
-        Err(error) if matches!(error.code(), Some(409 | 422)) && !matches!(work, Work::Ask(_)) => {
-            match look(client, target).await {
+        Err(error) if matches!(error.code(), Some(409 | 422)) && !matches!(request, Request::GetOwner(_)) => {
+            match get_object(client, target).await {
                 Ok(now) if now.uid != target.uid => Outcome::Absent,
                 Ok(now) if now.version != target.version.to_string() => Outcome::Changed(now),
                 // Both match, so it was refused for another reason.
@@ -158,7 +158,7 @@ pub async fn perform(client: &MetadataClient, lane: usize, work: &Work) -> Outco
     }
 }
 
-async fn look(client: &MetadataClient, target: &Target) -> Result<Observed, ApiError> {
+async fn get_object(client: &MetadataClient, target: &Target) -> Result<Observed, ApiError> {
     let object = client.object(&target.path).await?;
     read(target, &object)
 }
@@ -171,7 +171,7 @@ async fn look(client: &MetadataClient, target: &Target) -> Result<Observed, ApiE
 fn read(target: &Target, object: &Value) -> Result<Observed, ApiError> {
     let unreadable = |why: &dyn std::fmt::Display| ApiError::unreadable("GET", &target.path, why);
     let seen = wire::object(object).map_err(|error| unreadable(&error))?;
-    if seen.name == target.name && seen.namespace == target.space {
+    if seen.name == target.name && seen.namespace == target.namespace_name {
         Ok(seen)
     } else {
         Err(unreadable(&"the object has another name or namespace"))
@@ -184,11 +184,11 @@ struct Writes<'a> {
 }
 
 /// Result of the GET before a write.
-enum Looked {
+enum CurrentState {
     /// The object is in the state that was decided on.
-    Same(Value),
+    Unchanged(Value),
     /// It is not.
-    Other(Outcome),
+    Changed(Outcome),
 }
 
 // === impl Writes ===
@@ -199,9 +199,9 @@ impl Writes<'_> {
             return self.delete(target, policy, Some(&target.version.to_string())).await;
         }
         // kube-controller-manager since kubernetes/kubernetes#132632: status updates do not prevent a deletion.
-        match self.look_again(target).await? {
-            Looked::Same(_) => self.delete(target, policy, None).await,
-            Looked::Other(outcome) => Ok(outcome),
+        match self.get_unchanged(target).await? {
+            CurrentState::Unchanged(_) => self.delete(target, policy, None).await,
+            CurrentState::Changed(outcome) => Ok(outcome),
         }
     }
 
@@ -218,14 +218,14 @@ impl Writes<'_> {
             .write(self.lane, "DELETE", &target.path, JSON, body.into())
             .await?;
         Ok(match written {
-            Written::Withheld => Outcome::Withheld,
+            Written::Withheld => Outcome::DryRun,
             Written::Done(answer) if is_success(&answer) => Outcome::Deleted,
             Written::Done(_) => Outcome::Done,
         })
     }
 
     /// The API server selects the references by UID, at exactly this resourceVersion.
-    async fn release_by_uid(&self, target: &Target, owners: &[Owner]) -> Result<Outcome, ApiError> {
+    async fn drop_references_by_uid(&self, target: &Target, owners: &[Owner]) -> Result<Outcome, ApiError> {
         let references: Vec<Value> = owners
             .iter()
             .map(|owner| json!({ "$patch": "delete", "uid": owner.uid }))
@@ -235,71 +235,71 @@ impl Writes<'_> {
             "resourceVersion": target.version.to_string(),
             "ownerReferences": references,
         } });
-        match self.patch(target, STRATEGIC, &body).await {
-            Err(error) if error.code() == Some(415) => Ok(Outcome::NotStrategic),
+        match self.patch(target, STRATEGIC_PATCH, &body).await {
+            Err(error) if error.code() == Some(415) => Ok(Outcome::StrategicPatchUnsupported),
             Err(error) => Err(error),
-            Ok(None) => Ok(Outcome::Withheld),
+            Ok(None) => Ok(Outcome::DryRun),
             Ok(Some(_)) => Ok(Outcome::Done),
         }
     }
 
-    async fn release(&self, target: &Target, owners: &[Owner]) -> Result<Outcome, ApiError> {
-        let object = match self.look_again(target).await? {
-            Looked::Same(object) => object,
-            Looked::Other(outcome) => return Ok(outcome),
+    async fn drop_references(&self, target: &Target, owners: &[Owner]) -> Result<Outcome, ApiError> {
+        let object = match self.get_unchanged(target).await? {
+            CurrentState::Unchanged(object) => object,
+            CurrentState::Changed(outcome) => return Ok(outcome),
         };
         let mut references = references(&object);
-        references.retain(|reference| !owners.iter().any(|owner| names(reference, owner)));
-        self.change(target, &object, OWNERS, references)
+        references.retain(|reference| !owners.iter().any(|owner| refers_to(reference, owner)));
+        self.replace_list(target, &object, OWNERS, references)
             .await
-            .map(|written| written.map_or(Outcome::Withheld, |_| Outcome::Done))
+            .map(|written| written.map_or(Outcome::DryRun, |_| Outcome::Done))
     }
 
     async fn unblock_and_delete(&self, target: &Target, policy: Policy) -> Result<Outcome, ApiError> {
-        let object = match self.look_again(target).await? {
-            Looked::Same(object) => object,
-            Looked::Other(outcome) => return Ok(outcome),
+        let object = match self.get_unchanged(target).await? {
+            CurrentState::Unchanged(object) => object,
+            CurrentState::Changed(outcome) => return Ok(outcome),
         };
         let mut references = references(&object);
         for reference in &mut references {
             reference["blockOwnerDeletion"] = Value::Bool(false);
         }
-        let changed = self.change(target, &object, OWNERS, references).await?;
+        let changed = self.replace_list(target, &object, OWNERS, references).await?;
         let Some(changed) = changed else {
-            return Ok(Outcome::Withheld);
+            return Ok(Outcome::DryRun);
         };
         let changed = read(target, &changed)?;
         let version = target.contested.is_none().then_some(&*changed.version);
         self.delete(target, policy, version).await
     }
 
-    async fn finish(&self, target: &Target, finalizer: &str) -> Result<Outcome, ApiError> {
-        let object = match self.look_again(target).await? {
-            Looked::Same(object) => object,
-            Looked::Other(outcome) => return Ok(outcome),
+    async fn remove_finalizer(&self, target: &Target, finalizer: &str) -> Result<Outcome, ApiError> {
+        let object = match self.get_unchanged(target).await? {
+            CurrentState::Unchanged(object) => object,
+            CurrentState::Changed(outcome) => return Ok(outcome),
         };
         let mut finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
         finalizers.retain(|it| it != finalizer);
-        self.change(target, &object, "finalizers", finalizers)
+        self.replace_list(target, &object, "finalizers", finalizers)
             .await
-            .map(|written| written.map_or(Outcome::Withheld, |_| Outcome::Done))
+            .map(|written| written.map_or(Outcome::DryRun, |_| Outcome::Done))
     }
 
-    async fn look_again(&self, target: &Target) -> Result<Looked, ApiError> {
+    async fn get_unchanged(&self, target: &Target) -> Result<CurrentState, ApiError> {
         let object = self.client.object(&target.path).await?;
         let seen = read(target, &object)?;
         Ok(if seen.uid != target.uid {
-            Looked::Other(Outcome::Absent)
+            CurrentState::Changed(Outcome::Absent)
         } else if target.is_unchanged(&seen) {
-            Looked::Same(object)
+            CurrentState::Unchanged(object)
         } else {
-            Looked::Other(Outcome::Changed(seen))
+            CurrentState::Changed(Outcome::Changed(seen))
         })
     }
 
     /// Replaces a list in the metadata at exactly this resourceVersion. For a contested object: at any version with the
     /// same list.
-    async fn change(
+    async fn replace_list(
         &self,
         target: &Target,
         object: &Value,
@@ -313,7 +313,7 @@ impl Writes<'_> {
                 "resourceVersion": metadata["resourceVersion"],
                 field: none_if_empty(list),
             } });
-            return self.patch(target, MERGE, &change).await;
+            return self.patch(target, MERGE_PATCH, &change).await;
         }
         let path = format!("/metadata/{field}");
         let replaced = match none_if_empty(list) {
@@ -325,7 +325,7 @@ impl Writes<'_> {
             { "op": "test", "path": path, "value": metadata[field] },
             replaced,
         ]);
-        self.patch(target, TESTED, &change).await
+        self.patch(target, JSON_PATCH, &change).await
     }
 
     async fn patch(&self, target: &Target, how: &'static str, body: &Value) -> Result<Option<Value>, ApiError> {
@@ -347,7 +347,7 @@ fn references(object: &Value) -> Vec<Value> {
 }
 
 /// Whether a reference names this owner, in any version of its group. The kind may be in lower case.
-fn names(reference: &Value, owner: &Owner) -> bool {
+fn refers_to(reference: &Value, owner: &Owner) -> bool {
     let is = |field: &str, value: &str| reference[field].as_str() == Some(value);
     let version = reference["apiVersion"].as_str().unwrap_or_default();
     let group = version.rsplit_once('/').map_or("", |(group, _)| group);
@@ -379,7 +379,7 @@ fn is_success(answer: &[u8]) -> bool {
 
 impl Target {
     /// Its coordinates.
-    pub fn at(&self) -> Coordinates<'_> {
+    pub fn coordinates(&self) -> Coordinates<'_> {
         Coordinates {
             kind: self.kind,
             namespace: self.namespace,
@@ -390,7 +390,7 @@ impl Target {
     /// Whether it is in the state that was decided on.
     fn is_unchanged(&self, seen: &Observed) -> bool {
         match &self.contested {
-            Some(known) => known.decides_like(seen),
+            Some(known) => known.decides_alike(seen),
             None => seen.version == self.version.to_string(),
         }
     }
@@ -398,14 +398,14 @@ impl Target {
 
 // === impl Work ===
 
-impl Work {
+impl Request {
     /// The object of the request.
     pub fn target(&self) -> &Target {
         match self {
-            Self::Ask(target)
-            | Self::Release { target, .. }
+            Self::GetOwner(target)
+            | Self::DropReferences { target, .. }
             | Self::Delete { target, .. }
-            | Self::Finish { target, .. } => target,
+            | Self::RemoveFinalizer { target, .. } => target,
         }
     }
 
@@ -413,33 +413,33 @@ impl Work {
     pub fn lane(&self) -> Lane {
         Lane {
             kind: self.target().kind,
-            asks: matches!(self, Self::Ask(_)),
+            is_get: matches!(self, Self::GetOwner(_)),
         }
     }
 
     /// The step's name in logs and counters.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Ask(_) => "ask",
-            Self::Release { .. } => "release",
+            Self::GetOwner(_) => "ask",
+            Self::DropReferences { .. } => "release",
             Self::Delete { .. } => "delete",
-            Self::Finish { .. } => "finish",
+            Self::RemoveFinalizer { .. } => "finish",
         }
     }
 
     /// The reason for the request, for logs.
-    pub fn why(&self) -> &'static str {
+    pub fn reason(&self) -> &'static str {
         match self {
-            Self::Ask(_) => "it is unknown whether the object exists",
-            Self::Release { .. } => {
+            Self::GetOwner(_) => "it is unknown whether the object exists",
+            Self::DropReferences { .. } => {
                 "an owner is absent or being deleted, and another owner exists or the object is orphaned"
             }
-            Self::Delete { because, .. } if because.is_empty() => "none of its owners exists",
+            Self::Delete { waiting_owners, .. } if waiting_owners.is_empty() => "none of its owners exists",
             Self::Delete { .. } => "an owner in foreground deletion waits for it",
-            Self::Finish {
+            Self::RemoveFinalizer {
                 finalizer: "orphan", ..
             } => "no dependent names it",
-            Self::Finish { .. } => "no dependent blocks its deletion",
+            Self::RemoveFinalizer { .. } => "no dependent blocks its deletion",
         }
     }
 
@@ -447,7 +447,7 @@ impl Work {
     pub fn policy(&self) -> Option<Policy> {
         match self {
             Self::Delete { policy, .. } => Some(*policy),
-            Self::Ask(_) | Self::Release { .. } | Self::Finish { .. } => None,
+            Self::GetOwner(_) | Self::DropReferences { .. } | Self::RemoveFinalizer { .. } => None,
         }
     }
 }

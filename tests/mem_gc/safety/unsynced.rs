@@ -1,4 +1,4 @@
-//! What cannot be seen for a while, or at all.
+//! Kinds that are not synced for a while, or never.
 
 use pod_teardown::collector::Unsynced;
 use testbed::apiserver::faults::{Action, Fault};
@@ -6,27 +6,29 @@ use tokio::time::sleep;
 
 use crate::{
     things::Things,
-    world::{Cluster, Like, map_path, never, owned, secret_path, secs, to, until},
+    world::{Cluster, ObjectSpec, absent_owner, map_path, owned, secret_path, secs, to, until},
 };
 
-/// Maps that own secrets; kubernetes/kubernetes#88097.
-async fn families(cluster: &Cluster) {
+/// ConfigMaps that own secrets; kubernetes/kubernetes#88097.
+async fn create_owners_with_dependents(cluster: &Cluster) {
     for number in 0..10 {
-        let owner = cluster.map(&format!("owner-{number}"), Like::default()).await;
+        let owner = cluster.map(&format!("owner-{number}"), ObjectSpec::default()).await;
         cluster
             .secret(&format!("child-{number}"), owned([to(&owner, false)]))
             .await;
     }
-    cluster.secret("leftover", owned([never("v1", "ConfigMap", 1)])).await;
+    cluster
+        .secret("leftover", owned([absent_owner("v1", "ConfigMap", 1)]))
+        .await;
 }
 
-async fn families_are_whole(cluster: &Cluster) {
+async fn expect_all_dependents(cluster: &Cluster) {
     for number in 0..10 {
         assert!(cluster.get(&secret_path(&format!("child-{number}"))).await.is_some());
     }
 }
 
-async fn leftover_is_gone(cluster: &Cluster) {
+async fn wait_for_leftover_deletion(cluster: &Cluster) {
     until("the leftover is gone", async || {
         cluster.get(&secret_path("leftover")).await.is_none()
     })
@@ -34,21 +36,21 @@ async fn leftover_is_gone(cluster: &Cluster) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_first_list_of_owners_takes_long_nothing_is_concluded_or_asked_one_by_one() {
+async fn a_slow_first_list_of_owners_causes_no_gets_and_no_deletions() {
     let mut cluster = Cluster::new().await;
-    families(&cluster).await;
-    cluster.trouble(Fault::delay(secs(50)).verb("list").resource("configmaps"));
+    create_owners_with_dependents(&cluster).await;
+    cluster.inject(Fault::delay(secs(50)).verb("list").resource("configmaps"));
     cluster.start().await;
     sleep(secs(45)).await;
-    assert_eq!(cluster.about_objects(), []);
-    leftover_is_gone(&cluster).await;
+    assert_eq!(cluster.object_requests(), []);
+    wait_for_leftover_deletion(&cluster).await;
     sleep(secs(60)).await;
-    families_are_whole(&cluster).await;
-    assert_eq!(cluster.asked("get", "configmaps"), 1);
+    expect_all_dependents(&cluster).await;
+    assert_eq!(cluster.count_requests("get", "configmaps"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_first_list_of_owners_fails_they_are_asked_for_one_by_one() {
+async fn a_failing_first_list_of_owners_is_replaced_by_gets() {
     for action in [
         Action::Refuse,
         Action::Status {
@@ -57,53 +59,53 @@ async fn while_the_first_list_of_owners_fails_they_are_asked_for_one_by_one() {
         },
     ] {
         let mut cluster = Cluster::new().await;
-        families(&cluster).await;
-        cluster.trouble(Fault::new(action).verb("list").resource("configmaps"));
+        create_owners_with_dependents(&cluster).await;
+        cluster.inject(Fault::new(action).verb("list").resource("configmaps"));
         cluster.start().await;
-        leftover_is_gone(&cluster).await;
+        wait_for_leftover_deletion(&cluster).await;
         sleep(secs(60)).await;
-        families_are_whole(&cluster).await;
+        expect_all_dependents(&cluster).await;
         cluster.api.faults().clear();
-        cluster.synced().await;
+        cluster.wait_for_sync().await;
         sleep(secs(60)).await;
-        families_are_whole(&cluster).await;
+        expect_all_dependents(&cluster).await;
     }
 }
 
-/// A cluster whose secrets may not be listed.
-async fn forbidden(unsynced: Unsynced) -> Cluster {
+/// A cluster in which listing secrets is forbidden.
+async fn cluster_with_forbidden_secrets(unsynced: Unsynced) -> Cluster {
     let mut cluster = Cluster::new().await;
     cluster.unsynced = unsynced;
-    cluster.trouble(Fault::status(403).verb("list").resource("secrets"));
-    let secret = cluster.secret("owner", Like::default()).await;
+    cluster.inject(Fault::status(403).verb("list").resource("secrets"));
+    let secret = cluster.secret("owner", ObjectSpec::default()).await;
     cluster.map("of-a-secret", owned([to(&secret, false)])).await;
-    cluster.map("leftover", owned([never("v1", "Secret", 1)])).await;
+    cluster.map("leftover", owned([absent_owner("v1", "Secret", 1)])).await;
     for name in ["foreground", "orphaning"] {
-        let owner = cluster.map(name, Like::default()).await;
+        let owner = cluster.map(name, ObjectSpec::default()).await;
         cluster.map(&format!("of-{name}"), owned([to(&owner, true)])).await;
     }
     cluster.start().await;
-    cluster.gone("leftover").await;
+    cluster.wait_for_deletion("leftover").await;
     cluster
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_may_not_be_listed_holds_up_only_what_rests_on_all_kinds_and_is_named() {
-    let cluster = forbidden(Unsynced::Hold).await;
-    let background = cluster.map("background", Like::default()).await;
+async fn a_kind_that_must_not_be_listed_delays_only_finalizers_and_is_named() {
+    let cluster = cluster_with_forbidden_secrets(Unsynced::Hold).await;
+    let background = cluster.map("background", ObjectSpec::default()).await;
     cluster.map("of-background", owned([to(&background, true)])).await;
     cluster.delete(&map_path("foreground"), "Foreground").await;
     cluster.delete(&map_path("orphaning"), "Orphan").await;
     cluster.delete(&map_path("background"), "Background").await;
-    cluster.gone("of-background").await;
-    cluster.gone("of-foreground").await;
+    cluster.wait_for_deletion("of-background").await;
+    cluster.wait_for_deletion("of-foreground").await;
     until("the orphan is released", async || {
         cluster.owners(&map_path("of-orphaning")).await.is_empty()
     })
     .await;
     sleep(secs(900)).await;
-    assert!(cluster.is_there("foreground").await && cluster.is_there("orphaning").await);
-    assert!(cluster.is_there("of-a-secret").await);
+    assert!(cluster.exists("foreground").await && cluster.exists("orphaning").await);
+    assert!(cluster.exists("of-a-secret").await);
     let why = cluster.unsynced().unwrap();
     assert!(why.contains("secrets") && why.contains("403"), "{why}");
     let waiting = cluster.report().oldest;
@@ -112,47 +114,47 @@ async fn a_kind_that_may_not_be_listed_holds_up_only_what_rests_on_all_kinds_and
         2,
         "{waiting:?}"
     );
-    // Owners that cannot be watched are asked for, again and again.
+    // Owners that cannot be watched are checked by GET again and again.
     cluster.delete(&secret_path("owner"), "Background").await;
     sleep(secs(300)).await;
-    cluster.gone("of-a-secret").await;
+    cluster.wait_for_deletion("of-a-secret").await;
     cluster.api.faults().clear();
-    cluster.gone("foreground").await;
-    cluster.gone("orphaning").await;
+    cluster.wait_for_deletion("foreground").await;
+    cluster.wait_for_deletion("orphaning").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_five_minutes_what_rests_on_all_kinds_goes_on_without_one_if_that_is_wanted() {
-    let cluster = forbidden(Unsynced::Proceed).await;
+async fn with_proceed_finalizers_are_removed_after_five_minutes_without_a_kind() {
+    let cluster = cluster_with_forbidden_secrets(Unsynced::Proceed).await;
     cluster.delete(&map_path("foreground"), "Foreground").await;
     cluster.delete(&map_path("orphaning"), "Orphan").await;
     sleep(secs(240)).await;
-    assert!(cluster.is_there("foreground").await && cluster.is_there("orphaning").await);
+    assert!(cluster.exists("foreground").await && cluster.exists("orphaning").await);
     sleep(secs(70)).await;
-    assert!(!cluster.is_there("foreground").await && !cluster.is_there("orphaning").await);
+    assert!(!cluster.exists("foreground").await && !cluster.exists("orphaning").await);
     assert!(cluster.owners(&map_path("of-orphaning")).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_five_minutes_begin_when_a_kind_is_lost_and_not_when_the_collector_began() {
+async fn the_five_minutes_start_when_a_kind_fails() {
     let mut cluster = Cluster::new().await;
     cluster.unsynced = Unsynced::Proceed;
-    cluster.map("foreground", Like::default()).await;
+    cluster.map("foreground", ObjectSpec::default()).await;
     cluster.start_synced().await;
     sleep(secs(3600)).await;
     for verb in ["list", "watch"] {
-        cluster.trouble(Fault::status(403).verb(verb).resource("secrets"));
+        cluster.inject(Fault::status(403).verb(verb).resource("secrets"));
     }
-    cluster.trouble(Fault::new(Action::CutWatch).resource("secrets"));
+    cluster.inject(Fault::new(Action::CutWatch).resource("secrets"));
     until("it is lost", async || cluster.unsynced().is_some()).await;
     cluster.delete(&map_path("foreground"), "Foreground").await;
     sleep(secs(200)).await;
-    assert!(cluster.is_there("foreground").await);
-    cluster.gone("foreground").await;
+    assert!(cluster.exists("foreground").await);
+    cluster.wait_for_deletion("foreground").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_failed_question_makes_an_owner_absent() {
+async fn no_failed_get_makes_an_owner_absent() {
     let failures = [
         Fault::status(403),
         Fault::status(429),
@@ -169,74 +171,76 @@ async fn no_failed_question_makes_an_owner_absent() {
     ];
     for failure in failures {
         let mut cluster = Cluster::new().await;
-        families(&cluster).await;
-        cluster.trouble(Fault::status(403).verb("list").resource("configmaps"));
-        cluster.trouble(failure.clone().verb("get").resource("configmaps"));
+        create_owners_with_dependents(&cluster).await;
+        cluster.inject(Fault::status(403).verb("list").resource("configmaps"));
+        cluster.inject(failure.clone().verb("get").resource("configmaps"));
         cluster.start().await;
         sleep(secs(200)).await;
-        families_are_whole(&cluster).await;
+        expect_all_dependents(&cluster).await;
         let failures = cluster.counts().failures;
         assert!(
             failures.keys().any(|it| it.starts_with("ask: ")),
             "{failure:?}: {failures:?}"
         );
         cluster.api.faults().clear();
-        cluster.synced().await;
+        cluster.wait_for_sync().await;
         sleep(secs(200)).await;
-        leftover_is_gone(&cluster).await;
-        families_are_whole(&cluster).await;
+        wait_for_leftover_deletion(&cluster).await;
+        expect_all_dependents(&cluster).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn questions_that_are_never_answered_hold_up_no_others() {
+async fn unanswered_requests_delay_no_others() {
     let mut cluster = Cluster::new().await;
     for number in 0..8 {
         let name = format!("stuck-{number}");
-        cluster.secret(&name, owned([never("v1", "ConfigMap", number)])).await;
-        cluster.trouble(Fault::new(Action::Refuse).verb("delete").name(&name));
+        cluster
+            .secret(&name, owned([absent_owner("v1", "ConfigMap", number)]))
+            .await;
+        cluster.inject(Fault::new(Action::Refuse).verb("delete").name(&name));
     }
     cluster.start_synced().await;
     sleep(secs(30)).await;
     for number in 100..200 {
-        let owner = never("v1", "ConfigMap", number);
+        let owner = absent_owner("v1", "ConfigMap", number);
         cluster.map(&format!("map-{number}"), owned([owner])).await;
     }
     for number in 100..200 {
-        cluster.gone(&format!("map-{number}")).await;
+        cluster.wait_for_deletion(&format!("map-{number}")).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_can_never_be_listed_keeps_no_other_from_being_watched() {
+async fn a_kind_that_cannot_be_listed_does_not_prevent_other_watches() {
     let mut cluster = Cluster::new().await;
     let broken = Things::define(&cluster, "broken.test", true, &["v1"]).await;
-    cluster.trouble(Fault::status(500).verb("list").resource("things"));
-    let owner = cluster.map("owner", Like::default()).await;
+    cluster.inject(Fault::status(500).verb("list").resource("things"));
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
     let thing = broken.create(&cluster, "thing", owned([to(&owner, false)])).await;
     cluster.map("of-the-thing", owned([to(&thing, false)])).await;
     cluster.map("child", owned([to(&owner, false)])).await;
     cluster.start().await;
     sleep(secs(60)).await;
     cluster.delete(&map_path("owner"), "Background").await;
-    cluster.gone("child").await;
+    cluster.wait_for_deletion("child").await;
     let why = cluster.unsynced().unwrap();
     assert!(why.contains("things") && why.contains("500"), "{why}");
     sleep(secs(60)).await;
-    assert!(cluster.is_there("of-the-thing").await && broken.is_there(&cluster, "thing").await);
+    assert!(cluster.exists("of-the-thing").await && broken.exists(&cluster, "thing").await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_is_decided_on_when_the_last_of_its_owners_is_heard_of() {
+async fn an_object_is_decided_on_when_its_last_owner_is_known() {
     let mut cluster = Cluster::new().await;
-    let solid = cluster.secret("solid", Like::default()).await;
+    let solid = cluster.secret("solid", ObjectSpec::default()).await;
     cluster
-        .map("child", owned([never("v1", "ConfigMap", 1), to(&solid, false)]))
+        .map("child", owned([absent_owner("v1", "ConfigMap", 1), to(&solid, false)]))
         .await;
-    cluster.trouble(Fault::delay(secs(20)).verb("list").resource("secrets"));
+    cluster.inject(Fault::delay(secs(20)).verb("list").resource("secrets"));
     cluster.start().await;
     sleep(secs(10)).await;
-    assert_eq!(cluster.asked("patch", "configmaps"), 0);
+    assert_eq!(cluster.count_requests("patch", "configmaps"), 0);
     until("one reference is left", async || {
         cluster.owners(&map_path("child")).await == ["solid"]
     })
