@@ -1,4 +1,4 @@
-//! The agent's binary, under the account that `deploy/gc-rbac.yaml` makes and with no other rights.
+//! The agent's binary with the ServiceAccount of `deploy/gc-rbac.yaml` and no other rights.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,17 +19,17 @@ use crate::scene::eventually;
 pub const BINARY: &str = env!("CARGO_BIN_EXE_pod-teardown");
 const MANIFEST: &str = include_str!("../../deploy/gc-rbac.yaml");
 pub const ACCOUNT: &str = "pod-teardown-gc";
-/// Nobody gave its Lease back: it waits for 15 s before it takes one that is new to it.
+/// If the Lease was not released, the agent waits 15 s for it.
 const START: Duration = Duration::from_secs(90);
 
-/// A running agent that has nothing to do but to collect.
+/// A running agent that only collects.
 pub struct Agent {
-    // First the process, then the directory under it.
+    // Dropped in this order: the process, then its directory.
     process: AgentProcess,
     directory: TempDir,
 }
 
-/// Applies the manifest, and returns how its account asks.
+/// Applies the manifest; returns the ServiceAccount's access.
 pub async fn account(plane: &ControlPlane) -> Result<Access> {
     let admin = plane.admin()?;
     for document in MANIFEST.split("\n---\n") {
@@ -51,7 +51,7 @@ pub async fn account(plane: &ControlPlane) -> Result<Access> {
 // === impl Agent ===
 
 impl Agent {
-    /// Starts it with this `--gc`, and waits for nothing.
+    /// Starts it with this `--gc`; does not wait.
     pub fn start(access: &Access, gc: &str) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory for the agent")?;
         Ok(Self {
@@ -60,12 +60,12 @@ impl Agent {
         })
     }
 
-    /// The file of its credentials.
+    /// Its kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.directory.path().join("kubeconfig")
     }
 
-    /// Waits until it has seen all there is.
+    /// Waits until all kinds are synced.
     pub async fn until_synced(&mut self) -> Result<()> {
         let synced = self.until(START, "the agent to have seen everything", |status| {
             status["synced"] == true
@@ -75,13 +75,13 @@ impl Agent {
         Err(error.context(format!("it ended with {ended:?}; its log: {}", self.process.log_tail())))
     }
 
-    /// What `gc status --json` says.
+    /// Output of `gc status --json`.
     pub async fn status(&self) -> Result<Value> {
         let text = self.process.ask(&["gc", "status", "--json"]).await?;
         serde_json::from_str(&text).context("read the collector's status")
     }
 
-    /// Waits until its status is as wanted; it does not answer before it listens.
+    /// Waits until its status is as wanted. It answers only once it listens.
     pub async fn until(&self, limit: Duration, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         let seen = eventually(limit, what, async || {
             let Ok(status) = self.status().await else {
@@ -111,12 +111,12 @@ impl Agent {
         self.until(START, &what, watched).await.map(drop)
     }
 
-    /// What is done while it works; if it fails, the end of its log is told with it.
+    /// Runs `work`. If it fails, the error has the end of the agent's log.
     pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.process.during(work).await
     }
 
-    /// Tells it to end, which it has to do well.
+    /// Stops it; it must exit with 0.
     pub async fn stop(self) -> Result<()> {
         let code = self.process.stop().await?;
         ensure!(code == Some(0), "the agent ended with {code:?}");

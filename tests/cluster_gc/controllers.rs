@@ -1,5 +1,5 @@
-//! What kube-controller-manager's controllers create, and what becomes of it; pods are never scheduled, so they go at
-//! once. Most of it is asked by Kubernetes' own end-to-end tests, too (facts, section 9).
+//! Objects that kube-controller-manager's controllers create. Pods are never scheduled, so their deletion is immediate.
+//! Most claims are also Kubernetes' own end-to-end tests.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ const JOBS: &str = "jobs.batch/v1";
 const CRON_JOBS: &str = "cronjobs.batch/v1";
 const CONTROLLERS: &str = "replicationcontrollers/v1";
 
-/// Nobody schedules it, so the image is never asked for.
+/// It is never scheduled, so the image is never pulled.
 fn template(app: &str, restart: &str) -> Value {
     json!({
         "metadata": {"labels": {"app": app}},
@@ -39,7 +39,7 @@ fn job(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"parallelism": 2, "completions": 2, "template": template(name, "Never")}})
 }
 
-/// Suspended until it is said to have been scheduled long ago: it is due then, and not again while a test runs.
+/// Suspended until its last schedule is set to the past: then it is due once during the test.
 fn cron_job(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {
         "schedule": "0 0 1 1 *", "timeZone": "Etc/UTC", "suspend": true,
@@ -47,7 +47,7 @@ fn cron_job(name: &str) -> Value {
     }})
 }
 
-/// A pod that no controller has created.
+/// A pod without a controller.
 fn pod(name: &str, like: &ObjectSpec) -> Value {
     let mut pod = template(name, "Always");
     pod["metadata"] = json!({"name": name, "ownerReferences": like.owners, "finalizers": like.finalizers});
@@ -61,7 +61,7 @@ fn is_left_alone(object: &Value, owners: &[&str]) -> Result<()> {
 }
 
 pub async fn of_a_deployment_everything_goes_or_only_the_reference_by_the_policy(s: &Scene) -> Result<()> {
-    // One that nobody deletes.
+    // One that is not deleted.
     s.create(DEPLOYMENTS, &deployment("another", 1)).await?;
     for policy in ["Background", "Foreground"] {
         s.create(DEPLOYMENTS, &deployment("web", 3)).await?;
@@ -90,7 +90,7 @@ pub async fn of_a_deployment_everything_goes_or_only_the_reference_by_the_policy
     pods.iter().try_for_each(|pod| is_left_alone(pod, &[name]))
 }
 
-/// The controller of jobs takes its finalizer off the pods, though the Job is gone by then.
+/// The Job controller removes its finalizer from the pods, though the Job is deleted by then.
 pub async fn of_a_job_its_pods_go_unless_they_are_left_which_they_are_if_nothing_is_said(s: &Scene) -> Result<()> {
     for policy in ["Background", "Foreground", ""] {
         s.create(JOBS, &job("once")).await?;
@@ -102,7 +102,7 @@ pub async fn of_a_job_its_pods_go_unless_they_are_left_which_they_are_if_nothing
         }
     }
     s.settled("configmaps/v1").await?;
-    // Nothing was said, and Jobs of v1 then leave their pods behind.
+    // The default policy of Jobs in v1 is to orphan.
     let pods = s.exactly(2, PODS).await?;
     pods.iter().try_for_each(|pod| is_left_alone(pod, &[]))
 }
@@ -160,7 +160,7 @@ pub async fn a_replication_controller_is_kept_until_all_its_pods_are_gone(s: &Sc
     s.exactly(20, PODS).await?;
     s.delete(CONTROLLERS, "last", "Foreground").await?;
     eventually(LIMIT, "the controller to be gone", async || {
-        // The pods are looked at after it: what is left once it was gone, was there before.
+        // Pods are listed after it, so each listed pod existed when it was deleted.
         let gone = s.get(CONTROLLERS, "last").await?.is_none();
         let pods = s.all(PODS).await?;
         ensure!(!gone || pods.is_empty(), "it went before {} pods", pods.len());

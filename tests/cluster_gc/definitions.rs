@@ -1,4 +1,4 @@
-//! Custom kinds: they come and go with their definitions, and with the versions that these serve.
+//! Custom kinds, whose definitions and versions come and go.
 
 use anyhow::{Context, Result, ensure};
 use http::{Method, header};
@@ -15,7 +15,7 @@ const MAPS: &str = "configmaps/v1";
 const LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const EVENTS: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
-/// A custom kind: `Thing`, in a group of its own. The first version is the one that is stored.
+/// A custom kind `Thing` in its own group. The first version is the stored one.
 pub struct Things {
     pub group: String,
     namespaced: bool,
@@ -25,7 +25,7 @@ pub struct Things {
 // === impl Things ===
 
 impl Things {
-    /// Defines them, and returns once they are served.
+    /// Defines them; returns once they are served.
     pub async fn define(
         admin: &Client,
         group: &str,
@@ -50,7 +50,7 @@ impl Things {
         Ok(())
     }
 
-    /// Waits until a version is answered with this code: the server takes a moment to follow a definition.
+    /// Waits until a version has this status code: kube-apiserver follows a definition with a delay.
     async fn answers(&self, admin: &Client, version: &str, code: u16) -> Result<()> {
         let path = format!("/apis/{}/{version}/things", self.group);
         eventually(LIMIT, &format!("{path} to be answered with {code}"), async || {
@@ -63,7 +63,7 @@ impl Things {
         format!("{DEFINITIONS}/things.{}", self.group)
     }
 
-    /// Where those of a namespace are, or all if none of them is in one.
+    /// URL path of all of them in a namespace; without one if they are cluster-scoped.
     fn all(&self, namespace: &str) -> String {
         let resource = format!("things.{}/{}", self.group, self.versions[0]);
         in_namespace(&resource, if self.namespaced { namespace } else { "" })
@@ -85,8 +85,8 @@ impl Things {
     }
 }
 
-/// The original deletes the dependent here: it asks for the owner in the version that is named, and takes a missing route
-/// for a missing object (facts, section 11, 1).
+/// kube-controller-manager deletes the dependent here: it asks for the owner in the referenced version and takes a
+/// missing route for an absent object.
 pub async fn a_dependent_that_names_a_version_no_longer_served_stays_while_its_owner_lives(s: &Scene) -> Result<()> {
     let group = format!("{}.test", s.namespace);
     let things = Things::define(s.admin(), &group, true, &["v1", "v1beta1"]).await?;
@@ -103,7 +103,7 @@ pub async fn a_dependent_that_names_a_version_no_longer_served_stays_while_its_o
         let child = s.stays(MAPS, name).await?;
         ensure!(owners_of(&child) == ["owner"], "{child}");
     }
-    // By whatever version they name it, they go with it.
+    // They are deleted with the owner, whatever version they name.
     things.delete(s, "owner", "Foreground").await?;
     s.gone(MAPS, "before").await?;
     s.gone(MAPS, "after").await?;
@@ -195,7 +195,7 @@ pub async fn custom_and_built_in_objects_can_own_each_other(s: &Scene) -> Result
     Ok(())
 }
 
-/// What the collector asks for is answered as it asks, for custom kinds as for those built in.
+/// Custom kinds support the collector's `Accept` header as built-in ones do.
 pub async fn metadata_of_custom_objects_comes_in_protobuf(s: &Scene) -> Result<()> {
     let group = format!("{}.test", s.namespace);
     let things = Things::define(s.admin(), &group, true, &["v1"]).await?;

@@ -1,8 +1,9 @@
-//! Hundreds of small random graphs at once: what a collector leaves of each after every deletion is compared, object by
-//! object, with all that the rules allow, be they played in whatever order. The rules are written down plainly in `model`,
-//! and checked against the original themselves.
+//! Hundreds of small random graphs at once. After every deletion, the objects that a collector leaves are compared with
+//! all outcomes that the rules in `model` allow, in any order of steps. kube-controller-manager is checked against the
+//! same rules.
 //!
-//! `CLUSTER_GC_FIRST=N` begins with that seed, `CLUSTER_GC_GRAPHS=N` makes so many: a failure names its own.
+//! `CLUSTER_GC_FIRST=N` starts with this seed, `CLUSTER_GC_GRAPHS=N` sets the number of graphs. A failure prints its
+//! seed.
 
 #![allow(clippy::print_stdout, reason = "seeds are told, so that a failure can be seen again")]
 
@@ -38,26 +39,26 @@ use crate::{
 };
 
 const GRAPHS: u64 = 240;
-/// Deletions, one after the other, before all that holds is let go.
+/// Deletions in a row before the test finalizers are removed.
 const STEPS: usize = 4;
-/// Requests at once.
+/// Requests in flight.
 const AT_ONCE: usize = 16;
-/// What the original has done until it is as it should be, it might still undo: it says nothing of having finished.
+/// kube-controller-manager does not report when it is idle. It might still change a graph after this time.
 const AFTERTHOUGHTS: Duration = Duration::from_secs(3);
 const FENCE: &str = "fence";
 
-/// Who collects.
+/// The collector under test.
 #[derive(Clone, Copy)]
 enum Collector<'a> {
     Agent(&'a Agent),
     Original,
 }
 
-/// A graph as it was last seen, and all ways in which it may be seen next.
+/// A graph in its last state, with all allowed outcomes.
 struct Course {
     graph: Graph,
     seen: World,
-    /// Nothing if there are too many to tell.
+    /// `None` if there are too many.
     ends: Option<HashSet<World>>,
 }
 
@@ -68,7 +69,7 @@ fn number(variable: &str) -> Result<Option<u64>> {
     Ok(Some(text.parse().with_context(|| format!("{variable}={text}"))?))
 }
 
-/// Others in each run, the same for both claims.
+/// New seeds in each run, the same for both claims.
 fn plans() -> Result<Vec<Plan>> {
     static NOW: OnceLock<u64> = OnceLock::new();
     let now = || jiff::Timestamp::now().as_second().unsigned_abs();
@@ -100,7 +101,7 @@ pub async fn what_the_original_leaves_of_the_same_graphs_is_what_the_rules_allow
     manager.during(play(&admin, plans, Collector::Original)).await
 }
 
-/// A control plane with the custom kinds of the graphs.
+/// A control plane with the graphs' custom kinds.
 async fn ground() -> Result<(ControlPlane, Client)> {
     let plane = ControlPlane::start().await?;
     let admin = plane.admin()?;
@@ -149,7 +150,7 @@ async fn play(admin: &Client, plans: Vec<Plan>, collector: Collector<'_>) -> Res
         begin.elapsed()
     );
     let all = courses.len() * (STEPS + 2);
-    // Where more is allowed, less is shown.
+    // Where more outcomes are allowed, the check shows less.
     let after = courses.len() * (STEPS + 1);
     println!("after {certain} of {after} deletions only one end was allowed");
     ensure!(
@@ -160,12 +161,12 @@ async fn play(admin: &Client, plans: Vec<Plan>, collector: Collector<'_>) -> Res
     Ok(())
 }
 
-/// Waits until nothing more happens, and judges what there is. Returns how much of it could be judged.
+/// Waits until nothing changes, and checks the graphs. Returns how many of them could be checked.
 async fn settle(admin: &Client, courses: &mut [Course], collector: Collector<'_>) -> Result<usize> {
     match collector {
         Collector::Agent(agent) => until_idle(admin, agent).await?,
         Collector::Original => {
-            // If it never is as it should be, what is wrong is told below.
+            // A graph that never settles is reported below.
             let fits = eventually(LIMIT / 2, "the graphs to be settled", async || {
                 let all = field::read(admin).await?;
                 let mut wrong = 0;
@@ -195,14 +196,14 @@ async fn settle(admin: &Client, courses: &mut [Course], collector: Collector<'_>
     Ok(judged)
 }
 
-/// Waits until the agent has seen everything and has nothing to do, twice in a row with nothing done in between.
+/// Waits until the agent is synced and idle, twice in a row without a change in between.
 async fn until_idle(admin: &Client, agent: &Agent) -> Result<()> {
     let mut before = Value::Null;
     for time in 0_u32.. {
         let mut fences = HashMap::new();
         for kind in KINDS {
             let all = in_namespace(kind.resource(), if kind.is_namespaced() { FENCE } else { "" });
-            // By the clock, so that it is another each time.
+            // Named by the clock, so that it is new each time.
             let now = jiff::Timestamp::now().to_string();
             let patch = json!({"metadata": {"annotations": {"time": format!("{now} {time}")}}});
             let patched = admin
@@ -251,7 +252,7 @@ impl Course {
         Self { graph, seen, ends }
     }
 
-    /// Somebody deletes the next one, or at the end lets go of all that is held.
+    /// Deletes the next object, or at the end removes all test finalizers.
     async fn go_on(&mut self, admin: &Client, step: usize) -> Result<()> {
         let letting_go = step == STEPS;
         if letting_go {

@@ -1,4 +1,5 @@
-//! A control plane on which every controller of kube-controller-manager works but the collector, which is the agent.
+//! A control plane with all controllers of kube-controller-manager except its garbage collector, which the agent
+//! replaces.
 
 use anyhow::Result;
 use testbed::{
@@ -14,14 +15,14 @@ pub struct House {
     pub agent: Agent,
     pub admin: Client,
     controllers: ControllerManager,
-    // The last to go: the others ask it to the end.
+    // Dropped last: the others send requests until they end.
     _plane: ControlPlane,
 }
 
 // === impl House ===
 
 impl House {
-    /// Starts everything; the agent has seen all there is when this returns.
+    /// Starts everything; returns once the agent is synced.
     pub async fn open() -> Result<Self> {
         let plane = ControlPlane::start().await?;
         let settings = Settings::all_but_the_collector().without_limits();
@@ -36,12 +37,12 @@ impl House {
         })
     }
 
-    /// What is done meanwhile; if it fails, the ends of all logs are told with it.
+    /// Runs `work`. If it fails, the error has the ends of all logs.
     pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.controllers.during(self.agent.during(work)).await
     }
 
-    /// The agent that has collected so much has to end well, too.
+    /// The agent must exit with 0 here as well.
     pub async fn leave(self) -> Result<()> {
         self.agent.stop().await
     }

@@ -1,4 +1,4 @@
-//! What an operator does to have the collector: with kubectl, and nothing that is not in `deploy/`.
+//! Installation of the collector by an operator, with kubectl and the files of `deploy/` only.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use crate::{
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy");
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
-/// Verb, group, resource and namespace of what it must not be able to do.
+/// Verb, group, resource and namespace of requests that must be forbidden.
 const FORBIDDEN: [(&str, &str, &str, &str); 17] = [
     ("create", "", "pods", "default"),
     ("create", "", "pods/eviction", "default"),
@@ -42,13 +42,13 @@ const FORBIDDEN: [(&str, &str, &str, &str); 17] = [
     ("deletecollection", "", "pods", "default"),
 ];
 
-/// An operator's desk: a kubectl that is set up for the cluster.
+/// An operator's working directory with a kubectl for the cluster.
 struct Desk {
     kubectl: PathBuf,
     directory: TempDir,
 }
 
-/// What a command printed, if it ended well.
+/// Output of a command that must succeed.
 async fn printed(command: &mut Command) -> Result<String> {
     let output = command.kill_on_drop(true).output().await?;
     let (out, err) = (
@@ -59,7 +59,7 @@ async fn printed(command: &mut Command) -> Result<String> {
     Ok(out.into_owned())
 }
 
-/// Whether the one whose client this is may do it.
+/// Whether this client may do it.
 async fn may(client: &Client, (verb, group, resource, namespace): (&str, &str, &str, &str)) -> Result<bool> {
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
     let attributes = json!({
@@ -74,12 +74,12 @@ pub async fn one_manifest_and_one_command_make_credentials_that_check_finds_good
 -> Result<()> {
     let plane = ControlPlane::start().await?;
     let desk = Desk::new(&plane).await?;
-    // The second time changes nothing and is no mistake.
+    // The second time changes nothing and is no error.
     for _ in 0..2 {
         let manifest = format!("{DEPLOY}/gc-rbac.yaml");
         printed(desk.kubectl().args(["apply", "-f", &manifest])).await?;
     }
-    // The authorizer hears of it by and by.
+    // The authorizer follows with a delay.
     plane.access_of(ACCOUNT).await?;
 
     let file = desk.path("gc.kubeconfig");
@@ -121,7 +121,7 @@ pub async fn one_manifest_and_one_command_make_credentials_that_check_finds_good
 pub async fn credentials_that_are_renewed_before_they_end_are_told_with_their_new_end() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let desk = Desk::new(&plane).await?;
-    // Good for a day: worth a warning.
+    // Valid for a day: worth a warning.
     let agent = Agent::start(&account(&plane).await?, "always")?;
     let hours_left = |status: &Value| {
         let end: Timestamp = status["credentialsEnd"].as_str()?.parse().ok()?;
@@ -157,7 +157,7 @@ impl Desk {
         self.directory.path().join(name)
     }
 
-    /// Of nobody else's settings.
+    /// Without the user's own settings.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         let beside = self.kubectl.parent().unwrap_or(Path::new("/"));
@@ -171,7 +171,7 @@ impl Desk {
         self.command(&self.kubectl)
     }
 
-    /// Has the file made, and returns the token in it.
+    /// Creates the file; returns its token.
     async fn credentials(&self, file: &Path, duration: &str) -> Result<String> {
         let script = format!("{DEPLOY}/gc-kubeconfig.sh");
         printed(self.command(Path::new(&script)).arg(file).arg(duration)).await?;
@@ -180,7 +180,7 @@ impl Desk {
         Ok(token.context("there is no token in it")?.to_owned())
     }
 
-    /// What `check` says of a collector with these credentials; an error if it is not content.
+    /// Output of `check` with these credentials, which must succeed.
     async fn check(&self, file: &Path) -> Result<String> {
         let mut command = self.command(Path::new(BINARY));
         command.args(["check", "--pods", "never", "--gc-kubeconfig"]).arg(file);

@@ -1,4 +1,4 @@
-//! The agent as nothing but a collector, on etcd and kube-apiserver, with kube-controller-manager for all else.
+//! The agent as a collector on etcd and kube-apiserver, with kube-controller-manager for everything else.
 
 #![allow(
     clippy::disallowed_methods,
@@ -22,23 +22,23 @@ use std::process::ExitCode;
 
 use futures::future::LocalBoxFuture;
 
-/// One claim.
+/// A claim.
 struct Claim {
-    /// What is claimed.
+    /// Its name.
     name: &'static str,
-    /// Fails if it does not hold.
+    /// Fails if the claim does not hold.
     check: Check,
 }
 
 /// Where a claim is checked.
 enum Check {
-    /// Beside others, each in a namespace of its own.
+    /// In a namespace beside others.
     Shared(for<'s> fn(&'s scene::Scene) -> LocalBoxFuture<'s, anyhow::Result<()>>),
-    /// On a control plane of its own.
+    /// On its own control plane.
     Own(fn() -> LocalBoxFuture<'static, anyhow::Result<()>>),
 }
 
-/// The one table of claims. A function that is not in it is dead code, of which the compiler warns.
+/// The only table of claims. The compiler warns of functions that are not in it.
 macro_rules! claims {
     ($($place:ident $module:ident: [$($claim:ident),* $(,)?],)*) => {
         fn claims() -> Vec<Claim> {
@@ -52,7 +52,7 @@ macro_rules! claims {
     (@Own $module:ident $claim:ident) => { Check::Own(|| Box::pin($module::$claim())) };
 }
 
-// What takes longest comes first.
+// The slowest come first.
 claims! {
     Own turns: [
         it_stands_by_while_an_elected_controller_manager_works_and_follows_when_that_is_gone,

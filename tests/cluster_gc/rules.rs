@@ -1,4 +1,4 @@
-//! What Kubernetes' own integration tests ask of a collector (facts, section 9), and what only a real server refuses.
+//! Kubernetes' own integration tests of its garbage collector, and requests that only a real API server refuses.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn role(name: &str, s: &Scene) -> String {
     format!("{}/{name}", in_namespace(ROLES, "")).replace("NAME", &s.namespace)
 }
 
-/// Without a namespace.
+/// A cluster-scoped object.
 async fn new_role(s: &Scene, name: &str, like: &ObjectSpec) -> Result<Value> {
     let name = name.replace("NAME", &s.namespace);
     Ok(s.admin()
@@ -53,7 +53,7 @@ pub async fn an_owner_of_another_namespace_is_absent_and_told_of_in_an_event(s: 
     let bad = s.admin().create(&secrets, &bad).await?.ok()?;
     let event = s.event(&other, MISPLACED, &bad["metadata"]["uid"]).await?;
     let uid = owner["metadata"]["uid"].as_str().unwrap_or_default();
-    // As kube-controller-manager says it: the namespace is the dependent's both times.
+    // Like kube-controller-manager: both namespaces are the dependent's.
     let message = format!(
         "ownerRef [v1/ConfigMap, namespace: {other}, name: owner, uid: {uid}] does not exist in namespace \"{other}\""
     );
@@ -119,7 +119,7 @@ pub async fn cluster_scoped_owners_have_dependents_in_all_namespaces(s: &Scene) 
     Ok(())
 }
 
-/// TestBlockingOwnerRefDoesBlock, TestNonBlockingOwnerRefDoesNotBlock, and the two other ways out of the first.
+/// TestBlockingOwnerRefDoesBlock, TestNonBlockingOwnerRefDoesNotBlock, and two other ways to unblock.
 pub async fn a_dependent_with_a_finalizer_holds_its_owner_only_if_it_blocks(s: &Scene) -> Result<()> {
     let owner = s.map("open", &ObjectSpec::default()).await?;
     let mut unset = to(&owner, false);
@@ -167,11 +167,11 @@ pub async fn deleted_twice_in_the_foreground_it_loses_the_finalizer_twice(s: &Sc
     s.gone(MAPS, "held").await
 }
 
-/// TestStressingCascadingDeletion: owners by how they are born and deleted, and whether their dependents stay.
+/// TestStressingCascadingDeletion: finalizers of an owner, options of its deletion, and whether its dependents stay.
 pub async fn fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents(s: &Scene) -> Result<()> {
     let mixes: [(&[&'static str], Value, bool); 5] = [
         (&[], json!({"orphanDependents": false}), false),
-        // Without a word, replication controllers leave them.
+        // The default of replication controllers is to orphan.
         (&[], json!({}), true),
         (&["orphan"], json!({}), true),
         (&["orphan"], json!({"orphanDependents": false}), false),

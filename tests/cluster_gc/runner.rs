@@ -1,4 +1,4 @@
-//! Runs the claims, each as a test of its own name, several at a time.
+//! Runs the claims as tests, several at a time.
 
 use std::{
     process::ExitCode,
@@ -15,12 +15,12 @@ use tokio::{runtime::Runtime, sync::OnceCell, time};
 
 use crate::{Check, Claim, house::House, scene::Scene};
 
-/// The slowest watch somebody else for a minute and a half, twice; the rest is for a machine under load.
+/// The slowest wait twice for a minute and a half; the rest is for a machine under load.
 const LIMIT: Duration = Duration::from_secs(420);
-/// Claims wait much more than they work.
+/// Claims mostly wait.
 const AT_ONCE: usize = 12;
 
-/// What claims have in common.
+/// State that claims share.
 #[derive(Default)]
 struct World {
     house: OnceCell<Arc<House>>,
@@ -41,7 +41,7 @@ pub fn main(claims: Vec<Claim>) -> Result<ExitCode> {
         })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    // The exit code is returned, not exited with: the house has to be left first, and its clients need the runtime.
+    // The exit code is returned: the control plane has to be dropped first, and its clients need the runtime.
     runtime.block_on(async {
         let world = Arc::into_inner(world).context("a claim goes on after its end")?;
         match world.house.into_inner() {

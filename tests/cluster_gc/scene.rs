@@ -1,4 +1,4 @@
-//! A namespace of a claim's own, and what is done in it.
+//! A claim's namespace, with its helpers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ pub use testbed::{
 
 use crate::house::House;
 
-/// How long anything may take on a busy machine; new kinds are heard of within 30 s.
+/// Maximum wait on a machine under load. New kinds are discovered within 30 s.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// See the module's documentation.
@@ -40,17 +40,17 @@ impl Scene {
         Ok(())
     }
 
-    /// Where objects of a resource are: `deployments.apps/v1`, `pods/v1`.
+    /// URL path of a resource such as `deployments.apps/v1` or `pods/v1`.
     pub fn path(&self, resource: &str) -> String {
         in_namespace(resource, &self.namespace)
     }
 
-    /// Creates an object, and returns it with apiVersion and kind.
+    /// Creates an object; returns it with apiVersion and kind.
     pub async fn create(&self, resource: &str, object: &Value) -> Result<Value> {
         Ok(self.admin().create(&self.path(resource), object).await?.ok()?)
     }
 
-    /// An object that is nothing but its metadata.
+    /// Creates an object with metadata only.
     pub async fn new_one(&self, resource: &str, name: &str, like: &ObjectSpec) -> Result<Value> {
         self.create(resource, &plain(name, like)).await
     }
@@ -73,7 +73,7 @@ impl Scene {
         Ok(self.admin().patch(&path, Patch::Merge, patch).await?.ok()?)
     }
 
-    /// Deletes with a policy, or without a word about it.
+    /// Deletes with a policy, or with the default one if it is empty.
     pub async fn delete(&self, resource: &str, name: &str, policy: &str) -> Result<()> {
         delete(self.admin(), &format!("{}/{name}", self.path(resource)), policy).await
     }
@@ -82,7 +82,7 @@ impl Scene {
         gone(self.admin(), &format!("{}/{name}", self.path(resource))).await
     }
 
-    /// Objects of a resource; of maps, those that a claim made.
+    /// Objects of a resource; without the ConfigMap that every namespace has.
     pub async fn all(&self, resource: &str) -> Result<Vec<Value>> {
         let mut list = self.admin().list(&self.path(resource), &[]).await?.ok()?;
         let Value::Array(mut items) = list["items"].take() else {
@@ -92,7 +92,7 @@ impl Scene {
         Ok(items)
     }
 
-    /// Waits until there are so many.
+    /// Waits until there are exactly this many.
     pub async fn exactly(&self, count: usize, resource: &str) -> Result<Vec<Value>> {
         let what = format!("{count} of {resource} in {}", self.namespace);
         eventually(LIMIT, &what, async || {
@@ -102,8 +102,8 @@ impl Scene {
         .await
     }
 
-    /// Waits until the collector has seen and settled whatever was done before: an object that is garbage is born now,
-    /// and gone. What came earlier through the same watch has been decided on by then, unless it has to wait.
+    /// Waits until the collector has processed earlier events of this resource: it creates garbage and waits for its
+    /// deletion. Items with a backoff may still wait.
     pub async fn settled(&self, resource: &str) -> Result<()> {
         let owner = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "name": "never",
@@ -117,7 +117,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until an event says this of an object, and returns it.
+    /// Waits for an event with this reason about an object; returns it.
     pub async fn event(&self, namespace: &str, reason: &str, uid: &Value) -> Result<Value> {
         let path = format!("/api/v1/namespaces/{namespace}/events");
         let what = format!("an event {reason} of {uid}");
@@ -132,7 +132,7 @@ impl Scene {
         .await
     }
 
-    /// So it is, and stays so for as long as others of its kind take to go.
+    /// The object exists and is still unchanged when other garbage of its kind is deleted.
     pub async fn stays(&self, resource: &str, name: &str) -> Result<Value> {
         self.settled("configmaps/v1").await?;
         let object = self.get(resource, name).await?;
@@ -143,12 +143,12 @@ impl Scene {
     }
 }
 
-/// An object that is nothing but its metadata.
+/// An object with metadata only.
 pub fn plain(name: &str, like: &ObjectSpec) -> Value {
     json!({"metadata": {"name": name, "ownerReferences": like.owners, "finalizers": like.finalizers}})
 }
 
-/// Where objects of a resource are in a namespace; in none if it is empty.
+/// URL path of a resource in a namespace; without one if it is empty.
 pub fn in_namespace(resource: &str, namespace: &str) -> String {
     let (name, version) = resource.split_once('/').unwrap_or((resource, "v1"));
     let space = match namespace {
@@ -161,7 +161,7 @@ pub fn in_namespace(resource: &str, namespace: &str) -> String {
     }
 }
 
-/// What stands there, if anything does.
+/// The object at this path.
 pub async fn found(admin: &Client, path: &str) -> Result<Option<Value>> {
     let answer = admin.get(path).await?;
     if answer.code() == 404 {
@@ -170,7 +170,7 @@ pub async fn found(admin: &Client, path: &str) -> Result<Option<Value>> {
     Ok(Some(answer.ok()?))
 }
 
-/// Deletes with a policy, or without a word about it.
+/// Deletes with a policy, or with the default one if it is empty.
 pub async fn delete(admin: &Client, path: &str, policy: &str) -> Result<()> {
     let options = match policy {
         "" => json!({}),
@@ -180,7 +180,7 @@ pub async fn delete(admin: &Client, path: &str, policy: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until nothing stands there.
+/// Waits until no object has this path.
 pub async fn gone(admin: &Client, path: &str) -> Result<()> {
     eventually(LIMIT, &format!("{path} to be gone"), async || {
         Ok(found(admin, path).await?.is_none().then_some(()))

@@ -1,4 +1,4 @@
-//! What a tenant may do in one namespace, and what it must not do to others.
+//! What a tenant may do in its namespace, and must not do to others.
 
 use std::{
     net::UdpSocket,
@@ -22,8 +22,8 @@ use crate::scene::{LIMIT, Scene, eventually, found, in_namespace, owned, plain};
 const MAPS: &str = "configmaps/v1";
 const SERVICES: &str = "services/v1";
 
-/// What a tenant runs in a pod. It shows an object of another namespace as garbage, at the version that it has there, and
-/// as changed meanwhile when it is deleted.
+/// A tenant's server in a pod. It shows an object of another namespace as garbage, at its real version, and as changed
+/// when it is deleted.
 struct Server {
     ip: String,
     port: u16,
@@ -31,10 +31,10 @@ struct Server {
     _task: AbortOnDropHandle<()>,
 }
 
-/// An address of this machine that the API server's proxy leads to; it takes none of the loopback's.
+/// An address of this machine that the API server's proxy can reach. It refuses loopback addresses.
 fn own_ip() -> Result<String> {
     let socket = UdpSocket::bind("0.0.0.0:0").context("make a socket")?;
-    // Nothing is sent by it.
+    // Connecting a UDP socket sends nothing.
     socket
         .connect("192.0.2.1:9")
         .context("find the way to other machines")?;
@@ -69,7 +69,7 @@ impl Server {
             let mut refused = false;
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut request = [0; 4096];
-                // The first piece of it holds the verb; whoever says nothing is answered, too.
+                // The first read has the verb; silent clients get an answer, too.
                 let length = stream.read(&mut request).await.unwrap_or_default();
                 heard.fetch_add(1, Ordering::Relaxed);
                 let (code, body) = if request[..length].starts_with(b"DELETE") {
@@ -95,7 +95,7 @@ impl Server {
         })
     }
 
-    /// A Service of this name leads to it, through a pod.
+    /// Creates a Service of this name that leads to it through a pod.
     async fn offer(&self, s: &Scene, namespace: &str, name: &str) -> Result<()> {
         let admin = s.admin();
         let ports = json!([{"name": "http", "port": 80, "targetPort": self.port}]);
@@ -133,7 +133,7 @@ impl Server {
 pub async fn an_owner_whose_name_leads_to_a_tenants_server_costs_no_object_of_another_namespace(
     s: &Scene,
 ) -> Result<()> {
-    // To know this much of it takes no more than the right to read it.
+    // The right to read the object is enough to know this.
     let service = json!({"metadata": {"name": "victim"}, "spec": {"ports": [{"port": 80}]}});
     let service = s.create(SERVICES, &service).await?;
     let tenant = format!("{}-tenant", s.namespace);

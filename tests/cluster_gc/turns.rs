@@ -1,4 +1,4 @@
-//! `--gc auto` beside the collector of kube-controller-manager.
+//! `--gc auto` beside kube-controller-manager's garbage collector.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{
 const TURN: Duration = Duration::from_secs(180);
 const MAPS: &str = "configmaps/v1";
 
-/// An owner goes, and with it its dependent, whoever collects.
+/// Deletes an owner and waits for its dependent's deletion, by either collector.
 async fn collected(admin: &Client, name: &str) -> Result<()> {
     let maps = in_namespace(MAPS, "default");
     let owner = admin.create(&maps, &plain(name, &owned([]))).await?.ok()?;
@@ -43,7 +43,8 @@ fn works(status: &Value) -> bool {
     status["synced"] == true && status["turn"]["standsBy"].is_null() && status["turn"]["worksSince"].is_string()
 }
 
-/// Stands by for this reason, then works and collects once the other one is gone. Returns when it was ended.
+/// Waits until the agent is on standby for this reason, stops the other collector, and waits until the agent works.
+/// Returns the time of the stop.
 async fn follows(agent: &Agent, other: ControllerManager, because: &str, admin: &Client) -> Result<Timestamp> {
     let stood = agent.until(TURN, "the agent to stand by", |status| stands_by(status, because));
     let status = other.during(stood).await?;
@@ -74,7 +75,7 @@ pub async fn it_stands_by_while_an_elected_controller_manager_works_and_follows_
     let turn = &agent.status().await?["turn"];
     let since: Timestamp = turn["worksSince"].as_str().unwrap_or_default().parse()?;
     let rested = since.duration_since(end);
-    // Less the 2 s between two renewals, and two looks.
+    // Less the 2 s between two renewals, and two checks.
     ensure!(rested.as_secs() >= 45 - 6, "it followed after {rested}");
     agent.stop().await
 }

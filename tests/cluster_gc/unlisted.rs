@@ -1,5 +1,4 @@
-//! TestCascadingDeleteOnCRDConversionFailure: a kind of which nobody gets a list, because whoever should convert its objects
-//! is not there.
+//! TestCascadingDeleteOnCRDConversionFailure: a kind that cannot be listed, because its conversion webhook is missing.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -18,7 +17,7 @@ use crate::{
 const GROUP: &str = "unlisted.test";
 const MAPS: &str = "configmaps/v1";
 
-/// Stored as v1, preferred as v2, and nobody converts from one to the other.
+/// Stored as v1, preferred as v2, and without a conversion.
 async fn define(admin: &Client) -> Result<()> {
     let nobody = json!({"clientConfig": {"url": "https://127.0.0.1:1/convert"}, "conversionReviewVersions": ["v1"]});
     let mut definition = definition(GROUP, true, &["v1", "v2"]);
@@ -77,7 +76,7 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
             "there might be things that block it"
         );
 
-        // Nothing has to be converted any more, and the rest goes on.
+        // No conversion is needed any more, and the finalizers are removed.
         let none = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
         let definition = format!("{DEFINITIONS}/things.{GROUP}");
         admin.patch(&definition, Patch::Merge, &none).await?.ok()?;

@@ -1,4 +1,4 @@
-//! Everything at any time: what a failure prints as its seed repeats it.
+//! Random faults on several agents. A failure prints the seed that repeats it.
 
 use jiff::Span;
 use pod_teardown::collector::Mode;
@@ -19,7 +19,7 @@ async fn something_happens(cluster: &Cluster, agents: &mut [Agent], dice: &mut D
         2 | 3 => drop(net(Net::Up)),
         4 => {
             let path = format!("{LEASES}/pod-teardown-gc");
-            // A fault may meet it.
+            // A fault may prevent it.
             cluster.admin.delete(&path, None).await.ok();
         }
         5 => {
@@ -49,7 +49,7 @@ async fn whatever_happens_no_two_work_at_one_time_and_one_does_in_the_end() {
         }
         let mut watcher = never_two(&agents.iter().collect::<Vec<_>>());
         let mut worked = 0;
-        // One of them is left alone, so that somebody is there in the end.
+        // One agent gets no faults, so that one can win in the end.
         let (_, others) = agents.split_first_mut().unwrap();
         for _ in 0..25 {
             sleep(dice.millis(15_000)).await;
@@ -67,7 +67,7 @@ async fn whatever_happens_no_two_work_at_one_time_and_one_does_in_the_end() {
     }
 }
 
-/// Some stand by for kube-controller-manager, which comes and goes, and leave the Lease to others that do not.
+/// Some agents wait for kube-controller-manager and yield the Lease to others that do not.
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_no_two_work_at_one_time_where_some_yield_to_others() {
     for seed in 0..16 {
@@ -83,7 +83,7 @@ async fn whatever_happens_no_two_work_at_one_time_where_some_yield_to_others() {
         for _ in 0..60 {
             sleep(dice.millis(25_000)).await;
             if dice.one_in(8) {
-                // A fault may meet it.
+                // A fault may prevent it.
                 cluster
                     .renewed("kube-controller-manager", "master", Span::new())
                     .await

@@ -1,4 +1,4 @@
-//! Agents that take turns, each over a network of its own.
+//! Agents in a leader election, each behind its own network.
 
 use std::{error::Error, fs, path::PathBuf, time::Duration};
 
@@ -30,16 +30,16 @@ use tokio::{
 };
 
 pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
-/// How often the virtual clock is stopped to see who may write.
+/// Interval at which the virtual clock stops to check who may write.
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// What an agent's packets meet.
+/// State of an agent's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Net {
     Up,
     /// Connections break, and new ones are refused.
     Down,
-    /// Nothing arrives, and nobody is told.
+    /// Packets are dropped silently.
     Hangs,
 }
 
@@ -61,13 +61,13 @@ pub const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Tells the seed, from which a run can be repeated.
+/// Prints the seed, which repeats the run.
 pub fn dice(seed: u64) -> Dice {
     println!("seed {seed}");
     Dice::new(seed)
 }
 
-/// Waits on the virtual clock until `holds`, and returns how long it took.
+/// Waits on the virtual clock until `holds`; returns how long that took.
 #[track_caller]
 pub fn within<F: FnMut() -> bool>(limit: Duration, mut holds: F) -> impl Future<Output = Duration> {
     let caller = std::panic::Location::caller();
@@ -81,7 +81,7 @@ pub fn within<F: FnMut() -> bool>(limit: Duration, mut holds: F) -> impl Future<
     }
 }
 
-/// Watches from now on that no two of them may write at one time; dropped, it stops.
+/// Checks from now on that no two agents may write at the same time. Dropping it stops the check.
 pub fn never_two(agents: &[&Agent]) -> JoinSet<()> {
     let turns: Vec<Turns> = agents.iter().map(|agent| agent.turns.clone()).collect();
     let mut set = JoinSet::new();
@@ -95,7 +95,7 @@ pub fn never_two(agents: &[&Agent]) -> JoinSet<()> {
     set
 }
 
-/// It never failed so far.
+/// Fails if the check has failed.
 pub fn held(watcher: &mut JoinSet<()>) {
     if let Some(ended) = watcher.try_join_next() {
         ended.unwrap();
@@ -107,7 +107,7 @@ pub fn held(watcher: &mut JoinSet<()>) {
 impl Cluster {
     pub async fn new() -> Self {
         if std::env::var_os("RUST_LOG").is_some() {
-            // Another test of this process may have been first.
+            // Another test of this process may have installed it.
             let _ = tracing_subscriber::fmt()
                 .with_max_level(tracing::Level::DEBUG)
                 .with_test_writer()
@@ -125,7 +125,7 @@ impl Cluster {
         self.started(name, mode, false).await
     }
 
-    /// One that works, within so many seconds.
+    /// An agent that works within this many seconds.
     pub async fn working(&self, name: &str, mode: Mode, limit: u64) -> Agent {
         let agent = self.agent(name, mode).await;
         within(secs(limit), || agent.works()).await;
@@ -161,7 +161,7 @@ impl Cluster {
         }
     }
 
-    /// The administrator's, without a network in between.
+    /// The administrator's credentials, without a network in between.
     pub async fn credentials(&self, name: &str) -> (kube::Config, PathBuf) {
         self.credentials_at(name, &self.api.url()).await
     }
@@ -176,12 +176,12 @@ impl Cluster {
         self.admin.get(&format!("{LEASES}/{name}")).await.unwrap().body
     }
 
-    /// Writes a Lease as its holder does, by a clock that is off.
+    /// Renews a Lease as its holder, with a clock that is off.
     pub async fn renew(&self, name: &str, holder: &str, off: jiff::Span) {
         self.renewed(name, holder, off).await.unwrap();
     }
 
-    /// The same, where it may fail.
+    /// The same, with an error instead of a panic.
     pub async fn renewed(&self, name: &str, holder: &str, off: jiff::Span) -> anyhow::Result<()> {
         let now = jiff::Timestamp::now().checked_add(off).unwrap();
         let now = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
@@ -212,7 +212,7 @@ impl Agent {
         }
     }
 
-    /// Its process ends, and gives nothing back.
+    /// Drops the agent without releasing the Lease.
     pub async fn crash(&mut self) {
         if !self.task.is_finished() {
             self.task.abort();
@@ -220,7 +220,7 @@ impl Agent {
         }
     }
 
-    /// It is stopped, and has time.
+    /// Stops the agent orderly.
     pub async fn stop(&mut self) {
         self.stop.take().unwrap().send(()).unwrap();
         (&mut self.task).await.unwrap();
@@ -250,10 +250,10 @@ async fn network(listener: TcpListener, server: String, mut weather: watch::Rece
     }
 }
 
-/// Carries a connection's bytes. Those that come while the network hangs arrive when it does no more.
+/// Forwards a connection's bytes. While the network hangs, bytes wait.
 async fn carried(client: TcpStream, server: String, weather: watch::Receiver<Net>) {
     let server = TcpStream::connect(server).await.unwrap();
-    // Bytes that the kernel holds back would come after an age of the virtual clock.
+    // Bytes delayed by the kernel would arrive much later on the virtual clock.
     for end in [&client, &server] {
         end.set_nodelay(true).unwrap();
     }

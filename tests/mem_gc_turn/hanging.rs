@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use crate::cluster::{Cluster, secs, within};
 
-/// A kind whose GETs take a minute each (a conversion webhook, an aggregated server that is away), named by 300 objects.
+/// A kind with GETs of a minute each (a conversion webhook, an unreachable aggregated API), named by 300 objects.
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_answers_slowly_does_not_end_the_turn() {
     let cluster = Cluster::new().await;
@@ -49,7 +49,7 @@ async fn a_kind_that_answers_slowly_does_not_end_the_turn() {
             .resource("secrets");
         cluster.api.faults().inject(late.once());
     }
-    // The collector finds out that the server bears much.
+    // The collector's limit grows first.
     for number in 0..3000 {
         insert(format!("a-{number}"), "v1", "ConfigMap", 1);
     }

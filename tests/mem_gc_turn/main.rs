@@ -1,4 +1,4 @@
-//! Whose turn it is to collect, with an API server in memory, on a clock that only these tests turn.
+//! Leader election of collectors, with an in-memory API server, on a virtual clock.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(clippy::print_stdout, reason = "shown when a test fails: the seed that repeats it")]

@@ -1,4 +1,4 @@
-//! Other collectors are at work, or seem to be.
+//! Other collectors that work, or seem to.
 
 use jiff::Span;
 use pod_teardown::collector::Mode;
@@ -32,7 +32,7 @@ async fn it_works_only_when_the_controller_manager_has_rested() {
         let took = within(secs(45 + 8), || one.works()).await;
         assert!(took >= secs(45), "{took:?}");
         assert!(one.turns.view().works_since.is_some());
-        // It comes back.
+        // It returns.
         cluster.renew(MANAGER, "master", Span::new()).await;
         within(secs(4), || !one.works()).await;
     }
@@ -65,7 +65,7 @@ async fn a_lease_that_cannot_be_read_is_not_one_that_rests() {
     for code in [403, 404, 500, 503] {
         let cluster = Cluster::new().await;
         let fault = Fault::status(code).verb("get").name(MANAGER);
-        // A 404 of the fault names no object: the route may be missing.
+        // The fault's 404 names no object: the route may be missing.
         cluster.api.faults().inject(fault);
         let one = cluster.agent("one", Mode::Auto).await;
         sleep(secs(300)).await;
@@ -130,7 +130,7 @@ async fn whoever_stands_by_for_another_collector_leaves_the_lease_to_one_that_al
         let always = cluster.agent("always", Mode::Always).await;
         let mut watcher = never_two(&[&one, &waits, &always]);
         within(secs(8), || always.works()).await;
-        // The manager rests, and all the same they are in no doubt whose turn it is.
+        // The manager is silent, and the holder is still unambiguous.
         sleep(secs(200)).await;
         assert!(always.works());
         assert_eq!(one.why(), "always holds the Lease kube-system/pod-teardown-gc");

@@ -1,4 +1,4 @@
-//! One holds the Lease, and another comes after it.
+//! Takeover of the Lease.
 
 use jiff::ToSpan as _;
 use pod_teardown::collector::{Mode, leader_election::Turn};
@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cluster::{Cluster, LEASES, Net, dice, held, never_two, secs, within};
 
-/// Until the next look of one who waits, with its requests.
+/// Interval of a waiting agent, with its requests.
 const LOOK: u64 = 7;
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! What `check` says of the collector's rights.
+//! `check` reports the collector's rights.
 
 use pod_teardown::{
     api::MetadataClient,

@@ -1,4 +1,4 @@
-//! Graphs as objects of a real server.
+//! Graphs as objects of a real API server.
 
 use std::collections::HashMap;
 
@@ -12,25 +12,25 @@ use super::{
 };
 use crate::scene::{TEST_FINALIZER, in_namespace};
 
-/// The namespace of all graphs together.
+/// The namespace that all graphs share.
 pub const OTHER: &str = "other";
 const LABEL: &str = "graph";
-/// Finalizers are taken off by whoever is there, so one may have changed in between.
+/// Controllers remove finalizers concurrently, so a write may meet a conflict.
 const TRIES: usize = 20;
 
-/// A plan carried out.
+/// A plan with its objects.
 pub struct Graph {
     pub plan: Plan,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// The references of each thing, as they were written.
+    /// The references of each object, as they were created.
     owners: Vec<Vec<Value>>,
 }
 
 // === impl Kind ===
 
 impl Kind {
-    /// Where it is served.
+    /// Its resource.
     pub fn resource(self) -> &'static str {
         match self {
             Self::Map => "configmaps/v1",
@@ -59,7 +59,7 @@ impl Kind {
 // === impl Graph ===
 
 impl Graph {
-    /// Makes all its things, one after the other, in a namespace of its own.
+    /// Creates all its objects, one after the other, in its own namespace.
     pub async fn make(admin: &Client, plan: Plan, name: String) -> Result<Self> {
         admin
             .create("/api/v1/namespaces", &json!({"metadata": {"name": name}}))
@@ -154,7 +154,7 @@ impl Graph {
         })
     }
 
-    /// Somebody deletes a thing that is there.
+    /// Deletes an existing object.
     pub async fn delete(&self, admin: &Client, number: usize, policy: Policy) -> Result<()> {
         let options = match policy {
             Policy::Silent => json!({}),
@@ -164,7 +164,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Takes the finalizer off that holds a thing, if it is still there.
+    /// Removes the test finalizer from an object, if it exists.
     pub async fn let_go(&self, admin: &Client, number: usize) -> Result<()> {
         for _ in 0..TRIES {
             let answer = admin.get(&self.path(number)).await?;
@@ -187,7 +187,7 @@ impl Graph {
         anyhow::bail!("{} changes all the time", self.path(number))
     }
 
-    /// What is there of it, of all the objects that were read.
+    /// The graph's state, from all objects that were read.
     pub fn world(&self, all: &HashMap<String, Value>) -> Result<World> {
         (0..self.plan.things.len())
             .map(|number| {
@@ -213,7 +213,7 @@ impl Graph {
             let at = at.with_context(|| format!("{} names {reference}, which nobody wrote", self.called(number)))?;
             owners.push((at, reference["blockOwnerDeletion"] == true));
         }
-        // The order means nothing.
+        // The order has no meaning.
         owners.sort_unstable();
         Ok(Live {
             deleting: metadata["deletionTimestamp"].is_string(),
@@ -226,7 +226,7 @@ impl Graph {
     }
 }
 
-/// All objects of graphs, by their names.
+/// All objects of all graphs, by name.
 pub async fn read(admin: &Client) -> Result<HashMap<String, Value>> {
     let mut all = HashMap::new();
     for kind in KINDS {

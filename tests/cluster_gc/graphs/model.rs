@@ -1,10 +1,10 @@
-//! The rules, played through: all the ends to which a graph may come, whoever acts first.
+//! The rules as a model: all outcomes of a graph, in any order of steps.
 
 use std::collections::HashSet;
 
 use super::plan::{Kind, Plan, Policy, Space, Target};
 
-/// What is there of a thing.
+/// State of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Live {
     pub deleting: bool,
@@ -13,17 +13,17 @@ pub struct Live {
     pub with_finalizer: bool,
     /// Which of the plan's references it has, and whether they block.
     pub owners: Vec<(usize, bool)>,
-    /// Its blocking references were lifted so that it can go in the foreground.
+    /// Its blocking references were cleared for its foreground deletion.
     pub lifted: bool,
 }
 
-/// Of each thing of a plan what is there, if it is.
+/// State of each object of a plan; `None` if it does not exist.
 pub type World = Vec<Option<Live>>;
 
-/// More turns than this of one graph are not played through.
+/// Maximum number of states that are explored.
 const MOST: usize = 60_000;
 
-/// What a reference leads to.
+/// State of an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Solid,
@@ -32,7 +32,7 @@ enum Owner {
     Untold,
 }
 
-/// As it was planned, with everything there.
+/// The initial state: all objects exist.
 pub fn born(plan: &Plan) -> World {
     let live = |thing: &super::plan::Thing| Live {
         orphan: thing.finalizers.orphan,
@@ -44,7 +44,7 @@ pub fn born(plan: &Plan) -> World {
     plan.things.iter().map(|thing| Some(live(thing))).collect()
 }
 
-/// What the server makes of a deletion.
+/// Applies a DELETE as the API server does.
 pub fn delete(world: &mut World, number: usize, policy: Policy) {
     let Some(live) = &mut world[number] else { return };
     live.deleting = true;
@@ -57,7 +57,7 @@ pub fn delete(world: &mut World, number: usize, policy: Policy) {
     vanish(world, number);
 }
 
-/// What is being deleted and has no finalizers is gone.
+/// Removes an object in deletion without finalizers.
 fn vanish(world: &mut World, number: usize) {
     let is_over = |live: &Live| live.deleting && !live.orphan && !live.foreground && !live.with_finalizer;
     if world[number].as_ref().is_some_and(is_over) {
@@ -65,7 +65,7 @@ fn vanish(world: &mut World, number: usize) {
     }
 }
 
-/// Every end that may be come to; nothing if there are too many ways. Somebody may take off the finalizers that hold.
+/// All outcomes; `None` if there are too many states. With `letting_go`, the test finalizers may be removed.
 pub fn ends(plan: &Plan, start: &World, letting_go: bool) -> Option<HashSet<World>> {
     let mut seen = HashSet::from([start.clone()]);
     let mut open = vec![start.clone()];
@@ -91,7 +91,7 @@ pub fn ends(plan: &Plan, start: &World, letting_go: bool) -> Option<HashSet<Worl
     Some(ends)
 }
 
-/// What may happen next.
+/// The next states.
 struct Turns<'w> {
     plan: &'w Plan,
     world: &'w World,
@@ -129,8 +129,8 @@ impl Turns<'_> {
         if self.letting_go && live.with_finalizer {
             next.push(self.with(number, |live| live.with_finalizer = false));
         }
-        // An owner that orphans is taken out of its dependents, whatever becomes of them.
-        // One that names its UID from where it is not may be taken for one.
+        // Dependents drop their reference to an orphaning owner, whatever becomes of them. An object that names its UID
+        // at wrong coordinates may count as a dependent.
         for &(owner, _) in &live.owners {
             let target = self.plan.things[number].owners[owner].target.about();
             let orphans = |live: &Live| live.deleting && live.orphan;
@@ -180,7 +180,7 @@ impl Turns<'_> {
         let waits = has(Owner::Waiting);
         if !(waits && self.has_dependents(number)) {
             next.push(self.deleted(number, own));
-            // One that names it from where it is not may be taken for a dependent.
+            // An object that names it at wrong coordinates may count as a dependent.
             if live.lifted || (waits && self.is_named(number)) {
                 next.push(self.deleted(number, Policy::Foreground));
             }
@@ -201,7 +201,7 @@ impl Turns<'_> {
         self.with(number, |live| live.owners.retain(|(owner, _)| !out.contains(owner)))
     }
 
-    /// The thing that a reference leads to if it is where the reference says.
+    /// The object that a reference leads to, if its coordinates are right.
     fn target(&self, number: usize, owner: usize) -> Option<usize> {
         let thing = &self.plan.things[number];
         let Target::Thing(target) = thing.owners[owner].target else {
@@ -213,7 +213,7 @@ impl Turns<'_> {
 
     fn owner(&self, number: usize, owner: usize) -> Owner {
         let thing = &self.plan.things[number];
-        // What has no namespace cannot be said to have an owner in one.
+        // A cluster-scoped object cannot have a namespaced owner.
         let nowhere = |kind: Kind| kind.is_namespaced() && thing.space == Space::Cluster;
         let kind = match thing.owners[owner].target {
             Target::Unserved => return Owner::Untold,
@@ -233,7 +233,7 @@ impl Turns<'_> {
         }
     }
 
-    /// Those that name it where it is, and whether they block it.
+    /// Dependents with right coordinates, and whether they block it.
     fn dependents(&self, number: usize) -> impl Iterator<Item = (&Live, bool)> {
         let others = self.world.iter().enumerate();
         others

@@ -1,21 +1,21 @@
-//! A random graph, and what is done to it, from a seed.
+//! A random graph and the deletions in it, from a seed.
 
 use testbed::dice::Dice;
 
-/// What a thing is.
+/// Kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Map,
     Secret,
     Account,
     Role,
-    /// A custom kind in namespaces, with two versions.
+    /// A namespaced custom kind with two versions.
     Leaf,
-    /// A custom kind without namespaces.
+    /// A cluster-scoped custom kind.
     Root,
 }
 
-/// All kinds; their places are their numbers.
+/// All kinds, by their numbers.
 pub const KINDS: [Kind; 6] = [
     Kind::Map,
     Kind::Secret,
@@ -25,29 +25,29 @@ pub const KINDS: [Kind; 6] = [
     Kind::Root,
 ];
 
-/// Which namespace a thing is in.
+/// Namespace of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Space {
-    /// The graph's own.
+    /// The graph's own one.
     Own,
-    /// One of all graphs together.
+    /// One that all graphs share.
     Other,
     /// None.
     Cluster,
 }
 
-/// What an owner reference names.
+/// Target of an owner reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// A thing as it is, in whatever namespace.
+    /// An object at its coordinates, in any namespace.
     Thing(usize),
-    /// A thing's UID under another name.
+    /// An object's UID with another name.
     OtherName(usize),
-    /// A thing's UID and name, as another kind.
+    /// An object's UID and name with another kind.
     OtherKind(usize, Kind),
-    /// What never was.
+    /// An object that never existed.
     Never(Kind),
-    /// Of a kind that nobody serves.
+    /// An object of an unserved kind.
     Unserved,
 }
 
@@ -55,12 +55,12 @@ pub enum Target {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference {
     pub target: Target,
-    /// Written in another version of its kind, if it has one.
+    /// With another version of its kind, if there is one.
     pub old: bool,
     pub blocking: bool,
 }
 
-/// The finalizers that a thing is born with.
+/// Finalizers that an object is created with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Finalizers {
     pub orphan: bool,
@@ -75,21 +75,21 @@ pub struct Thing {
     pub space: Space,
     pub finalizers: Finalizers,
     pub owners: Vec<Reference>,
-    /// How many of them it gets only when all things are there.
+    /// Number of references that are added only after all objects exist.
     pub late: usize,
 }
 
-/// How somebody deletes.
+/// How a client deletes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     Background,
     Foreground,
     Orphan,
-    /// Nothing is said: the finalizers decide.
+    /// No policy: the finalizers decide.
     Silent,
 }
 
-/// A graph, and who is deleted, one after the other.
+/// A graph, and the objects to delete, one after the other.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub seed: u64,
@@ -122,7 +122,7 @@ impl Plan {
             things.push(thing);
         }
         for number in 0..things.len() {
-            // Whoever goes while the graph grows leaves its dependents to chance if it orphans them.
+            // An orphaning object that is deleted while the graph grows orphans dependents by chance.
             if stay[number] && dice.one_in(6) {
                 let orphan = dice.one_in(2);
                 things[number].finalizers.orphan = orphan;
@@ -132,7 +132,7 @@ impl Plan {
             let target = dice.up_to(things.len());
             let reference = reference(dice, target);
             let (from, to) = (&things[number], &things[target]);
-            // Circles: with what lies behind, a reference may go back.
+            // Cycles: a later reference may lead back.
             let fits = !to.kind.is_namespaced() || from.space == to.space;
             if dice.one_in(4) && target > number && stay[number] && stay[target] && is_sound(from) && fits {
                 things[number].owners.push(reference);
@@ -149,9 +149,9 @@ impl Plan {
         }
     }
 
-    /// Whether the original can be asked about it. It takes for a dependent whoever names a UID, wherever that is; and what
-    /// was once deleted in the foreground it takes to wait for its dependents as long as it is there, so that it sees
-    /// circles where there are none.
+    /// Whether kube-controller-manager can be checked with it. It takes an object for a dependent by UID alone. An
+    /// object once deleted in the foreground counts as waiting as long as it exists, so that it sees cycles where there
+    /// are none.
     pub fn suits_the_original(&self) -> bool {
         let foreground = |(_, policy): &(usize, Policy)| *policy == Policy::Foreground;
         let may_wait = self.deletions.iter().any(foreground) || self.things.iter().any(|it| it.finalizers.foreground);
@@ -204,11 +204,11 @@ fn thing(dice: &mut Dice, number: usize, before: &[Thing]) -> Thing {
             }
             2 => it.target = Target::Never(Kind::any(dice)),
             3 => it.target = Target::Unserved,
-            // What is not right is as rare as the other bad ones.
+            // An invalid namespace is as rare as the other invalid references.
             _ if !is_right && !dice.one_in(6) => continue,
             _ => {}
         }
-        // Two references with one UID are shown elsewhere.
+        // Two references with one UID are in another test.
         if owners.iter().all(|other| other.target.about() != it.target.about()) {
             owners.push(it);
         }
@@ -226,7 +226,7 @@ fn thing(dice: &mut Dice, number: usize, before: &[Thing]) -> Thing {
     }
 }
 
-/// Whether nothing that it names at its birth makes it garbage.
+/// Whether none of its references makes it garbage at its creation.
 fn stays(thing: &Thing, before: &[Thing], stay: &[bool]) -> bool {
     let keeps = |owner: &Reference| match owner.target {
         Target::Thing(target) => {
@@ -242,7 +242,7 @@ fn stays(thing: &Thing, before: &[Thing], stay: &[bool]) -> bool {
 // === impl Target ===
 
 impl Target {
-    /// The thing whose UID it names, if it is one's.
+    /// The object whose UID it names.
     pub fn about(self) -> Option<usize> {
         match self {
             Self::Thing(target) | Self::OtherName(target) | Self::OtherKind(target, _) => Some(target),

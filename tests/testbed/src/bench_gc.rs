@@ -1,5 +1,5 @@
-//! The bench of the collector: direct deletion, kube-controller-manager and the agent clear the same ConfigMaps away, in
-//! turn, on the same control plane; and the agent alone meets a million objects on the API server in memory.
+//! The collector's benchmark. Direct deletion, kube-controller-manager and the agent delete the same ConfigMaps, in
+//! turn, on the same control plane. The agent alone also gets a million objects of the in-memory API server.
 //!
 //! `plan → trial → round (direct ⇄ manager ⇄ agent) → table`, `plan → scale → table`.
 
@@ -31,14 +31,14 @@ use self::scale::Scale;
 use self::table::{Measured, Round};
 use crate::bench::load;
 
-/// The connections that are tried for each.
+/// Numbers of connections that are tried with each number of requests in flight.
 const CONNECTIONS: [usize; 3] = [1, 2, 4];
-/// With so many they are tried, or with fewer if there are never as many.
+/// Dependents of these trials, unless the benchmark never has that many.
 const TRIAL: u32 = 5000;
-/// More are deleted in the foreground only if asked for: it takes as long again.
+/// Limit of foreground deletions unless `foreground` is set: they take as long again.
 const FOREGROUND: u32 = 20_000;
 
-/// Who takes part.
+/// A contender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// Direct deletion.
@@ -49,35 +49,35 @@ pub enum Part {
     Agent,
 }
 
-/// What is measured, and with what.
+/// What is measured, and with which programs.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How many dependents, one size after the other.
+    /// Numbers of dependents, one size after the other.
     pub objects: Vec<u32>,
-    /// In the foreground, too, however many they are.
+    /// Foreground deletion for any size.
     pub foreground: bool,
-    /// How often each takes its turn.
+    /// Rounds per size.
     pub rounds: usize,
-    /// Who takes part.
+    /// The contenders.
     pub only: Vec<Part>,
-    /// The requests of direct deletion at once, of which the best counts.
+    /// Requests in flight of direct deletion; the best one counts.
     pub in_flight: Vec<usize>,
-    /// The workers of kube-controller-manager, each number a contender.
+    /// Workers of kube-controller-manager; each number is a contender.
     pub workers: Vec<u16>,
-    /// How many objects on the API server in memory; 0 for none of that.
+    /// Number of objects of the in-memory API server; 0 to skip that part.
     pub scale: u32,
-    /// The agent's program.
+    /// The agent's binary.
     pub agent: PathBuf,
-    /// The program of the API server in memory.
+    /// The in-memory API server's binary.
     pub apiserver: PathBuf,
-    /// Where the figures go, beside the tables.
+    /// File for the figures as JSON.
     pub json: Option<PathBuf>,
 }
 
 // === impl Plan ===
 
 impl Plan {
-    /// Measures, and prints what was measured.
+    /// Measures, and prints the results.
     pub async fn run(&self) -> Result<()> {
         ensure!(
             self.rounds > 0 && !self.only.is_empty() && !self.objects.contains(&0) && !self.in_flight.contains(&0),
@@ -158,7 +158,7 @@ impl Plan {
         Ok((trials, measured))
     }
 
-    /// Each in turn; somebody else is first each time.
+    /// Runs all contenders; each round starts with another one.
     async fn round(&self, field: &Field, objects: u32, paces: &[Pace], number: usize) -> Result<Round> {
         let mut round = Round::default();
         let mut parts = self.only.clone();
@@ -225,7 +225,7 @@ fn told(objects: u32, pace: Pace, rate: f64) -> String {
     format!("direct deletion of {objects}, {in_flight} in flight, connections: {connections}: {rate:.0}/s")
 }
 
-/// For each number of requests at once, the connections that they did best with.
+/// The best number of connections for each number of requests in flight.
 fn best_paces(in_flight: &[usize], trials: &[(Pace, f64)]) -> Vec<Pace> {
     let best = |&in_flight: &usize| {
         let of_it = trials.iter().filter(move |(pace, _)| pace.in_flight == in_flight);

@@ -1,4 +1,4 @@
-//! Collectors as processes that are measured from outside.
+//! Collectors as processes, measured from outside.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,27 +13,27 @@ use crate::bench::usage::Usage;
 use crate::control_plane::{ControlPlane, ControllerManager, Settings};
 use crate::stage::AgentProcess;
 
-/// Each question is a process of its own, on the processors that are measured.
+/// Each status request is a process on the measured processors.
 const ASK: Duration = Duration::from_millis(50);
-/// With a million objects on a busy machine.
+/// Allows for a million objects on a busy machine.
 const SYNC: Duration = Duration::from_secs(600);
-/// Less than this part of one processor, for so long, is quiet.
+/// A process is idle if it uses less than this part of a processor for so long.
 const QUIET: f64 = 0.05;
 const QUIET_FOR: u32 = 4;
 const LOOK: Duration = Duration::from_millis(250);
 const CALM_DOWN: Duration = Duration::from_secs(300);
 
-/// A collector that has seen everything.
+/// A collector that is synced.
 pub enum Collector {
-    /// kube-controller-manager with nothing but its collector.
+    /// kube-controller-manager with its garbage collector only.
     Manager(ControllerManager),
-    /// The agent with nothing but its collector.
+    /// The agent with its collector only.
     Agent(Agent),
 }
 
-/// The agent, and where it keeps its things.
+/// The agent and its directory.
 pub struct Agent {
-    // First the process, then the directory under it.
+    // Dropped in this order: the process, then its directory.
     process: AgentProcess,
     _directory: TempDir,
 }
@@ -41,7 +41,7 @@ pub struct Agent {
 // === impl Collector ===
 
 impl Collector {
-    /// kube-controller-manager without client limits.
+    /// Starts kube-controller-manager without client limits.
     pub async fn manager(plane: &ControlPlane, workers: u16) -> Result<Self> {
         let settings = Settings::only_the_collector()
             .without_limits()
@@ -49,12 +49,12 @@ impl Collector {
         Ok(Self::Manager(plane.start_controllers(&settings).await?))
     }
 
-    /// The agent.
+    /// Starts the agent.
     pub async fn agent(binary: &Path, access: &Access) -> Result<Self> {
         Ok(Self::Agent(Agent::start(binary, access).await?))
     }
 
-    /// What it uses.
+    /// Its resource usage.
     pub fn usage(&self) -> Result<Usage> {
         Ok(Usage::of(match self {
             Self::Manager(manager) => manager.pid(),
@@ -62,7 +62,7 @@ impl Collector {
         }))
     }
 
-    /// What is done while it works; if it fails, the end of its log is told with it.
+    /// Runs `work`. If it fails, the error has the end of the collector's log.
     pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         match self {
             Self::Manager(manager) => manager.during(work).await,
@@ -70,7 +70,7 @@ impl Collector {
         }
     }
 
-    /// Ends it; the agent has to end well.
+    /// Stops it; the agent must exit with 0.
     pub async fn stop(self) -> Result<()> {
         match self {
             Self::Manager(manager) => drop(manager),
@@ -86,7 +86,7 @@ impl Collector {
 // === impl Agent ===
 
 impl Agent {
-    /// Starts it and waits until it has seen everything.
+    /// Starts it and waits until all kinds are synced.
     async fn start(binary: &Path, access: &Access) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory for the agent")?;
         let mut agent = Self {
@@ -100,7 +100,7 @@ impl Agent {
     async fn until_synced(&mut self) -> Result<()> {
         let begin = Instant::now();
         loop {
-            // Before it listens, and while it still reads, the answer is an error or a no.
+            // Before it listens, the answer is an error.
             let answer = self.process.ask(&["gc", "status", "--json"]).await;
             let status = answer.and_then(|text| Ok(serde_json::from_str::<Value>(&text)?));
             if status.is_ok_and(|status| status["synced"] == true) {
@@ -119,7 +119,7 @@ impl Agent {
     }
 }
 
-/// Waits until a process has nothing to do, so that what it uses has settled.
+/// Waits until a process is idle, so that its usage is stable.
 pub async fn until_quiet(usage: Usage) -> Result<()> {
     let begin = Instant::now();
     let mut quiet = 0;
@@ -135,17 +135,17 @@ pub async fn until_quiet(usage: Usage) -> Result<()> {
     Ok(())
 }
 
-/// Who collects.
+/// A collector to start.
 #[derive(Debug, Clone)]
 pub enum Contender {
-    /// kube-controller-manager with so many workers.
+    /// kube-controller-manager with this many workers.
     Manager(u16),
-    /// The agent's program, under this account.
+    /// The agent's binary, with this ServiceAccount's access.
     Agent(PathBuf, Access),
 }
 
 impl Contender {
-    /// Starts it and waits until it has seen everything.
+    /// Starts it and waits until it is synced.
     pub async fn start(&self, plane: &ControlPlane) -> Result<Collector> {
         match self {
             Self::Manager(workers) => Collector::manager(plane, *workers).await,

@@ -1,4 +1,4 @@
-//! Deletion by a plain client that is told what to delete: what collectors are measured against.
+//! Deletion by a plain client that knows what to delete: the baseline of the collectors.
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -11,12 +11,12 @@ use crate::http2::{Http2, PROTOBUF};
 
 const OPTIONS: &[u8] = br#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}"#;
 
-/// How a plain client goes about it.
+/// Settings of a plain client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Pace {
-    /// Requests at once.
+    /// Requests in flight.
     pub in_flight: usize,
-    /// Connections that they share.
+    /// Number of connections.
     pub connections: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Where all contenders run: one control plane, one namespace, each with an account of its own.
+//! The control plane of all contenders, with one namespace and an account for each.
 
 use std::cell::Cell;
 
@@ -18,12 +18,12 @@ use crate::control_plane::ControlPlane;
 use crate::http2::{Http2, PROTOBUF};
 
 const NAMESPACE: &str = "bench-gc";
-/// The rights of the collector in kube-controller-manager.
+/// The rights of kube-controller-manager's garbage collector.
 const ROLE: &str = "system:controller:generic-garbage-collector";
-/// Where the requests of controllers belong: who falls elsewhere is measured in another race.
+/// The flow schema of controllers' requests. Another one would change the results.
 const FLOW_SCHEMA: &str = "kube-system-service-accounts";
 
-/// How dependents go.
+/// Propagation policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Policy {
     /// After their owner.
@@ -32,41 +32,41 @@ pub enum Policy {
     Foreground,
 }
 
-/// What one collector took for one family.
+/// Results of one collector for one family.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Cascade {
-    /// Seconds from the owner's deletion until nothing was left.
+    /// Seconds from the owner's deletion until no dependent was left.
     pub seconds: f64,
-    /// Dependents a second.
+    /// Dependents per second.
     pub rate: f64,
-    /// Plain lists of what was there, just before it started.
+    /// Plain lists of all objects just before its start.
     pub lists: Lists,
-    /// Seconds from the start of its process until it had seen everything.
+    /// Seconds from its start until it was synced.
     pub start: f64,
-    /// CPU seconds from the owner's deletion until it was quiet again.
+    /// CPU seconds from the owner's deletion until it was idle.
     pub cpu: f64,
-    /// Resident MiB before, settled.
+    /// Resident MiB before the deletion, when idle.
     pub resident: f64,
-    /// The most resident MiB until then.
+    /// Peak resident MiB before the deletion.
     pub peak_start: f64,
-    /// The most resident MiB from then on.
+    /// Peak resident MiB after it.
     pub peak: f64,
 }
 
-/// The control plane, and who is known to it.
+/// The control plane and its accounts.
 pub struct Field {
     plane: ControlPlane,
     admin: Http2,
     direct: Access,
     agent: Access,
-    /// No name is used twice, so that nothing is left of one run in the next.
+    /// Names are not reused, so that a run leaves nothing for the next.
     runs: Cell<u32>,
 }
 
 // === impl Policy ===
 
 impl Policy {
-    /// As people call it.
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Background => "background",
@@ -98,12 +98,12 @@ impl Field {
         })
     }
 
-    /// The account of the agent.
+    /// The agent's access.
     pub fn agent(&self) -> &Access {
         &self.agent
     }
 
-    /// Direct deletion: dependents a second.
+    /// Runs direct deletion; returns dependents per second.
     pub async fn direct(&self, objects: u32, pace: Pace) -> Result<f64> {
         let family = self.family(objects, false).await?;
         let client = Http2::connect(&self.direct, pace.connections).await?;
@@ -114,7 +114,7 @@ impl Field {
         Ok(f64::from(objects) / gone.as_secs_f64())
     }
 
-    /// A collector's cascade.
+    /// Runs a collector's cascade.
     pub async fn cascade(&self, objects: u32, policy: Policy, contender: &Contender) -> Result<Cascade> {
         let family = self.family(objects, true).await?;
         let lists = self.lists().await?;
@@ -130,7 +130,7 @@ impl Field {
             let before = usage.cpu()?;
             let begin = Instant::now();
             delete(&self.admin, &family.owner_path(), policy).await?;
-            // The owner counts: in the foreground it goes last.
+            // The owner counts: in foreground deletion it is the last one.
             let gone = gone::until_left(&self.admin, &family.collection, objects, 0, begin).await?;
             until_quiet(usage).await?;
             Ok(Cascade {
@@ -150,7 +150,7 @@ impl Field {
         Ok(cascade)
     }
 
-    /// Plain lists of everything, the better of two ways: the first one also warms the server up for the second.
+    /// Plain lists of all objects, the faster of two ways. The first also warms the server up for the second.
     async fn lists(&self) -> Result<Lists> {
         let collections = lists::collections(&self.direct).await?;
         let one = lists::list(&self.direct, &collections, 1).await?;
@@ -164,13 +164,13 @@ impl Field {
         Family::create(&self.admin, NAMESPACE, &format!("run-{run}"), objects, owned).await
     }
 
-    /// Deleted objects stay in the store's history, which the next run would carry along.
+    /// Compacts the store: deleted objects would slow the next run down.
     async fn tidy(&self) -> Result<()> {
         self.plane.forget_history().await.context("compact the store")
     }
 }
 
-/// Deletes the owner at this path, for its dependents to go.
+/// Deletes the owner at this path.
 pub async fn delete(client: &Http2, owner: &str, policy: Policy) -> Result<()> {
     let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy});
     let answer = client.send(Method::DELETE, owner, PROTOBUF, options.to_string().into());

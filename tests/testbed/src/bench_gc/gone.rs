@@ -1,4 +1,4 @@
-//! Until a list shows none left: the end of every way to delete, seen by the same eyes.
+//! Waits until a list shows no dependents: the same measure for all contenders.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::http2::Http2;
 
 /// A list of one object costs next to nothing at this rate.
 const SELDOM: Duration = Duration::from_millis(100);
-/// When the end is near, so that the rate of a short run is not a matter of luck.
+/// Interval near the end, for the precision of short runs.
 const OFTEN: Duration = Duration::from_millis(20);
-/// When nothing goes for so long, nothing will.
+/// Fails if no object is deleted for so long.
 const STALLED: Duration = Duration::from_secs(90);
 
-/// Waits until at most `rest` objects are left of `total`, and returns when since `begin` a list first showed that.
+/// Waits until at most `rest` of `total` objects are left. Returns when, since `begin`, a list first showed that.
 pub async fn until_left(client: &Http2, collection: &str, total: u32, rest: u32, begin: Instant) -> Result<Duration> {
     let path = format!("{collection}?limit=1");
     let mut progress = Progress::new("deleting", total);
@@ -25,7 +25,7 @@ pub async fn until_left(client: &Http2, collection: &str, total: u32, rest: u32,
         let asked = begin.elapsed();
         let left = Page::get(client, &path).await?.left();
         if left <= rest {
-            // The list shows the state of a moment between asking and answering.
+            // The list shows a state between its request and its answer.
             return Ok((asked + begin.elapsed()) / 2);
         }
         progress.at(total.saturating_sub(left));

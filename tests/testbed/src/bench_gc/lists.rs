@@ -1,4 +1,4 @@
-//! Plain lists of everything, as a collector has to read it once: what its cold start is measured against.
+//! Plain lists of all objects: the baseline of a collector's cold start.
 
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
@@ -14,17 +14,17 @@ use crate::http2::Http2;
 const PAGE: u32 = 500;
 const DISCOVERY: HeaderValue =
     HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
-/// Collectors leave them alone.
+/// Kinds that collectors ignore.
 const IGNORED: &str = "events";
 
-/// What lists took.
+/// Results of the lists.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Lists {
-    /// From the first connection to the last page.
+    /// Seconds from the first connection to the last page.
     pub seconds: f64,
-    /// How many objects came.
+    /// Number of objects.
     pub objects: u32,
-    /// How many kinds were listed.
+    /// Number of kinds.
     pub kinds: usize,
 }
 
@@ -40,7 +40,7 @@ pub async fn collections(access: &Access) -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// Lists them all, kinds in parallel.
+/// Lists all of them, kinds in parallel.
 pub async fn list(access: &Access, collections: &[String], connections: usize) -> Result<Lists> {
     let begin = Instant::now();
     let client = Http2::connect(access, connections).await?;
@@ -60,7 +60,7 @@ async fn one(client: &Http2, collection: &str) -> Result<u32> {
         let page = Page::get(client, &path).await?;
         count += u32::try_from(page.items.len())?;
         let Some(next) = page.next() else { return Ok(count) };
-        // The token is base64 for URLs.
+        // The token is URL-safe base64.
         path = format!("{first}&continue={next}");
     }
 }

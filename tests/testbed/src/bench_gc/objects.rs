@@ -1,4 +1,4 @@
-//! ConfigMaps of one owner, a ConfigMap like them: what is created, and by what it is known.
+//! ConfigMaps with one owner, which is a ConfigMap as well.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -10,26 +10,26 @@ use uuid::Uuid;
 use super::progress::{Progress, thousands};
 use crate::http2::{Http2, JSON, PROTOBUF};
 
-/// As many requests at once as creating takes to keep the server busy.
+/// Requests in flight that keep the server busy while objects are created.
 const CREATING: usize = 64;
-/// A few hundred bytes, as ConfigMaps have.
+/// Some hundred bytes, as ConfigMaps have.
 const TEXT: &str = "a line of settings that somebody has written, and nobody reads while this is measured\n";
 
-/// Dependents and their owner.
+/// An owner and its dependents.
 #[derive(Debug)]
 pub struct Family {
-    /// Where they are created.
+    /// Path of their collection.
     pub collection: String,
     /// The owner's name.
     pub owner: String,
-    /// How many dependents.
+    /// Number of dependents.
     pub dependents: u32,
 }
 
 // === impl Family ===
 
 impl Family {
-    /// Creates all of it; without its owner, the dependents name one that is not there.
+    /// Creates all of them. Without `owned`, the owner does not exist.
     pub async fn create(client: &Http2, namespace: &str, name: &str, dependents: u32, owned: bool) -> Result<Self> {
         let family = Self {
             collection: format!("/api/v1/namespaces/{namespace}/configmaps"),
@@ -68,12 +68,12 @@ impl Family {
         Ok(family)
     }
 
-    /// The path of the owner.
+    /// Path of the owner.
     pub fn owner_path(&self) -> String {
         format!("{}/{}", self.collection, self.owner)
     }
 
-    /// The path of a dependent.
+    /// Path of a dependent.
     pub fn path(&self, index: u32) -> String {
         format!("{}/{}", self.collection, self.name(index))
     }

@@ -1,4 +1,4 @@
-//! Pages of metadata in protobuf, read no further than to count what is in them: a cheaper reader there is not.
+//! Pages of metadata in protobuf. Objects are counted and not decoded: the cheapest possible reader.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -9,12 +9,12 @@ use crate::proto::ListMeta;
 
 const MAGIC: &[u8] = b"k8s\0";
 
-/// One page of a list.
+/// A page of a list.
 #[derive(Clone, PartialEq, Message)]
 pub struct Page {
     #[prost(message, optional, tag = "1")]
     metadata: Option<ListMeta>,
-    /// The objects, unread.
+    /// The objects, not decoded.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub items: Vec<Bytes>,
 }
@@ -28,7 +28,7 @@ struct Envelope {
 // === impl Page ===
 
 impl Page {
-    /// Asks for it; `path` may have a query.
+    /// Requests the page; `path` may have a query.
     pub async fn get(client: &Http2, path: &str) -> Result<Self> {
         let answer = client.get(path, METADATA_LIST).await?;
         Self::read(answer.ok()?).with_context(|| format!("read {path}"))
@@ -40,13 +40,13 @@ impl Page {
         Ok(Self::decode(envelope.raw)?)
     }
 
-    /// How to go on, unless this is the last one.
+    /// The `continue` token, if there is a next page.
     pub fn next(&self) -> Option<&str> {
         let next = self.metadata.as_ref()?.r#continue.as_deref()?;
         (!next.is_empty()).then_some(next)
     }
 
-    /// How many objects there are from this page on.
+    /// Number of objects from this page on.
     pub fn left(&self) -> u32 {
         let after = self.metadata.as_ref().map_or(0, ListMeta::remaining_item_count);
         u32::try_from(after).unwrap_or(0) + u32::try_from(self.items.len()).unwrap_or(u32::MAX)

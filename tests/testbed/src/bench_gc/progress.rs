@@ -1,13 +1,13 @@
-//! Where long work is, and how long it will take.
+//! Progress of long work.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What takes less than this says nothing.
+/// Shorter work prints nothing.
 const EVERY: Duration = Duration::from_secs(15);
 
-/// Work on a known number of things.
+/// Work on a known number of items.
 #[derive(Debug)]
 pub struct Progress {
     what: String,
@@ -19,7 +19,7 @@ pub struct Progress {
 // === impl Progress ===
 
 impl Progress {
-    /// Begins now.
+    /// Starts now.
     pub fn new(what: impl Into<String>, total: u32) -> Self {
         let now = Instant::now();
         Self {
@@ -30,9 +30,9 @@ impl Progress {
         }
     }
 
-    /// So many are done; tells it now and then.
+    /// Records that `done` items are done; prints that from time to time.
     pub fn at(&mut self, done: u32) {
-        // Work that is nearly done need not be told of either.
+        // Nearly finished work is not printed.
         if self.told.elapsed() < EVERY || u64::from(done) * 10 > u64::from(self.total) * 9 {
             return;
         }
@@ -41,7 +41,7 @@ impl Progress {
     }
 }
 
-/// With separators, for people.
+/// Formats a number with separators.
 pub fn thousands(number: u32) -> String {
     let digits = number.to_string();
     let mut out = String::new();

@@ -1,6 +1,6 @@
-//! The agent and more objects than the control plane of a test holds: on the API server in memory, a process of its own.
+//! The agent with more objects than a test's control plane can hold, on the in-memory API server in its own process.
 //!
-//! For each arrangement a new server and a new agent: what is resident is then of this arrangement and nothing before it.
+//! Each arrangement has a new server and a new agent, so that no memory of an earlier one counts.
 
 pub mod crowd;
 pub mod table;
@@ -20,54 +20,54 @@ use crate::apiserver::process::ApiServerProcess;
 use crate::bench::usage::Usage;
 use crate::http2::Http2;
 
-/// The small graph that large ones are compared with.
+/// Number of objects of the small graph, the baseline.
 const FEW: u32 = 10_000;
-/// Among which half of the objects are shared out.
+/// Number of owners of half of the objects.
 const OWNERS: u32 = 1000;
-/// How many are created and then deleted, to see what an event costs.
+/// Number of objects that are created and deleted to measure the cost of an event.
 const EVENTS: u32 = 5000;
-/// How often.
+/// Repetitions of that.
 const TIMES: u32 = 3;
-/// As many of the dependents of one owner as are waited for.
+/// Number of dependents whose deletion is waited for.
 const FIRST: u32 = 20_000;
 
-/// What the agent needed with some objects.
+/// Results of one arrangement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Seen {
     /// The objects.
     pub crowd: Crowd,
-    /// Seconds from its start until it had seen them.
+    /// Seconds from its start until it was synced.
     pub start: f64,
-    /// Resident MiB, settled.
+    /// Resident MiB when idle.
     pub resident: f64,
-    /// The most resident MiB until then.
+    /// Peak resident MiB until then.
     pub peak_start: f64,
-    /// The most resident MiB with all that came then.
+    /// Peak resident MiB with all later work.
     pub peak: f64,
-    /// CPU microseconds for each event, each time.
+    /// CPU microseconds per event, for each repetition.
     pub event: Vec<f64>,
-    /// Dependents a second, of the first ones to go with their owner.
+    /// Dependents per second, of the first ones that were deleted with their owner.
     pub rate: Option<f64>,
 }
 
-/// What the agent needed with few objects and with many.
+/// Results of all arrangements.
 #[derive(Debug, Clone, Serialize)]
 pub struct Scale {
-    /// Resident MiB with nothing to see.
+    /// Resident MiB without objects.
     pub none: f64,
     /// A small graph.
     pub few: Seen,
-    /// One owner of as many as are waited for.
+    /// One owner with as many dependents as are waited for.
     pub first: Seen,
-    /// Half of many objects shared out among owners.
+    /// Half of many objects, shared by several owners.
     pub shared: Seen,
-    /// Half of many objects with one owner.
+    /// Half of many objects, with one owner.
     pub half: Seen,
-    /// All of many objects with one owner.
+    /// All of many objects, with one owner.
     pub all: Seen,
 }
 
-/// The two programs.
+/// The two binaries.
 struct Programs<'a> {
     agent: &'a Path,
     apiserver: &'a Path,
@@ -76,7 +76,7 @@ struct Programs<'a> {
 // === impl Scale ===
 
 impl Scale {
-    /// Measures one arrangement after the other.
+    /// Measures all arrangements.
     pub async fn measure(agent: &Path, apiserver: &Path, objects: u32) -> Result<Self> {
         let programs = Programs { agent, apiserver };
         let half = objects / 2;
@@ -96,7 +96,7 @@ impl Scale {
 // === impl Programs ===
 
 impl Programs<'_> {
-    /// With nothing to see.
+    /// Measures without objects.
     async fn alone(&self) -> Result<f64> {
         let api = ApiServerProcess::start(self.apiserver).await?;
         let agent = Collector::agent(self.agent, &api.administrator()).await?;
@@ -110,7 +110,8 @@ impl Programs<'_> {
         Ok(resident)
     }
 
-    /// With these objects; if so many of the first owner's dependents are to go, the owner is deleted at last.
+    /// Measures with these objects. With `go`, the first owner is deleted, and that many of its dependents are waited
+    /// for.
     async fn see(&self, crowd: Crowd, go: Option<u32>) -> Result<Seen> {
         println!("{crowd}");
         let api = ApiServerProcess::start(self.apiserver).await?;
@@ -151,13 +152,13 @@ impl Programs<'_> {
             seen.resident,
             seen.event.first().copied().unwrap_or_default()
         );
-        // It may have a million deletions before it: nobody waits for them, nor for it.
+        // It may have a million deletions left, so it is not stopped orderly.
         drop(agent);
         Ok(seen)
     }
 }
 
-/// CPU microseconds of the agent for each event when dependents of owners that stay come and go.
+/// CPU microseconds of the agent per event, when dependents are created and deleted.
 async fn events(client: &Http2, usage: Usage, owners: &[String], time: u32) -> Result<f64> {
     let before = usage.cpu()?;
     let names = crowd::come(client, owners, EVENTS, time).await?;
@@ -168,7 +169,7 @@ async fn events(client: &Http2, usage: Usage, owners: &[String], time: u32) -> R
     Ok(spent.as_secs_f64() * 1e6 / f64::from(2 * EVENTS))
 }
 
-/// Deletes the first owner and waits until so many went with it.
+/// Deletes the first owner and waits until this many dependents are deleted; returns dependents per second.
 async fn rate(client: &Http2, objects: u32, dependents: u32) -> Result<f64> {
     let begin = Instant::now();
     field::delete(client, &crowd::owner_path(0), Policy::Background).await?;

@@ -1,4 +1,4 @@
-//! The figures as tables, with the goals beside them.
+//! The results as tables, with goals.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use super::progress::thousands;
 use crate::bench::figures::Figures;
 use crate::bench::line::{Goal, Line, table};
 
-/// Of the rate of direct deletion.
+/// Part of direct deletion's rate.
 const BACKGROUND: f64 = 0.95;
-/// The same in the foreground, where the owner has to be asked for and let go as well.
+/// The same for foreground deletion, where the owner needs a GET and a PATCH as well.
 const FOREGROUND: f64 = 0.9;
-/// Of the CPU time of kube-controller-manager.
+/// Part of kube-controller-manager's CPU time.
 const CPU: f64 = 0.1;
-/// Resident MiB, with as many dependents as this or more.
+/// Resident MiB, from this number of dependents on.
 const RESIDENT: f64 = 48.0;
 const MANY: u32 = 100_000;
-/// Of plain lists, as long as there are many objects to list.
+/// Part of the time of plain lists, if there are many objects to list.
 const START: f64 = 1.1;
 
-/// One round with so many objects: who took what.
+/// One round of one size.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Round {
-    /// Direct deletion: dependents a second.
+    /// Direct deletion: dependents per second.
     pub direct: Vec<(Pace, f64)>,
-    /// kube-controller-manager, by its workers.
+    /// kube-controller-manager, by workers.
     pub manager: BTreeMap<Policy, BTreeMap<u16, Cascade>>,
     /// The agent.
     pub agent: BTreeMap<Policy, Cascade>,
@@ -36,9 +36,9 @@ pub struct Round {
 /// All rounds of one size.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measured {
-    /// How many dependents.
+    /// Number of dependents.
     pub objects: u32,
-    /// Round by round.
+    /// The rounds.
     pub rounds: Vec<Round>,
 }
 
@@ -66,7 +66,7 @@ impl Round {
 // === impl Measured ===
 
 impl Measured {
-    /// What was done at all.
+    /// The policies that were measured.
     pub fn policies(&self) -> Vec<Policy> {
         [Policy::Background, Policy::Foreground]
             .into_iter()
@@ -80,7 +80,7 @@ impl Measured {
             .collect()
     }
 
-    /// The table's lines.
+    /// Lines of the table.
     pub fn lines(&self, policy: Policy) -> Vec<Line> {
         let mut lines = self.direct_lines();
         lines.extend(self.manager_lines(policy));
@@ -180,7 +180,7 @@ impl Measured {
         .collect()
     }
 
-    /// Round by round: what drifts over the run is the same for both sides of a ratio.
+    /// Ratios are taken round by round, so that a drift affects both sides.
     fn line(
         &self,
         what: impl Into<String>,
@@ -197,7 +197,7 @@ impl Measured {
         })
     }
 
-    /// For people.
+    /// The tables as text.
     pub fn tables(&self) -> String {
         let tables = self.policies().into_iter().map(|policy| {
             let (objects, rounds) = (thousands(self.objects), self.rounds.len());

@@ -54,7 +54,7 @@ struct Args {
     apiserver: Option<PathBuf>,
 }
 
-// Two cores are shared with what is measured: one thread keeps the server busy enough.
+// One thread is enough, and the measured processes need the two cores.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     match measure(Args::parse()).await {

@@ -1,4 +1,4 @@
-//! Many objects at once: written into the API server in memory by the array, past all validation.
+//! Many objects, inserted into the in-memory API server in bulk and without validation.
 
 use std::fmt;
 
@@ -13,35 +13,35 @@ use uuid::Uuid;
 use crate::bench_gc::progress::{Progress, thousands};
 use crate::http2::{Http2, JSON, PROTOBUF};
 
-/// All of them; counting those of one namespace would cost the server more.
+/// All objects. Counting those of one namespace would cost the server more.
 pub const COLLECTION: &str = "/api/v1/configmaps";
 const NAMESPACE: &str = "default";
 const BULK: &str = "/testbed/objects";
-/// In one request.
+/// Objects per request.
 const AT_ONCE: u32 = 1000;
-/// So many requests keep a server of one thread busy.
+/// Requests in flight that keep a single-threaded server busy.
 const DELETING: usize = 16;
 
 /// ConfigMaps, some of which own others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Crowd {
-    /// How many own others.
+    /// Number of owners.
     pub owners: u32,
-    /// How many are owned, shared out evenly.
+    /// Number of dependents, shared evenly.
     pub owned: u32,
-    /// How many there are in all.
+    /// Number of objects.
     pub objects: u32,
 }
 
 // === impl Crowd ===
 
 impl Crowd {
-    /// So many owners of so many objects, among so many in all.
+    /// This many owners and dependents, out of this many objects.
     pub fn new(owners: u32, owned: u32, objects: u32) -> Self {
         Self { owners, owned, objects }
     }
 
-    /// Creates them; the UIDs of the owners.
+    /// Creates them; returns the owners' UIDs.
     pub async fn create(self, client: &Http2) -> Result<Vec<String>> {
         let owners: Vec<_> = (0..self.owners).map(|_| Uuid::new_v4().to_string()).collect();
         let mut progress = Progress::new(format!("creating {} objects", thousands(self.objects)), self.objects);
@@ -56,7 +56,7 @@ impl Crowd {
         Ok(owners)
     }
 
-    /// First the owners, then what they own, then those that are alone.
+    /// Owners come first, then dependents, then isolated objects.
     fn object(self, index: u32, owners: &[String]) -> Value {
         if index < self.owners {
             return object(&owner(index), Some(&owners[index as usize]), None);
@@ -81,7 +81,7 @@ impl fmt::Display for Crowd {
     }
 }
 
-/// New dependents of these owners in turn; their names.
+/// Creates dependents of these owners in turn; returns their names.
 pub async fn come(client: &Http2, owners: &[String], count: u32, time: u32) -> Result<Vec<String>> {
     let names: Vec<_> = (0..count).map(|index| format!("guest-{time}-{index:05}")).collect();
     let all = owners.iter().enumerate().cycle();
@@ -108,7 +108,7 @@ pub async fn go(client: &Http2, names: &[String]) -> Result<()> {
     answers.buffer_unordered(DELETING).try_collect().await
 }
 
-/// The path of an owner.
+/// Path of an owner.
 pub fn owner_path(index: u32) -> String {
     path(&owner(index))
 }

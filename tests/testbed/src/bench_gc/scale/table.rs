@@ -1,4 +1,4 @@
-//! What a million objects cost, as a table.
+//! The cost of a million objects, as a table.
 
 use std::fmt;
 
@@ -8,15 +8,16 @@ use super::{Scale, Seen};
 use crate::bench::figures::Figures;
 use crate::bench::line::{Goal, Line, table};
 
-/// For each object.
+/// Bytes per object.
 const BYTES: f64 = 200.0;
-/// In a graph of any size an event takes as long; caches of a processor may miss more often in a large one.
+/// Events cost the same in a graph of any size, apart from more cache misses.
 const EVENT: f64 = 1.5;
-/// The first of a million dependents go as fast as those of an owner that has no more, within what one run varies.
+/// The first of a million dependents are deleted as fast as those of an owner without more, within the variance of a
+/// run.
 const RATE: f64 = 0.9;
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Lines, and above them what they are about.
+/// Lines with a title.
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
     title: String,
@@ -26,7 +27,7 @@ pub struct Table {
 // === impl Scale ===
 
 impl Scale {
-    /// One for each arrangement.
+    /// A table per arrangement.
     pub fn tables(&self) -> Vec<Table> {
         let small = vec![
             line("resident with no objects", "MiB", [self.none], None),
