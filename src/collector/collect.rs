@@ -43,7 +43,7 @@ const JSON: &str = "application/json";
 pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     let mut restart = shared.restart_reason.subscribe();
     let store = client.follow_store();
-    let mut put_back = store.put_back();
+    let mut restored = store.put_back();
     let discovery = DiscoveryTask {
         client: client.clone(),
         shared: Arc::clone(&shared),
@@ -61,7 +61,7 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         // A list or watch shows an older resourceVersion of its kind than before.
         why = restart.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
         // A connection leads to an older store than before.
-        why = put_back.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
+        why = restored.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
     };
     // Requests in flight must not use such a connection.
     for task in [engine, discovery] {
@@ -261,8 +261,8 @@ impl DiscoveryTask {
         }
         // The old monitor ends before the new one starts.
         self.monitors.remove(&id);
-        let taken: BTreeSet<usize> = self.monitors.values().map(|running| running.number).collect();
-        let number = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
+        let used_numbers: BTreeSet<usize> = self.monitors.values().map(|running| running.number).collect();
+        let number = (0..).find(|number| !used_numbers.contains(number)).unwrap_or_default();
         self.shared.with(|core| {
             let progress = core.sync_state.watched.get(&id).map_or(0, |watched| watched.progress);
             let watched = WatchedKind {
@@ -300,12 +300,12 @@ impl DiscoveryTask {
         let asked = kinds.into_iter().map(|(id, path)| async move {
             let asked = format!("{path}?limit=1");
             let answer = timeout(ROUTE_TIMEOUT, client.pieces(Lane::Question, "LIST", &asked, wire::LIST)).await;
-            let is_gone = matches!(answer, Ok(Err(error)) if error.code() == Some(404));
-            (id, path, is_gone)
+            let is_removed = matches!(answer, Ok(Err(error)) if error.code() == Some(404));
+            (id, path, is_removed)
         });
         let answers: Vec<_> = stream::iter(asked).buffered(MAX_LISTS).collect().await;
-        for (id, path, is_gone) in answers {
-            if !is_gone {
+        for (id, path, is_removed) in answers {
+            if !is_removed {
                 tracing::debug!(path, "Discovery does not report the kind, but its route may exist");
                 continue;
             }

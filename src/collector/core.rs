@@ -101,10 +101,10 @@ impl Core {
         self.sync_state
             .unrepresentable
             .extend(self.graph.take_unrepresentable());
-        let hints = self.graph.take_items();
+        let items = self.graph.take_items();
         let now = Instant::now();
-        for &hint in &hints {
-            match hint {
+        for &item in &items {
+            match item {
                 WorkItem::Dependents(id) if self.graph.contains(id) => {
                     self.log_owner(id);
                     if let Some((_, kind)) = self.peek_dependent(id) {
@@ -112,14 +112,14 @@ impl Core {
                     }
                 }
                 WorkItem::Dependents(_) => {}
-                WorkItem::Decide(id) | WorkItem::GetOwner(id) => self.push(hint, id, now),
+                WorkItem::Decide(id) | WorkItem::GetOwner(id) => self.push(item, id, now),
             }
         }
-        !hints.is_empty()
+        !items.is_empty()
     }
 
-    fn push(&mut self, hint: WorkItem, of: NodeId, now: Instant) {
-        self.queue.push(hint, self.graph.node(of).kind, now);
+    fn push(&mut self, item: WorkItem, of: NodeId, now: Instant) {
+        self.queue.push(item, self.graph.node(of).kind, now);
     }
 
     /// Logs why the dependents of this owner are decided on.
@@ -150,10 +150,10 @@ impl Core {
     pub fn next(&mut self, now: Instant) -> (Option<Request>, bool) {
         for _ in 0..MAX_DECISIONS {
             let at_once = self.limit_state.map_or(1, |limit_state| limit_state.max_in_flight);
-            let Some(hint) = self.queue.pop(now, at_once.div_ceil(2)) else {
+            let Some(item) = self.queue.pop(now, at_once.div_ceil(2)) else {
                 return (None, true);
             };
-            let request = match hint {
+            let request = match item {
                 WorkItem::Dependents(owner) => self.next_dependent(owner, now),
                 WorkItem::GetOwner(id) => self.get_owner(id),
                 WorkItem::Decide(id) => self.decide(id, now),
@@ -163,8 +163,8 @@ impl Core {
                 self.queue.request_started(request.lane(), now);
                 return (Some(request), true);
             }
-            if !matches!(hint, WorkItem::Dependents(_)) {
-                self.queue.done(hint, now);
+            if !matches!(item, WorkItem::Dependents(_)) {
+                self.queue.done(item, now);
             }
         }
         (None, false)
@@ -197,17 +197,17 @@ impl Core {
         {
             self.queue.continue_batch(owner, kind);
         }
-        let hint = WorkItem::Decide(dependent);
+        let item = WorkItem::Decide(dependent);
         if is_paused {
-            self.queue.push(hint, kind, now);
+            self.queue.push(item, kind, now);
             return None;
         }
-        if !self.queue.start(hint, kind, now) {
+        if !self.queue.start(item, kind, now) {
             return None;
         }
         let request = self.decide(dependent, now);
         if request.is_none() {
-            self.queue.done(hint, now);
+            self.queue.done(item, now);
         }
         request
     }
@@ -231,7 +231,7 @@ impl Core {
             return None;
         }
         let step = decide(&self.graph, id);
-        let hint = WorkItem::Decide(id);
+        let item = WorkItem::Decide(id);
         if !matches!(step, Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer) {
             self.ready.remove(&id);
         }
@@ -244,7 +244,7 @@ impl Core {
             Step::GetOwners(owners) => {
                 if owners.len() == MAX_GETS {
                     // Each answer would have all these owners decided on again.
-                    self.queue.delay(hint, RETRY_BUSY_OWNER, now);
+                    self.queue.delay(item, RETRY_BUSY_OWNER, now);
                 }
                 self.enqueue_gets(owners, now);
                 None
@@ -272,12 +272,12 @@ impl Core {
                 match self.sync_state.finalizer_hold(finalizer_of(&step), Some(ready), now) {
                     Some(FinalizerHold::NeedsDiscovery) => {
                         self.sync_state.needs_discovery = true;
-                        let pause = if self.queue.tries(hint) < DISCOVERY_RETRIES {
+                        let pause = if self.queue.tries(item) < DISCOVERY_RETRIES {
                             RETRY_DISCOVERY
                         } else {
                             RETRY_NOT_SYNCED
                         };
-                        self.queue.retry(hint, NO_DISCOVERY, Some(pause), now);
+                        self.queue.retry(item, NO_DISCOVERY, Some(pause), now);
                         return None;
                     }
                     Some(FinalizerHold::NotSynced { why, is_aggregated }) => {
@@ -285,7 +285,7 @@ impl Core {
                             self.delayed_deletions
                                 .report(&self.graph, id, &why, self.sync_state.aggregated_hold);
                         }
-                        self.queue.retry(hint, &why, Some(RETRY_NOT_SYNCED), now);
+                        self.queue.retry(item, &why, Some(RETRY_NOT_SYNCED), now);
                         return None;
                     }
                     None => {}
@@ -319,9 +319,9 @@ impl Core {
             .iter()
             .any(|&owner| self.queue.is_busy(WorkItem::Decide(owner)))
         {
-            let hint = WorkItem::Decide(id);
+            let item = WorkItem::Decide(id);
             self.queue.retry(
-                hint,
+                item,
                 "an owner's finalizer is being removed",
                 Some(RETRY_BUSY_OWNER),
                 now,

@@ -97,8 +97,8 @@ impl Engine {
             tokio::select! {
                 // An answer frees a slot.
                 Some(done) = in_flight.next() => {
-                    let pause_for = in_flight.len() + 1;
-                    self.apply(done, &mut limit, pause_for);
+                    let busy = in_flight.len() + 1;
+                    self.apply(done, &mut limit, busy);
                 }
                 () = woken => {}
                 // A delayed item is due, or a pause is over.
@@ -109,9 +109,9 @@ impl Engine {
 
     /// Sleeps under full load, so that several answers are applied at one wakeup. It is what interrupt coalescing does
     /// in a network card.
-    fn sleep_under_load(&self, pause_for: usize, max_in_flight: usize) {
+    fn sleep_under_load(&self, busy: usize, max_in_flight: usize) {
         if let Some(sleep) = self.shared.load_sleep()
-            && pause_for >= max_in_flight.max(MIN_IN_FLIGHT_TO_SLEEP)
+            && busy >= max_in_flight.max(MIN_IN_FLIGHT_TO_SLEEP)
         {
             #[allow(
                 clippy::disallowed_methods,
@@ -121,9 +121,9 @@ impl Engine {
         }
     }
 
-    fn apply(&self, done: Done, limit: &mut Limit, pause_for: usize) {
+    fn apply(&self, done: Done, limit: &mut Limit, busy: usize) {
         let now = Instant::now();
-        update_limit(&done, limit, pause_for, now);
+        update_limit(&done, limit, busy, now);
         self.shared.with(|core| {
             core.limit_state = Some(limit.state());
             let lane = done.request.lane();
@@ -145,11 +145,11 @@ async fn run(client: MetadataClient, number: usize, request: Request, started: I
 }
 
 /// Updates the limit by the state of the API server that the answer shows.
-fn update_limit(done: &Done, limit: &mut Limit, pause_for: usize, now: Instant) {
+fn update_limit(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
     match &done.outcome {
         Outcome::Failed(error) => match error {
             ApiError::Unproven { code: Some(429), .. } => {
-                limit.record_refusal(None, error.retry_after().unwrap_or(DEFAULT_PAUSE), now)
+                limit.record_refusal(None, error.retry_after().unwrap_or(DEFAULT_PAUSE), now);
             }
             ApiError::Refused { .. } if let Some(pause) = requested_pause(error) => {
                 limit.record_refusal(Some(done.request.lane()), pause.min(MAX_PAUSE_OF_ALL), now);
@@ -158,10 +158,10 @@ fn update_limit(done: &Done, limit: &mut Limit, pause_for: usize, now: Instant) 
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. }
                 if done.duration >= SLOW => {}
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
-                limit.record_answer(done.duration, pause_for);
+                limit.record_answer(done.duration, busy);
             }
             ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Held { .. } => {
-                limit.record_no_answer(now)
+                limit.record_no_answer(now);
             }
         },
         Outcome::DryRun => {}
@@ -171,7 +171,7 @@ fn update_limit(done: &Done, limit: &mut Limit, pause_for: usize, now: Instant) 
         | Outcome::Absent
         | Outcome::Exists(_)
         | Outcome::Changed(_)
-        | Outcome::StrategicPatchUnsupported => limit.record_answer(done.duration, pause_for),
+        | Outcome::StrategicPatchUnsupported => limit.record_answer(done.duration, busy),
     }
 }
 
@@ -213,7 +213,7 @@ fn requested_pause(error: &ApiError) -> Option<Duration> {
 /// Applies the outcome of a request.
 fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Instant) {
     let target = request.target();
-    let hint = match request {
+    let item = match request {
         Request::GetOwner(_) => WorkItem::GetOwner(target.id),
         Request::DropReferences { .. } | Request::Delete { .. } | Request::RemoveFinalizer { .. } => {
             WorkItem::Decide(target.id)
@@ -222,7 +222,7 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
     if let Request::Delete { waiting_owners, .. } = request {
         core.delete_answered(waiting_owners, now);
     }
-    let pause_for = pause_for(&outcome);
+    let requested = pause_for(&outcome);
     if let Outcome::Done | Outcome::Deleted | Outcome::Absent = outcome
         && !matches!(request, Request::GetOwner(_))
     {
@@ -234,45 +234,45 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
             if let Request::RemoveFinalizer { finalizer, .. } = request {
                 core.finalizer_removed(target, finalizer, now);
             }
-            core.queue.done(hint, now);
+            core.queue.done(item, now);
         }
         Outcome::Deleted => {
             count(core, request);
             core.deletion_finished(target);
-            core.queue.done(hint, now);
+            core.queue.done(item, now);
         }
         Outcome::Absent => {
             core.counts.asked += u64::from(matches!(request, Request::GetOwner(_)));
             core.set_absent(target);
-            core.queue.done(hint, now);
+            core.queue.done(item, now);
         }
         Outcome::Exists(object) => {
             core.counts.asked += 1;
             let shown = core.apply_get(target, &object);
             match shown {
-                GetEffect::Applied => core.queue.done(hint, now),
-                GetEffect::Stale => core.queue.retry(hint, "the watch has shown a later state", None, now),
+                GetEffect::Applied => core.queue.done(item, now),
+                GetEffect::Stale => core.queue.retry(item, "the watch has shown a later state", None, now),
                 GetEffect::Unwatched => {
-                    let pause = backoff(RETRY_UNWATCHED, core.queue.tries(hint));
+                    let pause = backoff(RETRY_UNWATCHED, core.queue.tries(item));
                     core.queue
-                        .retry(hint, "it exists, and its kind cannot be watched", Some(pause), now);
+                        .retry(item, "it exists, and its kind cannot be watched", Some(pause), now);
                 }
             }
         }
         Outcome::Changed(object) => {
             core.conflicted(target, &object);
             core.apply_get(target, &object);
-            let pause = backoff(RETRY_CONFLICT, core.queue.tries(hint));
+            let pause = backoff(RETRY_CONFLICT, core.queue.tries(item));
             core.queue
-                .retry(hint, "conflict: the object has changed", Some(pause), now);
+                .retry(item, "conflict: the object has changed", Some(pause), now);
         }
         Outcome::StrategicPatchUnsupported => {
             core.no_strategic_patch.insert(target.kind);
-            core.queue.requeue(hint);
+            core.queue.requeue(item);
         }
         Outcome::DryRun => {
             log_dry_run(request);
-            core.queue.done(hint, now);
+            core.queue.done(item, now);
         }
         Outcome::Failed(error) => {
             let resource = qualified(&target.plural, &target.group);
@@ -283,15 +283,15 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
             }
             match &error {
                 // It was not sent.
-                ApiError::Unproven { .. } | ApiError::Held { .. } => core.queue.requeue(hint),
+                ApiError::Unproven { .. } | ApiError::Held { .. } => core.queue.requeue(item),
                 ApiError::Unreachable { .. } | ApiError::Refused { code: 429, .. } => {
-                    let pause = backoff(RETRY, core.queue.tries(hint));
-                    let pause = pause.max(pause_for.unwrap_or_default());
-                    core.queue.retry(hint, &error.to_string(), Some(pause), now);
+                    let pause = backoff(RETRY, core.queue.tries(item));
+                    let pause = pause.max(requested.unwrap_or_default());
+                    core.queue.retry(item, &error.to_string(), Some(pause), now);
                 }
                 ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
                     tracing::debug!(%error, uid = target.uid, "Request failed; will retry");
-                    core.queue.retry(hint, &error.to_string(), None, now);
+                    core.queue.retry(item, &error.to_string(), None, now);
                 }
             }
         }

@@ -361,7 +361,7 @@ impl Graph {
             }
             return Change::Applied;
         }
-        let was_lone = self.isolated[kind.index()].remove(&self.hasher, uid);
+        let was_isolated = self.isolated[kind.index()].remove(&self.hasher, uid);
         let version = object.number();
         let id = known.unwrap_or_else(|| {
             let namespace = self.namespaces.id(&object.namespace);
@@ -391,7 +391,7 @@ impl Graph {
             state.set(State::ORPHANED, false);
         }
         let now = *state;
-        if !before.has(State::OBSERVED) && !was_lone {
+        if !before.has(State::OBSERVED) && !was_isolated {
             self.recheck_same_uid(uid, Some(id));
         }
         self.update_owners(id, object);

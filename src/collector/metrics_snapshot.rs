@@ -60,7 +60,9 @@ impl MetricsSnapshot {
             resource: watched.resource.plural.clone(),
             synced: watched.synced && watched.failure.is_none(),
             objects: objects.get(id.index()).copied().unwrap_or_default(),
-            silent: watched.last_event.map(|told| now.saturating_duration_since(told)),
+            silent: watched
+                .last_event
+                .map(|last_event| now.saturating_duration_since(last_event)),
         };
         let mut refused: BTreeMap<_, Duration> = BTreeMap::new();
         for (key, it) in core.refusals.current(now) {

@@ -74,7 +74,7 @@ impl Monitor {
         let (mut from, mut pause): (Option<String>, Duration) = (None, first);
         let (mut early, mut has_failed) = (false, false);
         loop {
-            let begun = Instant::now();
+            let started = Instant::now();
             let step = match &from {
                 None => {
                     let listed = self.list(has_failed).await;
@@ -83,7 +83,7 @@ impl Monitor {
                 }
                 Some(version) => self.watch(version, early).await.map(Some),
             };
-            let (was_watched, lasted) = (from.is_some(), begun.elapsed());
+            let (was_watched, lasted) = (from.is_some(), started.elapsed());
             let is_short = was_watched && lasted < MIN_WATCH;
             early = was_watched && lasted < LIFETIME / 2;
             if was_watched && lasted >= pause.max(MIN_WATCH) {

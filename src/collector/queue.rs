@@ -79,10 +79,10 @@ pub struct Depth {
     pub put_off: u64,
 }
 
-fn lane(hint: WorkItem, kind: KindId) -> Lane {
+fn lane(item: WorkItem, kind: KindId) -> Lane {
     Lane {
         kind,
-        is_get: matches!(hint, WorkItem::GetOwner(_)),
+        is_get: matches!(item, WorkItem::GetOwner(_)),
     }
 }
 
@@ -90,20 +90,20 @@ fn lane(hint: WorkItem, kind: KindId) -> Lane {
 
 impl Queue {
     /// Enqueues an item, unless it is queued. `kind` is the kind of its object.
-    pub fn push(&mut self, hint: WorkItem, kind: KindId, now: Instant) {
-        let Some(mark) = self.marks.get_mut(&hint) else {
-            let lane = lane(hint, kind);
-            self.marks.insert(hint, Mark::new(lane, Stage::Ready, now));
-            self.ready.push_back(lane, hint);
+    pub fn push(&mut self, item: WorkItem, kind: KindId, now: Instant) {
+        let Some(mark) = self.marks.get_mut(&item) else {
+            let lane = lane(item, kind);
+            self.marks.insert(item, Mark::new(lane, Stage::Ready, now));
+            self.ready.push_back(lane, item);
             return;
         };
         match &mut mark.stage {
             Stage::Ready => {}
             Stage::InProgress { again } => *again = true,
             Stage::Delayed(due) if *due > now + MAX_DELAY_WHEN_PUSHED => {
-                self.delayed.remove(&(*due, hint));
+                self.delayed.remove(&(*due, item));
                 *due = now + MAX_DELAY_WHEN_PUSHED;
-                self.delayed.insert((*due, hint));
+                self.delayed.insert((*due, item));
             }
             Stage::Delayed(_) => {}
         }
@@ -120,29 +120,29 @@ impl Queue {
     /// The next item: a single one, which is in progress now, or a batch, which the caller continues or stops. Lanes
     /// with `many` requests in flight come last.
     pub fn pop(&mut self, now: Instant, many: usize) -> Option<WorkItem> {
-        while let Some(&(due, hint)) = self.delayed.first() {
+        while let Some(&(due, item)) = self.delayed.first() {
             if due > now {
                 break;
             }
             self.delayed.pop_first();
-            if let Some(mark) = self.marks.get_mut(&hint) {
+            if let Some(mark) = self.marks.get_mut(&item) {
                 mark.stage = Stage::Ready;
-                self.ready.push_back(mark.lane, hint);
+                self.ready.push_back(mark.lane, item);
             }
         }
         loop {
-            let hint = self.ready.pop_front(now, many)?;
-            match hint {
+            let item = self.ready.pop_front(now, many)?;
+            match item {
                 // It was stopped.
                 WorkItem::Dependents(owner) if !self.batches.contains_key(&owner) => continue,
                 WorkItem::Dependents(_) => {}
                 WorkItem::Decide(_) | WorkItem::GetOwner(_) => {
-                    if let Some(mark) = self.marks.get_mut(&hint) {
+                    if let Some(mark) = self.marks.get_mut(&item) {
                         mark.stage = Stage::InProgress { again: false };
                     }
                 }
             }
-            return Some(hint);
+            return Some(item);
         }
     }
 
@@ -162,8 +162,8 @@ impl Queue {
 
     /// Enqueues the rest of a batch. `kind` is that of the next dependent.
     pub fn continue_batch(&mut self, owner: NodeId, kind: KindId) {
-        let hint = WorkItem::Dependents(owner);
-        self.ready.push_back(lane(hint, kind), hint);
+        let item = WorkItem::Dependents(owner);
+        self.ready.push_back(lane(item, kind), item);
     }
 
     /// Whether writes to this kind pause.
@@ -181,9 +181,9 @@ impl Queue {
         self.ready.request_started(lane, now);
     }
 
-    /// Records the answer to the request that started at `begun`.
-    pub fn request_finished(&mut self, lane: Lane, begun: Instant, answer: Feedback) {
-        self.ready.request_finished(lane, begun, answer);
+    /// Records the answer to the request that started at `started`.
+    pub fn request_finished(&mut self, lane: Lane, started: Instant, answer: Feedback) {
+        self.ready.request_finished(lane, started, answer);
     }
 
     /// Number of slow requests in flight. They do not count for the limit.
@@ -192,17 +192,17 @@ impl Queue {
     }
 
     /// Starts an item that is not queued; `false` if it is in progress or delayed.
-    pub fn start(&mut self, hint: WorkItem, kind: KindId, now: Instant) -> bool {
-        match self.marks.get_mut(&hint).map(|mark| &mut mark.stage) {
+    pub fn start(&mut self, item: WorkItem, kind: KindId, now: Instant) -> bool {
+        match self.marks.get_mut(&item).map(|mark| &mut mark.stage) {
             None => {
                 let stage = Stage::InProgress { again: false };
-                self.marks.insert(hint, Mark::new(lane(hint, kind), stage, now));
+                self.marks.insert(item, Mark::new(lane(item, kind), stage, now));
                 true
             }
             // It is ready: its lane returns it.
             Some(Stage::Ready) => false,
             Some(_) => {
-                self.push(hint, kind, now);
+                self.push(item, kind, now);
                 false
             }
         }
@@ -215,25 +215,25 @@ impl Queue {
     }
 
     /// Ends an item in progress. If it was pushed meanwhile, it is ready again.
-    pub fn done(&mut self, hint: WorkItem, now: Instant) {
-        let Some(mark) = self.marks.get_mut(&hint) else {
+    pub fn done(&mut self, item: WorkItem, now: Instant) {
+        let Some(mark) = self.marks.get_mut(&item) else {
             return;
         };
         match mark.stage {
             Stage::InProgress { again: true } => {
                 mark.stage = Stage::Ready;
                 (mark.tries, mark.since, mark.last_error) = (0, now, None);
-                self.ready.push_back(mark.lane, hint);
+                self.ready.push_back(mark.lane, item);
             }
-            Stage::InProgress { again: false } => drop(self.marks.remove(&hint)),
+            Stage::InProgress { again: false } => drop(self.marks.remove(&item)),
             // It is returned later.
             Stage::Ready | Stage::Delayed(_) => {}
         }
     }
 
     /// Delays an item after a failure, by `pause` or else by exponential backoff.
-    pub fn retry(&mut self, hint: WorkItem, last_error: &str, pause: Option<Duration>, now: Instant) {
-        let Some(mark) = self.marks.get_mut(&hint) else {
+    pub fn retry(&mut self, item: WorkItem, last_error: &str, pause: Option<Duration>, now: Instant) {
+        let Some(mark) = self.marks.get_mut(&item) else {
             return;
         };
         let backoff = FIRST_BACKOFF.saturating_mul(1 << mark.tries.min(16)).min(MAX_BACKOFF);
@@ -244,34 +244,34 @@ impl Queue {
         };
         mark.tries += 1;
         mark.last_error = Some(last_error.into());
-        self.delay(hint, pause, now);
+        self.delay(item, pause, now);
     }
 
     /// Delays an item without a failure.
-    pub fn delay(&mut self, hint: WorkItem, pause: Duration, now: Instant) {
-        if let Some(mark) = self.marks.get_mut(&hint) {
+    pub fn delay(&mut self, item: WorkItem, pause: Duration, now: Instant) {
+        if let Some(mark) = self.marks.get_mut(&item) {
             mark.stage = Stage::Delayed(now + pause);
-            self.delayed.insert((now + pause, hint));
+            self.delayed.insert((now + pause, item));
         }
     }
 
     /// Returns an item that was not started; it is the next one of its lane.
-    pub fn requeue(&mut self, hint: WorkItem) {
-        if let Some(mark) = self.marks.get_mut(&hint) {
+    pub fn requeue(&mut self, item: WorkItem) {
+        if let Some(mark) = self.marks.get_mut(&item) {
             mark.stage = Stage::Ready;
-            self.ready.push_front(mark.lane, hint);
+            self.ready.push_front(mark.lane, item);
         }
     }
 
     /// Whether it is in progress.
-    pub fn is_busy(&self, hint: WorkItem) -> bool {
-        let stage = self.marks.get(&hint).map(|mark| mark.stage);
+    pub fn is_busy(&self, item: WorkItem) -> bool {
+        let stage = self.marks.get(&item).map(|mark| mark.stage);
         matches!(stage, Some(Stage::InProgress { .. }))
     }
 
     /// Number of failed attempts.
-    pub fn tries(&self, hint: WorkItem) -> u32 {
-        self.marks.get(&hint).map_or(0, |mark| mark.tries)
+    pub fn tries(&self, item: WorkItem) -> u32 {
+        self.marks.get(&item).map_or(0, |mark| mark.tries)
     }
 
     /// When the next delayed item is due, or a lane may have a free slot.
@@ -297,8 +297,8 @@ impl Queue {
     }
 
     /// Status of an item, if it is queued.
-    pub fn status(&self, hint: WorkItem) -> Option<ItemStatus> {
-        let mark = self.marks.get(&hint)?;
+    pub fn status(&self, item: WorkItem) -> Option<ItemStatus> {
+        let mark = self.marks.get(&item)?;
         Some(ItemStatus {
             since: mark.since,
             tries: mark.tries,
@@ -308,7 +308,7 @@ impl Queue {
 
     /// All single items, and when they were enqueued.
     pub fn items(&self) -> impl Iterator<Item = (Instant, WorkItem)> {
-        self.marks.iter().map(|(&hint, mark)| (mark.since, hint))
+        self.marks.iter().map(|(&item, mark)| (mark.since, item))
     }
 }
 

@@ -306,7 +306,7 @@ fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
         resource: format!("{}/{}", watched.name(), watched.resource.version),
         synced: watched.synced,
         objects: counts.get(id.index()).copied().unwrap_or_default(),
-        silent_seconds: watched.last_event.map(|told| seconds(now, told)),
+        silent_seconds: watched.last_event.map(|last_event| seconds(now, last_event)),
         version: watched.progress,
         trouble: watched.failure.as_ref().map(|trouble| trouble.text.clone()),
     };
@@ -318,13 +318,13 @@ fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
 fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
     let mut waiting: Vec<(Instant, WorkItem)> = core.queue.items().collect();
     waiting.sort_unstable();
-    let report = |(since, hint): (Instant, WorkItem)| {
-        let (what, id) = match hint {
+    let report = |(since, item): (Instant, WorkItem)| {
+        let (what, id) = match item {
             WorkItem::Decide(id) => ("decide on", id),
             WorkItem::GetOwner(id) => ("ask for", id),
             WorkItem::Dependents(id) => ("decide on the dependents of", id),
         };
-        let it = core.queue.status(hint).filter(|_| core.graph.contains(id))?;
+        let it = core.queue.status(item).filter(|_| core.graph.contains(id))?;
         Some(WaitingReport {
             what: what.to_owned(),
             object: object_label(&core.graph, id),
@@ -333,7 +333,7 @@ fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
             tries: it.tries,
             why: it
                 .last_error
-                .or_else(|| core.queue.is_busy(hint).then(|| "a request is under way".to_owned())),
+                .or_else(|| core.queue.is_busy(item).then(|| "a request is under way".to_owned())),
         })
     };
     waiting.into_iter().filter_map(report).take(MAX_ROWS).collect()

@@ -33,13 +33,13 @@ pub fn explain(core: &Core, name: &ObjectName, now: Instant) -> Result<Why, Stri
 fn of(core: &Core, id: NodeId, now: Instant) -> Why {
     let words = Explainer { core, now };
     let chain = Chain::longest_from(core, id);
-    let told = |&id: &NodeId| ObjectFacts {
+    let decision_of = |&id: &NodeId| ObjectFacts {
         object: words.object_label(id),
         uid: visible(&truncated(&core.graph.uid(id))),
         says: words.facts(id),
     };
     Why {
-        objects: chain.nodes.iter().map(told).collect(),
+        objects: chain.nodes.iter().map(decision_of).collect(),
         end: words.conclusion(&chain),
     }
 }

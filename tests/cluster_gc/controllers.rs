@@ -48,9 +48,9 @@ fn cron_job(name: &str) -> Value {
 }
 
 /// A pod without a controller.
-fn pod(name: &str, like: &ObjectSpec) -> Value {
+fn pod(name: &str, spec: &ObjectSpec) -> Value {
     let mut pod = template(name, "Always");
-    pod["metadata"] = json!({"name": name, "ownerReferences": like.owners, "finalizers": like.finalizers});
+    pod["metadata"] = json!({"name": name, "ownerReferences": spec.owners, "finalizers": spec.finalizers});
     pod
 }
 
@@ -60,74 +60,74 @@ fn is_left_alone(object: &Value, owners: &[&str]) -> Result<()> {
     Ok(())
 }
 
-pub async fn of_a_deployment_everything_goes_or_only_the_reference_by_the_policy(s: &Scene) -> Result<()> {
+pub async fn the_policy_decides_whether_objects_of_a_deployment_are_deleted_or_orphaned(s: &Scene) -> Result<()> {
     // One that is not deleted.
     s.create(DEPLOYMENTS, &deployment("another", 1)).await?;
     for policy in ["Background", "Foreground"] {
         s.create(DEPLOYMENTS, &deployment("web", 3)).await?;
-        s.exactly(4, PODS).await?;
+        s.wait_for_count(4, PODS).await?;
         s.delete(DEPLOYMENTS, "web", policy).await?;
-        s.gone(DEPLOYMENTS, "web").await?;
+        s.wait_for_deletion(DEPLOYMENTS, "web").await?;
         if policy == "Foreground" {
-            let left = (s.all(SETS).await?.len(), s.all(PODS).await?.len());
+            let left = (s.list(SETS).await?.len(), s.list(PODS).await?.len());
             ensure!(left == (1, 1), "the deployment went before {left:?} sets and pods");
         }
-        s.exactly(1, SETS).await?;
-        s.exactly(1, PODS).await?;
+        s.wait_for_count(1, SETS).await?;
+        s.wait_for_count(1, PODS).await?;
     }
     s.create(DEPLOYMENTS, &deployment("web", 3)).await?;
-    s.exactly(4, PODS).await?;
+    s.wait_for_count(4, PODS).await?;
     s.delete(DEPLOYMENTS, "web", "Orphan").await?;
-    s.gone(DEPLOYMENTS, "web").await?;
-    s.settled("configmaps/v1").await?;
+    s.wait_for_deletion(DEPLOYMENTS, "web").await?;
+    s.wait_until_processed("configmaps/v1").await?;
     let is_of_web = |it: &Value| it["metadata"]["labels"]["app"] == "web";
-    let sets: Vec<Value> = s.all(SETS).await?.into_iter().filter(is_of_web).collect();
+    let sets: Vec<Value> = s.list(SETS).await?.into_iter().filter(is_of_web).collect();
     ensure!(sets.len() == 1, "{sets:?}");
     is_left_alone(&sets[0], &[])?;
     let name = sets[0]["metadata"]["name"].as_str().unwrap_or_default();
-    let pods: Vec<Value> = s.all(PODS).await?.into_iter().filter(is_of_web).collect();
+    let pods: Vec<Value> = s.list(PODS).await?.into_iter().filter(is_of_web).collect();
     ensure!(pods.len() == 3, "{pods:?}");
     pods.iter().try_for_each(|pod| is_left_alone(pod, &[name]))
 }
 
 /// The Job controller removes its finalizer from the pods, though the Job is deleted by then.
-pub async fn of_a_job_its_pods_go_unless_they_are_left_which_they_are_if_nothing_is_said(s: &Scene) -> Result<()> {
+pub async fn pods_of_a_job_are_deleted_with_a_policy_and_orphaned_by_default(s: &Scene) -> Result<()> {
     for policy in ["Background", "Foreground", ""] {
         s.create(JOBS, &job("once")).await?;
-        s.exactly(2, PODS).await?;
+        s.wait_for_count(2, PODS).await?;
         s.delete(JOBS, "once", policy).await?;
-        s.gone(JOBS, "once").await?;
+        s.wait_for_deletion(JOBS, "once").await?;
         if !policy.is_empty() {
-            s.exactly(0, PODS).await?;
+            s.wait_for_count(0, PODS).await?;
         }
     }
-    s.settled("configmaps/v1").await?;
+    s.wait_until_processed("configmaps/v1").await?;
     // The default policy of Jobs in v1 is to orphan.
-    let pods = s.exactly(2, PODS).await?;
+    let pods = s.wait_for_count(2, PODS).await?;
     pods.iter().try_for_each(|pod| is_left_alone(pod, &[]))
 }
 
-pub async fn of_a_cron_job_the_jobs_and_their_pods_go(s: &Scene) -> Result<()> {
+pub async fn jobs_and_pods_of_a_cron_job_are_deleted(s: &Scene) -> Result<()> {
     for policy in ["Background", "Foreground"] {
         s.create(CRON_JOBS, &cron_job("yearly")).await?;
         let due = json!({"status": {"lastScheduleTime": "2020-06-01T00:00:00Z"}});
         s.change(CRON_JOBS, "yearly/status", &due).await?;
         let go_on = json!({"spec": {"suspend": false}});
         s.change(CRON_JOBS, "yearly", &go_on).await?;
-        s.exactly(1, JOBS).await?;
-        s.exactly(1, PODS).await?;
+        s.wait_for_count(1, JOBS).await?;
+        s.wait_for_count(1, PODS).await?;
         s.delete(CRON_JOBS, "yearly", policy).await?;
-        s.exactly(0, JOBS).await?;
-        s.exactly(0, PODS).await?;
-        s.gone(CRON_JOBS, "yearly").await?;
+        s.wait_for_count(0, JOBS).await?;
+        s.wait_for_count(0, PODS).await?;
+        s.wait_for_deletion(CRON_JOBS, "yearly").await?;
     }
     Ok(())
 }
 
-pub async fn of_a_replication_controller_the_pods_go_though_it_still_creates_some(s: &Scene) -> Result<()> {
+pub async fn pods_of_a_replication_controller_are_deleted_while_it_still_creates_some(s: &Scene) -> Result<()> {
     let owner = s.create(CONTROLLERS, &controller("many", 30)).await?;
     eventually(LIMIT, "the first pods", async || {
-        Ok((!s.all(PODS).await?.is_empty()).then_some(()))
+        Ok((!s.list(PODS).await?.is_empty()).then_some(()))
     })
     .await?;
     let options = json!({
@@ -135,11 +135,11 @@ pub async fn of_a_replication_controller_the_pods_go_though_it_still_creates_som
     });
     let path = format!("{}/many", s.path(CONTROLLERS));
     s.admin().delete(&path, Some(&options)).await?.ok()?;
-    s.gone(CONTROLLERS, "many").await?;
-    s.exactly(0, PODS).await.map(drop)
+    s.wait_for_deletion(CONTROLLERS, "many").await?;
+    s.wait_for_count(0, PODS).await.map(drop)
 }
 
-pub async fn of_a_replication_controller_the_pods_stay_if_nothing_is_said(s: &Scene) -> Result<()> {
+pub async fn pods_of_a_replication_controller_are_orphaned_by_default(s: &Scene) -> Result<()> {
     for (name, policy) in [("silent", ""), ("orphaning", "Orphan")] {
         s.create(CONTROLLERS, &controller(name, 10)).await?;
         eventually(LIMIT, "ten pods that the controller counts", async || {
@@ -148,28 +148,32 @@ pub async fn of_a_replication_controller_the_pods_stay_if_nothing_is_said(s: &Sc
         })
         .await?;
         s.delete(CONTROLLERS, name, policy).await?;
-        s.gone(CONTROLLERS, name).await?;
+        s.wait_for_deletion(CONTROLLERS, name).await?;
     }
-    s.settled("configmaps/v1").await?;
-    let pods = s.exactly(20, PODS).await?;
+    s.wait_until_processed("configmaps/v1").await?;
+    let pods = s.wait_for_count(20, PODS).await?;
     pods.iter().try_for_each(|pod| is_left_alone(pod, &[]))
 }
 
-pub async fn a_replication_controller_is_kept_until_all_its_pods_are_gone(s: &Scene) -> Result<()> {
+pub async fn a_replication_controller_in_foreground_deletion_is_deleted_after_its_pods(s: &Scene) -> Result<()> {
     s.create(CONTROLLERS, &controller("last", 20)).await?;
-    s.exactly(20, PODS).await?;
+    s.wait_for_count(20, PODS).await?;
     s.delete(CONTROLLERS, "last", "Foreground").await?;
     eventually(LIMIT, "the controller to be gone", async || {
         // Pods are listed after it, so each listed pod existed when it was deleted.
-        let gone = s.get(CONTROLLERS, "last").await?.is_none();
-        let pods = s.all(PODS).await?;
-        ensure!(!gone || pods.is_empty(), "it went before {} pods", pods.len());
-        Ok(gone.then_some(()))
+        let wait_for_deletion = s.get(CONTROLLERS, "last").await?.is_none();
+        let pods = s.list(PODS).await?;
+        ensure!(
+            !wait_for_deletion || pods.is_empty(),
+            "it went before {} pods",
+            pods.len()
+        );
+        Ok(wait_for_deletion.then_some(()))
     })
     .await
 }
 
-pub async fn pods_that_name_a_living_owner_too_stay_with_that_reference_alone(s: &Scene) -> Result<()> {
+pub async fn pods_with_a_second_living_owner_keep_only_that_reference(s: &Scene) -> Result<()> {
     let goes = s.create(CONTROLLERS, &controller("goes", 0)).await?;
     let stays = s.create(CONTROLLERS, &controller("stays", 0)).await?;
     for number in 0..10 {
@@ -180,13 +184,13 @@ pub async fn pods_that_name_a_living_owner_too_stay_with_that_reference_alone(s:
         s.create(PODS, &pod(&format!("pod-{number}"), &owned(owners))).await?;
     }
     s.delete(CONTROLLERS, "goes", "Foreground").await?;
-    s.gone(CONTROLLERS, "goes").await?;
-    s.settled("configmaps/v1").await?;
-    let pods = s.exactly(5, PODS).await?;
+    s.wait_for_deletion(CONTROLLERS, "goes").await?;
+    s.wait_until_processed("configmaps/v1").await?;
+    let pods = s.wait_for_count(5, PODS).await?;
     pods.iter().try_for_each(|pod| is_left_alone(pod, &["stays"]))
 }
 
-pub async fn three_pods_in_a_circle_go(s: &Scene) -> Result<()> {
+pub async fn three_pods_in_an_ownership_cycle_are_deleted(s: &Scene) -> Result<()> {
     let mut pods = Vec::new();
     for name in ["one", "two", "three"] {
         pods.push(s.create(PODS, &pod(name, &ObjectSpec::default())).await?);
@@ -196,5 +200,5 @@ pub async fn three_pods_in_a_circle_go(s: &Scene) -> Result<()> {
         s.change(PODS, name, &patch).await?;
     }
     s.delete(PODS, "one", "Foreground").await?;
-    s.exactly(0, PODS).await.map(drop)
+    s.wait_for_count(0, PODS).await.map(drop)
 }

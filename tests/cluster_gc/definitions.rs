@@ -9,7 +9,9 @@ use testbed::{
     things::{DEFINITIONS, definition},
 };
 
-use crate::scene::{LIMIT, ObjectSpec, Scene, delete, eventually, found, gone, in_namespace, owned, owners_of, to};
+use crate::scene::{
+    LIMIT, ObjectSpec, Scene, delete, eventually, found, in_namespace, owned, owners_of, to, wait_for_deletion,
+};
 
 const MAPS: &str = "configmaps/v1";
 const LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -64,33 +66,33 @@ impl Things {
     }
 
     /// URL path of all of them in a namespace; without one if they are cluster-scoped.
-    fn all(&self, namespace: &str) -> String {
+    fn collection(&self, namespace: &str) -> String {
         let resource = format!("things.{}/{}", self.group, self.versions[0]);
         in_namespace(&resource, if self.namespaced { namespace } else { "" })
     }
 
-    async fn create(&self, s: &Scene, name: &str, like: &ObjectSpec) -> Result<Value> {
-        let mut thing = crate::scene::plain(name, like);
+    async fn create(&self, s: &Scene, name: &str, spec: &ObjectSpec) -> Result<Value> {
+        let mut thing = crate::scene::plain(name, spec);
         thing["apiVersion"] = format!("{}/{}", self.group, self.versions[0]).into();
         thing["kind"] = "Thing".into();
-        Ok(s.admin().create(&self.all(&s.namespace), &thing).await?.ok()?)
+        Ok(s.admin().create(&self.collection(&s.namespace), &thing).await?.ok()?)
     }
 
     async fn get(&self, s: &Scene, name: &str) -> Result<Option<Value>> {
-        found(s.admin(), &format!("{}/{name}", self.all(&s.namespace))).await
+        found(s.admin(), &format!("{}/{name}", self.collection(&s.namespace))).await
     }
 
     async fn delete(&self, s: &Scene, name: &str, policy: &str) -> Result<()> {
-        delete(s.admin(), &format!("{}/{name}", self.all(&s.namespace)), policy).await
+        delete(s.admin(), &format!("{}/{name}", self.collection(&s.namespace)), policy).await
     }
 }
 
 /// kube-controller-manager deletes the dependent here: it asks for the owner in the referenced version and takes a
 /// missing route for an absent object.
-pub async fn a_dependent_that_names_a_version_no_longer_served_stays_while_its_owner_lives(s: &Scene) -> Result<()> {
+pub async fn a_dependent_that_names_an_unserved_version_stays_while_its_owner_exists(s: &Scene) -> Result<()> {
     let group = format!("{}.test", s.namespace);
     let things = Things::define(s.admin(), &group, true, &["v1", "v1beta1"]).await?;
-    s.house.agent.until_watched(&format!("things.{group}")).await?;
+    s.cluster.agent.until_watched(&format!("things.{group}")).await?;
     let owner = things.create(s, "owner", &ObjectSpec::default()).await?;
     let mut old = to(&owner, true);
     old["apiVersion"] = format!("{group}/v1beta1").into();
@@ -100,14 +102,14 @@ pub async fn a_dependent_that_names_a_version_no_longer_served_stays_while_its_o
     things.answers(s.admin(), "v1beta1", 404).await?;
     s.map("after", &owned([old])).await?;
     for name in ["before", "after"] {
-        let child = s.stays(MAPS, name).await?;
+        let child = s.expect_unchanged(MAPS, name).await?;
         ensure!(owners_of(&child) == ["owner"], "{child}");
     }
     // They are deleted with the owner, whatever version they name.
     things.delete(s, "owner", "Foreground").await?;
-    s.gone(MAPS, "before").await?;
-    s.gone(MAPS, "after").await?;
-    gone(s.admin(), &format!("{}/owner", things.all(&s.namespace))).await
+    s.wait_for_deletion(MAPS, "before").await?;
+    s.wait_for_deletion(MAPS, "after").await?;
+    wait_for_deletion(s.admin(), &format!("{}/owner", things.collection(&s.namespace))).await
 }
 
 /// TestCRDDeletionCascading, twice with the same definition.
@@ -121,8 +123,8 @@ pub async fn deleting_a_definition_deletes_its_instances_and_their_dependents_ea
         let owner = things.create(s, "owner", &ObjectSpec::default()).await?;
         s.map("child", &owned([to(&owner, true)])).await?;
         eventually(LIMIT, "the instance to be seen", async || {
-            s.house.agent.until_watched(&format!("things.{group}")).await?;
-            let status = s.house.agent.status().await?;
+            s.cluster.agent.until_watched(&format!("things.{group}")).await?;
+            let status = s.cluster.agent.status().await?;
             let kinds = status["work"]["kinds"].as_array();
             let start = format!("things.{group}/");
             let mut kinds = kinds.into_iter().flatten();
@@ -132,10 +134,10 @@ pub async fn deleting_a_definition_deletes_its_instances_and_their_dependents_ea
             Ok(seen.then_some(()))
         })
         .await?;
-        s.stays(MAPS, "child").await?;
+        s.expect_unchanged(MAPS, "child").await?;
         delete(s.admin(), &things.definition(), "Background").await?;
-        s.gone(MAPS, "child").await?;
-        gone(s.admin(), &things.definition()).await?;
+        s.wait_for_deletion(MAPS, "child").await?;
+        wait_for_deletion(s.admin(), &things.definition()).await?;
     }
     Ok(())
 }
@@ -150,7 +152,10 @@ pub async fn custom_and_built_in_objects_can_own_each_other(s: &Scene) -> Result
         ));
     }
     for (namespaced, things) in &both {
-        s.house.agent.until_watched(&format!("things.{}", things.group)).await?;
+        s.cluster
+            .agent
+            .until_watched(&format!("things.{}", things.group))
+            .await?;
         for policy in ["Background", "Foreground", "Orphan"] {
             let name = |what: &str| format!("{what}-{namespaced}-{}", policy.to_lowercase());
             let (thing, map) = (name("thing"), name("map"));
@@ -196,12 +201,12 @@ pub async fn custom_and_built_in_objects_can_own_each_other(s: &Scene) -> Result
 }
 
 /// Custom kinds support the collector's `Accept` header as built-in ones do.
-pub async fn metadata_of_custom_objects_comes_in_protobuf(s: &Scene) -> Result<()> {
+pub async fn metadata_of_custom_objects_is_sent_as_protobuf(s: &Scene) -> Result<()> {
     let group = format!("{}.test", s.namespace);
     let things = Things::define(s.admin(), &group, true, &["v1"]).await?;
     let thing = things.create(s, "one", &ObjectSpec::default()).await?;
     let uid = thing["metadata"]["uid"].as_str().context("no UID")?;
-    let all = things.all(&s.namespace);
+    let all = things.collection(&s.namespace);
 
     let list = s
         .admin()

@@ -55,11 +55,11 @@ enum Collector<'a> {
 }
 
 /// A graph in its last state, with all allowed outcomes.
-struct Course {
+struct TestedGraph {
     graph: Graph,
     seen: World,
     /// `None` if there are too many.
-    ends: Option<HashSet<World>>,
+    outcomes: Option<HashSet<World>>,
 }
 
 fn number(variable: &str) -> Result<Option<u64>> {
@@ -79,20 +79,20 @@ fn plans() -> Result<Vec<Plan>> {
     Ok((first..first + many).map(|seed| Plan::new(seed, STEPS)).collect())
 }
 
-pub async fn what_the_collector_leaves_of_random_graphs_is_what_the_rules_allow() -> Result<()> {
-    let (plane, admin) = ground().await?;
+pub async fn the_collector_leaves_of_random_graphs_only_what_the_rules_allow() -> Result<()> {
+    let (plane, admin) = start_control_plane().await?;
     let mut agent = Agent::start(&account(&plane).await?, "always")?;
     agent.until_synced().await?;
     agent.during(play(&admin, plans()?, Collector::Agent(&agent))).await?;
     agent.stop().await
 }
 
-pub async fn what_the_original_leaves_of_the_same_graphs_is_what_the_rules_allow() -> Result<()> {
-    let (plane, admin) = ground().await?;
+pub async fn kube_controller_manager_leaves_of_the_same_graphs_only_what_the_rules_allow() -> Result<()> {
+    let (plane, admin) = start_control_plane().await?;
     let settings = Settings::only_the_collector().without_limits();
     let manager = plane.start_controllers(&settings).await?;
     let mut plans = plans()?;
-    plans.retain(Plan::suits_the_original);
+    plans.retain(Plan::suits_kube_controller_manager);
     ensure!(
         plans.len() > 20 || number("CLUSTER_GC_GRAPHS")?.is_some(),
         "too few suit it: {}",
@@ -102,7 +102,7 @@ pub async fn what_the_original_leaves_of_the_same_graphs_is_what_the_rules_allow
 }
 
 /// A control plane with the graphs' custom kinds.
-async fn ground() -> Result<(ControlPlane, Client)> {
+async fn start_control_plane() -> Result<(ControlPlane, Client)> {
     let plane = ControlPlane::start().await?;
     let admin = plane.admin()?;
     Things::define(&admin, "leaf.test", true, &["v1", "v1beta1"]).await?;
@@ -133,25 +133,31 @@ async fn play(admin: &Client, plans: Vec<Plan>, collector: Collector<'_>) -> Res
         }
     });
     let graphs: Vec<Graph> = made.buffer_unordered(AT_ONCE).try_collect().await?;
-    let mut courses: Vec<Course> = graphs.into_iter().map(Course::new).collect();
+    let mut tested_graphs: Vec<TestedGraph> = graphs.into_iter().map(TestedGraph::new).collect();
     let told = begin.elapsed();
-    let mut judged = settle(admin, &mut courses, collector).await?;
+    let mut judged = settle(admin, &mut tested_graphs, collector).await?;
     let mut certain = 0;
     for step in 0..=STEPS {
-        let moved = stream::iter(&mut courses).map(|course| course.go_on(admin, step));
+        let moved = stream::iter(&mut tested_graphs).map(|tested_graph| tested_graph.next_step(admin, step));
         moved.buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
-        certain += courses.iter().filter(|course| course.has_one_end()).count();
-        judged += settle(admin, &mut courses, collector).await?;
+        certain += tested_graphs
+            .iter()
+            .filter(|tested_graph| tested_graph.has_one_outcome())
+            .count();
+        judged += settle(admin, &mut tested_graphs, collector).await?;
     }
-    let left: usize = courses.iter().map(|course| course.seen.iter().flatten().count()).sum();
+    let left: usize = tested_graphs
+        .iter()
+        .map(|tested_graph| tested_graph.seen.iter().flatten().count())
+        .sum();
     println!(
         "{} graphs, made after {told:.1?}, judged {judged} times after {:.1?}; {left} objects are left",
-        courses.len(),
+        tested_graphs.len(),
         begin.elapsed()
     );
-    let all = courses.len() * (STEPS + 2);
+    let all = tested_graphs.len() * (STEPS + 2);
     // Where more outcomes are allowed, the check shows less.
-    let after = courses.len() * (STEPS + 1);
+    let after = tested_graphs.len() * (STEPS + 1);
     println!("after {certain} of {after} deletions only one end was allowed");
     ensure!(
         certain * 10 >= after * 9,
@@ -162,7 +168,7 @@ async fn play(admin: &Client, plans: Vec<Plan>, collector: Collector<'_>) -> Res
 }
 
 /// Waits until nothing changes, and checks the graphs. Returns how many of them could be checked.
-async fn settle(admin: &Client, courses: &mut [Course], collector: Collector<'_>) -> Result<usize> {
+async fn settle(admin: &Client, tested_graphs: &mut [TestedGraph], collector: Collector<'_>) -> Result<usize> {
     match collector {
         Collector::Agent(agent) => until_idle(admin, agent).await?,
         Collector::Original => {
@@ -170,8 +176,8 @@ async fn settle(admin: &Client, courses: &mut [Course], collector: Collector<'_>
             let fits = eventually(LIMIT / 2, "the graphs to be settled", async || {
                 let all = field::read(admin).await?;
                 let mut wrong = 0;
-                for course in courses.iter() {
-                    wrong += usize::from(!course.allows(&course.graph.world(&all)?));
+                for tested_graph in tested_graphs.iter() {
+                    wrong += usize::from(!tested_graph.allows(&tested_graph.graph.world(&all)?));
                 }
                 Ok((wrong == 0).then_some(()))
             });
@@ -182,13 +188,13 @@ async fn settle(admin: &Client, courses: &mut [Course], collector: Collector<'_>
     let all = field::read(admin).await?;
     let mut wrong = Vec::new();
     let mut judged = 0;
-    for course in courses {
-        let now = course.graph.world(&all)?;
-        judged += usize::from(course.ends.is_some());
-        if !course.allows(&now) {
-            wrong.push(course.complaint(&now));
+    for tested_graph in tested_graphs {
+        let now = tested_graph.graph.world(&all)?;
+        judged += usize::from(tested_graph.outcomes.is_some());
+        if !tested_graph.allows(&now) {
+            wrong.push(tested_graph.violation(&now));
         }
-        course.seen = now;
+        tested_graph.seen = now;
     }
     if !wrong.is_empty() {
         bail!("{} graphs are not as they may be:\n{}", wrong.len(), wrong.join("\n"));
@@ -245,20 +251,20 @@ async fn until_idle(admin: &Client, agent: &Agent) -> Result<()> {
 
 // === impl Course ===
 
-impl Course {
+impl TestedGraph {
     fn new(graph: Graph) -> Self {
-        let seen = model::born(&graph.plan);
-        let ends = model::ends(&graph.plan, &seen, false);
-        Self { graph, seen, ends }
+        let seen = model::initial(&graph.plan);
+        let outcomes = model::outcomes(&graph.plan, &seen, false);
+        Self { graph, seen, outcomes }
     }
 
     /// Deletes the next object, or at the end removes all test finalizers.
-    async fn go_on(&mut self, admin: &Client, step: usize) -> Result<()> {
-        let letting_go = step == STEPS;
-        if letting_go {
+    async fn next_step(&mut self, admin: &Client, step: usize) -> Result<()> {
+        let may_remove_finalizers = step == STEPS;
+        if may_remove_finalizers {
             for number in 0..self.seen.len() {
                 if self.seen[number].as_ref().is_some_and(|live| live.with_finalizer) {
-                    self.graph.let_go(admin, number).await?;
+                    self.graph.remove_finalizer(admin, number).await?;
                 }
             }
         } else {
@@ -268,19 +274,19 @@ impl Course {
                 model::delete(&mut self.seen, number, policy);
             }
         }
-        self.ends = model::ends(&self.graph.plan, &self.seen, letting_go);
+        self.outcomes = model::outcomes(&self.graph.plan, &self.seen, may_remove_finalizers);
         Ok(())
     }
 
-    fn has_one_end(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.len() == 1)
+    fn has_one_outcome(&self) -> bool {
+        self.outcomes.as_ref().is_some_and(|outcomes| outcomes.len() == 1)
     }
 
     fn allows(&self, now: &World) -> bool {
-        self.ends.as_ref().is_none_or(|ends| ends.contains(now))
+        self.outcomes.as_ref().is_none_or(|outcomes| outcomes.contains(now))
     }
 
-    fn complaint(&self, now: &World) -> String {
+    fn violation(&self, now: &World) -> String {
         let plan = &self.graph.plan;
         let mut text = format!(
             "CLUSTER_GC_FIRST={} CLUSTER_GC_GRAPHS=1: {}\n",
@@ -292,7 +298,7 @@ impl Course {
         }
         line("deletions", &plan.deletions);
         line("before", &self.seen);
-        for end in self.ends.iter().flatten().take(4) {
+        for end in self.outcomes.iter().flatten().take(4) {
             line("allowed", end);
         }
         line("found", now);

@@ -43,7 +43,7 @@ const FORBIDDEN: [(&str, &str, &str, &str); 17] = [
 ];
 
 /// An operator's working directory with a kubectl for the cluster.
-struct Desk {
+struct Operator {
     kubectl: PathBuf,
     directory: TempDir,
 }
@@ -70,30 +70,29 @@ async fn may(client: &Client, (verb, group, resource, namespace): (&str, &str, &
     Ok(answer["status"]["allowed"] == true)
 }
 
-pub async fn one_manifest_and_one_command_make_credentials_that_check_finds_good_and_that_may_no_more_than_they_must()
--> Result<()> {
+pub async fn one_manifest_and_one_command_make_credentials_that_pass_check_with_minimal_rights() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let desk = Desk::new(&plane).await?;
+    let operator = Operator::new(&plane).await?;
     // The second time changes nothing and is no error.
     for _ in 0..2 {
         let manifest = format!("{DEPLOY}/gc-rbac.yaml");
-        printed(desk.kubectl().args(["apply", "-f", &manifest])).await?;
+        printed(operator.kubectl().args(["apply", "-f", &manifest])).await?;
     }
     // The authorizer follows with a delay.
     plane.access_of(ACCOUNT).await?;
 
-    let file = desk.path("gc.kubeconfig");
-    let first = desk.credentials(&file, "240h").await?;
+    let file = operator.path("gc.kubeconfig");
+    let first = operator.credentials(&file, "240h").await?;
     let mode = fs::metadata(&file)?.permissions().mode();
     ensure!(mode & 0o077 == 0, "others can read it: {mode:o}");
-    let told = desk.check(&file).await?;
+    let told = operator.check(&file).await?;
     ensure!(told.lines().all(|line| line.starts_with("ok  ")), "{told}");
     for row in ["collector's credentials", "collector's server", "collector's rights"] {
         ensure!(told.contains(row), "{row} is not in {told}");
     }
-    let renewed = desk.credentials(&file, "480h").await?;
+    let renewed = operator.credentials(&file, "480h").await?;
     ensure!(renewed != first, "the token is the old one");
-    desk.check(&file).await?;
+    operator.check(&file).await?;
 
     let admin = plane.admin()?;
     let client = admin.with_token(&renewed);
@@ -118,9 +117,9 @@ pub async fn one_manifest_and_one_command_make_credentials_that_check_finds_good
     Ok(())
 }
 
-pub async fn credentials_that_are_renewed_before_they_end_are_told_with_their_new_end() -> Result<()> {
+pub async fn renewed_credentials_are_reported_with_their_new_expiry() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let desk = Desk::new(&plane).await?;
+    let operator = Operator::new(&plane).await?;
     // Valid for a day: worth a warning.
     let agent = Agent::start(&account(&plane).await?, "always")?;
     let hours_left = |status: &Value| {
@@ -128,13 +127,13 @@ pub async fn credentials_that_are_renewed_before_they_end_are_told_with_their_ne
         Some(end.duration_since(Timestamp::now()).as_hours())
     };
     let told = |from: i64, to: i64| {
-        let ends = move |status: &Value| hours_left(status).is_some_and(|hours| (from..to).contains(&hours));
-        agent.until(LIMIT, "the end of its credentials", ends)
+        let outcomes = move |status: &Value| hours_left(status).is_some_and(|hours| (from..to).contains(&hours));
+        agent.until(LIMIT, "the end of its credentials", outcomes)
     };
     agent
         .during(async {
             told(20, 25).await?;
-            desk.credentials(&agent.kubeconfig(), "480h").await?;
+            operator.credentials(&agent.kubeconfig(), "480h").await?;
             told(470, 481).await
         })
         .await?;
@@ -143,14 +142,14 @@ pub async fn credentials_that_are_renewed_before_they_end_are_told_with_their_ne
 
 // === impl Desk ===
 
-impl Desk {
+impl Operator {
     async fn new(plane: &ControlPlane) -> Result<Self> {
-        let desk = Self {
+        let operator = Self {
             kubectl: ControlPlane::kubectl().await?,
             directory: tempfile::tempdir()?,
         };
-        fs::write(desk.path("admin"), plane.admin_kubeconfig())?;
-        Ok(desk)
+        fs::write(operator.path("admin"), plane.admin_kubeconfig())?;
+        Ok(operator)
     }
 
     fn path(&self, name: &str) -> PathBuf {

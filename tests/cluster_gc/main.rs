@@ -6,10 +6,10 @@
 )]
 
 mod agent;
+mod cluster;
 mod controllers;
 mod definitions;
 mod graphs;
-mod house;
 mod install;
 mod rules;
 mod runner;
@@ -55,47 +55,47 @@ macro_rules! claims {
 // The slowest come first.
 claims! {
     Own turns: [
-        it_stands_by_while_an_elected_controller_manager_works_and_follows_when_that_is_gone,
-        beside_a_collector_without_a_lease_each_object_comes_to_the_same_end,
+        the_agent_is_on_standby_while_kube_controller_manager_holds_its_lease_and_then_takes_over,
+        beside_kube_controller_manager_without_a_lease_each_object_has_the_same_outcome,
     ],
     Own graphs: [
-        what_the_collector_leaves_of_random_graphs_is_what_the_rules_allow,
-        what_the_original_leaves_of_the_same_graphs_is_what_the_rules_allow,
+        the_collector_leaves_of_random_graphs_only_what_the_rules_allow,
+        kube_controller_manager_leaves_of_the_same_graphs_only_what_the_rules_allow,
     ],
     Own install: [
-        one_manifest_and_one_command_make_credentials_that_check_finds_good_and_that_may_no_more_than_they_must,
-        credentials_that_are_renewed_before_they_end_are_told_with_their_new_end,
+        one_manifest_and_one_command_make_credentials_that_pass_check_with_minimal_rights,
+        renewed_credentials_are_reported_with_their_new_expiry,
     ],
     Own unlisted: [
-        a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_and_is_named,
+        a_kind_that_cannot_be_listed_delays_only_finalizers_and_is_named,
     ],
     Shared tenants: [
-        an_owner_whose_name_leads_to_a_tenants_server_costs_no_object_of_another_namespace,
+        an_owner_name_that_leads_to_a_tenants_server_deletes_no_object_of_another_namespace,
     ],
     Shared definitions: [
-        a_dependent_that_names_a_version_no_longer_served_stays_while_its_owner_lives,
+        a_dependent_that_names_an_unserved_version_stays_while_its_owner_exists,
         deleting_a_definition_deletes_its_instances_and_their_dependents_each_time,
         custom_and_built_in_objects_can_own_each_other,
-        metadata_of_custom_objects_comes_in_protobuf,
+        metadata_of_custom_objects_is_sent_as_protobuf,
     ],
     Shared controllers: [
-        of_a_deployment_everything_goes_or_only_the_reference_by_the_policy,
-        of_a_job_its_pods_go_unless_they_are_left_which_they_are_if_nothing_is_said,
-        of_a_cron_job_the_jobs_and_their_pods_go,
-        of_a_replication_controller_the_pods_go_though_it_still_creates_some,
-        of_a_replication_controller_the_pods_stay_if_nothing_is_said,
-        a_replication_controller_is_kept_until_all_its_pods_are_gone,
-        pods_that_name_a_living_owner_too_stay_with_that_reference_alone,
-        three_pods_in_a_circle_go,
+        the_policy_decides_whether_objects_of_a_deployment_are_deleted_or_orphaned,
+        pods_of_a_job_are_deleted_with_a_policy_and_orphaned_by_default,
+        jobs_and_pods_of_a_cron_job_are_deleted,
+        pods_of_a_replication_controller_are_deleted_while_it_still_creates_some,
+        pods_of_a_replication_controller_are_orphaned_by_default,
+        a_replication_controller_in_foreground_deletion_is_deleted_after_its_pods,
+        pods_with_a_second_living_owner_keep_only_that_reference,
+        three_pods_in_an_ownership_cycle_are_deleted,
     ],
     Shared rules: [
-        an_object_that_never_had_its_owner_goes,
-        an_owner_of_another_namespace_is_absent_and_told_of_in_an_event,
-        a_cluster_scoped_object_that_names_a_namespaced_owner_stays_and_is_told_of,
+        an_object_with_an_owner_that_never_existed_is_deleted,
+        an_owner_in_another_namespace_is_absent_and_reported_in_an_event,
+        a_cluster_scoped_object_with_a_namespaced_owner_stays_and_is_reported,
         cluster_scoped_owners_have_dependents_in_all_namespaces,
-        a_dependent_with_a_finalizer_holds_its_owner_only_if_it_blocks,
-        deleted_twice_in_the_foreground_it_loses_the_finalizer_twice,
-        fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents,
+        a_dependent_with_a_finalizer_delays_its_owner_only_with_block_owner_deletion,
+        two_foreground_deletions_remove_the_finalizer_twice,
+        fifty_owners_deleted_in_five_ways_delete_or_orphan_all_dependents,
         dependents_created_while_their_owner_is_deleted_are_collected,
     ],
 }

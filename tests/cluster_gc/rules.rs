@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::scene::{
-    LIMIT, ObjectSpec, Scene, TEST_FINALIZER, delete, eventually, found, gone, in_namespace, owned, owners_of, plain,
-    to, with_finalizer,
+    LIMIT, ObjectSpec, Scene, TEST_FINALIZER, delete, eventually, found, in_namespace, owned, owners_of, plain, to,
+    wait_for_deletion, with_finalizer,
 };
 
 const MAPS: &str = "configmaps/v1";
@@ -19,22 +19,22 @@ fn role(name: &str, s: &Scene) -> String {
 }
 
 /// A cluster-scoped object.
-async fn new_role(s: &Scene, name: &str, like: &ObjectSpec) -> Result<Value> {
+async fn new_role(s: &Scene, name: &str, spec: &ObjectSpec) -> Result<Value> {
     let name = name.replace("NAME", &s.namespace);
     Ok(s.admin()
-        .create(&in_namespace(ROLES, ""), &plain(&name, like))
+        .create(&in_namespace(ROLES, ""), &plain(&name, spec))
         .await?
         .ok()?)
 }
 
-pub async fn an_object_that_never_had_its_owner_goes(s: &Scene) -> Result<()> {
+pub async fn an_object_with_an_owner_that_never_existed_is_deleted(s: &Scene) -> Result<()> {
     let never = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "name": "never", "uid": "0b9a8230-aace-4480-91d0-db24e46eb609",
     });
     let owner = s.map("owner", &ObjectSpec::default()).await?;
     s.secret("child", &owned([never.clone()])).await?;
     s.secret("other", &owned([never, to(&owner, false)])).await?;
-    s.gone(SECRETS, "child").await?;
+    s.wait_for_deletion(SECRETS, "child").await?;
     eventually(LIMIT, "the reference to be gone", async || {
         let other = s.get(SECRETS, "other").await?.unwrap_or_default();
         Ok((owners_of(&other) == ["owner"]).then_some(()))
@@ -42,12 +42,12 @@ pub async fn an_object_that_never_had_its_owner_goes(s: &Scene) -> Result<()> {
     .await
 }
 
-pub async fn an_owner_of_another_namespace_is_absent_and_told_of_in_an_event(s: &Scene) -> Result<()> {
+pub async fn an_owner_in_another_namespace_is_absent_and_reported_in_an_event(s: &Scene) -> Result<()> {
     let other = format!("{}-other", s.namespace);
     s.new_namespace(&other).await?;
     let owner = s.map("owner", &ObjectSpec::default()).await?;
     let good = s.secret("good", &owned([to(&owner, false)])).await?;
-    s.settled(MAPS).await?;
+    s.wait_until_processed(MAPS).await?;
     let secrets = in_namespace(SECRETS, &other);
     let bad = plain("bad", &owned([to(&owner, false)]));
     let bad = s.admin().create(&secrets, &bad).await?.ok()?;
@@ -59,26 +59,26 @@ pub async fn an_owner_of_another_namespace_is_absent_and_told_of_in_an_event(s: 
     );
     ensure!(event["message"] == message && event["type"] == "Warning", "{event}");
     ensure!(event["involvedObject"]["kind"] == "Secret", "{event}");
-    gone(s.admin(), &format!("{secrets}/bad")).await?;
-    let stays = s.stays(SECRETS, "good").await?;
+    wait_for_deletion(s.admin(), &format!("{secrets}/bad")).await?;
+    let stays = s.expect_unchanged(SECRETS, "good").await?;
     ensure!(
         stays["metadata"]["resourceVersion"] == good["metadata"]["resourceVersion"],
         "{stays}"
     );
-    s.stays(MAPS, "owner").await.map(drop)
+    s.expect_unchanged(MAPS, "owner").await.map(drop)
 }
 
-pub async fn a_cluster_scoped_object_that_names_a_namespaced_owner_stays_and_is_told_of(s: &Scene) -> Result<()> {
+pub async fn a_cluster_scoped_object_with_a_namespaced_owner_stays_and_is_reported(s: &Scene) -> Result<()> {
     let owner = s.map("owner", &ObjectSpec::default()).await?;
     s.secret("child", &owned([to(&owner, false)])).await?;
-    s.settled(MAPS).await?;
+    s.wait_until_processed(MAPS).await?;
     let bad = new_role(s, "NAME-bad", &owned([to(&owner, true)])).await?;
     let event = s.event("default", MISPLACED, &bad["metadata"]["uid"]).await?;
     let message = event["message"].as_str().unwrap_or_default();
     ensure!(message.ends_with("does not exist in namespace \"\""), "{event}");
     s.delete(MAPS, "owner", "Background").await?;
-    s.gone(SECRETS, "child").await?;
-    s.settled(MAPS).await?;
+    s.wait_for_deletion(SECRETS, "child").await?;
+    s.wait_until_processed(MAPS).await?;
     let left = found(s.admin(), &role("NAME-bad", s)).await?.unwrap_or_default();
     ensure!(
         owners_of(&left) == ["owner"] && left["metadata"]["deletionTimestamp"].is_null(),
@@ -120,14 +120,14 @@ pub async fn cluster_scoped_owners_have_dependents_in_all_namespaces(s: &Scene) 
 }
 
 /// TestBlockingOwnerRefDoesBlock, TestNonBlockingOwnerRefDoesNotBlock, and two other ways to unblock.
-pub async fn a_dependent_with_a_finalizer_holds_its_owner_only_if_it_blocks(s: &Scene) -> Result<()> {
+pub async fn a_dependent_with_a_finalizer_delays_its_owner_only_with_block_owner_deletion(s: &Scene) -> Result<()> {
     let owner = s.map("open", &ObjectSpec::default()).await?;
     let mut unset = to(&owner, false);
     unset.as_object_mut().map(|unset| unset.remove("blockOwnerDeletion"));
     s.secret("unset", &with_finalizer([unset])).await?;
     s.secret("false", &with_finalizer([to(&owner, false)])).await?;
     s.delete(MAPS, "open", "Foreground").await?;
-    s.gone(MAPS, "open").await?;
+    s.wait_for_deletion(MAPS, "open").await?;
 
     for (name, left) in [("named", Some(false)), ("unnamed", None)] {
         let owner = s.map(name, &ObjectSpec::default()).await?;
@@ -139,7 +139,7 @@ pub async fn a_dependent_with_a_finalizer_holds_its_owner_only_if_it_blocks(s: &
             Ok(child["metadata"]["deletionTimestamp"].is_string().then_some(()))
         })
         .await?;
-        s.settled(MAPS).await?;
+        s.wait_until_processed(MAPS).await?;
         ensure!(
             s.get(MAPS, name).await?.is_some(),
             "{name} went before its blocking dependent"
@@ -147,12 +147,12 @@ pub async fn a_dependent_with_a_finalizer_holds_its_owner_only_if_it_blocks(s: &
         let references: Vec<Value> = left.map(|blocking| to(&owner, blocking)).into_iter().collect();
         let patch = json!({"metadata": {"ownerReferences": references}});
         s.change(SECRETS, &child, &patch).await?;
-        s.gone(MAPS, name).await?;
+        s.wait_for_deletion(MAPS, name).await?;
     }
     Ok(())
 }
 
-pub async fn deleted_twice_in_the_foreground_it_loses_the_finalizer_twice(s: &Scene) -> Result<()> {
+pub async fn two_foreground_deletions_remove_the_finalizer_twice(s: &Scene) -> Result<()> {
     s.map("held", &with_finalizer([])).await?;
     for _ in 0..2 {
         s.delete(MAPS, "held", "Foreground").await?;
@@ -164,11 +164,11 @@ pub async fn deleted_twice_in_the_foreground_it_loses_the_finalizer_twice(s: &Sc
     }
     s.change(MAPS, "held", &json!({"metadata": {"finalizers": null}}))
         .await?;
-    s.gone(MAPS, "held").await
+    s.wait_for_deletion(MAPS, "held").await
 }
 
 /// TestStressingCascadingDeletion: finalizers of an owner, options of its deletion, and whether its dependents stay.
-pub async fn fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents(s: &Scene) -> Result<()> {
+pub async fn fifty_owners_deleted_in_five_ways_delete_or_orphan_all_dependents(s: &Scene) -> Result<()> {
     let mixes: [(&[&'static str], Value, bool); 5] = [
         (&[], json!({"orphanDependents": false}), false),
         // The default of replication controllers is to orphan.
@@ -193,9 +193,9 @@ pub async fn fifty_owners_that_go_in_five_ways_take_or_leave_their_dependents(s:
         let path = format!("{}/{name}", s.path(CONTROLLERS));
         s.admin().delete(&path, Some(options)).await?.ok()?;
     }
-    s.exactly(0, CONTROLLERS).await?;
-    s.settled(SECRETS).await?;
-    let left = s.exactly(60, SECRETS).await?;
+    s.wait_for_count(0, CONTROLLERS).await?;
+    s.wait_until_processed(SECRETS).await?;
+    let left = s.wait_for_count(60, SECRETS).await?;
     for secret in left {
         let name = secret["metadata"]["name"].as_str().unwrap_or_default();
         let number: usize = name.split('-').nth(1).unwrap_or_default().parse()?;
@@ -214,8 +214,8 @@ pub async fn dependents_created_while_their_owner_is_deleted_are_collected(s: &S
             let name = format!("child-{number}");
             s.secret(&name, &owned([to(&owner, number % 2 == 0)])).await?;
         }
-        s.gone(MAPS, "owner").await?;
-        s.exactly(0, SECRETS).await?;
+        s.wait_for_deletion(MAPS, "owner").await?;
+        s.wait_for_count(0, SECRETS).await?;
     }
     Ok(())
 }

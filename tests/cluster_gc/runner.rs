@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::{runtime::Runtime, sync::OnceCell, time};
 
-use crate::{Check, Claim, house::House, scene::Scene};
+use crate::{Check, Claim, cluster::Cluster, scene::Scene};
 
 /// The slowest wait twice for a minute and a half; the rest is for a machine under load.
 const LIMIT: Duration = Duration::from_secs(420);
@@ -23,7 +23,7 @@ const AT_ONCE: usize = 12;
 /// State that claims share.
 #[derive(Default)]
 struct World {
-    house: OnceCell<Arc<House>>,
+    cluster: OnceCell<Arc<Cluster>>,
     scenes: AtomicUsize,
 }
 
@@ -44,10 +44,10 @@ pub fn main(claims: Vec<Claim>) -> Result<ExitCode> {
     // The exit code is returned: the control plane has to be dropped first, and its clients need the runtime.
     runtime.block_on(async {
         let world = Arc::into_inner(world).context("a claim goes on after its end")?;
-        match world.house.into_inner() {
+        match world.cluster.into_inner() {
             None => Ok(()),
-            Some(house) => {
-                Arc::into_inner(house)
+            Some(cluster) => {
+                Arc::into_inner(cluster)
                     .context("a claim still has the house")?
                     .leave()
                     .await
@@ -69,10 +69,10 @@ impl World {
             match check {
                 Check::Own(check) => check().await,
                 Check::Shared(check) => {
-                    let house = self.house().await?;
+                    let cluster = self.cluster().await?;
                     let number = self.scenes.fetch_add(1, Ordering::Relaxed);
-                    let scene = Scene::new(Arc::clone(&house), format!("claim-{number}")).await?;
-                    house.during(check(&scene)).await
+                    let scene = Scene::new(Arc::clone(&cluster), format!("claim-{number}")).await?;
+                    cluster.during(check(&scene)).await
                 }
             }
         };
@@ -81,8 +81,8 @@ impl World {
             .context("it is not decided in time")?
     }
 
-    async fn house(&self) -> Result<Arc<House>> {
-        let open = || async { Ok(Arc::new(House::open().await?)) };
-        self.house.get_or_try_init(open).await.cloned()
+    async fn cluster(&self) -> Result<Arc<Cluster>> {
+        let open = || async { Ok(Arc::new(Cluster::open().await?)) };
+        self.cluster.get_or_try_init(open).await.cloned()
     }
 }

@@ -10,28 +10,28 @@ pub use testbed::{
     wait::eventually,
 };
 
-use crate::house::House;
+use crate::cluster::Cluster;
 
 /// Maximum wait on a machine under load. New kinds are discovered within 30 s.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// See the module's documentation.
 pub struct Scene {
-    pub house: Arc<House>,
+    pub cluster: Arc<Cluster>,
     pub namespace: String,
 }
 
 // === impl Scene ===
 
 impl Scene {
-    pub async fn new(house: Arc<House>, namespace: String) -> Result<Self> {
-        let scene = Self { house, namespace };
+    pub async fn new(cluster: Arc<Cluster>, namespace: String) -> Result<Self> {
+        let scene = Self { cluster, namespace };
         scene.new_namespace(&scene.namespace).await?;
         Ok(scene)
     }
 
     pub fn admin(&self) -> &Client {
-        &self.house.admin
+        &self.cluster.admin
     }
 
     pub async fn new_namespace(&self, name: &str) -> Result<()> {
@@ -51,16 +51,16 @@ impl Scene {
     }
 
     /// Creates an object with metadata only.
-    pub async fn new_one(&self, resource: &str, name: &str, like: &ObjectSpec) -> Result<Value> {
-        self.create(resource, &plain(name, like)).await
+    pub async fn create_plain(&self, resource: &str, name: &str, spec: &ObjectSpec) -> Result<Value> {
+        self.create(resource, &plain(name, spec)).await
     }
 
-    pub async fn map(&self, name: &str, like: &ObjectSpec) -> Result<Value> {
-        self.new_one("configmaps/v1", name, like).await
+    pub async fn map(&self, name: &str, spec: &ObjectSpec) -> Result<Value> {
+        self.create_plain("configmaps/v1", name, spec).await
     }
 
-    pub async fn secret(&self, name: &str, like: &ObjectSpec) -> Result<Value> {
-        self.new_one("secrets/v1", name, like).await
+    pub async fn secret(&self, name: &str, spec: &ObjectSpec) -> Result<Value> {
+        self.create_plain("secrets/v1", name, spec).await
     }
 
     pub async fn get(&self, resource: &str, name: &str) -> Result<Option<Value>> {
@@ -78,12 +78,12 @@ impl Scene {
         delete(self.admin(), &format!("{}/{name}", self.path(resource)), policy).await
     }
 
-    pub async fn gone(&self, resource: &str, name: &str) -> Result<()> {
-        gone(self.admin(), &format!("{}/{name}", self.path(resource))).await
+    pub async fn wait_for_deletion(&self, resource: &str, name: &str) -> Result<()> {
+        wait_for_deletion(self.admin(), &format!("{}/{name}", self.path(resource))).await
     }
 
     /// Objects of a resource; without the ConfigMap that every namespace has.
-    pub async fn all(&self, resource: &str) -> Result<Vec<Value>> {
+    pub async fn list(&self, resource: &str) -> Result<Vec<Value>> {
         let mut list = self.admin().list(&self.path(resource), &[]).await?.ok()?;
         let Value::Array(mut items) = list["items"].take() else {
             bail!("{list}")
@@ -93,10 +93,10 @@ impl Scene {
     }
 
     /// Waits until there are exactly this many.
-    pub async fn exactly(&self, count: usize, resource: &str) -> Result<Vec<Value>> {
+    pub async fn wait_for_count(&self, count: usize, resource: &str) -> Result<Vec<Value>> {
         let what = format!("{count} of {resource} in {}", self.namespace);
         eventually(LIMIT, &what, async || {
-            let items = self.all(resource).await?;
+            let items = self.list(resource).await?;
             Ok((items.len() == count).then_some(items))
         })
         .await
@@ -104,15 +104,15 @@ impl Scene {
 
     /// Waits until the collector has processed earlier events of this resource: it creates garbage and waits for its
     /// deletion. Items with a backoff may still wait.
-    pub async fn settled(&self, resource: &str) -> Result<()> {
+    pub async fn wait_until_processed(&self, resource: &str) -> Result<()> {
         let owner = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "name": "never",
             "uid": "00000000-0000-4000-8000-000000000000",
         });
         for time in 0..2 {
             let name = format!("probe-{time}");
-            self.new_one(resource, &name, &owned([owner.clone()])).await?;
-            self.gone(resource, &name).await?;
+            self.create_plain(resource, &name, &owned([owner.clone()])).await?;
+            self.wait_for_deletion(resource, &name).await?;
         }
         Ok(())
     }
@@ -133,19 +133,19 @@ impl Scene {
     }
 
     /// The object exists and is still unchanged when other garbage of its kind is deleted.
-    pub async fn stays(&self, resource: &str, name: &str) -> Result<Value> {
-        self.settled("configmaps/v1").await?;
+    pub async fn expect_unchanged(&self, resource: &str, name: &str) -> Result<Value> {
+        self.wait_until_processed("configmaps/v1").await?;
         let object = self.get(resource, name).await?;
         let object = object.with_context(|| format!("{resource} {name} is gone"))?;
-        let gone = &object["metadata"]["deletionTimestamp"];
-        ensure!(gone.is_null(), "{resource} {name} is being deleted");
+        let wait_for_deletion = &object["metadata"]["deletionTimestamp"];
+        ensure!(wait_for_deletion.is_null(), "{resource} {name} is being deleted");
         Ok(object)
     }
 }
 
 /// An object with metadata only.
-pub fn plain(name: &str, like: &ObjectSpec) -> Value {
-    json!({"metadata": {"name": name, "ownerReferences": like.owners, "finalizers": like.finalizers}})
+pub fn plain(name: &str, spec: &ObjectSpec) -> Value {
+    json!({"metadata": {"name": name, "ownerReferences": spec.owners, "finalizers": spec.finalizers}})
 }
 
 /// URL path of a resource in a namespace; without one if it is empty.
@@ -181,7 +181,7 @@ pub async fn delete(admin: &Client, path: &str, policy: &str) -> Result<()> {
 }
 
 /// Waits until no object has this path.
-pub async fn gone(admin: &Client, path: &str) -> Result<()> {
+pub async fn wait_for_deletion(admin: &Client, path: &str) -> Result<()> {
     eventually(LIMIT, &format!("{path} to be gone"), async || {
         Ok(found(admin, path).await?.is_none().then_some(()))
     })

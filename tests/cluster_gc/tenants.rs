@@ -130,7 +130,7 @@ impl Server {
     }
 }
 
-pub async fn an_owner_whose_name_leads_to_a_tenants_server_costs_no_object_of_another_namespace(
+pub async fn an_owner_name_that_leads_to_a_tenants_server_deletes_no_object_of_another_namespace(
     s: &Scene,
 ) -> Result<()> {
     // The right to read the object is enough to know this.
@@ -152,8 +152,8 @@ pub async fn an_owner_whose_name_leads_to_a_tenants_server_costs_no_object_of_an
     let owner = json!({"apiVersion": "v1", "kind": "Service", "name": name, "uid": service["metadata"]["uid"]});
     let maps = in_namespace(MAPS, &tenant);
     let made = s.admin().create(&maps, &plain("evil", &owned([owner]))).await?.ok()?;
-    s.settled(MAPS).await?;
-    let victim = s.stays(SERVICES, "victim").await?;
+    s.wait_until_processed(MAPS).await?;
+    let victim = s.expect_unchanged(SERVICES, "victim").await?;
     ensure!(victim["metadata"]["uid"] == service["metadata"]["uid"], "{victim}");
     let asked = server.asked() - before;
     ensure!(asked == 0, "the collector has asked the tenant's server {asked} times");

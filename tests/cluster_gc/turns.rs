@@ -13,7 +13,7 @@ use testbed::{
 
 use crate::{
     agent::{Agent, account},
-    scene::{delete, gone, in_namespace, owned, plain, to},
+    scene::{delete, in_namespace, owned, plain, to, wait_for_deletion},
 };
 
 /// kube-controller-manager's Lease must not change for 45 s.
@@ -21,7 +21,7 @@ const TURN: Duration = Duration::from_secs(180);
 const MAPS: &str = "configmaps/v1";
 
 /// Deletes an owner and waits for its dependent's deletion, by either collector.
-async fn collected(admin: &Client, name: &str) -> Result<()> {
+async fn wait_for_collection(admin: &Client, name: &str) -> Result<()> {
     let maps = in_namespace(MAPS, "default");
     let owner = admin.create(&maps, &plain(name, &owned([]))).await?.ok()?;
     let child = format!("{name}-child");
@@ -30,11 +30,11 @@ async fn collected(admin: &Client, name: &str) -> Result<()> {
         .await?
         .ok()?;
     delete(admin, &format!("{maps}/{name}"), "Foreground").await?;
-    gone(admin, &format!("{maps}/{name}")).await?;
-    gone(admin, &format!("{maps}/{child}")).await
+    wait_for_deletion(admin, &format!("{maps}/{name}")).await?;
+    wait_for_deletion(admin, &format!("{maps}/{child}")).await
 }
 
-fn stands_by(status: &Value, because: &str) -> bool {
+fn is_on_standby(status: &Value, because: &str) -> bool {
     let why = status["turn"]["standsBy"].as_str();
     why.is_some_and(|why| why.contains(because)) && status["turn"]["worksSince"].is_null()
 }
@@ -45,27 +45,27 @@ fn works(status: &Value) -> bool {
 
 /// Waits until the agent is on standby for this reason, stops the other collector, and waits until the agent works.
 /// Returns the time of the stop.
-async fn follows(agent: &Agent, other: ControllerManager, because: &str, admin: &Client) -> Result<Timestamp> {
-    let stood = agent.until(TURN, "the agent to stand by", |status| stands_by(status, because));
+async fn expect_takeover(agent: &Agent, other: ControllerManager, because: &str, admin: &Client) -> Result<Timestamp> {
+    let stood = agent.until(TURN, "the agent to stand by", |status| is_on_standby(status, because));
     let status = other.during(stood).await?;
     ensure!(status["synced"] == false && status["work"].is_null(), "{status}");
-    other.during(collected(admin, "by-the-original")).await?;
-    ensure!(stands_by(&agent.status().await?, because), "it stood by no longer");
+    other.during(wait_for_collection(admin, "by-the-original")).await?;
+    ensure!(is_on_standby(&agent.status().await?, because), "it stood by no longer");
     drop(other);
     let end = Timestamp::now();
     agent.until(TURN, "the agent to work", works).await?;
-    collected(admin, "by-the-agent").await?;
+    wait_for_collection(admin, "by-the-agent").await?;
     Ok(end)
 }
 
-pub async fn it_stands_by_while_an_elected_controller_manager_works_and_follows_when_that_is_gone() -> Result<()> {
+pub async fn the_agent_is_on_standby_while_kube_controller_manager_holds_its_lease_and_then_takes_over() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let admin = plane.admin()?;
     let settings = Settings::only_the_collector().with_leader_election();
     let mut other = plane.start_controllers(&settings).await?;
     other.until_at_work().await?;
     let agent = Agent::start(&account(&plane).await?, "auto")?;
-    let followed = follows(
+    let followed = expect_takeover(
         &agent,
         other,
         "kube-controller-manager works: it renews its Lease",
@@ -81,7 +81,7 @@ pub async fn it_stands_by_while_an_elected_controller_manager_works_and_follows_
 }
 
 /// kube-controller-manager with `--leader-elect=false` has no Lease.
-pub async fn beside_a_collector_without_a_lease_each_object_comes_to_the_same_end() -> Result<()> {
+pub async fn beside_kube_controller_manager_without_a_lease_each_object_has_the_same_outcome() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let admin = plane.admin()?;
     let mut other = plane.start_controllers(&Settings::only_the_collector()).await?;
@@ -90,7 +90,7 @@ pub async fn beside_a_collector_without_a_lease_each_object_comes_to_the_same_en
     let both = async {
         agent.until(TURN, "the agent to work", works).await?;
         for round in 0..5 {
-            collected(&admin, &format!("by-both-{round}")).await?;
+            wait_for_collection(&admin, &format!("by-both-{round}")).await?;
         }
         Ok(())
     };

@@ -11,7 +11,7 @@ use testbed::{
 
 use crate::{
     agent::{Agent, account},
-    scene::{LIMIT, ObjectSpec, delete, eventually, found, gone, in_namespace, owned, plain, to},
+    scene::{LIMIT, ObjectSpec, delete, eventually, found, in_namespace, owned, plain, to, wait_for_deletion},
 };
 
 const GROUP: &str = "unlisted.test";
@@ -37,15 +37,15 @@ async fn define(admin: &Client) -> Result<()> {
     .await
 }
 
-pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_and_is_named() -> Result<()> {
+pub async fn a_kind_that_cannot_be_listed_delays_only_finalizers_and_is_named() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let admin = plane.admin()?;
     define(&admin).await?;
     let agent = Agent::start(&account(&plane).await?, "always")?;
     let maps = in_namespace(MAPS, "default");
     let path = |name: &str| format!("{maps}/{name}");
-    let create = async |name: &str, like: ObjectSpec| -> Result<Value> {
-        Ok(admin.create(&maps, &plain(name, &like)).await?.ok()?)
+    let create = async |name: &str, spec: ObjectSpec| -> Result<Value> {
+        Ok(admin.create(&maps, &plain(name, &spec)).await?.ok()?)
     };
     let with_finalizer = async {
         let unsynced = agent.until(LIMIT, "the kind to be named", |status| {
@@ -60,12 +60,12 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
         let owner = create("background", ObjectSpec::default()).await?;
         create("of-background", owned([to(&owner, true)])).await?;
         delete(&admin, &path("background"), "Background").await?;
-        gone(&admin, &path("of-background")).await?;
+        wait_for_deletion(&admin, &path("of-background")).await?;
 
         let owner = create("foreground", ObjectSpec::default()).await?;
         create("of-foreground", owned([to(&owner, true)])).await?;
         delete(&admin, &path("foreground"), "Foreground").await?;
-        gone(&admin, &path("of-foreground")).await?;
+        wait_for_deletion(&admin, &path("of-foreground")).await?;
         agent
             .until(LIMIT, "the foreground deletion to wait", |status| {
                 status["work"]["deletions"][0]["dependents"] == 0
@@ -80,7 +80,7 @@ pub async fn a_kind_that_nobody_can_list_holds_up_only_what_rests_on_all_kinds_a
         let none = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
         let definition = format!("{DEFINITIONS}/things.{GROUP}");
         admin.patch(&definition, Patch::Merge, &none).await?.ok()?;
-        gone(&admin, &path("foreground")).await?;
+        wait_for_deletion(&admin, &path("foreground")).await?;
         agent
             .until(LIMIT, "everything to be seen", |status| status["synced"] == true)
             .await

@@ -8,9 +8,9 @@ use testbed::{
 };
 use tokio::time::sleep;
 
-use crate::cluster::{Agent, Cluster, LEASES, Net, dice, held, never_two, secs, within};
+use crate::cluster::{Agent, Cluster, LEASES, Net, assert_at_most_one, dice, expect_no_violation, secs, wait_until};
 
-async fn something_happens(cluster: &Cluster, agents: &mut [Agent], dice: &mut Dice) {
+async fn random_event(cluster: &Cluster, agents: &mut [Agent], dice: &mut Dice) {
     let place = dice.up_to(agents.len());
     let net = |net| agents[place].net.send_replace(net);
     match dice.up_to(8) {
@@ -39,7 +39,7 @@ async fn something_happens(cluster: &Cluster, agents: &mut [Agent], dice: &mut D
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_happens_no_two_work_at_one_time_and_one_does_in_the_end() {
+async fn under_random_faults_at_most_one_agent_works_and_one_does_in_the_end() {
     for seed in 0..12 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
@@ -47,29 +47,29 @@ async fn whatever_happens_no_two_work_at_one_time_and_one_does_in_the_end() {
         for number in 0..6 {
             agents.push(cluster.agent(&format!("agent-{seed}-{number}"), Mode::Always).await);
         }
-        let mut watcher = never_two(&agents.iter().collect::<Vec<_>>());
+        let mut watcher = assert_at_most_one(&agents.iter().collect::<Vec<_>>());
         let mut worked = 0;
         // One agent gets no faults, so that one can win in the end.
         let (_, others) = agents.split_first_mut().unwrap();
         for _ in 0..25 {
             sleep(dice.millis(15_000)).await;
-            something_happens(&cluster, others, &mut dice).await;
+            random_event(&cluster, others, &mut dice).await;
             worked += usize::from(others.iter().any(Agent::works));
         }
-        held(&mut watcher);
+        expect_no_violation(&mut watcher);
         println!("{worked} of 25 times one of them worked");
         cluster.api.faults().clear();
         for agent in &agents {
             agent.net.send_replace(Net::Up);
         }
-        within(secs(120), || agents.iter().any(Agent::works)).await;
-        held(&mut watcher);
+        wait_until(secs(120), || agents.iter().any(Agent::works)).await;
+        expect_no_violation(&mut watcher);
     }
 }
 
 /// Some agents wait for kube-controller-manager and yield the Lease to others that do not.
 #[tokio::test(start_paused = true)]
-async fn whatever_happens_no_two_work_at_one_time_where_some_yield_to_others() {
+async fn under_random_faults_at_most_one_agent_works_when_some_yield_to_others() {
     for seed in 0..16 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
@@ -78,24 +78,24 @@ async fn whatever_happens_no_two_work_at_one_time_where_some_yield_to_others() {
             let mode = if number < 3 { Mode::Auto } else { Mode::Always };
             agents.push(cluster.agent(&format!("agent-{seed}-{number}"), mode).await);
         }
-        let mut watcher = never_two(&agents.iter().collect::<Vec<_>>());
+        let mut watcher = assert_at_most_one(&agents.iter().collect::<Vec<_>>());
         let (mut automatic, mut always) = (0, 0);
         for _ in 0..60 {
             sleep(dice.millis(25_000)).await;
             if dice.one_in(8) {
                 // A fault may prevent it.
                 cluster
-                    .renewed("kube-controller-manager", "master", Span::new())
+                    .try_renew("kube-controller-manager", "master", Span::new())
                     .await
                     .ok();
             }
             if dice.one_in(3) {
-                something_happens(&cluster, &mut agents[1..], &mut dice).await;
+                random_event(&cluster, &mut agents[1..], &mut dice).await;
             }
             automatic += usize::from(agents[..3].iter().any(Agent::works));
             always += usize::from(agents[3..].iter().any(Agent::works));
         }
-        held(&mut watcher);
+        expect_no_violation(&mut watcher);
         println!("{automatic} and {always} of 60 times one of them worked");
     }
 }

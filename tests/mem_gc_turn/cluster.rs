@@ -69,7 +69,7 @@ pub fn dice(seed: u64) -> Dice {
 
 /// Waits on the virtual clock until `holds`; returns how long that took.
 #[track_caller]
-pub fn within<F: FnMut() -> bool>(limit: Duration, mut holds: F) -> impl Future<Output = Duration> {
+pub fn wait_until<F: FnMut() -> bool>(limit: Duration, mut holds: F) -> impl Future<Output = Duration> {
     let caller = std::panic::Location::caller();
     async move {
         let start = Instant::now();
@@ -82,7 +82,7 @@ pub fn within<F: FnMut() -> bool>(limit: Duration, mut holds: F) -> impl Future<
 }
 
 /// Checks from now on that no two agents may write at the same time. Dropping it stops the check.
-pub fn never_two(agents: &[&Agent]) -> JoinSet<()> {
+pub fn assert_at_most_one(agents: &[&Agent]) -> JoinSet<()> {
     let turns: Vec<Turns> = agents.iter().map(|agent| agent.turns.clone()).collect();
     let mut set = JoinSet::new();
     set.spawn(async move {
@@ -96,7 +96,7 @@ pub fn never_two(agents: &[&Agent]) -> JoinSet<()> {
 }
 
 /// Fails if the check has failed.
-pub fn held(watcher: &mut JoinSet<()>) {
+pub fn expect_no_violation(watcher: &mut JoinSet<()>) {
     if let Some(ended) = watcher.try_join_next() {
         ended.unwrap();
     }
@@ -122,22 +122,22 @@ impl Cluster {
     }
 
     pub async fn agent(&self, name: &str, mode: Mode) -> Agent {
-        self.started(name, mode, false).await
+        self.start_agent(name, mode, false).await
     }
 
     /// An agent that works within this many seconds.
     pub async fn working(&self, name: &str, mode: Mode, limit: u64) -> Agent {
         let agent = self.agent(name, mode).await;
-        within(secs(limit), || agent.works()).await;
+        wait_until(secs(limit), || agent.works()).await;
         agent
     }
 
-    pub async fn started(&self, name: &str, mode: Mode, dry_run: bool) -> Agent {
+    pub async fn start_agent(&self, name: &str, mode: Mode, dry_run: bool) -> Agent {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let server = self.api.url().trim_start_matches("http://").to_owned();
-        let (net, weather) = watch::channel(Net::Up);
-        let network = tokio::spawn(network(listener, server, weather));
+        let (net, network_state) = watch::channel(Net::Up);
+        let network = tokio::spawn(network(listener, server, network_state));
         let (config, path) = self.credentials_at(name, &url).await;
         // Not random: an agent's pauses depend on it.
         let turns = Turns::new(name.to_owned(), mode, dry_run);
@@ -178,11 +178,11 @@ impl Cluster {
 
     /// Renews a Lease as its holder, with a clock that is off.
     pub async fn renew(&self, name: &str, holder: &str, off: jiff::Span) {
-        self.renewed(name, holder, off).await.unwrap();
+        self.try_renew(name, holder, off).await.unwrap();
     }
 
     /// The same, with an error instead of a panic.
-    pub async fn renewed(&self, name: &str, holder: &str, off: jiff::Span) -> anyhow::Result<()> {
+    pub async fn try_renew(&self, name: &str, holder: &str, off: jiff::Span) -> anyhow::Result<()> {
         let now = jiff::Timestamp::now().checked_add(off).unwrap();
         let now = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
         let before = self.admin.get(&format!("{LEASES}/{name}")).await?.body;
@@ -234,24 +234,24 @@ impl Drop for Agent {
     }
 }
 
-async fn network(listener: TcpListener, server: String, mut weather: watch::Receiver<Net>) {
+async fn network(listener: TcpListener, server: String, mut network_state: watch::Receiver<Net>) {
     let mut connections = JoinSet::new();
     loop {
-        let now = *weather.borrow_and_update();
+        let now = *network_state.borrow_and_update();
         if now == Net::Down {
             connections.shutdown().await;
         }
         tokio::select! {
-            changed = weather.changed() => if changed.is_err() { return },
+            changed = network_state.changed() => if changed.is_err() { return },
             accepted = listener.accept() => if now != Net::Down {
-                connections.spawn(carried(accepted.unwrap().0, server.clone(), weather.clone()));
+                connections.spawn(forward(accepted.unwrap().0, server.clone(), network_state.clone()));
             },
         }
     }
 }
 
 /// Forwards a connection's bytes. While the network hangs, bytes wait.
-async fn carried(client: TcpStream, server: String, weather: watch::Receiver<Net>) {
+async fn forward(client: TcpStream, server: String, network_state: watch::Receiver<Net>) {
     let server = TcpStream::connect(server).await.unwrap();
     // Bytes delayed by the kernel would arrive much later on the virtual clock.
     for end in [&client, &server] {
@@ -260,15 +260,15 @@ async fn carried(client: TcpStream, server: String, weather: watch::Receiver<Net
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        _ = one_way(from_client, to_server, weather.clone()) => {}
-        _ = one_way(from_server, to_client, weather) => {}
+        _ = copy_one_way(from_client, to_server, network_state.clone()) => {}
+        _ = copy_one_way(from_server, to_client, network_state) => {}
     }
 }
 
-async fn one_way(
+async fn copy_one_way(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mut weather: watch::Receiver<Net>,
+    mut network_state: watch::Receiver<Net>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut bytes = vec![0; 1 << 16];
     loop {
@@ -276,7 +276,7 @@ async fn one_way(
         if count == 0 {
             return Ok(());
         }
-        weather.wait_for(|net| *net != Net::Hangs).await?;
+        network_state.wait_for(|net| *net != Net::Hangs).await?;
         to.write_all(&bytes[..count]).await?;
     }
 }

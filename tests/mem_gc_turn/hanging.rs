@@ -19,18 +19,18 @@ use testbed::{
 };
 use tokio::time::sleep;
 
-use crate::cluster::{Cluster, secs, within};
+use crate::cluster::{Cluster, secs, wait_until};
 
 /// A kind with GETs of a minute each (a conversion webhook, an unreachable aggregated API), named by 300 objects.
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_answers_slowly_does_not_end_the_turn() {
+async fn slow_answers_of_a_kind_do_not_end_leadership() {
     let cluster = Cluster::new().await;
     let (config, path) = cluster.credentials("one").await;
     let turns = Turns::new("one".to_owned(), Mode::Always, false);
     let client = MetadataClient::new(&config, path, Effects::new(false, turns.gate())).unwrap();
     let (kept, same) = (turns.clone(), client.clone());
     tokio::spawn(async move { kept.keep(&same, std::future::pending()).await });
-    within(secs(30), || turns.may_write().is_ok()).await;
+    wait_until(secs(30), || turns.may_write().is_ok()).await;
     let things = definition("a.test", true, &["v1"]);
     cluster.admin.create(DEFINITIONS, &things).await.unwrap().ok().unwrap();
     let shared = Arc::new(Shared::new(Unsynced::Hold));

@@ -5,12 +5,12 @@ use pod_teardown::collector::Mode;
 use testbed::apiserver::faults::Fault;
 use tokio::time::sleep;
 
-use crate::cluster::{Cluster, LEASES, dice, held, never_two, secs, within};
+use crate::cluster::{Cluster, LEASES, assert_at_most_one, dice, expect_no_violation, secs, wait_until};
 
 const MANAGER: &str = "kube-controller-manager";
 
 #[tokio::test(start_paused = true)]
-async fn it_works_only_when_the_controller_manager_has_rested() {
+async fn an_agent_works_only_after_kube_controller_manager_was_silent() {
     for seed in 0..4 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
@@ -29,39 +29,39 @@ async fn it_works_only_when_the_controller_manager_has_rested() {
             "{}",
             one.why()
         );
-        let took = within(secs(45 + 8), || one.works()).await;
+        let took = wait_until(secs(45 + 8), || one.works()).await;
         assert!(took >= secs(45), "{took:?}");
         assert!(one.turns.view().works_since.is_some());
         // It returns.
         cluster.renew(MANAGER, "master", Span::new()).await;
-        within(secs(4), || !one.works()).await;
+        wait_until(secs(4), || !one.works()).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_not_there_is_watched_for_the_whole_time_too_and_ends_the_turn_when_it_comes() {
+async fn a_missing_manager_lease_is_observed_for_the_whole_time_and_ends_leadership_when_it_appears() {
     let cluster = Cluster::new().await;
     let one = cluster.agent("one", Mode::Auto).await;
-    let took = within(secs(15 + 45 + 8), || one.works()).await;
+    let took = wait_until(secs(15 + 45 + 8), || one.works()).await;
     assert!(took >= secs(15 + 45), "{took:?}");
     sleep(secs(200)).await;
     assert!(one.works());
     cluster.renew(MANAGER, "master", Span::new()).await;
-    within(secs(4), || !one.works()).await;
+    wait_until(secs(4), || !one.works()).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_died_before_anybody_looked_is_watched_for_the_whole_time() {
+async fn a_manager_lease_that_was_expired_at_the_start_is_observed_for_the_whole_time() {
     let cluster = Cluster::new().await;
     cluster.renew(MANAGER, "master", Span::new()).await;
     sleep(secs(3600)).await;
     let one = cluster.agent("one", Mode::Auto).await;
-    let took = within(secs(15 + 45 + 8), || one.works()).await;
+    let took = wait_until(secs(15 + 45 + 8), || one.works()).await;
     assert!(took >= secs(15 + 45), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_read_is_not_one_that_rests() {
+async fn an_unreadable_manager_lease_does_not_count_as_silent() {
     for code in [403, 404, 500, 503] {
         let cluster = Cluster::new().await;
         let fault = Fault::status(code).verb("get").name(MANAGER);
@@ -79,7 +79,7 @@ async fn a_lease_that_cannot_be_read_is_not_one_that_rests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_writes_nothing_but_the_collectors_lease() {
+async fn leader_election_writes_only_the_collectors_lease() {
     let cluster = Cluster::new().await;
     let mut one = cluster.working("one", Mode::Auto, 70).await;
     one.stop().await;
@@ -97,11 +97,11 @@ async fn it_writes_nothing_but_the_collectors_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn always_needs_the_lease_and_asks_nobody_else() {
+async fn mode_always_needs_the_lease_and_reads_no_other() {
     let cluster = Cluster::new().await;
     cluster.renew(MANAGER, "master", Span::new()).await;
     let one = cluster.agent("one", Mode::Always).await;
-    let took = within(secs(17), || one.works()).await;
+    let took = wait_until(secs(17), || one.works()).await;
     assert!(took >= secs(15));
     sleep(secs(120)).await;
     let view = one.turns.view();
@@ -109,7 +109,7 @@ async fn always_needs_the_lease_and_asks_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_stands_by_for_another_collector_leaves_the_lease_to_one_that_always_works() {
+async fn a_standby_holder_yields_the_lease_to_mode_always() {
     for seed in 0..4 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
@@ -128,20 +128,20 @@ async fn whoever_stands_by_for_another_collector_leaves_the_lease_to_one_that_al
         );
         sleep(dice.millis(5_000)).await;
         let always = cluster.agent("always", Mode::Always).await;
-        let mut watcher = never_two(&[&one, &waits, &always]);
-        within(secs(8), || always.works()).await;
+        let mut watcher = assert_at_most_one(&[&one, &waits, &always]);
+        wait_until(secs(8), || always.works()).await;
         // The manager is silent, and the holder is still unambiguous.
         sleep(secs(200)).await;
         assert!(always.works());
         assert_eq!(one.why(), "always holds the Lease kube-system/pod-teardown-gc");
         let lease = cluster.lease("pod-teardown-gc").await;
         assert_eq!(lease["spec"]["leaseTransitions"], 1);
-        held(&mut watcher);
+        expect_no_violation(&mut watcher);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_works_keeps_the_lease_from_one_that_always_works() {
+async fn a_working_holder_does_not_yield_the_lease_to_mode_always() {
     let cluster = Cluster::new().await;
     let one = cluster.working("one", Mode::Auto, 70).await;
     let always = cluster.agent("always", Mode::Always).await;

@@ -6,51 +6,51 @@ use serde_json::json;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::{Cluster, LEASES, Net, dice, held, never_two, secs, within};
+use crate::cluster::{Cluster, LEASES, Net, assert_at_most_one, dice, expect_no_violation, secs, wait_until};
 
 /// Interval of a waiting agent, with its requests.
 const LOOK: u64 = 7;
 
 #[tokio::test(start_paused = true)]
-async fn when_the_holder_is_gone_the_other_takes_over_after_the_duration() {
+async fn the_lease_of_a_crashed_holder_is_taken_over_after_its_duration() {
     for seed in 0..6 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
         let mut one = cluster.working("one", Mode::Always, 20).await;
         sleep(dice.millis(9_000)).await;
         let other = cluster.agent("other", Mode::Always).await;
-        let mut watcher = never_two(&[&one, &other]);
+        let mut watcher = assert_at_most_one(&[&one, &other]);
         sleep(secs(60) + dice.millis(9_000)).await;
         assert!(one.works() && !other.works());
         assert_eq!(other.why(), "one holds the Lease kube-system/pod-teardown-gc");
         one.crash().await;
-        let took = within(secs(15 + 2 + LOOK), || other.works()).await;
+        let took = wait_until(secs(15 + 2 + LOOK), || other.works()).await;
         assert!(took >= secs(13), "{took:?}");
-        held(&mut watcher);
+        expect_no_violation(&mut watcher);
         let lease = cluster.lease("pod-teardown-gc").await;
         assert_eq!(lease["spec"]["leaseTransitions"], 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_stops_gives_the_lease_back_and_the_next_does_not_wait_for_its_end() {
+async fn a_stopped_holder_releases_the_lease_for_an_immediate_takeover() {
     for seed in 0..6 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
         let mut one = cluster.working("one", Mode::Always, 20).await;
         let other = cluster.agent("other", Mode::Always).await;
-        let mut watcher = never_two(&[&one, &other]);
+        let mut watcher = assert_at_most_one(&[&one, &other]);
         sleep(secs(30) + dice.millis(9_000)).await;
         one.stop().await;
         assert!(one.turns.may_write().is_err());
         assert_eq!(cluster.lease("pod-teardown-gc").await["spec"]["holderIdentity"], "");
-        within(secs(LOOK), || other.works()).await;
-        held(&mut watcher);
+        wait_until(secs(LOOK), || other.works()).await;
+        expect_no_violation(&mut watcher);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_lost_at_the_end_keeps_nobody_from_giving_back() {
+async fn a_lost_answer_does_not_prevent_the_release() {
     let cluster = Cluster::new().await;
     let mut one = cluster.working("one", Mode::Always, 20).await;
     let lost = Fault::new(Action::LoseResponse).verb("update").name("pod-teardown-gc");
@@ -61,7 +61,7 @@ async fn an_answer_that_is_lost_at_the_end_keeps_nobody_from_giving_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_an_api_the_gate_shuts_by_the_clock_and_opens_with_it() {
+async fn without_an_api_server_writes_stop_by_the_clock_and_resume_with_it() {
     for trouble in [Fault::new(Action::Refuse), Fault::status(500), Fault::delay(secs(3600))] {
         let cluster = Cluster::new().await;
         let one = cluster.working("one", Mode::Always, 20).await;
@@ -69,18 +69,18 @@ async fn without_an_api_the_gate_shuts_by_the_clock_and_opens_with_it() {
         sleep(secs(7)).await;
         assert_eq!(*one.turns.watch().borrow(), first, "a renewal is no new turn");
         cluster.api.faults().inject(trouble.clone());
-        let took = within(secs(11), || one.turns.may_write().is_err()).await;
+        let took = wait_until(secs(11), || one.turns.may_write().is_err()).await;
         assert!(took >= secs(7), "{took:?}: {trouble:?}");
         sleep(secs(120)).await;
         assert!(!one.works() && one.turns.view().stands_by.is_some());
         cluster.api.faults().clear();
-        within(secs(60), || one.works()).await;
+        wait_until(secs(60), || one.works()).await;
         assert_ne!(*one.turns.watch().borrow(), first);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_answer_that_is_lost_costs_no_turn() {
+async fn one_lost_answer_does_not_end_leadership() {
     let cluster = Cluster::new().await;
     let one = cluster.working("one", Mode::Always, 20).await;
     let first = one.turns.watch().borrow().clone();
@@ -92,28 +92,28 @@ async fn one_answer_that_is_lost_costs_no_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_is_cut_off_stops_before_the_other_begins() {
+async fn a_disconnected_holder_stops_before_the_next_starts() {
     for seed in 0..8 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
         let one = cluster.working("one", Mode::Always, 20).await;
         let other = cluster.agent("other", Mode::Always).await;
-        let mut watcher = never_two(&[&one, &other]);
+        let mut watcher = assert_at_most_one(&[&one, &other]);
         sleep(secs(20) + dice.millis(9_000)).await;
         let net = if dice.one_in(2) { Net::Down } else { Net::Hangs };
         one.net.send_replace(net);
-        within(secs(11), || !one.works()).await;
-        within(secs(30), || other.works()).await;
+        wait_until(secs(11), || !one.works()).await;
+        wait_until(secs(30), || other.works()).await;
         sleep(dice.millis(60_000)).await;
         one.net.send_replace(Net::Up);
         sleep(secs(60)).await;
-        held(&mut watcher);
+        expect_no_violation(&mut watcher);
         assert!(other.works() && !one.works(), "{net:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_whose_clock_is_an_hour_off_is_judged_by_its_changes_only() {
+async fn clock_skew_of_a_holder_has_no_effect() {
     for off in [(-1).hour(), 1.hour()] {
         let cluster = Cluster::new().await;
         cluster.renew("pod-teardown-gc", "stranger", off).await;
@@ -123,19 +123,19 @@ async fn a_holder_whose_clock_is_an_hour_off_is_judged_by_its_changes_only() {
             cluster.renew("pod-teardown-gc", "stranger", off).await;
             assert!(!one.works());
         }
-        let took = within(secs(15 + LOOK), || one.works()).await;
+        let took = wait_until(secs(15 + LOOK), || one.works()).await;
         assert!(took >= secs(15), "{took:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_somebody_deletes_makes_no_second_holder() {
+async fn a_deleted_lease_makes_no_second_holder() {
     for seed in 0..6 {
         let mut dice = dice(seed);
         let cluster = Cluster::new().await;
         let one = cluster.working("one", Mode::Always, 20).await;
         let other = cluster.agent("other", Mode::Always).await;
-        let mut watcher = never_two(&[&one, &other]);
+        let mut watcher = assert_at_most_one(&[&one, &other]);
         sleep(secs(20) + dice.millis(9_000)).await;
         one.net.send_replace(Net::Down);
         let path = format!("{LEASES}/pod-teardown-gc");
@@ -143,13 +143,13 @@ async fn a_lease_that_somebody_deletes_makes_no_second_holder() {
         sleep(dice.millis(15_000)).await;
         one.net.send_replace(Net::Up);
         sleep(secs(60)).await;
-        held(&mut watcher);
+        expect_no_violation(&mut watcher);
         assert!(one.works() != other.works());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_put_on_the_lease_stays_there() {
+async fn labels_and_annotations_of_others_stay_on_the_lease() {
     let cluster = Cluster::new().await;
     let one = cluster.working("one", Mode::Always, 20).await;
     let path = format!("{LEASES}/pod-teardown-gc");
@@ -166,9 +166,9 @@ async fn what_others_put_on_the_lease_stays_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dry_run_asks_nobody_and_has_its_turn_at_once() {
+async fn a_dry_run_works_at_once_without_a_lease() {
     let cluster = Cluster::new().await;
-    let one = cluster.started("one", Mode::Auto, true).await;
+    let one = cluster.start_agent("one", Mode::Auto, true).await;
     assert!(one.works());
     sleep(secs(60)).await;
     assert!(cluster.api.requests().is_empty());
@@ -177,16 +177,16 @@ async fn a_dry_run_asks_nobody_and_has_its_turn_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_shall_never_collect_asks_nobody_and_waits() {
+async fn mode_never_waits_without_requests() {
     let cluster = Cluster::new().await;
-    let one = cluster.started("one", Mode::Never, false).await;
+    let one = cluster.start_agent("one", Mode::Never, false).await;
     sleep(secs(60)).await;
     assert!(cluster.api.requests().is_empty() && !one.works());
     assert_eq!(one.why(), "--gc never");
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_ask_seldom() {
+async fn waiting_agents_send_few_requests() {
     let cluster = Cluster::new().await;
     let _one = cluster.working("one", Mode::Always, 20).await;
     let other = cluster.agent("other", Mode::Always).await;

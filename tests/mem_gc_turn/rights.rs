@@ -15,7 +15,7 @@ async fn client(cluster: &Cluster) -> MetadataClient {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_may_do_all_is_asked_for_each_verb_and_no_kind() {
+async fn an_account_with_all_rights_is_checked_by_verb_and_not_by_kind() {
     let cluster = Cluster::new().await;
     let rows = collector_rights(&client(&cluster).await).await;
     assert_eq!(rows.len(), 1, "{rows:?}");
@@ -26,7 +26,7 @@ async fn whoever_may_do_all_is_asked_for_each_verb_and_no_kind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_that_show_no_cluster_are_told_what_to_apply() {
+async fn check_of_credentials_without_rights_names_the_manifest_to_apply() {
     for (code, verdict, remedy) in [
         (403, Verdict::Failed, "deploy/gc-rbac.yaml"),
         (401, Verdict::Failed, "renew what --gc-kubeconfig holds"),
@@ -41,7 +41,7 @@ async fn credentials_that_show_no_cluster_are_told_what_to_apply() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_whose_server_is_away_is_named() {
+async fn an_aggregated_api_that_is_down_is_named() {
     let cluster = Cluster::new().await;
     cluster.api.set_away("apps/v1", true);
     let rows = collector_rights(&client(&cluster).await).await;

@@ -54,26 +54,26 @@ impl Namespaces {
 
     /// Its name; empty if it has no nodes.
     pub fn name(&self, id: NamespaceId) -> &str {
-        self.namespaces.get(&id).map_or("", |space| &space.name)
+        self.namespaces.get(&id).map_or("", |entry| &entry.name)
     }
 
     /// Counts a node.
     pub fn enter(&mut self, id: NamespaceId) {
-        if let Some(space) = self.namespaces.get_mut(&id) {
-            space.nodes += 1;
+        if let Some(entry) = self.namespaces.get_mut(&id) {
+            entry.nodes += 1;
         }
     }
 
     /// Uncounts a node. With the last one, the name is removed.
     pub fn leave(&mut self, id: NamespaceId) {
-        let Some(space) = self.namespaces.get_mut(&id) else {
+        let Some(entry) = self.namespaces.get_mut(&id) else {
             return;
         };
-        space.nodes -= 1;
-        if space.nodes == 0
-            && let Some(space) = self.namespaces.remove(&id)
+        entry.nodes -= 1;
+        if entry.nodes == 0
+            && let Some(entry) = self.namespaces.remove(&id)
         {
-            self.ids.remove(&space.name);
+            self.ids.remove(&entry.name);
         }
     }
 

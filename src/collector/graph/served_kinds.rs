@@ -27,8 +27,8 @@ impl Graph {
         dependents.dedup();
         for dependent in dependents {
             let links: Vec<Link> = self.links.owners(dependent).collect();
-            let moved = links.into_iter().map(|link| self.relink(dependent, link)).collect();
-            self.set_owners(dependent, &distinct(moved));
+            let relinked = links.into_iter().map(|link| self.relink(dependent, link)).collect();
+            self.set_owners(dependent, &distinct(relinked));
         }
     }
 
@@ -39,13 +39,13 @@ impl Graph {
         self.kinds.set_resource(kind, None);
         self.list_mark(kind);
         self.isolated[kind.index()] = Isolated::default();
-        let mut lost = self.of_kind(kind);
-        lost.retain(|&id| self.links.node(id).state.has(State::OBSERVED));
+        let mut unknown = self.of_kind(kind);
+        unknown.retain(|&id| self.links.node(id).state.has(State::OBSERVED));
         // Marks all before it releases any: a release must not move one of them to the isolated objects.
-        for &id in &lost {
+        for &id in &unknown {
             self.links.node_mut(id).state.set(State::UNSEEN, true);
         }
-        for id in lost {
+        for id in unknown {
             let Node {
                 uid, version, state, ..
             } = *self.links.node(id);

@@ -13,10 +13,10 @@ pub fn dot(picture: &Picture) -> String {
     out.push_str("  node [shape=box, fontname=\"Helvetica\", fontsize=11];\n  edge [color=\"#555555\"];\n");
     // Writing to a String cannot fail.
     let _ = writeln!(out, "  label={};", quoted(&picture.title()));
-    for (place, object) in picture.objects.iter().enumerate() {
+    for (index, object) in picture.objects.iter().enumerate() {
         let mut lines = vec![object.headline()];
         lines.extend(object.lines());
-        let node = format!("n{place}");
+        let node = format!("n{index}");
         let tooltip = format!(", tooltip={}", quoted(&object.tooltip()));
         box_of(&mut out, "  ", &node, &lines, object.look, &tooltip);
         placeholder(&mut out, &node, "owners", object.owners_placeholder().as_ref());
@@ -71,9 +71,9 @@ fn edge(blocking: bool, holds_up: bool) -> &'static str {
 
 fn legend(out: &mut String) {
     out.push_str("  subgraph cluster_legend {\n    label=\"Legend\"; color=\"#cccccc\";\n");
-    for (place, look) in APPEARANCES.into_iter().enumerate() {
+    for (index, look) in APPEARANCES.into_iter().enumerate() {
         let lines = [look.label().to_owned()];
-        box_of(out, "    ", &format!("l{place}"), &lines, look, "");
+        box_of(out, "    ", &format!("l{index}"), &lines, look, "");
     }
     let edges = [
         ("a dependent that blocks", true, false),
@@ -81,11 +81,11 @@ fn legend(out: &mut String) {
         ("one that holds its owner up", true, true),
     ];
     out.push_str("    o [label=\"an owner\", shape=plaintext];\n");
-    for (place, (text, blocking, holds_up)) in edges.into_iter().enumerate() {
+    for (index, (text, blocking, holds_up)) in edges.into_iter().enumerate() {
         let style = edge(blocking, holds_up);
         let _ = writeln!(
             out,
-            "    e{place} [label=\"{text}\", shape=plaintext];\n    e{place} -> o [{style}];"
+            "    e{index} [label=\"{text}\", shape=plaintext];\n    e{index} -> o [{style}];"
         );
     }
     out.push_str("  }\n");

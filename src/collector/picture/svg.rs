@@ -46,8 +46,8 @@ pub fn svg(picture: &Picture) -> String {
     let layout = Layout::of(&sizes, &arrows);
     let mut body = String::new();
     let mut corner = Point::new(LEAST_WIDTH, HEAD);
-    for (place, arrow) in arrows.iter().enumerate() {
-        let points = layout.points(place, arrow);
+    for (index, arrow) in arrows.iter().enumerate() {
+        let points = layout.points(index, arrow);
         for point in &points {
             grow(&mut corner, point.x, point.y + HEAD);
         }
@@ -59,8 +59,8 @@ pub fn svg(picture: &Picture) -> String {
             curve(&points)
         );
     }
-    for (place, block) in blocks.iter().enumerate() {
-        let Some(area) = layout.area(place) else {
+    for (index, block) in blocks.iter().enumerate() {
+        let Some(area) = layout.area(index) else {
             continue;
         };
         grow(&mut corner, area.right(), area.bottom() + HEAD);
@@ -98,16 +98,16 @@ fn parts(picture: &Picture) -> (Vec<Block>, Vec<Arrow>) {
         class: class(drawn.blocking, drawn.holds_up),
     };
     let mut arrows: Vec<Arrow> = picture.references.iter().map(reference).collect();
-    for (place, object) in picture.objects.iter().enumerate() {
+    for (index, object) in picture.objects.iter().enumerate() {
         if let Some(more) = object.owners_placeholder() {
             let (to, class) = (blocks.len(), class(more.blocking, more.holds_up));
             blocks.push(Block::of_more(more));
-            arrows.push(Arrow { from: place, to, class });
+            arrows.push(Arrow { from: index, to, class });
         }
         if let Some(more) = object.dependents_placeholder() {
             let (from, class) = (blocks.len(), class(more.blocking, more.holds_up));
             blocks.push(Block::of_more(more));
-            arrows.push(Arrow { from, to: place, class });
+            arrows.push(Arrow { from, to: index, class });
         }
     }
     (blocks, arrows)

@@ -63,7 +63,7 @@ fn named<'a>(picture: &'a Picture, name: &str) -> &'a Pictured {
     picture.objects.iter().find(|object| object.name == name).unwrap()
 }
 
-fn told<'a>(picture: &'a Picture, name: &str) -> &'a str {
+fn decision_of<'a>(picture: &'a Picture, name: &str) -> &'a str {
     named(picture, name).decision.as_deref().unwrap_or_default()
 }
 
@@ -85,9 +85,9 @@ fn the_reference_that_blocks_a_foreground_deletion_is_marked() {
     let graph = graph([waiting(apple("owner", &[])), held, free]);
     let picture = around(&graph, "owner");
     assert_eq!(names(&picture), ["owner", "held", "free"], "what holds up comes first");
-    assert_eq!(told(&picture, "owner"), "waits for 1 blocking dependent");
+    assert_eq!(decision_of(&picture, "owner"), "waits for 1 blocking dependent");
     assert_eq!(
-        told(&picture, "free"),
+        decision_of(&picture, "free"),
         "will be deleted in the background: Apple.example.com n1/owner waits for it"
     );
     let looks: Vec<Appearance> = picture.objects.iter().map(|object| object.look).collect();
@@ -106,7 +106,7 @@ fn an_object_that_owns_itself_is_not_drawn_as_blocked() {
     let graph = graph([waiting(apple("a", &["a"]))]);
     let picture = around(&graph, "a");
     assert_eq!((picture.objects.len(), picture.left_out), (1, 0));
-    assert!(told(&picture, "a").starts_with("no blocking dependent is left"));
+    assert!(decision_of(&picture, "a").starts_with("no blocking dependent is left"));
     assert!(picture.references[0].blocking && !picture.references[0].holds_up);
     texts(&svg(&picture));
 }
@@ -117,7 +117,7 @@ fn an_ownership_cycle_is_drawn_once() {
     let picture = around(&graph, "b");
     assert_eq!((picture.objects.len(), picture.references.len()), (3, 3));
     assert_eq!(
-        told(&picture, "b"),
+        decision_of(&picture, "b"),
         "will be deleted in the foreground: Apple.example.com n1/a waits for it"
     );
     assert_eq!(
@@ -157,7 +157,7 @@ fn virtual_absent_and_unresolved_owners_are_drawn_differently() {
             "kept: its owner is of kind Dodo.example.com, which is not served",
         ),
     ] {
-        assert_eq!(told(&picture, name), decision);
+        assert_eq!(decision_of(&picture, name), decision);
     }
 }
 
@@ -213,7 +213,7 @@ fn an_owner_of_many_dependents_is_drawn_with_a_few_and_a_count() {
         (99_979, 990),
         "the first that block are drawn"
     );
-    assert_eq!(told(&picture, "owner"), "waits for 1,000 blocking dependents");
+    assert_eq!(decision_of(&picture, "owner"), "waits for 1,000 blocking dependents");
     let more = "… and 99,979 more dependents, 990 blocking";
     assert!(dot(&picture).contains(more));
     assert!(texts(&svg(&picture)).iter().any(|text| text == more));

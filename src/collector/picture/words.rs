@@ -94,12 +94,12 @@ fn deletion(graph: &Graph, policy: Policy, clear_blocking: bool, waiting: &[Node
         let verb = if waiting.len() == 1 { "waits" } else { "wait" };
         format!("{} {verb} for it", named(graph, waiting))
     };
-    let circle = if clear_blocking {
+    let cycle = if clear_blocking {
         ", its blocking references cleared first: it is part of an ownership cycle"
     } else {
         ""
     };
-    format!("will be deleted {policy}: {why}{circle}")
+    format!("will be deleted {policy}: {why}{cycle}")
 }
 
 fn orphaning(dependents: u64) -> String {

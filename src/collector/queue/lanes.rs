@@ -70,12 +70,12 @@ impl Lanes {
         self.len
     }
 
-    pub fn push_back(&mut self, lane: Lane, hint: WorkItem) {
-        self.enqueue(lane).push_back(hint);
+    pub fn push_back(&mut self, lane: Lane, item: WorkItem) {
+        self.enqueue(lane).push_back(item);
     }
 
-    pub fn push_front(&mut self, lane: Lane, hint: WorkItem) {
-        self.enqueue(lane).push_front(hint);
+    pub fn push_front(&mut self, lane: Lane, item: WorkItem) {
+        self.enqueue(lane).push_front(item);
     }
 
     fn enqueue(&mut self, lane: Lane) -> &mut VecDeque<WorkItem> {
@@ -113,14 +113,14 @@ impl Lanes {
     /// The first item of a lane that is not in the round-robin order at the moment.
     fn pop_lane(&mut self, lane: Lane) -> Option<WorkItem> {
         let state = self.lanes.get_mut(&lane)?;
-        let hint = state.items.pop_front()?;
+        let item = state.items.pop_front()?;
         self.len -= 1;
         if state.items.is_empty() {
             self.remove_if_idle(lane);
         } else {
             self.order.push_back(lane);
         }
-        Some(hint)
+        Some(item)
     }
 
     /// Whether the lane pauses.
@@ -156,12 +156,12 @@ impl Lanes {
         state.in_flight.push_back(now);
     }
 
-    /// Records the answer to the request that started at `begun`.
-    pub fn request_finished(&mut self, lane: Lane, begun: Instant, answer: Feedback) {
+    /// Records the answer to the request that started at `started`.
+    pub fn request_finished(&mut self, lane: Lane, started: Instant, answer: Feedback) {
         let Some(state) = self.lanes.get_mut(&lane) else {
             return;
         };
-        if let Some(place) = state.in_flight.iter().position(|at| *at == begun) {
+        if let Some(place) = state.in_flight.iter().position(|at| *at == started) {
             state.in_flight.remove(place);
         }
         if state.in_flight.is_empty() {
@@ -200,7 +200,7 @@ impl LaneState {
 
     /// Whether its requests are slow or fail.
     fn is_slow(&self, now: Instant) -> bool {
-        let is_late = self.in_flight.front().is_some_and(|&begun| now >= begun + SLOW);
+        let is_late = self.in_flight.front().is_some_and(|&started| now >= started + SLOW);
         is_late || self.last == Some(Feedback::SlowOrFailed)
     }
 
@@ -243,15 +243,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lanes_are_served_round_robin_and_crowded_lanes_come_last() {
         let now = Instant::now();
-        let (mut lanes, [slow, other], hints) = lanes();
-        for &hint in &hints[..4] {
-            lanes.push_back(slow, hint);
+        let (mut lanes, [slow, other], items) = lanes();
+        for &item in &items[..4] {
+            lanes.push_back(slow, item);
         }
-        for &hint in &hints[4..] {
-            lanes.push_back(other, hint);
+        for &item in &items[4..] {
+            lanes.push_back(other, item);
         }
-        assert_eq!(lanes.pop_front(now, 2), Some(hints[0]));
-        assert_eq!(lanes.pop_front(now, 2), Some(hints[4]));
+        assert_eq!(lanes.pop_front(now, 2), Some(items[0]));
+        assert_eq!(lanes.pop_front(now, 2), Some(items[4]));
         for lane in [slow, other] {
             lanes.request_started(lane, now);
             lanes.request_finished(lane, now, Feedback::Fast);
@@ -259,14 +259,14 @@ mod tests {
         for _ in 0..2 {
             lanes.request_started(slow, now);
         }
-        assert_eq!(lanes.pop_front(now, 2), Some(hints[5]));
-        assert_eq!(lanes.pop_front(now, 2), Some(hints[6]));
+        assert_eq!(lanes.pop_front(now, 2), Some(items[5]));
+        assert_eq!(lanes.pop_front(now, 2), Some(items[6]));
         lanes.request_finished(slow, now, Feedback::Fast);
-        assert_eq!(lanes.pop_front(now, 2), Some(hints[1]));
-        assert_eq!(lanes.pop_front(now, 2), Some(hints[7]));
+        assert_eq!(lanes.pop_front(now, 2), Some(items[1]));
+        assert_eq!(lanes.pop_front(now, 2), Some(items[7]));
         lanes.request_started(slow, now);
-        assert_eq!(lanes.pop_front(now, 2), Some(hints[2]), "nobody else has anything");
-        assert_eq!(lanes.pop_front(now, 2), Some(hints[3]));
+        assert_eq!(lanes.pop_front(now, 2), Some(items[2]), "nobody else has anything");
+        assert_eq!(lanes.pop_front(now, 2), Some(items[3]));
         assert_eq!((lanes.pop_front(now, 2), lanes.len()), (None, 0));
     }
 
@@ -274,8 +274,8 @@ mod tests {
     async fn a_lane_pauses_only_after_several_refusals_in_a_row() {
         let now = Instant::now();
         let until = now + Duration::from_secs(300);
-        let (mut lanes, [slow, _], hints) = lanes();
-        lanes.push_back(slow, hints[0]);
+        let (mut lanes, [slow, _], items) = lanes();
+        lanes.push_back(slow, items[0]);
         let refusals = Feedback::Refused(until);
         for answer in [refusals, refusals, Feedback::Fast, refusals, refusals] {
             lanes.request_started(slow, now);
@@ -286,7 +286,7 @@ mod tests {
         lanes.request_finished(slow, now, refusals);
         assert!(lanes.is_paused(slow, now));
         assert_eq!((lanes.pop_front(now, 2), lanes.next_due(now)), (None, Some(until)));
-        assert_eq!(lanes.pop_front(until, 2), Some(hints[0]));
+        assert_eq!(lanes.pop_front(until, 2), Some(items[0]));
         lanes.request_started(slow, now);
         lanes.request_finished(slow, now, Feedback::Fast);
         assert!(lanes.lanes.is_empty());
@@ -295,17 +295,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn requests_in_flight_of_a_lane_are_limited_until_it_answers_fast() {
         let now = Instant::now();
-        let (mut lanes, [slow, _], hints) = lanes();
-        for &hint in &hints {
-            lanes.push_back(slow, hint);
+        let (mut lanes, [slow, _], items) = lanes();
+        for &item in &items {
+            lanes.push_back(slow, item);
         }
         let begin = |lanes: &mut Lanes, now| {
-            let mut begun = 0;
+            let mut started = 0;
             while lanes.pop_front(now, 8).is_some() {
                 lanes.request_started(slow, now);
-                begun += 1;
+                started += 1;
             }
-            begun
+            started
         };
         assert_eq!(begin(&mut lanes, now), MAX_FIRST);
         assert_eq!((lanes.next_due(now), lanes.slow_in_flight(now)), (Some(now + SLOW), 0));

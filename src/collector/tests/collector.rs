@@ -55,8 +55,8 @@ impl Collector {
             progress: 0,
         });
         let kinds: Vec<Kind> = kinds.collect();
-        for (place, kind) in kinds.iter().enumerate() {
-            graph.kinds.set_resource(kind.id, Some(resource(place)));
+        for (index, kind) in kinds.iter().enumerate() {
+            graph.kinds.set_resource(kind.id, Some(resource(index)));
         }
         Self {
             graph,
@@ -69,8 +69,8 @@ impl Collector {
     }
 
     pub fn collect_items(&mut self) {
-        let hints = self.graph.take_items();
-        self.queue.extend(hints);
+        let items = self.graph.take_items();
+        self.queue.extend(items);
     }
 
     /// All served kinds have been listed.
@@ -79,16 +79,16 @@ impl Collector {
     }
 
     /// Updates whether a kind is served.
-    pub fn discover(&mut self, world: &World, place: usize) {
-        let kind = &mut self.kinds[place];
-        let is_served = world.serves(KINDS[place].0);
+    pub fn discover(&mut self, world: &World, index: usize) {
+        let kind = &mut self.kinds[index];
+        let is_served = world.serves(KINDS[index].0);
         if kind.is_served == is_served {
             return;
         }
         (kind.is_served, kind.is_synced) = (is_served, false);
         (kind.monitor, kind.progress) = (Monitor::Down, 0);
         if is_served {
-            self.graph.kinds.set_resource(kind.id, Some(resource(place)));
+            self.graph.kinds.set_resource(kind.id, Some(resource(index)));
             self.graph.apply_served(kind.id);
         } else {
             self.graph.apply_unserved(kind.id);
@@ -118,8 +118,8 @@ impl Collector {
     /// Delivers all events and answers, and processes all items.
     pub fn settle(&mut self, world: &mut World) {
         for _ in 0..10_000 {
-            (0..KINDS.len()).for_each(|place| self.discover(world, place));
-            let delivered = (0..KINDS.len()).filter(|&place| self.deliver(world, place)).count();
+            (0..KINDS.len()).for_each(|index| self.discover(world, index));
+            let delivered = (0..KINDS.len()).filter(|&index| self.deliver(world, index)).count();
             let answered = self.deliver_answer(0);
             if !self.process_item(world, 0) && delivered == 0 && !answered {
                 return;
@@ -134,8 +134,8 @@ impl Collector {
         if self.queue.is_empty() {
             return false;
         }
-        let hint = self.queue.swap_remove(which % self.queue.len());
-        match hint {
+        let item = self.queue.swap_remove(which % self.queue.len());
+        match item {
             WorkItem::Decide(id) => self.take_step(world, id),
             WorkItem::GetOwner(id) => self.get_owner(world, id),
             WorkItem::Dependents(id) if self.graph.contains(id) => {
@@ -230,8 +230,8 @@ impl Collector {
     }
 }
 
-fn resource(place: usize) -> Resource {
-    let (kind, namespaced) = KINDS[place];
+fn resource(index: usize) -> Resource {
+    let (kind, namespaced) = KINDS[index];
     let scope = if namespaced { Scope::Namespaced } else { Scope::Cluster };
     Resource {
         version: "v1".into(),

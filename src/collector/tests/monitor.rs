@@ -17,33 +17,33 @@ pub enum Monitor {
 
 impl Collector {
     /// Completes the current list, or the next one.
-    pub fn list(&mut self, world: &mut World, place: usize) {
-        if let Monitor::Watching = self.kinds[place].monitor {
-            self.kinds[place].monitor = Monitor::Down;
+    pub fn list(&mut self, world: &mut World, index: usize) {
+        if let Monitor::Watching = self.kinds[index].monitor {
+            self.kinds[index].monitor = Monitor::Down;
         }
-        self.finish_list(world, place);
+        self.finish_list(world, index);
     }
 
     /// Completes a list if one is due, or else delivers the next event.
-    pub fn deliver(&mut self, world: &mut World, place: usize) -> bool {
-        let delivered = self.event(world, place);
-        self.finish_list(world, place);
+    pub fn deliver(&mut self, world: &mut World, index: usize) -> bool {
+        let delivered = self.event(world, index);
+        self.finish_list(world, index);
         delivered
     }
 
-    fn finish_list(&mut self, world: &mut World, place: usize) {
-        while !matches!(self.kinds[place].monitor, Monitor::Watching) && self.event(world, place) {}
+    fn finish_list(&mut self, world: &mut World, index: usize) {
+        while !matches!(self.kinds[index].monitor, Monitor::Watching) && self.event(world, index) {}
     }
 
     /// Drops the current list or watch.
-    pub fn abort_watch(&mut self, place: usize) {
-        self.kinds[place].monitor = Monitor::Down;
+    pub fn abort_watch(&mut self, index: usize) {
+        self.kinds[index].monitor = Monitor::Down;
     }
 
     /// Delivers the next object or event; `false` if there is none.
-    pub fn event(&mut self, world: &mut World, place: usize) -> bool {
-        let name = KINDS[place].0;
-        let kind = &mut self.kinds[place];
+    pub fn event(&mut self, world: &mut World, index: usize) -> bool {
+        let name = KINDS[index].0;
+        let kind = &mut self.kinds[index];
         if !kind.is_served || !world.serves(name) {
             return false;
         }

@@ -28,8 +28,8 @@ impl Choices<'_> {
 }
 
 fn some_object(world: &World, choices: &mut Choices<'_>) -> Option<Key> {
-    let place = choices.up_to(world.objects.len());
-    world.objects.keys().nth(place).cloned()
+    let index = choices.up_to(world.objects.len());
+    world.objects.keys().nth(index).cloned()
 }
 
 fn reference(world: &World, choices: &mut Choices<'_>) -> Reference {
@@ -85,8 +85,8 @@ fn act(world: &mut World, choices: &mut Choices<'_>) {
             if let Some(key) = some_object(world, choices) {
                 let mut object = world.objects[&key].clone();
                 if choices.one_in(2) && !object.seen.owners.is_empty() {
-                    let place = choices.up_to(object.seen.owners.len());
-                    object.seen.owners.remove(place);
+                    let index = choices.up_to(object.seen.owners.len());
+                    object.seen.owners.remove(index);
                 } else {
                     object.seen.owners.push(reference(world, choices));
                 }
@@ -103,12 +103,12 @@ fn act(world: &mut World, choices: &mut Choices<'_>) {
 
 /// Aborts lists and watches, withdraws kinds and restores them.
 fn disturb(world: &mut World, collector: &mut Collector, choices: &mut Choices<'_>) {
-    let place = choices.up_to(KINDS.len());
-    let kind = KINDS[place].0;
+    let index = choices.up_to(KINDS.len());
+    let kind = KINDS[index].0;
     match choices.up_to(8) {
-        0 | 1 => collector.list(world, place),
-        2 | 3 => collector.abort_watch(place),
-        4 => collector.discover(world, place),
+        0 | 1 => collector.list(world, index),
+        2 | 3 => collector.abort_watch(index),
+        4 => collector.discover(world, index),
         5 => world.restore(kind),
         6 => world.withdraw(kind),
         _ => {
@@ -117,7 +117,7 @@ fn disturb(world: &mut World, collector: &mut Collector, choices: &mut Choices<'
             if choices.one_in(2) {
                 world.objects.retain(|key, _| key.0 != kind);
             }
-            collector.discover(world, place);
+            collector.discover(world, index);
         }
     }
 }
@@ -129,8 +129,8 @@ fn play(numbers: &[u16]) {
         match choices.up_to(16) {
             0..4 => act(&mut world, &mut choices),
             4..8 => {
-                let place = choices.up_to(KINDS.len());
-                collector.event(&mut world, place);
+                let index = choices.up_to(KINDS.len());
+                collector.event(&mut world, index);
             }
             8 if choices.one_in(2) => disturb(&mut world, &mut collector, &mut choices),
             9 => {
@@ -167,8 +167,8 @@ fn check(world: &mut World, collector: &mut Collector) {
             .collect();
         assert_eq!(of_kind, expected, "{world:#?}");
     }
-    let spaces: BTreeSet<_> = nodes().map(|(_, node)| node.namespace).collect();
-    let named = spaces.iter().filter(|&&space| space != NamespaceId::NONE).count();
+    let namespaces: BTreeSet<_> = nodes().map(|(_, node)| node.namespace).collect();
+    let named = namespaces.iter().filter(|&&space| space != NamespaceId::NONE).count();
     assert_eq!(
         graph.namespace_count(),
         named,

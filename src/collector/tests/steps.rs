@@ -36,8 +36,8 @@ impl Collector {
                 return;
             }
             Step::RemoveForegroundFinalizer => world.change(&key, &known, |object| object.seen.foreground = false),
-            Step::RemoveOrphanFinalizer => world.finish_orphan(&key, &known),
-            Step::DropReferences(owners) => self.release(world, &owners, &key, &known),
+            Step::RemoveOrphanFinalizer => world.remove_orphan_finalizer(&key, &known),
+            Step::DropReferences(owners) => self.drop_references(world, &owners, &key, &known),
             Step::Delete {
                 policy,
                 clear_blocking,
@@ -69,12 +69,18 @@ impl Collector {
         }
     }
 
-    fn release(&self, world: &mut World, owners: &[NodeId], key: &Key, known: &Observed) -> Result<(), Refused> {
+    fn drop_references(
+        &self,
+        world: &mut World,
+        owners: &[NodeId],
+        key: &Key,
+        known: &Observed,
+    ) -> Result<(), Refused> {
         let out: Vec<(String, Key)> = owners.iter().map(|&it| (self.graph.uid(it), self.key(it))).collect();
         world.change(key, known, |object| {
             object.seen.owners.retain(|reference| {
-                let matches = |(uid, place): &(String, Key)| {
-                    reference.uid == *uid && reference.kind == place.0 && reference.name == place.2
+                let matches = |(uid, index): &(String, Key)| {
+                    reference.uid == *uid && reference.kind == index.0 && reference.name == index.2
                 };
                 !out.iter().any(matches)
             });

@@ -55,8 +55,8 @@ fn owned(number: u64, version: u64, owners: Vec<Reference>) -> Observed {
 
 /// Answers all GETs with 404.
 fn deny_all(graph: &mut Graph) {
-    for hint in graph.take_items() {
-        if let WorkItem::GetOwner(id) = hint
+    for item in graph.take_items() {
+        if let WorkItem::GetOwner(id) = item
             && graph.contains(id)
             && graph.can_be_resolved(id)
         {

@@ -146,7 +146,7 @@ impl World {
     }
 
     /// As [`World::change`].
-    pub fn finish_orphan(&mut self, key: &Key, known: &Observed) -> Result<(), Refused> {
+    pub fn remove_orphan_finalizer(&mut self, key: &Key, known: &Observed) -> Result<(), Refused> {
         self.change(key, known, |object| object.seen.orphan = false)?;
         let successor = self.objects.get(key);
         if successor.is_none_or(|object| object.seen.uid != known.uid) {

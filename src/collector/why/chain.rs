@@ -40,8 +40,8 @@ impl Chain {
                 path.pop();
                 continue;
             };
-            if let Some(place) = path.iter().position(|frame| frame.node == next) {
-                cycle.get_or_insert_with(|| (nodes(&path), path[place].node));
+            if let Some(index) = path.iter().position(|frame| frame.node == next) {
+                cycle.get_or_insert_with(|| (nodes(&path), path[index].node));
                 continue;
             }
             if seen.len() >= MAX_VISITED || !seen.insert(next) {

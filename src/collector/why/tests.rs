@@ -147,12 +147,12 @@ fn an_object_is_found_by_uid_kind_or_plural_and_an_ambiguous_name_is_an_error() 
         ("Deployment.batch/shop/web", "no kind is called Deployment.batch"),
         ("11111111-1111-4111-8111-111111111111", "no object with UID"),
     ] {
-        let said = world.ask(name).unwrap_err();
-        assert!(said.contains(words), "{said}");
+        let error = world.ask(name).unwrap_err();
+        assert!(error.contains(words), "{error}");
     }
     world.is("Pod", "lone", "there", vec![]);
-    let said = world.ask(&uid("lone")).unwrap_err();
-    assert!(said.contains("a Pod without owners"), "{said}");
+    let error = world.ask(&uid("lone")).unwrap_err();
+    assert!(error.contains("a Pod without owners"), "{error}");
     world.shared.with(|core| {
         let pod = core.graph.kinds.id("", "Pod").unwrap();
         let object = Observed {
@@ -164,10 +164,10 @@ fn an_object_is_found_by_uid_kind_or_plural_and_an_ambiguous_name_is_an_error() 
         };
         core.graph.observe(pod, &object);
     });
-    let said = world.ask("pod/web-1-a").unwrap_err();
+    let error = world.ask("pod/web-1-a").unwrap_err();
     assert!(
-        said.contains("namespace home") && said.contains(&uid("web-1-a")),
-        "{said}"
+        error.contains("namespace home") && error.contains(&uid("web-1-a")),
+        "{error}"
     );
     assert_eq!(world.why("pod/shop/web-1-a").0.len(), 1);
 }

@@ -140,7 +140,7 @@ impl Explainer<'_> {
             "the collector is about to send a request"
         };
         let step = decide(graph, id);
-        let is_held = matches!(step, Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer)
+        let must_stay = matches!(step, Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer)
             && self.core.finalizer_hold(id, &step, self.now).is_some();
         match step {
             Step::Nothing if state.has(State::DELETING) => format!(
@@ -168,7 +168,7 @@ impl Explainer<'_> {
                 owner"
                     .to_owned()
             }
-            Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer if is_held => {
+            Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer if must_stay => {
                 "its finalizer stays until every kind is synced".to_owned()
             }
             Step::Wait => "it waits for its dependents".to_owned(),

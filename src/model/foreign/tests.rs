@@ -65,7 +65,7 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
         ..KindMetrics::default()
     };
     let collector = Collecting {
-        metrics_snapshot: Some(MetricsSnapshot {
+        snapshot: Some(MetricsSnapshot {
             kinds: vec![kind],
             ..MetricsSnapshot::default()
         }),

@@ -31,7 +31,7 @@ pub struct Collecting {
     /// Events that nobody will read.
     pub events_dropped: u64,
     /// What it knows and has to do; nothing while it stands by.
-    pub metrics_snapshot: Option<MetricsSnapshot>,
+    pub snapshot: Option<MetricsSnapshot>,
 }
 
 // === impl Collecting ===
@@ -39,7 +39,7 @@ pub struct Collecting {
 impl Collecting {
     pub(super) fn of(answers: &GcAnswers) -> Self {
         let view = answers.turns.view();
-        let (earlier, metrics_snapshot) = {
+        let (earlier, snapshot) = {
             // Both at one moment: at the end of a turn its counts go over to the past.
             let earlier = answers.earlier.lock();
             (earlier.clone(), answers.now(MetricsSnapshot::of))
@@ -51,7 +51,7 @@ impl Collecting {
             credentials_end: answers.client.credentials_end(),
             events_dropped: answers.counters.counts().events_dropped,
             earlier,
-            metrics_snapshot,
+            snapshot,
         }
     }
 
@@ -92,14 +92,14 @@ impl Collecting {
             self.events_dropped,
         )?;
         let mut counts = self.earlier.counts.clone();
-        if let Some(metrics_snapshot) = &self.metrics_snapshot {
-            counts.add(&metrics_snapshot.counts);
+        if let Some(snapshot) = &self.snapshot {
+            counts.add(&snapshot.counts);
         }
         done(page, &counts)?;
-        let metrics_snapshot = self.metrics_snapshot.clone().unwrap_or_default();
-        refused(page, &metrics_snapshot)?;
-        knows(page, &metrics_snapshot)?;
-        waits(page, &metrics_snapshot)
+        let snapshot = self.snapshot.clone().unwrap_or_default();
+        refused(page, &snapshot)?;
+        knows(page, &snapshot)?;
+        waits(page, &snapshot)
     }
 }
 
@@ -152,8 +152,8 @@ fn done(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     )
 }
 
-fn refused(page: &mut Page<'_>, metrics_snapshot: &MetricsSnapshot) -> fmt::Result {
-    let codes = metrics_snapshot
+fn refused(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
+    let codes = snapshot
         .refused
         .iter()
         .map(|(&(step, code), &since)| (step, code.to_string(), since));
@@ -165,35 +165,30 @@ fn refused(page: &mut Page<'_>, metrics_snapshot: &MetricsSnapshot) -> fmt::Resu
     )
 }
 
-fn knows(page: &mut Page<'_>, metrics_snapshot: &MetricsSnapshot) -> fmt::Result {
+fn knows(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
     page.is(
         "gc_synced",
         "1 while it works and every kind can be seen, which the end of foreground deletions and orphaning rest on.",
-        metrics_snapshot.synced,
+        snapshot.synced,
     )?;
     page.gauge(
         "gc_objects_linked",
         "Objects with owners or dependents, and such as are only named by others.",
-        metrics_snapshot.linked,
+        snapshot.linked,
     )?;
     page.gauge(
         "gc_objects_alone",
         "Objects without owners and dependents.",
-        metrics_snapshot.isolated,
+        snapshot.isolated,
     )?;
-    let of = |value: fn(&KindMetrics) -> u64| {
-        metrics_snapshot
-            .kinds
-            .iter()
-            .map(move |kind| (labels(kind), value(kind)))
-    };
+    let of = |value: fn(&KindMetrics) -> u64| snapshot.kinds.iter().map(move |kind| (labels(kind), value(kind)));
     page.gauges("gc_kind_objects", "Objects of a kind.", of(|kind| kind.objects))?;
     page.gauges(
         "gc_kind_synced",
         "1 while a kind is listed in full and its watch does not fail.",
         of(|kind| u64::from(kind.synced)),
     )?;
-    let silent = metrics_snapshot
+    let silent = snapshot
         .kinds
         .iter()
         .filter_map(|kind| Some((labels(kind), kind.silent?)));
@@ -208,8 +203,8 @@ fn labels(kind: &KindMetrics) -> [(&'static str, &str); 2] {
     [("group", &kind.group), ("resource", &kind.resource)]
 }
 
-fn waits(page: &mut Page<'_>, metrics_snapshot: &MetricsSnapshot) -> fmt::Result {
-    let Depth { ready, busy, put_off } = metrics_snapshot.queue;
+fn waits(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
+    let Depth { ready, busy, put_off } = snapshot.queue;
     page.gauges(
         "gc_queue_depth",
         "What is to be looked at: ready, under way (busy), or to be tried again later (put_off).",
@@ -218,14 +213,14 @@ fn waits(page: &mut Page<'_>, metrics_snapshot: &MetricsSnapshot) -> fmt::Result
     page.seconds(
         "gc_oldest_waiting",
         "For how long something has been waiting in the queue, at most.",
-        Some(metrics_snapshot.oldest),
+        Some(snapshot.oldest),
     )?;
     let Tally {
         foreground,
         orphan,
         longest,
         unresolved,
-    } = metrics_snapshot.tally;
+    } = snapshot.tally;
     page.gauges(
         "gc_deletions_waiting",
         "Objects that are being deleted and wait for their dependents, by the finalizer that holds them.",
@@ -245,12 +240,12 @@ fn waits(page: &mut Page<'_>, metrics_snapshot: &MetricsSnapshot) -> fmt::Result
     page.gauge(
         "gc_writes_at_once",
         "How many writes may be under way at once, as many as the server bears; 0 before the first.",
-        metrics_snapshot.limit.map_or(0, |limit| limit.max_in_flight as u64),
+        snapshot.limit.map_or(0, |limit| limit.max_in_flight as u64),
     )?;
     page.seconds(
         "gc_write_latency",
         "How long the API server takes for a request of the collector, as a mean of long; absent at first.",
-        metrics_snapshot
+        snapshot
             .limit
             .and_then(|limit| limit.latency)
             .map(Duration::from_secs_f64),

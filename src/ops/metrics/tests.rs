@@ -41,7 +41,7 @@ pub(super) fn full() -> Scrape {
         ..KindMetrics::default()
     };
     let failures = BTreeMap::from([("delete: 500".to_owned(), 3)]);
-    let metrics_snapshot = MetricsSnapshot {
+    let snapshot = MetricsSnapshot {
         kinds: vec![pods, sets],
         queue: Depth {
             ready: 1,
@@ -99,7 +99,7 @@ pub(super) fn full() -> Scrape {
                 turns: 2,
                 ..Totals::default()
             },
-            metrics_snapshot: Some(metrics_snapshot),
+            snapshot: Some(snapshot),
             ..Collecting::default()
         }),
     }

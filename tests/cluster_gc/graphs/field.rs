@@ -78,12 +78,12 @@ impl Graph {
             let owners: Vec<Value> = owners
                 .map(|(at, owner)| graph.reference(&uids, number, at, owner))
                 .collect();
-            let born = thing.finalizers;
+            let initial = thing.finalizers;
             let mut finalizers = Vec::new();
             for (has, finalizer) in [
-                (born.with_finalizer, TEST_FINALIZER),
-                (born.orphan, "orphan"),
-                (born.foreground, "foregroundDeletion"),
+                (initial.with_finalizer, TEST_FINALIZER),
+                (initial.orphan, "orphan"),
+                (initial.foreground, "foregroundDeletion"),
             ] {
                 finalizers.extend(has.then_some(finalizer));
             }
@@ -92,7 +92,7 @@ impl Graph {
                 "name": graph.called(number), "labels": {LABEL: graph.name},
                 "ownerReferences": owners, "finalizers": finalizers,
             }});
-            let made = admin.create(&graph.all(number), &object).await?.ok()?;
+            let made = admin.create(&graph.collection(number), &object).await?.ok()?;
             uids.push(made["metadata"]["uid"].as_str().context("no UID")?.to_owned());
             graph.owners.push(owners);
         }
@@ -115,7 +115,7 @@ impl Graph {
         format!("{}-{number}", self.name)
     }
 
-    fn all(&self, number: usize) -> String {
+    fn collection(&self, number: usize) -> String {
         let thing = &self.plan.things[number];
         let namespace = match thing.space {
             Space::Own => &self.name,
@@ -126,7 +126,7 @@ impl Graph {
     }
 
     fn path(&self, number: usize) -> String {
-        format!("{}/{}", self.all(number), self.called(number))
+        format!("{}/{}", self.collection(number), self.called(number))
     }
 
     fn reference(&self, uids: &[String], number: usize, at: usize, owner: &Reference) -> Value {
@@ -165,7 +165,7 @@ impl Graph {
     }
 
     /// Removes the test finalizer from an object, if it exists.
-    pub async fn let_go(&self, admin: &Client, number: usize) -> Result<()> {
+    pub async fn remove_finalizer(&self, admin: &Client, number: usize) -> Result<()> {
         for _ in 0..TRIES {
             let answer = admin.get(&self.path(number)).await?;
             if answer.code() == 404 {

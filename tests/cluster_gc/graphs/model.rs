@@ -33,7 +33,7 @@ enum Owner {
 }
 
 /// The initial state: all objects exist.
-pub fn born(plan: &Plan) -> World {
+pub fn initial(plan: &Plan) -> World {
     let live = |thing: &super::plan::Thing| Live {
         orphan: thing.finalizers.orphan,
         foreground: thing.finalizers.foreground,
@@ -54,33 +54,33 @@ pub fn delete(world: &mut World, number: usize, policy: Policy) {
         Policy::Orphan => (live.orphan, live.foreground) = (true, false),
         Policy::Silent => {}
     }
-    vanish(world, number);
+    remove_if_deleted(world, number);
 }
 
 /// Removes an object in deletion without finalizers.
-fn vanish(world: &mut World, number: usize) {
+fn remove_if_deleted(world: &mut World, number: usize) {
     let is_over = |live: &Live| live.deleting && !live.orphan && !live.foreground && !live.with_finalizer;
     if world[number].as_ref().is_some_and(is_over) {
         world[number] = None;
     }
 }
 
-/// All outcomes; `None` if there are too many states. With `letting_go`, the test finalizers may be removed.
-pub fn ends(plan: &Plan, start: &World, letting_go: bool) -> Option<HashSet<World>> {
+/// All outcomes; `None` if there are too many states. With `may_remove_finalizers`, the test finalizers may be removed.
+pub fn outcomes(plan: &Plan, start: &World, may_remove_finalizers: bool) -> Option<HashSet<World>> {
     let mut seen = HashSet::from([start.clone()]);
     let mut open = vec![start.clone()];
-    let mut ends = HashSet::new();
+    let mut outcomes = HashSet::new();
     while let Some(world) = open.pop() {
-        let turns = Turns {
+        let step = Step {
             plan,
             world: &world,
-            letting_go,
+            may_remove_finalizers,
         };
-        let next = turns.all();
+        let next = step.next_states();
         if next.is_empty() {
             let mut end = world;
             end.iter_mut().flatten().for_each(|live| live.lifted = false);
-            ends.insert(end);
+            outcomes.insert(end);
             continue;
         }
         open.extend(next.into_iter().filter(|world| seen.insert(world.clone())));
@@ -88,20 +88,20 @@ pub fn ends(plan: &Plan, start: &World, letting_go: bool) -> Option<HashSet<Worl
             return None;
         }
     }
-    Some(ends)
+    Some(outcomes)
 }
 
 /// The next states.
-struct Turns<'w> {
+struct Step<'w> {
     plan: &'w Plan,
     world: &'w World,
-    letting_go: bool,
+    may_remove_finalizers: bool,
 }
 
 // === impl Turns ===
 
-impl Turns<'_> {
-    fn all(&self) -> Vec<World> {
+impl Step<'_> {
+    fn next_states(&self) -> Vec<World> {
         let things = self.world.iter().enumerate();
         things
             .filter_map(|(number, live)| Some((number, live.as_ref()?)))
@@ -114,7 +114,7 @@ impl Turns<'_> {
         if let Some(live) = &mut world[number] {
             change(live);
         }
-        vanish(&mut world, number);
+        remove_if_deleted(&mut world, number);
         world
     }
 
@@ -126,13 +126,13 @@ impl Turns<'_> {
 
     fn of(&self, number: usize, live: &Live) -> Vec<World> {
         let mut next = Vec::new();
-        if self.letting_go && live.with_finalizer {
+        if self.may_remove_finalizers && live.with_finalizer {
             next.push(self.with(number, |live| live.with_finalizer = false));
         }
         // Dependents drop their reference to an orphaning owner, whatever becomes of them. An object that names its UID
         // at wrong coordinates may count as a dependent.
         for &(owner, _) in &live.owners {
-            let target = self.plan.things[number].owners[owner].target.about();
+            let target = self.plan.things[number].owners[owner].target.target_uid();
             let orphans = |live: &Live| live.deleting && live.orphan;
             if target.is_some_and(|target| self.world[target].as_ref().is_some_and(orphans)) {
                 next.push(self.without(number, &[owner]));
@@ -186,7 +186,7 @@ impl Turns<'_> {
             }
             return;
         }
-        if self.is_in_circle(number) && live.owners.iter().any(|(_, blocking)| *blocking) {
+        if self.is_in_cycle(number) && live.owners.iter().any(|(_, blocking)| *blocking) {
             let lifted = self.with(number, |live| {
                 live.lifted = true;
                 live.owners.iter_mut().for_each(|(_, blocking)| *blocking = false);
@@ -256,7 +256,7 @@ impl Turns<'_> {
         self.dependents(number).any(|(_, blocking)| blocking)
     }
 
-    fn is_in_circle(&self, number: usize) -> bool {
+    fn is_in_cycle(&self, number: usize) -> bool {
         self.dependents(number)
             .any(|(live, _)| live.deleting && live.foreground)
     }
@@ -265,7 +265,7 @@ impl Turns<'_> {
         let others = self.world.iter().enumerate();
         let mut live = others.filter_map(|(other, live)| Some((other, live.as_ref()?)));
         live.any(|(other, live)| {
-            let about = |owner: usize| self.plan.things[other].owners[owner].target.about();
+            let about = |owner: usize| self.plan.things[other].owners[owner].target.target_uid();
             live.owners.iter().any(|&(owner, _)| about(owner) == Some(number))
         })
     }

@@ -115,15 +115,15 @@ impl Plan {
     pub fn new(seed: u64, steps: usize) -> Self {
         let dice = &mut Dice::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let mut things = Vec::new();
-        let mut stay: Vec<bool> = Vec::new();
+        let mut kept: Vec<bool> = Vec::new();
         for number in 0..4 + dice.up_to(6) {
             let thing = thing(dice, number, &things);
-            stay.push(stays(&thing, &things, &stay));
+            kept.push(is_not_garbage(&thing, &things, &kept));
             things.push(thing);
         }
         for number in 0..things.len() {
             // An orphaning object that is deleted while the graph grows orphans dependents by chance.
-            if stay[number] && dice.one_in(6) {
+            if kept[number] && dice.one_in(6) {
                 let orphan = dice.one_in(2);
                 things[number].finalizers.orphan = orphan;
                 things[number].finalizers.foreground = !orphan;
@@ -134,7 +134,7 @@ impl Plan {
             let (from, to) = (&things[number], &things[target]);
             // Cycles: a later reference may lead back.
             let fits = !to.kind.is_namespaced() || from.space == to.space;
-            if dice.one_in(4) && target > number && stay[number] && stay[target] && is_sound(from) && fits {
+            if dice.one_in(4) && target > number && kept[number] && kept[target] && is_sound(from) && fits {
                 things[number].owners.push(reference);
                 things[number].late += 1;
             }
@@ -152,7 +152,7 @@ impl Plan {
     /// Whether kube-controller-manager can be checked with it. It takes an object for a dependent by UID alone. An
     /// object once deleted in the foreground counts as waiting as long as it exists, so that it sees cycles where there
     /// are none.
-    pub fn suits_the_original(&self) -> bool {
+    pub fn suits_kube_controller_manager(&self) -> bool {
         let foreground = |(_, policy): &(usize, Policy)| *policy == Policy::Foreground;
         let may_wait = self.deletions.iter().any(foreground) || self.things.iter().any(|it| it.finalizers.foreground);
         let may_stay = self.things.iter().any(|it| it.finalizers.with_finalizer);
@@ -209,7 +209,10 @@ fn thing(dice: &mut Dice, number: usize, before: &[Thing]) -> Thing {
             _ => {}
         }
         // Two references with one UID are in another test.
-        if owners.iter().all(|other| other.target.about() != it.target.about()) {
+        if owners
+            .iter()
+            .all(|other| other.target.target_uid() != it.target.target_uid())
+        {
             owners.push(it);
         }
     }
@@ -227,11 +230,11 @@ fn thing(dice: &mut Dice, number: usize, before: &[Thing]) -> Thing {
 }
 
 /// Whether none of its references makes it garbage at its creation.
-fn stays(thing: &Thing, before: &[Thing], stay: &[bool]) -> bool {
+fn is_not_garbage(thing: &Thing, before: &[Thing], kept: &[bool]) -> bool {
     let keeps = |owner: &Reference| match owner.target {
         Target::Thing(target) => {
             let is_right = !before[target].kind.is_namespaced() || before[target].space == thing.space;
-            is_right && stay[target]
+            is_right && kept[target]
         }
         Target::Unserved => true,
         Target::OtherName(_) | Target::OtherKind(..) | Target::Never(_) => false,
@@ -243,7 +246,7 @@ fn stays(thing: &Thing, before: &[Thing], stay: &[bool]) -> bool {
 
 impl Target {
     /// The object whose UID it names.
-    pub fn about(self) -> Option<usize> {
+    pub fn target_uid(self) -> Option<usize> {
         match self {
             Self::Thing(target) | Self::OtherName(target) | Self::OtherKind(target, _) => Some(target),
             Self::Never(_) | Self::Unserved => None,

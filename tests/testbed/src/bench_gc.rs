@@ -5,14 +5,14 @@
 
 #![allow(clippy::print_stdout, reason = "this is the bench's output")]
 
+pub mod bench_cluster;
 pub mod collector;
 pub mod direct;
-pub mod field;
-pub mod gone;
 pub mod lists;
 pub mod objects;
 pub mod page;
 pub mod progress;
+pub mod remaining;
 pub mod scale;
 pub mod table;
 
@@ -23,9 +23,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tokio::time::Instant;
 
+use self::bench_cluster::{BenchCluster, Cascade, Policy};
 use self::collector::Contender;
 use self::direct::Pace;
-use self::field::{Cascade, Field, Policy};
 use self::progress::thousands;
 use self::scale::Scale;
 use self::table::{Measured, Round};
@@ -128,14 +128,14 @@ impl Plan {
             return Ok((Vec::new(), Vec::new()));
         };
         let few = least.min(TRIAL);
-        let field = Field::start().await?;
+        let bench_cluster = BenchCluster::start().await?;
         let mut trials = Vec::new();
         if self.has(Part::Direct) {
             for &in_flight in &self.in_flight {
                 for connections in CONNECTIONS {
                     let pace = Pace { in_flight, connections };
-                    let rate = field.direct(few, pace).await?;
-                    println!("trial: {}", told(few, pace, rate));
+                    let rate = bench_cluster.direct(few, pace).await?;
+                    println!("trial: {}", direct_line(few, pace, rate));
                     trials.push((pace, rate));
                 }
             }
@@ -151,7 +151,7 @@ impl Plan {
                     round + 1,
                     self.rounds
                 );
-                rounds.push(self.round(&field, objects, &paces, round).await?);
+                rounds.push(self.round(&bench_cluster, objects, &paces, round).await?);
             }
             measured.push(Measured { objects, rounds });
         }
@@ -159,7 +159,7 @@ impl Plan {
     }
 
     /// Runs all contenders; each round starts with another one.
-    async fn round(&self, field: &Field, objects: u32, paces: &[Pace], number: usize) -> Result<Round> {
+    async fn round(&self, bench_cluster: &BenchCluster, objects: u32, paces: &[Pace], number: usize) -> Result<Round> {
         let mut round = Round::default();
         let mut parts = self.only.clone();
         parts.rotate_left(number % self.only.len());
@@ -167,8 +167,8 @@ impl Plan {
             match part {
                 Part::Direct => {
                     for &pace in paces {
-                        let rate = field.direct(objects, pace).await?;
-                        println!("  {}", told(objects, pace, rate));
+                        let rate = bench_cluster.direct(objects, pace).await?;
+                        println!("  {}", direct_line(objects, pace, rate));
                         round.direct.push((pace, rate));
                     }
                 }
@@ -177,15 +177,15 @@ impl Plan {
                         for &workers in &self.workers {
                             let name = format!("kube-controller-manager, {workers} workers");
                             let contender = Contender::Manager(workers);
-                            let cascade = cascade(field, objects, policy, &contender, &name).await?;
+                            let cascade = cascade(bench_cluster, objects, policy, &contender, &name).await?;
                             round.manager.entry(policy).or_default().insert(workers, cascade);
                         }
                     }
                 }
                 Part::Agent => {
-                    let contender = Contender::Agent(self.agent.clone(), field.agent().clone());
+                    let contender = Contender::Agent(self.agent.clone(), bench_cluster.agent().clone());
                     for policy in self.policies(objects) {
-                        let cascade = cascade(field, objects, policy, &contender, "agent").await?;
+                        let cascade = cascade(bench_cluster, objects, policy, &contender, "agent").await?;
                         round.agent.insert(policy, cascade);
                     }
                 }
@@ -203,8 +203,14 @@ impl Plan {
     }
 }
 
-async fn cascade(field: &Field, objects: u32, policy: Policy, contender: &Contender, name: &str) -> Result<Cascade> {
-    let cascade = field.cascade(objects, policy, contender).await;
+async fn cascade(
+    bench_cluster: &BenchCluster,
+    objects: u32,
+    policy: Policy,
+    contender: &Contender,
+    name: &str,
+) -> Result<Cascade> {
+    let cascade = bench_cluster.cascade(objects, policy, contender).await;
     let cascade = cascade.with_context(|| format!("{name}, {} {}", thousands(objects), policy.name()))?;
     println!(
         "  {name}, {}: {:.0}/s, {:.2} s CPU, {:.1} MiB, {:.1} at the peak; synced after {:.2} s, plain lists {:.2} s",
@@ -219,7 +225,7 @@ async fn cascade(field: &Field, objects: u32, policy: Policy, contender: &Conten
     Ok(cascade)
 }
 
-fn told(objects: u32, pace: Pace, rate: f64) -> String {
+fn direct_line(objects: u32, pace: Pace, rate: f64) -> String {
     let Pace { in_flight, connections } = pace;
     let objects = thousands(objects);
     format!("direct deletion of {objects}, {in_flight} in flight, connections: {connections}: {rate:.0}/s")
@@ -261,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_in_flight_keeps_the_connections_that_it_did_best_with() {
+    fn each_number_in_flight_keeps_its_best_number_of_connections() {
         let pace = |in_flight, connections| Pace { in_flight, connections };
         let trials = [
             (pace(20, 1), 1.0),

@@ -45,16 +45,16 @@ impl Layout {
         });
         // With boxes as wide as their column, no arrow comes out from behind a box.
         let width = sizes.iter().fold(0.0, |width: f64, size| width.max(size.0));
-        for (place, &(_, height)) in sizes.iter().enumerate() {
+        for (index, &(_, height)) in sizes.iter().enumerate() {
             let label = NodeLabel {
                 width,
                 height,
                 ..NodeLabel::default()
             };
-            graph.set_node(place.to_string(), Some(label));
+            graph.set_node(index.to_string(), Some(label));
         }
-        for (place, arrow) in arrows.iter().enumerate() {
-            let (from, to, name) = (arrow.from.to_string(), arrow.to.to_string(), place.to_string());
+        for (index, arrow) in arrows.iter().enumerate() {
+            let (from, to, name) = (arrow.from.to_string(), arrow.to.to_string(), index.to_string());
             graph.set_edge(from, to, Some(EdgeLabel::default()), Some(&name));
         }
         let options = LayoutOptions {
@@ -79,8 +79,8 @@ impl Layout {
     }
 
     /// Position of a box.
-    pub fn area(&self, place: usize) -> Option<Area> {
-        let node = self.graph.node(&place.to_string())?;
+    pub fn area(&self, index: usize) -> Option<Area> {
+        let node = self.graph.node(&index.to_string())?;
         Some(Area {
             middle: (node.x?, node.y?),
             size: (node.width, node.height),
@@ -88,11 +88,11 @@ impl Layout {
     }
 
     /// Points of an arrow. It starts and ends at the sides of its boxes, and passes around the boxes in between.
-    pub fn points(&self, place: usize, arrow: &Arrow) -> Vec<Point> {
+    pub fn points(&self, index: usize, arrow: &Arrow) -> Vec<Point> {
         let (Some(from), Some(to)) = (self.area(arrow.from), self.area(arrow.to)) else {
             return Vec::new();
         };
-        let (tail, head, name) = (arrow.from.to_string(), arrow.to.to_string(), place.to_string());
+        let (tail, head, name) = (arrow.from.to_string(), arrow.to.to_string(), index.to_string());
         let edge = self.graph.edge(&tail, &head, Some(&name));
         let mut points = edge.map(|edge| edge.points.clone()).unwrap_or_default();
         if arrow.from == arrow.to {
@@ -112,7 +112,7 @@ impl Layout {
             };
         }
         // Between adjacent columns there is no box to pass.
-        if points.len() == 3 && !self.paired[place] {
+        if points.len() == 3 && !self.paired[index] {
             points.remove(1);
         }
         points

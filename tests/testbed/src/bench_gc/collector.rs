@@ -120,7 +120,7 @@ impl Agent {
 }
 
 /// Waits until a process is idle, so that its usage is stable.
-pub async fn until_quiet(usage: Usage) -> Result<()> {
+pub async fn wait_until_idle(usage: Usage) -> Result<()> {
     let begin = Instant::now();
     let mut quiet = 0;
     let mut last = (Instant::now(), usage.cpu()?);

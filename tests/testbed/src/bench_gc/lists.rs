@@ -70,7 +70,7 @@ fn of_groups(root: &str, found: &Value) -> Vec<String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut all = Vec::new();
     for group in list(&found["items"]) {
-        let mut seen = Vec::new();
+        let mut result = Vec::new();
         for version in list(&group["versions"]) {
             let parts = [root, group["metadata"]["name"].as_str().unwrap_or_default()];
             let parts = parts.into_iter().chain(version["version"].as_str());
@@ -81,9 +81,9 @@ fn of_groups(root: &str, found: &Value) -> Vec<String> {
                 let collectable = ["list", "watch", "delete"]
                     .iter()
                     .all(|verb| verbs.contains(&(*verb).into()));
-                if collectable && name != IGNORED && !seen.contains(&name) {
+                if collectable && name != IGNORED && !result.contains(&name) {
                     all.push(format!("{}/{name}", base.join("/")));
-                    seen.push(name);
+                    result.push(name);
                 }
             }
         }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_group_has_no_name_and_events_are_left_out() {
+    fn the_core_group_has_no_name_and_events_are_ignored() {
         let resource = |name: &str| json!({"resource": name, "verbs": ["delete", "list", "watch"]});
         let found = json!({"items": [{"metadata": {}, "versions": [
             {"version": "v1", "resources": [resource("pods"), resource("events")]},

@@ -71,19 +71,19 @@ mod tests {
     }
 
     #[test]
-    fn a_page_counts_itself_and_what_follows() {
+    fn a_page_counts_itself_and_the_following_ones() {
         let first = page(1, Some("token"), Some(41));
         assert_eq!((first.left(), first.next()), (42, Some("token")));
     }
 
     #[test]
-    fn the_last_page_has_none_after_it() {
+    fn the_last_page_has_no_continue_token() {
         assert_eq!((page(2, Some(""), None).left(), page(2, None, None).next()), (2, None));
         assert_eq!((page(0, None, None).left(), page(0, Some(""), None).next()), (0, None));
     }
 
     #[test]
-    fn what_is_not_protobuf_is_refused() {
+    fn other_formats_than_protobuf_are_an_error() {
         assert!(Page::read(Bytes::from_static(b"{}")).is_err());
     }
 }

@@ -13,7 +13,7 @@ pub struct Progress {
     what: String,
     total: u32,
     begin: Instant,
-    told: Instant,
+    direct_line: Instant,
 }
 
 // === impl Progress ===
@@ -26,17 +26,17 @@ impl Progress {
             what: what.into(),
             total,
             begin: now,
-            told: now,
+            direct_line: now,
         }
     }
 
     /// Records that `done` items are done; prints that from time to time.
     pub fn at(&mut self, done: u32) {
         // Nearly finished work is not printed.
-        if self.told.elapsed() < EVERY || u64::from(done) * 10 > u64::from(self.total) * 9 {
+        if self.direct_line.elapsed() < EVERY || u64::from(done) * 10 > u64::from(self.total) * 9 {
             return;
         }
-        self.told = Instant::now();
+        self.direct_line = Instant::now();
         println!("{}", line(&self.what, done, self.total, self.begin.elapsed()));
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_estimated_from_what_is_done() {
+    fn the_remaining_time_is_estimated() {
         assert_eq!(
             line("creating", 25_000, 100_000, Duration::from_secs(10)),
             "  creating: 25,000 of 100,000, about 30 s left"

@@ -2,7 +2,7 @@
 //!
 //! Each arrangement has a new server and a new agent, so that no memory of an earlier one counts.
 
-pub mod crowd;
+pub mod object_set;
 pub mod table;
 
 use std::path::Path;
@@ -11,11 +11,11 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use self::crowd::{COLLECTION, Crowd};
-use super::collector::{Collector, until_quiet};
-use super::field::{self, Policy};
-use super::gone;
+use self::object_set::{COLLECTION, ObjectSet};
+use super::bench_cluster::{self, Policy};
+use super::collector::{Collector, wait_until_idle};
 use super::progress::thousands;
+use super::remaining;
 use crate::apiserver::process::ApiServerProcess;
 use crate::bench::usage::Usage;
 use crate::http2::Http2;
@@ -33,9 +33,9 @@ const FIRST: u32 = 20_000;
 
 /// Results of one arrangement.
 #[derive(Debug, Clone, Serialize)]
-pub struct Seen {
+pub struct ScaleResult {
     /// The objects.
-    pub crowd: Crowd,
+    pub object_set: ObjectSet,
     /// Seconds from its start until it was synced.
     pub start: f64,
     /// Resident MiB when idle.
@@ -56,15 +56,15 @@ pub struct Scale {
     /// Resident MiB without objects.
     pub none: f64,
     /// A small graph.
-    pub few: Seen,
+    pub few: ScaleResult,
     /// One owner with as many dependents as are waited for.
-    pub first: Seen,
+    pub first: ScaleResult,
     /// Half of many objects, shared by several owners.
-    pub shared: Seen,
+    pub shared: ScaleResult,
     /// Half of many objects, with one owner.
-    pub half: Seen,
+    pub half: ScaleResult,
     /// All of many objects, with one owner.
-    pub all: Seen,
+    pub all: ScaleResult,
 }
 
 /// The two binaries.
@@ -83,12 +83,18 @@ impl Scale {
         let few = FEW.min(objects);
         let first = FIRST.min(half);
         Ok(Self {
-            none: programs.alone().await?,
-            few: programs.see(Crowd::new(10, few / 2, few), None).await?,
-            first: programs.see(Crowd::new(1, first, first + 1), Some(first)).await?,
-            shared: programs.see(Crowd::new(OWNERS, half, objects), None).await?,
-            half: programs.see(Crowd::new(1, half, objects), None).await?,
-            all: programs.see(Crowd::new(1, objects, objects + 1), Some(first)).await?,
+            none: programs.measure_without_objects().await?,
+            few: programs.measure_objects(ObjectSet::new(10, few / 2, few), None).await?,
+            first: programs
+                .measure_objects(ObjectSet::new(1, first, first + 1), Some(first))
+                .await?,
+            shared: programs
+                .measure_objects(ObjectSet::new(OWNERS, half, objects), None)
+                .await?,
+            half: programs.measure_objects(ObjectSet::new(1, half, objects), None).await?,
+            all: programs
+                .measure_objects(ObjectSet::new(1, objects, objects + 1), Some(first))
+                .await?,
         })
     }
 }
@@ -97,12 +103,12 @@ impl Scale {
 
 impl Programs<'_> {
     /// Measures without objects.
-    async fn alone(&self) -> Result<f64> {
+    async fn measure_without_objects(&self) -> Result<f64> {
         let api = ApiServerProcess::start(self.apiserver).await?;
         let agent = Collector::agent(self.agent, &api.administrator()).await?;
         let usage = agent.usage()?;
         let resident = agent.during(async {
-            until_quiet(usage).await?;
+            wait_until_idle(usage).await?;
             usage.resident()
         });
         let resident = resident.await?;
@@ -110,19 +116,19 @@ impl Programs<'_> {
         Ok(resident)
     }
 
-    /// Measures with these objects. With `go`, the first owner is deleted, and that many of its dependents are waited
+    /// Measures with these objects. With `delete_objects`, the first owner is deleted, and that many of its dependents are waited
     /// for.
-    async fn see(&self, crowd: Crowd, go: Option<u32>) -> Result<Seen> {
-        println!("{crowd}");
+    async fn measure_objects(&self, object_set: ObjectSet, delete_objects: Option<u32>) -> Result<ScaleResult> {
+        println!("{object_set}");
         let api = ApiServerProcess::start(self.apiserver).await?;
         let client = Http2::connect(&api.administrator(), 1).await?;
-        let owners = crowd.create(&client).await?;
+        let owners = object_set.create(&client).await?;
         let begin = Instant::now();
         let agent = Collector::agent(self.agent, &api.administrator()).await?;
         let start = begin.elapsed().as_secs_f64();
         let usage = agent.usage()?;
-        let seen = agent.during(async {
-            until_quiet(usage).await?;
+        let result = agent.during(async {
+            wait_until_idle(usage).await?;
             let resident = usage.resident()?;
             let peak_start = usage.peak()?;
             usage.forget_peak()?;
@@ -130,13 +136,13 @@ impl Programs<'_> {
             for time in 0..TIMES {
                 event.push(events(&client, usage, &owners, time).await?);
             }
-            let rate = match go {
-                Some(dependents) => Some(rate(&client, crowd.objects, dependents).await?),
+            let rate = match delete_objects {
+                Some(dependents) => Some(rate(&client, object_set.objects, dependents).await?),
                 None => None,
             };
             let peak = usage.peak()?;
-            Ok(Seen {
-                crowd,
+            Ok(ScaleResult {
+                object_set,
                 start,
                 resident,
                 peak_start,
@@ -145,26 +151,26 @@ impl Programs<'_> {
                 rate,
             })
         });
-        let seen = seen.await.with_context(|| crowd.to_string())?;
-        let mib = seen.peak.max(seen.peak_start);
+        let result = result.await.with_context(|| object_set.to_string())?;
+        let mib = result.peak.max(result.peak_start);
         println!(
             "  synced after {start:.2} s, {:.1} MiB, {mib:.1} at the peak, {:.1} µs for an event",
-            seen.resident,
-            seen.event.first().copied().unwrap_or_default()
+            result.resident,
+            result.event.first().copied().unwrap_or_default()
         );
         // It may have a million deletions left, so it is not stopped orderly.
         drop(agent);
-        Ok(seen)
+        Ok(result)
     }
 }
 
 /// CPU microseconds of the agent per event, when dependents are created and deleted.
 async fn events(client: &Http2, usage: Usage, owners: &[String], time: u32) -> Result<f64> {
     let before = usage.cpu()?;
-    let names = crowd::come(client, owners, EVENTS, time).await?;
-    until_quiet(usage).await?;
-    crowd::go(client, &names).await?;
-    until_quiet(usage).await?;
+    let names = object_set::create_dependents(client, owners, EVENTS, time).await?;
+    wait_until_idle(usage).await?;
+    object_set::delete_objects(client, &names).await?;
+    wait_until_idle(usage).await?;
     let spent = usage.cpu()? - before;
     Ok(spent.as_secs_f64() * 1e6 / f64::from(2 * EVENTS))
 }
@@ -172,10 +178,10 @@ async fn events(client: &Http2, usage: Usage, owners: &[String], time: u32) -> R
 /// Deletes the first owner and waits until this many dependents are deleted; returns dependents per second.
 async fn rate(client: &Http2, objects: u32, dependents: u32) -> Result<f64> {
     let begin = Instant::now();
-    field::delete(client, &crowd::owner_path(0), Policy::Background).await?;
+    bench_cluster::delete(client, &object_set::owner_path(0), Policy::Background).await?;
     let rest = objects - 1 - dependents;
-    let gone = gone::until_left(client, COLLECTION, objects, rest, begin)
+    let elapsed = remaining::wait_until_left(client, COLLECTION, objects, rest, begin)
         .await
         .with_context(|| format!("{} dependents", thousands(dependents)))?;
-    Ok(f64::from(dependents) / gone.as_secs_f64())
+    Ok(f64::from(dependents) / elapsed.as_secs_f64())
 }

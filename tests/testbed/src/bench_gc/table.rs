@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::bench_cluster::{Cascade, Policy};
 use super::direct::Pace;
-use super::field::{Cascade, Policy};
 use super::progress::thousands;
 use crate::bench::figures::Figures;
 use crate::bench::line::{Goal, Line, table};
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_run_has_no_lines() {
+    fn a_contender_that_did_not_run_has_no_lines() {
         let mut round = round([1000.0, 2000.0], 1000.0, 1.0);
         round.agent.clear();
         let measured = Measured {

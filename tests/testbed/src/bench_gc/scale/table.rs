@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Scale, Seen};
+use super::{Scale, ScaleResult};
 use crate::bench::figures::Figures;
 use crate::bench::line::{Goal, Line, table};
 
@@ -34,28 +34,28 @@ impl Scale {
             line("event", "µs", self.few.event.clone(), None),
         ];
         let first = vec![line("deletion", "/s", self.first.rate, None)];
-        let large = [&self.shared, &self.half, &self.all].map(|seen| (seen, self.lines_of(seen)));
+        let large = [&self.shared, &self.half, &self.all].map(|result| (result, self.lines_of(result)));
         [(&self.few, small), (&self.first, first)]
             .into_iter()
             .chain(large)
-            .map(|(seen, lines)| Table {
-                title: format!("The agent and {} in memory", seen.crowd),
+            .map(|(result, lines)| Table {
+                title: format!("The agent and {} in memory", result.object_set),
                 lines,
             })
             .collect()
     }
 
-    fn lines_of(&self, seen: &Seen) -> Vec<Line> {
+    fn lines_of(&self, result: &ScaleResult) -> Vec<Line> {
         let few = Figures::of(self.few.event.iter().copied()).median;
-        let ratios = seen.event.iter().map(|event| event / few);
-        let bytes = (seen.resident - self.none) * MIB / f64::from(seen.crowd.objects);
+        let ratios = result.event.iter().map(|event| event / few);
+        let bytes = (result.resident - self.none) * MIB / f64::from(result.object_set.objects);
         let mut lines = vec![
-            line("start until synced", "s", [seen.start], None),
-            line("resident, settled", "MiB", [seen.resident], None),
-            line("resident, peak at the start", "MiB", [seen.peak_start], None),
-            line("resident, peak", "MiB", [seen.peak], None),
+            line("start until synced", "s", [result.start], None),
+            line("resident, settled", "MiB", [result.resident], None),
+            line("resident, peak at the start", "MiB", [result.peak_start], None),
+            line("resident, peak", "MiB", [result.peak], None),
             line("resident for each object", "B", [bytes], Some(Goal::AtMost(BYTES))),
-            line("event", "µs", seen.event.clone(), None),
+            line("event", "µs", result.event.clone(), None),
             line(
                 "event / event in the small graph",
                 "",
@@ -63,7 +63,7 @@ impl Scale {
                 Some(Goal::AtMost(EVENT)),
             ),
         ];
-        if let (Some(rate), Some(first)) = (seen.rate, self.first.rate) {
+        if let (Some(rate), Some(first)) = (result.rate, self.first.rate) {
             let goal = Some(Goal::AtLeast(RATE));
             lines.push(line("deletion of the first ones", "/s", [rate], None));
             lines.push(line("the same / of an owner of no more", "", [rate / first], goal));
@@ -91,13 +91,13 @@ fn line(what: &str, unit: &'static str, values: impl IntoIterator<Item = f64>, g
 
 #[cfg(test)]
 mod tests {
-    use super::super::crowd::Crowd;
+    use super::super::object_set::ObjectSet;
     use super::*;
 
     #[test]
-    fn only_what_objects_add_is_shared_out_among_them() {
-        let seen = |objects: u32, resident, rate| Seen {
-            crowd: Crowd::new(1, objects, objects),
+    fn only_memory_added_by_objects_counts_per_object() {
+        let result = |objects: u32, resident, rate| ScaleResult {
+            object_set: ObjectSet::new(1, objects, objects),
             start: 1.0,
             resident,
             peak_start: resident,
@@ -105,11 +105,11 @@ mod tests {
             event: vec![2.0, 3.0, 4.0],
             rate,
         };
-        let large = || seen(1_048_576, 210.0, Some(950.0));
+        let large = || result(1_048_576, 210.0, Some(950.0));
         let scale = Scale {
             none: 10.0,
-            few: seen(10_000, 11.0, None),
-            first: seen(20_000, 12.0, Some(1000.0)),
+            few: result(10_000, 11.0, None),
+            first: result(20_000, 12.0, Some(1000.0)),
             shared: large(),
             half: large(),
             all: large(),

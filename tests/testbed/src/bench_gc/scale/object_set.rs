@@ -24,7 +24,7 @@ const DELETING: usize = 16;
 
 /// ConfigMaps, some of which own others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Crowd {
+pub struct ObjectSet {
     /// Number of owners.
     pub owners: u32,
     /// Number of dependents, shared evenly.
@@ -35,7 +35,7 @@ pub struct Crowd {
 
 // === impl Crowd ===
 
-impl Crowd {
+impl ObjectSet {
     /// This many owners and dependents, out of this many objects.
     pub fn new(owners: u32, owned: u32, objects: u32) -> Self {
         Self { owners, owned, objects }
@@ -68,7 +68,7 @@ impl Crowd {
     }
 }
 
-impl fmt::Display for Crowd {
+impl fmt::Display for ObjectSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owners = if self.owners == 1 { "owner" } else { "owners" };
         write!(
@@ -82,7 +82,7 @@ impl fmt::Display for Crowd {
 }
 
 /// Creates dependents of these owners in turn; returns their names.
-pub async fn come(client: &Http2, owners: &[String], count: u32, time: u32) -> Result<Vec<String>> {
+pub async fn create_dependents(client: &Http2, owners: &[String], count: u32, time: u32) -> Result<Vec<String>> {
     let names: Vec<_> = (0..count).map(|index| format!("guest-{time}-{index:05}")).collect();
     let all = owners.iter().enumerate().cycle();
     let objects: Vec<_> = names
@@ -100,7 +100,7 @@ pub async fn come(client: &Http2, owners: &[String], count: u32, time: u32) -> R
 }
 
 /// Deletes them by name.
-pub async fn go(client: &Http2, names: &[String]) -> Result<()> {
+pub async fn delete_objects(client: &Http2, names: &[String]) -> Result<()> {
     let answers = stream::iter(names).map(|name| async move {
         let answer = client.send(Method::DELETE, &path(name), PROTOBUF, Bytes::new()).await?;
         answer.ok().with_context(|| format!("delete {name}")).map(drop)
@@ -145,10 +145,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_owner_owns_its_share_and_the_rest_is_alone() {
-        let crowd = Crowd::new(2, 4, 10);
+    fn each_owner_owns_its_share_and_the_rest_is_isolated() {
+        let object_set = ObjectSet::new(2, 4, 10);
         let owners = ["uid-0".to_owned(), "uid-1".to_owned()];
-        let objects: Vec<_> = (0..crowd.objects).map(|index| crowd.object(index, &owners)).collect();
+        let objects: Vec<_> = (0..object_set.objects)
+            .map(|index| object_set.object(index, &owners))
+            .collect();
         assert_eq!(objects[1]["metadata"]["uid"], "uid-1");
         let owned_by = |uid: &str| {
             let of_it = |object: &&Value| object["metadata"]["ownerReferences"][0]["uid"] == uid;

@@ -11,7 +11,7 @@ use testbed::{
 use crate::agent::{Agent, account};
 
 /// See the module's documentation.
-pub struct House {
+pub struct Cluster {
     pub agent: Agent,
     pub admin: Client,
     controllers: ControllerManager,
@@ -21,7 +21,7 @@ pub struct House {
 
 // === impl House ===
 
-impl House {
+impl Cluster {
     /// Starts everything; returns once the agent is synced.
     pub async fn open() -> Result<Self> {
         let plane = ControlPlane::start().await?;

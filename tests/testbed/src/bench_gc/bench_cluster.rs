@@ -8,11 +8,11 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::collector::{Contender, until_quiet};
+use super::collector::{Contender, wait_until_idle};
 use super::direct::{self, Pace};
-use super::gone;
 use super::lists::{self, Lists};
 use super::objects::Family;
+use super::remaining;
 use crate::api::{Access, ApiServer as _};
 use crate::control_plane::ControlPlane;
 use crate::http2::{Http2, PROTOBUF};
@@ -54,7 +54,7 @@ pub struct Cascade {
 }
 
 /// The control plane and its accounts.
-pub struct Field {
+pub struct BenchCluster {
     plane: ControlPlane,
     admin: Http2,
     direct: Access,
@@ -77,7 +77,7 @@ impl Policy {
 
 // === impl Field ===
 
-impl Field {
+impl BenchCluster {
     /// Starts a control plane.
     pub async fn start() -> Result<Self> {
         let plane = ControlPlane::start().await?;
@@ -108,10 +108,10 @@ impl Field {
         let family = self.family(objects, false).await?;
         let client = Http2::connect(&self.direct, pace.connections).await?;
         let begin = Instant::now();
-        let gone = gone::until_left(&self.admin, &family.collection, objects, 0, begin);
-        let ((), gone) = tokio::try_join!(direct::delete(&client, &family, pace.in_flight), gone)?;
-        self.tidy().await?;
-        Ok(f64::from(objects) / gone.as_secs_f64())
+        let elapsed = remaining::wait_until_left(&self.admin, &family.collection, objects, 0, begin);
+        let ((), elapsed) = tokio::try_join!(direct::delete(&client, &family, pace.in_flight), elapsed)?;
+        self.compact().await?;
+        Ok(f64::from(objects) / elapsed.as_secs_f64())
     }
 
     /// Runs a collector's cascade.
@@ -123,7 +123,7 @@ impl Field {
         let start = begin.elapsed().as_secs_f64();
         let usage = collector.usage()?;
         let collected = async {
-            until_quiet(usage).await?;
+            wait_until_idle(usage).await?;
             let resident = usage.resident()?;
             let peak_start = usage.peak()?;
             usage.forget_peak()?;
@@ -131,12 +131,12 @@ impl Field {
             let begin = Instant::now();
             delete(&self.admin, &family.owner_path(), policy).await?;
             // The owner counts: in foreground deletion it is the last one.
-            let gone = gone::until_left(&self.admin, &family.collection, objects, 0, begin).await?;
-            until_quiet(usage).await?;
+            let elapsed = remaining::wait_until_left(&self.admin, &family.collection, objects, 0, begin).await?;
+            wait_until_idle(usage).await?;
             Ok(Cascade {
                 lists,
-                seconds: gone.as_secs_f64(),
-                rate: f64::from(objects) / gone.as_secs_f64(),
+                seconds: elapsed.as_secs_f64(),
+                rate: f64::from(objects) / elapsed.as_secs_f64(),
                 start,
                 cpu: (usage.cpu()? - before).as_secs_f64(),
                 resident,
@@ -146,7 +146,7 @@ impl Field {
         };
         let cascade = collector.during(collected).await?;
         collector.stop().await?;
-        self.tidy().await?;
+        self.compact().await?;
         Ok(cascade)
     }
 
@@ -165,7 +165,7 @@ impl Field {
     }
 
     /// Compacts the store: deleted objects would slow the next run down.
-    async fn tidy(&self) -> Result<()> {
+    async fn compact(&self) -> Result<()> {
         self.plane.forget_history().await.context("compact the store")
     }
 }

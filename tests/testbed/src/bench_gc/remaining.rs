@@ -17,7 +17,13 @@ const OFTEN: Duration = Duration::from_millis(20);
 const STALLED: Duration = Duration::from_secs(90);
 
 /// Waits until at most `rest` of `total` objects are left. Returns when, since `begin`, a list first showed that.
-pub async fn until_left(client: &Http2, collection: &str, total: u32, rest: u32, begin: Instant) -> Result<Duration> {
+pub async fn wait_until_left(
+    client: &Http2,
+    collection: &str,
+    total: u32,
+    rest: u32,
+    begin: Instant,
+) -> Result<Duration> {
     let path = format!("{collection}?limit=1");
     let mut progress = Progress::new("deleting", total);
     let mut last = (u32::MAX, Instant::now());
@@ -34,11 +40,11 @@ pub async fn until_left(client: &Http2, collection: &str, total: u32, rest: u32,
         } else if last.1.elapsed() > STALLED {
             bail!("{} are left, and none went in {STALLED:?}", thousands(left));
         }
-        sleep(if near(left - rest, total) { OFTEN } else { SELDOM }).await;
+        sleep(if is_near_end(left - rest, total) { OFTEN } else { SELDOM }).await;
     }
 }
 
-fn near(left: u32, total: u32) -> bool {
+fn is_near_end(left: u32, total: u32) -> bool {
     left <= (total / 20).max(50)
 }
 
@@ -47,8 +53,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_near_when_a_twentieth_is_left() {
-        assert!(near(250, 5000) && !near(251, 5000));
-        assert!(near(50, 100));
+    fn polling_is_faster_when_a_twentieth_is_left() {
+        assert!(is_near_end(250, 5000) && !is_near_end(251, 5000));
+        assert!(is_near_end(50, 100));
     }
 }
