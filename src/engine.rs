@@ -18,9 +18,10 @@
 //! # }
 //! ```
 //!
-//! What a pod's termination does, and in which order, is in [`teardown::worker`](crate::teardown::worker). What the program
-//! can bring of its own is in [`teardown::boundary`](crate::teardown::boundary) and
-//! [`teardown::journal`](crate::teardown::journal).
+//! A termination runs preStop hooks, stops containers and sandboxes within the grace period, unprepares devices, unmounts and
+//! removes volumes, and removes cgroups, containers, sandboxes, logs and the pod's directory. A step that fails is repeated, after
+//! 1 s at first and after a minute at last, until it succeeds. What the program can bring of its own is in
+//! [`teardown::boundary`](crate::teardown::boundary) and [`teardown::journal`](crate::teardown::journal).
 
 use std::{
     collections::BTreeMap,
@@ -51,13 +52,14 @@ use crate::{
         journal::PodJournalExt as _,
         period::Period,
         precedence::Precedence,
-        worker::{Outcome, PodUpdate, RuntimeState, Worker},
+        worker::{PodUpdate, RuntimeState, Worker},
     },
 };
 
 mod builder;
 mod plan;
 
+pub use crate::teardown::Outcome;
 pub use builder::Builder;
 pub use plan::Plan;
 
@@ -149,7 +151,11 @@ impl Engine {
         }
         let context = &self.context;
         let grace = grace.map(|grace| grace.as_secs().try_into().unwrap_or(i64::MAX));
-        let Termination { period, record, .. } = Termination::begin(context, &view, Cause::Deleted, grace, None);
+        let Termination {
+            period,
+            record,
+            imposed,
+        } = Termination::begin(context, &view, Cause::Deleted, grace, None);
         if let Some(manifest) = manifest {
             context.journal.keep_manifest(&uid, manifest);
         }
@@ -158,7 +164,7 @@ impl Engine {
             view: Arc::clone(&view),
             // Nobody waits for a status.
             removed: !self.reports,
-            imposed: None,
+            imposed: imposed.map(Arc::new),
             releases: 0,
         };
         let (updates, outcome) = (watch::Sender::new(update), watch::Sender::new(None));

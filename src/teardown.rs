@@ -1,36 +1,38 @@
 //! Taking a pod down: each step idempotent, failures collected, nothing cut short by one of them.
 
-pub mod begin;
+pub(crate) mod begin;
 pub mod boundary;
-pub mod busy;
-pub mod cleanup;
+pub(crate) mod busy;
+pub(crate) mod cleanup;
 mod containers;
-pub mod context;
-pub mod devices;
-pub mod drivers;
+pub(crate) mod context;
+pub(crate) mod devices;
+pub(crate) mod drivers;
 pub mod ends;
-pub mod evidence;
-pub mod final_delete;
-pub mod grace;
-pub mod hooks;
+pub(crate) mod evidence;
+pub(crate) mod final_delete;
+pub(crate) mod grace;
+pub(crate) mod hooks;
 mod http_hook;
 pub mod journal;
-pub mod late;
-pub mod node_service;
+pub(crate) mod late;
+pub(crate) mod node_service;
 pub mod on_disk;
-pub mod period;
-pub mod places;
+pub(crate) mod period;
+pub(crate) mod places;
 pub mod pod_dir;
-pub mod precedence;
-pub mod remembered;
-pub mod runtime_state;
-pub mod status;
-pub mod status_sender;
-pub mod stop;
-pub mod termination_message;
-pub mod user_namespace;
+pub(crate) mod precedence;
+pub(crate) mod remembered;
+pub(crate) mod runtime_state;
+pub(crate) mod status;
+pub(crate) mod status_sender;
+pub(crate) mod stop;
+pub(crate) mod termination_message;
+pub(crate) mod user_namespace;
 pub mod volumes;
-pub mod worker;
+pub(crate) mod worker;
+
+pub use worker::Outcome;
 
 /// How an event `FailedKillPod` begins, as the kubelet's.
-pub const NOT_KILLED: &str = "error killing pod";
+pub(crate) const NOT_KILLED: &str = "error killing pod";

@@ -237,7 +237,7 @@ impl Store for Place {
         match row {
             Row::Node(NODE_UID, uid) => self.record(|whose| whose.node_uid = Some(uid.clone())),
             Row::Node(PAUSE, told) => {
-                self.record(|whose| whose.paused = serde_json::from_str(told).unwrap_or_default())
+                self.record(|whose| whose.paused = serde_json::from_str(told).unwrap_or_default());
             }
             Row::Node(WATCH, told) => self.record(|whose| {
                 whose.held = serde_json::from_str(told).ok().and_then(|watch| held(&watch));

@@ -73,6 +73,7 @@ pub struct TerminationMessage {
 
 impl TerminationMessage {
     /// Reads `file`, and `log` only if there is no file or nothing in it.
+    #[cfg(test)]
     pub fn new(file: Option<PathBuf>, log: Option<PathBuf>) -> Self {
         Self { file, log }
     }
