@@ -129,8 +129,11 @@ pub struct Trouble {
 // === impl Journal ===
 
 impl Journal {
-    /// Opens or makes the journal of this machine in `dir` and starts its writer. Whatever is there, and whatever the disk
-    /// does: an error is one that only a person can set right.
+    /// Opens or makes the journal of this machine in `dir` and starts its writer, in a tokio runtime. What cannot be used is
+    /// moved aside; a disk that is full or broken is tried again later.
+    ///
+    /// # Errors
+    /// When another process has it open, or rights or paths are wrong.
     pub fn open(dir: &Path, machine: &Identity) -> Result<Self, JournalError> {
         let place = Place::take(dir, machine)?;
         let (state, database) = place.start()?;
@@ -157,7 +160,7 @@ impl Journal {
         Self { state, writes }
     }
 
-    /// A journal that forgets everything at the end, for `--dry-run`.
+    /// A journal in memory only. It must be made in a tokio runtime.
     pub fn forgetful() -> Self {
         let (writes, mut queue) = mpsc::unbounded_channel();
         tokio::spawn(async move {

@@ -5,6 +5,8 @@
 //!
 //! An object with owners: `collector {leader election, discovery, monitors, graph, decide, queue}`.
 //!
+//! Without the feature `agent` it is a library for other node agents: see [`engine`].
+//!
 //! A module uses only those that stand after it in this list.
 
 #[cfg(feature = "agent")]
@@ -48,7 +50,7 @@ pub mod journal;
 
 pub mod teardown;
 
-pub mod quiet;
+pub(crate) mod quiet;
 pub mod record;
 
 pub mod node;
@@ -60,7 +62,8 @@ pub mod clock;
 pub mod memory;
 #[cfg(feature = "agent")]
 pub mod object_name;
-pub mod tasks;
+#[cfg(feature = "agent")]
+pub(crate) mod tasks;
 #[cfg(feature = "agent")]
 pub mod why;
 pub mod words;
