@@ -104,7 +104,7 @@ struct RunningMonitor {
     _task: AbortOnDropHandle<()>,
 }
 
-// === impl Round ===
+// === impl DiscoveryTask ===
 
 impl DiscoveryTask {
     async fn run(mut self) {

@@ -46,7 +46,7 @@ pub struct Totals {
 #[derive(Debug, Clone, Default)]
 pub struct SharedTotals(Arc<Mutex<Totals>>);
 
-// === impl SharedPast ===
+// === impl SharedTotals ===
 
 impl SharedTotals {
     /// Locks the sums.

@@ -44,7 +44,7 @@ pub enum LogLine {
     },
 }
 
-// === impl Watches ===
+// === impl FailingKinds ===
 
 impl FailingKinds {
     /// The lines to log now.
@@ -94,7 +94,7 @@ impl FailingKinds {
     }
 }
 
-// === impl News ===
+// === impl LogLine ===
 
 impl LogLine {
     /// Writes the line.
@@ -167,7 +167,7 @@ mod tests {
 
     fn fails(sync_state: &mut SyncState, id: KindId, reason: &str, since: Instant) {
         sync_state.watched.get_mut(&id).unwrap().failure = Some(WatchFailure {
-            text: format!("{reason} as told"),
+            text: format!("{reason} as reported"),
             reason: reason.to_owned(),
             since,
         });
@@ -190,8 +190,8 @@ mod tests {
             error: error.to_owned(),
         };
         let expected = [
-            failing(1, "kinds0", "403 as told"),
-            failing(56, "kinds1, kinds2, kinds3 and 53 more", "unreachable as told"),
+            failing(1, "kinds0", "403 as reported"),
+            failing(56, "kinds1, kinds2, kinds3 and 53 more", "unreachable as reported"),
         ];
         assert_eq!(failing_kinds.update(&sync_state, at(2500)), expected);
         assert_eq!(failing_kinds.update(&sync_state, at(9000)), []);

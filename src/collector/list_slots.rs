@@ -39,7 +39,7 @@ pub struct ListSlot {
     group: Arc<str>,
 }
 
-// === impl Turns ===
+// === impl ListSlots ===
 
 impl ListSlots {
     /// Waits for a slot. Kinds whose last list failed come after all others.

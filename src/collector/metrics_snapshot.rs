@@ -48,7 +48,7 @@ pub struct KindMetrics {
     pub silent: Option<Duration>,
 }
 
-// === impl Figures ===
+// === impl MetricsSnapshot ===
 
 impl MetricsSnapshot {
     /// The metrics at `now`.

@@ -215,7 +215,7 @@ impl Monitor {
     }
 }
 
-// === impl Ended ===
+// === impl StreamEnd ===
 
 impl From<ApiError> for StreamEnd {
     fn from(error: ApiError) -> Self {

@@ -396,7 +396,7 @@ impl Target {
     }
 }
 
-// === impl Work ===
+// === impl Request ===
 
 impl Request {
     /// The object of the request.

@@ -137,7 +137,7 @@ pub struct WatchFailure {
     pub since: Instant,
 }
 
-// === impl Sight ===
+// === impl SyncState ===
 
 impl SyncState {
     /// Nothing is synced yet.
@@ -282,7 +282,7 @@ impl SyncState {
     }
 }
 
-// === impl Watched ===
+// === impl WatchedKind ===
 
 impl WatchedKind {
     /// Its resource, such as `deployments.apps`.

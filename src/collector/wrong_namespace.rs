@@ -17,7 +17,7 @@ pub struct WrongNamespaceOwners {
     reported: HashSet<(String, String)>,
 }
 
-// === impl Misplaced ===
+// === impl WrongNamespaceOwners ===
 
 impl WrongNamespaceOwners {
     /// Reports those of these owners that exist at other coordinates than the references say.
@@ -52,7 +52,7 @@ pub struct DelayedDeletions {
     reported: HashSet<String>,
 }
 
-// === impl Delayed ===
+// === impl DelayedDeletions ===
 
 impl DelayedDeletions {
     /// Reports that the foreground deletion of this object waits for this reason, for at most this time.

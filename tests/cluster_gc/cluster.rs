@@ -19,7 +19,7 @@ pub struct Cluster {
     _plane: ControlPlane,
 }
 
-// === impl House ===
+// === impl Cluster ===
 
 impl Cluster {
     /// Starts everything; returns once the agent is synced.

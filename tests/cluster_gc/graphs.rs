@@ -5,7 +5,7 @@
 //! `CLUSTER_GC_FIRST=N` starts with this seed, `CLUSTER_GC_GRAPHS=N` sets the number of graphs. A failure prints its
 //! seed.
 
-#![allow(clippy::print_stdout, reason = "seeds are told, so that a failure can be seen again")]
+#![allow(clippy::print_stdout, reason = "seeds are printed to repeat a failure")]
 
 mod field;
 mod model;
@@ -134,7 +134,7 @@ async fn play(admin: &Client, plans: Vec<Plan>, collector: Collector<'_>) -> Res
     });
     let graphs: Vec<Graph> = made.buffer_unordered(AT_ONCE).try_collect().await?;
     let mut tested_graphs: Vec<TestedGraph> = graphs.into_iter().map(TestedGraph::new).collect();
-    let told = begin.elapsed();
+    let creation = begin.elapsed();
     let mut judged = settle(admin, &mut tested_graphs, collector).await?;
     let mut certain = 0;
     for step in 0..=STEPS {
@@ -151,7 +151,7 @@ async fn play(admin: &Client, plans: Vec<Plan>, collector: Collector<'_>) -> Res
         .map(|tested_graph| tested_graph.seen.iter().flatten().count())
         .sum();
     println!(
-        "{} graphs, made after {told:.1?}, judged {judged} times after {:.1?}; {left} objects are left",
+        "{} graphs, created after {creation:.1?}, judged {judged} times after {:.1?}; {left} objects are left",
         tested_graphs.len(),
         begin.elapsed()
     );
@@ -249,7 +249,7 @@ async fn until_idle(admin: &Client, agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-// === impl Course ===
+// === impl TestedGraph ===
 
 impl TestedGraph {
     fn new(graph: Graph) -> Self {

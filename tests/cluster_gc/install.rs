@@ -85,10 +85,10 @@ pub async fn one_manifest_and_one_command_make_credentials_that_pass_check_with_
     let first = operator.credentials(&file, "240h").await?;
     let mode = fs::metadata(&file)?.permissions().mode();
     ensure!(mode & 0o077 == 0, "others can read it: {mode:o}");
-    let told = operator.check(&file).await?;
-    ensure!(told.lines().all(|line| line.starts_with("ok  ")), "{told}");
+    let output = operator.check(&file).await?;
+    ensure!(output.lines().all(|line| line.starts_with("ok  ")), "{output}");
     for row in ["collector's credentials", "collector's server", "collector's rights"] {
-        ensure!(told.contains(row), "{row} is not in {told}");
+        ensure!(output.contains(row), "{row} is not in {output}");
     }
     let renewed = operator.credentials(&file, "480h").await?;
     ensure!(renewed != first, "the token is the old one");
@@ -100,7 +100,7 @@ pub async fn one_manifest_and_one_command_make_credentials_that_pass_check_with_
         ensure!(!may(&client, wish).await?, "it may {wish:?}");
         ensure!(
             may(&admin, wish).await?,
-            "nobody may {wish:?}: it says nothing of the account"
+            "the administrator may not {wish:?} either, so the check is useless"
         );
     }
     let pods = in_namespace("pods/v1", "default");
@@ -126,21 +126,21 @@ pub async fn renewed_credentials_are_reported_with_their_new_expiry() -> Result<
         let end: Timestamp = status["credentialsEnd"].as_str()?.parse().ok()?;
         Some(end.duration_since(Timestamp::now()).as_hours())
     };
-    let told = |from: i64, to: i64| {
-        let outcomes = move |status: &Value| hours_left(status).is_some_and(|hours| (from..to).contains(&hours));
-        agent.until(LIMIT, "the end of its credentials", outcomes)
+    let expires_within = |from: i64, to: i64| {
+        let expires = move |status: &Value| hours_left(status).is_some_and(|hours| (from..to).contains(&hours));
+        agent.until(LIMIT, "the expiry of its credentials", expires)
     };
     agent
         .during(async {
-            told(20, 25).await?;
+            expires_within(20, 25).await?;
             operator.credentials(&agent.kubeconfig(), "480h").await?;
-            told(470, 481).await
+            expires_within(470, 481).await
         })
         .await?;
     agent.stop().await
 }
 
-// === impl Desk ===
+// === impl Operator ===
 
 impl Operator {
     async fn new(plane: &ControlPlane) -> Result<Self> {

@@ -160,7 +160,7 @@ pub async fn an_owner_name_that_leads_to_a_tenants_server_deletes_no_object_of_a
     let kept = found(s.admin(), &format!("{maps}/evil")).await?;
     ensure!(
         kept.is_some_and(|kept| kept["metadata"]["uid"] == made["metadata"]["uid"]),
-        "nobody can tell of its owner"
+        "its owner is unresolved, so it must stay"
     );
     Ok(())
 }

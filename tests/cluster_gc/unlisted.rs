@@ -19,9 +19,9 @@ const MAPS: &str = "configmaps/v1";
 
 /// Stored as v1, preferred as v2, and without a conversion.
 async fn define(admin: &Client) -> Result<()> {
-    let nobody = json!({"clientConfig": {"url": "https://127.0.0.1:1/convert"}, "conversionReviewVersions": ["v1"]});
+    let webhook = json!({"clientConfig": {"url": "https://127.0.0.1:1/convert"}, "conversionReviewVersions": ["v1"]});
     let mut definition = definition(GROUP, true, &["v1", "v2"]);
-    definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": nobody});
+    definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": webhook});
     admin.create(DEFINITIONS, &definition).await?.ok()?;
     let things = in_namespace(&format!("things.{GROUP}/v1"), "default");
     let thing = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Thing", "metadata": {"name": "one"}});

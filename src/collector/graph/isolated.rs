@@ -31,7 +31,7 @@ struct Entry {
 /// The bits of the hash.
 const STAMP: u32 = !1;
 
-// === impl Lone ===
+// === impl Isolated ===
 
 impl Isolated {
     /// Number of objects.

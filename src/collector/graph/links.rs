@@ -393,7 +393,7 @@ struct Positions {
 /// Up to this length a linear search is faster than a table. An object may have some ten thousand owners.
 const FEW: usize = 16;
 
-// === impl Places ===
+// === impl Positions ===
 
 impl Positions {
     fn find(&mut self, links: &[Link], node: NodeId) -> Option<usize> {

@@ -22,14 +22,14 @@ struct NamespaceEntry {
     nodes: u32,
 }
 
-// === impl SpaceId ===
+// === impl NamespaceId ===
 
 impl NamespaceId {
     /// Cluster-scoped objects have this one.
     pub const NONE: Self = Self(0);
 }
 
-// === impl Spaces ===
+// === impl Namespaces ===
 
 impl Namespaces {
     /// The ID of a namespace with nodes.

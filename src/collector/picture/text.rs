@@ -67,7 +67,7 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-// === impl Look ===
+// === impl Appearance ===
 
 impl Appearance {
     /// Text in the legend.

@@ -191,7 +191,7 @@ impl Lanes {
     }
 }
 
-// === impl Line ===
+// === impl LaneState ===
 
 impl LaneState {
     fn is_paused(&self, now: Instant) -> bool {
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(lanes.pop_front(now, 2), Some(items[1]));
         assert_eq!(lanes.pop_front(now, 2), Some(items[7]));
         lanes.request_started(slow, now);
-        assert_eq!(lanes.pop_front(now, 2), Some(items[2]), "nobody else has anything");
+        assert_eq!(lanes.pop_front(now, 2), Some(items[2]), "no other lane has items");
         assert_eq!(lanes.pop_front(now, 2), Some(items[3]));
         assert_eq!((lanes.pop_front(now, 2), lanes.len()), (None, 0));
     }

@@ -112,7 +112,7 @@ fn nodes(path: &[Frame]) -> Vec<NodeId> {
     path.iter().map(|frame| frame.node).collect()
 }
 
-// === impl Stage ===
+// === impl Frame ===
 
 impl Frame {
     fn at(graph: &Graph, node: NodeId) -> Self {

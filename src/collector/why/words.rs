@@ -22,7 +22,7 @@ pub(super) struct Explainer<'a> {
     pub now: Instant,
 }
 
-// === impl Words ===
+// === impl Explainer ===
 
 impl Explainer<'_> {
     fn graph(&self) -> &Graph {

@@ -210,7 +210,8 @@ impl Graph {
                 ["apiVersion", "kind", "name", "uid"].into_iter().all(same)
             };
             let at = self.owners[number].iter().position(is_it);
-            let at = at.with_context(|| format!("{} names {reference}, which nobody wrote", self.called(number)))?;
+            let at =
+                at.with_context(|| format!("{} names {reference}, which is not in the plan", self.called(number)))?;
             owners.push((at, reference["blockOwnerDeletion"] == true));
         }
         // The order has no meaning.

@@ -98,7 +98,7 @@ struct Step<'w> {
     may_remove_finalizers: bool,
 }
 
-// === impl Turns ===
+// === impl Step ===
 
 impl Step<'_> {
     fn next_states(&self) -> Vec<World> {

@@ -83,8 +83,8 @@ async fn an_unresolvable_reference_costs_no_request_and_is_reported() {
     }
     cluster.start_synced().await;
     sleep(secs(5)).await;
-    let told = cluster.report();
-    let mut kept: Vec<&str> = told.kept.iter().map(|it| &*it.owner).collect();
+    let before = cluster.report();
+    let mut kept: Vec<&str> = before.kept.iter().map(|it| &*it.owner).collect();
     kept.sort_unstable();
     assert_eq!(
         kept,
@@ -97,7 +97,7 @@ async fn an_unresolvable_reference_costs_no_request_and_is_reported() {
     sleep(secs(3600)).await;
 
     assert_eq!(cluster.object_requests(), []);
-    assert_eq!(cluster.report().kept, told.kept);
+    assert_eq!(cluster.report().kept, before.kept);
     assert!(cluster.exists("group").await && cluster.exists("version").await && cluster.exists("kind").await);
 }
 

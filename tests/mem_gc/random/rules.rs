@@ -122,7 +122,7 @@ fn found<'w>(world: &'w World, owner: &Owner) -> Option<&'w Object> {
     world.get(owner.key.as_ref()?).filter(|it| it.uid == owner.uid)
 }
 
-// === impl Judge ===
+// === impl Rules ===
 
 impl Rules {
     /// Compares the server's objects with those of the last check.
@@ -185,7 +185,7 @@ impl Rules {
             // A seen UID that no object has is deleted, of whatever kind it is said to be.
             let is_dead = self.seen.contains(&owner.uid) && !world.values().any(|it| it.uid == owner.uid);
             if (owner.key.is_none() || !owner.served) && !is_dead {
-                return Some(format!("nobody can tell of {owner:?}"));
+                return Some(format!("{owner:?} is unresolved"));
             }
         }
         let all_orphaned = was.owners.iter().all(|owner| self.was_orphaned_by(owner));

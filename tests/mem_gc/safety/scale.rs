@@ -73,6 +73,6 @@ async fn made_up_kinds_do_not_prevent_a_definition_from_being_collected() {
     let (owner, child) = (cluster.exists("owner").await, things.exists(&cluster, "child").await);
     assert!(
         !child,
-        "never collected; the owner is there: {owner}; told of as not seen: {unsynced:?}"
+        "never collected; owner exists: {owner}; not synced: {unsynced:?}"
     );
 }

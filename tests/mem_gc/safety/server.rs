@@ -251,7 +251,7 @@ async fn a_watch_error_is_followed_by_a_list() {
     sleep(secs(5)).await;
     let lists = cluster.count_requests("list", "configmaps");
     cluster.inject(Fault::new(Action::FailWatch).resource("configmaps").once());
-    until("it is listed anew", async || {
+    until("a list follows", async || {
         cluster.count_requests("list", "configmaps") > lists
     })
     .await;

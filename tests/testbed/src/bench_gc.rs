@@ -81,7 +81,7 @@ impl Plan {
     pub async fn run(&self) -> Result<()> {
         ensure!(
             self.rounds > 0 && !self.only.is_empty() && !self.objects.contains(&0) && !self.in_flight.contains(&0),
-            "no rounds, nobody who takes part, no objects or no requests: there is nothing to measure"
+            "nothing to measure: set rounds, contenders, objects and requests in flight"
         );
         if self.has(Part::Agent) {
             for program in [&self.agent, &self.apiserver] {

@@ -75,7 +75,7 @@ impl Policy {
     }
 }
 
-// === impl Field ===
+// === impl BenchCluster ===
 
 impl BenchCluster {
     /// Starts a control plane.

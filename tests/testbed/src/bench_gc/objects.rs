@@ -13,7 +13,7 @@ use crate::http2::{Http2, JSON, PROTOBUF};
 /// Requests in flight that keep the server busy while objects are created.
 const CREATING: usize = 64;
 /// Some hundred bytes, as ConfigMaps have.
-const TEXT: &str = "a line of settings that somebody has written, and nobody reads while this is measured\n";
+const TEXT: &str = "a line of settings of an application, which no process reads during the measurement..\n";
 
 /// An owner and its dependents.
 #[derive(Debug)]

@@ -33,7 +33,7 @@ pub struct ObjectSet {
     pub objects: u32,
 }
 
-// === impl Crowd ===
+// === impl ObjectSet ===
 
 impl ObjectSet {
     /// This many owners and dependents, out of this many objects.
