@@ -56,8 +56,8 @@ deb: need-deb build ## Build the Debian package: target/debian/pod-teardown_VERS
 
 .PHONY: demo
 demo: need-root need-build need-node ## Six pods are deleted; see how each goes, and that nothing is left
-	@# As tests, whatever they are: what a library is built with would else be another set of features.
-	$(CARGO) test $(TESTED) --no-run --test layers --test node
+	@# With the examples come what tests need, and so the features that everything is compiled with.
+	$(CARGO) build $(TESTED) --bins --examples
 	$(TARGET_DIR)/debug/demo
 
 .PHONY: bench
@@ -82,6 +82,7 @@ bench-idle: need-root need-node build ## Measure what the agent costs that stand
 
 .PHONY: test
 test: need-root need-build need-node ## Every test that needs no control plane, real pods on a private containerd included
+	$(CARGO) build $(TESTED) --examples
 	SIM_RUNS=6000 $(RUN_TESTS) --lib --bins $(addprefix --test ,$(WITHOUT_CLUSTER)) -- $(NOT_IN_GUEST)
 	RUNTIME_MANNERS=cri-o $(RUN_TESTS) --test mem_agent
 	$(RUN_TESTS) --test node_crash -- --nocapture
