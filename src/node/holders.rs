@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -35,7 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct Holders {
     /// Processes, at most eight.
     pub processes: Vec<Holder>,
-    /// How many further ones there are.
+    /// Mounts inside it, at most eight.
+    pub inside: Vec<PathBuf>,
+    /// How many further processes there are.
     pub more: usize,
     /// The look at the processes did not come to its end.
     pub cut_short: bool,
@@ -110,9 +112,13 @@ impl fmt::Display for Holders {
         if self.more > 0 {
             by.push(format!("{} more", self.more));
         }
+        if !self.inside.is_empty() {
+            let inside: Vec<_> = self.inside.iter().map(|path| format!("{path:?}")).collect();
+            by.push(format!("what is mounted in it: {}", inside.join(", ")));
+        }
         if by.is_empty() {
             f.write_str(
-                "it is in use, and nobody was found who uses it: perhaps a mount inside, a loop device, swap or an NFS export",
+                "it is in use, and nobody was found who uses it: perhaps a loop device, swap or an NFS export",
             )?;
         } else {
             write!(f, "it is in use by {}; it goes when they end", by.join(", "))?;
@@ -182,13 +188,15 @@ mod tests {
                     ..holder(8, How::OpenFile)
                 },
             ],
+            inside: vec!["/v/a\nb".into()],
             more: 3,
             ..Holders::default()
         };
         assert_eq!(
             holders.to_string(),
             "it is in use by process 7 \"sh\\n\\\"x\" (working directory), process 8 \"sh\\n\\\"x\" of container \
-             0123456789abc in another mount namespace (open file), 3 more; it goes when they end"
+             0123456789abc in another mount namespace (open file), 3 more, what is mounted in it: \"/v/a\\nb\"; it goes \
+             when they end"
         );
     }
 

@@ -178,9 +178,6 @@ impl Worker {
         let mut first: Option<First> = None;
         let mut kept: Option<Box<dyn Attempt>> = None;
         loop {
-            if self.is_cancelled() {
-                return Outcome::Cancelled;
-            }
             let gate = &self.context.gate;
             let kept_on = kept.take().filter(|_| gate.may_repeat());
             let goes_on = kept_on.filter(|kept| kept.goes_on());
@@ -194,6 +191,9 @@ impl Worker {
                 }
                 continue;
             };
+            if self.is_cancelled() {
+                return Outcome::Cancelled;
+            }
             let update = self.updates.borrow_and_update().clone();
             if update.ends_anyway() {
                 self.context.journal.request_is_confirmed(&update.view.pod.uid);

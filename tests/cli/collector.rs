@@ -76,7 +76,7 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_that_somebody_else_h
         .until("all three are being deleted", |agent| {
             asked(agent, &why)
                 .out
-                .contains("All wait for ConfigMap default/last: its own end")
+                .contains("All wait for ConfigMap default/last: its deletion")
         })
         .await;
     let text = asked(&agent, &why).out;

@@ -78,7 +78,10 @@ impl Scan {
         let link = |who: &str| fs::read_link(proc.join(who).join("ns/mnt")).ok();
         Self {
             own: link("thread-self").or_else(|| link("self")),
-            found: busy.iter().map(|mount| (mount.id, Holders::default())).collect(),
+            found: busy
+                .iter()
+                .map(|mount| (mount.id, mounts_inside(&table, mount)))
+                .collect(),
             others: HashMap::new(),
             proc,
             table,
@@ -131,6 +134,18 @@ impl Scan {
             how,
             namespace,
         });
+    }
+}
+
+/// The mounts whose parent this one is.
+fn mounts_inside(table: &MountTable, mount: &Mount) -> Holders {
+    let inside = table
+        .all()
+        .iter()
+        .filter(|it| it.parent == mount.id && it.id != mount.id);
+    Holders {
+        inside: inside.take(NAMED).map(|it| it.path.clone()).collect(),
+        ..Holders::default()
     }
 }
 

@@ -29,10 +29,13 @@ impl Worker {
         let mut look = Instant::now();
         let mut updates = self.updates.clone();
         while let Some((reason, why)) = self.context.gate.why_nothing_begins() {
-            if self.is_cancelled() {
+            let update = updates.borrow_and_update().clone();
+            // A handover names a pod whose stop is in progress, unless the API server shows that the pod does not terminate.
+            let is_alive = update.view.object.is_some() && !update.ends_anyway();
+            if self.is_cancelled() && (is_alive || !self.context.journal.is_midway(&update.view.pod.uid)) {
                 return Some(Outcome::Cancelled);
             }
-            if updates.borrow_and_update().removed {
+            if update.removed {
                 first.get_or_insert_with(|| self.precedence.first());
             }
             self.record.set_blocked(vec![Blocked::pod(reason, why)]);
