@@ -1,4 +1,4 @@
-//! From flags to settings: everything is looked at before anything is touched, and all mistakes are told at once.
+//! Validates the flags. All problems are reported at once, before any effect.
 
 use std::{
     fmt, io,
@@ -40,42 +40,42 @@ const DEFAULT_RUNTIME: &str = "unix:///run/containerd/containerd.sock";
 /// The kubelet's default for `podLogsDir`.
 const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 
-/// File systems in which nobody makes directories, whatever access(2) tells root.
+/// File systems without ordinary directories, although access(2) permits root to write.
 const NOT_FOR_FILES: [FsType; 4] = [PROC_SUPER_MAGIC, SYSFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC];
-/// Nobody waits longer for an agent to stop.
+/// Maximum of any duration.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// What a unix socket's address holds, without the NUL at its end.
+/// Maximum length of a Unix socket's path, without the terminating NUL.
 const LONGEST_SOCKET: usize = 107;
-/// The least that a kubelet must be away.
+/// Minimum of `--take-over-after`.
 const SHORTEST: Duration = Duration::from_secs(2);
 
-/// What `run` and `check` work with; made only by [`validate`].
+/// The settings of `run` and `check`; created only by [`validate`].
 #[derive(Debug)]
 pub struct Settings {
-    /// This machine's Node.
+    /// Name of this node's Node object.
     pub node_name: String,
-    /// What takes this node's pods down; nothing with `--pods never`.
+    /// For the termination of pods; `None` with `--pods never`.
     pub pods: Option<PodSettings>,
-    /// What collects garbage; nothing without credentials for it, or with `--gc never`.
+    /// For the garbage collector; `None` without its credentials, or with `--gc never`.
     pub gc: Option<GcSettings>,
-    /// Where the journal is.
+    /// Directory of the journal.
     pub state_dir: PathBuf,
-    /// The admin socket.
+    /// Path of the admin socket.
     pub socket: PathBuf,
-    /// Where metrics are served, if they are.
+    /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
-    /// How long a stop may take.
+    /// `--shutdown-timeout`.
     pub shutdown_timeout: Duration,
-    /// Perform no effect.
+    /// Log effects instead of performing them.
     pub dry_run: bool,
 }
 
-/// What it takes to take pods down.
+/// Settings for the termination of pods.
 #[derive(Debug)]
 pub struct PodSettings {
-    /// For the API client.
+    /// Configuration of the API client.
     pub kube: kube::Config,
-    /// Where it was read from.
+    /// The file of `kube`.
     pub kubeconfig: PathBuf,
     /// The kubelet's configuration file.
     pub kubelet_config: Option<PathBuf>,
@@ -87,45 +87,45 @@ pub struct PodSettings {
     pub cri_endpoint: CriEndpoint,
     /// The kubelet's root directory, links resolved.
     pub kubelet_root: KubeletRoot,
-    /// What was told of the cgroup driver.
+    /// `--cgroup-driver`; `None` for auto.
     pub cgroup_driver: Option<CgroupDriver>,
-    /// What the kubelet's configuration says of it.
+    /// `cgroupDriver` of the kubelet's configuration.
     pub kubelet_cgroup_driver: Option<String>,
-    /// Below which the kubelet makes `kubepods`.
+    /// Parent cgroup of `kubepods`.
     pub cgroup_root: String,
-    /// Where the kubelet keeps the logs of pods.
+    /// The kubelet's `podLogsDir`.
     pub pod_logs_dir: PathBuf,
     /// Address of the kubelet's healthz endpoint, if it has one.
     pub healthz: Option<SocketAddr>,
-    /// How long the end of a driver waits for those who need it.
+    /// `--driver-hold`.
     pub driver_hold: Duration,
-    /// Whether mounts of servers that are gone are unmounted by force.
+    /// Whether mounts of unreachable servers are unmounted by force.
     pub force_unmount: ForceUnmount,
-    /// What it goes by to stand by for a kubelet; nothing where there is to be none.
-    pub understudy: Option<Understudy>,
+    /// When to take over from the kubelet; `None` if the node has none (`--pods always`).
+    pub understudy: Option<TakeoverSettings>,
 }
 
-/// What tells whether the kubelet of this node is gone.
+/// When to take over from the kubelet of this node.
 #[derive(Debug, Clone, Copy)]
-pub struct Understudy {
-    /// How long it must be away.
+pub struct TakeoverSettings {
+    /// `--take-over-after`.
     pub take_over_after: Duration,
-    /// Whether one is stopped that hangs.
+    /// `--fence-kubelet`.
     pub fences: bool,
 }
 
-/// What it takes to collect garbage.
+/// Settings of the garbage collector.
 #[derive(Debug)]
 pub struct GcSettings {
-    /// For its own client.
+    /// Configuration of its API client.
     pub kube: kube::Config,
-    /// Where it was read from.
+    /// The file of `kube`.
     pub kubeconfig: PathBuf,
-    /// When it collects.
+    /// `--gc`.
     pub mode: Mode,
-    /// What becomes of what rests on all kinds, while one of them cannot be seen.
+    /// `--gc-unsynced`.
     pub unsynced: Unsynced,
-    /// How long foreground deletions wait for an aggregated group that cannot be reached.
+    /// `--gc-aggregated-hold`.
     pub aggregated_hold: Duration,
 }
 
@@ -142,7 +142,7 @@ impl PodSettings {
     }
 
     /// Settings that must agree with the kubelet's flags.
-    pub fn compared(&self, node_name: &str) -> start::Settings {
+    pub fn expected_kubelet_settings(&self, node_name: &str) -> start::Settings {
         let given = match self.cgroup_driver {
             None => self.kubelet_cgroup_driver.clone(),
             Some(CgroupDriver::Cgroupfs) => Some("cgroupfs".to_owned()),
@@ -163,7 +163,10 @@ impl PodSettings {
     }
 }
 
-/// Looks at everything that the flags name.
+/// Validates the flags and all files that they name.
+///
+/// # Errors
+/// All problems.
 pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     let mut problems = Problems::default();
     let node_name = problems.take(node_name(flags.node_name.as_deref()));
@@ -199,7 +202,10 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     }
 }
 
-/// The same, of a command line that has these mistakes besides.
+/// As [`validate`], with further problems of the command line.
+///
+/// # Errors
+/// All problems, `mistakes` first.
 pub async fn validate_all(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Settings, Vec<Problem>> {
     let settings = validate(flags).await;
     if mistakes.is_empty() {
@@ -225,7 +231,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     let take_over_after = problems.take(take_over_after(&flags.take_over_after));
     let (kube, kubeconfig) = kube?;
     let kubelet = kubelet?;
-    let understudy = Understudy {
+    let understudy = TakeoverSettings {
         take_over_after: take_over_after?,
         fences: flags.fence_kubelet && !flags.dry_run,
     };
@@ -273,12 +279,12 @@ async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
     }))
 }
 
-/// Nothing is there, as far as that can be told.
+/// Whether the path provably does not exist.
 fn is_absent(path: &Path) -> bool {
     matches!(path.try_exists(), Ok(false))
 }
 
-/// Without the drawing of the place that errors in YAML come with.
+/// The first line of an error. YAML errors quote the source in further lines.
 fn first_line(error: &dyn fmt::Display) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
@@ -327,7 +333,7 @@ fn cri_endpoint(text: &str) -> Result<CriEndpoint, Problem> {
             format!("--cri-endpoint {text}: {} is not a socket", endpoint.path().display()),
             "name the socket that the container runtime listens on",
         )),
-        // Not there yet: it is waited for.
+        // It may not exist yet: the agent waits for it.
         _ => Ok(endpoint),
     }
 }
@@ -365,7 +371,7 @@ fn cgroup_root(flag: Option<&str>, kubelet: Option<&KubeletConfiguration>) -> Re
     }
 }
 
-/// A directory that is there and writable, or that could be made.
+/// A directory must be writable, or possible to create.
 fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
     let problem = |why: String| {
         Problem::configuration(
@@ -399,7 +405,7 @@ fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
 }
 
 fn socket(path: &Path) -> Result<(), Problem> {
-    // Not through a link: what is there is replaced, and must be a socket itself.
+    // Symlinks are not followed: the path is replaced, and must be a socket itself.
     if let Ok(metadata) = std::fs::symlink_metadata(path)
         && !metadata.file_type().is_socket()
     {
@@ -444,7 +450,7 @@ fn metrics_addr(text: Option<&str>) -> Result<Option<SocketAddr>, Problem> {
 
 fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
     let parsed = match humantime::parse_duration(text) {
-        // Only of zero the library takes the number alone.
+        // The library accepts 0 without a unit.
         Ok(_) if !text.contains(char::is_alphabetic) => Err("it has no unit".to_owned()),
         Ok(duration) if duration > LONGEST => Err("it is longer than a day".to_owned()),
         parsed => parsed.map_err(|error| error.to_string()),
@@ -457,7 +463,7 @@ fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
     })
 }
 
-/// Shorter than a look takes nothing can be seen.
+/// The probes need at least [`SHORTEST`].
 fn take_over_after(text: &str) -> Result<Duration, Problem> {
     let after = duration("--take-over-after", text)?;
     if after >= SHORTEST {

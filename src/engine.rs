@@ -42,10 +42,10 @@ use crate::{
         pod::{PodObject, PodRef, PodUid, PodView},
         problem::Problem,
         termination::Cause,
-        trace::Story,
+        trace::Trace,
     },
     node::lock::PodsLock,
-    record::Record,
+    record::TraceRecorder,
     teardown::{
         begin::{Termination, shorten},
         context::Context,
@@ -90,7 +90,7 @@ struct Entry {
 pub struct Teardown {
     context: Arc<Context>,
     period: Arc<Period>,
-    record: Arc<Record>,
+    record: Arc<TraceRecorder>,
     outcome: watch::Receiver<Option<Outcome>>,
 }
 
@@ -252,20 +252,20 @@ impl Teardown {
     }
 
     /// How it stands now: stage, steps, failures. Times are in milliseconds.
-    pub fn trace(&self) -> Story {
-        self.record.tell()
+    pub fn trace(&self) -> Trace {
+        self.record.trace()
     }
 
     /// How it stands, now and after each step that begins, ends or fails. It ends with the termination, or with the engine.
     /// Steps that follow each other faster than they are read come as one.
-    pub fn progress(&self) -> impl Stream<Item = Story> + Send + use<> {
+    pub fn progress(&self) -> impl Stream<Item = Trace> + Send + use<> {
         let (record, outcome) = (Arc::clone(&self.record), self.outcome.clone());
         let mut changes = record.subscribe();
         changes.mark_changed();
         unfold((record, changes, outcome), |(record, mut changes, mut outcome)| async {
             tokio::select! {
                 biased;
-                Ok(()) = changes.changed() => Some((record.tell(), (record, changes, outcome))),
+                Ok(()) = changes.changed() => Some((record.trace(), (record, changes, outcome))),
                 _ = outcome.changed() => None,
             }
         })

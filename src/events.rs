@@ -1,20 +1,19 @@
-//! Events in the kubelet's words. They are for people: a full queue or a lost one holds up no teardown. An API that does
-//! not answer is waited for.
+//! Kubernetes Events. A full queue or a lost event blocks no teardown. An unreachable API server is retried.
 
 mod body;
+mod correlator;
 mod sender;
-mod told;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant};
 
-pub use self::sender::Bring;
+pub use self::sender::SendEvent;
 use self::{
     body::Event,
-    sender::{OnTheWay, Waiting, send_all},
-    told::{About, Next, Told},
+    correlator::{EventCorrelator, EventKey, Next},
+    sender::{QueuedEvent, Unsent, send_all},
 };
 use crate::{
     clock::WallClock,
@@ -28,17 +27,17 @@ use crate::{
     teardown::boundary::{Counted, EventSink},
 };
 
-/// More than a full node's pods with a few containers each can say at once.
+/// Capacity of the queue: a full node of pods with a few containers each.
 const QUEUE: usize = 1024;
 
-/// What an event is about.
+/// The `involvedObject` of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Involved {
-    /// Group and version.
+    /// Group and version, such as `apps/v1`.
     pub api_version: String,
-    /// Kind.
+    /// Kind, such as `Pod`.
     pub kind: String,
-    /// Namespace, empty if it is in none.
+    /// Empty for cluster-scoped objects.
     pub namespace: String,
     /// Name.
     pub name: String,
@@ -46,12 +45,12 @@ pub struct Involved {
     pub uid: String,
 }
 
-/// Where events go.
+/// Records events and sends them in the background. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Events {
     node_name: Arc<str>,
-    queue: mpsc::Sender<Waiting>,
-    told: Arc<Mutex<Told>>,
+    queue: mpsc::Sender<QueuedEvent>,
+    correlator: Arc<Mutex<EventCorrelator>>,
     counters: Arc<Counters>,
     wall: WallClock,
 }
@@ -59,7 +58,7 @@ pub struct Events {
 // === impl Events ===
 
 impl EventSink for Events {
-    /// About a container of a pod; one that is not in the spec is spoken of as the pod.
+    /// `container` becomes the `fieldPath` of the event.
     fn event(&self, view: &PodView, container: Option<(Role, &str)>, reason: Reason, message: &str) {
         let field_path = container.map(|(role, name)| {
             let list = match role {
@@ -69,7 +68,7 @@ impl EventSink for Events {
             };
             format!("spec.{list}{{{name}}}")
         });
-        self.put(view, field_path, reason, message);
+        self.record_pod_event(view, field_path, reason, message);
     }
 
     fn count(&self, what: Counted<'_>) {
@@ -83,33 +82,33 @@ impl EventSink for Events {
 }
 
 impl Events {
-    /// And who brings them, which ends once the last of them is brought and no more can come.
+    /// The recorder, and the task that sends its events. The task ends when all recorders are dropped and all events are sent.
     pub fn new(
-        bring: Bring,
+        send_event: SendEvent,
         node_name: &str,
         counters: Arc<Counters>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let (on_the_way, counted) = (Arc::new(OnTheWay::new(waiting)), Arc::clone(&counters));
-        let send = move || send_all(Arc::clone(&bring), Arc::clone(&on_the_way), Arc::clone(&counted));
+        let (unsent, counted) = (Arc::new(Unsent::new(waiting)), Arc::clone(&counters));
+        let send = move || send_all(Arc::clone(&send_event), Arc::clone(&unsent), Arc::clone(&counted));
         let sender = restarted("events", send);
         let events = Self {
             node_name: node_name.into(),
             queue,
-            told: Arc::default(),
+            correlator: Arc::default(),
             counters,
             wall: WallClock::default(),
         };
         (events, sender)
     }
 
-    /// The same, by this clock.
+    /// Uses this clock for timestamps.
     #[must_use]
-    pub fn by(self, wall: WallClock) -> Self {
+    pub fn with_clock(self, wall: WallClock) -> Self {
         Self { wall, ..self }
     }
 
-    /// About any object. What is in no namespace is spoken of in `default`.
+    /// Records an event about any object. Events about cluster-scoped objects are in namespace `default`.
     pub fn object(&self, about: &Involved, reason: Reason, message: &str) {
         let mut involved = json!({
             "kind": about.kind,
@@ -128,7 +127,7 @@ impl Events {
         self.send(&namespace.into(), &about.name, &involved, None, reason, message);
     }
 
-    fn put(&self, view: &PodView, field_path: Option<String>, reason: Reason, message: &str) {
+    fn record_pod_event(&self, view: &PodView, field_path: Option<String>, reason: Reason, message: &str) {
         let mut involved = json!({
             "kind": "Pod",
             "apiVersion": "v1",
@@ -139,7 +138,7 @@ impl Events {
         if let Some(field_path) = &field_path {
             involved["fieldPath"] = field_path.as_str().into();
         }
-        let about = About {
+        let about = EventKey {
             uid: view.pod.uid.as_str().into(),
             field_path,
             reason,
@@ -159,21 +158,21 @@ impl Events {
         namespace: &Arc<str>,
         name_of: &str,
         involved: &Value,
-        about: Option<About>,
+        about: Option<EventKey>,
         reason: Reason,
         message: &str,
     ) {
         let message = &*ForeignText::new(message);
         let (now, wall) = (Instant::now(), self.wall.now());
         let new: Arc<str> = body::name(name_of, wall).into();
-        let next = about.map_or(Next::New, |about| {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            told.next(about, message, &new, wall, now)
+        let next = about.map_or(Next::Create, |about| {
+            let mut correlator = self.correlator.lock().unwrap_or_else(PoisonError::into_inner);
+            correlator.next(about, message, &new, wall, now)
         });
-        let (name, count, first, again) = match next {
-            Next::New => (new, 1, wall, false),
-            Next::Again { name, count, first } => (name, count, first, true),
-            Next::Nothing => return,
+        let (name, count, first, patch) = match next {
+            Next::Create => (new, 1, wall, false),
+            Next::Patch { name, count, first } => (name, count, first, true),
+            Next::Skip => return,
         };
         let event = Event {
             host: &self.node_name,
@@ -186,11 +185,11 @@ impl Events {
             first,
             last: wall,
         };
-        let waiting = Waiting {
+        let waiting = QueuedEvent {
             namespace: Arc::clone(namespace),
             uid: involved["uid"].as_str().unwrap_or_default().to_owned(),
-            whole: event.whole().to_string().into(),
-            again: again.then(|| event.again().to_string().into()),
+            create: event.create().to_string().into(),
+            patch: patch.then(|| event.patch().to_string().into()),
             name,
             reason,
             message: message.to_owned(),
@@ -223,16 +222,14 @@ mod tests {
     use crate::api::EventWrite;
 
     #[tokio::test]
-    async fn event_about_a_node_carries_the_uid_of_the_node_and_lies_in_default() {
-        let (brought, mut events) = mpsc::channel(1);
-        let bring: Bring = Arc::new(move |event: EventWrite| {
+    async fn event_about_a_node_has_its_uid_and_is_in_namespace_default() {
+        let (sent, mut events) = mpsc::channel(1);
+        let send_event: SendEvent = Arc::new(move |event: EventWrite| {
             let (EventWrite::Create { body, .. } | EventWrite::Patch { body, .. }) = event;
-            brought
-                .try_send(serde_json::from_slice::<Value>(&body).unwrap())
-                .unwrap();
+            sent.try_send(serde_json::from_slice::<Value>(&body).unwrap()).unwrap();
             async { Ok(()) }.boxed()
         });
-        let (about, sender) = Events::new(bring, "n1", Arc::default());
+        let (about, sender) = Events::new(send_event, "n1", Arc::default());
         tokio::spawn(sender);
         let node = Involved {
             api_version: "v1".to_owned(),
@@ -253,9 +250,9 @@ mod tests {
     const DOCS: &str = include_str!("../docs/events.md");
     const CODE: &str = include_str!("model/event.rs");
 
-    /// Nothing enumerates the reasons but the code itself.
+    /// The reasons are read from the source of the enum.
     #[test]
-    fn the_documented_events_are_those_that_are_told() {
+    fn docs_list_all_event_reasons() {
         let rows = DOCS
             .lines()
             .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
@@ -264,7 +261,7 @@ mod tests {
             let (variant, rest) = line.trim().strip_prefix("Self::")?.split_once(" => \"")?;
             rest.strip_suffix("\",").filter(|reason| *reason == variant)
         };
-        let told: BTreeSet<_> = CODE.lines().filter_map(arm).collect();
-        assert!(told.len() > 10 && documented == told, "{documented:?} and {told:?}");
+        let sent: BTreeSet<_> = CODE.lines().filter_map(arm).collect();
+        assert!(sent.len() > 10 && documented == sent, "{documented:?} and {sent:?}");
     }
 }

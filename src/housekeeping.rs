@@ -1,7 +1,7 @@
-//! What is left on this node of pods that are gone: looked for every so often, and taken down like any pod that ends.
+//! Leftovers: detects traces of deleted pods on this node, and terminates them like any pod.
 //!
-//! `look → decide → is it gone? → workers`; what cannot be proven to have been a pod of the API server is told and never
-//! touched, and beside a kubelet nothing is.
+//! `search → decide → is the object deleted? → workers`. Traces that do not provably belong to a pod of the API server are reported
+//! and never touched. While a kubelet runs, nothing is touched.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     journal::Journal,
     model::pod::{PodRef, PodView},
     teardown::{context::Context, journal::PodJournalExt as _},
-    watch::{Change, RollCall},
+    watch::{Change, SnapshotHandle},
     words::some_of,
     workers::{WorkersHandle, traces},
 };
@@ -25,40 +25,40 @@ use crate::{
 mod decide;
 mod unused;
 
-use decide::{Facts, Leftover, Sightings, Verdict};
+use decide::{Facts, Leftover, Observations, Verdict};
 use unused::Unused;
 
-/// Between two passes. Nothing urgent is found by them.
-const EVERY: Duration = Duration::from_secs(30);
-/// What a hand-back waits for is called so.
+/// Interval between two passes.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// Name of this work for people, in a handover.
 const UNUSED: &str = "volumes that no pod uses";
 
-/// What `status` says of what is left on this node.
+/// Leftovers in `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HouseReport {
-    /// Of pods that are gone: taken down soon.
+pub struct LeftoverReport {
+    /// Traces of deleted pods, which will be terminated.
     #[serde(default)]
     pub leftovers: Vec<String>,
-    /// Of nobody who can be proven to have been a pod of the API server: left alone.
-    #[serde(default)]
-    pub strangers: Vec<String>,
-    /// Volumes that no pod uses, and why they cannot be taken off the node.
+    /// Traces that do not provably belong to a pod of the API server; they are left alone.
+    #[serde(default, rename = "strangers")]
+    pub unmanaged: Vec<String>,
+    /// Volumes that no pod uses, and why they cannot be unstaged.
     #[serde(default)]
     pub volumes: Vec<String>,
 }
 
-/// Looks for what is left until the agent stops.
+/// Searches for leftovers until the agent stops.
 pub struct Housekeeping {
     context: Arc<Context>,
     journal: Journal,
     counters: Arc<Counters>,
     guard: Guard,
-    calls: RollCall,
+    snapshots: SnapshotHandle,
     workers: WorkersHandle,
-    /// Weak: the map of workers ends with the watch, and not with this.
+    /// Weak: the workers stop with the watch.
     changes: mpsc::WeakSender<Change>,
-    report: watch::Sender<HouseReport>,
-    sightings: Sightings,
+    report: watch::Sender<LeftoverReport>,
+    observations: Observations,
     unused: Unused,
 }
 
@@ -68,15 +68,15 @@ struct Stopping;
 // === impl Housekeeping ===
 
 impl Housekeeping {
-    /// A housekeeping that hands what it finds to `changes`.
+    /// Sends leftovers to `changes`.
     pub fn new(
         context: Arc<Context>,
         (journal, counters): (Journal, Arc<Counters>),
         guard: Guard,
-        calls: RollCall,
+        snapshots: SnapshotHandle,
         workers: WorkersHandle,
         changes: mpsc::WeakSender<Change>,
-        report: watch::Sender<HouseReport>,
+        report: watch::Sender<LeftoverReport>,
     ) -> Self {
         let storage = Arc::clone(&context.storage);
         Self {
@@ -85,17 +85,17 @@ impl Housekeeping {
             journal,
             counters,
             guard,
-            calls,
+            snapshots,
             workers,
             changes,
             report,
-            sightings: Sightings::default(),
+            observations: Observations::default(),
         }
     }
 
-    /// Passes, waits, and passes again.
+    /// Runs a pass at each interval.
     pub async fn run(mut self) {
-        let mut ticks = interval(EVERY);
+        let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -107,10 +107,10 @@ impl Housekeeping {
 
     async fn pass(&mut self) -> Result<(), Stopping> {
         let guard = self.guard.clone();
-        if guard.why_held().is_some() && !guard.leaves_all_to_a_kubelet() {
-            self.sightings = Sightings::default();
+        if guard.why_blocked().is_some() && !guard.is_blocked_by_kubelet() {
+            self.observations = Observations::default();
             self.unused.forget();
-            self.tell(Vec::new(), Vec::new());
+            self.set_report(Vec::new(), Vec::new());
             return Ok(());
         }
         let journal = self.journal.clone();
@@ -118,44 +118,46 @@ impl Housekeeping {
         let seen = seen.map(|(uid, seen)| (uid.clone(), seen.pod(&uid))).collect();
         let begun = journal.unfinished().into_iter();
         let begun = begun.map(|view| (view.pod.uid.clone(), view.pod)).collect();
-        // In this order: whoever was seen is in the roll if he lives, and whoever is not is at the workers' or done. The look
-        // comes last, since the roll may have been waited for.
-        let roll = self.calls.roll().await.ok_or(Stopping)?;
-        let at_work = self.workers.at_work().await.ok_or(Stopping)?;
+        // The order matters: a seen pod is in the snapshot, at a worker, or done. Traces come last, because the snapshot may have
+        // waited for a list.
+        let snapshot = self.snapshots.snapshot().await.ok_or(Stopping)?;
+        let with_worker = self.workers.at_work().await.ok_or(Stopping)?;
         let found = match traces::look(&self.context, &self.journal).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "What is left on this node cannot be seen");
+                tracing::warn!(%error, "Search for leftovers failed; will retry");
                 return Ok(());
             }
         };
         let facts = Facts {
             seen,
             begun,
-            roll,
-            at_work,
+            snapshot,
+            with_worker,
             found,
         };
-        let before = std::mem::take(&mut self.sightings);
-        let (sightings, verdict) = decide::decide(before, &facts, Instant::now());
+        let before = std::mem::take(&mut self.observations);
+        let (observations, verdict) = decide::decide(before, &facts, Instant::now());
         let Verdict {
             forget,
             end,
             leftovers,
-            strangers,
+            unmanaged,
         } = verdict;
         for uid in forget {
             journal.forget_seen(&uid);
         }
-        // Beside a kubelet what is left is not observed, but left to it.
-        if guard.why_nothing_begins().is_some() {
+        // Leftovers are the kubelet's while one runs.
+        if guard.why_no_new_work().is_some() {
             self.unused.forget();
-            self.tell(Vec::new(), Vec::new());
+            self.set_report(Vec::new(), Vec::new());
             return Ok(());
         }
-        self.sightings = sightings;
-        self.tell(leftovers, strangers);
-        let may_conclude = guard.sighted(facts.unshown(|uid| journal.saw_end(uid))).is_none();
+        self.observations = observations;
+        self.set_report(leftovers, unmanaged);
+        let may_conclude = guard
+            .record_unlisted(facts.unlisted(|uid| journal.saw_end(uid)))
+            .is_none();
         if may_conclude {
             self.end(end).await?;
         }
@@ -164,7 +166,7 @@ impl Housekeeping {
                 Ok(under_way) if may_conclude => self.unused.release(under_way).await,
                 _ => self.unused.forget(),
             },
-            // Who uses a volume is told by the directories of pods.
+            // Users of a volume are detected by the directories of pods.
             Some(pod) => self.unused.hold(format!(
                 "volumes that nobody uses stay as they are: {pod} lives and has no directory in {}; is --kubelet-root the \
                  kubelet's --root-dir?",
@@ -174,24 +176,24 @@ impl Housekeeping {
         Ok(())
     }
 
-    /// Each is asked for by name before it is handed over.
+    /// Sends leftovers to the workers. Each deletion is first confirmed by a list of the pod's name.
     async fn end(&mut self, leftovers: Vec<Leftover>) -> Result<(), Stopping> {
         for Leftover { pod, traces } in leftovers {
             let PodRef { uid, namespace, name } = &pod;
             let gone = match self.context.api.is_gone(&pod).await {
                 Ok(gone) => gone,
                 Err(error) => {
-                    tracing::debug!(%error, "Whether a pod is gone of which something is left cannot be told yet");
+                    tracing::debug!(%error, "Deletion of a pod with leftovers cannot be confirmed; will retry");
                     return Ok(());
                 }
             };
-            self.sightings.handed_over(uid, Instant::now());
+            self.observations.restart(uid, Instant::now());
             if !gone {
                 tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, "A list by its name shows a pod that the watch does not know");
                 continue;
             }
             self.counters.leftover_found();
-            tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, traces, "Something is left of a pod whose object is gone");
+            tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, traces, "Deleted pod has leftovers; they are removed");
             let changes = self.changes.upgrade().ok_or(Stopping)?;
             let change = Change::removed(Arc::new(PodView::remembered(pod)));
             changes.send(change).await.map_err(|_closed| Stopping)?;
@@ -199,19 +201,19 @@ impl Housekeeping {
         Ok(())
     }
 
-    fn tell(&self, leftovers: Vec<String>, strangers: Vec<String>) {
+    fn set_report(&self, leftovers: Vec<String>, unmanaged: Vec<String>) {
         self.report.send_if_modified(|report| {
-            if report.strangers != strangers && !strangers.is_empty() {
-                let (count, some) = (strangers.len(), some_of(strangers.iter().cloned()));
+            if report.unmanaged != unmanaged && !unmanaged.is_empty() {
+                let (count, some) = (unmanaged.len(), some_of(unmanaged.iter().cloned()));
                 tracing::info!(
                     count,
                     some,
-                    "Something is left here that cannot be proven to be of a pod of the API server, such as of static pods; it is left alone"
+                    "Traces of unmanaged pods, such as static pods; they are left alone"
                 );
             }
-            let news = (&report.leftovers, &report.strangers) != (&leftovers, &strangers);
-            (report.leftovers, report.strangers) = (leftovers, strangers);
-            news
+            let changed = (&report.leftovers, &report.unmanaged) != (&leftovers, &unmanaged);
+            (report.leftovers, report.unmanaged) = (leftovers, unmanaged);
+            changed
         });
     }
 }

@@ -50,7 +50,7 @@ pub mod journal;
 
 pub mod teardown;
 
-pub(crate) mod quiet;
+pub(crate) mod cleanup_throttle;
 pub mod record;
 
 pub mod node;

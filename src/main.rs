@@ -1,4 +1,4 @@
-//! The command: parses, calls, and turns what comes back into text and an exit code.
+//! The `pod-teardown` command: runs a verb, and prints its result and sets the exit code.
 
 use std::{
     collections::BTreeSet,
@@ -16,12 +16,12 @@ use pod_teardown::{
     cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, Read, SocketFlag, TimelineFormat, Verb},
     collector::picture::{Picture, dot::dot, svg::svg},
     config::{self, layout},
-    handover::guard::held::HeldReport,
+    handover::guard::holds::SafetyHolds,
     memory,
     model::{
         foreign::{self, ForeignText},
         problem::{Problem, ProblemKind},
-        trace::Story,
+        trace::Trace,
     },
     node::{host::PROC, threads::THREADS},
     ops::{
@@ -40,11 +40,11 @@ use pod_teardown::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-/// From sysexits.h: the command was used wrongly.
+/// sysexits.h `EX_USAGE`.
 const USAGE: u8 = 64;
 /// The verb that always succeeds.
 const HAND_BACK: &str = "hand-back";
-/// From sysexits.h: something is configured wrongly.
+/// sysexits.h `EX_CONFIG`.
 const CONFIGURATION: u8 = 78;
 
 fn main() -> ExitCode {
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         Err(error) => {
             print_clap_error(&error);
             let code = if error.use_stderr() { USAGE } else { 0 };
-            // A mistake in the kubelet's unit neither keeps it from starting nor from getting its pods in order.
+            // A mistake in the kubelet's unit must not prevent its start or the handover.
             let before_a_kubelet = code != 0 && std::env::args_os().nth(1).is_some_and(|verb| verb == HAND_BACK);
             let plain = || Cli::read(std::env::args_os().take(2)).ok();
             match before_a_kubelet.then(plain) {
@@ -64,8 +64,7 @@ fn main() -> ExitCode {
         }
     };
     memory::keep_small();
-    // Nearly all of the agent's time is waiting; what blocks has threads of its own. A second thread for the rest would
-    // cost more in handing work over than it could do.
+    // The agent mostly waits, and blocking calls have their own threads: a second worker thread would cost more than it saves.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(THREADS)
         .enable_all()
@@ -75,21 +74,27 @@ fn main() -> ExitCode {
         Err(error) => return failed(1, &error.to_string()),
     };
     let code = runtime.block_on(dispatch(read));
-    // A system call that hangs must not keep the process.
+    // Do not wait for a blocked system call.
     runtime.shutdown_background();
     code
 }
 
-async fn dispatch(Read { cli, mistakes, strange }: Read) -> ExitCode {
+async fn dispatch(
+    Read {
+        cli,
+        mistakes,
+        unknown_variables,
+    }: Read,
+) -> ExitCode {
     match cli.verb {
-        Verb::Run(flags) => run(flags, &mistakes, strange).await,
-        Verb::Check(flags) => run_check(flags, &mistakes, strange).await,
+        Verb::Run(flags) => run(flags, &mistakes, unknown_variables).await,
+        Verb::Check(flags) => run_check(flags, &mistakes, unknown_variables).await,
         Verb::Status(AskFlags { socket, json }) => {
             let text = |report: &StatusReport| status::text(report, Timestamp::now());
             ask(&socket, admin::STATUS, (!json).then_some(text)).await
         }
         Verb::Timeline { pod, format, socket } => {
-            let text: Option<fn(&Vec<Story>) -> String> = match format {
+            let text: Option<fn(&Vec<Trace>) -> String> = match format {
                 TimelineFormat::Text => {
                     Some(|stories| stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"))
                 }
@@ -109,19 +114,19 @@ async fn dispatch(Read { cli, mistakes, strange }: Read) -> ExitCode {
             message,
         } => end(&flags, "evict", Some(reason), Some(message)).await,
         Verb::Held(AskFlags { socket, json }) => {
-            let text = |report: &HeldReport| held::text(report, Timestamp::now());
+            let text = |report: &SafetyHolds| held::text(report, Timestamp::now());
             ask(&socket, admin::held::HELD, (!json).then_some(text)).await
         }
         Verb::HandBack { timeout, socket } => {
             for mistake in mistakes {
-                complain(&format!("{mistake}; handing back with the default"));
+                print_error(&format!("{mistake}; handing back with the default"));
             }
             print(&hand_back::hand_back(&socket.socket, timeout).await, 0);
-            // Whether it could be told or not.
+            // Even if no agent has answered.
             ExitCode::SUCCESS
         }
-        Verb::Pause { socket } => tell(&socket, PAUSE, pause::paused).await,
-        Verb::Resume { socket } => tell(&socket, RESUME, pause::resumed).await,
+        Verb::Pause { socket } => post(&socket, PAUSE, pause::paused).await,
+        Verb::Resume { socket } => post(&socket, RESUME, pause::resumed).await,
         Verb::Release { item, digest, socket } => release(&socket, item, digest).await,
         Verb::Gc {
             verb: GcVerb::Status(AskFlags { socket, json }),
@@ -147,13 +152,13 @@ async fn dispatch(Read { cli, mistakes, strange }: Read) -> ExitCode {
     }
 }
 
-/// Asks the running agent, and prints its answer in words, or as it is.
+/// Queries the agent, and prints the answer as text or JSON.
 async fn ask<T: Serialize + DeserializeOwned>(
     socket: &SocketFlag,
     path: &str,
     text: Option<impl FnOnce(&T) -> String>,
 ) -> ExitCode {
-    let json = |answer: T| foreign::in_json(serde_json::to_string_pretty(&answer).unwrap_or_default());
+    let json = |answer: T| foreign::escape_json(serde_json::to_string_pretty(&answer).unwrap_or_default());
     let answer = match text {
         Some(text) => client::ask(&socket.socket, path).await.map(|answer| text(&answer)),
         None => client::ask_unchanged(&socket.socket, path).await.map(json),
@@ -164,19 +169,19 @@ async fn ask<T: Serialize + DeserializeOwned>(
     }
 }
 
-/// Has the running agent do something, and prints what came of it.
-async fn tell<T: DeserializeOwned>(socket: &SocketFlag, path: &str, text: impl FnOnce(&T) -> String) -> ExitCode {
+/// Sends a command to the agent, and prints the answer.
+async fn post<T: DeserializeOwned>(socket: &SocketFlag, path: &str, text: impl FnOnce(&T) -> String) -> ExitCode {
     match client::tell::<T>(&socket.socket, path, &()).await {
         Ok(answer) => print(&text(&answer), 0),
         Err(error) => failed(1, &error.to_string()),
     }
 }
 
-/// Releases what is held, as it was shown, or as it is now.
+/// Approves a safety hold, with this digest or the present one.
 async fn release(socket: &SocketFlag, item: String, digest: Option<String>) -> ExitCode {
     let digest = match digest {
         Some(digest) => digest,
-        None => match client::ask::<HeldReport>(&socket.socket, admin::held::HELD).await {
+        None => match client::ask::<SafetyHolds>(&socket.socket, admin::held::HELD).await {
             Err(error) => return failed(1, &error.to_string()),
             Ok(report) => match report.find(&item) {
                 Err(why) => return failed(1, &why),
@@ -194,7 +199,7 @@ async fn release(socket: &SocketFlag, item: String, digest: Option<String>) -> E
     }
 }
 
-/// Asks for a pod's end and follows it; how it goes is told on standard error, what came of it on standard output.
+/// Stops a pod and waits. Progress goes to standard error, the result to standard output.
 async fn end(flags: &EndFlags, verb: &str, reason: Option<String>, message: Option<String>) -> ExitCode {
     let ask = Ask {
         uid: flags.uid.clone(),
@@ -202,23 +207,23 @@ async fn end(flags: &EndFlags, verb: &str, reason: Option<String>, message: Opti
         reason,
         message,
     };
-    match end::follow(&flags.socket.socket, &flags.pod, verb, &ask, complain).await {
+    match end::follow(&flags.socket.socket, &flags.pod, verb, &ask, print_error).await {
         Ok(end) => print(&end::text(&end), 0),
         Err(error) => failed(1, &error.to_string()),
     }
 }
 
-async fn run(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<String>) -> ExitCode {
+async fn run(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet<String>) -> ExitCode {
     if let Err(error) = logging::start() {
         return failed(1, &format!("no log: {error}"));
     }
-    let code = run_logged(flags, mistakes, strange).await;
+    let code = run_logged(flags, mistakes, unknown_variables).await;
     logging::flush();
     code
 }
 
-async fn run_logged(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<String>) -> ExitCode {
-    for name in strange {
+async fn run_logged(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet<String>) -> ExitCode {
+    for name in unknown_variables {
         tracing::warn!(
             name,
             "The environment has a setting that is none of this agent's: is it misspelt?"
@@ -234,23 +239,23 @@ async fn run_logged(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<St
     }
 }
 
-async fn run_check(flags: NodeFlags, mistakes: &[Problem], strange: BTreeSet<String>) -> ExitCode {
+async fn run_check(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet<String>) -> ExitCode {
     let flags = layout::complete(&flags, Path::new("/"), Path::new(PROC));
     let mut rows = match config::validate_all(&flags, mistakes).await {
         Ok(settings) => check::all(settings).await,
         Err(problems) => problems.into_iter().map(check::Row::from).collect(),
     };
-    rows.extend(strange.iter().map(|name| check::strange(name)));
+    rows.extend(unknown_variables.iter().map(|name| check::strange(name)));
     print(&check::table(&rows), check::exit_code(&rows))
 }
 
 /// Prints the problems after the log, for a second at most: standard error may be a pipe without a reader.
 fn misconfigured(problems: &[Problem]) -> ExitCode {
-    let complaints: Vec<_> = problems.iter().map(Problem::to_string).collect();
+    let errors: Vec<_> = problems.iter().map(Problem::to_string).collect();
     let (printed, all_printed) = mpsc::channel();
     logging::flush();
     thread::spawn(move || {
-        complaints.iter().for_each(|complaint| complain(complaint));
+        errors.iter().for_each(|error| print_error(error));
         printed.send(()).ok();
     });
     all_printed.recv_timeout(Duration::from_secs(1)).ok();
@@ -264,27 +269,27 @@ fn misconfigured(problems: &[Problem]) -> ExitCode {
     })
 }
 
-/// Whoever closes the pipe has read enough; what else keeps the output from its place is told.
+/// Prints the text. A closed pipe is no error.
 fn print(text: &str, code: u8) -> ExitCode {
     let mut out = io::stdout().lock();
-    match writeln!(out, "{}", foreign::lines(text.trim_end())).and_then(|()| out.flush()) {
+    match writeln!(out, "{}", foreign::escape_lines(text.trim_end())).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => failed(1, &format!("standard output: {error}")),
         _ => ExitCode::from(code),
     }
 }
 
 fn failed(code: u8, why: &str) -> ExitCode {
-    complain(why);
+    print_error(why);
     ExitCode::from(code)
 }
 
 /// Prints an error of the command line, or the help or version that was asked for.
 fn print_clap_error(error: &clap::Error) {
-    // The write fails if the terminal is gone.
+    // The write fails without a terminal.
     if error.use_stderr() {
-        // It repeats arguments as they are. Without the styles every control character in it is foreign.
+        // It quotes arguments unescaped. After the styles are removed, all control characters are untrusted.
         let text = without_styles(&error.render().ansi().to_string());
-        write!(io::stderr(), "{}", foreign::lines(&text)).ok();
+        write!(io::stderr(), "{}", foreign::escape_lines(&text)).ok();
     } else {
         error.print().ok();
     }
@@ -304,8 +309,8 @@ fn without_styles(text: &str) -> String {
     plain
 }
 
-fn complain(why: &str) {
+fn print_error(why: &str) {
     let why = ForeignText::new(why);
-    // There is nobody else to tell.
+    // An error here cannot be reported.
     writeln!(io::stderr(), "pod-teardown: {why}").ok();
 }

@@ -1,5 +1,4 @@
-//! The words of the domain, which every other module shares: what a pod is, why it terminates, the steps of that, and what blocks
-//! it. Pure.
+//! Shared vocabulary: what a pod is, why it terminates, the steps of its termination, and what blocks it. Pure.
 
 pub mod event;
 pub mod failure;

@@ -1,4 +1,4 @@
-//! The story of one pod's end, step by step, for `status`, `timeline` and the log.
+//! Records the trace of one pod's termination for `status`, `timeline` and the log.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,42 +14,42 @@ use crate::{
         mismatch::Mismatch,
         pod::{PodRef, PodView},
         termination::Cause,
-        trace::{Blocked, OpenMismatch, Span, Stage, Step, Story},
+        trace::{Blocked, Span, Stage, Step, Trace, UnapprovedMismatch},
     },
 };
 
-/// A pod retried for hours must not grow without bound; the oldest bars say most.
+/// Limits the memory of a pod that is retried for hours. The oldest spans are kept.
 const MAX_SPANS: usize = 64;
 
-/// However short the grace period is.
-const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+/// Minimum time before a stopped pod counts as too slow.
+const MIN_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The story while it is being written.
+/// The trace of a pod while it terminates.
 #[derive(Debug)]
-pub struct Record {
+pub struct TraceRecorder {
     pod: PodRef,
     began: Timestamp,
     cause: Cause,
     start: Instant,
-    /// How long it had taken when this run of the agent began, and when that was; nothing where this run has begun it.
+    /// Time taken in earlier runs of the agent, and when this run resumed it; `None` if this run has begun it.
     resumed: Option<(Duration, Timestamp)>,
     standing: watch::Sender<Standing>,
     state: Mutex<State>,
 }
 
-/// How far it is.
+/// Progress that others wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
     stage: Stage,
-    /// That the pod is over, as the API server shows it.
-    shown: Option<Shown>,
-    /// Until a deletion comes.
+    /// The terminal phase in the API.
+    shown: Option<TerminalState>,
+    /// Only a deletion is missing.
     kept: bool,
 }
 
-/// An end as the API server shows it.
+/// A terminal phase in the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct TerminalState {
     /// `Failed` or `Succeeded`.
     pub phase: String,
     /// Such as `Evicted`.
@@ -59,12 +59,12 @@ pub struct Shown {
 #[derive(Debug)]
 struct State {
     grace: Duration,
-    /// When the grace period is over, if it has begun.
+    /// When the grace period expires, if it has begun.
     deadline: Option<Instant>,
     attempts: u32,
     blocked: Vec<Blocked>,
     spans: Vec<Span>,
-    mismatch: Option<OpenMismatch>,
+    mismatch: Option<UnapprovedMismatch>,
     finalizers: Vec<String>,
     given_up: Option<String>,
     runtime_state: Option<String>,
@@ -72,17 +72,17 @@ struct State {
     finished: Option<Instant>,
 }
 
-/// A bar that is being drawn; it ends with its guard at the latest.
+/// A span in progress. It ends when this is dropped.
 #[derive(Debug)]
 pub struct OpenSpan<'a> {
-    record: &'a Record,
+    record: &'a TraceRecorder,
     index: Option<usize>,
 }
 
-// === impl Record ===
+// === impl TraceRecorder ===
 
-impl Record {
-    /// A story that begins now.
+impl TraceRecorder {
+    /// A trace that begins now.
     pub fn new(pod: PodRef, cause: Cause, grace: Duration, deadline: Option<Instant>) -> Self {
         Self {
             pod,
@@ -107,10 +107,10 @@ impl Record {
         }
     }
 
-    /// The same, where an earlier run of this agent began it at `begun`.
+    /// A trace that an earlier run of the agent has begun at `begun`.
     #[must_use]
     pub fn resumed(self, begun: &Mark, now: &Mark) -> Self {
-        // After a reboot the wall clock is all there is, and it may have been set back.
+        // After a reboot only the wall clock is left, and it may have been set back.
         let taken = begun.elapsed(now);
         let taken = taken.unwrap_or_else(|| now.wall.duration_since(begun.wall).try_into().unwrap_or_default());
         Self {
@@ -120,7 +120,7 @@ impl Record {
         }
     }
 
-    /// Whose story this is.
+    /// The pod of this trace.
     pub fn pod(&self) -> &PodRef {
         &self.pod
     }
@@ -132,7 +132,7 @@ impl Record {
         state.deadline = deadline;
     }
 
-    /// The next attempt begins.
+    /// Begins the next attempt.
     pub fn attempt(&self) {
         self.standing.send_modify(|standing| standing.kept = false);
         let mut state = self.lock();
@@ -140,24 +140,24 @@ impl Record {
         state.finished = None;
     }
 
-    /// Why the pod does not go on; nothing if it does.
+    /// Sets what blocks the pod; empty if nothing does.
     pub fn set_blocked(&self, blocked: Vec<Blocked>) {
         self.lock().blocked = blocked;
         self.changed();
     }
 
-    /// Whether anything keeps the pod from going on.
+    /// Whether anything blocks the pod.
     pub fn is_blocked(&self) -> bool {
         !self.lock().blocked.is_empty()
     }
 
-    /// The facts that a user has to approve, with the message.
+    /// Sets the mismatch that a user has to approve, with its message.
     pub fn set_mismatch(&self, mismatch: Option<(Mismatch, String)>) {
         let mut state = self.lock();
         let before = state.mismatch.take();
         state.mismatch = mismatch.map(|(mismatch, why)| {
             let same = before.filter(|before| before.mismatch.kind == mismatch.kind);
-            OpenMismatch {
+            UnapprovedMismatch {
                 since: same.map_or_else(Timestamp::now, |before| before.since),
                 mismatch,
                 why,
@@ -165,45 +165,44 @@ impl Record {
         });
     }
 
-    /// What keeps its object, as the answer to the delete says; nothing once it is gone.
+    /// Sets the finalizers that keep its object, from the answer to the final delete; empty when it is deleted.
     pub fn set_finalizers(&self, finalizers: Vec<String>) {
         self.lock().finalizers = finalizers;
     }
 
-    /// Whether any are known to.
+    /// Whether finalizers are known to keep its object.
     pub fn is_kept_by_finalizers(&self) -> bool {
         !self.lock().finalizers.is_empty()
     }
 
-    /// The request for its end is given up, for this reason.
-    pub fn give_up(&self, why: String) {
+    /// The stop request is cancelled for this reason.
+    pub fn set_given_up(&self, why: String) {
         self.lock().given_up = Some(why);
     }
 
-    /// What is to be said of the runtime's word that containers run.
+    /// Sets the report of containers that the runtime still shows as running.
     pub fn set_runtime_state(&self, state: Option<String>) {
         self.lock().runtime_state = state;
     }
 
-    /// A stop of its sandbox failed so. The first time counts: some runtimes report a failure of the network once, and then
-    /// call it done.
+    /// A stop of its sandbox failed. Only the first error is kept: some runtimes report a network failure once and then succeed.
     pub fn sandbox_failed(&self, why: String) {
         self.lock().sandbox_error.get_or_insert(why);
     }
 
-    /// What was shown as a failure is none any more.
-    pub fn mends(&self, failure: &Blocked) {
+    /// A failure is resolved.
+    pub fn clear_failure(&self, failure: &Blocked) {
         self.lock().blocked.retain(|other| other != failure);
         self.changed();
     }
 
-    /// Whether no attempt came before, in this run of the agent or in an earlier one.
+    /// Whether this is the first attempt, in this and earlier runs of the agent.
     pub fn is_first_attempt(&self) -> bool {
         self.resumed.is_none() && self.lock().attempts <= 1
     }
 
-    /// What fails while the attempt goes on, beside what has failed already.
-    pub fn fails(&self, failure: Blocked) {
+    /// Adds a failure during an attempt.
+    pub fn add_failure(&self, failure: Blocked) {
         let mut state = self.lock();
         if !state.blocked.contains(&failure) {
             state.blocked.push(failure);
@@ -212,17 +211,17 @@ impl Record {
         self.changed();
     }
 
-    /// Marks each change of what [`Self::tell`] tells, but for what the clock changes.
+    /// Notifies of each change of [`Self::trace`], except of durations.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Standing> {
         self.standing.subscribe()
     }
 
-    /// Where the pod stands.
+    /// The present stage.
     pub fn stage(&self) -> Stage {
         self.standing.borrow().stage
     }
 
-    /// The pod has come to this stage.
+    /// Enters a stage. `Finished` clears what blocks the pod.
     pub fn set_stage(&self, stage: Stage) {
         if stage == Stage::Finished {
             let mut state = self.lock();
@@ -233,50 +232,50 @@ impl Record {
         self.standing.send_modify(|standing| standing.stage = stage);
     }
 
-    /// Nothing is left to do but for a deletion.
-    pub fn is_kept(&self) {
+    /// All work is done that is possible before a deletion.
+    pub fn set_kept(&self) {
         self.lock().finished = Some(Instant::now());
         self.standing.send_modify(|standing| standing.kept = true);
     }
 
-    /// The API server shows the pod like this.
-    pub fn is_shown(&self, view: &PodView) {
+    /// Records the terminal phase of the pod in the API, if it has one.
+    pub fn set_shown(&self, view: &PodView) {
         let status = view.object.as_ref().and_then(|object| object.pod.status.as_ref());
         let Some(status) = status.filter(|_| view.terminal_phase) else {
             return;
         };
-        let shown = Shown {
+        let shown = TerminalState {
             phase: status.phase.clone().unwrap_or_default(),
             reason: status.reason.clone(),
         };
         self.standing.send_modify(|standing| standing.shown = Some(shown));
     }
 
-    /// The end that the API server was last seen to show.
-    pub fn shown(&self) -> Option<Shown> {
+    /// The terminal phase in the API.
+    pub fn shown(&self) -> Option<TerminalState> {
         self.standing.borrow().shown.clone()
     }
 
-    /// Whether nothing runs, and the API server shows that or has no such object any more.
+    /// Whether no container runs, and the API server shows that or the object is deleted.
     pub fn has_ended(&self) -> bool {
         let standing = self.standing.borrow();
-        // To keep a pod is decided by an answer of the API server, of which the watch may not have heard yet.
+        // `kept` follows from an answer of the API server that the watch may not have seen yet.
         standing.has_ended() || standing.stage >= Stage::Terminated && standing.kept
     }
 
-    /// Returns when the pod has ended and it is known how.
-    pub async fn ends(&self) {
-        // The sender is ours: it cannot close.
+    /// Waits until the pod has terminated and its terminal phase is known.
+    pub async fn wait_until_ended(&self) {
+        // The sender lives as long as `self`.
         self.standing.subscribe().wait_for(Standing::has_ended).await.ok();
     }
 
-    /// Whether somebody who asked for this pod's end has waited for longer than a kubelet would.
-    pub fn takes_too_long(&self) -> bool {
-        let patience = (self.lock().grace * 3 / 2).max(LEAST_PATIENCE);
+    /// Whether the pod was stopped by a user and takes longer than 1.5 times its grace period.
+    pub fn exceeds_grace_period(&self) -> bool {
+        let patience = (self.lock().grace * 3 / 2).max(MIN_PATIENCE);
         self.cause == Cause::Requested && self.stage() == Stage::Terminating && self.elapsed() > patience
     }
 
-    /// Begins a bar.
+    /// Begins a span.
     pub fn span(&self, step: Step, what: &str) -> OpenSpan<'_> {
         let start_ms = self.ms(Instant::now());
         let mut state = self.lock();
@@ -295,19 +294,19 @@ impl Record {
         OpenSpan { record: self, index }
     }
 
-    /// How long it has taken so far.
+    /// Time since the beginning, until now or until it finished.
     pub fn elapsed(&self) -> Duration {
         let finished = self.lock().finished;
         self.since_begun(finished.unwrap_or_else(Instant::now))
     }
 
-    /// The story so far.
-    pub fn tell(&self) -> Story {
+    /// The trace up to now.
+    pub fn trace(&self) -> Trace {
         let now = Instant::now();
         let shown = self.shown();
         let kept = self.standing.borrow().kept;
         let state = self.lock();
-        Story {
+        Trace {
             namespace: self.pod.namespace.to_string(),
             name: self.pod.name.to_string(),
             uid: self.pod.uid.to_string(),
@@ -336,7 +335,7 @@ impl Record {
         }
     }
 
-    /// What is told has changed.
+    /// The trace has changed.
     fn changed(&self) {
         self.standing.send_modify(|_| ());
     }
@@ -370,23 +369,23 @@ impl Standing {
 // === impl OpenSpan ===
 
 impl OpenSpan<'_> {
-    /// The step was done.
+    /// Ends the span successfully.
     pub fn done(self) {}
 
-    /// The step failed.
+    /// Ends the span with a failure.
     pub fn failed(self, why: &(impl ToString + ?Sized)) {
         let why = why.to_string();
         self.change(|span| span.failure = Some(why));
     }
 
-    /// Ends this bar and begins another where it ends.
-    pub fn turn_into(self, step: Step, what: &str) -> Self {
+    /// Ends this span and begins the next one.
+    pub fn then(self, step: Step, what: &str) -> Self {
         let record = self.record;
         drop(self);
         record.span(step, what)
     }
 
-    /// Ends the bar as failed or done.
+    /// Ends the span with this result.
     pub fn end<T, E: ToString>(self, result: &Result<T, E>) {
         match result {
             Ok(_) => self.done(),
@@ -414,44 +413,44 @@ impl Drop for OpenSpan<'_> {
 mod tests {
     use super::*;
 
-    fn record() -> Record {
+    fn record() -> TraceRecorder {
         let pod = PodRef {
             uid: "u".into(),
             namespace: "ns".into(),
             name: "pod".into(),
         };
         let grace = Duration::from_secs(30);
-        Record::new(pod, Cause::Deleted, grace, Some(Instant::now() + grace))
+        TraceRecorder::new(pod, Cause::Deleted, grace, Some(Instant::now() + grace))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_bar_ends_with_its_guard_and_keeps_why_it_failed() {
+    async fn span_ends_when_dropped_and_keeps_its_failure() {
         let record = record();
         let open = record.span(Step::Term, "main");
         tokio::time::advance(Duration::from_secs(2)).await;
-        let kill = open.turn_into(Step::Kill, "main");
+        let kill = open.then(Step::Kill, "main");
         tokio::time::advance(Duration::from_secs(1)).await;
         kill.failed("hangs");
-        let story = record.tell();
-        let bars: Vec<_> = story
+        let trace = record.trace();
+        let bars: Vec<_> = trace
             .spans
             .iter()
             .map(|span| (span.step, span.start_ms, span.end_ms))
             .collect();
         assert_eq!(bars, [(Step::Term, 0, Some(2000)), (Step::Kill, 2000, Some(3000))]);
-        assert_eq!(story.spans[1].failure.as_deref(), Some("hangs"));
-        assert_eq!((story.grace_seconds, story.grace_left_ms), (30, 27_000));
+        assert_eq!(trace.spans[1].failure.as_deref(), Some("hangs"));
+        assert_eq!((trace.grace_seconds, trace.grace_left_ms), (30, 27_000));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_story_that_an_earlier_run_began_goes_on() {
+    async fn trace_of_an_earlier_run_continues() {
         let mark = |boot_id: &str, since_boot, wall| Mark {
             boot_id: boot_id.to_owned(),
             since_boot: Duration::from_secs(since_boot),
             wall: Timestamp::from_second(wall).unwrap(),
         };
         let begun = mark("a", 100, 5000);
-        // The clock on the wall was set back, and the machine was booted; at last both.
+        // The wall clock was set back; the node was rebooted; both.
         for (now, taken) in [
             (mark("a", 107, 1000), 7_000),
             (mark("b", 3, 5060), 60_000),
@@ -460,30 +459,30 @@ mod tests {
             let record = record().resumed(&begun, &now);
             tokio::time::advance(Duration::from_secs(2)).await;
             drop(record.span(Step::Term, "main"));
-            let story = record.tell();
-            assert_eq!((story.began, story.resumed), (begun.wall, Some(now.wall)));
-            assert_eq!(story.elapsed_ms, taken + 2_000);
-            assert_eq!(story.spans[0].start_ms, taken + 2_000);
+            let trace = record.trace();
+            assert_eq!((trace.began, trace.resumed), (begun.wall, Some(now.wall)));
+            assert_eq!(trace.elapsed_ms, taken + 2_000);
+            assert_eq!(trace.spans[0].start_ms, taken + 2_000);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_grace_period_that_has_not_begun_is_left_whole() {
+    async fn grace_period_that_has_not_begun_is_not_reduced() {
         let grace = Duration::from_secs(30);
-        let record = Record::new(record().pod().clone(), Cause::Deleted, grace, None);
+        let record = TraceRecorder::new(record().pod().clone(), Cause::Deleted, grace, None);
         tokio::time::advance(Duration::from_secs(10)).await;
-        assert_eq!(record.tell().grace_left_ms, 30_000);
+        assert_eq!(record.trace().grace_left_ms, 30_000);
         record.set_grace(grace, Some(Instant::now() + grace));
         tokio::time::advance(Duration::from_secs(10)).await;
-        assert_eq!(record.tell().grace_left_ms, 20_000);
+        assert_eq!(record.trace().grace_left_ms, 20_000);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_that_is_retried_for_ever_does_not_grow() {
+    async fn number_of_spans_is_limited() {
         let record = record();
         for _ in 0..1000 {
             record.span(Step::Sandbox, "").failed("no CNI");
         }
-        assert_eq!(record.tell().spans.len(), MAX_SPANS);
+        assert_eq!(record.trace().spans.len(), MAX_SPANS);
     }
 }

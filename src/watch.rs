@@ -1,49 +1,49 @@
-//! Pods of this node: list, watch, and what has changed.
+//! Pods of this node: list, watch, and changes.
 //!
-//! `list → diff → changes ⇄ watch`; what the runtime holds besides is compared with it.
+//! `list → diff → changes ⇄ watch`. The pods of the runtime are compared with them.
 
 mod known;
 mod relist;
-mod roll;
+mod snapshot;
 mod source;
 
 use std::sync::Arc;
 
 pub use self::{
-    relist::{Relist, RuntimePods, Sighted},
-    roll::{Roll, RollCall},
+    relist::{Relist, RuntimePod, RuntimePods},
+    snapshot::{PodSnapshot, SnapshotHandle},
     source::{PodSource, SourceState, WatchReport},
 };
 use crate::model::pod::PodView;
 
-/// News about a pod of this node.
+/// A change of a pod of this node.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// What is new.
+    /// Kind of the change.
     pub kind: Kind,
-    /// The pod as it is now, or as it was last seen.
+    /// The pod now, or as last seen.
     pub view: Arc<PodView>,
 }
 
-/// What is new of a pod, in the kubelet's words.
+/// Kind of a change, as the kubelet names it (kubelet: `pkg/kubelet/types/pod_update.go` `PodOperation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// It was not known before.
+    /// It is new.
     Add,
-    /// Something of it is different that decides how it is taken down.
+    /// A field has changed that its termination depends on.
     Update,
-    /// It is being deleted, or with another grace period than before.
+    /// Its deletion has begun, or has another grace period.
     Delete,
-    /// Anything else is different: its status, its labels.
+    /// Any other change, such as of its status or labels.
     Reconcile,
-    /// Its object is proven to be gone.
+    /// Its object is proven to be deleted.
     Remove,
 }
 
 // === impl Change ===
 
 impl Change {
-    /// This pod's object is proven to be gone.
+    /// The pod's object is proven to be deleted.
     pub fn removed(view: Arc<PodView>) -> Self {
         Self {
             kind: Kind::Remove,

@@ -21,7 +21,7 @@ const LAYERS: [&str; 26] = [
     "node",
     // What is told of a teardown while it goes on.
     "record",
-    "quiet",
+    "cleanup_throttle",
     // One pod's termination: it has traits for what stands above it.
     "teardown",
     // What the API server offers, and what survives a crash.

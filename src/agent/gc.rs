@@ -174,7 +174,7 @@ impl Gc {
     }
 }
 
-fn bring_events(client: MetadataClient) -> events::Bring {
+fn bring_events(client: MetadataClient) -> events::SendEvent {
     Arc::new(move |event| {
         let client = client.clone();
         Box::pin(async move { client.record(event).await })

@@ -18,11 +18,12 @@ use super::spawn;
 use crate::{
     agent::{node_volumes::NodeVolumes, pod_api::ClusterPods},
     api::ApiClient,
-    config::{PodSettings, Understudy},
+    cleanup_throttle::CleanupThrottle,
+    config::{PodSettings, TakeoverSettings},
     counters::Counters,
     events::{self, Events},
-    handover::{guard::Guard, monitor::KubeletMonitor, report::TurnReport},
-    housekeeping::{HouseReport, Housekeeping},
+    handover::{guard::Guard, monitor::KubeletMonitor, report::RoleReport},
+    housekeeping::{Housekeeping, LeftoverReport},
     journal::Journal,
     model::{
         problem::{Problem, ProblemKind},
@@ -43,7 +44,6 @@ use crate::{
     },
     ops::{admin::PodAnswers, notify},
     outside::Outside,
-    quiet::Quiet,
     tasks::restarted,
     teardown::{
         boundary::Terminating,
@@ -76,9 +76,9 @@ pub struct Pods {
     counters: Arc<Counters>,
     runtime_report: watch::Sender<RuntimeReport>,
     watch_report: watch::Sender<WatchReport>,
-    house_report: watch::Sender<HouseReport>,
+    house_report: watch::Sender<LeftoverReport>,
     /// Where the agent stands by for a kubelet.
-    turn_report: Option<watch::Sender<TurnReport>>,
+    turn_report: Option<watch::Sender<RoleReport>>,
     handle: WorkersHandle,
     questions: Questions,
     api: Arc<OnceLock<ApiClient>>,
@@ -111,23 +111,23 @@ impl Pods {
         } else {
             open_journal(state_dir, &machine, &outside)?
         };
-        let compared = settings.compared(node_name);
+        let expected_kubelet_settings = settings.expected_kubelet_settings(node_name);
         tracing::info!(
-            kubeconfig = %compared.kubeconfig.display(),
-            kubelet_config = ?compared.kubelet_config,
-            kubelet_config_dir = ?compared.kubelet_config_dir,
-            kubelet_root = %compared.kubelet_root.display(),
+            kubeconfig = %expected_kubelet_settings.kubeconfig.display(),
+            kubelet_config = ?expected_kubelet_settings.kubelet_config,
+            kubelet_config_dir = ?expected_kubelet_settings.kubelet_config_dir,
+            kubelet_root = %expected_kubelet_settings.kubelet_root.display(),
             cri_endpoint = %settings.cri_endpoint,
             learned = settings.started.is_some(),
             "Settings are complete"
         );
         let guard = Guard::new(machine, journal.clone(), host.proc.clone())
-            .looking(outside.blocking)
-            .comparing(compared);
+            .with_blocking(outside.blocking)
+            .with_expected_settings(expected_kubelet_settings);
         let ours = settings.ours();
-        guard.look(&ours).await;
+        guard.probe(&ours).await;
         if settings.understudy.is_some() {
-            guard.set_turn(Some("it is not known yet whether the kubelet lives".to_owned()), false);
+            guard.set_role(Some("it is not known yet whether the kubelet lives".to_owned()), false);
         }
         let (handle, questions) = WorkersHandle::new();
         Ok(Self {
@@ -145,14 +145,14 @@ impl Pods {
             counters: Arc::new(Counters::default()),
             runtime_report: watch::Sender::new(RuntimeReport::default()),
             watch_report: watch::Sender::new(WatchReport::default()),
-            house_report: watch::Sender::new(HouseReport::default()),
-            turn_report: settings.understudy.map(|_| watch::Sender::new(TurnReport::default())),
+            house_report: watch::Sender::new(LeftoverReport::default()),
+            turn_report: settings.understudy.map(|_| watch::Sender::new(RoleReport::default())),
             handle,
             questions,
             api: Arc::default(),
             kubelet: spawn(restarted("kubelet probe", {
                 let guard = guard.clone();
-                move || guard.clone().look_for_kubelet(ours.clone())
+                move || guard.clone().watch_for_kubelet(ours.clone())
             })),
             guard,
             settings,
@@ -278,7 +278,7 @@ impl Pods {
         // Once, since this is done once.
         told.set(api.clone()).ok();
         let lookout = understudy.zip(turn_report).map(|(understudy, report)| {
-            let Understudy {
+            let TakeoverSettings {
                 take_over_after,
                 fences,
             } = understudy;
@@ -349,7 +349,7 @@ impl Pods {
         let context = Arc::new(Context {
             api: Arc::new(pod_api),
             journal: Arc::new(journal.clone()),
-            events: Arc::new(events.by(host.clock.wall().clone())),
+            events: Arc::new(events.with_clock(host.clock.wall().clone())),
             gate: Arc::new(guard.clone()),
             terminating,
             cri,
@@ -362,7 +362,7 @@ impl Pods {
             pod_logs_dir,
             storage: Arc::new(storage),
             reads: Threads::of(8).done_by(blocking),
-            quiet: Quiet::default(),
+            cleanup_throttle: CleanupThrottle::default(),
             driver_hold,
             stopping: CancellationToken::new(),
         });
@@ -437,7 +437,7 @@ impl Pods {
     }
 }
 
-fn bring_events(api: ApiClient) -> events::Bring {
+fn bring_events(api: ApiClient) -> events::SendEvent {
     Arc::new(move |event| {
         let api = api.clone();
         Box::pin(async move { api.record(event).await })

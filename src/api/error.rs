@@ -144,7 +144,7 @@ impl ApiError {
                 .map_or_else(String::new, |status| ForeignText::new(&status.reason).into()),
             message: match status {
                 Some(status) => ForeignText::new(&status.message),
-                None => ForeignText::of_bytes(body[..body.len().min(200)].trim_ascii()),
+                None => ForeignText::from_bytes(body[..body.len().min(200)].trim_ascii()),
             }
             .into(),
         }

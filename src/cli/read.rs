@@ -1,4 +1,4 @@
-//! Reads the command line and the environment, and tells all that is wrong with them, not only what is wrong first.
+//! Parses the command line and the environment, and reports all invalid values instead of only the first.
 
 use std::{collections::BTreeSet, env, error::Error as _, ffi::OsString};
 
@@ -10,24 +10,27 @@ use clap::{
 use super::{Cli, Verb};
 use crate::model::problem::Problem;
 
-/// How the name of each setting begins.
+/// Prefix of the environment variables.
 const PREFIX: &str = "POD_TEARDOWN_";
 
-/// What was asked for.
+/// The parsed command line.
 #[derive(Debug)]
 pub struct Read {
-    /// The command; where there are mistakes, with the defaults in their place.
+    /// The command. Invalid values are replaced by their defaults.
     pub cli: Cli,
-    /// Values of flags of `run`, `check` and `hand-back` that are none, to be told with what else is wrong.
+    /// Invalid values of flags of `run`, `check` and `hand-back`.
     pub mistakes: Vec<Problem>,
-    /// Settings in the environment of which this program knows nothing.
-    pub strange: BTreeSet<String>,
+    /// Unknown environment variables with the prefix.
+    pub unknown_variables: BTreeSet<String>,
 }
 
 // === impl Cli ===
 
 impl Cli {
-    /// Reads command line and environment. A variable that is empty counts as not set.
+    /// Parses command line and environment. An empty variable counts as unset.
+    ///
+    /// # Errors
+    /// For all other mistakes, and for help and version.
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Read, Error> {
         let unless_empty = |arg: Arg| match arg.get_env() {
             Some(variable) if env::var_os(variable).is_some_and(|value| value.is_empty()) => arg.env(None::<&str>),
@@ -54,13 +57,13 @@ impl Cli {
             _ => Ok(Read {
                 cli,
                 mistakes,
-                strange: strange(env::vars_os().map(|(name, _)| name)),
+                unknown_variables: unknown_variables(env::vars_os().map(|(name, _)| name)),
             }),
         }
     }
 }
 
-/// The flag whose value cannot be, and why.
+/// The flag with the invalid value, and the problem.
 fn wrong_value(error: &Error) -> Option<(String, Problem)> {
     let (Some(ContextValue::String(flag)), Some(ContextValue::String(value))) =
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
@@ -86,13 +89,13 @@ fn wrong_value(error: &Error) -> Option<(String, Problem)> {
     Some((flag.to_owned(), problem))
 }
 
-/// What whoever reads the value has against it.
+/// The message of the value's parser.
 fn cause(error: &Error) -> String {
     let cause = error.source().map(ToString::to_string);
     cause.unwrap_or_else(|| "it is no value of this".to_owned())
 }
 
-/// What may be given instead.
+/// The remedy for an invalid value.
 fn remedy(flag: &str) -> &'static str {
     let command = Cli::command();
     let mut args = command.get_subcommands().flat_map(Command::get_arguments);
@@ -104,7 +107,7 @@ fn remedy(flag: &str) -> &'static str {
     }
 }
 
-/// The same as if this flag had not been given, neither there nor in the environment.
+/// Removes the flag from the arguments, or else its variable.
 fn without(command: Command, arguments: &mut Vec<OsString>, flag: &str) -> Command {
     let with_value = format!("{flag}=");
     let is_it = |argument: &OsString| {
@@ -129,8 +132,8 @@ fn without(command: Command, arguments: &mut Vec<OsString>, flag: &str) -> Comma
     })
 }
 
-/// Which of these names look like settings and are none.
-fn strange(names: impl IntoIterator<Item = OsString>) -> BTreeSet<String> {
+/// The names that have the prefix but are no known variables.
+fn unknown_variables(names: impl IntoIterator<Item = OsString>) -> BTreeSet<String> {
     let command = Cli::command();
     let args = command.get_subcommands().flat_map(Command::get_arguments);
     let known: BTreeSet<_> = args.filter_map(Arg::get_env).collect();
@@ -150,13 +153,13 @@ mod tests {
         Cli::read(all.map(OsString::from))
     }
 
-    fn told(arguments: &[&str]) -> Vec<String> {
+    fn mistakes(arguments: &[&str]) -> Vec<String> {
         let read = read(arguments).unwrap();
         read.mistakes.into_iter().map(|mistake| mistake.what).collect()
     }
 
     #[test]
-    fn every_choice_that_there_is_not_is_told() {
+    fn all_invalid_choices_are_reported() {
         let wrong = [
             "run",
             "--pods",
@@ -167,7 +170,7 @@ mod tests {
             "auto",
         ];
         assert_eq!(
-            told(&wrong),
+            mistakes(&wrong),
             [
                 "--pods sometimes: there is no such choice",
                 "--gc maybe: there is no such choice"
@@ -176,13 +179,13 @@ mod tests {
         let Verb::Run(flags) = read(&wrong).unwrap().cli.verb else {
             panic!()
         };
-        assert!(flags.dry_run, "what is right counts");
-        assert_eq!(told(&["run", "--pods"]), ["--pods needs a value"]);
-        assert_eq!(told(&["check", "--pods", "never"]), Vec::<String>::new());
+        assert!(flags.dry_run, "valid flags apply");
+        assert_eq!(mistakes(&["run", "--pods"]), ["--pods needs a value"]);
+        assert_eq!(mistakes(&["check", "--pods", "never"]), Vec::<String>::new());
     }
 
     #[test]
-    fn what_is_no_choice_of_a_setting_is_told_as_it_ever_was() {
+    fn other_mistakes_are_errors_of_clap() {
         for arguments in [
             &["run", "--pods", "sometimes", "--colour"][..],
             &["run", "--colour"],
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_nobody_knows_is_told() {
+    fn unknown_variable_with_the_prefix_is_reported() {
         let names = [
             "POD_TEARDOWN_PODS",
             "POD_TEARDOWN_POD",
@@ -204,7 +207,7 @@ mod tests {
             "PATH",
             "POD_TEARDOWN_",
         ];
-        let strange: Vec<String> = strange(names.map(OsString::from)).into_iter().collect();
-        assert_eq!(strange, ["POD_TEARDOWN_", "POD_TEARDOWN_POD"]);
+        let unknown_variables: Vec<String> = unknown_variables(names.map(OsString::from)).into_iter().collect();
+        assert_eq!(unknown_variables, ["POD_TEARDOWN_", "POD_TEARDOWN_POD"]);
     }
 }

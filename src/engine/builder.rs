@@ -11,6 +11,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{Engine, Running};
 use crate::{
+    cleanup_throttle::CleanupThrottle,
     journal::Journal,
     model::problem::Problem,
     node::{
@@ -25,7 +26,6 @@ use crate::{
         plugins::Registrars,
         threads::Threads,
     },
-    quiet::Quiet,
     teardown::{
         boundary::{EventSink, Gate, NoApi, NoEvents, OpenGate, PodApi},
         context::Context,
@@ -158,8 +158,8 @@ impl Builder {
         };
         let shuts = Arc::new(Notify::new());
         let gate = Arc::clone(&self.gate);
-        let why_held = move || gate.why_held().map_or(Ok(()), |reason| Err(Held { reason }));
-        let effects = Effects::new(false, Arc::new(why_held)).told(Arc::clone(&shuts));
+        let why_blocked = move || gate.why_blocked().map_or(Ok(()), |reason| Err(Held { reason }));
+        let effects = Effects::new(false, Arc::new(why_blocked)).told(Arc::clone(&shuts));
         let ask = async move {
             loop {
                 sleep(ASK_EVERY).await;
@@ -206,7 +206,7 @@ impl Builder {
             storage: Arc::new(storage),
             pod_logs_dir: self.pod_logs_dir,
             reads: Threads::of(READS),
-            quiet: Quiet::default(),
+            cleanup_throttle: CleanupThrottle::default(),
             driver_hold: self.driver_hold,
             stopping: CancellationToken::new(),
         };

@@ -1,40 +1,35 @@
-//! An event as the API server takes it.
+//! Events in the JSON of the API.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::model::event::Reason;
 
-/// Of any object's name.
+/// Maximum length of an object's name (DNS subdomain, RFC 1123).
 const NAME_LIMIT: usize = 253;
 
-/// All that an event says.
+/// The fields of an event.
 pub struct Event<'a> {
-    /// Node that it comes from.
+    /// Name of this node.
     pub host: &'a str,
-    /// Where it lies.
     pub namespace: &'a str,
-    /// Its name.
     pub name: &'a str,
-    /// What it is about.
+    /// `involvedObject`.
     pub involved: &'a Value,
-    /// Why.
     pub reason: Reason,
-    /// For people.
     pub message: &'a str,
-    /// How often it happened.
     pub count: u32,
-    /// For the first time.
+    /// `firstTimestamp`.
     pub first: Timestamp,
-    /// For the last time.
+    /// `lastTimestamp`.
     pub last: Timestamp,
 }
 
 // === impl Event ===
 
 impl Event<'_> {
-    /// Whole.
-    pub fn whole(&self) -> Value {
+    /// The body of a create request.
+    pub fn create(&self) -> Value {
         json!({
             "kind": "Event",
             "apiVersion": "v1",
@@ -52,8 +47,8 @@ impl Event<'_> {
         })
     }
 
-    /// What is new, where it happened before.
-    pub fn again(&self) -> Value {
+    /// The body of a patch that counts a repetition.
+    pub fn patch(&self) -> Value {
         json!({ "message": self.message, "lastTimestamp": seconds(self.last), "count": self.count })
     }
 }
@@ -62,7 +57,7 @@ fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// The pod's name, shortened if need be, and the moment. No part of a name may end with a dash or be empty.
+/// Name of an event: the object's name, truncated if it is too long, and the time in hex. No label of a name may end with a dash.
 pub fn name(pod: &str, now: Timestamp) -> String {
     let moment = format!("{:x}", now.as_nanosecond());
     let kept = &pod[..pod.floor_char_boundary(NAME_LIMIT - 1 - moment.len())];
@@ -74,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_pod_name_is_shortened_to_what_a_name_may_be() {
+    fn long_pod_name_is_truncated_to_a_valid_name() {
         let now = Timestamp::now();
         let moment = format!(".{:x}", now.as_nanosecond());
         assert_eq!(name("web-0", now), format!("web-0{moment}"));

@@ -1,4 +1,4 @@
-//! Brings events to the API server, one after another, and waits for one that does not answer.
+//! Sends events to the API server, one after another, with retries.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -15,42 +15,42 @@ use crate::{
     model::event::Reason,
 };
 
-/// Events that the sender has taken from the queue: one that gets errors of its own does not hold up the others.
-const IN_HAND: usize = 256;
+/// Events that the sender takes from the queue at once, so that an event that fails does not block the others.
+const MAX_TAKEN: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// The API server keeps events for so long; an older one tells nobody anything.
-const WORTH_TELLING: Duration = Duration::from_secs(3600);
+/// The API server keeps events for this long (`--event-ttl`). Older ones are dropped.
+const EVENT_TTL: Duration = Duration::from_secs(3600);
 
-/// Brings a request to the API server.
-pub type Bring = Arc<dyn Fn(EventWrite) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
+/// Sends a request to the API server.
+pub type SendEvent = Arc<dyn Fn(EventWrite) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
 
-/// An event on its way.
+/// A queued event.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedEvent {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
-    /// Of what it is about.
+    /// UID of the involved object.
     pub uid: String,
-    /// In JSON: thousands may wait for a server, and a tree of values takes five times as much.
-    pub whole: Bytes,
-    /// What to change, where it was made before.
-    pub again: Option<Bytes>,
+    /// Body of a create request, in JSON: thousands may be queued, and a `Value` is five times as large.
+    pub create: Bytes,
+    /// Body of a patch, if the event was created before.
+    pub patch: Option<Bytes>,
     pub reason: Reason,
     pub message: String,
     pub made: Instant,
     pub tried: bool,
 }
 
-// === impl Waiting ===
+// === impl QueuedEvent ===
 
-impl Waiting {
+impl QueuedEvent {
     fn request(&self) -> EventWrite {
         let namespace = Arc::clone(&self.namespace);
-        match &self.again {
+        match &self.patch {
             None => EventWrite::Create {
                 namespace,
-                body: self.whole.clone(),
+                body: self.create.clone(),
             },
             Some(body) => EventWrite::Patch {
                 namespace,
@@ -61,55 +61,55 @@ impl Waiting {
     }
 }
 
-/// Events that are not sent yet. They outlive a panic of the sender.
-pub(super) struct OnTheWay(Mutex<(mpsc::Receiver<Waiting>, VecDeque<Waiting>)>);
+/// Events that are not sent yet. They survive a panic of the sender.
+pub(super) struct Unsent(Mutex<(mpsc::Receiver<QueuedEvent>, VecDeque<QueuedEvent>)>);
 
-// === impl OnTheWay ===
+// === impl Unsent ===
 
-impl OnTheWay {
-    pub fn new(waiting: mpsc::Receiver<Waiting>) -> Self {
+impl Unsent {
+    pub fn new(waiting: mpsc::Receiver<QueuedEvent>) -> Self {
         Self(Mutex::new((waiting, VecDeque::new())))
     }
 }
 
-/// What an error means for an event.
+/// What follows from an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// An earlier try has got through, though its answer has not.
+    /// An earlier attempt was accepted, but its response was lost.
     Done,
-    /// Refused for good: the namespace is gone or ends, or the event is not liked.
+    /// Rejected permanently: the namespace is deleted or terminating, or the event is invalid.
     Drop,
-    /// No event would fare better now.
-    WaitWithAll,
-    /// Another one may.
-    LetOthersFirst,
+    /// All events would fail now.
+    Backoff,
+    /// Other events may succeed.
+    Requeue,
 }
 
-pub(super) async fn send_all(bring: Bring, on_the_way: Arc<OnTheWay>, counters: Arc<Counters>) {
-    let mut on_the_way = on_the_way.0.lock().await;
-    let (waiting, in_hand) = &mut *on_the_way;
+pub(super) async fn send_all(send_event: SendEvent, unsent: Arc<Unsent>, counters: Arc<Counters>) {
+    let mut unsent = unsent.0.lock().await;
+    let (waiting, taken) = &mut *unsent;
     let mut pause = FIRST_PAUSE;
     loop {
-        while in_hand.len() < IN_HAND
+        while taken.len() < MAX_TAKEN
             && let Ok(event) = waiting.try_recv()
         {
-            in_hand.push_back(event);
+            taken.push_back(event);
         }
-        let event = match in_hand.pop_front() {
+        let event = match taken.pop_front() {
             Some(event) => Some(event),
             None => waiting.recv().await,
         };
         let Some(mut event) = event else { return };
-        let Err(error) = bring(event.request()).await else {
+        let Err(error) = send_event(event.request()).await else {
             pause = FIRST_PAUSE;
             continue;
         };
-        if error.code() == Some(404) && event.again.take().is_some() {
-            // The API server keeps events for an hour.
-            in_hand.push_front(event);
+        if error.code() == Some(404) && event.patch.take().is_some() {
+            // The API server has deleted the event: create it again.
+            taken.push_front(event);
             continue;
         }
-        // Not by the name `message`, which a log line gives to its own words.
+        // Not as `message`: that is the field of the log line's text.
         let (reason, event_message) = (event.reason.as_str(), &event.message);
         let (uid, namespace, name) = (&event.uid, &*event.namespace, &*event.name);
         let next = next(&error, event.made.elapsed());
@@ -120,16 +120,16 @@ pub(super) async fn send_all(bring: Bring, on_the_way: Arc<OnTheWay>, counters: 
                 tracing::warn!(%error, uid, namespace, name, reason, event_message, "Event is dropped");
                 continue;
             }
-            Next::WaitWithAll | Next::LetOthersFirst if event.tried => {}
-            Next::WaitWithAll | Next::LetOthersFirst => {
-                tracing::warn!(%error, uid, namespace, name, reason, event_message, "Event has to wait");
+            Next::Backoff | Next::Requeue if event.tried => {}
+            Next::Backoff | Next::Requeue => {
+                tracing::warn!(%error, uid, namespace, name, reason, event_message, "Event cannot be sent; will retry");
             }
         }
         event.tried = true;
-        if next == Next::WaitWithAll {
-            in_hand.push_front(event);
+        if next == Next::Backoff {
+            taken.push_front(event);
         } else {
-            in_hand.push_back(event);
+            taken.push_back(event);
         }
         sleep(error.retry_after().unwrap_or(pause)).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
@@ -139,14 +139,14 @@ pub(super) async fn send_all(bring: Bring, on_the_way: Arc<OnTheWay>, counters: 
 fn next(error: &ApiError, age: Duration) -> Next {
     match error {
         ApiError::Refused { code: 409, .. } => Next::Done,
-        _ if age > WORTH_TELLING => Next::Drop,
+        _ if age > EVENT_TTL => Next::Drop,
         ApiError::Unreachable { .. }
         | ApiError::Unproven { .. }
         | ApiError::Timeout { .. }
         | ApiError::Held { .. }
-        | ApiError::Refused { code: 401 | 429, .. } => Next::WaitWithAll,
-        // Perhaps a webhook that answers for one namespace only.
-        ApiError::Refused { code: 500.., .. } => Next::LetOthersFirst,
+        | ApiError::Refused { code: 401 | 429, .. } => Next::Backoff,
+        // It may be a webhook for one namespace only.
+        ApiError::Refused { code: 500.., .. } => Next::Requeue,
         ApiError::Refused { .. } | ApiError::Unreadable { .. } => Next::Drop,
     }
 }
@@ -157,20 +157,20 @@ mod tests {
     use crate::events::{Events, Involved};
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_while_one_event_is_sent_loses_no_other_event() {
+    async fn panic_while_sending_an_event_loses_no_other_event() {
         let (sent, mut received) = mpsc::unbounded_channel();
-        let bring: Bring = Arc::new(move |event| {
+        let send_event: SendEvent = Arc::new(move |event| {
             let sent = sent.clone();
             Box::pin(async move {
                 let EventWrite::Create { body, .. } = event else {
-                    unreachable!("none was made before")
+                    unreachable!("no event was created before")
                 };
                 assert!(!body.windows(4).any(|part| part == b"evil"), "as it should");
                 sent.send(()).ok();
                 Ok(())
             })
         });
-        let (events, sender) = Events::new(bring, "node", Arc::default());
+        let (events, sender) = Events::new(send_event, "node", Arc::default());
         for name in ["good", "evil", "also-good"] {
             let about = Involved {
                 api_version: "v1".to_owned(),
@@ -200,23 +200,23 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_given_up_when_it_is_refused_for_good_or_too_old() {
+    fn event_is_dropped_when_it_is_rejected_permanently_or_too_old() {
         let unreachable = ApiError::Unreachable {
             verb: "POST",
             path: String::new(),
             cause: String::new(),
         };
         let young = Duration::from_secs(3000);
-        assert_eq!(next(&unreachable, young), Next::WaitWithAll);
+        assert_eq!(next(&unreachable, young), Next::Backoff);
         for (code, expected) in [
-            (401, Next::WaitWithAll),
+            (401, Next::Backoff),
             (403, Next::Drop),
             (404, Next::Drop),
             (409, Next::Done),
             (422, Next::Drop),
-            (429, Next::WaitWithAll),
-            (500, Next::LetOthersFirst),
-            (503, Next::LetOthersFirst),
+            (429, Next::Backoff),
+            (500, Next::Requeue),
+            (503, Next::Requeue),
         ] {
             assert_eq!(next(&refused(code), young), expected, "{code}");
         }

@@ -1,4 +1,4 @@
-//! Stops a kubelet that hangs, with `--fence-kubelet`: through its unit, so that nobody starts it again.
+//! Stops an unresponsive kubelet with `--fence-kubelet`. It stops the systemd unit, so that systemd does not restart it.
 
 use std::time::Duration;
 
@@ -9,11 +9,14 @@ use crate::node::{
     systemd::{Queued, Systemd},
 };
 
-/// A unit that ends neither by SIGTERM nor by the SIGKILL after its TimeoutStopSec= ends no more.
+/// Longer than the usual `TimeoutStopSec=` (90 s) and the SIGKILL after it.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Stops the service whose main process this kubelet is, and names it. That it has ended is for others to see. Where somebody
-/// has asked systemd to restart it, say, that is what happens.
+/// Stops the systemd service whose main process is this kubelet, and returns the unit's name. A queued job of the unit, such as a
+/// restart, stays queued. The process probe detects the exit.
+///
+/// # Errors
+/// When the kubelet is not the main process of a service, or systemd does not stop the unit.
 pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String, String> {
     if kubelet.holds || kubelet.why != Why::SameDirectory {
         return Err(format!(
@@ -27,7 +30,7 @@ pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String,
             "{kubelet} is not the main process of a service of systemd, which could be stopped: stop it by hand"
         ));
     };
-    tracing::warn!(unit, %kubelet, "The kubelet is wedged: its unit is being stopped (--fence-kubelet)");
+    tracing::warn!(unit, %kubelet, "Kubelet is unresponsive; its unit is stopped (--fence-kubelet)");
     match timeout(LIMIT, systemd.stop_unit(&unit, Queued::Stays)).await {
         Ok(Ok(_)) => Ok(unit),
         Ok(Err(error)) => Err(format!("systemd does not stop {unit}: {error}")),
@@ -56,7 +59,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_service_whose_main_process_it_is_is_stopped() {
+    async fn service_with_the_kubelet_as_main_process_is_stopped() {
         let dir = tempfile::tempdir().unwrap();
         let (systemd, asked) = bus(dir.path(), &[Does::Runs("kubelet.service", 42)]);
         assert_eq!(stop(&systemd, &kubelet()).await, Ok("kubelet.service".to_owned()));
@@ -64,17 +67,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_restart_that_somebody_has_asked_for_is_not_undone() {
+    async fn queued_restart_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let (systemd, _) = bus(dir.path(), &[Does::Restarts("kubelet.service", 42)]);
-        let told = stop(&systemd, &kubelet()).await.unwrap_err();
-        assert!(told.contains("its restart is queued"), "{told}");
+        let error = stop(&systemd, &kubelet()).await.unwrap_err();
+        assert!(error.contains("its restart is queued"), "{error}");
     }
 
     #[tokio::test]
-    async fn a_unit_that_is_more_than_the_kubelet_is_left_alone_and_so_is_what_is_more_than_a_kubelet() {
-        for (ways, why) in [
-            // A shell that was left by somebody who logged in, a container, another service that has started one.
+    async fn unit_or_process_that_is_not_only_a_kubelet_is_not_stopped() {
+        for (units, why) in [
+            // A login session, another service that has started a kubelet, a container.
             (
                 &[Does::Runs("session-1.scope", 42)][..],
                 "not the main process of a service",
@@ -83,9 +86,9 @@ mod tests {
             (&[Does::KnowsNothing], "not the main process of a service"),
         ] {
             let dir = tempfile::tempdir().unwrap();
-            let (systemd, asked) = bus(dir.path(), ways);
-            let told = stop(&systemd, &kubelet()).await.unwrap_err();
-            assert!(told.contains(why) && told.contains("stop it by hand"), "{told}");
+            let (systemd, asked) = bus(dir.path(), units);
+            let error = stop(&systemd, &kubelet()).await.unwrap_err();
+            assert!(error.contains(why) && error.contains("stop it by hand"), "{error}");
             assert!(!asked.lock().unwrap().contains(&"StopUnit".to_owned()));
         }
         let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Whether this agent may act at all: in the right world, and with no other hand on the pods.
+//! Whether this agent may act at all: the Node is the recorded one, and no kubelet works on its pods.
 //!
-//! Effects ask before each of them. What the guard does not know yet counts as "no".
+//! Each effect checks the guard first. As long as a fact is unknown, the answer is no.
 
 use std::{
     collections::BTreeSet,
@@ -27,89 +27,90 @@ use crate::{
 };
 
 mod absence;
+pub mod activity;
+mod approve;
 mod gate;
-pub mod held;
+pub mod holds;
 mod kubelet;
 mod pause;
-mod release;
-pub mod turn;
 
-use absence::Missing;
-pub use absence::{Census, Unshown};
+use absence::MissingPods;
+pub use absence::{ListComparison, UnlistedPods};
 
-/// The highest resourceVersion moves with every pod; written down so often, it still tells a restored store.
+/// How often the highest resourceVersion is recorded. It changes with every pod; this is enough to detect a restored etcd.
 const REMEMBER_EVERY: Duration = Duration::from_secs(60);
 
-/// By this taint of a Node an operator says that it is lost for good: its pods are deleted by force, and their volumes
-/// attached elsewhere.
+/// Taint of a Node that is lost: its pods are force-deleted and their volumes detached
+/// (<https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown>).
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// The guard is cheap to clone; all clones are the same one.
+/// Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub struct Guard {
     machine: Arc<Identity>,
     journal: Journal,
     proc: Arc<Path>,
     blocking: Blocking,
-    /// What the flags of a kubelet are compared with.
-    compared: Option<Arc<Settings>>,
+    /// Settings that the flags of a kubelet are compared with.
+    expected: Option<Arc<Settings>>,
     state: Arc<Mutex<State>>,
-    /// Told when somebody has released what another list may settle.
-    released: Arc<Notify>,
-    /// Told when this agent stands by no more, or is resumed.
-    may_begin: Arc<Notify>,
-    /// Told when a kubelet is to be looked for at once, as when something is under way, and nothing was.
-    look_now: Arc<Notify>,
-    /// Told when that was done, and when a look has shown something else than the one before.
-    has_looked: Arc<Notify>,
-    /// Told when nothing is under way.
-    at_rest: Arc<Notify>,
-    /// Told when what rests between two attempts is to make one more.
-    once_more: Arc<Notify>,
-    /// Told when what is under way is to be let go.
-    lets_go: Arc<Notify>,
+    /// A user has approved an item, and the pods have to be listed again.
+    approved: Arc<Notify>,
+    /// The agent has become active, or was resumed.
+    unblocked: Arc<Notify>,
+    /// The process probe has to run now.
+    probe_requested: Arc<Notify>,
+    /// A requested process probe has run, or a probe has a new result.
+    probed: Arc<Notify>,
+    /// No work is in progress.
+    idle: Arc<Notify>,
+    /// Work that waits to retry has to do so now.
+    retry_requested: Arc<Notify>,
+    /// Work in progress has to stop.
+    cancel: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct State {
-    world: Result<(), Wrong>,
-    /// Since when the world is as it is.
+    identity: Result<(), IdentityMismatch>,
+    /// Since when `identity` has its value.
     since: Timestamp,
-    /// Somebody has said of the Node that it is lost, and its pods with it.
+    /// The Node has the taint [`OUT_OF_SERVICE`].
     is_out_of_service: bool,
-    /// The kubelet that was seen; an error while it is not known whether there is one.
+    /// The kubelet of the last process probe. `Err`: the probe failed.
     kubelet: Result<Option<KubeletProcess>, String>,
-    /// When the last look for a kubelet that has ended was begun, and when it has ended.
-    looked: Range<Instant>,
-    /// When a look was asked for that has not come yet.
-    look_asked: Option<Instant>,
-    /// One that was seen, though perhaps not at the last look, since somebody has asked.
+    /// Begin and end of the last process probe.
+    probed_during: Range<Instant>,
+    /// When a process probe was requested that has not run yet.
+    requested_at: Option<Instant>,
+    /// A kubelet that any probe has found since [`Guard::take_probes`] was last called.
     seen: Option<KubeletProcess>,
-    turn: turn::Turn,
+    activity: activity::Activity,
     store: WatchMemory,
-    remembered: Option<Instant>,
-    /// Version of the last complete list.
+    recorded_at: Option<Instant>,
+    /// resourceVersion of the last complete list.
     listed: Option<u64>,
-    /// What the last complete list of all pods lacked.
-    vanished: Missing,
-    /// Somebody has released what a list lacks before there was one: they were shown no number, and nothing is excused.
-    unnumbered: bool,
-    /// What the runtime held at the last look, made by the word of an API server, and this one never showed.
-    unshown: Missing,
+    /// Known pods that the last complete list lacks.
+    missing: MissingPods,
+    /// Absence was approved before the first list, so the user has seen no number of missing pods. The first list is then not
+    /// excused.
+    approved_before_list: bool,
+    /// Pods of the API server in the runtime that this API server has never shown.
+    unlisted: MissingPods,
 }
 
-/// Why this is the wrong world.
+/// A node identity mismatch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wrong {
+struct IdentityMismatch {
     why: String,
-    /// UID of the Node, where nothing else is wrong.
+    /// UID of the Node, if only the UID differs from the recorded one.
     other_uid: Option<String>,
 }
 
 // === impl Guard ===
 
 impl Guard {
-    /// A guard that lets nothing pass until the Node has been seen, and that looks for a kubelet in `proc`.
+    /// A guard that blocks everything until the Node has been read. It detects kubelet processes in `proc`.
     pub fn new(machine: Identity, journal: Journal, proc: PathBuf) -> Self {
         let store = journal.watch_memory();
         Self {
@@ -117,90 +118,96 @@ impl Guard {
             journal,
             proc: proc.into(),
             blocking: Blocking::default(),
-            compared: None,
+            expected: None,
             state: Arc::new(Mutex::new(State {
-                world: Err("the Node has not been seen yet".to_owned().into()),
+                identity: Err("the Node has not been seen yet".to_owned().into()),
                 since: Timestamp::now(),
                 is_out_of_service: false,
                 kubelet: Err("it has not been looked for yet".to_owned()),
-                looked: Instant::now()..Instant::now(),
-                look_asked: None,
+                probed_during: Instant::now()..Instant::now(),
+                requested_at: None,
                 seen: None,
-                turn: turn::Turn::default(),
+                activity: activity::Activity::default(),
                 store,
-                remembered: None,
+                recorded_at: None,
                 listed: None,
-                vanished: Missing::default(),
-                unnumbered: false,
-                unshown: Missing::default(),
+                missing: MissingPods::default(),
+                approved_before_list: false,
+                unlisted: MissingPods::default(),
             })),
-            released: Arc::default(),
-            may_begin: Arc::default(),
-            look_now: Arc::default(),
-            has_looked: Arc::default(),
-            at_rest: Arc::default(),
-            once_more: Arc::default(),
-            lets_go: Arc::default(),
+            approved: Arc::default(),
+            unblocked: Arc::default(),
+            probe_requested: Arc::default(),
+            probed: Arc::default(),
+            idle: Arc::default(),
+            retry_requested: Arc::default(),
+            cancel: Arc::default(),
         }
     }
 
-    /// The same, whose looks are done there.
+    /// Runs the process probes on these threads.
     #[must_use]
-    pub fn looking(self, blocking: Blocking) -> Self {
+    pub fn with_blocking(self, blocking: Blocking) -> Self {
         Self { blocking, ..self }
     }
 
-    /// The same, which logs the flags of a kubelet that disagree with these settings.
+    /// Logs the flags of a kubelet that differ from these settings.
     #[must_use]
-    pub fn comparing(self, ours: Settings) -> Self {
+    pub fn with_expected_settings(self, ours: Settings) -> Self {
         Self {
-            compared: Some(Arc::new(ours)),
+            expected: Some(Arc::new(ours)),
             ..self
         }
     }
 
-    /// The gate that all effects pass.
+    /// The effects of this node. Each one passes the guard.
     pub fn effects(&self, dry_run: bool) -> Effects {
         let guard = self.clone();
-        let gate = move || guard.why_held().map_or(Ok(()), |reason| Err(Held { reason }));
-        Effects::new(dry_run, Arc::new(gate)).told(Arc::clone(&self.lets_go))
+        let gate = move || guard.why_blocked().map_or(Ok(()), |reason| Err(Held { reason }));
+        Effects::new(dry_run, Arc::new(gate)).told(Arc::clone(&self.cancel))
     }
 
-    /// Why nothing may be touched at the moment.
-    pub fn why_held(&self) -> Option<String> {
+    /// Why no effect is allowed now.
+    pub fn why_blocked(&self) -> Option<String> {
         let state = self.lock();
-        let wrong = state.world.as_ref().err().map(|wrong| wrong.why.clone());
-        wrong.or_else(|| state.why_a_kubelet())
+        let mismatch = state.identity.as_ref().err().map(|mismatch| mismatch.why.clone());
+        mismatch.or_else(|| state.why_kubelet_blocks())
     }
 
-    /// Looks at the Node anew.
+    /// Reads the Node again and compares it with the recorded one.
+    ///
+    /// # Errors
+    /// [`ApiError::Held`] for a mismatch, else the error of the request.
     pub async fn verify(&self, api: &ApiClient) -> Result<(), ApiError> {
         self.node(api).await.map(drop)
     }
 
-    /// The Node as it is now, if it is the recorded one.
+    /// The Node from the API server, if it is the recorded one.
+    ///
+    /// # Errors
+    /// As [`Self::verify`].
     pub async fn node(&self, api: &ApiClient) -> Result<Node, ApiError> {
-        self.judge(api.node().await, api.node_name()).await
+        self.check_identity(api.node().await, api.node_name()).await
     }
 
-    /// Whether the Node was last seen to be another one, or not at all.
-    pub fn is_wrong_world(&self) -> bool {
-        self.lock().world.is_err()
+    /// Whether the last Node was not the recorded one, or no Node was read yet.
+    pub fn has_identity_mismatch(&self) -> bool {
+        self.lock().identity.is_err()
     }
 
-    /// What proves of a connection where it leads.
+    /// Checks that a new connection leads to the recorded Node's cluster.
     pub fn proof(&self, node_name: &str) -> Proof {
         let (guard, node_name) = (self.clone(), Arc::<str>::from(node_name));
         Arc::new(move |answer| {
             let (guard, node_name) = (guard.clone(), Arc::clone(&node_name));
-            Box::pin(async move { guard.judge(answer, &node_name).await.map(drop) })
+            Box::pin(async move { guard.check_identity(answer, &node_name).await.map(drop) })
         })
     }
 
-    /// The Node must be the one this journal was made for, and its machine this one. An answer without a Node is the
-    /// wrong world, too; no answer proves nothing.
-    async fn judge(&self, answer: Result<Node, ApiError>, name: &str) -> Result<Node, ApiError> {
-        let world = match &answer {
+    /// The Node must have the recorded UID and describe this machine. An answer without a Node is a mismatch; no answer changes
+    /// nothing.
+    async fn check_identity(&self, answer: Result<Node, ApiError>, name: &str) -> Result<Node, ApiError> {
+        let identity = match &answer {
             Ok(node) => self.check_node(node).await,
             Err(error) if matches!(error.code(), Some(403 | 404)) => Err(format!(
                 "the API server shows no Node of this agent ({error}): are --kubeconfig and --node-name right?"
@@ -208,29 +215,29 @@ impl Guard {
             .into()),
             Err(_) => return answer,
         };
-        self.set_world(world.clone());
+        self.set_identity(identity.clone());
         self.lock().is_out_of_service = answer.as_ref().is_ok_and(is_out_of_service);
-        world.map_err(|wrong| ApiError::Held {
+        identity.map_err(|mismatch| ApiError::Held {
             verb: "GET",
             path: format!("/api/v1/nodes/{name}"),
-            cause: wrong.why,
+            cause: mismatch.why,
         })?;
         answer
     }
 
-    fn set_world(&self, world: Result<(), Wrong>) {
+    fn set_identity(&self, identity: Result<(), IdentityMismatch>) {
         let mut state = self.lock();
-        if state.world != world {
-            match &world {
-                Ok(()) => tracing::info!("The Node is the recorded one, and does not speak of another machine"),
-                Err(wrong) => tracing::error!(why = wrong.why, "Wrong world: nothing is touched"),
+        if state.identity != identity {
+            match &identity {
+                Ok(()) => tracing::info!("The Node is the recorded one and describes this machine"),
+                Err(mismatch) => tracing::error!(why = mismatch.why, "Wrong world: nothing is touched"),
             }
             state.since = Timestamp::now();
         }
-        state.world = world;
+        state.identity = identity;
     }
 
-    async fn check_node(&self, node: &Node) -> Result<(), Wrong> {
+    async fn check_node(&self, node: &Node) -> Result<(), IdentityMismatch> {
         let name = node.metadata.name.as_deref().unwrap_or("?");
         let uid = node.metadata.uid.as_deref().filter(|uid| !uid.is_empty());
         let uid = uid.ok_or_else(|| format!("Node {name} has no UID"))?;
@@ -247,90 +254,95 @@ impl Guard {
         }
         match self.journal.node_uid() {
             Some(recorded) if recorded == uid => Ok(()),
-            Some(recorded) => Err(Wrong {
+            Some(recorded) => Err(IdentityMismatch {
                 why: problems::other_node(name, uid, &recorded).to_string(),
                 other_uid: Some(uid.to_owned()),
             }),
             None => {
-                // A full disk keeps no pod from ending. In this run the Node counts as recorded from now on.
+                // A full disk does not block pods. This run treats the Node as recorded.
                 if let Err(error) = self.journal.set_node_uid(uid).await {
-                    tracing::error!(%error, uid, "Which Node this is cannot be recorded yet: a restart would not know it");
+                    tracing::error!(%error, uid, "Node UID cannot be recorded yet; it is lost at a restart");
                 }
                 Ok(())
             }
         }
     }
 
-    /// The highest resourceVersion seen so far: what a list must reach that is asked for from now on.
+    /// The highest resourceVersion seen so far. A list requested from now on must reach it.
     pub fn highest(&self) -> u64 {
         self.lock().store.highest
     }
 
-    /// A complete list of this version has come, which was asked for when `seen_before` was the highest. Says why nothing
-    /// may be concluded from what it lacks, if so.
-    pub fn listed(&self, version: Option<u64>, seen_before: u64, census: Option<Census>) -> Option<String> {
+    /// Records a complete list of this resourceVersion. It was requested when `seen_before` was the highest. Returns the reason
+    /// if pods that it lacks must not be treated as deleted.
+    pub fn record_list(
+        &self,
+        version: Option<u64>,
+        seen_before: u64,
+        comparison: Option<ListComparison>,
+    ) -> Option<String> {
         let Some(version) = version else {
             return Some("the list has no resourceVersion that can be compared".to_owned());
         };
         let mut state = self.lock();
         state.listed = Some(version);
-        let census = census.map(|census| Census {
-            vanished: state.vanished.doubted(census.vanished),
-            is_excused: state.is_out_of_service || census.is_excused && !state.unnumbered,
-            ..census
+        let comparison = comparison.map(|comparison| ListComparison {
+            missing: state.missing.unapproved(comparison.missing),
+            is_excused: state.is_out_of_service || comparison.is_excused && !state.approved_before_list,
+            ..comparison
         });
-        // Somebody may have said meanwhile that an older one is right.
+        // A user may have approved an older list in between.
         let seen_before = seen_before.min(state.store.highest);
-        let store = absence::after_list(state.store.clone(), version, seen_before, census.as_ref());
-        self.remember(&mut state, store)
+        let store = absence::memory_after_list(state.store.clone(), version, seen_before, comparison.as_ref());
+        self.update_store(&mut state, store)
     }
 
-    /// What a look at the runtime shows that no list shows. Says why nothing may be concluded from that, if so.
-    pub fn sighted(&self, unshown: Unshown) -> Option<String> {
+    /// Records the pods of the runtime that no list shows. Returns the reason if they must not be treated as deleted.
+    pub fn record_unlisted(&self, unlisted: UnlistedPods) -> Option<String> {
         let mut state = self.lock();
-        let doubted = state.unshown.doubted(unshown.uids);
-        let unshown = Unshown {
+        let unapproved = state.unlisted.unapproved(unlisted.uids);
+        let unlisted = UnlistedPods {
             uids: if state.is_out_of_service {
                 BTreeSet::new()
             } else {
-                doubted
+                unapproved
             },
-            ..unshown
+            ..unlisted
         };
         let store = WatchMemory {
-            held: state.store.held.clone().or_else(|| unshown.is_not_believed()),
+            held: state.store.held.clone().or_else(|| unlisted.needs_approval()),
             ..state.store.clone()
         };
-        self.remember(&mut state, store)
+        self.update_store(&mut state, store)
     }
 
-    /// An event of this version has come.
-    pub fn seen(&self, version: u64) {
+    /// Records the resourceVersion of a watch event.
+    pub fn record_version(&self, version: u64) {
         let mut state = self.lock();
         let store = WatchMemory {
             highest: state.store.highest.max(version),
             ..state.store.clone()
         };
-        self.remember(&mut state, store);
+        self.update_store(&mut state, store);
     }
 
-    /// Why absence proves nothing at the moment.
-    pub fn why_absence_proves_nothing(&self) -> Option<String> {
+    /// Why a pod that a list lacks must not be treated as deleted now.
+    pub fn absence_hold(&self) -> Option<String> {
         self.lock().store.held.clone()
     }
 
-    fn remember(&self, state: &mut State, mut store: WatchMemory) -> Option<String> {
+    fn update_store(&self, state: &mut State, mut store: WatchMemory) -> Option<String> {
         if state.store.held != store.held {
             store.since = Some(Timestamp::now());
             tracing::error!(
                 why = store.held,
-                "Nothing is concluded from what a list lacks, until the operator releases it"
+                "Pods that a list lacks are not treated as deleted until an operator approves it"
             );
         }
-        let due = state.remembered.is_none_or(|at| at.elapsed() >= REMEMBER_EVERY);
+        let due = state.recorded_at.is_none_or(|at| at.elapsed() >= REMEMBER_EVERY);
         if store != state.store && (due || store.held != state.store.held) {
             self.journal.remember_watch(store.clone());
-            state.remembered = Some(Instant::now());
+            state.recorded_at = Some(Instant::now());
         }
         state.store = store;
         state.store.held.clone()
@@ -341,7 +353,7 @@ impl Guard {
     }
 }
 
-/// Whether its pods are deleted by force, all of them, since nobody believes that they run.
+/// Whether the Node has the taint [`OUT_OF_SERVICE`]. All its pods are then force-deleted at once.
 fn is_out_of_service(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
     taints
@@ -350,9 +362,9 @@ fn is_out_of_service(node: &Node) -> bool {
         .any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-// === impl Wrong ===
+// === impl IdentityMismatch ===
 
-impl From<String> for Wrong {
+impl From<String> for IdentityMismatch {
     fn from(why: String) -> Self {
         Self { why, other_uid: None }
     }

@@ -1,4 +1,4 @@
-//! What answers where the kubelet tells its health.
+//! Probe of the kubelet's healthz endpoint.
 
 use std::{
     convert::Infallible, error::Error, fmt::Display, future::pending, io::ErrorKind, net::SocketAddr, time::Duration,
@@ -13,36 +13,35 @@ use tokio::{net::TcpStream, time::timeout};
 
 use super::probes::Probe;
 
-/// A kubelet that takes longer tells nobody that it is well.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of each of the two steps, connect and answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One look. Only `200 OK` is a sign of life: a kubelet that says it is not well does not work, and one that is dead answers
-/// nothing. An answer of another program, such as a pod on the host's network, is none: `is_kubelets` returns whether a process
-/// that may be a kubelet listens there.
-pub async fn look(at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> Result<bool, String>) -> Probe {
-    let told = |what: &dyn Display| format!("http://{at}/healthz: {what}");
-    let stream = match timeout(PATIENCE, TcpStream::connect(at)).await {
+/// Probes the endpoint once. Only `200 OK` is Alive. The answer of another program, such as a pod on the host network, is Down:
+/// `is_kubelets` returns whether a process that may be a kubelet listens there.
+pub async fn probe(at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> Result<bool, String>) -> Probe {
+    let detail = |what: &dyn Display| format!("http://{at}/healthz: {what}");
+    let stream = match timeout(TIMEOUT, TcpStream::connect(at)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) if is_ours(error.kind()) => return Probe::Unknown(told(&error)),
-        Ok(Err(error)) => return Probe::Down(told(&error)),
-        Err(_) => return Probe::Down(told(&"nobody accepts")),
+        Ok(Err(error)) if is_local_error(error.kind()) => return Probe::Unknown(detail(&error)),
+        Ok(Err(error)) => return Probe::Down(detail(&error)),
+        Err(_) => return Probe::Down(detail(&"connect timed out")),
     };
-    match timeout(PATIENCE, ask(stream, at)).await {
+    match timeout(TIMEOUT, get_healthz(stream, at)).await {
         Ok(Ok(StatusCode::OK)) => match is_kubelets().await {
-            Ok(true) => Probe::Alive(told(&"ok")),
-            Ok(false) => Probe::Down(told(&"ok, but no process listens there that may be a kubelet")),
-            Err(why) => Probe::Unknown(told(&format_args!(
+            Ok(true) => Probe::Alive(detail(&"ok")),
+            Ok(false) => Probe::Down(detail(&"ok, but no process listens there that may be a kubelet")),
+            Err(why) => Probe::Unknown(detail(&format_args!(
                 "ok, but the process that listens there is unknown: {why}"
             ))),
         },
-        Ok(Ok(code)) => Probe::Down(told(&code)),
-        Ok(Err(error)) => Probe::Down(told(&error)),
-        Err(_) => Probe::Down(told(&format_args!("nothing within {PATIENCE:?}"))),
+        Ok(Ok(code)) => Probe::Down(detail(&code)),
+        Ok(Err(error)) => Probe::Down(detail(&error)),
+        Err(_) => Probe::Down(detail(&format_args!("nothing within {TIMEOUT:?}"))),
     }
 }
 
-/// Whether a connection fails by the agent's own trouble, such as too many open files, and not for want of a listener.
-fn is_ours(kind: ErrorKind) -> bool {
+/// Whether the error is local, such as too many open files, and says nothing about the listener.
+fn is_local_error(kind: ErrorKind) -> bool {
     !matches!(
         kind,
         ErrorKind::ConnectionRefused
@@ -54,7 +53,7 @@ fn is_ours(kind: ErrorKind) -> bool {
     )
 }
 
-async fn ask(stream: TcpStream, at: SocketAddr) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
+async fn get_healthz(stream: TcpStream, at: SocketAddr) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let request = Request::get("/healthz")
         .header(header::HOST, at.to_string())
@@ -62,7 +61,7 @@ async fn ask(stream: TcpStream, at: SocketAddr) -> Result<StatusCode, Box<dyn Er
         .body(Empty::<Bytes>::new())?;
     let connection = async {
         connection.await.ok();
-        // The answer, or that there is none, is told by the sender.
+        // The sender returns the answer or the error.
         pending::<Infallible>().await
     };
     tokio::select! {
@@ -82,11 +81,11 @@ mod tests {
 
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-    async fn looked(answer: Option<&'static str>) -> Probe {
-        looked_at(answer, Ok(true)).await
+    async fn probed(answer: Option<&'static str>) -> Probe {
+        probed_with(answer, Ok(true)).await
     }
 
-    async fn looked_at(answer: Option<&'static str>, is_kubelets: Result<bool, String>) -> Probe {
+    async fn probed_with(answer: Option<&'static str>, is_kubelets: Result<bool, String>) -> Probe {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let serving = tokio::spawn(async move {
@@ -97,47 +96,47 @@ mod tests {
                 None => std::future::pending().await,
             }
         });
-        let look = look(at, async || is_kubelets).await;
+        let result = probe(at, async || is_kubelets).await;
         serving.abort();
-        look
+        result
     }
 
     #[tokio::test]
-    async fn only_a_kubelet_that_is_well_gives_a_sign_of_life() {
-        assert!(matches!(looked(Some(OK)).await, Probe::Alive(_)));
+    async fn only_a_healthy_kubelet_is_alive() {
+        assert!(matches!(probed(Some(OK)).await, Probe::Alive(_)));
         let broken = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
-        for (answer, said) in [
+        for (answer, expected) in [
             (Some(broken), "500"),
             (Some(""), "/healthz: "),
             (Some("no HTTP\r\n\r\n"), "/healthz: "),
             (None, "nothing within 2s"),
         ] {
-            let look = looked(answer).await;
+            let result = probed(answer).await;
             assert!(
-                matches!(&look, Probe::Down(why) if why.contains(said)),
-                "{answer:?}: {look:?}"
+                matches!(&result, Probe::Down(why) if why.contains(expected)),
+                "{answer:?}: {result:?}"
             );
         }
     }
 
     #[tokio::test]
-    async fn where_nobody_listens_there_is_no_sign_of_life() {
+    async fn endpoint_without_a_listener_is_down() {
         let at = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let look = look(at, async || Ok(true)).await;
-        assert!(matches!(look, Probe::Down(why) if why.contains("refused")));
+        let result = probe(at, async || Ok(true)).await;
+        assert!(matches!(result, Probe::Down(why) if why.contains("refused")));
     }
 
     #[tokio::test]
-    async fn an_answer_of_another_program_is_no_answer_of_the_kubelet() {
-        let look = looked_at(Some(OK), Ok(false)).await;
+    async fn answer_of_another_program_is_down() {
+        let result = probed_with(Some(OK), Ok(false)).await;
         assert!(
-            matches!(&look, Probe::Down(why) if why.contains("no process listens there that may be a kubelet")),
-            "{look:?}"
+            matches!(&result, Probe::Down(why) if why.contains("no process listens there that may be a kubelet")),
+            "{result:?}"
         );
-        let look = looked_at(Some(OK), Err("too many open files".to_owned())).await;
+        let result = probed_with(Some(OK), Err("too many open files".to_owned())).await;
         assert!(
-            matches!(&look, Probe::Unknown(why) if why.contains("too many open files")),
-            "{look:?}"
+            matches!(&result, Probe::Unknown(why) if why.contains("too many open files")),
+            "{result:?}"
         );
     }
 }

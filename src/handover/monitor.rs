@@ -1,4 +1,4 @@
-//! Looks at the kubelet's signs of life until the agent stops, and tells the guard whose turn it is.
+//! Probes the kubelet until the agent stops, and sets the role of the agent in the guard.
 
 use std::{net::SocketAddr, ops::Range, pin::pin, time::Duration};
 
@@ -13,9 +13,9 @@ use tokio::{
 
 use super::{
     fence, healthz,
-    judge::{Role, Terms, Why, first, judge, may_fence},
     probes::{Probe, Probes, State},
-    report::{Fenced, TurnReport},
+    report::{Fenced, RoleReport},
+    role::{Role, Thresholds, Why, decide_role, initial_role, may_fence},
 };
 use crate::{
     api::{ApiClient, ApiError},
@@ -25,47 +25,47 @@ use crate::{
     node::systemd::Systemd,
 };
 
-/// How often it is judged, by what was seen until then.
-const JUDGE: Duration = Duration::from_secs(1);
-/// How often at least it is asked for its health, and its Lease looked at.
-const ASK: Duration = Duration::from_secs(5);
-/// An answer of the API server that takes longer is none.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The same of the look at the Node, for which all other looks wait.
-const PROOF: Duration = Duration::from_secs(3);
-/// Looks at processes that are further apart show nothing of what was between.
-const GAP: Duration = Duration::from_secs(5);
-/// The same of health and Lease: two looks, and how long they may take.
-const ASK_GAP: Duration = Duration::from_secs(15);
+/// How often the role is decided.
+const DECIDE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the healthz and Lease probes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Timeout of the Lease probe.
+const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of reading the Node, which delays all other probes.
+const NODE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Process probes that are further apart show nothing about the time between.
+const PROCESS_GAP: Duration = Duration::from_secs(5);
+/// The same for healthz and Lease: two intervals and the timeouts.
+const ENDPOINT_GAP: Duration = Duration::from_secs(15);
 
-/// How old at most what is written down of a turn is, unless it would soon be of no use.
-const KEEP: Duration = Duration::from_secs(15);
+/// How often an active agent records its role; more often if `--take-over-after` is short.
+const RECORD_INTERVAL: Duration = Duration::from_secs(15);
 
-/// What it takes to look.
+/// Decides by probes of the kubelet whether this agent is active or on standby.
 #[derive(Clone)]
 pub struct KubeletMonitor {
-    /// Told whose turn it is, and asked for kubelet processes.
+    /// Gets the role, and runs the process probe.
     pub guard: Guard,
-    /// Keeps that it is this agent's turn, for the one that is started next.
+    /// Records the role for the next run.
     pub journal: Journal,
-    /// Has the Lease.
+    /// For the Lease and the Node.
     pub api: ApiClient,
-    /// Where the kubelet tells its health, if it does.
+    /// The kubelet's healthz endpoint, if it has one.
     pub healthz: Option<SocketAddr>,
     /// `--take-over-after`.
     pub take_over_after: Duration,
-    /// Tells for how long the machine is up.
+    /// For the uptime of the node.
     pub clock: BootClock,
-    /// Stops a wedged kubelet, if it is to be.
+    /// Stops an unresponsive kubelet (`--fence-kubelet`).
     pub fence: Option<Systemd>,
     /// For `status`.
-    pub report: watch::Sender<TurnReport>,
+    pub report: watch::Sender<RoleReport>,
 }
 
-/// How long after a unit could not be stopped it is stopped again, and how often it is reported that it may not be stopped.
-const FENCE_AGAIN: Duration = Duration::from_secs(60);
+/// Pause between two attempts to stop the unit, and between two reports that it must not be stopped.
+const FENCE_RETRY: Duration = Duration::from_secs(60);
 
-/// What a look has shown that takes a while.
+/// The result of a slow probe.
 enum Answer {
     Health(Probe),
     Lease(Result<State, String>),
@@ -74,67 +74,67 @@ enum Answer {
 // === impl KubeletMonitor ===
 
 impl KubeletMonitor {
-    /// Looks until it is dropped.
+    /// Probes until it is dropped.
     pub async fn run(self) {
         let start = Instant::now();
-        let mut probes = Probes::unseen(start, GAP, ASK_GAP);
+        let mut probes = Probes::new(start, PROCESS_GAP, ENDPOINT_GAP);
         let had = self.journal.turn();
-        let mut turn = first(had.as_ref(), self.take_over_after, &self.clock.now());
-        if let (Role::Standby(Why::Resumes), Some(had)) = (&turn, had) {
-            probes.lease = probes.lease.seen_before(Some(had.lease));
+        let mut role = initial_role(had.as_ref(), self.take_over_after, &self.clock.now());
+        if let (Role::Standby(Why::Resuming), Some(had)) = (&role, had) {
+            probes.lease = probes.lease.with_recorded(Some(had.lease));
         }
-        let mut ticks = interval(JUDGE);
+        let mut ticks = interval(DECIDE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (health_now, lease_now) = (Notify::new(), Notify::new());
-        let health = again(&health_now, || async { Answer::Health(self.health().await) });
-        let lease = again(&lease_now, || async { Answer::Lease(self.lease().await) });
+        let health = probe_repeatedly(&health_now, || async { Answer::Health(self.health().await) });
+        let lease = probe_repeatedly(&lease_now, || async { Answer::Lease(self.lease().await) });
         let mut answers = pin!(select(health, lease));
         let (mut fencing, mut fence_from, mut report_from) = (FuturesUnordered::new(), start, start);
         let mut fenced = Fenced::default();
-        // When all signs were last asked for because the threshold of one was over.
-        let mut asked = start;
+        // When all probes were last requested because one had reached the threshold.
+        let mut requested_at = start;
         loop {
-            let due = probes.due(self.take_over_after, asked);
+            let due = probes.due(self.take_over_after, requested_at);
             tokio::select! {
                 biased;
-                // Pods wait: no look is waited for that comes by itself.
+                // Pods wait: do not wait for the next interval.
                 () = sleep_until(due.unwrap_or(start)), if due.is_some() => {
-                    asked = Instant::now();
-                    self.guard.look_now();
+                    requested_at = Instant::now();
+                    self.guard.request_probe();
                     health_now.notify_one();
                     lease_now.notify_one();
                 }
-                () = self.guard.has_looked() => {}
+                () = self.guard.probed() => {}
                 _ = ticks.tick() => {}
                 Some((over, answer)) = answers.next() => match answer {
-                    Answer::Health(look) => probes.healthz.see(look, &over),
-                    Answer::Lease(state) => probes.lease.see(state, &over),
+                    Answer::Health(probe) => probes.healthz.add(probe, &over),
+                    Answer::Lease(state) => probes.lease.add(state, &over),
                 },
                 Some(stopped) = fencing.next(), if !fencing.is_empty() => {
-                    fence_from = Instant::now() + FENCE_AGAIN;
+                    fence_from = Instant::now() + FENCE_RETRY;
                     fenced.note(stopped);
                 }
             }
-            let (look, looked) = self.guard.looks();
-            let lived = matches!(probes.process.look, Probe::Alive(_));
-            probes.see_process(look, &looked, self.take_over_after);
-            // Pods wait from the end of the process on: the threshold begins with it.
-            if lived && matches!(probes.process.look, Probe::Down(_)) {
+            let (probe, probed_during) = self.guard.take_probes();
+            let was_alive = matches!(probes.process.result, Probe::Alive(_));
+            probes.add_process(probe, &probed_during, self.take_over_after);
+            // The threshold begins when the process exits.
+            if was_alive && matches!(probes.process.result, Probe::Down(_)) {
                 health_now.notify_one();
                 lease_now.notify_one();
             }
-            let terms = Terms {
+            let thresholds = Thresholds {
                 take_over_after: self.take_over_after,
                 up: self.clock.now().since_boot,
             };
-            let mut next = judge(&probes, terms, &turn, Instant::now());
-            if next == Role::Active && turn != Role::Active {
-                next = self.unless_unproven(next, &turn).await;
+            let mut next = decide_role(&probes, thresholds, &role, Instant::now());
+            if next == Role::Active && role != Role::Active {
+                next = self.verify_node_before(next, &role).await;
             }
-            self.tell(&turn, &next, &probes, &fenced);
-            self.keep(&next, &probes);
-            turn = next;
-            if let (Role::Standby(Why::Wedged), Some(systemd)) = (&turn, &self.fence)
+            self.report_role(&role, &next, &probes, &fenced);
+            self.record_role(&next, &probes);
+            role = next;
+            if let (Role::Standby(Why::Unresponsive), Some(systemd)) = (&role, &self.fence)
                 && fencing.is_empty()
                 && let Some(kubelet) = self.guard.kubelet()
             {
@@ -142,7 +142,7 @@ impl KubeletMonitor {
                 match self.may_fence(&probes) {
                     Ok(()) if now >= fence_from => fencing.push(async move { fence::stop(systemd, &kubelet).await }),
                     Err(why) if now >= report_from => {
-                        report_from = now + FENCE_AGAIN;
+                        report_from = now + FENCE_RETRY;
                         fenced.note(Err(format!("{kubelet}: {why}")));
                     }
                     _ => {}
@@ -151,54 +151,56 @@ impl KubeletMonitor {
         }
     }
 
-    /// Whether a kubelet that is wedged may be stopped: it is nobody's work just now, and known to be what it seems.
+    /// Whether an unresponsive kubelet may be stopped now.
+    ///
+    /// # Errors
+    /// Why it may not.
     fn may_fence(&self, probes: &Probes) -> Result<(), String> {
-        self.guard.leaves_alone_who_is_wedged()?;
+        self.guard.check_may_fence()?;
         Ok(may_fence(probes, self.take_over_after, Instant::now())?)
     }
 
-    /// Before anything is touched the Node is looked at once more, whatever the connection has proven when it was opened: a
-    /// kubelet may have registered the Node anew since. One that is wrong holds everything by itself.
-    async fn unless_unproven(&self, next: Role, before: &Role) -> Role {
-        let why = match timeout(PROOF, self.guard.verify(&self.api)).await {
+    /// Reads the Node once more before the agent becomes active: a kubelet may have registered it again since the connection was
+    /// opened. `next`, or standby if the Node cannot be read. A mismatch blocks all effects in the guard.
+    async fn verify_node_before(&self, next: Role, before: &Role) -> Role {
+        let why = match timeout(NODE_TIMEOUT, self.guard.verify(&self.api)).await {
             Ok(Ok(()) | Err(ApiError::Held { .. })) => return next,
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("the API server has not answered within {PROOF:?}"),
+            Err(_) => format!("the API server has not answered within {NODE_TIMEOUT:?}"),
         };
         match before {
-            Role::Standby(Why::Resumes) => before.clone(),
+            Role::Standby(Why::Resuming) => before.clone(),
             _ => Role::Standby(Why::Unknown(format!("whether this is still the right Node: {why}"))),
         }
     }
 
     async fn health(&self) -> Probe {
         match self.healthz {
-            Some(at) => healthz::look(at, async || self.guard.is_kubelets_answer(at).await).await,
+            Some(at) => healthz::probe(at, async || self.guard.is_kubelets_answer(at).await).await,
             None => Probe::Down("the kubelet is configured to tell its health nowhere".to_owned()),
         }
     }
 
     async fn lease(&self) -> Result<State, String> {
-        match timeout(PATIENCE, self.api.node_lease()).await {
+        match timeout(LEASE_TIMEOUT, self.api.node_lease()).await {
             Ok(state) => state.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("the API server has not answered within {PATIENCE:?}")),
+            Err(_) => Err(format!("the API server has not answered within {LEASE_TIMEOUT:?}")),
         }
     }
 
-    /// Writes down that it is this agent's turn: at once, and then so often that an agent that is started again knows it to
-    /// have been so a moment ago.
-    fn keep(&self, turn: &Role, probes: &Probes) {
-        match turn {
-            // What an agent before this one has kept, until it is known what that is worth.
-            Role::Standby(Why::Resumes) => {}
-            Role::Active if !self.guard.gives_the_node_back() => {
+    /// Records that this agent is active: at once, and then often enough for a restarted agent to resume the role.
+    fn record_role(&self, role: &Role, probes: &Probes) {
+        match role {
+            // Keep the record of the earlier run until the role is decided.
+            Role::Standby(Why::Resuming) => {}
+            Role::Active if !self.guard.is_handing_over() => {
                 let (kept, now) = (self.journal.turn(), self.clock.now());
-                let every = KEEP.min(self.take_over_after / 3);
+                let every = RECORD_INTERVAL.min(self.take_over_after / 3);
                 let is_fresh = |kept: &OwnTurn| kept.at.elapsed(&now).is_some_and(|ago| ago < every);
                 if kept.as_ref().is_some_and(is_fresh) {
                     return;
                 }
-                // Where there is none, nobody could tell later that none has renewed it.
+                // Without a state of the Lease, a later renewal could not be detected.
                 let lease = probes.lease.state().cloned().flatten();
                 if let Some(lease) = lease.or_else(|| Some(kept?.lease)) {
                     self.journal.set_turn(Some(OwnTurn { at: now, lease }));
@@ -208,42 +210,39 @@ impl KubeletMonitor {
         }
     }
 
-    fn tell(&self, before: &Role, turn: &Role, probes: &Probes, fenced: &Fenced) {
-        let report = TurnReport::of(turn, probes, fenced, &self.report.borrow(), self.clock.wall().now());
-        if !before.is_as(turn) {
+    fn report_role(&self, before: &Role, role: &Role, probes: &Probes, fenced: &Fenced) {
+        let report = RoleReport::of(role, probes, fenced, &self.report.borrow(), self.clock.wall().now());
+        if !before.has_same_reason_as(role) {
             let seen = report.seen();
-            match turn {
-                Role::Active if *before == Role::Standby(Why::Resumes) => {
-                    tracing::warn!(
-                        seen,
-                        "No kubelet has come while this agent was started again: it goes on"
-                    );
+            match role {
+                Role::Active if *before == Role::Standby(Why::Resuming) => {
+                    tracing::warn!(seen, "No kubelet ran while this agent restarted; it is active again");
                 }
                 Role::Active => tracing::warn!(seen, "The kubelet is gone: this agent takes its pods down"),
-                Role::Standby(why) if turn.is_wedged() => tracing::error!(%why, seen, "Standing by"),
+                Role::Standby(why) if role.is_unresponsive() => tracing::error!(%why, seen, "Standing by"),
                 Role::Standby(why) => tracing::info!(%why, seen, "Standing by"),
             }
         }
-        if !matches!(turn, Role::Active | Role::Standby(Why::Resumes)) {
-            self.guard.may_have_a_kubelet();
+        if !matches!(role, Role::Active | Role::Standby(Why::Resuming)) {
+            self.guard.record_possible_kubelet();
         }
-        self.guard.set_turn(report.stands_by.clone(), turn.is_wedged());
+        self.guard.set_role(report.stands_by.clone(), role.is_unresponsive());
         self.report.send_replace(report);
     }
 }
 
-/// Looks for ever, and at once when told to, with when each look was begun and when it ended.
-fn again<F: Future>(now: &Notify, look: impl Fn() -> F) -> impl Stream<Item = (Range<Instant>, F::Output)> {
-    let mut ticks = interval(ASK);
+/// Runs the probe at each interval, and at once when notified. Yields begin and end of each probe and its result.
+fn probe_repeatedly<F: Future>(now: &Notify, probe: impl Fn() -> F) -> impl Stream<Item = (Range<Instant>, F::Output)> {
+    let mut ticks = interval(PROBE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    unfold((ticks, look), async |(mut ticks, look)| {
+    unfold((ticks, probe), async |(mut ticks, probe)| {
         tokio::select! {
             biased;
             () = now.notified() => ticks.reset(),
             _ = ticks.tick() => {}
         }
         let began = Instant::now();
-        let shown = look().await;
-        Some(((began..Instant::now(), shown), (ticks, look)))
+        let shown = probe().await;
+        Some(((began..Instant::now(), shown), (ticks, probe)))
     })
 }

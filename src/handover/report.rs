@@ -1,45 +1,45 @@
-//! What `status` says of the kubelet's life.
+//! The role and the probes of the kubelet in `status`.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{
-    judge::Role,
     probes::{ProbeHistory, Probes},
+    role::Role,
 };
 
-/// Whose turn it is, and by what that was found out.
+/// The role of this agent, and the probes that it is decided by.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct TurnReport {
-    /// `ours`, or in one word why not: `kubelet`, `wedged`, `unseen`, `not-yet`, `boots`, `resumes`, `unknown`.
+pub struct RoleReport {
+    /// `ours` if active, else the reason for standby: `kubelet`, `wedged`, `unseen`, `not-yet`, `boots`, `resumes`, `unknown`.
     pub turn: String,
-    /// Since when.
+    /// Since when the agent has this role.
     pub since: Option<Timestamp>,
-    /// Why this agent stands by; nothing while it takes pods down.
+    /// Why this agent is on standby; `None` if it is active.
     pub stands_by: Option<String>,
-    /// What was seen of the kubelet.
+    /// The last results of the probes.
     #[serde(rename = "signs")]
     pub probes: Vec<ProbeReport>,
-    /// What was done to kubelets that were wedged.
+    /// Unresponsive kubelets that were stopped.
     #[serde(default)]
     pub fenced: Fenced,
 }
 
-/// Kubelets that were stopped because they were wedged.
+/// Attempts to stop an unresponsive kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fenced {
-    /// How many, since this agent runs.
+    /// Successful attempts in this run.
     pub stopped: u64,
-    /// How often that has failed.
+    /// Failed attempts in this run.
     pub failed: u64,
-    /// What came of the last attempt.
+    /// The result of the last attempt.
     pub last: Option<String>,
 }
 
-/// One sign of a kubelet's life.
+/// One probe of the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeReport {
@@ -48,23 +48,23 @@ pub struct ProbeReport {
     pub probe: String,
     /// `lives`, `silent` or `unknown`.
     pub shows: String,
-    /// Since when it shows that, without a gap in the looks.
+    /// Since when all results are the same, without a gap.
     pub since: Option<Timestamp>,
-    /// What the last look has shown.
+    /// Details of the last result.
     pub seen: String,
 }
 
-// === impl TurnReport ===
+// === impl RoleReport ===
 
-impl TurnReport {
-    /// The report of this turn after the one before.
-    pub fn of(turn: &Role, probes: &Probes, fenced: &Fenced, before: &Self, wall: Timestamp) -> Self {
-        let kind = turn.kind();
+impl RoleReport {
+    /// The report of this role. `since` stays that of `before` if the role is the same.
+    pub fn of(role: &Role, probes: &Probes, fenced: &Fenced, before: &Self, wall: Timestamp) -> Self {
+        let kind = role.kind();
         let since = before.since.filter(|_| before.turn == kind);
         Self {
             turn: kind.to_owned(),
             since: since.or(Some(wall)),
-            stands_by: match turn {
+            stands_by: match role {
                 Role::Active => None,
                 Role::Standby(why) => Some(why.to_string()),
             },
@@ -76,7 +76,7 @@ impl TurnReport {
         }
     }
 
-    /// The signs on one line.
+    /// The probes on one line.
     pub fn seen(&self) -> String {
         let probes = self
             .probes
@@ -89,13 +89,13 @@ impl TurnReport {
 // === impl Fenced ===
 
 impl Fenced {
-    /// Notes what came of an attempt.
+    /// Adds the result of an attempt: the unit, or why it failed.
     pub fn note(&mut self, stopped: Result<String, String>) {
         match stopped {
             Ok(unit) => {
                 tracing::warn!(
                     unit,
-                    "The kubelet was wedged, and its unit is stopped; start it again when it is mended"
+                    "Unit of the unresponsive kubelet stopped; start it when it is repaired"
                 );
                 self.stopped += 1;
                 self.last = Some(format!(
@@ -103,7 +103,7 @@ impl Fenced {
                 ));
             }
             Err(why) => {
-                tracing::error!(why, "The kubelet is wedged, and cannot be stopped");
+                tracing::error!(why, "Unresponsive kubelet cannot be stopped");
                 self.failed += 1;
                 self.last = Some(why);
             }
@@ -118,9 +118,9 @@ impl ProbeReport {
         let lasts = Instant::now().saturating_duration_since(probe.since);
         Self {
             probe: name.to_owned(),
-            shows: probe.look.word().to_owned(),
+            shows: probe.result.label().to_owned(),
             since: wall.checked_sub(lasts).ok(),
-            seen: probe.look.told().to_owned(),
+            seen: probe.result.detail().to_owned(),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Volumes that no pod uses: observed for a while, taken off the node in a task of their own, whose drivers may hang, and
-//! left for longer after each failure.
+//! Volumes that no pod uses: observed for a while, then unmounted and unstaged. This runs in its own task, because drivers may hang.
+//! Failures are retried with a backoff.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,70 +9,70 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{EVERY, HouseReport, decide::MIN_AGE};
+use super::{INTERVAL, LeftoverReport, decide::MIN_AGE};
 use crate::{
     counters::Counters,
-    handover::guard::turn::UnderWay,
+    handover::guard::activity::UnderWay,
     teardown::volumes::{Released, release_unused, storage::Storage},
 };
 
-/// After a failure a volume is left for as long as between two passes, after each more for twice as long, up to 8 minutes.
-const MOST_DOUBLINGS: u32 = 4;
+/// Limits the backoff of a volume: it starts with one interval, doubles with each failure, and ends at 8 minutes.
+const MAX_DOUBLINGS: u32 = 4;
 
-/// Takes off the node what no pod uses; at most one task is at it.
+/// Unmounts and unstages volumes that no pod uses, in at most one task.
 pub(super) struct Unused {
     storage: Arc<Storage>,
     counters: Arc<Counters>,
-    report: watch::Sender<HouseReport>,
+    report: watch::Sender<LeftoverReport>,
     volumes: Volumes,
-    at_work: Option<AbortOnDropHandle<Volumes>>,
-    /// What the task brings back is of no use.
+    task: Option<AbortOnDropHandle<Volumes>>,
+    /// The result of the task is void.
     is_stale: bool,
 }
 
-/// What is known of volumes that nobody uses, by what they are called. Pure.
+/// Unused volumes by name. Pure.
 #[derive(Debug, Default)]
 struct Volumes(BTreeMap<String, Idle>);
 
 #[derive(Debug)]
 struct Idle {
-    /// Nobody has used it since.
+    /// Unused since.
     since: Instant,
-    /// It was come by in this round.
+    /// Found in this round.
     seen: bool,
-    /// It was its turn in this round.
+    /// Due in this round.
     tried: bool,
     failures: u32,
     not_before: Instant,
-    /// Why it could not be taken off.
+    /// The last failures.
     why: Vec<String>,
 }
 
 // === impl Unused ===
 
 impl Unused {
-    pub fn new(storage: Arc<Storage>, counters: Arc<Counters>, report: watch::Sender<HouseReport>) -> Self {
+    pub fn new(storage: Arc<Storage>, counters: Arc<Counters>, report: watch::Sender<LeftoverReport>) -> Self {
         Self {
             storage,
             counters,
             report,
             volumes: Volumes::default(),
-            at_work: None,
+            task: None,
             is_stale: false,
         }
     }
 
-    /// Has them taken off the node, unless that goes on yet.
+    /// Starts a round, unless one is in progress.
     pub async fn release(&mut self, under_way: UnderWay) {
-        match self.at_work.take() {
+        match self.task.take() {
             Some(task) if !task.is_finished() => {
-                self.at_work = Some(task);
+                self.task = Some(task);
                 return;
             }
             Some(task) => match task.await {
                 Ok(_) if self.is_stale => {}
                 Ok(volumes) => self.volumes = volumes,
-                Err(error) => tracing::error!(%error, "Taking unused volumes off the node has panicked"),
+                Err(error) => tracing::error!(%error, "Task for unused volumes panicked"),
             },
             None => {}
         }
@@ -85,19 +85,19 @@ impl Unused {
             volumes,
             under_way,
         );
-        self.at_work = Some(AbortOnDropHandle::new(tokio::spawn(round)));
+        self.task = Some(AbortOnDropHandle::new(tokio::spawn(round)));
     }
 
-    /// What was observed so far means nothing any more. A call that is on its way comes to its end, or to the gate of effects.
+    /// Drops all observations. A call in progress completes, or is stopped by the guard.
     pub fn forget(&mut self) {
         self.drop_all();
-        tell(&self.report, Vec::new());
+        set_report(&self.report, Vec::new());
     }
 
-    /// The same, and why.
+    /// Drops all observations and reports why.
     pub fn hold(&mut self, why: String) {
         self.drop_all();
-        tell(&self.report, vec![why]);
+        set_report(&self.report, vec![why]);
     }
 
     fn drop_all(&mut self) {
@@ -109,11 +109,11 @@ impl Unused {
 async fn round(
     storage: Arc<Storage>,
     counters: Arc<Counters>,
-    report: watch::Sender<HouseReport>,
+    report: watch::Sender<LeftoverReport>,
     mut volumes: Volumes,
     under_way: UnderWay,
 ) -> Volumes {
-    let mut may_begin = |volume: &str| under_way.may_begin_more() && volumes.is_due(volume, Instant::now());
+    let mut may_begin = |volume: &str| under_way.may_begin_part() && volumes.is_due(volume, Instant::now());
     let Released { report: done, failed } = release_unused(&storage, &mut may_begin).await;
     drop(under_way);
     if done.unmounted > 0 {
@@ -127,30 +127,27 @@ async fn round(
         .into_iter()
         .map(|(volume, faults)| (volume, faults.iter().map(ToString::to_string).collect()));
     volumes.after(failed.collect(), Instant::now());
-    tell(&report, volumes.why());
+    set_report(&report, volumes.why());
     volumes
 }
 
-/// For people: in the log what is new, in the report all of it.
-fn tell(report: &watch::Sender<HouseReport>, now: Vec<String>) {
+/// Reports the failures, and logs new ones.
+fn set_report(report: &watch::Sender<LeftoverReport>, now: Vec<String>) {
     report.send_if_modified(|report| {
         let known: BTreeSet<_> = report.volumes.iter().collect();
         for why in now.iter().filter(|why| !known.contains(why)) {
-            tracing::warn!(
-                why,
-                "Volumes that no pod uses cannot be taken off the node; it is tried again"
-            );
+            tracing::warn!(why, "Unused volume cannot be unstaged; will retry");
         }
-        let news = report.volumes != now;
+        let changed = report.volumes != now;
         report.volumes = now;
-        news
+        changed
     });
 }
 
 // === impl Volumes ===
 
 impl Volumes {
-    /// Whether nobody has used this volume for long, and it is its turn.
+    /// Whether this volume has been unused for [`MIN_AGE`], and its backoff has expired.
     fn is_due(&mut self, volume: &str, now: Instant) -> bool {
         let idle = self.0.entry(volume.to_owned()).or_insert_with(|| Idle::new(now));
         idle.seen = true;
@@ -158,7 +155,7 @@ impl Volumes {
         idle.tried
     }
 
-    /// What came of a round.
+    /// Records the failures of a round.
     fn after(&mut self, failed: BTreeMap<String, Vec<String>>, now: Instant) {
         for idle in self.0.values_mut().filter(|idle| idle.tried) {
             idle.why.clear();
@@ -166,7 +163,7 @@ impl Volumes {
         for (volume, why) in failed {
             let idle = self.0.entry(volume).or_insert_with(|| Idle::new(now));
             idle.seen = true;
-            idle.not_before = now + EVERY * 2_u32.pow(idle.failures.min(MOST_DOUBLINGS));
+            idle.not_before = now + INTERVAL * 2_u32.pow(idle.failures.min(MAX_DOUBLINGS));
             idle.failures += 1;
             idle.why = why;
         }
@@ -202,12 +199,12 @@ mod tests {
 
     const VOLUME: &str = "kubernetes.io/csi/d^1";
 
-    /// After how many seconds a volume is tried that fails each time, with a round every 30 s.
+    /// Seconds at which a volume is tried that fails each time, with a round every 30 s.
     fn tried(rounds: u32, mut used: impl FnMut(u32) -> bool) -> Vec<u32> {
         let (mut volumes, start) = (Volumes::default(), Instant::now());
         let mut times = Vec::new();
         for round in 0..rounds {
-            let now = start + round * EVERY;
+            let now = start + round * INTERVAL;
             let mut failed = BTreeMap::new();
             if !used(round) && volumes.is_due(VOLUME, now) {
                 times.push(round * 30);
@@ -219,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_fails_is_tried_after_a_while_and_then_less_and_less_often() {
+    fn failing_volume_is_retried_with_a_backoff() {
         let times = tried(200, |_| false);
         assert_eq!(times[..6], [120, 150, 210, 330, 570, 1050]);
         let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -227,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_was_used_in_between_is_observed_anew() {
+    fn use_of_a_volume_resets_its_observation() {
         assert_eq!(tried(8, |round| round == 3), Vec::<u32>::new());
         assert_eq!(tried(9, |round| round == 3), [240]);
     }
 
     #[test]
-    fn why_it_failed_is_told_until_it_has_gone_or_is_used() {
+    fn failure_is_reported_until_the_volume_is_unstaged_or_used() {
         let (mut volumes, now) = (Volumes::default(), Instant::now());
         let later = now + MIN_AGE;
         volumes.is_due(VOLUME, now);
@@ -242,7 +239,7 @@ mod tests {
         volumes.after([(VOLUME.to_owned(), vec!["no".to_owned()])].into(), later);
         assert!(!volumes.is_due(VOLUME, later));
         volumes.after(BTreeMap::new(), later);
-        assert_eq!(volumes.why(), ["no"], "while it waits for its turn");
+        assert_eq!(volumes.why(), ["no"], "during the backoff");
         volumes.after(BTreeMap::new(), later);
         assert_eq!(volumes.why(), [""; 0]);
     }

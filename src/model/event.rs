@@ -1,6 +1,6 @@
-//! Why an event is sent.
+//! Reasons of events.
 
-/// Why something happened, in the kubelet's spelling.
+/// Reason of an event, in the kubelet's spelling (kubelet: `pkg/kubelet/events/event.go`) where it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// A container is being stopped.
@@ -11,19 +11,19 @@ pub enum Reason {
     FailedKillPod,
     /// Volumes could not be unmounted or removed.
     FailedUnMount,
-    /// The runtime says of containers that they run, and their processes have exited.
+    /// The runtime shows containers as running whose processes have exited.
     RuntimeStateWrong,
-    /// A pod's end does not come, for whichever cause.
+    /// The termination of a pod is blocked.
     TeardownBlocked,
-    /// A driver's end no longer waits for the pods that need it.
+    /// The termination of a driver pod no longer waits for the pods that need it.
     DriverHoldExceeded,
-    /// Somebody decided on the end of a pod.
+    /// A user has stopped or evicted the pod.
     Evicted,
-    /// Somebody's decision on the end of a pod is not carried out: a kubelet runs it again.
+    /// A stop request was cancelled: a kubelet may run the pod again.
     TeardownGivenUp,
-    /// The pod lived past its active deadline.
+    /// The pod has exceeded `activeDeadlineSeconds`.
     DeadlineExceeded,
-    /// A pod that somebody wanted ended takes longer than it should.
+    /// A pod that a user has stopped does not terminate within its grace period.
     ExceededGracePeriod,
     /// An owner reference names an object of another namespace.
     OwnerRefInvalidNamespace,
@@ -34,7 +34,7 @@ pub enum Reason {
 // === impl Reason ===
 
 impl Reason {
-    /// As the API spells it.
+    /// The reason in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Killing => "Killing",

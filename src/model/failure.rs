@@ -1,46 +1,46 @@
-//! One thing that did not work in a step, with its cause in words and in one word for counting.
+//! Failures of a step, with a message and a reason to count them by.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
 use super::{mismatch::Mismatch, trace::Step};
 
-/// The guard lets nothing pass.
+/// The guard blocks all effects.
 pub const HELD: &str = "held";
-/// No answer in time.
+/// No answer before the timeout.
 pub const TIMEOUT: &str = "timeout";
-/// A call into the kernel that does not return.
+/// A system call that does not return.
 pub const HANGS: &str = "hangs";
-/// Processes use it.
+/// Processes use the file system or device.
 pub const BUSY: &str = "busy";
-/// It is a mount point.
+/// The directory is a mount point.
 pub const MOUNTED: &str = "mounted";
-/// A container or process that runs after its stop.
+/// A container or process still runs after its stop.
 pub const RUNNING: &str = "running";
-/// Every cause without a word of its own.
+/// Every other reason.
 pub const OTHER: &str = "other";
 
-/// One thing that did not work. The rest goes on, and the pod is tried again.
+/// One failure of a step. The other work of the attempt continues, and the pod is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// In which step.
+    /// The failed step.
     pub step: Step,
-    /// With what: a container's name, a path; may be empty.
+    /// Target of the step: a container's name, a path; may be empty.
     pub what: String,
-    /// Why.
+    /// Message for people.
     pub cause: String,
-    /// The same in one word.
+    /// The reason in one word, for metrics.
     pub reason: Cow<'static, str>,
-    /// How long whoever refused asks to be left alone.
+    /// How long the server asks to wait.
     pub retry_after: Option<Duration>,
-    /// The facts that a user has to approve.
+    /// The evidence that a user has to approve.
     pub mismatch: Option<Mismatch>,
-    /// Processes that have to end first, as far as they are known.
+    /// PIDs of processes that have to exit first, as far as known.
     pub held_by: Vec<i32>,
 }
 
-/// Something that can be the cause of a failure.
+/// An error that can be the cause of a failure.
 pub trait Reasoned: fmt::Display {
-    /// In one word.
+    /// The reason in one word, for metrics.
     fn reason(&self) -> Cow<'static, str> {
         OTHER.into()
     }
@@ -61,7 +61,7 @@ impl Reasoned for fmt::Arguments<'_> {}
 // === impl Failure ===
 
 impl Failure {
-    /// A failure with its cause in words.
+    /// A failure with the message and reason of `cause`.
     pub fn new(step: Step, what: &str, cause: impl Reasoned) -> Self {
         Self {
             step,
@@ -74,8 +74,8 @@ impl Failure {
         }
     }
 
-    /// Whether a container may run on because of it.
-    pub fn is_of_a_stop(&self) -> bool {
+    /// Whether a container may still run because of it.
+    pub fn is_stop_failure(&self) -> bool {
         matches!(self.step, Step::Hook | Step::Term | Step::Kill)
     }
 }
@@ -95,12 +95,13 @@ pub(super) fn write_at(f: &mut fmt::Formatter<'_>, step: Step, target: &str, mes
     }
 }
 
-/// Failures as a result.
+/// # Errors
+/// The failures, if there are any.
 pub fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
     if failures.is_empty() { Ok(()) } else { Err(failures) }
 }
 
-/// The first failure, where there is room for one.
+/// The message of the first failure; empty if there is none.
 pub fn first(failures: &[Failure]) -> String {
     failures.first().map(ToString::to_string).unwrap_or_default()
 }

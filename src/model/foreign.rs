@@ -1,7 +1,7 @@
-//! Text that others chose: command lines, names, paths, and the messages of drivers, of the runtime and of the API server.
+//! Untrusted text: command lines, names, paths, and the messages of drivers, of the runtime and of the API server.
 //!
-//! A newline in it would begin a line of its own in a log or in a message to systemd, and an escape sequence would drive the
-//! terminal of its reader. So it is escaped and cut where it comes in, and once more where text leaves the agent.
+//! A newline in it could forge a line of a log or of a message to systemd, and an escape sequence could control the reader's
+//! terminal. It is escaped and truncated at the input, and escaped again at each output.
 
 use std::{
     borrow::Cow,
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::words::visible;
 
-/// Longest foreign text, in bytes: as long as a path may be.
+/// Longest foreign text in bytes (`PATH_MAX`).
 const LONGEST: usize = 4096;
 
 /// Foreign text on one line. Control characters, line separators and marks that change the direction of text are escaped. A text
@@ -26,19 +26,19 @@ pub struct ForeignText(String);
 // === impl ForeignText ===
 
 impl ForeignText {
-    /// At most 4096 bytes.
+    /// Escapes the text, and truncates it to 4096 bytes.
     pub fn new(text: &str) -> Self {
         Self::within(text, LONGEST)
     }
 
-    /// The same of bytes that need not be UTF-8.
-    pub fn of_bytes(bytes: &[u8]) -> Self {
+    /// The same for bytes that may not be UTF-8.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         Self::new(&String::from_utf8_lossy(bytes))
     }
 
-    /// At most so many bytes, which must be 8 or more.
+    /// Escapes the text, and truncates it to `limit` bytes, which must be at least 8.
     pub fn within(text: &str, limit: usize) -> Self {
-        // Cut first, so that a huge text is not copied whole; to escape it may make it longer.
+        // Truncate first to avoid a copy of a huge text; escaping may make it longer again.
         Self(cut(&visible(&cut(text, limit)), limit).into_owned())
     }
 }
@@ -75,7 +75,7 @@ impl From<&str> for ForeignText {
     }
 }
 
-/// At most so many bytes of it, head and tail, which matter more than the middle.
+/// Truncates the text to `limit` bytes: head and tail stay, the middle is replaced by an ellipsis.
 pub fn cut(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit {
         return Cow::Borrowed(text);
@@ -86,8 +86,8 @@ pub fn cut(text: &str, limit: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{head}…{tail}"))
 }
 
-/// Text of several lines for a terminal: of each line what is foreign in it is escaped, tabs excepted.
-pub fn lines(text: &str) -> String {
+/// Escapes each line of a text for a terminal. Newlines and tabs stay.
+pub fn escape_lines(text: &str) -> String {
     let ends = ['\n', '\t'];
     let pieces = text.split_inclusive(ends).map(|piece| {
         let shown = piece.strip_suffix(ends).unwrap_or(piece);
@@ -96,23 +96,23 @@ pub fn lines(text: &str) -> String {
     pieces.collect()
 }
 
-/// All texts in an answer, on one line each.
-pub fn in_answer(answer: Value) -> Value {
+/// Escapes all strings in a JSON value, keys too.
+pub fn escape_value(answer: Value) -> Value {
     match answer {
         Value::String(text) => Value::String(ForeignText::new(&text).into()),
-        Value::Array(items) => items.into_iter().map(in_answer).collect(),
+        Value::Array(items) => items.into_iter().map(escape_value).collect(),
         Value::Object(members) => {
             let shown = members
                 .into_iter()
-                .map(|(name, value)| (ForeignText::new(&name).into(), in_answer(value)));
+                .map(|(name, value)| (ForeignText::new(&name).into(), escape_value(value)));
             Value::Object(shown.collect())
         }
         other => other,
     }
 }
 
-/// JSON in which characters are escaped, too, that JSON allows and terminals obey. There are none outside of its strings.
-pub fn in_json(json: String) -> String {
+/// Escapes characters in JSON that JSON permits and terminals interpret. They occur only in its strings.
+pub fn escape_json(json: String) -> String {
     let is_plain = |byte| byte == b'\n' || (b' '..=b'~').contains(&byte);
     if json.bytes().all(is_plain) {
         return json;

@@ -1,4 +1,4 @@
-//! Facts about one pod that do not match, so that a user has to decide. Pure.
+//! Mismatch of evidence about one pod. A user has to decide. Pure.
 
 use std::collections::BTreeSet;
 
@@ -6,44 +6,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Mark;
 
-/// Facts that do not match. They block one pod until a user approves them.
+/// Evidence that does not match. It blocks one pod until a user approves it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mismatch {
-    /// Which facts do not match.
+    /// Which evidence does not match.
     pub kind: MismatchKind,
-    /// What it rests on: containers, sandboxes, cgroups, volumes.
+    /// The evidence: containers, sandboxes, cgroups, volumes.
     pub facts: BTreeSet<String>,
 }
 
-/// Which facts do not match.
+/// Which evidence does not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum MismatchKind {
-    /// The pod runs, and has no cgroup.
+    /// The pod runs and has no cgroup.
     NoCgroup,
-    /// The pod is or was here, and has no directory.
+    /// The pod was on this node and has no directory.
     NoDirectory,
-    /// Its cgroup holds processes of which the runtime knows no container.
+    /// Its cgroup has processes that belong to no container of the runtime.
     UnknownProcesses,
-    /// A driver does not take a volume away of which nothing is mounted.
+    /// The CSI driver fails to unpublish or unstage a volume that has no mount.
     VolumeNotTakenAway,
 }
 
 /// A mismatch that a user has approved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
-    /// As it was shown to the user.
+    /// The mismatch that the user has seen.
     #[serde(rename = "doubt")]
     pub mismatch: Mismatch,
-    /// When. Of what was there before a reboot nothing is there any more.
+    /// When. It is void after a reboot.
     pub at: Mark,
 }
 
 // === impl Mismatch ===
 
 impl Mismatch {
-    /// A mismatch of these facts.
+    /// A mismatch with this evidence.
     pub fn new(kind: MismatchKind, facts: impl IntoIterator<Item = String>) -> Self {
         Self {
             kind,
@@ -51,8 +51,8 @@ impl Mismatch {
         }
     }
 
-    /// Whether one of these releases covers it: the user has seen all its facts. Some of them may be gone since then; a new
-    /// fact makes another mismatch.
+    /// Whether one of these approvals of this boot covers it: the user has seen all its evidence. Some of that may have disappeared
+    /// since; new evidence needs a new approval.
     pub fn is_approved_by(&self, releases: &[Release], boot_id: &str) -> bool {
         let settles = |Release { mismatch, at }: &Release| {
             at.boot_id == boot_id && mismatch.kind == self.kind && self.facts.is_subset(&mismatch.facts)
@@ -64,8 +64,8 @@ impl Mismatch {
 // === impl MismatchKind ===
 
 impl MismatchKind {
-    /// What follows from a release.
-    pub fn released(self) -> &'static str {
+    /// What the agent does after an approval.
+    pub fn approval_effect(self) -> &'static str {
         match self {
             Self::NoCgroup => "the pod is ended by the runtime alone, and no cgroup of it is looked for",
             Self::NoDirectory => {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_settles_what_was_shown_or_less_of_it_and_nothing_else() {
+    fn approval_covers_the_evidence_that_was_shown_and_no_more() {
         use MismatchKind::{NoCgroup, UnknownProcesses};
         let mismatch = |kind, facts: &[&str]| Mismatch::new(kind, facts.iter().map(|&fact| fact.to_owned()));
         let releases = [Release {

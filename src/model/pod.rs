@@ -1,4 +1,4 @@
-//! The pod as teardown sees it: the few fields that matter, projected once from the API object.
+//! The pod: the few fields that teardown uses, projected once from the API object.
 
 use std::{fmt, sync::Arc};
 
@@ -11,27 +11,27 @@ mod object;
 pub use hook::{Hook, HookPort, HttpGet};
 pub use object::{PodObject, RawStatuses, VolumeFacts};
 
-/// Annotation by which a mirror pod is known, whatever its value.
+/// Annotation of mirror pods, with any value.
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Priority class of pods that a node cannot do without, and its value.
+/// Priority class of pods that a node needs, and its value.
 /// API: `pkg/apis/scheduling/types.go` `SystemNodeCritical`, `SystemCriticalPriority`.
 const NODE_CRITICAL: (&str, i32) = ("system-node-critical", 2_000_001_000);
 
-/// About the bytes that are kept of one pod at most. A pod with some 30 containers has fewer; a node may have 250 pods.
+/// Approximate bytes that are kept of one pod at most. About 30 containers fit; a node may have 250 pods.
 const LARGE: usize = 128 << 10;
 
-/// As many pods as fill a node. Of more that are alike, only an outline is kept.
+/// Pods of a full node. Of further ones only an outline is kept.
 pub const FULL_NODE: usize = 250;
 
-/// A pod's identity. Names are for people.
+/// UID of a pod, which identifies it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodUid(Arc<str>);
 
-/// A pod's identity with the names that people know it by.
+/// UID of a pod, and its names for people.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodRef {
-    /// Identity.
+    /// UID.
     pub uid: PodUid,
     /// Namespace.
     pub namespace: Arc<str>,
@@ -39,73 +39,73 @@ pub struct PodRef {
     pub name: Arc<str>,
 }
 
-/// What of a pod decides how it is taken down.
+/// The fields of a pod that its termination depends on.
 #[derive(Debug, Clone)]
 pub struct PodView {
-    /// Identity and names.
+    /// UID, namespace and name.
     pub pod: PodRef,
-    /// Set once the pod is being deleted.
+    /// Set if the pod is being deleted.
     pub deletion: Option<Deletion>,
-    /// `Failed` or `Succeeded`.
+    /// Its phase is `Failed` or `Succeeded`.
     pub terminal_phase: bool,
-    /// Its phase is Running, or the status shows a container that runs.
+    /// Its phase is Running, or its status shows a running container.
     pub shows_running: bool,
-    /// Stands for a static pod: never touched.
+    /// It mirrors a static pod and is never touched.
     pub mirror: bool,
     /// `spec.terminationGracePeriodSeconds`.
     pub spec_grace: Option<i64>,
-    /// Has no network of its own: hooks reach it by the node's address.
+    /// It uses the host network: hooks reach it by the node's address.
     pub host_network: bool,
-    /// Has priority class `system-node-critical`, or at least its priority.
+    /// Its priority is at least that of `system-node-critical`.
     pub node_critical: bool,
     /// Addresses in the status, primary first.
     pub ips: Vec<String>,
     /// First address of the node in the status.
     pub host_ip: Option<String>,
-    /// Names volumes that a controller may attach to nodes.
+    /// It has volumes that a controller may attach to nodes.
     pub attachable_volumes: bool,
-    /// Uses devices that a driver of dynamic resources has prepared.
+    /// It uses dynamic resources (DRA).
     pub dynamic_resources: bool,
-    /// Names of the claims of dynamic resources that it uses.
+    /// Names of its ResourceClaims.
     pub claims: Vec<Box<str>>,
-    /// Has user ids of its own (`hostUsers: false`).
+    /// It has a user namespace (`hostUsers: false`).
     pub user_namespace: bool,
-    /// Directories of the host that it shares, as far as there is room.
+    /// Its `hostPath` directories, up to a total of some KiB.
     pub host_paths: Vec<Box<str>>,
     /// All containers of the spec, in its order: init, regular, ephemeral.
     pub containers: Vec<ContainerView>,
-    /// KiB that all of a large object takes, of which no containers, claims, addresses and paths are kept; else 0.
+    /// Size in KiB of a large object, of which no containers, claims, addresses and paths are kept; else 0.
     pub abridged: u32,
-    /// The object as the API last showed it, as far as its status rests on it; kept only while the pod ends.
+    /// The fields of the API object that the status depends on; kept only while the pod terminates.
     pub object: Option<Arc<PodObject>>,
 }
 
 /// `metadata.deletionTimestamp` and `deletionGracePeriodSeconds`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deletion {
-    /// When the grace period is over, by the API server's clock.
+    /// When the grace period expires, by the API server's clock.
     pub timestamp: Timestamp,
-    /// Seconds asked for; `Some(0)` is a forced deletion.
+    /// Grace period in seconds; `Some(0)` is a force deletion.
     pub grace: Option<i64>,
 }
 
 /// One container of the spec.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerView {
-    /// Its name.
+    /// Name.
     pub name: Arc<str>,
-    /// Its part in the pod.
+    /// Kind of the container.
     pub role: Role,
-    /// Its preStop handler.
+    /// Its preStop hook.
     pub pre_stop: Option<Hook>,
-    /// Named ports, for hooks that name one.
+    /// Its named ports, for hooks that use a port name.
     pub ports: Vec<(String, i32)>,
 }
 
-/// Part that a container plays in its pod; decides the order of stopping.
+/// Kind of a container; it decides the order of stopping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// `spec.initContainers`, runs to its end before the regular ones.
+    /// `spec.initContainers`, runs to completion before the regular ones.
     Init,
     /// `spec.initContainers` with restartPolicy Always.
     Sidecar,
@@ -168,7 +168,7 @@ impl PodView {
         }
     }
 
-    /// The same with all that a teardown uses, however much it is.
+    /// As [`Self::project`], with all fields that a teardown uses, even of a large object.
     pub fn whole(mut object: PodObject, decided: bool) -> Self {
         let mut view = Self::of(&object);
         if decided || view.ends() {
@@ -178,7 +178,7 @@ impl PodView {
         view
     }
 
-    /// The same without the object, which is large.
+    /// A copy without the object, which is large.
     #[must_use]
     pub fn without_object(&self) -> Self {
         Self {
@@ -187,7 +187,7 @@ impl PodView {
         }
     }
 
-    /// A pod of which nothing but its identity is known.
+    /// A pod of which only the identity is known.
     pub fn remembered(pod: PodRef) -> Self {
         Self {
             pod,
@@ -211,8 +211,8 @@ impl PodView {
         }
     }
 
-    /// A terminal pod of which no more is known than that, and the grace period of its spec in seconds. Its worker reads the
-    /// object again, as that of a large one.
+    /// A pod in a terminal phase, of which only the grace period of its spec in seconds is known. Its worker reads the object again,
+    /// as for a large one.
     pub fn ended(pod: PodRef, spec_grace: Option<i64>) -> Self {
         Self {
             terminal_phase: true,
@@ -275,8 +275,8 @@ impl PodView {
         self.terminal_phase && self.deletion.is_none()
     }
 
-    /// The few fields that decide whether the pod terminates, and how long that may take. Its worker reads the object again, as
-    /// that of a large one.
+    /// The few fields that decide whether the pod terminates, and its grace period. Its worker reads the object again, as for a large
+    /// one.
     #[must_use]
     pub fn outline(&self) -> Self {
         Self {
@@ -289,24 +289,24 @@ impl PodView {
         }
     }
 
-    /// Whether nothing of it may be on the node, so that the node is checked first: its status shows no container that runs, and
-    /// it has no DRA claims, which the check does not see.
+    /// Whether it may have left nothing on the node, so that the node is checked first: its status shows no running container, and it
+    /// has no DRA claims, which that check does not cover.
     pub fn may_be_absent(&self) -> bool {
         !self.mirror && !self.dynamic_resources && !self.shows_running
     }
 
-    /// Whether it needs no worker if nothing of it is found on the node. One with DRA claims does: the check of the node does not
-    /// see them. So does one with a container that its status shows as running: its termination must be reported.
+    /// Whether it needs no worker if nothing of it is found on the node. A pod with DRA claims needs one: the check of the node does
+    /// not cover them. A pod whose status shows a running container needs one, too: its termination must be reported.
     pub fn may_be_idle(&self) -> bool {
         self.has_only_ended() && self.may_be_absent()
     }
 
-    /// Whether this pod is to be taken down by what its object says.
+    /// Whether its object says that it has to terminate.
     pub fn ends(&self) -> bool {
         self.deletion.is_some() || self.terminal_phase
     }
 
-    /// Whether everything is the same that decides how the pod is taken down, and when.
+    /// Whether all fields are the same that decide how and when the pod terminates.
     pub fn ends_like(&self, other: &Self) -> bool {
         let Self {
             pod,
@@ -345,7 +345,7 @@ impl PodView {
     }
 }
 
-/// Claims that the spec names, those that were made for the pod by a template, and the one of extended resources.
+/// ResourceClaims: named in the spec, generated from a template, and the one for extended resources.
 fn claims(pod: &Pod) -> Vec<Box<str>> {
     let spec = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
     let named = spec.filter_map(|claim| claim.resource_claim_name.as_deref());
@@ -377,7 +377,7 @@ fn shows_running(status: &PodStatus) -> bool {
     entries.any(|entry| entry.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
 
-/// A node full of terminating pods holds a hundred objects.
+/// Drops fields that the status does not depend on: a full node keeps hundreds of objects.
 fn leave_out_what_no_status_needs(object: &mut PodObject) {
     object.volumes = VolumeFacts::default();
     object.unreadable = Vec::new();
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn every_volume_may_be_attached_but_for_kinds_that_never_are() {
+    fn all_volumes_count_as_attachable_except_kinds_that_never_are() {
         for (volume, attachable) in [
             (
                 json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }),

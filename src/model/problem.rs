@@ -1,39 +1,39 @@
-//! What is wrong with a configuration or a node, and the remedy.
+//! Problems of a configuration or a node, each with its remedy.
 
 use std::fmt;
 
-/// One mistake, with its remedy.
+/// One problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it lies.
+    /// Kind of the problem.
     pub kind: ProblemKind,
-    /// The thing and what is wrong with it.
+    /// The setting, and what is wrong with it.
     pub what: String,
-    /// What to do.
+    /// What the user should do.
     pub remedy: String,
 }
 
-/// Where a mistake lies; decides the exit code.
+/// Kind of a problem; it decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProblemKind {
-    /// On the command line.
+    /// The command line is wrong.
     Usage,
-    /// Missing on the command line, and no default is found on this node yet.
+    /// A required flag is missing, and no default is found on this node yet.
     NotGiven,
-    /// In what the command line points to.
+    /// A file or address that a flag names is wrong.
     Configuration,
-    /// What the command line points to is not there, and may come: a node joins its cluster after this was installed.
+    /// It does not exist yet, and may appear: the node may join its cluster after the installation.
     Absent,
-    /// Somebody else has what it points to, and may let go of it.
+    /// Another process uses it, and may release it.
     Taken,
-    /// In this program.
+    /// A bug of this program.
     Internal,
 }
 
 // === impl Problem ===
 
 impl Problem {
-    /// A mistake on the command line.
+    /// The command line is wrong.
     pub fn usage(what: impl Into<String>, remedy: &str) -> Self {
         Self {
             kind: ProblemKind::Usage,
@@ -50,7 +50,7 @@ impl Problem {
         }
     }
 
-    /// A mistake in what the command line points to. Parsers draw the place on further lines; the first one says it.
+    /// A file or address that a flag names is wrong. Only the first line of `what` is kept: parsers quote the source in further ones.
     pub fn configuration(what: impl Into<String>, remedy: &str) -> Self {
         let what: String = what.into();
         Self {
@@ -60,7 +60,7 @@ impl Problem {
         }
     }
 
-    /// Somebody else has it, and may let go of it.
+    /// Another process uses it, and may release it.
     pub fn taken(what: impl Into<String>, remedy: &str) -> Self {
         Self {
             kind: ProblemKind::Taken,
@@ -68,7 +68,7 @@ impl Problem {
         }
     }
 
-    /// The same, if what is wrong is only that something is not there.
+    /// Changes the kind to [`ProblemKind::Absent`] if `absent`.
     #[must_use]
     pub fn absent(self, absent: bool) -> Self {
         let kind = if absent { ProblemKind::Absent } else { self.kind };

@@ -1,4 +1,4 @@
-//! Whether a pod's end begins, and why. Once begun it is never taken back.
+//! Whether a pod terminates, and why. A termination that has begun is never reverted.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::pod::PodView;
 
-/// Why a pod is taken down.
+/// Why a pod terminates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cause {
@@ -14,30 +14,30 @@ pub enum Cause {
     Deleted,
     /// Its phase is Failed or Succeeded.
     PhaseTerminal,
-    /// Its object is proven to be gone while it may still run here.
+    /// Its object is proven to be deleted while it may still run here.
     Removed,
-    /// Somebody who runs this node asked for it.
+    /// A user of this node has stopped or evicted it.
     Requested,
-    /// An earlier run of this agent began, for whichever reason.
+    /// An earlier run of this agent has begun it.
     Begun,
 }
 
-/// An end that somebody decided on. It is always Failed, and stays so whatever the exit codes say.
+/// An eviction. The pod's phase is Failed, regardless of its exit codes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Imposed {
+pub struct Eviction {
     /// Pod-level reason, such as `Evicted`.
     pub reason: String,
-    /// Pod-level message for people.
+    /// Pod-level message.
     pub message: String,
-    /// Message of the `DisruptionTarget` condition that goes with it, if one does.
+    /// Message of the `DisruptionTarget` condition, if there is one.
     pub disruption: Option<String>,
 }
 
-/// Why this pod must end; `None` if it goes on living or is not ours to end. `removed`: its object is proven to be gone;
+/// Why this pod must terminate; `None` if it must not, as for a mirror pod. `removed`: its object is proven to be deleted;
 /// `begun`: an earlier run of this agent has begun.
 pub fn cause(view: &PodView, removed: bool, begun: bool) -> Option<Cause> {
     if view.mirror {
-        // A mirror's deletion says nothing of the static pod behind it.
+        // The deletion of a mirror pod does not terminate its static pod.
         return None;
     }
     match (view.deletion.is_some(), removed, view.terminal_phase, begun) {
@@ -49,7 +49,8 @@ pub fn cause(view: &PodView, removed: bool, begun: bool) -> Option<Cause> {
     }
 }
 
-/// What the API takes for a reason, as of a condition.
+/// Whether the API accepts the text as the reason of a condition
+/// (API: `metav1.Condition` pattern `[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?`).
 pub fn is_reason(text: &str) -> bool {
     text.len() <= 128
         && text.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -70,9 +71,8 @@ impl fmt::Display for Cause {
 }
 
 impl Cause {
-    /// Grace imposed by the cause itself. An object that is gone leaves nobody to wait for: what replaces the pod may
-    /// run elsewhere already.
-    pub fn imposed_grace(self) -> Option<i64> {
+    /// Grace period in seconds that the cause demands. A pod whose object is deleted may already run elsewhere.
+    pub fn required_grace(self) -> Option<i64> {
         match self {
             Self::Removed => Some(1),
             Self::Deleted | Self::PhaseTerminal | Self::Requested | Self::Begun => None,

@@ -1,4 +1,4 @@
-//! The story as it is told.
+//! The trace of a pod's termination: its steps, stages, and what blocks it.
 
 use std::fmt;
 
@@ -14,15 +14,15 @@ use crate::{
     words::counted,
 };
 
-/// Steps of a teardown, in the order in which they are drawn.
+/// Steps of a teardown, in the order of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {
     /// A preStop hook runs.
     Hook,
-    /// A container has its stop signal and ends by itself.
+    /// A container has got its stop signal and terminates by itself.
     Term,
-    /// A container outlived its grace period.
+    /// A container is killed after its grace period.
     Kill,
     /// Sandboxes are stopped.
     Sandbox,
@@ -40,18 +40,18 @@ pub enum Step {
     Cleanup,
 }
 
-/// Where a pod's end stands.
+/// Stage of a pod's termination.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// Its containers are being stopped.
     #[default]
     Terminating,
-    /// Nothing of it runs; the node is being cleaned.
+    /// Nothing of it runs; the node is being cleaned up.
     Terminated,
-    /// The API object is gone or held by finalizers; what is left in the runtime is being removed.
+    /// Its object is deleted, or only finalizers keep it; its leftovers in the runtime are being removed.
     Deleted,
-    /// Nothing is left to do.
+    /// All work is done.
     Finished,
 }
 
@@ -59,14 +59,14 @@ pub enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Span {
-    /// Which step.
+    /// The step.
     pub step: Step,
-    /// What it was about, such as a container's name; may be empty.
+    /// Target of the step, such as a container's name; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
-    /// Milliseconds from the beginning.
+    /// Milliseconds since the beginning of the termination.
     pub start_ms: u64,
-    /// Milliseconds from the beginning; `None` while it goes on.
+    /// Milliseconds since the beginning; `None` while the step is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_ms: Option<u64>,
     /// Why it failed, if it did.
@@ -74,94 +74,94 @@ pub struct Span {
     pub failure: Option<String>,
 }
 
-/// The story as it is told on request.
+/// The trace of a pod's termination, as it is reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Story {
-    /// Namespace.
+pub struct Trace {
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Name.
+    /// Name of the pod.
     pub name: String,
-    /// Identity.
+    /// UID of the pod.
     pub uid: String,
-    /// When this agent began, or was told of it where it has yet to begin.
+    /// When the termination began, or became known if it has not begun yet.
     pub began: Timestamp,
-    /// When it was started again meanwhile, and how often was tried and what was done before is not told.
+    /// When the agent restarted since. Attempts and spans before that are not part of the trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<Timestamp>,
-    /// Why.
+    /// Why the pod terminates.
     pub cause: Cause,
     /// Grace period in force, in seconds.
     pub grace_seconds: u64,
-    /// Time left of the grace period, in milliseconds; 0 when it is over.
+    /// Remaining grace period in milliseconds; 0 when it has expired.
     pub grace_left_ms: u64,
-    /// Where it stands.
+    /// Stage of the termination.
     pub stage: Stage,
-    /// Milliseconds since the beginning, or until the end.
+    /// Milliseconds from the beginning until now, or until it finished.
     pub elapsed_ms: u64,
-    /// How often it was tried.
+    /// Number of attempts in this run of the agent.
     pub attempts: u32,
-    /// Why it does not go on: what failed in the last attempt, until that succeeds, or what it waits for.
+    /// What blocks it: failures of the last attempt that were not resolved, or what it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocked: Vec<Blocked>,
-    /// The phase in which the API shows that it is over; nothing before that, and where the object was gone first.
+    /// The terminal phase in the API. `None` before that, or if the object was deleted first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// The reason that the API shows with it.
+    /// The pod-level reason in the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// All is done but for a deletion, which may never come.
+    /// All work is done that is possible before a deletion, which may never come.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept: bool,
-    /// What keeps its object after this node has deleted it.
+    /// Finalizers that keep its object after the final delete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,
-    /// Why the request for its end was given up, if it was.
+    /// Why the stop request was cancelled, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given_up: Option<String>,
-    /// What is to be said of the runtime's word that containers run, where its stops do not end them.
+    /// Report of containers that the runtime still shows as running after their stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_state: Option<String>,
-    /// How the stop of a sandbox failed the first time: its network may be left.
+    /// Error of the first failed stop of a sandbox: its network may be left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_error: Option<String>,
-    /// The bars.
+    /// The bars of its timeline.
     pub spans: Vec<Span>,
-    /// What only a person can settle, if that is what it waits for.
+    /// A mismatch of evidence that needs an approval.
     #[serde(default, rename = "doubted", skip_serializing_if = "Option::is_none")]
-    pub mismatch: Option<OpenMismatch>,
+    pub mismatch: Option<UnapprovedMismatch>,
 }
 
-/// One reason why a pod's termination does not go on.
+/// One reason why a pod's termination is blocked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocked {
-    /// The step that failed and is tried again; nothing where the whole pod waits.
+    /// The step that failed and is retried; `None` if the whole pod waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Step>,
-    /// What the step is about: a container's name or a path; may be empty.
+    /// Target of the step: a container's name or a path; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub target: String,
-    /// What kind of reason it is.
+    /// Kind of the reason.
     pub reason: BlockedReason,
-    /// The reason in words.
+    /// Message for people.
     pub message: String,
     /// PIDs of processes that have to exit first, as far as known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<i32>,
 }
 
-/// What kind of reason blocks a pod.
+/// Kind of a reason that blocks a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BlockedReason {
-    /// The agent may touch nothing on this node.
+    /// The guard blocks all effects on this node.
     Guard,
     /// A user has paused the agent.
     Paused,
-    /// Other pods that terminate need this one.
+    /// Other terminating pods need this one.
     Dependents,
-    /// What was found on the node does not match, and needs an approval.
+    /// A mismatch of evidence needs an approval.
     Mismatch,
     /// A step failed.
     Failed,
@@ -169,20 +169,20 @@ pub enum BlockedReason {
 
 /// A mismatch that blocks a pod until it is approved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenMismatch {
-    /// What does not match.
+pub struct UnapprovedMismatch {
+    /// The mismatch.
     #[serde(rename = "doubt")]
     pub mismatch: Mismatch,
-    /// Since when.
+    /// When it was first detected.
     pub since: Timestamp,
-    /// In words.
+    /// Message for people.
     pub why: String,
 }
 
-// === impl Story ===
+// === impl Trace ===
 
-impl Story {
-    /// How the API shows that it is over, to be put behind a word, or nothing.
+impl Trace {
+    /// Suffix with the terminal phase and reason in the API, such as ` as Failed (Evicted)`; empty before that.
     pub fn shown(&self) -> String {
         match (&self.phase, &self.reason) {
             (None, _) => String::new(),
@@ -191,7 +191,7 @@ impl Story {
         }
     }
 
-    /// Since when, why and how often, as far as it has come to that: `began WHEN (WHY)` and `N attempts`.
+    /// Two texts: `began WHEN (CAUSE)` and `N attempts`.
     pub fn begun(&self) -> (String, String) {
         let at = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC");
         let attempts = counted(self.attempts.into(), "attempt");
@@ -260,7 +260,7 @@ impl fmt::Display for Blocked {
 // === impl Step ===
 
 impl Step {
-    /// All of them.
+    /// All steps, in the order of a timeline.
     pub const ALL: [Self; 10] = [
         Self::Hook,
         Self::Term,
@@ -293,8 +293,8 @@ impl fmt::Display for Step {
 }
 
 #[cfg(test)]
-impl Story {
-    /// Of a pod that has begun to end after its deletion, for tests that change what matters to them.
+impl Trace {
+    /// The trace of a deleted pod that has begun to terminate, for tests.
     pub fn sample() -> Self {
         Self {
             namespace: "default".into(),

@@ -125,7 +125,7 @@ pub(super) fn readable(mut cmdline: Vec<u8>) -> ForeignText {
     for byte in cmdline.iter_mut().filter(|byte| **byte == 0) {
         *byte = b' ';
     }
-    ForeignText::of_bytes(&cmdline)
+    ForeignText::from_bytes(&cmdline)
 }
 
 fn describe(holder: Option<&Holder>) -> String {

@@ -36,8 +36,8 @@ use super::{logging, status::StatusReport};
 use crate::{
     api::ApiClient,
     counters::{Counters, Counts},
-    handover::{guard::Guard, report::TurnReport},
-    housekeeping::HouseReport,
+    handover::{guard::Guard, report::RoleReport},
+    housekeeping::LeftoverReport,
     journal::Journal,
     model::foreign,
     node::runtime::RuntimeReport,
@@ -80,9 +80,9 @@ pub struct PodAnswers {
     /// Where the watch stands.
     pub watch: watch::Receiver<WatchReport>,
     /// What is left on this node of pods that are gone.
-    pub house: watch::Receiver<HouseReport>,
+    pub house: watch::Receiver<LeftoverReport>,
     /// Whose turn it is, where the agent stands by for a kubelet.
-    pub turn: Option<watch::Receiver<TurnReport>>,
+    pub turn: Option<watch::Receiver<RoleReport>>,
     /// For how long a node that was handed back is a kubelet's that has not been seen yet.
     pub hands_back_for: Duration,
     /// The pods that end.
@@ -342,14 +342,14 @@ impl PodAnswers {
             return false;
         };
         let trouble = self.journal.trouble();
-        report.held = self.guard.why_held();
-        report.node_uid_held = self.guard.is_another_node();
+        report.held = self.guard.why_blocked();
+        report.node_uid_held = self.guard.has_node_uid_mismatch();
         report.paused = self.guard.paused();
         report.credentials_end = self.api.get().and_then(ApiClient::credentials_end);
         report.understudy = self.turn.as_ref().map(|turn| turn.borrow().clone());
         report.watch = self.watch.borrow().clone();
         // Whoever asks for one pod by name may find it out between two lists.
-        let held = self.guard.why_absence_proves_nothing();
+        let held = self.guard.absence_hold();
         report.watch.held = held.or_else(|| report.watch.held.take());
         report.house = self.house.borrow().clone();
         report.pods = pods;
@@ -394,7 +394,7 @@ fn may_ask(uid: u32) -> bool {
 
 pub(crate) fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {
     match serde_json::to_string(body) {
-        Ok(body) => response(StatusCode::OK, JSON, foreign::in_json(body)),
+        Ok(body) => response(StatusCode::OK, JSON, foreign::escape_json(body)),
         Err(cause) => error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()),
     }
 }
@@ -411,7 +411,11 @@ fn stopping() -> Response<Full<Bytes>> {
 }
 
 fn error(code: StatusCode, message: &str) -> Response<Full<Bytes>> {
-    response(code, JSON, foreign::in_json(json!({ "error": message }).to_string()))
+    response(
+        code,
+        JSON,
+        foreign::escape_json(json!({ "error": message }).to_string()),
+    )
 }
 
 /// An answer with a body of this type.

@@ -113,7 +113,7 @@ async fn exchanged<T: DeserializeOwned>(
     patience: Duration,
 ) -> Result<T, AskError> {
     let body = body_of(socket, method, path, body, patience).await?;
-    let answer = serde_json::from_slice::<Value>(&body).map(foreign::in_answer);
+    let answer = serde_json::from_slice::<Value>(&body).map(foreign::escape_value);
     let answer = answer.and_then(serde_json::from_value);
     answer.map_err(|error| broken(socket, error.to_string()))
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     cli::PodName,
-    model::trace::{Stage, Story},
+    model::trace::{Stage, Trace},
     workers::kill::Granted,
 };
 
@@ -21,7 +21,7 @@ pub struct End {
     /// The pod had ended before, and nothing was changed.
     pub already: bool,
     /// How the pod ended.
-    pub story: Story,
+    pub story: Trace,
 }
 
 /// Ends a pod, and tells `say` how it goes, a line each time that something is new. Returns when nothing of it runs and the

@@ -6,7 +6,7 @@ use super::{
     admin::hand_back::{Ask, HAND_BACK},
     client::{self, AskError},
 };
-use crate::{handover::guard::turn::HandedBack, words::some_of};
+use crate::{handover::guard::activity::HandoverResult, words::some_of};
 
 /// What came of it, in words.
 pub async fn hand_back(socket: &Path, timeout: Duration) -> String {
@@ -16,12 +16,12 @@ pub async fn hand_back(socket: &Path, timeout: Duration) -> String {
     text(client::tell_for(socket, HAND_BACK, &ask, timeout).await)
 }
 
-fn text(answer: Result<HandedBack, AskError>) -> String {
+fn text(answer: Result<HandoverResult, AskError>) -> String {
     match answer {
-        Ok(HandedBack { cut_short }) if cut_short.is_empty() => {
+        Ok(HandoverResult { cut_short }) if cut_short.is_empty() => {
             "The node is handed back: nothing is under way.".to_owned()
         }
-        Ok(HandedBack { cut_short }) => format!(
+        Ok(HandoverResult { cut_short }) => format!(
             "The node is handed back, and not all had come to a safe point: {}. The kubelet may repeat hooks and grace period of \
              such pods.",
             some_of(cut_short)
@@ -40,9 +40,9 @@ mod tests {
 
     #[test]
     fn what_was_cut_short_is_named() {
-        assert!(text(Ok(HandedBack::default())).contains("nothing is under way"));
+        assert!(text(Ok(HandoverResult::default())).contains("nothing is under way"));
         let cut_short = vec!["default/web-0".to_owned()];
-        assert!(text(Ok(HandedBack { cut_short })).contains("default/web-0"));
+        assert!(text(Ok(HandoverResult { cut_short })).contains("default/web-0"));
         let refused = AskError::Refused("this agent takes no pods down".to_owned());
         assert_eq!(
             text(Err(refused)),

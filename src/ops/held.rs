@@ -6,12 +6,12 @@ use jiff::Timestamp;
 
 use super::admin::held::Released;
 use crate::{
-    handover::guard::held::{HeldItem, HeldReport},
+    handover::guard::holds::{SafetyHold, SafetyHolds},
     words::{seconds, some_of},
 };
 
 /// What is held, for people.
-pub fn text(report: &HeldReport, now: Timestamp) -> String {
+pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     if let Some(why) = &report.held {
@@ -20,7 +20,7 @@ pub fn text(report: &HeldReport, now: Timestamp) -> String {
     if report.items.is_empty() {
         let _ = writeln!(out, "Nothing is held that could be released.");
     }
-    for HeldItem {
+    for SafetyHold {
         item,
         uid,
         since,
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn each_item_is_shown_with_what_it_is_called_and_what_its_release_does() {
         let since: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
-        let item = |item: &str, uid: Option<&str>| HeldItem {
+        let item = |item: &str, uid: Option<&str>| SafetyHold {
             item: item.to_owned(),
             uid: uid.map(str::to_owned),
             since: Some(since),
@@ -71,7 +71,7 @@ mod tests {
             facts: uid.into_iter().map(|_| "container 1".to_owned()).collect(),
             digest: "0a".to_owned(),
         };
-        let report = HeldReport {
+        let report = SafetyHolds {
             held: None,
             items: vec![item("absence", None), item("pod/ns/web-0", Some("12"))],
         };
@@ -81,7 +81,7 @@ mod tests {
         let expected = format!("absence\n{block}{digest}pod/ns/web-0  (UID 12)\n{block}{facts}{digest}");
         assert_eq!(told, expected);
 
-        let report = HeldReport {
+        let report = SafetyHolds {
             held: Some("a kubelet works on this node's pods".to_owned()),
             items: Vec::new(),
         };

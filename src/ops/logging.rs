@@ -184,7 +184,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for Flat
             );
         }
         event.record(&mut Fields(&mut line));
-        writeln!(writer, "{}", foreign::in_json(Value::Object(line).to_string()))
+        writeln!(writer, "{}", foreign::escape_json(Value::Object(line).to_string()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where a pod's end is at, in words. Pure.
 
 use crate::{
-    model::trace::{BlockedReason, Span, Stage, Step, Story},
+    model::trace::{BlockedReason, Span, Stage, Step, Trace},
     words::seconds,
 };
 
@@ -21,13 +21,13 @@ enum At {
 }
 
 /// Why nothing is done for it, if somebody has paused the agent.
-pub(super) fn paused(story: &Story) -> Option<&str> {
+pub(super) fn paused(story: &Trace) -> Option<&str> {
     let mut blocked = story.blocked.iter();
     let paused = blocked.find(|blocked| blocked.reason == BlockedReason::Paused)?;
     Some(&paused.message)
 }
 
-fn at(story: &Story, held: bool) -> At {
+fn at(story: &Trace, held: bool) -> At {
     for blocked in &story.blocked {
         match blocked.reason {
             BlockedReason::Dependents if !held => return At::Waits,
@@ -48,7 +48,7 @@ fn at(story: &Story, held: bool) -> At {
 }
 
 /// Where a pod's end is at, in words.
-pub(super) fn stands(story: &Story, held: bool) -> String {
+pub(super) fn stands(story: &Trace, held: bool) -> String {
     let at = at(story, held);
     let elapsed = seconds(story.elapsed_ms - since_ms(story, at));
     let doing = match (at, story.stage) {
@@ -83,7 +83,7 @@ pub(super) fn stands(story: &Story, held: bool) -> String {
 }
 
 /// Since when it is there, if not from the beginning: pods may have waited long for a turn.
-fn since_ms(story: &Story, at: At) -> u64 {
+fn since_ms(story: &Trace, at: At) -> u64 {
     let At::Now(step) = at else { return 0 };
     let doing = |span: &&Span| under_way(span.step) == under_way(step);
     let since = story.spans.iter().filter(doing).map(|span| span.start_ms).min();
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    fn story(stage: Stage, open: &[Step], blocked: &[Blocked]) -> Story {
+    fn story(stage: Stage, open: &[Step], blocked: &[Blocked]) -> Trace {
         let span = |step: &Step| Span {
             step: *step,
             what: String::new(),
@@ -136,13 +136,13 @@ mod tests {
             end_ms: None,
             failure: None,
         };
-        Story {
+        Trace {
             grace_left_ms: 12_000,
             stage,
             elapsed_ms: 18_000,
             blocked: blocked.to_vec(),
             spans: open.iter().map(span).collect(),
-            ..Story::sample()
+            ..Trace::sample()
         }
     }
 

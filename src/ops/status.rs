@@ -9,10 +9,10 @@ use crate::{
     api::expiry::is_soon,
     counters::Counts,
     handover::{
-        guard::held::ABSENCE,
-        report::{ProbeReport, TurnReport},
+        guard::holds::ABSENCE,
+        report::{ProbeReport, RoleReport},
     },
-    housekeeping::HouseReport,
+    housekeeping::LeftoverReport,
     journal::paused::Paused,
     node::runtime::RuntimeReport,
     ops::{check::RENEW, stands::stands},
@@ -48,7 +48,7 @@ pub struct StatusReport {
     pub collector: Option<CollectorReport>,
     /// Whose turn it is, where the agent stands by for a kubelet.
     #[serde(default)]
-    pub understudy: Option<TurnReport>,
+    pub understudy: Option<RoleReport>,
     /// Why nothing may be touched at the moment.
     pub held: Option<String>,
     /// Whether that is because the Node has another UID than the recorded one, which somebody may release.
@@ -66,7 +66,7 @@ pub struct StatusReport {
     pub watch: WatchReport,
     /// What is left on this node of pods that are gone.
     #[serde(default)]
-    pub house: HouseReport,
+    pub house: LeftoverReport,
     /// Pods that end.
     pub pods: Overview,
     /// Why the journal cannot be written at the moment.
@@ -91,7 +91,7 @@ pub struct CollectorReport {
 
 // === impl TurnReport ===
 
-impl TurnReport {
+impl RoleReport {
     fn line(&self, now: Timestamp) -> String {
         let for_how_long = ago(self.since, now);
         match &self.stands_by {
@@ -233,11 +233,11 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
             "          nothing is concluded from what is missing; if it is right: pod-teardown release {ABSENCE}"
         );
     }
-    if !report.watch.strangers.is_empty() {
-        let strangers = &report.watch.strangers;
+    if !report.watch.unmanaged.is_empty() {
+        let unmanaged = &report.watch.unmanaged;
         let (count, some) = (
-            counted(strangers.len() as u64, "pod"),
-            some_of(strangers.iter().cloned()),
+            counted(unmanaged.len() as u64, "pod"),
+            some_of(unmanaged.iter().cloned()),
         );
         let _ = writeln!(
             out,
@@ -260,7 +260,7 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         (
             "besides",
             "of which something is left and that cannot be proven to be the API server's, left alone",
-            &report.house.strangers,
+            &report.house.unmanaged,
         ),
     ] {
         if !of.is_empty() {

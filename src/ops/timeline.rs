@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 pub use self::svg::svg;
 
 use crate::{
-    model::trace::{Span, Stage, Step, Story},
+    model::trace::{Span, Stage, Step, Trace},
     words::seconds,
 };
 
@@ -17,7 +17,7 @@ const WIDTH: u64 = 48;
 const EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 /// Draws one story.
-pub fn text(story: &Story) -> String {
+pub fn text(story: &Trace) -> String {
     let mut out = head(story).join("\n") + "\n";
     let end = end(story);
     let what_width = story
@@ -45,7 +45,7 @@ pub fn text(story: &Story) -> String {
 }
 
 /// Whose story it is, and how it went as a whole.
-fn head(story: &Story) -> [String; 2] {
+fn head(story: &Trace) -> [String; 2] {
     let state = match story.stage {
         _ if story.kept => format!("ended{} in {}, and is kept", story.shown(), precise(story.elapsed_ms)),
         Stage::Finished => format!("finished in {}", precise(story.elapsed_ms)),
@@ -60,7 +60,7 @@ fn head(story: &Story) -> [String; 2] {
 }
 
 /// Where the scale of time ends.
-fn end(story: &Story) -> u64 {
+fn end(story: &Trace) -> u64 {
     let ends = story.spans.iter().filter_map(|span| span.end_ms);
     ends.chain([story.elapsed_ms]).max().unwrap_or(0).max(1)
 }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_story_reads_from_top_to_bottom() {
-        let story = Story {
+        let story = Trace {
             stage: Stage::Finished,
             elapsed_ms: 2000,
             phase: Some("Succeeded".into()),
@@ -185,7 +185,7 @@ mod tests {
                     failure: Some("409".into()),
                 },
             ],
-            ..Story::sample()
+            ..Trace::sample()
         };
         let text = text(&story);
         let lines: Vec<_> = text.lines().collect();
@@ -203,7 +203,7 @@ mod tests {
             )
         );
         assert!(lines[3].ends_with("1.99 s → 2.00 s  ✗ 409"), "{}", lines[3]);
-        let kept = Story {
+        let kept = Trace {
             stage: Stage::Terminated,
             kept: true,
             finalizers: Vec::new(),

@@ -5,7 +5,7 @@ use crate::{
     model::{
         mismatch::MismatchKind,
         pod::PodView,
-        trace::{Stage, Step, Story},
+        trace::{Stage, Step, Trace},
     },
     ops::stands::{paused, stands},
     why::{ObjectFacts, Why},
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Of a pod whose end this agent has begun, while `held` holds everything back, or nothing does.
-pub fn of_pod(story: &Story, held: Option<&str>) -> Why {
+pub fn of_pod(story: &Trace, held: Option<&str>) -> Why {
     let held = held.or_else(|| paused(story));
     let mut says = vec![if story.kept {
         format!("has ended{}", story.shown())
@@ -92,7 +92,7 @@ pub fn joined(pod: Option<(Why, Stage)>, collector: Result<Why, String>) -> Resu
 }
 
 /// Steps that have come to a good end, in their order.
-fn done(story: &Story) -> String {
+fn done(story: &Trace) -> String {
     let is_done = |step: &Step| {
         let mut spans = story.spans.iter().filter(|span| span.step == *step).peekable();
         // Of attempts only the last one counts, whose bars come last.
@@ -104,8 +104,8 @@ fn done(story: &Story) -> String {
     steps.map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn end(story: &Story, held: Option<&str>) -> String {
-    let Story {
+fn end(story: &Trace, held: Option<&str>) -> String {
+    let Trace {
         namespace,
         name,
         blocked,
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::model::trace::{Blocked, BlockedReason, Span};
 
-    fn story(stage: Stage, blocked: Vec<Blocked>) -> Story {
+    fn story(stage: Stage, blocked: Vec<Blocked>) -> Trace {
         let span = |step, failure: Option<&str>| Span {
             step,
             what: String::new(),
@@ -164,7 +164,7 @@ mod tests {
             end_ms: Some(5),
             failure: failure.map(str::to_owned),
         };
-        Story {
+        Trace {
             namespace: "shop".into(),
             stage,
             elapsed_ms: 100_000,
@@ -177,7 +177,7 @@ mod tests {
                 span(Step::Term, None),
                 span(Step::Volumes, Some("busy")),
             ],
-            ..Story::sample()
+            ..Trace::sample()
         }
     }
 
@@ -203,13 +203,13 @@ mod tests {
 
     #[test]
     fn what_it_comes_to_names_who_has_to_do_something() {
-        let ends = |change: fn(&mut Story), held| {
+        let ends = |change: fn(&mut Trace), held| {
             let mut story = story(Stage::Terminated, Vec::new());
             change(&mut story);
             of_pod(&story, held).end
         };
         for (change, held, words) in [
-            ((|_| {}) as fn(&mut Story), None, "nothing has failed"),
+            ((|_| {}) as fn(&mut Trace), None, "nothing has failed"),
             (|_| {}, Some("a kubelet works"), "is touched: a kubelet works"),
             (|it| it.kept = true, None, "it was not deleted"),
             (|it| it.stage = Stage::Finished, None, "Nothing is left"),

@@ -11,10 +11,10 @@ use super::{
 use crate::{
     model::{
         pod::PodView,
-        termination::{Cause, Imposed},
+        termination::{Cause, Eviction},
         trace::Stage,
     },
-    record::Record,
+    record::TraceRecorder,
 };
 
 /// The termination of one pod.
@@ -22,9 +22,9 @@ pub struct Termination {
     /// Its grace period.
     pub period: Arc<Period>,
     /// Its trace.
-    pub record: Arc<Record>,
+    pub record: Arc<TraceRecorder>,
     /// The end that was decided on, in this run or an earlier one.
-    pub imposed: Option<Imposed>,
+    pub imposed: Option<Eviction>,
 }
 
 // === impl Termination ===
@@ -36,13 +36,13 @@ impl Termination {
         view: &PodView,
         cause: Cause,
         grace: Option<i64>,
-        imposed: Option<Imposed>,
+        imposed: Option<Eviction>,
     ) -> Self {
         let pod = &view.pod;
         let now = context.clock.now();
         let entry = context.journal.pod(&pod.uid);
         let in_force = entry.as_ref().map(|entry| entry.grace);
-        let grace = grace::effective(in_force, GraceAsked::of(view, grace.or(cause.imposed_grace())));
+        let grace = grace::effective(in_force, GraceAsked::of(view, grace.or(cause.required_grace())));
         let begun = entry.as_ref().filter(|entry| entry.has_begun());
         let begun = begun.map(|entry| entry.begun.clone());
         let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
@@ -65,7 +65,7 @@ impl Termination {
                 "{}", if reached.is_some() { "Teardown goes on after a restart" } else { "Teardown begins" }
             );
         }
-        let record = Record::new(pod.clone(), cause, grace, period.end());
+        let record = TraceRecorder::new(pod.clone(), cause, grace, period.end());
         let record = match &begun {
             Some(begun) => record.resumed(begun, &now),
             None => record,
@@ -79,7 +79,7 @@ impl Termination {
 }
 
 /// Shortens the grace period. `false` if it was not longer, or if nothing is left to shorten.
-pub fn shorten(period: &Period, record: &Record, grace: Duration) -> bool {
+pub fn shorten(period: &Period, record: &TraceRecorder, grace: Duration) -> bool {
     let shorter = record.stage() == Stage::Terminating && period.shorten(grace);
     if shorter {
         let pod = record.pod();

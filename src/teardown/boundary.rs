@@ -113,18 +113,18 @@ pub enum Counted<'a> {
 /// Whether pods may be touched. The default is that they may.
 pub trait Gate: Send + Sync {
     /// Why no effect may happen now. Asked before each effect.
-    fn why_held(&self) -> Option<String> {
+    fn why_blocked(&self) -> Option<String> {
         None
     }
 
     /// Why no termination may begin, or go on after a safe point.
-    fn why_nothing_begins(&self) -> Option<(BlockedReason, String)> {
-        self.why_held().map(|why| (BlockedReason::Guard, why))
+    fn why_no_new_work(&self) -> Option<(BlockedReason, String)> {
+        self.why_blocked().map(|why| (BlockedReason::Guard, why))
     }
 
     /// Whether an attempt that has failed may be repeated although nothing new begins.
     fn may_repeat(&self) -> bool {
-        self.why_held().is_none()
+        self.why_blocked().is_none()
     }
 
     /// Whether a kubelet is here that takes down all pods itself.
@@ -134,13 +134,13 @@ pub trait Gate: Send + Sync {
 
     /// Begins an attempt for the pod; `None` if nothing may begin.
     fn begin(&self, _pod: &PodRef) -> Option<Box<dyn Attempt>> {
-        self.why_nothing_begins()
+        self.why_no_new_work()
             .is_none()
             .then(|| Box::new(Free) as Box<dyn Attempt>)
     }
 
     /// Returns when something may begin that could not before. It may miss that: callers also ask every second.
-    fn may_begin(&self) -> BoxFuture<'_, ()> {
+    fn unblocked(&self) -> BoxFuture<'_, ()> {
         pending().boxed()
     }
 }
@@ -148,15 +148,15 @@ pub trait Gate: Send + Sync {
 /// The attempts for one pod. It is dropped when the pod is at a safe point.
 pub trait Attempt: Send + Sync {
     /// The attempt has failed, and the next one comes later.
-    fn rests(&self) {}
+    fn set_failed(&self) {}
 
     /// The next attempt begins; `false` if it may not.
-    fn goes_on(&self) -> bool {
+    fn begin_retry(&self) -> bool {
         true
     }
 
     /// Returns when the next attempt is to begin at once.
-    fn once_more(&self) -> BoxFuture<'_, ()> {
+    fn retry_requested(&self) -> BoxFuture<'_, ()> {
         pending().boxed()
     }
 }

@@ -358,7 +358,7 @@ impl Stop<'_> {
     /// What failed while the attempt goes on, perhaps for as long as the grace period was before it was shortened.
     fn tell_meanwhile(&self, failure: &Failure) {
         self.context.events.count(Counted::Failed(failure));
-        self.record.fails(Blocked::from(failure));
+        self.record.add_failure(Blocked::from(failure));
         let message = format!("{NOT_KILLED}: {failure}");
         self.context
             .events
@@ -378,7 +378,7 @@ impl Stop<'_> {
             biased;
             result = &mut call => result,
             () = sleep_until(kill_at) => {
-                span = span.turn_into(Step::Kill, &container.name);
+                span = span.then(Step::Kill, &container.name);
                 let doing = format!("StopContainer, whose timeout of {left:?} is over");
                 shown_when_late(self.record, (Step::Kill, &container.name), LATE, &doing, call).await
             }

@@ -9,9 +9,9 @@ use super::{
     journal::PodJournal,
 };
 use crate::{
+    cleanup_throttle::CleanupThrottle,
     clock::BootClock,
     node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, threads::Threads},
-    quiet::Quiet,
     teardown::volumes::storage::Storage,
 };
 
@@ -48,7 +48,7 @@ pub struct Context {
     /// Reading what containers left, which must not wait for what hangs.
     pub(crate) reads: Threads,
     /// Tells when no pod is waiting to be gone.
-    pub(crate) quiet: Quiet,
+    pub(crate) cleanup_throttle: CleanupThrottle,
     /// How long the termination of a driver or a node service waits for pods that need it.
     pub(crate) driver_hold: Duration,
     /// The agent stops: what waits for its next attempt waits no longer.

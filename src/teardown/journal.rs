@@ -11,7 +11,7 @@ use crate::{
     model::{
         mismatch::{MismatchKind, Release},
         pod::{PodRef, PodUid, PodView},
-        termination::Imposed,
+        termination::Eviction,
         trace::Stage,
     },
 };
@@ -59,7 +59,7 @@ pub struct PodEntry {
     pub released: bool,
     /// The end that somebody decided on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub imposed: Option<Imposed>,
+    pub imposed: Option<Eviction>,
     /// What has begun its end, if that is somebody's request, and the API has shown no other reason since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Request>,
@@ -138,7 +138,7 @@ pub trait PodJournalExt: PodJournal {
 
     /// Records that a pod is to end, which begins with [`Self::tries`], that its grace period was shortened, or that
     /// somebody decided on how it ends. Durable soon, not at once.
-    fn begin(&self, pod: &PodRef, begun: Mark, grace: Duration, imposed: Option<&Imposed>) {
+    fn begin(&self, pod: &PodRef, begun: Mark, grace: Duration, imposed: Option<&Eviction>) {
         self.change(&pod.uid, &mut |entry| match entry {
             Some(entry) => {
                 entry.grace = entry.grace.min(grace);

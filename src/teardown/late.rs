@@ -9,7 +9,7 @@ use crate::{
         failure::{Failure, TIMEOUT},
         trace::{Blocked, Step},
     },
-    record::Record,
+    record::TraceRecorder,
 };
 
 /// How long a call may go on beyond its own time before that is shown.
@@ -17,7 +17,7 @@ pub const LATE: Duration = Duration::from_secs(10);
 
 /// Waits for a call. While it has no answer after `patience`, that is shown as a failure of the pod.
 pub async fn shown_when_late<T>(
-    record: &Record,
+    record: &TraceRecorder,
     (step, what): (Step, &str),
     patience: Duration,
     doing: &str,
@@ -42,20 +42,20 @@ pub async fn shown_when_late<T>(
 
 /// A failure that is shown for as long as this lives: nobody may wait for the call any more.
 struct Shown<'a> {
-    record: &'a Record,
+    record: &'a TraceRecorder,
     failure: Blocked,
 }
 
 impl<'a> Shown<'a> {
-    fn new(record: &'a Record, failure: Blocked) -> Self {
-        record.fails(failure.clone());
+    fn new(record: &'a TraceRecorder, failure: Blocked) -> Self {
+        record.add_failure(failure.clone());
         Self { record, failure }
     }
 }
 
 impl Drop for Shown<'_> {
     fn drop(&mut self) {
-        self.record.mends(&self.failure);
+        self.record.clear_failure(&self.failure);
     }
 }
 
@@ -73,18 +73,18 @@ mod tests {
             namespace: "ns".into(),
             name: "pod".into(),
         };
-        let record = Record::new(pod, Cause::Deleted, LATE, None);
+        let record = TraceRecorder::new(pod, Cause::Deleted, LATE, None);
         let call = shown_when_late(&record, (Step::Sandbox, "s"), LATE, "StopPodSandbox", sleep(LATE * 3));
         tokio::join!(call, async {
             sleep(LATE / 2).await;
-            assert!(record.tell().blocked.is_empty());
+            assert!(record.trace().blocked.is_empty());
             sleep(LATE).await;
-            let blocked = record.tell().blocked;
+            let blocked = record.trace().blocked;
             assert_eq!(
                 blocked[0].to_string(),
                 "sandbox s: StopPodSandbox: no answer after 10s; it is waited for"
             );
         });
-        assert!(record.tell().blocked.is_empty());
+        assert!(record.trace().blocked.is_empty());
     }
 }

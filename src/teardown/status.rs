@@ -34,7 +34,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::{
-    model::termination::Imposed,
+    model::termination::Eviction,
     node::cri::types::{Container, ContainerState, RuntimePod},
 };
 
@@ -68,7 +68,7 @@ pub struct Facts<'a> {
     /// How far the teardown has come.
     pub stage: Stage,
     /// The end somebody decided on.
-    pub imposed: Option<&'a Imposed>,
+    pub imposed: Option<&'a Eviction>,
     /// Termination messages already read from disk.
     pub messages: &'a Messages,
 }

@@ -12,11 +12,11 @@ use crate::{
     model::{
         failure::Failure,
         pod::{PodObject, PodView},
-        termination::Imposed,
+        termination::Eviction,
         trace::Step,
     },
     node::cri::types::RuntimePod,
-    record::Record,
+    record::TraceRecorder,
     teardown::{context::Context, journal::PodJournalExt as _},
 };
 
@@ -41,7 +41,7 @@ pub struct Facts<'a> {
     /// How far its end has come.
     pub stage: Stage,
     /// The end that somebody decided on.
-    pub imposed: Option<&'a Imposed>,
+    pub imposed: Option<&'a Eviction>,
 }
 
 /// The status while the pod is being stopped. Delayed on its way, it must not undo what is said later.
@@ -71,7 +71,7 @@ pub async fn send(
     context: &Context,
     facts: Facts<'_>,
     before: Option<&PodStatus>,
-    record: &Record,
+    record: &TraceRecorder,
 ) -> Result<Sent, Failure> {
     let view = facts.view;
     // Never a sign that the object is gone: who knows that does not come here.

@@ -22,7 +22,7 @@ use crate::{
         trace::Step,
     },
     node::{cri::types::RuntimePod, effects, grpc::GrpcError},
-    record::Record,
+    record::TraceRecorder,
     teardown::context::Context,
 };
 
@@ -42,7 +42,7 @@ pub struct Stop<'a> {
     /// When the grace period is over; it may come nearer while this runs.
     pub deadline: watch::Receiver<Instant>,
     /// The pod's story.
-    pub record: &'a Record,
+    pub record: &'a TraceRecorder,
 }
 
 impl Stop<'_> {

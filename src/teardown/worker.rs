@@ -44,20 +44,20 @@ use super::{
     volumes,
 };
 use crate::{
+    cleanup_throttle::StoppingPod,
     clock::pauses,
     model::{
         event::Reason,
         failure::{Failure, collected, first},
         pod::PodView,
-        termination::{self, Imposed},
+        termination::{self, Eviction},
         trace::{Blocked, Stage, Step},
     },
     node::{
         checkpoint::{self, JOURNAL},
         cri::types::{Container, RuntimePod},
     },
-    quiet::Urgent,
-    record::Record,
+    record::TraceRecorder,
 };
 
 /// Pauses between attempts: 1 s, doubling to a minute, each with jitter so that a node's pods do not move in step.
@@ -83,7 +83,7 @@ pub struct PodUpdate {
     /// The API object is proven to be gone.
     pub removed: bool,
     /// The end that somebody decided on.
-    pub imposed: Option<Arc<Imposed>>,
+    pub imposed: Option<Arc<Eviction>>,
     /// How often a user has approved a mismatch about it.
     pub releases: u32,
 }
@@ -132,7 +132,7 @@ pub struct Worker {
     /// The grace period.
     pub period: Arc<Period>,
     /// The pod's story.
-    pub record: Arc<Record>,
+    pub record: Arc<TraceRecorder>,
     /// Whether others come first.
     pub precedence: Precedence,
     /// How often the end of a container was read in vain.
@@ -171,7 +171,7 @@ impl PodUpdate {
 impl Worker {
     /// Works until the pod is gone or kept.
     pub async fn run(mut self) -> Outcome {
-        let mut urgent = Some(self.context.quiet.urgent());
+        let mut urgent = Some(self.context.cleanup_throttle.stopping_pod());
         let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
         let mut pauses = backoff.build();
         let mut mounts: Option<PodMounts> = None;
@@ -180,7 +180,7 @@ impl Worker {
         loop {
             let gate = &self.context.gate;
             let kept_on = kept.take().filter(|_| gate.may_repeat());
-            let goes_on = kept_on.filter(|kept| kept.goes_on());
+            let goes_on = kept_on.filter(|kept| kept.begin_retry());
             let Some(under_way) = goes_on.or_else(|| gate.begin(self.record.pod())) else {
                 urgent = None;
                 if let Some(outcome) = self.let_go(&mut first).await {
@@ -202,7 +202,7 @@ impl Worker {
             let attempt = self.attempt(&update, &mut urgent, first.take()).await;
             // A hand-back waits for no pause, and tells of those that are not at a safe point.
             let is_midway = self.context.journal.is_midway(&update.view.pod.uid);
-            kept = Some(under_way).filter(|_| is_midway).inspect(|kept| kept.rests());
+            kept = Some(under_way).filter(|_| is_midway).inspect(|kept| kept.set_failed());
             let is_dry_run = self.context.effects.dry_run();
             let failures = match attempt {
                 Ok(_) if is_dry_run => Vec::new(),
@@ -257,7 +257,7 @@ impl Worker {
     async fn attempt(
         &self,
         update: &PodUpdate,
-        urgent: &mut Option<Urgent>,
+        urgent: &mut Option<StoppingPod>,
         first: Option<First>,
     ) -> Result<Outcome, Unfinished> {
         if update.view.abridged > 0 && !update.removed {
@@ -280,7 +280,7 @@ impl Worker {
     async fn attempt_on(
         &self,
         update: &PodUpdate,
-        urgent: &mut Option<Urgent>,
+        urgent: &mut Option<StoppingPod>,
         first: Option<First>,
     ) -> Result<Outcome, Unfinished> {
         let PodUpdate { view, removed, .. } = update;
@@ -344,7 +344,7 @@ impl Worker {
         if stopped.running().next().is_none() {
             self.safe_point(self.ends_anyway())?;
         }
-        self.context.quiet.moved();
+        self.context.cleanup_throttle.progressed();
         self.kill_released(view, &stopped).await?;
         let shown = Arc::clone(&stopped);
         self.on_node(view, Step::Cgroup, move |context, view| {
@@ -415,7 +415,7 @@ impl Worker {
     /// No call is under way: here the pod is left to a kubelet that is about to start, if it may be. It goes on with the next
     /// attempt.
     fn may_be_left(&self, may_be: bool) -> Result<(), Yielded> {
-        if may_be && self.context.gate.why_nothing_begins().is_some() {
+        if may_be && self.context.gate.why_no_new_work().is_some() {
             return Err(Yielded::Guard);
         }
         Ok(())
@@ -632,7 +632,7 @@ impl Worker {
         };
         let kill = of(&[Step::Term, Step::Kill, Step::Sandbox, Step::Devices, Step::Cgroup]);
         self.tell(view, Reason::FailedKillPod, NOT_KILLED, &kill);
-        if self.record.takes_too_long() {
+        if self.record.exceeds_grace_period() {
             let late = "the runtime has not killed the pod within its grace period";
             self.tell(view, Reason::ExceededGracePeriod, late, &kill);
         }

@@ -1,4 +1,4 @@
-//! The pods of this node as they were last seen, and how a list or an event differs from that. Pure.
+//! The known pods of this node, and how a list or an event differs from them. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -7,49 +7,48 @@ use std::{
 
 use super::{Change, Kind};
 use crate::{
-    handover::guard::Census,
+    handover::guard::ListComparison,
     model::pod::{PodRef, PodUid, PodView},
 };
 
-/// By UID: a pod recreated under the same name is another pod. Suspects are looked after in the order of their UIDs, so
-/// that what happened once can be made to happen again.
+/// The known pods by UID: a pod recreated under the same name is another pod. The order of UIDs makes runs reproducible.
 #[derive(Debug, Default)]
 pub struct KnownPods {
     pods: BTreeMap<PodUid, Known>,
-    /// Those that an earlier run began to take down and that this one has not seen.
+    /// Pods whose termination an earlier run has begun, and that this run has not seen.
     remembered: BTreeMap<PodUid, Arc<PodView>>,
-    /// Those that an earlier run saw live and that this one has not seen; until a list is believed.
+    /// Pods that were not terminating in an earlier run and that this run has not seen. Cleared when a list is accepted.
     expected: BTreeSet<PodUid>,
 }
 
 #[derive(Debug)]
 struct Known {
-    pod: Kept,
-    /// resourceVersion of the object: the same one means the same object.
+    pod: StoredPod,
+    /// resourceVersion of the object.
     version: Box<str>,
 }
 
-/// What is kept of a pod.
+/// The stored fields of a pod.
 #[derive(Debug, Clone)]
-enum Kept {
-    /// All but the object: that is large, and the worker has it.
+enum StoredPod {
+    /// All but the object, which is large and known to the worker.
     View(Arc<PodView>),
-    /// It is terminal, and needs a worker only if something of it is on the node. A node may have thousands of these.
-    Ended(Ended),
+    /// A pod in a terminal phase. It needs a worker only if something of it is on the node. There may be thousands.
+    TerminalPod(TerminalPod),
 }
 
-/// A terminal pod in a few bytes.
+/// A pod in a terminal phase, in a few bytes.
 #[derive(Debug, Clone)]
-pub struct Ended {
+pub struct TerminalPod {
     pod: PodRef,
     /// `spec.terminationGracePeriodSeconds`.
     grace: Option<i64>,
 }
 
-// === impl Ended ===
+// === impl TerminalPod ===
 
-impl Ended {
-    /// What is kept of this pod, if it is one of these.
+impl TerminalPod {
+    /// The pod, if it is in a terminal phase and may need no worker.
     pub fn of(view: &PodView) -> Option<Self> {
         view.may_be_idle().then(|| Self {
             pod: view.pod.clone(),
@@ -58,12 +57,12 @@ impl Ended {
     }
 }
 
-// === impl Kept ===
+// === impl StoredPod ===
 
-impl Kept {
+impl StoredPod {
     fn of(view: &Arc<PodView>) -> Self {
-        if let Some(ended) = Ended::of(view) {
-            Self::Ended(ended)
+        if let Some(ended) = TerminalPod::of(view) {
+            Self::TerminalPod(ended)
         } else if view.object.is_some() {
             Self::View(Arc::new(view.without_object()))
         } else {
@@ -74,18 +73,18 @@ impl Kept {
     fn view(&self) -> Arc<PodView> {
         match self {
             Self::View(view) => Arc::clone(view),
-            Self::Ended(Ended { pod, grace }) => Arc::new(PodView::ended(pod.clone(), *grace)),
+            Self::TerminalPod(TerminalPod { pod, grace }) => Arc::new(PodView::ended(pod.clone(), *grace)),
         }
     }
 
     fn uid(&self) -> &PodUid {
         match self {
             Self::View(view) => &view.pod.uid,
-            Self::Ended(ended) => &ended.pod.uid,
+            Self::TerminalPod(ended) => &ended.pod.uid,
         }
     }
 
-    fn is_alive(&self) -> bool {
+    fn is_running(&self) -> bool {
         matches!(self, Self::View(view) if !view.ends())
     }
 
@@ -94,14 +93,14 @@ impl Kept {
     }
 }
 
-/// One pod of a list.
+/// One pod in a list.
 #[derive(Debug)]
 pub enum Listed {
-    /// Exactly as it is known.
+    /// Unchanged.
     Same(PodUid),
-    /// A terminal pod that may be idle, and its resourceVersion.
-    Ended(Ended, Box<str>),
-    /// Anything else, and its resourceVersion.
+    /// A pod in a terminal phase that may need no worker, and its resourceVersion.
+    TerminalPod(TerminalPod, Box<str>),
+    /// Any other pod, and its resourceVersion.
     New(Box<PodView>, Box<str>),
 }
 
@@ -111,7 +110,7 @@ impl Listed {
     fn uid(&self) -> &PodUid {
         match self {
             Self::Same(uid) => uid,
-            Self::Ended(ended, _) => &ended.pod.uid,
+            Self::TerminalPod(ended, _) => &ended.pod.uid,
             Self::New(view, _) => &view.pod.uid,
         }
     }
@@ -120,73 +119,73 @@ impl Listed {
 // === impl KnownPods ===
 
 impl KnownPods {
-    /// Pods that an earlier run began to take down: suspects from the first list on.
+    /// Adds pods whose termination an earlier run has begun. A list that lacks them makes them suspects.
     pub fn remember(&mut self, pods: impl IntoIterator<Item = PodView>) {
         let pods = pods.into_iter().map(|view| (view.pod.uid.clone(), Arc::new(view)));
         self.remembered.extend(pods);
     }
 
-    /// Pods that an earlier run saw, with no reason to vanish.
+    /// Adds pods that were not terminating in an earlier run.
     pub fn expect(&mut self, pods: impl IntoIterator<Item = PodUid>) {
         self.expected.extend(pods);
     }
 
-    /// How many were seen and are not known to be gone.
+    /// Number of pods that this run has seen and that are not deleted.
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Whether the pod was seen, or is remembered, and is not known to be gone.
-    pub fn holds(&self, uid: &PodUid) -> bool {
+    /// Whether the pod is known, or remembered from an earlier run, and not deleted.
+    pub fn contains(&self, uid: &PodUid) -> bool {
         self.pods.contains_key(uid) || self.remembered.contains_key(uid)
     }
 
-    /// Whether this is the object as it is known, to the letter.
+    /// Whether the pod is known with this resourceVersion.
     pub fn is_same(&self, uid: &PodUid, version: &str) -> bool {
         self.pods
             .get(uid)
             .is_some_and(|known| !version.is_empty() && *known.version == *version)
     }
 
-    /// Pods that live by their objects, and do not stand for another one.
-    pub fn of_the_api(&self) -> usize {
+    /// Number of known pods that are no mirror pods.
+    pub fn api_pod_count(&self) -> usize {
         self.pods.values().filter(|known| !known.pod.is_mirror()).count()
     }
 
-    /// All that were seen, or are remembered, and are not known to be gone.
+    /// All pods that are known, or remembered from an earlier run, and not deleted.
     pub fn uids(&self) -> impl Iterator<Item = &PodUid> {
         self.pods.keys().chain(self.remembered.keys())
     }
 
-    /// What a list shows, and what it lacks of the pods that have no reason to vanish.
-    pub fn census(&self, pods: &[Listed]) -> Census {
+    /// Compares a list with the known pods that were not terminating.
+    pub fn compare(&self, pods: &[Listed]) -> ListComparison {
         let shown: HashSet<&PodUid> = pods.iter().map(Listed::uid).collect();
-        let living = self.pods.iter().filter(|(_, known)| known.pod.is_alive());
-        let living: BTreeSet<&PodUid> = living.map(|(uid, _)| uid).chain(&self.expected).collect();
-        Census {
+        let alive = self.pods.iter().filter(|(_, known)| known.pod.is_running());
+        let alive: BTreeSet<&PodUid> = alive.map(|(uid, _)| uid).chain(&self.expected).collect();
+        ListComparison {
             listed: pods.len(),
-            living: living.len(),
-            vanished: living.into_iter().filter(|uid| !shown.contains(uid)).cloned().collect(),
+            alive: alive.len(),
+            missing: alive.into_iter().filter(|uid| !shown.contains(uid)).cloned().collect(),
             is_excused: self.pods.is_empty() && pods.len() * 2 >= self.expected.len(),
         }
     }
 
-    /// A complete list: what it shows anew, in the kubelet's order, and what it lacks and is therefore suspected to be gone.
-    /// Suspects stay known until [`Self::gone`] is told.
+    /// Applies a complete list. Returns the changes in the kubelet's order, and the suspects: known pods that it lacks. Suspects stay
+    /// known until [`Self::remove`].
     pub fn listed(&mut self, pods: Vec<Listed>) -> (impl Iterator<Item = Change> + use<>, Vec<Arc<PodView>>) {
         let shown: HashSet<PodUid> = pods.iter().map(|listed| listed.uid().clone()).collect();
-        let mut changes: Vec<(Kind, Kept)> = pods
+        let mut changes: Vec<(Kind, StoredPod)> = pods
             .into_iter()
             .filter_map(|listed| match listed {
                 Listed::Same(_) => None,
-                Listed::Ended(ended, version) => {
-                    let now = Kept::Ended(ended);
+                Listed::TerminalPod(ended, version) => {
+                    let now = StoredPod::TerminalPod(ended);
                     let before = self.replace(now.clone(), version);
                     Some((kind(before.as_ref(), &now.view()), now))
                 }
                 Listed::New(view, version) => {
                     let Change { kind, view } = self.seen(*view, version);
-                    Some((kind, Kept::View(view)))
+                    Some((kind, StoredPod::View(view)))
                 }
             })
             .collect();
@@ -199,22 +198,22 @@ impl KnownPods {
         (changes, suspects.collect())
     }
 
-    /// What was listed last is believed: whoever of an earlier run it did not show is expected no more, and told here.
-    pub fn believe(&mut self) -> BTreeSet<PodUid> {
+    /// Accepts the last list. Returns the pods of an earlier run that it lacks; they are no longer expected.
+    pub fn accept_list(&mut self) -> BTreeSet<PodUid> {
         std::mem::take(&mut self.expected)
     }
 
-    /// An object as a list or an ADDED or MODIFIED event shows it.
+    /// Applies an object of a list, or of an ADDED or MODIFIED event.
     pub fn seen(&mut self, view: PodView, version: Box<str>) -> Change {
         let view = Arc::new(view);
-        let before = self.replace(Kept::of(&view), version);
+        let before = self.replace(StoredPod::of(&view), version);
         Change {
             kind: kind(before.as_ref(), &view),
             view,
         }
     }
 
-    fn replace(&mut self, pod: Kept, version: Box<str>) -> Option<Kept> {
+    fn replace(&mut self, pod: StoredPod, version: Box<str>) -> Option<StoredPod> {
         let uid = pod.uid().clone();
         self.remembered.remove(&uid);
         self.expected.remove(&uid);
@@ -222,14 +221,14 @@ impl KnownPods {
         before.map(|known| known.pod)
     }
 
-    /// A DELETED event, which carries the last state of the object.
+    /// Applies a DELETED event with the last state of the object.
     pub fn deleted(&mut self, view: PodView) -> Change {
-        self.gone(&view.pod.uid);
+        self.remove(&view.pod.uid);
         Change::removed(Arc::new(view))
     }
 
-    /// A suspect is proven to be gone.
-    pub fn gone(&mut self, uid: &PodUid) -> Option<Change> {
+    /// Removes a pod whose object is proven to be deleted.
+    pub fn remove(&mut self, uid: &PodUid) -> Option<Change> {
         self.expected.remove(uid);
         let remembered = self.remembered.remove(uid);
         let known = self.pods.remove(uid).map(|known| known.pod.view());
@@ -237,10 +236,10 @@ impl KnownPods {
     }
 }
 
-fn kind(before: Option<&Kept>, now: &PodView) -> Kind {
-    let is_alike = |before: &Kept| match before {
-        Kept::View(before) => before.ends_like(now),
-        Kept::Ended(_) => now.has_only_ended(),
+fn kind(before: Option<&StoredPod>, now: &PodView) -> Kind {
+    let is_alike = |before: &StoredPod| match before {
+        StoredPod::View(before) => before.ends_like(now),
+        StoredPod::TerminalPod(_) => now.has_only_ended(),
     };
     match before {
         None => Kind::Add,
@@ -284,22 +283,22 @@ mod tests {
     }
 
     #[test]
-    fn a_list_names_as_suspects_what_it_lacks_and_keeps_them_until_they_are_proven_gone() {
+    fn pods_that_a_list_lacks_stay_suspects_until_proven_deleted() {
         let mut known = KnownPods::default();
         listed(&mut known, vec![new("a", "1"), new("b", "2")]);
         let (changes, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert_eq!((changes.len(), uids(&suspects)), (1, vec!["1"]));
         let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
-        assert_eq!(uids(&suspects), ["1"], "a suspicion that was not settled comes again");
+        assert_eq!(uids(&suspects), ["1"], "an unresolved suspect is returned again");
         assert!(matches!(
-            known.gone(&"1".into()),
+            known.remove(&"1".into()),
             Some(Change { kind: Kind::Remove, .. })
         ));
-        assert!(known.gone(&"1".into()).is_none());
+        assert!(known.remove(&"1".into()).is_none());
     }
 
     #[test]
-    fn a_pod_recreated_under_its_name_is_another_pod() {
+    fn pod_recreated_under_its_name_is_another_pod() {
         let mut known = KnownPods::default();
         listed(&mut known, vec![new("a", "1")]);
         let (changes, suspects) = listed(&mut known, vec![new("a", "2")]);
@@ -308,14 +307,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_suspected_until_it_is_seen_or_gone_and_counts_as_nothing_seen() {
+    fn remembered_pod_is_a_suspect_until_it_is_seen_or_deleted() {
         let mut known = KnownPods::default();
         known.remember([view("a", "1"), view("b", "2")]);
         assert_eq!(known.len(), 0);
         let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert_eq!((known.len(), uids(&suspects)), (1, vec!["1"]));
         assert!(matches!(
-            known.gone(&"1".into()),
+            known.remove(&"1".into()),
             Some(Change { kind: Kind::Remove, .. })
         ));
         let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
@@ -323,60 +322,60 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_no_reason_to_vanish_is_missed() {
+    fn only_pods_that_were_not_terminating_count_as_missing() {
         let mut known = KnownPods::default();
         known.expect(["0", "1", "5"].map(PodUid::from));
         known.remember([view("d", "4")]);
         let list = [new("a", "1")];
         let missed = |known: &KnownPods, list: &[Listed]| {
-            let Census {
-                living,
-                vanished,
+            let ListComparison {
+                alive,
+                missing,
                 is_excused,
                 ..
-            } = known.census(list);
-            (living, Vec::from_iter(vanished), is_excused)
+            } = known.compare(list);
+            (alive, Vec::from_iter(missing), is_excused)
         };
         assert_eq!(missed(&known, &list), (3, vec!["0".into(), "5".into()], false));
         let others = [new("x", "8"), new("y", "9")];
-        let (_, vanished, is_excused) = missed(&known, &others);
-        assert!(vanished.len() == 3 && is_excused, "as many others have come meanwhile");
+        let (_, missing, is_excused) = missed(&known, &others);
+        assert!(missing.len() == 3 && is_excused, "as many other pods have appeared");
         listed(&mut known, list.into());
-        known.believe();
+        known.accept_list();
         let mut ends = view("b", "2");
         ends.terminal_phase = true;
         known.seen(ends, "1".into());
         assert_eq!(
             missed(&known, &[]),
             (1, vec!["1".into()], false),
-            "an earlier run counts until a list is believed"
+            "pods of an earlier run count until a list is accepted"
         );
         assert_eq!(missed(&known, &[Listed::Same("1".into())]), (1, vec![], false));
     }
 
     #[test]
-    fn what_an_earlier_run_saw_is_missed_until_it_is_shown_or_a_list_is_believed() {
+    fn pod_of_an_earlier_run_is_missing_until_it_is_listed_or_a_list_is_accepted() {
         let mut known = KnownPods::default();
         known.expect(["1", "2", "3", "4"].map(PodUid::from));
         let list = || vec![new("a", "1"), new("x", "8"), new("y", "9")];
-        let missed = |known: &KnownPods| known.census(&list()).vanished.len();
+        let missed = |known: &KnownPods| known.compare(&list()).missing.len();
         for (is_believed, missing) in [(false, 3), (false, 3), (true, 0)] {
             assert_eq!(missed(&known), 3);
             listed(&mut known, list());
             if is_believed {
-                assert_eq!(known.believe().len(), 3);
+                assert_eq!(known.accept_list().len(), 3);
             }
             assert_eq!(missed(&known), missing);
         }
         known.expect(["2", "3", "4"].map(PodUid::from));
         known.seen(view("b", "2"), "1".into());
         known.deleted(view("b", "2"));
-        known.gone(&"3".into());
+        known.remove(&"3".into());
         assert_eq!(missed(&known), 1);
     }
 
     #[test]
-    fn a_deleted_event_removes_only_its_own_uid() {
+    fn deleted_event_removes_only_its_uid() {
         let mut known = KnownPods::default();
         listed(&mut known, vec![new("a", "1"), new("a", "2")]);
         assert!(matches!(
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_of_a_change_is_the_kubelets() {
+    fn kind_of_a_change_follows_the_kubelet() {
         let pod = |changed: &dyn Fn(&mut Value)| {
             let mut pod = json!({
                 "metadata": { "name": "a", "namespace": "ns", "uid": "1" },
@@ -419,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_tells_nothing_of_pods_that_are_as_they_were() {
+    fn unchanged_pods_of_a_list_yield_no_change() {
         let mut known = KnownPods::default();
         listed(&mut known, vec![new("a", "1"), new("b", "2")]);
         assert!(

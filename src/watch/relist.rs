@@ -1,4 +1,4 @@
-//! What the runtime holds of pods, looked at every so often, and soon after it says that something happened.
+//! Lists the pods of the runtime periodically, and soon after each container event. Named after the kubelet's PLEG relist.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,34 +13,34 @@ use crate::{
     node::cri::{Cri, PodUids, client::ContainerEvents, types::PodSandbox},
 };
 
-/// Between two looks. Nothing urgent is found by them: pods that end are looked at by their workers.
-const EVERY: Duration = Duration::from_secs(10);
-/// The shortest time between two looks, however much happens.
-const SETTLE: Duration = Duration::from_secs(2);
+/// Interval between two lists. Nothing urgent depends on it: workers list their pods themselves.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Minimum interval between two lists.
+const MIN_INTERVAL: Duration = Duration::from_secs(2);
 
-/// One look at all pods of the runtime.
+/// All pods of the runtime at one moment.
 #[derive(Debug, Clone)]
 pub struct RuntimePods {
-    /// When it began: what ended later may still be in it.
+    /// When the list began. Pods that were removed later may still be in it.
     pub began: Instant,
-    /// By UID. What names no pod is left out.
-    pub pods: BTreeMap<PodUid, Sighted>,
+    /// By UID. Sandboxes without the metadata of a pod are left out.
+    pub pods: BTreeMap<PodUid, RuntimePod>,
 }
 
-/// A pod as the runtime shows it.
+/// A pod in the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sighted {
-    /// By the words of whoever made it.
+pub struct RuntimePod {
+    /// Identity and names in the sandbox's metadata.
     pub pod: PodRef,
-    /// A kubelet made it because the API server told it to.
+    /// All its sandboxes have the config source `api`: it is a pod of an API server.
     pub from_api: bool,
-    /// A kubelet made it, or one of its sandboxes, because somebody else told it to: it is a static pod.
-    pub from_elsewhere: bool,
-    /// One of its sandboxes stands.
-    pub lives: bool,
+    /// One of its sandboxes has another config source: it is a static pod.
+    pub is_static: bool,
+    /// One of its sandboxes is ready.
+    pub has_ready_sandbox: bool,
 }
 
-/// Looks at the runtime until nobody wants to know any more.
+/// Lists the pods of the runtime until it is dropped.
 #[derive(Clone)]
 pub struct Relist {
     cri: Cri,
@@ -51,14 +51,14 @@ pub struct Relist {
 // === impl RuntimePods ===
 
 impl RuntimePods {
-    /// Before the first look.
+    /// The value before the first list.
     pub fn none() -> Self {
         Self::of(Instant::now(), Vec::new())
     }
 
-    /// A look that began then.
+    /// The pods of these sandboxes, from a list that began at `began`.
     pub fn of(began: Instant, sandboxes: Vec<PodSandbox>) -> Self {
-        let mut pods = BTreeMap::<PodUid, Sighted>::new();
+        let mut pods = BTreeMap::<PodUid, RuntimePod>::new();
         for sandbox in sandboxes {
             let PodSandbox {
                 pod_uid,
@@ -69,20 +69,22 @@ impl RuntimePods {
             if [&pod_uid, &namespace, &name].into_iter().any(String::is_empty) {
                 continue;
             }
-            let sighted = pods.entry(pod_uid.as_str().into()).or_insert_with_key(|uid| Sighted {
-                pod: PodRef {
-                    uid: uid.clone(),
-                    namespace: namespace.into(),
-                    name: name.into(),
-                },
-                from_api: true,
-                from_elsewhere: false,
-                lives: false,
-            });
-            // Sandboxes of one pod that contradict each other prove nothing.
+            let sighted = pods
+                .entry(pod_uid.as_str().into())
+                .or_insert_with_key(|uid| RuntimePod {
+                    pod: PodRef {
+                        uid: uid.clone(),
+                        namespace: namespace.into(),
+                        name: name.into(),
+                    },
+                    from_api: true,
+                    is_static: false,
+                    has_ready_sandbox: false,
+                });
+            // Sandboxes of one pod with different config sources prove nothing.
             sighted.from_api &= sandbox.is_from_api();
-            sighted.from_elsewhere |= sandbox.is_from_elsewhere();
-            sighted.lives |= sandbox.is_ready();
+            sighted.is_static |= sandbox.is_from_elsewhere();
+            sighted.has_ready_sandbox |= sandbox.is_ready();
         }
         Self { began, pods }
     }
@@ -91,61 +93,60 @@ impl RuntimePods {
 // === impl Relist ===
 
 impl Relist {
-    /// Tells `seen` of each look.
-    /// `known`: which pods are asked for where the runtime cannot list all.
+    /// Sends each list to `seen`. `known`: the pods to list if the runtime cannot list all.
     pub fn new(cri: Cri, seen: watch::Sender<Arc<RuntimePods>>, known: PodUids) -> Self {
         Self { cri, seen, known }
     }
 
-    /// Looks, waits, and looks again.
+    /// Lists the pods again and again.
     pub async fn run(self) {
         let mut events = None;
-        let mut trouble = None;
+        let mut last_error = None;
         loop {
             let began = Instant::now();
             match self.cri.list_sandboxes(&self.known).await {
                 Ok(sandboxes) => {
-                    if trouble.take().is_some() {
+                    if last_error.take().is_some() {
                         tracing::info!("Runtime lists its pods again");
                     }
                     self.seen.send_replace(Arc::new(RuntimePods::of(began, sandboxes)));
-                    // What happened before a look is in it, what happens from now on is told.
+                    // Changes before the list are in it; later ones cause an event.
                     events = events.or_else(|| Some(self.cri.container_events()));
                 }
                 Err(error) => {
                     let why = error.to_string();
-                    if trouble.as_ref() != Some(&why) {
-                        tracing::warn!(%error, "Runtime does not list its pods; what it holds besides those of the API server is not known");
+                    if last_error.as_ref() != Some(&why) {
+                        tracing::warn!(%error, "Runtime fails to list its pods; unmanaged pods are unknown");
                     }
-                    trouble = Some(why);
+                    last_error = Some(why);
                     events = None;
                 }
             }
-            sleep(SETTLE).await;
+            sleep(MIN_INTERVAL).await;
             tokio::select! {
                 biased;
-                () = sleep(EVERY - SETTLE) => {}
-                () = told(&mut events) => {}
+                () = sleep(INTERVAL - MIN_INTERVAL) => {}
+                () = wait_for_event(&mut events) => {}
             }
         }
     }
 }
 
-/// Returns when the runtime has told of something. One that does not tell, or no more, is looked at all the same.
-async fn told(events: &mut Option<ContainerEvents>) {
+/// Waits for container events. Without a stream it waits forever: the interval causes the next list.
+async fn wait_for_event(events: &mut Option<ContainerEvents>) {
     let Some(stream) = events else {
         return pending().await;
     };
     match stream.next().await {
-        // Many come together.
+        // Events come in bursts.
         Some(Ok(())) => while let Some(Some(Ok(()))) = stream.next().now_or_never() {},
         Some(Err(error)) if error.is_unknown_call() => {
-            tracing::debug!("Runtime tells no events");
+            tracing::debug!("Runtime does not support container events");
             *events = Some(futures::stream::pending().boxed());
             pending::<()>().await;
         }
         Some(Err(_)) | None => {
-            // The next look opens another.
+            // The next list opens a new stream.
             *events = None;
             pending::<()>().await;
         }
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_sandbox_that_says_so_comes_from_the_api_server_and_all_of_a_pod_have_to() {
+    fn pod_comes_from_the_api_server_only_if_all_its_sandboxes_say_so() {
         let look = RuntimePods::of(
             Instant::now(),
             vec![
@@ -196,7 +197,7 @@ mod tests {
         let mut from_api: Vec<_> = look
             .pods
             .iter()
-            .map(|(uid, sighted)| (uid.as_str(), sighted.from_api, sighted.from_elsewhere))
+            .map(|(uid, sighted)| (uid.as_str(), sighted.from_api, sighted.is_static))
             .collect();
         from_api.sort_unstable();
         let expected = [

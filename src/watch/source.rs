@@ -1,4 +1,4 @@
-//! The list+watch of this node's pods. Nothing is concluded from silence, from half a list, or from the wrong world.
+//! List and watch of this node's pods. A timeout, an incomplete list, or another cluster never count as a deletion.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -12,9 +12,9 @@ use tokio::{
 };
 
 use super::{
-    Change, Kind, Roll, RuntimePods,
-    known::{Ended, KnownPods, Listed},
-    roll::{RollCall, RollCalls},
+    Change, Kind, PodSnapshot, RuntimePods,
+    known::{KnownPods, Listed, TerminalPod},
+    snapshot::{SnapshotHandle, SnapshotRequests},
 };
 use crate::{
     api::{ApiClient, ApiError, WatchLine},
@@ -28,49 +28,49 @@ use crate::{
 
 mod orphans;
 
-/// A watch that says nothing for so long is checked against a consistent list. A resourceVersion from another world
-/// makes a watch that is silent for ever.
-const SILENCE: Duration = Duration::from_secs(300);
-/// How often the Node is looked at while it is not the right one.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// How long the server may keep one stream.
+/// A watch without any event for this long is followed by a consistent list. A watch from a resourceVersion of another cluster gets no
+/// events at all.
+const MAX_SILENCE: Duration = Duration::from_secs(300);
+/// How often the Node is read during a node identity mismatch.
+const VERIFY_INTERVAL: Duration = Duration::from_secs(5);
+/// `timeoutSeconds` of one watch.
 const STREAM_LIFETIME: Duration = Duration::from_secs(1800);
-/// A round that ends sooner is as good as failed: a server that cuts every stream is not asked without pause.
-const SHORT: Duration = Duration::from_secs(1);
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// A watch that ends sooner causes a backoff, as a failed one.
+const MIN_WATCH: Duration = Duration::from_secs(1);
+const MIN_BACKOFF: Duration = Duration::from_millis(200);
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
-/// Where the watch stands.
+/// State of the watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceState {
     /// No list yet.
     #[default]
     Connecting,
-    /// Listed, and watching.
+    /// Listed, and the watch is open.
     Watching,
-    /// Lost; what was known stays known.
+    /// Disconnected; known pods stay known.
     Lost,
 }
 
-/// What `status` says of the watch.
+/// The watch in `status`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchReport {
-    /// Where it stands.
+    /// State of the watch.
     pub state: SourceState,
-    /// Pods of this node.
+    /// Number of pods of this node.
     pub pods: usize,
-    /// Last error, while it has not been made good.
+    /// The last error; `None` after a success.
     pub error: Option<String>,
-    /// What absence is not concluded from, and why.
+    /// Why pods that a list lacks are not treated as deleted.
     pub held: Option<String>,
-    /// What the runtime holds and nobody can prove to have been a pod of the API server: it is left alone.
-    #[serde(default)]
-    pub strangers: Vec<String>,
+    /// Unmanaged pods: the runtime has them, and nothing proves that they came from the API server. They are left alone.
+    #[serde(default, rename = "strangers")]
+    pub unmanaged: Vec<String>,
 }
 
-/// The source of all changes.
+/// Lists and watches the pods of this node, and sends their changes.
 pub struct PodSource {
     api: ApiClient,
     guard: Guard,
@@ -79,28 +79,28 @@ pub struct PodSource {
     known: KnownPods,
     runtime: watch::Receiver<Arc<RuntimePods>>,
     unreadable: HashSet<String>,
-    /// Pods of which unreadable fields were reported.
+    /// Pods whose unreadable fields were reported.
     reported: HashSet<PodUid>,
     changes: mpsc::Sender<Change>,
     report: watch::Sender<WatchReport>,
-    calls: RollCalls,
+    snapshots: SnapshotRequests,
 }
 
-/// Why a round ended.
+/// What follows a watch.
 enum RoundEnd {
-    /// Go on watching from here.
+    /// Watch again from this resourceVersion.
     Resume(String),
     /// List again.
     Relist,
 }
 
-/// Nobody listens any more: the agent stops.
+/// The receiver is closed: the agent stops.
 struct Closed;
 
 // === impl PodSource ===
 
 impl PodSource {
-    /// A source that sends to `changes`, and where it can be asked for the roll.
+    /// A source that sends to `changes`, and the handle for snapshots.
     pub fn new(
         api: ApiClient,
         guard: Guard,
@@ -109,14 +109,14 @@ impl PodSource {
         runtime: watch::Receiver<Arc<RuntimePods>>,
         changes: mpsc::Sender<Change>,
         report: watch::Sender<WatchReport>,
-    ) -> (Self, RollCall) {
-        let (call, calls) = RollCall::new();
+    ) -> (Self, SnapshotHandle) {
+        let (call, snapshots) = SnapshotHandle::new();
         let mut known = KnownPods::default();
-        // Their objects may have gone while no agent ran.
+        // Their objects may have been deleted while no agent ran.
         known.remember(journal.unfinished());
         let seen = journal.all_seen().into_iter();
-        let lived = seen.filter(|(uid, seen)| !seen.ends && !journal.knows(uid));
-        known.expect(lived.map(|(uid, _)| uid));
+        let running = seen.filter(|(uid, seen)| !seen.ends && !journal.knows(uid));
+        known.expect(running.map(|(uid, _)| uid));
         let source = Self {
             api,
             guard,
@@ -128,14 +128,14 @@ impl PodSource {
             reported: HashSet::new(),
             changes,
             report,
-            calls,
+            snapshots,
         };
         (source, call)
     }
 
-    /// Lists and watches until nobody listens any more.
+    /// Lists and watches until the receiver is closed.
     pub async fn run(mut self) {
-        let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
+        let backoff = pauses(MIN_BACKOFF, MAX_BACKOFF);
         let mut pauses = backoff.build();
         let mut from = None;
         while !self.changes.is_closed() {
@@ -146,15 +146,15 @@ impl PodSource {
                         RoundEnd::Resume(version) => Some(version),
                         RoundEnd::Relist => None,
                     };
-                    if began.elapsed() < SHORT {
-                        sleep(pauses.next().unwrap_or(LONGEST_PAUSE)).await;
+                    if began.elapsed() < MIN_WATCH {
+                        sleep(pauses.next().unwrap_or(MAX_BACKOFF)).await;
                     } else {
                         pauses = backoff.build();
                     }
                 }
                 Ok(Err(Closed)) => return,
                 Err(error) => {
-                    let pause = error.retry_after().or_else(|| pauses.next()).unwrap_or(LONGEST_PAUSE);
+                    let pause = error.retry_after().or_else(|| pauses.next()).unwrap_or(MAX_BACKOFF);
                     self.lost(&error, pause);
                     sleep(pause).await;
                 }
@@ -162,7 +162,7 @@ impl PodSource {
         }
     }
 
-    /// Who we are is checked first: after each reconnect this may be another world, and nothing is learnt from it.
+    /// Lists if there is no resourceVersion, and watches. The Node is verified first: a new connection may lead to another cluster.
     async fn round(&mut self, from: Option<String>) -> Result<Result<RoundEnd, Closed>, ApiError> {
         self.guard.verify(&self.api).await?;
         let from = match from {
@@ -191,14 +191,16 @@ impl PodSource {
                 pods.push(Listed::New(view, version));
             }
             Some(listed) => pods.push(listed),
-            None => drop(unreadable.insert(Names::of(item).uid)),
+            None => drop(unreadable.insert(Metadata::of(item).uid)),
         };
         let version = api.each_pod(None, each).await?;
-        // A server may have been replaced by another one since the Node was looked at.
+        // The API server may have been replaced since the Node was read.
         self.guard.verify(&self.api).await?;
-        let census = self.known.census(&pods);
-        let held = self.guard.listed(version.parse().ok(), seen_before, Some(census));
-        // Whose object is gone was a pod like others: what is left of it in the runtime is looked at like theirs.
+        let comparison = self.known.compare(&pods);
+        let held = self
+            .guard
+            .record_list(version.parse().ok(), seen_before, Some(comparison));
+        // Forget unreadable pods that are deleted: their leftovers in the runtime count like those of other pods.
         self.unreadable.retain(|uid| unreadable.contains(uid));
         tracing::info!(
             pods = pods.len(),
@@ -206,9 +208,9 @@ impl PodSource {
             "Listed the pods of this node"
         );
         let (changes, suspects) = self.known.listed(pods);
-        self.reported.retain(|uid| self.known.holds(uid));
+        self.reported.retain(|uid| self.known.contains(uid));
         for change in changes {
-            self.saw(&change.view, change.view.ends());
+            self.record(&change.view, change.view.ends());
             if self.changes.send(change).await.is_err() {
                 return Ok(Err(Closed));
             }
@@ -217,14 +219,14 @@ impl PodSource {
             Some(why) => tracing::error!(
                 missing = suspects.len(),
                 why,
-                "Nothing is concluded from pods that the list lacks"
+                "Pods that the list lacks are not treated as deleted"
             ),
             None => {
-                for uid in self.known.believe() {
+                for uid in self.known.accept_list() {
                     self.journal.saw_vanish(&uid);
                 }
                 for suspect in suspects {
-                    if let Err(Closed) = self.confirm_gone(&suspect).await? {
+                    if let Err(Closed) = self.confirm_deleted(&suspect).await? {
                         return Ok(Err(Closed));
                     }
                 }
@@ -237,30 +239,30 @@ impl PodSource {
                 pods,
                 error: None,
                 held,
-                strangers: std::mem::take(&mut report.strangers),
+                unmanaged: std::mem::take(&mut report.unmanaged),
             };
         });
         Ok(Ok(version))
     }
 
-    /// Absence is asked for once more, by name.
-    async fn confirm_gone(&mut self, suspect: &PodView) -> Result<Result<(), Closed>, ApiError> {
-        if !self.is_gone(&suspect.pod).await? {
+    /// Confirms by a list of its name that a suspect is deleted, and sends the change.
+    async fn confirm_deleted(&mut self, suspect: &PodView) -> Result<Result<(), Closed>, ApiError> {
+        if !self.is_deleted(&suspect.pod).await? {
             return Ok(Ok(()));
         }
-        let removed = self.known.gone(&suspect.pod.uid);
+        let removed = self.known.remove(&suspect.pod.uid);
         if let Some(removed) = &removed {
-            self.saw(&removed.view, true);
+            self.record(&removed.view, true);
         }
-        self.pass_on(removed).await
+        self.send(removed).await
     }
 
-    async fn is_gone(&self, pod: &PodRef) -> Result<bool, ApiError> {
-        let gone = self.guard.is_gone(&self.api, pod).await?;
-        if !gone {
+    async fn is_deleted(&self, pod: &PodRef) -> Result<bool, ApiError> {
+        let is_deleted = self.guard.is_gone(&self.api, pod).await?;
+        if !is_deleted {
             tracing::warn!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A list lacks a pod that a list by its name shows");
         }
-        Ok(gone)
+        Ok(is_deleted)
     }
 
     async fn watch(&mut self, mut from: String) -> Result<Result<RoundEnd, Closed>, ApiError> {
@@ -269,16 +271,16 @@ impl PodSource {
             report.state = SourceState::Watching;
             report.error = None;
         });
-        let (mut heard, mut looked) = (Instant::now(), Instant::now());
+        let (mut last_event, mut looked) = (Instant::now(), Instant::now());
         loop {
-            if looked.elapsed() >= LOOK_AGAIN {
+            if looked.elapsed() >= VERIFY_INTERVAL {
                 looked = Instant::now();
-                // One connection that led astray holds everything; while it is held nobody opens another.
-                if self.guard.is_wrong_world() {
+                // A connection to the wrong cluster blocks everything; without this check no other request would be made.
+                if self.guard.has_identity_mismatch() {
                     self.guard.verify(&self.api).await.ok();
                 }
             }
-            let look = (looked + LOOK_AGAIN).min(heard + SILENCE);
+            let look = (looked + VERIFY_INTERVAL).min(last_event + MAX_SILENCE);
             let line = tokio::select! {
                 biased;
                 line = timeout_at(look, lines.next()) => line,
@@ -288,34 +290,34 @@ impl PodSource {
                     }
                     continue;
                 }
-                // What was left alone until now comes first.
-                () = self.guard.may_begin() => {
+                // Pods that were left to a kubelet until now.
+                () = self.guard.unblocked() => {
                     if let Err(Closed) = self.compare_with_runtime().await? {
                         return Ok(Err(Closed));
                     }
                     continue;
                 }
-                Some(answer) = self.calls.0.recv() => {
-                    // Who no longer listens needs no answer.
-                    answer.send(self.roll()).ok();
+                Some(answer) = self.snapshots.0.recv() => {
+                    // The caller may have gone away.
+                    answer.send(self.snapshot()).ok();
                     continue;
                 }
-                () = self.guard.absence_is_released() => return Ok(Ok(RoundEnd::Relist)),
+                () = self.guard.absence_approved() => return Ok(Ok(RoundEnd::Relist)),
             };
             let line = match line {
-                Err(_) if heard.elapsed() >= SILENCE => {
-                    tracing::debug!("Watch was silent; listing to make sure");
+                Err(_) if last_event.elapsed() >= MAX_SILENCE => {
+                    tracing::debug!("Watch had no events; listing again");
                     return Ok(Ok(RoundEnd::Relist));
                 }
                 Err(_) => continue,
                 Ok(None) => return Ok(Ok(RoundEnd::Resume(from))),
                 Ok(Some(Err(error))) => {
-                    tracing::debug!(%error, "Watch was cut");
+                    tracing::debug!(%error, "Watch ended with an error; watching again");
                     return Ok(Ok(RoundEnd::Resume(from)));
                 }
                 Ok(Some(Ok(line))) => line,
             };
-            heard = Instant::now();
+            last_event = Instant::now();
             match self.event(&line, &mut from).await? {
                 Ok(true) => {}
                 Ok(false) => return Ok(Ok(RoundEnd::Relist)),
@@ -324,14 +326,14 @@ impl PodSource {
         }
     }
 
-    /// `false`: the server wants a new list.
+    /// Applies one event. `false`: a new list is needed.
     async fn event(&mut self, line: &WatchLine, from: &mut String) -> Result<Result<bool, Closed>, ApiError> {
         if line.kind == "ERROR" {
             tracing::info!(status = line.object.get(), "Watch ended with an error; listing again");
             return Ok(Ok(false));
         }
         if let Some(version) = resource_version(&line.object) {
-            self.guard.seen(version.parse().unwrap_or(0));
+            self.guard.record_version(version.parse().unwrap_or(0));
             *from = version;
         }
         let version = from.as_str().into();
@@ -339,68 +341,67 @@ impl PodSource {
             "ADDED" | "MODIFIED" => self.project(&line.object).map(|view| self.known.seen(view, version)),
             "DELETED" => {
                 let view = self.project(&line.object);
-                let uid = Names::of(&line.object).uid;
+                let uid = Metadata::of(&line.object).uid;
                 self.unreadable.remove(&uid);
                 self.reported.remove(&PodUid::from(&*uid));
                 match view {
                     Some(view) => Some(self.known.deleted(view)),
-                    // It may have been understood before.
-                    None => self.known.gone(&PodUid::from(&*uid)),
+                    // It may have been readable before.
+                    None => self.known.remove(&PodUid::from(&*uid)),
                 }
             }
-            // A bookmark has done its work; what is not known cannot be acted on.
+            // The resourceVersion of a bookmark is recorded above; unknown types are ignored.
             _ => None,
         };
         if let Some(change) = &change {
-            self.saw(&change.view, change.kind == Kind::Remove || change.view.ends());
+            self.record(&change.view, change.kind == Kind::Remove || change.view.ends());
         }
         let pods = self.known.len();
         self.report
             .send_if_modified(|report| std::mem::replace(&mut report.pods, pods) != pods);
-        Ok(self.pass_on(change).await?.map(|()| true))
+        Ok(self.send(change).await?.map(|()| true))
     }
 
     /// Records in the journal that the pod was seen. A pod that is terminal when first seen is recorded later, when a worker
     /// starts on it: most often nothing of it is on the node.
-    fn saw(&self, view: &PodView, ends: bool) {
+    fn record(&self, view: &PodView, ends: bool) {
         if !view.has_only_ended() || self.journal.has_seen(&view.pod.uid) {
             self.journal.saw(view, ends);
         }
     }
 
-    fn roll(&self) -> Roll {
+    fn snapshot(&self) -> PodSnapshot {
         let unreadable = self.unreadable.iter().map(|uid| PodUid::from(uid.as_str()));
-        Roll {
+        PodSnapshot {
             pods: self.known.uids().cloned().chain(unreadable).collect(),
-            any_of_the_api: self.known.of_the_api() > 0,
+            has_api_pods: self.known.api_pod_count() > 0,
         }
     }
 
-    async fn pass_on(&self, change: Option<Change>) -> Result<Result<(), Closed>, ApiError> {
+    async fn send(&self, change: Option<Change>) -> Result<Result<(), Closed>, ApiError> {
         match change {
             Some(change) => Ok(self.changes.send(change).await.map_err(|_| Closed)),
             None => Ok(Ok(())),
         }
     }
 
-    /// Most pods of a list are as they were: they need not be understood once more. Of a store that is doubted, everything
-    /// is.
+    /// Reads one pod of a list. Unchanged pods are not read again, except while absence is not trusted.
     fn listed(&mut self, item: &RawValue) -> Option<Listed> {
-        let Names { uid, version, .. } = Names::of(item);
+        let Metadata { uid, version, .. } = Metadata::of(item);
         let uid = PodUid::from(&*uid);
-        if self.known.is_same(&uid, &version) && self.guard.why_absence_proves_nothing().is_none() {
+        if self.known.is_same(&uid, &version) && self.guard.absence_hold().is_none() {
             return Some(Listed::Same(uid));
         }
         let view = self.project(item)?;
-        Some(match Ended::of(&view) {
-            Some(ended) => Listed::Ended(ended, version.into()),
+        Some(match TerminalPod::of(&view) {
+            Some(ended) => Listed::TerminalPod(ended, version.into()),
             None => Listed::New(Box::new(view), version.into()),
         })
     }
 
-    /// What cannot be read is reported once: a pod, which is then left alone, or fields of it, which then count as unknown.
+    /// Reads a pod. An unreadable pod is left alone, unreadable fields are unknown; both are reported once.
     fn project(&mut self, item: &RawValue) -> Option<PodView> {
-        let object = PodObject::read(item).and_then(|object| bound_to(self.api.node_name(), object));
+        let object = PodObject::read(item).and_then(|object| check_node(self.api.node_name(), object));
         match object {
             Ok(mut object) => {
                 let fields = std::mem::take(&mut object.unreadable);
@@ -415,9 +416,9 @@ impl PodSource {
                 Some(view)
             }
             Err(error) => {
-                let Names {
+                let Metadata {
                     uid, namespace, name, ..
-                } = Names::of(item);
+                } = Metadata::of(item);
                 if self.unreadable.insert(uid.clone()) {
                     self.counters.pod_unreadable();
                     tracing::error!(
@@ -425,7 +426,7 @@ impl PodSource {
                         pod.namespace = namespace,
                         pod.name = name,
                         error,
-                        "Pod cannot be understood and is left alone"
+                        "Pod cannot be read and is left alone"
                     );
                 }
                 None
@@ -436,9 +437,9 @@ impl PodSource {
     fn lost(&self, error: &ApiError, pause: Duration) {
         let retry_in = rounded(pause);
         match error {
-            // The guard has told it.
-            ApiError::Held { .. } => tracing::debug!(%error, ?retry_in, "Nothing is listed in a wrong world"),
-            error => tracing::warn!(%error, ?retry_in, "API server is not to be had; what is known stays known"),
+            // The guard has logged it.
+            ApiError::Held { .. } => tracing::debug!(%error, ?retry_in, "List blocked by a node identity mismatch"),
+            error => tracing::warn!(%error, ?retry_in, "List or watch failed; will retry"),
         }
         self.report.send_modify(|report| {
             if report.state == SourceState::Watching {
@@ -449,8 +450,8 @@ impl PodSource {
     }
 }
 
-/// A selector that got lost on the way would show the pods of all nodes.
-fn bound_to(node: &str, object: PodObject) -> Result<PodObject, String> {
+/// Rejects a pod of another node, in case a proxy drops the field selector.
+fn check_node(node: &str, object: PodObject) -> Result<PodObject, String> {
     let spec = object.pod.spec.as_ref();
     match spec.and_then(|spec| spec.node_name.as_deref()) {
         Some(name) if name == node => Ok(object),
@@ -461,9 +462,9 @@ fn bound_to(node: &str, object: PodObject) -> Result<PodObject, String> {
     }
 }
 
-/// What tells an object from others without understanding it.
+/// Metadata that identifies an otherwise unreadable object.
 #[derive(Debug, Default, Deserialize)]
-struct Names {
+struct Metadata {
     #[serde(default)]
     uid: String,
     #[serde(default)]
@@ -474,14 +475,14 @@ struct Names {
     version: String,
 }
 
-// === impl Names ===
+// === impl Metadata ===
 
-impl Names {
+impl Metadata {
     fn of(item: &RawValue) -> Self {
         #[derive(Deserialize)]
         struct Object {
             #[serde(default)]
-            metadata: Names,
+            metadata: Metadata,
         }
         serde_json::from_str::<Object>(item.get())
             .map(|object| object.metadata)
@@ -511,14 +512,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_of_another_node_is_not_ours_whoever_shows_it() {
+    fn pod_of_another_node_is_rejected() {
         let pod = |spec| {
             let metadata = json!({ "name": "a", "namespace": "ns", "uid": "1" });
             PodObject::from_value(&json!({ "metadata": metadata, "spec": spec })).unwrap()
         };
-        assert!(bound_to("n1", pod(json!({ "containers": [], "nodeName": "n1" }))).is_ok());
-        let other = bound_to("n1", pod(json!({ "containers": [], "nodeName": "n2" })));
+        assert!(check_node("n1", pod(json!({ "containers": [], "nodeName": "n1" }))).is_ok());
+        let other = check_node("n1", pod(json!({ "containers": [], "nodeName": "n2" })));
         assert!(other.unwrap_err().contains("bound to node n2"));
-        assert!(bound_to("n1", pod(json!({ "containers": [] }))).is_err());
+        assert!(check_node("n1", pod(json!({ "containers": [] }))).is_err());
     }
 }

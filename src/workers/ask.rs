@@ -13,10 +13,10 @@ use crate::{
     model::{
         mismatch::Mismatch,
         pod::{PodUid, PodView},
-        trace::Story,
+        trace::Trace,
     },
     object_name::ObjectName,
-    record::Record,
+    record::TraceRecorder,
 };
 
 /// Where the map can be asked.
@@ -35,10 +35,10 @@ pub(super) enum Question {
     Stories {
         namespace: String,
         name: String,
-        answer: oneshot::Sender<Vec<Story>>,
+        answer: oneshot::Sender<Vec<Trace>>,
     },
     Kill(Kill, oneshot::Sender<Result<Granted, Refused>>),
-    Record(PodUid, oneshot::Sender<Option<Arc<Record>>>),
+    TraceRecorder(PodUid, oneshot::Sender<Option<Arc<TraceRecorder>>>),
     Living(ObjectName, oneshot::Sender<Option<Arc<PodView>>>),
     AtWork(oneshot::Sender<BTreeSet<PodUid>>),
     Terminating(oneshot::Sender<BTreeMap<PodUid, Arc<PodView>>>),
@@ -50,7 +50,7 @@ pub(super) enum Question {
 #[serde(rename_all = "camelCase")]
 pub struct Overview {
     /// Those a worker is at, longest first.
-    pub terminating: Vec<Story>,
+    pub terminating: Vec<Trace>,
     /// Pods of which nothing runs and whose object stays.
     pub kept: usize,
     /// Pods that are done and whose object is still there, held by finalizers.
@@ -74,7 +74,7 @@ impl WorkersHandle {
     }
 
     /// Stories of the pods of this name, oldest first; `None` while the agent stops.
-    pub async fn stories(&self, namespace: &str, name: &str) -> Option<Vec<Story>> {
+    pub async fn stories(&self, namespace: &str, name: &str) -> Option<Vec<Trace>> {
         let (answer, told) = oneshot::channel();
         let question = Question::Stories {
             namespace: namespace.to_owned(),
@@ -93,9 +93,9 @@ impl WorkersHandle {
     }
 
     /// The story of a pod that ends or has ended, to be followed, if there is one; `None` while the agent stops.
-    pub async fn record(&self, uid: PodUid) -> Option<Option<Arc<Record>>> {
+    pub async fn record(&self, uid: PodUid) -> Option<Option<Arc<TraceRecorder>>> {
         let (answer, told) = oneshot::channel();
-        self.questions.send(Question::Record(uid, answer)).await.ok()?;
+        self.questions.send(Question::TraceRecorder(uid, answer)).await.ok()?;
         told.await.ok()
     }
 

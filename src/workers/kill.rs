@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use crate::model::{
     pod::{PodUid, PodView},
-    termination::Imposed,
+    termination::Eviction,
 };
 
 /// A request to end a pod.
@@ -20,7 +20,7 @@ pub struct Kill {
     /// Seconds of grace instead of the pod's own; of a pod that ends it only shortens.
     pub grace: Option<i64>,
     /// What its status shall say of its end; nothing for a plain kill.
-    pub imposed: Option<Imposed>,
+    pub imposed: Option<Eviction>,
 }
 
 /// What became of a request that was granted.

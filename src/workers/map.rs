@@ -30,7 +30,7 @@ use crate::{
         trace::{Stage, Step},
     },
     node::checkpoint::{self, JOURNAL},
-    record::Record,
+    record::TraceRecorder,
     teardown::{
         begin::{Termination, shorten},
         context::Context,
@@ -59,7 +59,7 @@ const AFTER_PANIC: Duration = Duration::from_secs(10);
 struct PodSyncStatus {
     update: watch::Sender<PodUpdate>,
     period: Arc<Period>,
-    record: Arc<Record>,
+    record: Arc<TraceRecorder>,
     state: State,
 }
 
@@ -93,7 +93,7 @@ pub struct PodWorkers {
     at_work: HashMap<Id, PodUid>,
     /// How many workers have ended since memory was last given back.
     ended_since: usize,
-    stories: VecDeque<Arc<Record>>,
+    stories: VecDeque<Arc<TraceRecorder>>,
     changes: mpsc::Receiver<Change>,
     runtime: watch::Receiver<Arc<RuntimePods>>,
     questions: mpsc::Receiver<Question>,
@@ -218,7 +218,7 @@ impl PodWorkers {
             self.journal.saw(&view, true);
         }
         self.counters.teardown_begun();
-        record.is_shown(&view);
+        record.set_shown(&view);
         let update = PodUpdate {
             view,
             removed,
@@ -247,10 +247,10 @@ impl PodWorkers {
             return;
         }
         if removed || view.deletion.is_some() {
-            let imposed = removed.then(|| Cause::Removed.imposed_grace()).flatten();
+            let imposed = removed.then(|| Cause::Removed.required_grace()).flatten();
             status.shorten(&self.context, GraceAsked::of(&view, imposed));
         }
-        status.record.is_shown(&view);
+        status.record.set_shown(&view);
         let ended_anyway = status.update.borrow().ends_anyway();
         status.update.send_modify(|update| {
             update.view = view;
@@ -260,7 +260,7 @@ impl PodWorkers {
         if ended_anyway && !ends_anyway {
             // As by a store that was restored: why it was to end is not to be seen any more.
             self.context.journal.requested(uid);
-        } else if ends_anyway && self.guard.why_nothing_begins().is_none() {
+        } else if ends_anyway && self.guard.why_no_new_work().is_none() {
             self.context.journal.request_is_confirmed(uid);
         }
         if status.state == State::Kept {
@@ -314,7 +314,7 @@ impl PodWorkers {
             Some(Outcome::Stopping) => {}
             Some(Outcome::Kept) => {
                 status.state = State::Kept;
-                status.record.is_kept();
+                status.record.set_kept();
                 // A deletion may have come while the worker was on its last steps.
                 let update = status.update.borrow().clone();
                 let more = update.removed || update.view.deletion.is_some();
@@ -357,7 +357,7 @@ impl PodWorkers {
                         .events
                         .event(&update.view, None, Reason::TeardownGivenUp, &why);
                 }
-                status.record.give_up(why);
+                status.record.set_given_up(why);
                 let record = Arc::clone(&status.record);
                 self.remember(record);
                 self.context.journal.forget(&uid);
@@ -379,7 +379,7 @@ impl PodWorkers {
     }
 
     /// Keeps a story to be told.
-    fn remember(&mut self, record: Arc<Record>) {
+    fn remember(&mut self, record: Arc<TraceRecorder>) {
         self.stories.push_back(record);
         if self.stories.len() > STORIES {
             self.stories.pop_front();
@@ -402,8 +402,8 @@ impl PodSyncStatus {
 }
 
 /// Why a request to stop this pod, which has come so far, is cancelled, and what of the pod is not as it was.
-fn cancelled(record: &Record, reached: Option<Stage>) -> String {
-    let spans = record.tell().spans;
+fn cancelled(record: &TraceRecorder, reached: Option<Stage>) -> String {
+    let spans = record.trace().spans;
     let lost = if reached >= Some(Stage::Terminated) || spans.iter().any(|span| span.step == Step::Volumes) {
         "; its emptyDir volumes may have been removed"
     } else {

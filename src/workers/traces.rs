@@ -24,14 +24,14 @@ use crate::{
         pod_dir::PodDir,
     },
     teardown::{context::Context, journal::PodJournalExt as _, volumes::mapped_pods},
-    watch::{RuntimePods, Sighted},
+    watch::{RuntimePod, RuntimePods},
 };
 
 /// What is there under one UID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traces {
     /// Sandboxes.
-    pub runtime: Option<Sighted>,
+    pub runtime: Option<RuntimePod>,
     /// The kubelet's directory.
     pub directory: bool,
     /// Something that is mounted in that directory, which need not be seen.

@@ -14,7 +14,7 @@ use nix::{
     unistd::Pid,
 };
 use pod_teardown::{
-    handover::guard::turn::HandedBack,
+    handover::guard::activity::HandoverResult,
     ops::{
         admin::{
             self,
@@ -178,7 +178,7 @@ impl Scene {
         let ask = Ask {
             timeout_ms: u64::try_from(timeout.as_millis())?,
         };
-        let HandedBack { cut_short } = client::tell_for(&self.socket(), HAND_BACK, &ask, timeout).await?;
+        let HandoverResult { cut_short } = client::tell_for(&self.socket(), HAND_BACK, &ask, timeout).await?;
         Ok(if cut_short.is_empty() {
             HandBack::Clean
         } else {

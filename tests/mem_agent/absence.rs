@@ -180,7 +180,7 @@ async fn pods_that_ran_when_a_node_went_out_of_service_are_stopped_at_once_by_an
         node.nothing_left(name).await;
     }
     assert!(begun.elapsed() < secs(30), "{:?}", begun.elapsed());
-    assert!(node.status().await.watch.strangers.is_empty());
+    assert!(node.status().await.watch.unmanaged.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -467,8 +467,8 @@ async fn a_static_pod_with_the_uid_of_a_pod_of_the_api_server_is_told_and_never_
     node.start().await;
     sleep(secs(900)).await;
     assert!(node.cri.effects().is_empty() && node.get("deleted").await.is_some());
-    let strangers = node.status().await.watch.strangers;
-    assert_eq!(strangers, ["default/gone-meanwhile (UID uid-gone-meanwhile)"]);
+    let unmanaged = node.status().await.watch.unmanaged;
+    assert_eq!(unmanaged, ["default/gone-meanwhile (UID uid-gone-meanwhile)"]);
     for name in ["deleted", "gone", "gone-meanwhile"] {
         assert!(node.pod_dir(name).join("etc-hosts").exists());
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use pod_teardown::{
-    handover::guard::turn::HandedBack,
+    handover::guard::activity::HandoverResult,
     ops::{
         admin::{hand_back, kill::Ask},
         client,
@@ -25,12 +25,12 @@ use crate::{
 /// How long a kubelet has to start.
 const KEEPS: Duration = secs(45);
 
-pub async fn hand_back(node: &Node, patience: Duration) -> HandedBack {
+pub async fn hand_back(node: &Node, patience: Duration) -> HandoverResult {
     hand_back_at(&node.flags.socket.socket, patience).await
 }
 
 /// The same of whoever listens there.
-pub async fn hand_back_at(socket: &Path, patience: Duration) -> HandedBack {
+pub async fn hand_back_at(socket: &Path, patience: Duration) -> HandoverResult {
     let ask = hand_back::Ask {
         timeout_ms: u64::try_from(patience.as_millis()).unwrap(),
     };
@@ -39,8 +39,8 @@ pub async fn hand_back_at(socket: &Path, patience: Duration) -> HandedBack {
         .unwrap()
 }
 
-pub fn at_rest() -> HandedBack {
-    HandedBack::default()
+pub fn at_rest() -> HandoverResult {
+    HandoverResult::default()
 }
 
 /// The agent runs, "web" has a hook that takes so long, and whatever else is called comes to its end at once.
@@ -108,7 +108,7 @@ async fn at_the_end_of_the_time_the_agent_lets_go_and_names_what_it_leaves() {
     hook_runs(&node).await;
     let begun = Instant::now();
     let cut_short = vec!["default/web".to_owned()];
-    assert_eq!(hand_back(&node, secs(5)).await, HandedBack { cut_short });
+    assert_eq!(hand_back(&node, secs(5)).await, HandoverResult { cut_short });
     assert!((secs(5)..secs(6)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     sleep(KEEPS - secs(2)).await;
     assert_eq!(called(&node), [Kind::ExecSync], "nothing was called after that");
@@ -193,7 +193,7 @@ async fn one_that_runs_on_though_the_runtime_says_that_it_has_stopped_is_named()
     sleep(secs(60)).await;
     node.failing("web", "still Running after its stop").await;
     let cut_short = vec!["default/web".to_owned()];
-    assert_eq!(hand_back(&node, secs(60)).await, HandedBack { cut_short });
+    assert_eq!(hand_back(&node, secs(60)).await, HandoverResult { cut_short });
 }
 
 #[tokio::test(start_paused = true)]
@@ -319,7 +319,7 @@ fn lives(node: &Node) -> bool {
 async fn a_stop_that_is_cut_short_is_let_go_so_that_the_kubelets_grace_period_counts() {
     let node = deaf().await;
     let cut_short = vec!["default/web".to_owned()];
-    assert_eq!(hand_back(&node, secs(1)).await, HandedBack { cut_short });
+    assert_eq!(hand_back(&node, secs(1)).await, HandoverResult { cut_short });
     let _process = kubelet(&node);
     sleep(secs(120)).await;
     // The grace period that the agent had asked for is over.

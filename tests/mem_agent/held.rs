@@ -3,7 +3,7 @@
 use std::fs;
 
 use pod_teardown::{
-    handover::guard::held::{HeldItem, HeldReport},
+    handover::guard::holds::{SafetyHold, SafetyHolds},
     ops::{
         admin::held::{Ask, HELD, RELEASE, Released},
         client,
@@ -21,11 +21,11 @@ use crate::{
     world::{recorded_node, replaced},
 };
 
-async fn held(node: &Node) -> HeldReport {
+async fn held(node: &Node) -> SafetyHolds {
     client::ask(&node.flags.socket.socket, HELD).await.unwrap()
 }
 
-pub async fn held_items(node: &Node) -> Vec<HeldItem> {
+pub async fn held_items(node: &Node) -> Vec<SafetyHold> {
     held(node).await.items
 }
 
@@ -34,7 +34,7 @@ pub async fn items(node: &Node) -> Vec<String> {
 }
 
 /// Waits until this is held, and tells of it.
-pub async fn is_held(node: &Node, name: &str) -> HeldItem {
+pub async fn is_held(node: &Node, name: &str) -> SafetyHold {
     until("it is held", async || items(node).await.iter().any(|item| item == name)).await;
     let report = held(node).await;
     report.items.into_iter().find(|item| item.item == name).unwrap()
@@ -59,7 +59,7 @@ async fn what_is_not_held_cannot_be_released_and_the_names_of_all_that_is_are_to
     node.polite_pod("web");
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
     node.start().await;
-    assert_eq!(held(&node).await, HeldReport::default());
+    assert_eq!(held(&node).await, SafetyHolds::default());
     let told = release(&node, "absence").await.unwrap_err();
     assert!(told.contains("nothing is held that could be released"), "{told}");
     node.delete("web", None).await;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use pod_teardown::housekeeping::HouseReport;
+use pod_teardown::housekeeping::LeftoverReport;
 use serde_json::json;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::{Instant, sleep};
@@ -73,7 +73,7 @@ pub async fn after_the_end_of(names: &[&str]) -> Node {
     node
 }
 
-async fn house(node: &Node) -> HouseReport {
+async fn house(node: &Node) -> LeftoverReport {
     node.status().await.house
 }
 
@@ -133,7 +133,7 @@ async fn the_proof_survives_agent_and_machine() {
     sleep(secs(60)).await;
     leave(&node, "web", "directory");
     sleep(secs(900)).await;
-    assert_eq!(house(&node).await.strangers, ["UID uid-web: directory"]);
+    assert_eq!(house(&node).await.unmanaged, ["UID uid-web: directory"]);
     assert!(volume(&node, "web").join("file").exists());
 }
 
@@ -156,7 +156,7 @@ async fn what_nobody_can_prove_is_told_and_never_touched() {
     node.gone("mirror").await;
     sleep(secs(1200)).await;
     assert_eq!(
-        house(&node).await.strangers,
+        house(&node).await.unmanaged,
         [
             "UID 0123456789abcdef0123456789abcdef: directory",
             "UID uid-mirror: directory",
@@ -176,7 +176,7 @@ async fn beside_a_kubelet_nothing_is_touched_and_afterwards_it_is_observed_anew(
     let process = kubelet(&node);
     sleep(secs(600)).await;
     assert_eq!(is_left(&node, "web"), ["logs"]);
-    assert_eq!(house(&node).await, HouseReport::default());
+    assert_eq!(house(&node).await, LeftoverReport::default());
     fs::remove_dir_all(process).unwrap();
     let began = Instant::now();
     until("nothing is left", async || is_left(&node, "web").is_empty()).await;
@@ -232,7 +232,7 @@ async fn before_the_first_complete_list_nothing_is_nobodys() {
     trouble(&node, Fault::status(500).verb("list").resource("pods").user(&user));
     node.launch().await;
     sleep(secs(900)).await;
-    assert_eq!(house(&node).await, HouseReport::default());
+    assert_eq!(house(&node).await, LeftoverReport::default());
     assert_eq!(is_left(&node, "web"), ["cgroup", "logs", "directory"]);
     node.api.faults().clear();
     sleep(secs(300)).await;
@@ -299,7 +299,7 @@ async fn dead_containers_and_old_logs_of_a_pod_that_lives_are_not_ours() {
     node.start().await;
     sleep(secs(900)).await;
     assert!(node.cri.effects().is_empty());
-    assert_eq!(house(&node).await, HouseReport::default());
+    assert_eq!(house(&node).await, LeftoverReport::default());
 }
 
 #[tokio::test(start_paused = true)]

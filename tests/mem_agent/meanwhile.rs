@@ -151,7 +151,7 @@ async fn a_pod_that_could_not_be_read_and_whose_object_is_gone_is_at_least_told(
     node.delete("web", Some(0)).await;
     until("its object is gone", async || node.get("web").await.is_none()).await;
     sleep(secs(900)).await;
-    let told = node.status().await.watch.strangers;
+    let told = node.status().await.watch.unmanaged;
     let ended = node
         .cri
         .look(|world| world.containers.values().all(|it| it.pod_uid != "uid-web"));

@@ -2,7 +2,7 @@
 //! point since.
 
 use pod_teardown::{
-    handover::guard::turn::HandedBack,
+    handover::guard::activity::HandoverResult,
     ops::{
         admin::{
             kill::Ask,
@@ -114,7 +114,7 @@ async fn a_pod_that_a_pause_has_left_at_a_safe_point_is_not_named() {
     sleep(secs(120)).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     assert!(pause(&stage.node).await.under_way.is_empty());
-    assert_eq!(hand_back(&stage.node, secs(60)).await, HandedBack::default());
+    assert_eq!(hand_back(&stage.node, secs(60)).await, HandoverResult::default());
 }
 
 /// Its hook has run and its containers are stopped; only its sandbox is not.
@@ -135,7 +135,7 @@ async fn a_pod_that_a_kubelet_would_do_nothing_again_of_is_not_named_whatever_of
     trouble(&node, Fault::new(Action::Refuse).resource("nodes"));
     node.launch().await;
     sleep(secs(1)).await;
-    assert_eq!(hand_back(&node, secs(60)).await, HandedBack::default());
+    assert_eq!(hand_back(&node, secs(60)).await, HandoverResult::default());
 }
 
 /// Whether a kubelet is there is not known then for a moment, and the agent stands by.
@@ -193,7 +193,7 @@ async fn what_a_kubelet_has_stopped_since_is_named_no_more() {
     sleep(secs(40)).await;
     stage.dies();
     sleep(secs(10)).await;
-    assert_eq!(hand_back(&stage.node, secs(60)).await, HandedBack::default());
+    assert_eq!(hand_back(&stage.node, secs(60)).await, HandoverResult::default());
 }
 
 /// Its end begins anew with the kubelet, whatever of it the agent before had done.
@@ -245,5 +245,5 @@ async fn a_pod_that_was_tried_and_of_which_nothing_was_stopped_is_not_named() {
     node.cri.stop().await;
     node.delete("web", None).await;
     node.failing("web", "cannot be reached").await;
-    assert_eq!(hand_back(&node, secs(60)).await, HandedBack::default());
+    assert_eq!(hand_back(&node, secs(60)).await, HandoverResult::default());
 }

@@ -48,9 +48,9 @@ async fn a_pod_of_the_api_server_whose_object_is_gone_is_taken_down_without_hook
 async fn what_cannot_be_proven_to_be_of_the_api_server_is_told_and_left_alone() {
     let node = with_orphan(|pod| drop(pod.source("file").container("main"))).await;
     node.left_over("crictl", |pod| drop(pod.source("").container("main")));
-    until("both are told", async || node.status().await.watch.strangers.len() == 2).await;
+    until("both are told", async || node.status().await.watch.unmanaged.len() == 2).await;
     assert_eq!(
-        node.status().await.watch.strangers,
+        node.status().await.watch.unmanaged,
         ["default/crictl (UID uid-crictl)", "default/web (UID uid-web)"]
     );
     sleep(secs(600)).await;
@@ -62,7 +62,7 @@ async fn on_a_node_of_which_the_api_server_knows_no_pod_nothing_is_an_orphan() {
     let mut node = Node::new().await;
     node.left_over("web", |pod| drop(pod.container("main")));
     node.start().await;
-    until("it is told", async || node.status().await.watch.strangers.len() == 1).await;
+    until("it is told", async || node.status().await.watch.unmanaged.len() == 1).await;
     sleep(secs(600)).await;
     assert!(node.cri.effects().is_empty());
 }

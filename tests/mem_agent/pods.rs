@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use http::Method;
-use pod_teardown::model::trace::Story;
+use pod_teardown::model::trace::Trace;
 use serde_json::{Value, json};
 use testbed::scripted_cri::PodBuilder;
 
@@ -133,7 +133,7 @@ impl Node {
     }
 
     /// The story of a pod that is being taken down.
-    pub async fn story(&self, name: &str) -> Option<Story> {
+    pub async fn story(&self, name: &str) -> Option<Trace> {
         let status = self.ask().await?;
         status.pods.terminating.into_iter().find(|story| story.name == name)
     }

@@ -1,4 +1,4 @@
-//! The agent in the simulation: started, crashed, stopped, started again.
+//! The simulated agent: start, crash, stop, restart.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -20,20 +20,20 @@ use tokio::{sync::oneshot, task::JoinHandle, time::Instant};
 
 use crate::pods::NODE;
 
-/// How long a stop may take.
+/// Shutdown timeout.
 const SHUTDOWN: Duration = Duration::from_secs(20);
 
-/// The machine that it runs on.
+/// The node of the agent.
 pub struct Machine {
     pub node: PathBuf,
     boot: u32,
     booted: Instant,
     born: Instant,
-    /// No two moments are the same, on a clock that stands still while anybody works.
-    told: Arc<AtomicI64>,
+    /// Makes all wall-clock times unique, though the clock is paused while tasks run.
+    ticks: Arc<AtomicI64>,
 }
 
-/// A run of it.
+/// A run of the agent.
 pub struct Running {
     task: JoinHandle<Result<(), Problem>>,
     stop: oneshot::Sender<()>,
@@ -50,7 +50,7 @@ impl Machine {
             boot: 1,
             booted: now,
             born: now,
-            told: Arc::default(),
+            ticks: Arc::default(),
         }
     }
 
@@ -60,10 +60,10 @@ impl Machine {
     }
 
     fn host(&self) -> Host {
-        let (born, booted, told) = (self.born, self.booted, Arc::clone(&self.told));
+        let (born, booted, ticks) = (self.born, self.booted, Arc::clone(&self.ticks));
         let began = began_at();
         let wall = WallClock::of(move || {
-            let more = Duration::from_nanos(told.fetch_add(1, Ordering::Relaxed).unsigned_abs());
+            let more = Duration::from_nanos(ticks.fetch_add(1, Ordering::Relaxed).unsigned_abs());
             began.checked_add(born.elapsed() + more).unwrap_or(began)
         });
         let clock = BootClock::of(&format!("boot-{}", self.boot), move || {
@@ -85,7 +85,7 @@ impl Machine {
         PodSettings {
             driver_hold: Duration::from_secs(600),
             kube,
-            // It is not there, and so it never changes.
+            // It does not exist, so it never changes.
             kubeconfig: self.node.join("kubeconfig"),
             kubelet_config: None,
             kubelet_config_dir: None,
@@ -105,7 +105,7 @@ impl Machine {
     pub fn start(&self, outside: Outside) -> Running {
         let (stop, stopped) = oneshot::channel();
         let answers = Arc::new(Mutex::new(None));
-        let (told, host, settings, state_dir) = (
+        let (slot, host, settings, state_dir) = (
             Arc::clone(&answers),
             self.host(),
             self.settings(),
@@ -113,9 +113,9 @@ impl Machine {
         );
         let task = tokio::spawn(async move {
             let pods = Pods::new(host, outside, settings, NODE, &state_dir, false).await?;
-            *told.lock().unwrap() = Some(pods.answers());
+            *slot.lock().unwrap() = Some(pods.answers());
             let stopped = async {
-                // Dropped is told, too.
+                // A dropped sender stops the agent, too.
                 stopped.await.ok();
             };
             tokio::pin!(stopped);
@@ -125,7 +125,7 @@ impl Machine {
     }
 }
 
-/// The time of day when all begins.
+/// Wall-clock time at the beginning of a run.
 pub fn began_at() -> Timestamp {
     Timestamp::from_second(1_767_225_600).unwrap()
 }
@@ -133,7 +133,7 @@ pub fn began_at() -> Timestamp {
 // === impl Running ===
 
 impl Running {
-    /// Ends it where it stands.
+    /// Crashes the agent.
     pub async fn crash(self) {
         let Self { task, stop, answers } = self;
         task.abort();
@@ -141,19 +141,19 @@ impl Running {
         drop((stop, answers));
     }
 
-    /// Tells it to stop, and says how it ended.
+    /// Stops the agent, and returns its error.
     pub async fn stop(self) -> Option<String> {
         let Self { task, stop, answers } = self;
-        // What answers questions does not outlive it.
+        // The admin handle must not outlive the agent.
         drop(answers);
         stop.send(()).ok();
         ended(task.await)
     }
 
-    /// How it has ended by itself, if it has.
+    /// The error if the agent has exited by itself.
     pub async fn ended(&mut self) -> Option<String> {
         if self.task.is_finished() {
-            Some(ended((&mut self.task).await).unwrap_or_else(|| "it was not asked to".to_owned()))
+            Some(ended((&mut self.task).await).unwrap_or_else(|| "it exited without a stop request".to_owned()))
         } else {
             None
         }

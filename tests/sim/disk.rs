@@ -1,4 +1,4 @@
-//! A disk for the journal, in memory: it keeps what was synced, and of the rest what chance lets it keep.
+//! An in-memory disk for the journal. After a crash it keeps synced writes, and a random part of the others.
 
 use std::{
     io,
@@ -9,32 +9,32 @@ use redb::{Database, DatabaseError, StorageBackend};
 use testbed::dice::Dice;
 use tokio::sync::Notify;
 
-/// What it says to one that has crashed.
-pub const GONE: &str = "whoever this is has crashed";
-/// What a disk says that fails.
-pub const FULL: &str = "the disk takes nothing";
+/// Error for a run of the agent that has crashed.
+pub const GONE: &str = "this run has crashed";
+/// Error of a full disk.
+pub const FULL: &str = "the disk is full";
 
-/// The disk; clones are the same one.
+/// Clones share the disk.
 #[derive(Debug, Clone)]
 pub struct Disk(Arc<Mutex<Platter>>);
 
 #[derive(Debug, Default)]
 struct Platter {
     bytes: Vec<u8>,
-    /// What was there before each write since the last sync.
+    /// The former content of each write since the last sync.
     unsynced: Vec<(usize, Vec<u8>)>,
     fails: bool,
-    /// It has refused something that may not have been written since.
+    /// It has rejected a write that may not have been repeated since.
     behind: bool,
-    /// So many writes are taken before all is over for who writes now.
+    /// Writes until the present run crashes.
     cut: Option<usize>,
-    /// Who writes now; whoever wrote before a crash does so no more.
+    /// The present run; earlier ones cannot write.
     owner: u64,
-    /// Is told when it is over for who wrote.
+    /// Notified when the present run crashes.
     died: Arc<Notify>,
 }
 
-/// The disk as one run of the agent has it.
+/// The disk of one run of the agent.
 #[derive(Debug)]
 struct Drive {
     disk: Disk,
@@ -44,7 +44,7 @@ struct Drive {
 // === impl Disk ===
 
 impl Disk {
-    /// One with an empty database on it, as the agent finds it or makes it: to make one takes longer than most runs.
+    /// A disk with an empty database: creating one takes longer than most runs.
     pub fn new(died: Arc<Notify>) -> Self {
         static EMPTY: OnceLock<Vec<u8>> = OnceLock::new();
         let disk = Self(Arc::default());
@@ -58,7 +58,7 @@ impl Disk {
         disk
     }
 
-    /// What opens a database on it for this run of the agent.
+    /// Opens the database for this run of the agent.
     pub fn opener(&self, owner: u64) -> pod_teardown::journal::Disk {
         let disk = self.clone();
         disk.now().owner = owner;
@@ -77,33 +77,33 @@ impl Disk {
         Database::builder().set_cache_size(256 << 10).create_with_backend(drive)
     }
 
-    /// From now on it takes nothing, or takes everything again.
+    /// Makes all writes fail, or succeed again.
     pub fn fail(&self, fails: bool) {
         self.now().fails = fails;
     }
 
-    /// After so many more writes it is over for who writes, or never.
+    /// Crashes the present run after this many writes.
     pub fn cut(&self, after: Option<usize>) {
         self.now().cut = after;
     }
 
-    /// Whether this run of the agent may still do anything.
+    /// Whether this run of the agent has not crashed.
     pub fn serves(&self, owner: u64) -> bool {
         self.now().owner == owner
     }
 
-    /// All that it refused has been written since.
+    /// All rejected writes have been repeated.
     pub fn made_up(&self) {
         let mut platter = self.now();
         platter.behind &= platter.fails;
     }
 
-    /// Whether it lacks something that it refused, for the last time.
+    /// Whether a rejected write was not repeated; resets that.
     pub fn take_behind(&self) -> bool {
         std::mem::take(&mut self.now().behind)
     }
 
-    /// Who wrote is gone; each write that was not synced is lost or not.
+    /// Crashes the present run: each write that was not synced is lost at random.
     pub fn crash(&self, dice: &mut Dice) {
         let mut platter = self.now();
         platter.owner = 0;
@@ -145,7 +145,7 @@ impl Drive {
             platter.behind = true;
             return Err(io::Error::other(FULL));
         }
-        // What a disk lacks anyway cannot be told from what this would take.
+        // A write that was lost before cannot be distinguished from this one.
         if !platter.behind {
             match &mut platter.cut {
                 Some(0) => {

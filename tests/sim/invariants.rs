@@ -1,4 +1,4 @@
-//! Each invariant can be broken: an agent that did wrong would be found out.
+//! The judge detects each broken invariant.
 
 use std::{fs, time::Duration};
 
@@ -11,10 +11,10 @@ use tokio::time::{Instant, advance};
 use crate::{
     judge::{self, Judge},
     pods::NODE,
-    state::{Asker, Fate, Known, State},
+    state::{Asker, Known, PodHistory, State},
 };
 
-/// A pod `u` with a container that runs, of an agent that lives.
+/// A pod `u` with a running container, and a running agent.
 struct Scene {
     state: State,
     cri: ScriptedCri,
@@ -30,11 +30,11 @@ impl Scene {
         let mut world = World::new();
         world.pod("default", "p", "u").container("c");
         let cri = ScriptedCri::unheard(world, Box::new(Judge(state.clone())));
-        state.now().pods.insert("u".to_owned(), Fate::default());
+        state.now().pods.insert("u".to_owned(), PodHistory::default());
         Self { state, cri, _dir: dir }
     }
 
-    fn fate(&self, change: impl FnOnce(&mut Fate)) -> &Self {
+    fn history(&self, change: impl FnOnce(&mut PodHistory)) -> &Self {
         change(self.state.now().pods.get_mut("u").unwrap());
         self
     }
@@ -45,9 +45,9 @@ impl Scene {
     }
 
     fn ending(&self, grace: u64) -> &Self {
-        self.fate(|fate| {
-            fate.deleted = true;
-            fate.ask(Asker::Api, Duration::from_secs(grace));
+        self.history(|history| {
+            history.deleted = true;
+            history.ask(Asker::Api, Duration::from_secs(grace));
         })
     }
 
@@ -90,7 +90,7 @@ impl Scene {
     }
 
     #[track_caller]
-    fn broke(&self, number: Option<u8>) {
+    fn assert_broken(&self, number: Option<u8>) {
         let broken = self.state.now().broken.clone();
         let expected = number.map(|number| format!("invariant {number} "));
         let same = match (&broken, &expected) {
@@ -105,133 +105,145 @@ impl Scene {
 const THIS: &str = r#"{"preconditions":{"uid":"u"},"metadata":{"uid":"u"}}"#;
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_deleted_too_early_is_noticed() {
+async fn early_final_delete_is_detected() {
     let scene = Scene::new();
-    scene.ending(30).request(true, "delete", THIS).broke(Some(1));
+    scene.ending(30).request(true, "delete", THIS).assert_broken(Some(1));
     let scene = Scene::new();
     scene.cri.change(|world| world.containers.clear());
     scene
         .ending(30)
         .known(|known| known.mount(known.node.join("kubelet/pods/u/volumes/v")));
-    scene.request(true, "delete", THIS).broke(Some(1));
+    scene.request(true, "delete", THIS).assert_broken(Some(1));
     let scene = Scene::new();
     scene.cri.change(|world| world.containers.clear());
     fs::create_dir_all(scene.state.now().node.join("cgroup/kubepods/besteffort/podu")).unwrap();
-    scene.ending(30).request(true, "delete", THIS).broke(Some(1));
+    scene.ending(30).request(true, "delete", THIS).assert_broken(Some(1));
     let scene = Scene::new();
     scene.cri.change(|world| world.containers.clear());
-    scene.ending(30).request(true, "delete", THIS).broke(None);
+    scene.ending(30).request(true, "delete", THIS).assert_broken(None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_asked_for_before_and_after_a_request_that_is_refused_stands() {
-    let mut fate = Fate::default();
+async fn rejected_stop_request_does_not_cancel_others() {
+    let mut history = PodHistory::default();
     let first = Instant::now();
-    fate.ask(Asker::Api, Duration::from_secs(55));
-    let refused = fate.ask(Asker::Node, Duration::from_secs(3));
-    fate.ask(Asker::Api, Duration::from_secs(7));
-    fate.refuse(refused);
-    assert_eq!(fate.earliest_kill(), Some(first + Duration::from_secs(7)));
-    assert!(!fate.killed());
+    history.ask(Asker::Api, Duration::from_secs(55));
+    let refused = history.ask(Asker::Node, Duration::from_secs(3));
+    history.ask(Asker::Api, Duration::from_secs(7));
+    history.refuse(refused);
+    assert_eq!(history.earliest_kill(), Some(first + Duration::from_secs(7)));
+    assert!(!history.killed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_done_to_another_pod_than_was_meant_is_noticed() {
-    Scene::new().ending(30).request(true, "patch", "{}").broke(Some(2));
-    Scene::new().request(true, "patch", THIS).broke(Some(2));
-    Scene::new().call(Kind::StopContainer, Some(30)).broke(Some(2));
-    Scene::new().ending(30).request(true, "patch", THIS).broke(None);
+async fn effect_on_the_wrong_pod_is_detected() {
+    Scene::new()
+        .ending(30)
+        .request(true, "patch", "{}")
+        .assert_broken(Some(2));
+    Scene::new().request(true, "patch", THIS).assert_broken(Some(2));
+    Scene::new().call(Kind::StopContainer, Some(30)).assert_broken(Some(2));
+    Scene::new().ending(30).request(true, "patch", THIS).assert_broken(None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grace_that_is_cut_short_or_grows_is_noticed() {
-    Scene::new().ending(30).call(Kind::StopContainer, Some(30)).broke(None);
+async fn shortened_or_extended_grace_period_is_detected() {
+    Scene::new()
+        .ending(30)
+        .call(Kind::StopContainer, Some(30))
+        .assert_broken(None);
     Scene::new()
         .ending(30)
         .call(Kind::StopContainer, Some(28))
-        .broke(Some(4));
-    Scene::new().ending(30).call(Kind::StopPodSandbox, None).broke(Some(4));
+        .assert_broken(Some(4));
+    Scene::new()
+        .ending(30)
+        .call(Kind::StopPodSandbox, None)
+        .assert_broken(Some(4));
     let scene = Scene::new();
     scene.ending(30).call(Kind::StopContainer, Some(30));
     advance(Duration::from_secs(10)).await;
-    scene.call(Kind::StopContainer, Some(20)).broke(None);
+    scene.call(Kind::StopContainer, Some(20)).assert_broken(None);
     scene
         .known(|known| known.agent.run += 1)
         .call(Kind::StopContainer, Some(30))
-        .broke(Some(4));
+        .assert_broken(Some(4));
     let scene = Scene::new();
     scene.ending(1).call(Kind::StopContainer, Some(2));
     advance(Duration::from_secs(10)).await;
-    scene.call(Kind::StopContainer, Some(2)).broke(None);
+    scene.call(Kind::StopContainer, Some(2)).assert_broken(None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_runs_again_is_noticed() {
+async fn rerun_of_a_hook_is_detected() {
     let hook = || {
         let scene = Scene::new();
         scene.ending(30).call(Kind::ExecSync, Some(30));
         scene
     };
-    hook().call(Kind::ExecSync, Some(30)).broke(Some(5));
-    // A crash may come before the end is on the disk, but not before the stop.
+    hook().call(Kind::ExecSync, Some(30)).assert_broken(Some(5));
+    // A crash may precede the record of the hook's completion, but not the stop.
     let interrupted = hook();
     interrupted
         .known(|known| known.agent.run += 1)
         .call(Kind::ExecSync, Some(30))
-        .broke(None);
+        .assert_broken(None);
     let recorded = hook();
     recorded
         .call(Kind::StopContainer, Some(30))
         .known(|known| known.agent.run += 1);
-    recorded.call(Kind::ExecSync, Some(30)).broke(Some(5));
+    recorded.call(Kind::ExecSync, Some(30)).assert_broken(Some(5));
 }
 
 #[tokio::test(start_paused = true)]
-async fn data_that_is_lost_is_noticed() {
+async fn data_loss_is_detected() {
     let scene = Scene::new();
     fs::remove_file(scene.state.now().node.join("outside/keep")).unwrap();
     scene
-        .fate(|fate| fate.deleted = true)
+        .history(|history| history.deleted = true)
         .known(Known::check_files)
-        .broke(Some(6));
+        .assert_broken(Some(6));
     let scene = Scene::new();
-    scene.fate(|fate| fate.deleted = true);
+    scene.history(|history| history.deleted = true);
     scene.known(|known| known.mount(known.node.join("kubelet/pods/u/volumes/v")));
-    scene.known(Known::check_files).broke(Some(6));
+    scene.known(Known::check_files).assert_broken(Some(6));
     let scene = Scene::new();
-    scene.known(Known::check_files).broke(Some(6));
+    scene.known(Known::check_files).assert_broken(Some(6));
 }
 
 #[tokio::test(start_paused = true)]
-async fn acting_in_the_wrong_world_on_a_static_pod_or_beside_a_kubelet_is_noticed() {
-    Scene::new().ending(30).request(false, "patch", THIS).broke(Some(7));
+async fn effect_during_a_mismatch_on_a_static_pod_or_beside_a_kubelet_is_detected() {
+    Scene::new()
+        .ending(30)
+        .request(false, "patch", THIS)
+        .assert_broken(Some(7));
     let scene = Scene::new();
     scene.ending(30).known(|known| known.wrong_world = Some(Instant::now()));
     advance(Duration::from_secs(1)).await;
-    scene.call(Kind::StopContainer, Some(30)).broke(Some(7));
+    scene.call(Kind::StopContainer, Some(30)).assert_broken(Some(7));
     Scene::new()
         .ending(30)
-        .fate(|fate| fate.is_static = true)
+        .history(|history| history.is_static = true)
         .call(Kind::StopContainer, Some(30))
-        .broke(Some(8));
+        .assert_broken(Some(8));
     let scene = Scene::new();
     scene.ending(30).known(|known| known.kubelet = Some(Instant::now()));
-    scene.call(Kind::StopContainer, Some(30)).broke(None);
+    scene.call(Kind::StopContainer, Some(30)).assert_broken(None);
     advance(Duration::from_secs(2)).await;
-    scene.call(Kind::StopContainer, Some(29)).broke(Some(9));
+    scene.call(Kind::StopContainer, Some(29)).assert_broken(Some(9));
 }
 
 const WRONG: &str = r#"{"reason":"RuntimeStateWrong","involvedObject":{"uid":"u"}}"#;
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_is_right_and_is_overruled_is_noticed() {
+async fn overruling_a_correct_runtime_is_detected() {
     let conclude = |scene: &Scene| {
         scene.request_of("events", true, "create", WRONG);
         scene.request(true, "delete", THIS);
     };
     let scene = Scene::new();
     conclude(scene.ending(30));
-    scene.broke(Some(1));
+    scene.assert_broken(Some(1));
     let loses_shim = |pid| {
         let scene = Scene::new();
         scene.cri.change(|world| {
@@ -239,33 +251,33 @@ async fn a_runtime_that_is_right_and_is_overruled_is_noticed() {
             world.containers.get_mut(id).unwrap().pid = pid;
             world.kill_shim(id);
         });
-        scene.ending(30).fate(|fate| fate.shim_died = true);
+        scene.ending(30).history(|history| history.shim_died = true);
         scene
     };
     let wrong = loses_shim(Some(7));
     conclude(&wrong);
-    wrong.broke(None);
+    wrong.assert_broken(None);
     let names_none = loses_shim(None);
     conclude(&names_none);
-    names_none.broke(Some(1));
+    names_none.assert_broken(Some(1));
     let has_children = loses_shim(Some(7));
     has_children.known(|known| _ = known.children.insert("container-u-c-0".to_owned()));
     conclude(&has_children);
-    has_children.broke(Some(1));
+    has_children.assert_broken(Some(1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_end_that_is_called_a_success_is_noticed() {
+async fn success_of_an_unknown_exit_is_detected() {
     const SUCCEEDED: &str = r#"{"metadata":{"uid":"u"},"status":{"phase":"Succeeded"}}"#;
     let scene = Scene::new();
-    scene.ending(30).request(true, "patch", SUCCEEDED).broke(None);
+    scene.ending(30).request(true, "patch", SUCCEEDED).assert_broken(None);
     let scene = Scene::new();
-    scene.ending(30).fate(|fate| fate.end_unknown = true);
-    scene.request(true, "patch", SUCCEEDED).broke(Some(10));
+    scene.ending(30).history(|history| history.end_unknown = true);
+    scene.request(true, "patch", SUCCEEDED).assert_broken(Some(10));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_is_unmounted_under_a_container_is_noticed() {
+async fn unmount_under_a_running_container_is_detected() {
     for (runs, number) in [(Some("c"), Some(1)), (None, None)] {
         let scene = Scene::new();
         let volume = scene.state.now().node.join("kubelet/pods/u/volumes/v");
@@ -275,6 +287,6 @@ async fn a_volume_that_is_unmounted_under_a_container_is_noticed() {
             known.mount(volume.clone());
             known.unmount(&volume, runs).unwrap();
         });
-        scene.broke(number);
+        scene.assert_broken(number);
     }
 }

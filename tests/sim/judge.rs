@@ -1,4 +1,4 @@
-//! Who watches where effects arrive: at the runtime and at the API server.
+//! Checks the invariants where effects arrive: at the runtime and at the API server.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
-    plan::{CallTrouble, LookTrouble},
+    plan::{CallFault, ReadFault},
     pods::NODE,
     state::{Known, State},
 };
 
-/// Times are rounded up to whole seconds on their way.
+/// Rounding of times to whole seconds.
 const ROUNDED: Duration = Duration::from_millis(1_001);
-/// The shortest stop there is.
+/// Shortest timeout of a stop.
 const SHORTEST: Duration = Duration::from_secs(2);
 
-/// Watches the calls to the runtime, and makes trouble of them.
+/// Checks the calls to the runtime, and injects faults.
 pub struct Judge(pub State);
 
 impl Director for Judge {
     fn effect(&self, seen: &Seen, world: &mut World) -> Expected {
         let mut known = self.0.now();
-        known.tell(seen);
+        known.log(seen);
         let dying = known.agent.dies_in == Some(0);
         known.effect(&seen.to_string());
         call(&mut known, seen, world);
@@ -46,14 +46,14 @@ impl Director for Judge {
         }
         let stops = matches!(seen.kind, Kind::StopContainer | Kind::StopPodSandbox);
         let error = || plain.clone().error(Code::Unknown, "trouble");
-        match known.trouble.calls.pop() {
+        match known.faults.calls.pop() {
             None => plain,
-            Some(CallTrouble::Error) => error(),
-            Some(CallTrouble::Hang) => plain.hang(),
-            Some(CallTrouble::Late(by)) => plain.then(by),
-            Some(CallTrouble::DoneButError) => plain.reply_error_but_do_it(Code::Unknown, "trouble"),
-            Some(CallTrouble::NotDone) if stops => plain.reply_ok_but_do_nothing(),
-            Some(CallTrouble::NotDone) => error(),
+            Some(CallFault::Error) => error(),
+            Some(CallFault::Hang) => plain.hang(),
+            Some(CallFault::Late(by)) => plain.then(by),
+            Some(CallFault::DoneButError) => plain.reply_error_but_do_it(Code::Unknown, "trouble"),
+            Some(CallFault::NotDone) if stops => plain.reply_ok_but_do_nothing(),
+            Some(CallFault::NotDone) => error(),
         }
     }
 
@@ -69,26 +69,26 @@ impl Director for Judge {
             let why = format!("image {:?}: not found", it.image);
             return Some(Fault::Error(Code::Unknown, why));
         }
-        match known.trouble.looks? {
-            LookTrouble::Error => Some(Fault::Error(Code::Unknown, "trouble".to_owned())),
-            LookTrouble::Hang => Some(Fault::Hang),
-            LookTrouble::Late(by) => Some(Fault::Late(by)),
+        match known.faults.looks? {
+            ReadFault::Error => Some(Fault::Error(Code::Unknown, "trouble".to_owned())),
+            ReadFault::Hang => Some(Fault::Hang),
+            ReadFault::Late(by) => Some(Fault::Late(by)),
         }
     }
 
     fn answered(&self, seen: &Seen, _: bool, _: &mut World) {
         let mut known = self.0.now();
-        known.tell(format_args!("answered {seen}"));
+        known.log(format_args!("answered {seen}"));
         let run = known.agent.run;
         if seen.kind == Kind::ExecSync
-            && let Some(fate) = known.pods.get_mut(&seen.pod_uid)
+            && let Some(history) = known.pods.get_mut(&seen.pod_uid)
         {
-            fate.hooks.entry(seen.id.clone()).or_default().answered = Some(run);
+            history.hooks.entry(seen.id.clone()).or_default().answered = Some(run);
         }
     }
 }
 
-/// What must hold for a call.
+/// Checks a call.
 fn call(known: &mut Known, seen: &Seen, world: &World) {
     let Seen {
         kind,
@@ -106,23 +106,23 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
             .filter(|it| it.id == *id || it.sandbox_id == *id);
         inside.any(|it| known.runs(it))
     };
-    let Some(fate) = known.pods.get_mut(uid) else {
-        // Gone already, which is no harm.
+    let Some(history) = known.pods.get_mut(uid) else {
+        // Already removed: harmless.
         return;
     };
-    if fate.is_static {
+    if history.is_static {
         broken.push((8, format!("{seen} touches a static pod")));
-    } else if !fate.ends() {
-        broken.push((2, format!("{seen} touches a pod that nobody wants to end")));
+    } else if !history.ends() {
+        broken.push((2, format!("{seen} touches a pod that must not terminate")));
     }
     let kill_at = match kind {
         Kind::StopContainer => Some(now + timeout.unwrap_or_default()),
         Kind::StopPodSandbox | Kind::RemovePodSandbox | Kind::RemoveContainer => Some(now),
         Kind::ExecSync => None,
     };
-    if let (Some(kill_at), Some(earliest), true) = (kill_at, fate.earliest_kill(), running)
+    if let (Some(kill_at), Some(earliest), true) = (kill_at, history.earliest_kill(), running)
         && kill_at < earliest
-        && !fate.perhaps_given_up
+        && !history.perhaps_given_up
     {
         broken.push((
             4,
@@ -134,10 +134,10 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
     }
     if let Some(timeout) = timeout {
         let deadline = now + *timeout;
-        if let Some(before) = fate.deadline
+        if let Some(before) = history.deadline
             && deadline > before + ROUNDED
             && *timeout > SHORTEST
-            && !fate.perhaps_given_up
+            && !history.perhaps_given_up
         {
             broken.push((
                 4,
@@ -147,16 +147,16 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
                 ),
             ));
         }
-        if fate.deadline.is_none_or(|before| deadline < before) {
-            fate.deadline = Some(deadline);
+        if history.deadline.is_none_or(|before| deadline < before) {
+            history.deadline = Some(deadline);
         }
     }
-    let hook = fate.hooks.entry(id.clone()).or_default();
+    let hook = history.hooks.entry(id.clone()).or_default();
     match kind {
-        Kind::ExecSync if (hook.answered == Some(run) || hook.recorded) && !fate.perhaps_given_up => {
+        Kind::ExecSync if (hook.answered == Some(run) || hook.recorded) && !history.perhaps_given_up => {
             broken.push((5, format!("{seen} runs a hook again that has ended")));
         }
-        // Its end is on the disk before the stop begins.
+        // The hook's completion is recorded before the stop begins.
         Kind::StopContainer if hook.answered.is_some() => hook.recorded = true,
         _ => {}
     }
@@ -165,7 +165,7 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
     }
 }
 
-/// A request of the agent; with a code once it was done.
+/// Checks a request of the agent; with its status code when it is done.
 pub fn request(state: &State, cri: &ScriptedCri, home: bool, asked: &Asked, body: &[u8], code: Option<u16>) {
     if asked.user != format!("system:node:{NODE}") {
         return;
@@ -175,12 +175,15 @@ pub fn request(state: &State, cri: &ScriptedCri, home: bool, asked: &Asked, body
     let what = format!("{} {} {}", asked.verb, asked.resource, asked.name);
     let what = what.trim_end();
     let Some(code) = code else {
-        // What it makes of a list comes before the watch.
+        // The agent has processed a list before it watches.
         if asked.verb == "watch" && home {
-            known.pods.values_mut().for_each(|fate| fate.listed = fate.listing);
+            known
+                .pods
+                .values_mut()
+                .for_each(|history| history.listed = history.listing);
         }
-        // An event's name is a moment.
-        known.tell(if asked.verb == "create" { "create events" } else { what });
+        // The name of an event is a time.
+        known.log(if asked.verb == "create" { "create events" } else { what });
         if asked.verb == "create" {
             event(&mut known, body);
         }
@@ -192,13 +195,13 @@ pub fn request(state: &State, cri: &ScriptedCri, home: bool, asked: &Asked, body
         }
         return;
     };
-    known.tell(format_args!("{code} for {}", asked.verb));
+    known.log(format_args!("{code} for {}", asked.verb));
     if asked.verb == "list" && code == 200 && home && !asked.path.contains("metadata.name") {
         let run = known.agent.run;
-        for fate in known.pods.values_mut() {
-            // An answer that was lost showed nothing: the next list counts.
-            let shown = fate.vanished.is_none() && !fate.let_go;
-            fate.listing = if shown { run } else { fate.listed };
+        for history in known.pods.values_mut() {
+            // The response may be lost: only the next list counts.
+            let shown = history.vanished.is_none() && !history.let_go;
+            history.listing = if shown { run } else { history.listed };
         }
     }
     if asked.resource == "nodes" && code == 200 {
@@ -223,14 +226,14 @@ pub fn request(state: &State, cri: &ScriptedCri, home: bool, asked: &Asked, body
         return;
     }
     match known.pods.get(&uid) {
-        Some(fate) if fate.ends() => {}
-        _ => known.broken(2, format_args!("{what} of {uid}, which nobody wants to end")),
+        Some(history) if history.ends() => {}
+        _ => known.broken(2, format_args!("{what} of {uid}, which must not terminate")),
     }
     let phase = &body["status"]["phase"];
-    if phase == "Succeeded" && known.pods.get(&uid).is_some_and(|fate| fate.end_unknown) {
+    if phase == "Succeeded" && known.pods.get(&uid).is_some_and(|history| history.end_unknown) {
         known.broken(
             10,
-            format_args!("{uid} has succeeded, although nobody can know how it ended"),
+            format_args!("{uid} has succeeded, although its exit status is unknown"),
         );
     }
     if asked.verb == "delete" {
@@ -244,7 +247,7 @@ pub fn request(state: &State, cri: &ScriptedCri, home: bool, asked: &Asked, body
     }
 }
 
-/// An event is about to be created.
+/// Checks the creation of an event.
 fn event(known: &mut Known, body: &[u8]) {
     let event: Value = serde_json::from_slice(body).unwrap_or_default();
     if event["reason"] != "RuntimeStateWrong" {
@@ -252,7 +255,7 @@ fn event(known: &mut Known, body: &[u8]) {
     }
     known.met.concluded = true;
     let uid = event["involvedObject"]["uid"].as_str().unwrap_or_default();
-    if !known.pods.get(uid).is_some_and(|fate| fate.shim_died) {
+    if !known.pods.get(uid).is_some_and(|history| history.shim_died) {
         known.broken(1, format_args!("{uid} is taken for ended, and no shim of it has died"));
     }
 }
@@ -260,7 +263,7 @@ fn event(known: &mut Known, body: &[u8]) {
 // === impl Known ===
 
 impl Known {
-    /// The final delete was accepted while this container ran.
+    /// The final delete was accepted; `runs` is a container that still ran.
     fn deleted(&mut self, uid: &str, runs: Option<String>) {
         if let Some(runs) = runs {
             self.broken(1, format_args!("{uid} is deleted while {runs} runs"));
@@ -271,10 +274,10 @@ impl Known {
         if self.node.join(format!("cgroup/kubepods/besteffort/pod{uid}")).exists() {
             self.broken(1, format_args!("{uid} is deleted while its cgroup exists"));
         }
-        let fate = self.pods.entry(uid.to_owned()).or_default();
-        fate.let_go = true;
-        if !fate.deleted && fate.vanished.is_none() {
-            self.broken(1, format_args!("{uid} is deleted, which nobody has asked for"));
+        let history = self.pods.entry(uid.to_owned()).or_default();
+        history.let_go = true;
+        if !history.deleted && history.vanished.is_none() {
+            self.broken(1, format_args!("{uid} is deleted without a request"));
         }
     }
 }

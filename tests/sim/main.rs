@@ -1,14 +1,14 @@
 //! Deterministic simulation: the agent, the API server in memory and the scripted runtime in one thread on a paused
-//! clock, driven by a seed. Every invariant is looked after where effects arrive, and a failure prints what repeats it.
+//! clock, driven by a seed. Every invariant is checked where effects arrive. A failure prints how to reproduce it.
 //!
 //! `plan → world {agent, outside, disk} → judge → shrink`
 //!
-//! `SIM_SEED=n` runs this seed alone, and prints what happened; `SIM_RUNS=n` so many from 0 on; `SOAK=1h` for so long,
-//! from a seed that nobody has chosen. Invariant 3 is the collector's: `collector::tests::random` sees to it.
+//! `SIM_SEED=n` runs only this seed and prints its trace; `SIM_RUNS=n` runs the seeds from 0 to n; `SOAK=1h` runs for this time
+//! from a random seed. Invariant 3 is the collector's: see `collector::tests::random`.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "what a run came to is told, and all of this is a test"
+    reason = "this is a test that prints its results"
 )]
 
 mod agent;
@@ -28,26 +28,26 @@ mod world;
 use std::{env, str::FromStr, time::Duration};
 
 use plan::Plan;
-use runner::{Runs, explained, one};
+use runner::{Runs, describe_failure, one};
 
-/// Enough to see that everything still plays together; `make test` asks for more.
+/// Runs of a plain `cargo test`; `make test` runs more.
 const FEW: u64 = 300;
 
-fn asked<T: FromStr>(name: &str) -> Option<T> {
+fn env_number<T: FromStr>(name: &str) -> Option<T> {
     let text = env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
 #[test]
-fn whatever_happens_no_invariant_is_broken() {
-    if let Some(seed) = asked("SIM_SEED") {
+fn no_plan_breaks_an_invariant() {
+    if let Some(seed) = env_number("SIM_SEED") {
         let plan = Plan::of(seed);
         let outcome = one(&plan);
         println!("{plan}\n{}\n", outcome.trace.join("\n"));
         return assert!(
             outcome.broken.is_none(),
             "{}",
-            explained(seed, &outcome.broken.unwrap())
+            describe_failure(seed, &outcome.broken.unwrap())
         );
     }
     let soak = env::var("SOAK")
@@ -60,8 +60,8 @@ fn whatever_happens_no_invariant_is_broken() {
             lasts: Some(lasts),
         },
         None => Runs {
-            from: asked("SIM_FROM").unwrap_or(0),
-            count: Some(asked("SIM_RUNS").unwrap_or(FEW)),
+            from: env_number("SIM_FROM").unwrap_or(0),
+            count: Some(env_number("SIM_RUNS").unwrap_or(FEW)),
             lasts: None,
         },
     };
@@ -69,19 +69,19 @@ fn whatever_happens_no_invariant_is_broken() {
     println!("{tally}, from seed {}", runs.from);
     assert!(tally.runs > 0);
     if let Some((seed, broken)) = tally.broken {
-        panic!("{}", explained(seed, &broken));
+        panic!("{}", describe_failure(seed, &broken));
     }
     if tally.runs >= FEW {
         let met = [tally.shims_died, tally.overruled, tally.unread];
         assert!(
             met.iter().all(|runs| *runs > 0),
-            "a fault of the runtime is never met: {met:?}"
+            "a runtime fault never occurs: {met:?}"
         );
     }
 }
 
 #[test]
-fn one_seed_is_one_run() {
+fn runs_of_one_seed_are_equal() {
     for seed in 0..25 {
         let plan = Plan::of(seed);
         let (first, second) = (one(&plan), one(&plan));

@@ -1,4 +1,4 @@
-//! The world as one run of the agent reaches it: connections over pipes, calls without a socket, all in one thread.
+//! The outside of one run of the agent: connections over pipes and calls without a socket, all in one thread.
 
 use std::{
     future::ready,
@@ -24,9 +24,9 @@ use tower::{BoxError, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
 use crate::{disk::Disk, state::State};
 
-/// What there is to reach.
+/// The simulated API server, runtime, disk and kernel.
 #[derive(Clone)]
-pub struct Reach {
+pub struct Externals {
     pub state: State,
     pub home: Arc<MemApiServer>,
     pub other: Arc<MemApiServer>,
@@ -42,10 +42,10 @@ struct Line {
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
-// === impl Reach ===
+// === impl Externals ===
 
-impl Reach {
-    /// For this run of the agent; once it has ended, it reaches nothing any more.
+impl Externals {
+    /// For this run of the agent. After a crash all of it fails.
     pub fn outside(&self, run: u64) -> Outside {
         let (state, disk, cri) = (self.state.clone(), self.disk.clone(), Arc::clone(&self.cri));
         Outside {
@@ -73,10 +73,10 @@ impl Reach {
         let reach = self.clone();
         Arc::new(move || {
             let known = reach.state.now();
-            if !reach.disk.serves(run) || known.trouble.api_away {
+            if !reach.disk.serves(run) || known.faults.api_away {
                 return Box::pin(ready(Err(io::ErrorKind::ConnectionRefused.into())));
             }
-            let server = if known.trouble.other_cluster {
+            let server = if known.faults.other_cluster {
                 &reach.other
             } else {
                 &reach.home
@@ -99,7 +99,7 @@ impl Reach {
                 let away = || OutOfReach::from(BoxError::from("the runtime is away"));
                 let cut = {
                     let known = state.now();
-                    if !disk.serves(run) || known.trouble.runtime_away {
+                    if !disk.serves(run) || known.faults.runtime_away {
                         return Err(away());
                     }
                     known.wire.clone()

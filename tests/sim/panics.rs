@@ -1,4 +1,4 @@
-//! Panics of tasks, which a runtime keeps to itself.
+//! Catches panics of tasks, which the tokio runtime hides.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,8 +11,8 @@ thread_local! {
     static FIRST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// What `run` comes to, and the first panic on this thread while it went on. They are not printed.
-pub fn heard<T>(run: impl FnOnce() -> T) -> (T, Option<String>) {
+/// The result of `run`, and the first panic on this thread meanwhile. Panics are not printed.
+pub fn catch_panics<T>(run: impl FnOnce() -> T) -> (T, Option<String>) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = panic::take_hook();

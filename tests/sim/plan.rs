@@ -1,4 +1,4 @@
-//! What happens in a run: pods, and what befalls them, the node and the cluster, and when. A seed makes one.
+//! The plan of a run: pods, and timed faults of the pods, the node and the cluster. It is generated from a seed.
 
 use std::time::Duration;
 
@@ -6,95 +6,95 @@ use testbed::{dice::Dice, scripted_cri::Manners};
 
 use crate::pods::PodPlan;
 
-/// All that happens, before the end: then all troubles are over, and what has to end must come to an end.
+/// All steps of a run. After them all faults end, and all pods that must terminate have to terminate.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// For what the agent itself leaves to chance.
+    /// Seed of the agent's random numbers.
     pub seed: u64,
-    /// Those of the runtime.
+    /// Faults of the runtime for the whole run.
     pub manners: Manners,
-    /// It names the process of each container. One that runs them in virtual machines does not.
+    /// The runtime reports the PID of each container. One with virtual machines does not.
     pub names_processes: bool,
     pub pods: Vec<PodPlan>,
-    /// In the order of their times.
+    /// Ordered by time.
     pub steps: Vec<Step>,
 }
 
-/// Something happens.
+/// One timed action.
 #[derive(Debug, Clone)]
 pub struct Step {
     pub at: Duration,
-    pub what: What,
+    pub what: Action,
 }
 
-/// What happens. Pods are named by their place in the plan.
+/// An action. Pods are given by their index in the plan.
 #[derive(Debug, Clone)]
-pub enum What {
-    /// Somebody deletes it, with this grace period or its own.
+pub enum Action {
+    /// A user deletes the pod, with this grace period or its own.
     Delete { pod: usize, grace: Option<i64> },
-    /// Somebody who runs the node asks for its end, as Failed or however it ends.
+    /// A user of the node stops or evicts the pod.
     Kill {
         pod: usize,
         grace: Option<i64>,
         evict: bool,
     },
-    /// Somebody deletes its object at once, with its finalizers.
+    /// A user deletes the object at once, including its finalizers.
     Vanish { pod: usize },
-    /// The same, and a new pod of its name takes its place.
+    /// The same, and a new pod with its name is created.
     Replace { pod: usize },
-    /// Who owes its finalizer takes it off.
+    /// A controller removes the pod's finalizer.
     Release { pod: usize },
-    /// Requests of the agent meet this trouble.
+    /// Requests of the agent fail like this.
     Api {
-        trouble: ApiTrouble,
+        faults: ApiFault,
         verb: Option<&'static str>,
         times: u32,
     },
-    /// No connection to the API server stands or is opened.
+    /// The API server is unreachable.
     ApiAway { lasts: Duration },
-    /// Another cluster is reached by the API server's address.
+    /// The API server's address leads to another cluster.
     OtherCluster { lasts: Duration },
-    /// The runtime's next changing calls meet this trouble.
-    Call { trouble: CallTrouble, times: usize },
-    /// The runtime's looks fail so.
-    Look { trouble: LookTrouble, lasts: Duration },
-    /// The runtime is not there; what runs goes on.
+    /// The next write calls to the runtime fail like this.
+    Call { faults: CallFault, times: usize },
+    /// Read calls to the runtime fail like this.
+    Look { faults: ReadFault, lasts: Duration },
+    /// The runtime is down; containers continue to run.
     RuntimeAway { lasts: Duration },
-    /// A container of the pod runs again, if others still run.
+    /// A container of the pod restarts, if others still run.
     Restart { pod: usize },
-    /// The runtime forgets the containers of the pod that have ended.
+    /// The runtime forgets exited containers of the pod.
     Forget { pod: usize },
-    /// A container's end is not known to the runtime any more.
+    /// The runtime has lost the exit status of a container.
     Unknown { pod: usize },
-    /// The shims of the pod's running containers die with these, or only that of one. The runtime goes on reporting that they
-    /// run. For so long, processes that the containers had started are left.
+    /// The shims of the pod's running containers die with them, or only one of them. The runtime still reports them as running.
+    /// Child processes of the containers are left for this time.
     ShimDies {
         pod: usize,
         all: bool,
         rest: Option<Duration>,
     },
-    /// The runtime is away for so long, and then knows which shims have died.
+    /// The runtime restarts, and detects dead shims afterwards.
     RuntimeRestarts { down: Duration },
-    /// The next unmounts are refused, since somebody is in there.
+    /// The next unmounts fail with EBUSY.
     Busy { times: usize },
-    /// A kubelet's process is there.
+    /// A kubelet process runs.
     Kubelet { lasts: Duration },
-    /// The journal's disk takes nothing.
+    /// The journal's disk is full.
     DiskFails { lasts: Duration },
-    /// The agent ends where it stands, once others had so many turns.
+    /// The agent crashes after this many scheduler turns.
     Crash { turns: usize, down: Duration },
-    /// The same at the next but so many of its effects, which does not happen any more.
+    /// The agent crashes before this many further effects.
     CrashAtEffect { after: usize },
-    /// The disk takes so many more writes of the journal, and then the agent is gone: within a commit, too.
+    /// The agent crashes after this many further writes of the journal, even within a commit.
     CutAtWrite { after: usize },
-    /// The machine starts anew: all containers end.
+    /// The node reboots: all containers exit.
     Reboot { down: Duration },
-    /// The agent is told to stop.
+    /// The agent is stopped.
     Stop { down: Duration },
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum ApiTrouble {
+pub enum ApiFault {
     Refuse,
     LoseResponse,
     Delay(u64),
@@ -104,33 +104,33 @@ pub enum ApiTrouble {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum CallTrouble {
+pub enum CallFault {
     Error,
     Hang,
     Late(Duration),
-    /// It is done, and said to have failed.
+    /// The call succeeds but reports an error.
     DoneButError,
-    /// It is said to be done; only of stops.
+    /// The call reports success but does nothing; only stops.
     NotDone,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum LookTrouble {
+pub enum ReadFault {
     Error,
     Hang,
     Late(Duration),
 }
 
-/// Within this time all of it happens.
+/// All steps are within this time.
 const LASTS: u64 = 80_000;
 
 // === impl Plan ===
 
 impl Plan {
-    /// The plan of this seed.
+    /// Generates the plan of this seed.
     pub fn of(seed: u64) -> Self {
         let mut dice = Dice::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5eed);
-        // Half of them are small: what a few things do together is found sooner, and shrinks faster.
+        // Half of the plans are small: they find interactions sooner and shrink faster.
         let small = dice.one_in(2);
         let pods = (0..1 + dice.up_to(if small { 2 } else { 5 }))
             .map(|_| PodPlan::any(&mut dice))
@@ -140,7 +140,7 @@ impl Plan {
             if !dice.one_in(6) {
                 steps.push(Step {
                     at: dice.millis(20_000),
-                    what: What::Delete {
+                    what: Action::Delete {
                         pod,
                         grace: grace(&mut dice),
                     },
@@ -151,10 +151,10 @@ impl Plan {
             let at = dice.millis(LASTS);
             steps.push(Step {
                 at,
-                what: What::any(&mut dice, pods.len()),
+                what: Action::any(&mut dice, pods.len()),
             });
         }
-        // Whatever else is drawn stays as it was before there were two.
+        // Keeps the other random choices of older seeds.
         let mut other = Dice::new(seed ^ 0x0c10);
         let manners = if other.one_in(2) {
             Manners::CriO
@@ -173,13 +173,13 @@ impl Plan {
         plan
     }
 
-    /// What may be wrong in the runtime for the whole run. It has dice of its own, so that all else stays as it was.
+    /// Adds runtime faults for the whole run. They have their own random numbers, so that older seeds keep their plans.
     fn runtime_is_wrong(&mut self, dice: &mut Dice) {
         self.names_processes = !dice.one_in(4);
         if dice.one_in(4) {
             let pod = dice.up_to(self.pods.len());
             let at = dice.millis(LASTS / 2);
-            let what = What::ShimDies {
+            let what = Action::ShimDies {
                 pod,
                 all: dice.one_in(2),
                 rest: dice.one_in(3).then(|| dice.millis(60_000)),
@@ -190,7 +190,7 @@ impl Plan {
                 let down = dice.millis(10_000);
                 self.steps.push(Step {
                     at,
-                    what: What::RuntimeRestarts { down },
+                    what: Action::RuntimeRestarts { down },
                 });
             }
         }
@@ -203,7 +203,7 @@ impl Plan {
     }
 }
 
-impl What {
+impl Action {
     fn any(dice: &mut Dice, pods: usize) -> Self {
         let pod = dice.up_to(pods);
         match dice.up_to(30) {
@@ -215,7 +215,7 @@ impl What {
             4 => Self::Replace { pod },
             5 => Self::Release { pod },
             6..=10 => Self::Api {
-                trouble: ApiTrouble::any(dice),
+                faults: ApiFault::any(dice),
                 verb: verb(dice),
                 times: times(dice),
             },
@@ -226,11 +226,11 @@ impl What {
                 lasts: dice.millis(40_000),
             },
             13..=15 => Self::Call {
-                trouble: CallTrouble::any(dice),
+                faults: CallFault::any(dice),
                 times: 1 + dice.up_to(3),
             },
             16 => Self::Look {
-                trouble: LookTrouble::any(dice),
+                faults: ReadFault::any(dice),
                 lasts: dice.millis(20_000),
             },
             17 => Self::RuntimeAway {
@@ -298,9 +298,9 @@ fn verb(dice: &mut Dice) -> Option<&'static str> {
     ][dice.up_to(7)]
 }
 
-// === impl troubles ===
+// === impl faults ===
 
-impl ApiTrouble {
+impl ApiFault {
     fn any(dice: &mut Dice) -> Self {
         match dice.up_to(9) {
             0 => Self::Refuse,
@@ -313,7 +313,7 @@ impl ApiTrouble {
     }
 }
 
-impl CallTrouble {
+impl CallFault {
     fn any(dice: &mut Dice) -> Self {
         match dice.up_to(5) {
             0 => Self::Error,
@@ -325,7 +325,7 @@ impl CallTrouble {
     }
 }
 
-impl LookTrouble {
+impl ReadFault {
     fn any(dice: &mut Dice) -> Self {
         match dice.up_to(3) {
             0 => Self::Error,

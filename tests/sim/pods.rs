@@ -1,4 +1,4 @@
-//! Pods as a kubelet left them: in the API, in the runtime, on the disk, in the cgroups and in the mount table.
+//! Pods after the kubelet went down: in the API, the runtime, the file system, the cgroups and the mount table.
 
 use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
@@ -14,16 +14,16 @@ pub struct PodPlan {
     pub grace: i64,
     pub finalizer: bool,
     pub containers: Vec<ContainerPlan>,
-    /// Sandboxes that have ended.
+    /// Number of exited sandboxes.
     pub old_sandboxes: usize,
     pub volumes: Vec<Volume>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// As most are.
+    /// A running pod.
     Plain,
-    /// The API shows that it has ended.
+    /// A pod in a terminal phase.
     Terminal,
     /// A static pod in the runtime, with its mirror in the API.
     Mirror,
@@ -32,7 +32,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Volume {
     Directory,
-    /// Mounted: a memory medium, or what has a tmpfs.
+    /// Mounted: an emptyDir in memory, or a tmpfs.
     Mounted,
 }
 
@@ -41,9 +41,9 @@ pub struct ContainerPlan {
     pub role: Role,
     pub hook: Hook,
     pub state: State,
-    /// How long it takes to end after its signal, and how; nothing if it ignores that.
+    /// How long it takes to exit after its stop signal, and its exit code; `None` if it ignores the signal.
     pub obeys: Option<(Duration, i32)>,
-    /// Once it has ended, the runtime cannot give its status any more.
+    /// The runtime cannot report its status after its exit.
     pub unread: bool,
 }
 
@@ -58,7 +58,7 @@ pub enum Role {
 #[derive(Debug, Clone, Copy)]
 pub enum Hook {
     None,
-    /// Takes so long and ends so.
+    /// Its duration and exit code.
     Exec(Duration, i32),
     Sleep(u64),
 }
@@ -69,7 +69,7 @@ pub enum State {
     Exited(i32),
     Unknown,
     Created,
-    /// Running, after an instance that has ended.
+    /// Running, after an instance that has exited.
     Restarted,
 }
 
@@ -104,22 +104,22 @@ impl PodPlan {
         }
     }
 
-    /// The containers whose end cannot be read.
+    /// Containers whose exit status cannot be read.
     pub fn unread(&self) -> impl Iterator<Item = usize> {
         (0..self.containers.len()).filter(|number| self.containers[*number].unread)
     }
 
-    /// Whether the end of this container decides between success and failure of the pod.
+    /// Whether the exit code of this container decides the pod's phase.
     pub fn decides(&self, number: usize) -> bool {
         self.containers[number].role == Role::Regular
     }
 
-    /// Whether nobody can read how a container has ended that decides.
+    /// Whether an exit status that decides the phase cannot be read.
     pub fn ends_unread(&self) -> bool {
         self.kind == Kind::Plain && self.unread().any(|number| self.decides(number))
     }
 
-    /// As the API has it.
+    /// Its object in the API.
     pub fn object(&self, name: &str, uid: &str) -> Value {
         let container = |(number, plan): (usize, &ContainerPlan)| {
             let mut container = json!({ "name": format!("c{number}"), "image": "registry.test/busybox:1" });
@@ -170,7 +170,7 @@ impl PodPlan {
         pod
     }
 
-    /// As the runtime has it.
+    /// Creates it in the runtime.
     pub fn run(&self, name: &str, uid: &str, world: &mut World) {
         let mut pod = world.pod("default", name, uid);
         if self.kind == Kind::Mirror {
@@ -204,7 +204,7 @@ impl PodPlan {
         }
     }
 
-    /// As it lies on the disk. What is mounted is told back.
+    /// Creates its files. Returns the mount points.
     pub fn lay_out(&self, name: &str, uid: &str, node: &Path) -> Vec<std::path::PathBuf> {
         let dir = node.join("kubelet/pods").join(uid);
         let mut mounted = Vec::new();
@@ -213,7 +213,7 @@ impl PodPlan {
         for (number, volume) in self.volumes.iter().enumerate() {
             let path = dir.join(format!("volumes/kubernetes.io~empty-dir/v{number}"));
             fs::create_dir_all(&path).unwrap();
-            // What is behind a mount, and what a container planted, must stay.
+            // Files behind a mount, and symlinks of a container, must stay.
             match volume {
                 Volume::Mounted => {
                     fs::write(path.join("data"), "").unwrap();

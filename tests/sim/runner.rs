@@ -1,4 +1,4 @@
-//! Many runs, on all processors, and what is printed of one that broke something.
+//! Runs many seeds on all CPUs, and describes the first failure.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -15,41 +15,41 @@ use tokio::time::Instant;
 use crate::{
     panics,
     plan::Plan,
-    shrink::shrunk,
+    shrink::shrink,
     state::Met,
     world::{self, Outcome},
 };
 
-/// Which seeds are run.
+/// The seeds to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Runs {
     pub from: u64,
-    /// So many, or until the time is over.
+    /// Their number; `None`: until the time is over.
     pub count: Option<u64>,
     pub lasts: Option<Duration>,
 }
 
-/// Of all runs.
+/// Totals of all runs.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub runs: u64,
     pub took: Duration,
-    /// In the virtual world.
+    /// Virtual time.
     pub virtual_time: Duration,
-    /// Runs in which a shim died, in which the agent overruled the runtime, and in which an end could not be read.
+    /// Runs in which a shim died, the agent overruled the runtime, or an exit status could not be read.
     pub shims_died: u64,
     pub overruled: u64,
     pub unread: u64,
-    /// The first seed that broke something, and what.
+    /// The first seed that broke an invariant, and the message.
     pub broken: Option<(u64, String)>,
 }
 
-/// Runs them until the first that breaks something.
-pub fn run(runs: Runs, tell_every: Option<Duration>) -> Tally {
+/// Runs the seeds until one breaks an invariant.
+pub fn run(runs: Runs, report_every: Option<Duration>) -> Tally {
     let begun = Instant::now();
     let (next, stop) = (AtomicU64::new(runs.from), AtomicBool::new(false));
     let tally = Mutex::new(Tally::default());
-    let told = Mutex::new(begun);
+    let last_report = Mutex::new(begun);
     let work = || {
         while !stop.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -68,9 +68,9 @@ pub fn run(runs: Runs, tell_every: Option<Duration>) -> Tally {
                 stop.store(true, Ordering::Relaxed);
                 tally.broken.get_or_insert((seed, broken));
             }
-            let mut told = told.lock().unwrap();
-            if tell_every.is_some_and(|every| told.elapsed() >= every) {
-                *told = Instant::now();
+            let mut last_report = last_report.lock().unwrap();
+            if report_every.is_some_and(|every| last_report.elapsed() >= every) {
+                *last_report = Instant::now();
                 println!("{:>6} s: {} runs", begun.elapsed().as_secs(), tally.runs);
             }
         }
@@ -85,9 +85,9 @@ pub fn run(runs: Runs, tell_every: Option<Duration>) -> Tally {
     tally
 }
 
-/// A plan is played, whatever comes of it.
+/// Runs a plan. A panic is an outcome, too.
 pub fn one(plan: &Plan) -> Outcome {
-    let (played, panic) = panics::heard(|| catch_unwind(AssertUnwindSafe(|| world::play(plan))));
+    let (played, panic) = panics::catch_panics(|| catch_unwind(AssertUnwindSafe(|| world::play(plan))));
     let mut outcome = played.unwrap_or_else(|_| Outcome {
         trace: Vec::new(),
         broken: None,
@@ -102,9 +102,9 @@ pub fn one(plan: &Plan) -> Outcome {
     outcome
 }
 
-/// All that helps to understand what a seed broke.
-pub fn explained(seed: u64, broken: &str) -> String {
-    let plan = shrunk(&Plan::of(seed), broken);
+/// Describes a failure: its trace, and the smallest plan that reproduces it.
+pub fn describe_failure(seed: u64, broken: &str) -> String {
+    let plan = shrink(&Plan::of(seed), broken);
     let Outcome {
         trace, broken: last, ..
     } = one(&plan);

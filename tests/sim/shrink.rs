@@ -1,4 +1,4 @@
-//! Makes a plan that breaks something as small as it can, while it still breaks the same.
+//! Shrinks a plan while it breaks the same invariant.
 
 use std::time::Duration;
 
@@ -6,26 +6,26 @@ use testbed::scripted_cri::Manners;
 use tokio::time::Instant;
 
 use crate::{
-    plan::{Plan, What},
+    plan::{Action, Plan},
     pods::{Hook, State, Volume},
     runner::one,
 };
 
-/// Nobody waits longer for a smaller plan.
+/// Time limit for shrinking.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// The smallest plan that was found to break what `broken` tells of.
-pub fn shrunk(plan: &Plan, broken: &str) -> Plan {
-    // No runtime is around: this is real time.
+/// The smallest plan found that breaks the invariant of `broken`.
+pub fn shrink(plan: &Plan, broken: &str) -> Plan {
+    // Real time: there is no tokio runtime here.
     let late = Instant::now() + PATIENCE;
-    smallest(plan, |candidate| {
+    shrink_fully(plan, |candidate| {
         let same = |it: String| invariant(&it) == invariant(broken);
         Instant::now() < late && one(candidate).broken.is_some_and(same)
     })
 }
 
-/// A plan of which nothing more can be taken while it does that.
-fn smallest(plan: &Plan, does: impl Fn(&Plan) -> bool) -> Plan {
+/// A plan that no single removal shrinks further.
+fn shrink_fully(plan: &Plan, does: impl Fn(&Plan) -> bool) -> Plan {
     let mut best = plan.clone();
     loop {
         match candidates(&best).into_iter().find(&does) {
@@ -35,12 +35,12 @@ fn smallest(plan: &Plan, does: impl Fn(&Plan) -> bool) -> Plan {
     }
 }
 
-/// As a break begins: with its number.
+/// The number of the invariant at the beginning of the message.
 fn invariant(broken: &str) -> &str {
     broken.split(" at ").next().unwrap_or_default()
 }
 
-/// Plans with one thing less each, the largest things first.
+/// Plans with one element less each, the largest elements first.
 fn candidates(plan: &Plan) -> Vec<Plan> {
     let mut all = Vec::new();
     let mut with = |change: &dyn Fn(&mut Plan)| {
@@ -92,7 +92,7 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
     all
 }
 
-/// Without this pod, and without what befalls it.
+/// Removes this pod and its steps.
 fn without(plan: &mut Plan, gone: usize) {
     plan.pods.remove(gone);
     plan.steps.retain_mut(|step| {
@@ -108,8 +108,8 @@ fn without(plan: &mut Plan, gone: usize) {
     });
 }
 
-impl What {
-    /// The pod that it befalls.
+impl Action {
+    /// The pod of this step.
     fn pod(&mut self) -> Option<&mut usize> {
         match self {
             Self::Delete { pod, .. }
@@ -141,14 +141,14 @@ impl What {
 }
 
 #[test]
-fn a_plan_shrinks_to_what_it_takes() {
+fn plan_shrinks_to_its_essential_steps() {
     let does = |plan: &Plan| {
-        let crashes = plan.steps.iter().any(|step| matches!(step.what, What::Crash { .. }));
+        let crashes = plan.steps.iter().any(|step| matches!(step.what, Action::Crash { .. }));
         crashes && plan.pods.iter().any(|pod| pod.finalizer)
     };
     let plans = (0..2000).map(Plan::of).filter(does);
     let sizes = plans.take(20).map(|plan| {
-        let small = smallest(&plan, does);
+        let small = shrink_fully(&plan, does);
         assert!(does(&small));
         (small.pods.len(), small.pods[0].containers.len(), small.steps.len())
     });

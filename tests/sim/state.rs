@@ -1,4 +1,4 @@
-//! What the simulation knows that the agent does not: the world as it is, and what was done in it.
+//! The true state of the simulated node and cluster, and all effects on them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,113 +13,113 @@ use testbed::scripted_cri::{SimContainer, SimState, World};
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use crate::plan::{CallTrouble, LookTrouble};
+use crate::plan::{CallFault, ReadFault};
 
-/// All of it; clones are the same one.
+/// Clones share the state.
 #[derive(Clone)]
 pub struct State(Arc<Mutex<Known>>);
 
 pub struct Known {
     begun: Instant,
     pub node: PathBuf,
-    /// What happened, a line each.
+    /// One line per action and effect.
     pub trace: Vec<String>,
-    /// The first that should not have happened.
+    /// The first broken invariant.
     pub broken: Option<String>,
-    /// By UID.
-    pub pods: BTreeMap<String, Fate>,
+    /// Pods by UID.
+    pub pods: BTreeMap<String, PodHistory>,
     mounts: Vec<(u64, PathBuf)>,
     mounted: u64,
-    /// What `/proc` and the cgroups show of each container: its process, unless only its children are left.
+    /// Processes in `/proc` and the cgroups: each container's, unless only its children are left.
     shown: BTreeMap<String, (Option<i32>, PathBuf)>,
     processes: i32,
-    /// Containers whose children have outlived them.
+    /// Containers with orphaned child processes.
     pub children: BTreeSet<String>,
-    /// Containers whose end cannot be read, as UID and name.
+    /// Containers whose exit status cannot be read, as UID and name.
     pub unread: BTreeSet<(String, String)>,
-    /// What was drawn and came about.
+    /// Planned faults that have occurred.
     pub met: Met,
     pub agent: Agent,
-    pub trouble: Trouble,
-    /// Since when a kubelet is there.
+    pub faults: Faults,
+    /// Since when a kubelet runs.
     pub kubelet: Option<Instant>,
-    /// Since when the agent has seen another cluster.
+    /// Since when the agent reaches another cluster.
     pub wrong_world: Option<Instant>,
-    /// What ends connections and calls that are under way.
+    /// Cuts open connections and calls.
     pub wire: CancellationToken,
     pub line: CancellationToken,
 }
 
-/// The agent's run.
+/// The present run of the agent.
 #[derive(Default)]
 pub struct Agent {
-    /// Counted from 1; a run that has ended reaches nothing any more.
+    /// Counted from 1. Ended runs reach nothing.
     pub run: u64,
-    /// It ends at its next but so many effects.
+    /// Effects until it crashes.
     pub dies_in: Option<usize>,
     pub died: Arc<Notify>,
 }
 
-/// Faults of the runtime that a run has met.
+/// Runtime faults that have occurred.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Met {
     /// The shim of a running container died.
     pub shim_died: bool,
-    /// The agent has concluded that the runtime is wrong.
+    /// The agent has overruled the runtime.
     pub concluded: bool,
-    /// The status of a container that has ended was asked for in vain.
+    /// The status of an exited container could not be read.
     pub unread: bool,
 }
 
-/// What is wrong with the outside.
+/// Present faults of the outside.
 #[derive(Default)]
-pub struct Trouble {
+pub struct Faults {
     pub api_away: bool,
     pub other_cluster: bool,
     pub runtime_away: bool,
-    pub calls: Vec<CallTrouble>,
-    pub looks: Option<LookTrouble>,
+    pub calls: Vec<CallFault>,
+    pub looks: Option<ReadFault>,
     pub busy: usize,
 }
 
-/// What becomes of a pod.
+/// The history of a pod.
 #[derive(Default)]
-pub struct Fate {
+pub struct PodHistory {
     pub name: String,
     pub is_static: bool,
     pub terminal: bool,
     pub spec_grace: Duration,
-    /// Who asked for its end, in this order; `None` where the agent has refused.
+    /// Requests to terminate it, in order; `None` for rejected ones.
     pub asks: Vec<Option<Ask>>,
     pub deleted: bool,
-    /// The agent has promised it.
+    /// The agent has accepted a stop request.
     pub granted: bool,
-    /// A kubelet has come since, for which the agent gives the request up if it sees it in time: another end begins anew.
+    /// A kubelet has started since. The agent cancels the request if it detects it; a later termination is a new one.
     pub perhaps_given_up: bool,
     pub finalizer: bool,
-    /// Its object went without the agent, in this run of it.
+    /// Its object was deleted by another client during this run of the agent.
     pub vanished: Option<u64>,
-    /// It was in a list in this run of the agent, which may not have come there.
+    /// This run of the agent requested a list with it; the response may be lost.
     pub listing: u64,
-    /// It was in a list of which the agent has made something since, in this run of it.
+    /// This run of the agent has processed a list with it.
     pub listed: u64,
-    /// The machine was started anew since its end was asked for.
+    /// The node has rebooted since its termination was requested.
     pub rebooted: bool,
-    /// The agent's own deadline, as far as its calls tell.
+    /// The agent's deadline according to its calls.
     pub deadline: Option<Instant>,
     /// A shim of it has died.
     pub shim_died: bool,
-    /// How a container that decides on the phase has ended, nobody can know.
+    /// An exit status that decides the phase cannot be known.
     pub end_unknown: bool,
     /// By container id.
     pub hooks: BTreeMap<String, HookFate>,
     /// The final delete was accepted.
     pub let_go: bool,
-    /// That it was is not on the disk, and nobody will tell it to the next run of the agent.
+    /// That is not recorded, and the next run of the agent cannot find out.
     pub lost: bool,
 }
 
-/// A pod was asked to end.
+/// A request to terminate a pod.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask {
     pub at: Instant,
@@ -127,23 +127,23 @@ pub struct Ask {
     pub by: Asker,
 }
 
-/// Who asks for a pod's end.
+/// Origin of a request to terminate a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asker {
-    /// Nobody: it has ended, and its spec says how long that may take.
+    /// Its terminal phase; the grace period is that of its spec.
     ItsPhase,
-    /// Somebody at the API server.
+    /// A deletion in the API.
     Api,
-    /// Somebody on the node.
+    /// A stop request on the node.
     Node,
 }
 
-/// A hook that is a command.
+/// An exec hook.
 #[derive(Default)]
 pub struct HookFate {
-    /// It was answered, in this run of the agent.
+    /// This run of the agent has received its result.
     pub answered: Option<u64>,
-    /// Its end is on the disk.
+    /// Its completion is recorded.
     pub recorded: bool,
 }
 
@@ -165,7 +165,7 @@ impl State {
             unread: BTreeSet::new(),
             met: Met::default(),
             agent: Agent::default(),
-            trouble: Trouble::default(),
+            faults: Faults::default(),
             kubelet: None,
             wrong_world: None,
             wire: CancellationToken::new(),
@@ -187,14 +187,14 @@ impl Known {
         self.begun.elapsed()
     }
 
-    pub fn tell(&mut self, what: impl std::fmt::Display) {
+    pub fn log(&mut self, what: impl std::fmt::Display) {
         let at = self.age();
         self.trace.push(format!("{:>9.3} {what}", at.as_secs_f64()));
     }
 
-    /// An invariant is broken; the first one counts.
+    /// Records a broken invariant; only the first one counts.
     pub fn broken(&mut self, number: u8, what: impl std::fmt::Display) {
-        self.tell(format_args!("BROKEN {number}: {what}"));
+        self.log(format_args!("BROKEN {number}: {what}"));
         let at = self.age();
         self.broken
             .get_or_insert_with(|| format!("invariant {number} at {:.3} s: {what}", at.as_secs_f64()));
@@ -208,22 +208,22 @@ impl Known {
         self.write_mounts();
     }
 
-    /// What the kernel would do about an unmount, while this container of the pod runs.
+    /// Unmounts as the kernel would, while this container of the pod runs.
     pub fn unmount(&mut self, path: &Path, runs: Option<&str>) -> nix::Result<()> {
         let Some(at) = self.mounts.iter().rposition(|(_, mounted)| mounted == path) else {
             return Err(nix::errno::Errno::EINVAL);
         };
-        self.tell(format_args!("unmount {}", self.short(path)));
+        self.log(format_args!("unmount {}", self.short(path)));
         self.effect("an unmount");
-        if self.trouble.busy > 0 {
-            self.trouble.busy -= 1;
+        if self.faults.busy > 0 {
+            self.faults.busy -= 1;
             return Err(nix::errno::Errno::EBUSY);
         }
         let uid = self.uid_of(path);
-        if !self.pods.get(&uid).is_some_and(Fate::ends) {
+        if !self.pods.get(&uid).is_some_and(PodHistory::ends) {
             self.broken(
                 2,
-                format_args!("a volume of {uid} is unmounted, which nobody wants to end"),
+                format_args!("a volume of {uid}, which must not terminate, is unmounted"),
             );
         }
         if let Some(runs) = runs {
@@ -239,32 +239,32 @@ impl Known {
     fn check_contents(&mut self, at: usize) {
         let path = self.mounts[at].1.clone();
         if !path.join("data").exists() {
-            self.broken(6, format_args!("data behind the mount {} is gone", self.short(&path)));
+            self.broken(6, format_args!("data behind the mount {} is lost", self.short(&path)));
         }
     }
 
-    /// What lies outside of pods that end, and behind mounts, is there.
+    /// Checks that files outside of terminating pods and behind mounts still exist.
     pub fn check_files(&mut self) {
         for at in 0..self.mounts.len() {
             self.check_contents(at);
         }
         if !self.node.join("outside/keep").exists() {
-            self.broken(6, "a file outside of all pods is gone");
+            self.broken(6, "a file outside of all pods is lost");
         }
         let living: Vec<_> = self
             .pods
             .iter()
-            .filter(|(_, fate)| !fate.ends())
+            .filter(|(_, history)| !history.ends())
             .map(|(uid, _)| uid.clone())
             .collect();
         for uid in living {
             if !self.node.join("kubelet/pods").join(&uid).join("etc-hosts").exists() {
-                self.broken(6, format_args!("files of {uid} are gone, which nobody wants to end"));
+                self.broken(6, format_args!("files of {uid}, which must not terminate, are lost"));
             }
         }
     }
 
-    /// Whether something of the pod is mounted.
+    /// Whether the pod has a mount.
     pub fn holds_mount(&self, uid: &str) -> bool {
         self.mounts.iter().any(|(_, path)| self.uid_of(path) == uid)
     }
@@ -299,18 +299,18 @@ impl Known {
 
     // --- processes ---
 
-    /// A process id that no container has had.
+    /// A PID that no container has had.
     pub fn new_process(&mut self) -> i32 {
         self.processes += 1;
         self.processes
     }
 
-    /// Whether the kernel has a process of this container. Where the runtime names none, its word stands.
+    /// Whether a process of this container exists. If the runtime reports no PIDs, its state counts.
     pub fn runs(&self, it: &SimContainer) -> bool {
-        lives(it.state) && (!it.shim_died || it.pid.is_none() || self.children.contains(&it.id))
+        is_alive(it.state) && (!it.shim_died || it.pid.is_none() || self.children.contains(&it.id))
     }
 
-    /// Shows in `/proc` and in the cgroups what runs, and nothing else.
+    /// Writes the running processes to `/proc` and the cgroups.
     pub fn show_processes(&mut self, world: &World) {
         let mut now = BTreeMap::new();
         for it in world.containers.values() {
@@ -345,12 +345,12 @@ impl Known {
                 continue;
             }
             fs::create_dir_all(cgroup).unwrap();
-            // One of another pid namespace: nobody must be killed by what is written here.
+            // Outside of the PID range: no real process must be killed.
             fs::write(cgroup.join("cgroup.procs"), "0\n").unwrap();
             if let Some(pid) = pid {
                 let dir = proc.join(pid.to_string());
                 fs::create_dir_all(&dir).unwrap();
-                // Older than all that is looked at: it started 50 s after boot.
+                // Started 50 s after boot: older than all containers.
                 let stat = format!("{pid} (main) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5000 0 0\n");
                 fs::write(dir.join("stat"), stat).unwrap();
             }
@@ -358,19 +358,19 @@ impl Known {
         self.shown = now;
     }
 
-    /// The agent has ended while its disk took nothing: the next one cannot know what this one did last.
+    /// The agent has ended while its disk was full: the next run cannot know its last effects.
     pub fn forget(&mut self) {
-        self.tell("the agent has lost what the disk did not take");
-        for fate in self.pods.values_mut() {
-            fate.deadline = None;
-            fate.lost |= fate.let_go;
-            fate.hooks.values_mut().for_each(|hook| hook.recorded = false);
+        self.log("the agent has lost what the full disk rejected");
+        for history in self.pods.values_mut() {
+            history.deadline = None;
+            history.lost |= history.let_go;
+            history.hooks.values_mut().for_each(|hook| hook.recorded = false);
         }
     }
 
-    // --- what holds for every effect ---
+    // --- checks of every effect ---
 
-    /// An effect has come from the agent: may it act at all?
+    /// Checks that the agent may act at all.
     pub fn effect(&mut self, what: &str) {
         const LOOKS_EVERY: Duration = Duration::from_millis(1_010);
         if let Some(since) = self.kubelet
@@ -400,29 +400,29 @@ impl Known {
     }
 }
 
-/// Whether it runs by the runtime's word.
-pub fn lives(state: SimState) -> bool {
+/// Whether the runtime shows the container as running.
+pub fn is_alive(state: SimState) -> bool {
     matches!(state, SimState::Running | SimState::Unknown)
 }
 
-// === impl Fate ===
+// === impl PodHistory ===
 
-impl Fate {
-    /// A kubelet has come: whoever only somebody on the node wanted to end may be that one's again. That it was deleted before
-    /// that the agent may not have heard.
-    pub fn kubelet_comes(&mut self) {
+impl PodHistory {
+    /// A kubelet has started: a pod that was only stopped on the node may run again. The agent may not know of an earlier
+    /// deletion.
+    pub fn kubelet_starts(&mut self) {
         if self.killed() && !self.terminal {
             self.perhaps_given_up = true;
             self.granted &= self.deleted || self.vanished.is_some();
         }
     }
 
-    /// Whether somebody wants it to end.
+    /// Whether its termination was requested.
     pub fn ends(&self) -> bool {
         !self.is_static && (self.deleted || self.killed() || self.vanished.is_some() || self.terminal)
     }
 
-    /// It is asked to end, within this time. Returns which ask that is.
+    /// Adds a request with this grace period, and returns its index.
     pub fn ask(&mut self, by: Asker, grace: Duration) -> usize {
         let grace = grace.max(Duration::from_secs(1));
         let at = Instant::now();
@@ -430,12 +430,12 @@ impl Fate {
         self.asks.len() - 1
     }
 
-    /// The agent has refused that one. What was asked before and since stands.
+    /// The agent has rejected this request. The others stay.
     pub fn refuse(&mut self, ask: usize) {
         self.asks[ask] = None;
     }
 
-    /// Whether its end was asked for on the node, and perhaps granted.
+    /// Whether it was stopped on the node, and perhaps accepted.
     pub fn killed(&self) -> bool {
         self.standing().any(|ask| ask.by == Asker::Node)
     }
@@ -444,7 +444,7 @@ impl Fate {
         self.asks.iter().flatten()
     }
 
-    /// Before this nobody may kill it.
+    /// Earliest time of a SIGKILL.
     pub fn earliest_kill(&self) -> Option<Instant> {
         let first = self.standing().next()?;
         let of_somebody = self.standing().filter(|ask| ask.by != Asker::ItsPhase);

@@ -1,4 +1,4 @@
-//! One run: a plan is played, and in the end everything must have come to its end.
+//! One run of a plan. At the end all pods must have terminated.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -18,23 +18,23 @@ use crate::{
     agent::{Machine, Running, began_at},
     disk::{self, Disk},
     judge::{self, Judge},
-    outside::Reach,
+    outside::Externals,
     plan::Plan,
     pods::{Kind, NODE},
-    state::{Asker, Fate, Met, State, lives},
+    state::{Asker, Met, PodHistory, State, is_alive},
 };
 
-/// What a run came to.
+/// The result of a run.
 pub struct Outcome {
     pub trace: Vec<String>,
     /// The invariant that was broken.
     pub broken: Option<String>,
-    /// How much virtual time it took.
+    /// Its virtual time.
     pub took: Duration,
     pub met: Met,
 }
 
-/// Once all troubles are over, everything comes to its end within this time: a watch may have been silent for five
+/// All pods terminate within this time after all faults are over: a watch may have been silent for five
 /// minutes, a call may hang for two, and pauses have grown to one.
 const PATIENCE: Duration = Duration::from_secs(1_500);
 const LOOK: Duration = Duration::from_secs(1);
@@ -43,22 +43,22 @@ mod steps;
 
 pub struct Sim<'p> {
     plan: &'p Plan,
-    pub reach: Reach,
+    pub reach: Externals,
     machine: Machine,
     agent: Option<Running>,
-    /// It has had its Node on the disk.
+    /// The agent has recorded its Node.
     acquainted: bool,
-    /// How often each pod was made anew.
+    /// How often each pod was recreated.
     made: Vec<usize>,
     dice: Dice,
-    /// When each trouble is over.
-    over: Vec<(Instant, Over)>,
+    /// When each fault ends.
+    over: Vec<(Instant, FaultEnd)>,
     _dir: TempDir,
 }
 
-/// The end of a trouble.
+/// The end of a fault.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Over {
+enum FaultEnd {
     ApiAway,
     OtherCluster,
     Look,
@@ -70,7 +70,7 @@ enum Over {
     RuntimeRestarts,
 }
 
-/// Plays a plan.
+/// Runs a plan.
 pub fn play(plan: &Plan) -> Outcome {
     fastrand::seed(plan.seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -141,7 +141,7 @@ impl<'p> Sim<'p> {
         let mut sim = Self {
             plan,
             machine: Machine::new(node),
-            reach: Reach {
+            reach: Externals {
                 state,
                 home,
                 other,
@@ -168,14 +168,14 @@ impl<'p> Sim<'p> {
         format!("p{pod}")
     }
 
-    /// UID of the pod that has its name now.
+    /// UID of the present pod of this name.
     fn uid(&self, pod: usize) -> String {
         format!("u{pod}-{}", self.made[pod])
     }
 
     fn make(&mut self, pod: usize) {
         let (plan, name, uid) = (&self.plan.pods[pod], Self::name(pod), self.uid(pod));
-        let Reach {
+        let Externals {
             state,
             home,
             other,
@@ -184,7 +184,7 @@ impl<'p> Sim<'p> {
         } = &self.reach;
         let object = plan.object(&name, &uid);
         home.insert_raw(object.clone()).unwrap();
-        // There it ends, under the same name.
+        // The pod terminates there, under the same name.
         let mut namesake = object;
         namesake["metadata"]["uid"] = format!("{uid}-other").into();
         namesake["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -197,24 +197,24 @@ impl<'p> Sim<'p> {
         for number in plan.unread() {
             known.unread.insert((uid.clone(), format!("c{number}")));
         }
-        let mut fate = Fate {
+        let mut history = PodHistory {
             name,
             is_static: plan.kind == Kind::Mirror,
             terminal: plan.kind == Kind::Terminal,
             spec_grace: Duration::from_secs(plan.grace.unsigned_abs()),
             finalizer: plan.finalizer,
             end_unknown: plan.ends_unread(),
-            ..Fate::default()
+            ..PodHistory::default()
         };
-        if fate.terminal {
-            fate.ask(Asker::ItsPhase, fate.spec_grace);
+        if history.terminal {
+            history.ask(Asker::ItsPhase, history.spec_grace);
         }
-        known.pods.insert(uid, fate);
+        known.pods.insert(uid, history);
         drop(known);
         self.give_processes();
     }
 
-    /// A process for each container that runs and has none yet, if the runtime names them.
+    /// Creates a process for each running container without one, if the runtime reports PIDs.
     fn give_processes(&self) {
         if !self.plan.names_processes {
             return;
@@ -222,7 +222,7 @@ impl<'p> Sim<'p> {
         self.reach.cri.change(|world| {
             let mut known = self.reach.state.now();
             for it in world.containers.values_mut() {
-                if it.pid.is_none() && lives(it.state) {
+                if it.pid.is_none() && is_alive(it.state) {
                     it.pid = Some(known.new_process());
                 }
             }
@@ -240,30 +240,30 @@ impl<'p> Sim<'p> {
             .map(|grace| format!("?gracePeriodSeconds={grace}"))
             .unwrap_or_default();
         let uid = self.uid(pod);
-        if let Some(fate) = self.reach.state.now().pods.get_mut(&uid)
-            && !fate.let_go
+        if let Some(history) = self.reach.state.now().pods.get_mut(&uid)
+            && !history.let_go
         {
-            let asked = grace.map_or(fate.spec_grace, |grace| Duration::from_secs(grace.unsigned_abs()));
-            if !fate.is_static {
-                fate.ask(Asker::Api, asked);
+            let asked = grace.map_or(history.spec_grace, |grace| Duration::from_secs(grace.unsigned_abs()));
+            if !history.is_static {
+                history.ask(Asker::Api, asked);
             }
-            fate.deleted = true;
+            history.deleted = true;
         }
         self.ask(Method::DELETE, pod, &query, &Value::Null).await;
-        // What has ended goes at once.
+        // A pod in a terminal phase is deleted at once.
         self.note_if_gone(&uid);
     }
 
-    /// An object that is gone without the agent's final delete has vanished in this run of it.
+    /// Records an object that was deleted without the agent's final delete.
     fn note_if_gone(&self, uid: &str) {
         let objects = self.reach.home.objects("v1", "Pod");
         let mut known = self.reach.state.now();
         let run = known.agent.run;
         if !objects.iter().any(|object| object["metadata"]["uid"] == *uid)
-            && let Some(fate) = known.pods.get_mut(uid)
-            && !fate.let_go
+            && let Some(history) = known.pods.get_mut(uid)
+            && !history.let_go
         {
-            fate.vanished.get_or_insert(run);
+            history.vanished.get_or_insert(run);
         }
     }
 
@@ -273,11 +273,11 @@ impl<'p> Sim<'p> {
         {
             let mut known = self.reach.state.now();
             let run = known.agent.run;
-            if let Some(fate) = known.pods.get_mut(&uid) {
-                if !fate.is_static {
-                    fate.ask(Asker::Api, Duration::from_secs(1));
+            if let Some(history) = known.pods.get_mut(&uid) {
+                if !history.is_static {
+                    history.ask(Asker::Api, Duration::from_secs(1));
                 }
-                fate.vanished.get_or_insert(run);
+                history.vanished.get_or_insert(run);
             }
         }
         self.ask(Method::DELETE, pod, "?gracePeriodSeconds=0", &Value::Null)
@@ -286,14 +286,14 @@ impl<'p> Sim<'p> {
 
     async fn release(&mut self, pod: usize) {
         let uid = self.uid(pod);
-        if let Some(fate) = self.reach.state.now().pods.get_mut(&uid) {
-            fate.finalizer = false;
+        if let Some(history) = self.reach.state.now().pods.get_mut(&uid) {
+            history.finalizer = false;
         }
         let (code, answer) = self
             .ask(Method::PATCH, pod, "", &json!({ "metadata": { "finalizers": null } }))
             .await;
         assert!(matches!(code, 200 | 404), "a finalizer cannot be taken off: {answer}");
-        // The last finalizer of an object that is being deleted, and needs no agent, takes it along.
+        // Without its last finalizer a terminating object that needs no agent is deleted.
         self.note_if_gone(&uid);
     }
 
@@ -307,21 +307,21 @@ impl<'p> Sim<'p> {
             let mut known = self.reach.state.now();
             known.agent.run += 1;
             known.agent.dies_in = None;
-            known.tell("the agent starts");
+            known.log("the agent starts");
             known.agent.run
         };
         self.agent = Some(self.machine.start(self.reach.outside(run)));
     }
 
     async fn crash(&mut self, down: Duration) {
-        self.look_at_disk();
+        self.check_disk();
         let Some(agent) = self.agent.take() else { return };
-        self.reach.state.now().tell("the agent crashes");
+        self.reach.state.now().log("the agent crashes");
         agent.crash().await;
         self.has_ended(down);
     }
 
-    /// Its disk took nothing more, and neither does anything else.
+    /// Whether its disk has crashed it.
     fn has_died(&self) -> bool {
         let run = self.reach.state.now().agent.run;
         self.agent.is_some() && !self.reach.disk.serves(run)
@@ -330,7 +330,7 @@ impl<'p> Sim<'p> {
     fn has_ended(&mut self, down: Duration) {
         {
             let mut known = self.reach.state.now();
-            known.tell("the agent has ended");
+            known.log("the agent has ended");
             if self.reach.disk.take_behind() {
                 known.forget();
             }
@@ -338,30 +338,30 @@ impl<'p> Sim<'p> {
             std::mem::take(&mut known.wire).cancel();
         }
         self.reach.disk.crash(&mut self.dice);
-        self.until(down, Over::Down);
+        self.until(down, FaultEnd::Down);
     }
 
     // --- the end ---
 
-    /// All troubles are over.
+    /// Ends all faults.
     async fn end(&mut self) {
         let far = Instant::now() + Duration::from_secs(3_600);
         self.reach.disk.cut(None);
         if self.has_died() {
             self.crash(Duration::ZERO).await;
         }
-        self.end_troubles(far);
+        self.end_faults(far);
         if !self.plan.names_processes {
-            // Without a named process nothing tells that the runtime is wrong, and its word stands.
+            // Without a PID there is no evidence against the runtime.
             self.restart_runtime();
         }
         self.reach.home.faults().clear();
         {
             let mut known = self.reach.state.now();
-            known.trouble.calls.clear();
-            known.trouble.busy = 0;
+            known.faults.calls.clear();
+            known.faults.busy = 0;
             known.agent.dies_in = None;
-            known.tell("all troubles are over");
+            known.log("all faults are over");
         }
         self.start();
         for pod in 0..self.plan.pods.len() {
@@ -374,7 +374,7 @@ impl<'p> Sim<'p> {
             {
                 self.agent = None;
                 if Self::lacks_disk(&why) {
-                    // Whoever started it starts it again.
+                    // systemd restarts it.
                     self.has_ended(Duration::ZERO);
                     self.start();
                     continue;
@@ -404,18 +404,18 @@ impl<'p> Sim<'p> {
         }
     }
 
-    /// A disk that takes everything again lacks nothing once the journal says so.
-    fn look_at_disk(&self) {
+    /// Checks that the journal repeats all rejected writes.
+    fn check_disk(&self) {
         let Some(agent) = &self.agent else { return };
         let answers = agent.answers.lock().unwrap();
-        let trouble = answers.as_ref().map(|answers| answers.journal.trouble());
-        if trouble.is_some_and(|trouble| trouble.error.is_none()) {
+        let faults = answers.as_ref().map(|answers| answers.journal.trouble());
+        if faults.is_some_and(|faults| faults.error.is_none()) {
             self.reach.disk.made_up();
         }
     }
 
-    /// Whether the agent has its Node on the disk, or had it there before it went down.
-    fn is_acquainted(&mut self) -> bool {
+    /// Whether the agent has recorded its Node, in this run or an earlier one.
+    fn has_recorded_node(&mut self) -> bool {
         let knows = self.agent.as_ref().is_some_and(|agent| {
             let answers = agent.answers.lock().unwrap();
             let journal = answers.as_ref().map(|answers| &answers.journal);
@@ -425,15 +425,15 @@ impl<'p> Sim<'p> {
         self.acquainted
     }
 
-    /// Without its disk an agent does not start, and whoever started it starts it again.
+    /// Whether the agent cannot start without its disk; systemd restarts it.
     fn lacks_disk(why: &str) -> bool {
         [disk::FULL, disk::GONE].iter().any(|said| why.contains(said))
     }
 
-    /// What has not come to its end.
+    /// A pod that has not terminated, or something of it that is left.
     async fn left(&self) -> Option<String> {
         let answers = self.agent.as_ref()?.answers.lock().unwrap().as_ref().map(|answers| {
-            let held = answers.guard.why_absence_proves_nothing().is_some();
+            let held = answers.guard.absence_hold().is_some();
             let journal = answers.journal.unfinished();
             (
                 held,
@@ -450,7 +450,7 @@ impl<'p> Sim<'p> {
         let any_other = objects.iter().any(|pod| pod["metadata"]["annotations"].is_null());
         let object = |uid: &str| objects.iter().find(|object| object["metadata"]["uid"] == uid);
         let known = self.reach.state.now();
-        for (uid, fate) in &known.pods {
+        for (uid, history) in &known.pods {
             let wrong = self.reach.cri.look(|world| {
                 let mut containers = world.containers.values().filter(|it| it.pod_uid == *uid);
                 containers.any(|it| it.shim_died)
@@ -464,34 +464,34 @@ impl<'p> Sim<'p> {
                 containers.any(|it| known.runs(it))
             });
             let dir = known.node.join("kubelet/pods").join(uid).exists();
-            let unseen = |run| run != known.agent.run || fate.listed != run;
-            // An answer that there is no such pod proves as little.
-            let unknown = held || fate.lost || !fate.let_go && fate.vanished.is_some_and(unseen);
+            let unseen = |run| run != known.agent.run || history.listed != run;
+            // A 404 proves nothing, either.
+            let unknown = held || history.lost || !history.let_go && history.vanished.is_some_and(unseen);
             let left = match object(uid) {
-                _ if fate.is_static => None,
-                // What the runtime does not let go stays until it is restarted; the rest has to go before.
+                _ if history.is_static => None,
+                // Containers that the runtime cannot remove stay until it restarts; all else must be removed before.
                 None if wrong => (!unknown && known.holds_mount(uid)).then_some("has a volume that is mounted"),
-                // Of what the agent never saw or has lost, the runtime tells, as long as the node has other pods of the API
-                // server; nothing tells of files alone, and while absence proves nothing the operator has to.
+                // A pod that the agent has never seen or has lost is detected in the runtime, if the node has other pods of the API
+                // server. Its files alone are not detected. During an absence hold the operator has to decide.
                 None if unknown => {
-                    let told = in_runtime && any_other || journal.contains(uid);
-                    (told && !held).then_some("is in the runtime or in the journal")
+                    let detected = in_runtime && any_other || journal.contains(uid);
+                    (detected && !held).then_some("is in the runtime or in the journal")
                 }
                 None if in_runtime => Some("is in the runtime"),
                 None if dir => Some("has its directory"),
                 None if journal.contains(uid) => Some("is in the journal"),
                 None => None,
-                Some(_) if fate.deleted => Some("has its object"),
-                Some(object) if fate.granted && !is_over(object) => {
-                    Some("was promised to end, and its phase does not say that it has")
+                Some(_) if history.deleted => Some("has its object"),
+                Some(object) if history.granted && !is_over(object) => {
+                    Some("was accepted for a stop, and its phase is not terminal")
                 }
-                Some(_) if (fate.terminal || fate.granted) && (runs || known.holds_mount(uid)) => {
+                Some(_) if (history.terminal || history.granted) && (runs || known.holds_mount(uid)) => {
                     Some("runs or is mounted")
                 }
                 Some(_) => None,
             };
             if let Some(left) = left {
-                return Some(format!("{uid} ({}) {left}", fate.name));
+                return Some(format!("{uid} ({}) {left}", history.name));
             }
         }
         None

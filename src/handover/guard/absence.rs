@@ -1,4 +1,4 @@
-//! What proves that a pod's object is gone: never silence, half a list, another store, or another cluster.
+//! What proves that a pod was deleted. A timeout, an incomplete list, a restored etcd or another cluster prove nothing.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,15 @@ use crate::{
     words::counted,
 };
 
-/// Fewer pods may vanish together without anybody's word.
+/// From this many missing pods on, and if they are the majority, an approval is needed.
 const MANY: usize = 10;
 
 impl Guard {
-    /// Whether a complete, consistent list of the pods of this name on this node lacks this UID. The Node is looked at
-    /// before and after, so that the answer came from the cluster to which this agent belongs.
+    /// Whether a complete, consistent list of the pods of this name on this node lacks this UID. The Node is read before and
+    /// after it, so that the list is known to come from the right cluster.
+    ///
+    /// # Errors
+    /// When a request fails, the Node is not the recorded one, or absence is no proof now.
     pub async fn is_gone(&self, api: &ApiClient, pod: &PodRef) -> Result<bool, ApiError> {
         self.verify(api).await?;
         let seen_before = self.highest();
@@ -24,7 +27,7 @@ impl Guard {
             return Ok(false);
         }
         self.verify(api).await?;
-        match self.listed(list.version, seen_before, None) {
+        match self.record_list(list.version, seen_before, None) {
             None => Ok(true),
             Some(cause) => Err(ApiError::Held {
                 verb: "LIST",
@@ -35,67 +38,67 @@ impl Guard {
     }
 }
 
-/// What a complete list shows, and what it lacks of the pods that were known.
+/// A complete list compared with the known pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Census {
-    /// How many are in the list.
+pub struct ListComparison {
+    /// Number of pods in the list.
     pub listed: usize,
-    /// How many were known, with no reason to vanish.
-    pub living: usize,
-    /// Those of them that the list lacks.
-    pub vanished: BTreeSet<PodUid>,
-    /// Nothing was seen in this run yet, and a kubelet may have ended many and begun as many others while no agent ran.
+    /// Number of known pods that were not terminating.
+    pub alive: usize,
+    /// Those that the list lacks.
+    pub missing: BTreeSet<PodUid>,
+    /// This is the first list of this run: while no agent ran, a kubelet may have replaced many pods.
     pub is_excused: bool,
 }
 
-/// Pods that the runtime holds, made by the word of an API server.
+/// Pods in the runtime that came from an API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Unshown {
-    /// How many there are, with no reason to vanish.
+pub struct UnlistedPods {
+    /// Number of such pods that were not terminating.
     pub held: usize,
-    /// Those of them that were never shown.
+    /// Those that this API server has never shown.
     pub uids: BTreeSet<PodUid>,
 }
 
-/// Pods that are missing somewhere.
+/// Missing pods, and the approval of them.
 #[derive(Debug, Default)]
-pub(super) struct Missing {
-    /// As it was last seen.
+pub(super) struct MissingPods {
+    /// The last observation.
     pub now: BTreeSet<PodUid>,
-    /// What of that somebody has said to be right.
+    /// Those that a user has approved.
     accepted: BTreeSet<PodUid>,
 }
 
-// === impl Census ===
+// === impl ListComparison ===
 
-impl Census {
-    /// Whether more has vanished at once than is believed without a word from somebody, and how that looks.
-    fn is_not_believed(&self) -> Option<String> {
+impl ListComparison {
+    /// The message if so many pods are missing that an approval is needed.
+    fn needs_approval(&self) -> Option<String> {
         let Self {
             listed,
-            living,
-            vanished,
+            alive,
+            missing,
             is_excused,
         } = self;
-        match vanished.len() {
+        match missing.len() {
             _ if *is_excused => None,
             0 => None,
             _ if *listed == 0 => Some(format!(
                 "a list was empty, but {} lived here when last seen, and no deletion was seen: was the cluster's store emptied?",
-                counted(*living as u64, "pod")
+                counted(*alive as u64, "pod")
             )),
-            many if are_too_many(many, *living) => Some(format!(
-                "a list lacks {many} of the {living} pods that lived here when last seen, and no deletion was seen: has the cluster's store lost them?"
+            many if are_suspiciously_many(many, *alive) => Some(format!(
+                "a list lacks {many} of the {alive} pods that lived here when last seen, and no deletion was seen: has the cluster's store lost them?"
             )),
             _ => None,
         }
     }
 }
 
-// === impl Unshown ===
+// === impl UnlistedPods ===
 
-impl Unshown {
-    /// Those of `sandboxes`, each with whether it was never shown.
+impl UnlistedPods {
+    /// Of pods with a flag: this API server has never shown the pod.
     pub fn of(sandboxes: impl Iterator<Item = (PodUid, bool)>) -> Self {
         sandboxes.fold(Self::default(), |mut all, (uid, never_shown)| {
             all.held += 1;
@@ -104,10 +107,10 @@ impl Unshown {
         })
     }
 
-    /// Whether these are more than are believed to be gone without a word from somebody, and how that looks.
-    pub(super) fn is_not_believed(&self) -> Option<String> {
+    /// The message if so many pods were never shown that an approval is needed.
+    pub(super) fn needs_approval(&self) -> Option<String> {
         let (many, held) = (self.uids.len(), self.held);
-        are_too_many(many, held).then(|| {
+        are_suspiciously_many(many, held).then(|| {
             format!(
                 "the runtime holds {held} pods that an API server had made, and this one never showed {many} of them: is \
                  this their cluster, and has its store lost them?"
@@ -116,36 +119,41 @@ impl Unshown {
     }
 }
 
-// === impl Missing ===
+// === impl MissingPods ===
 
-impl Missing {
-    /// These are missing now. What somebody has said to be right is doubted no more.
-    pub fn doubted(&mut self, now: BTreeSet<PodUid>) -> BTreeSet<PodUid> {
+impl MissingPods {
+    /// Records the missing pods, and returns those without an approval.
+    pub fn unapproved(&mut self, now: BTreeSet<PodUid>) -> BTreeSet<PodUid> {
         self.accepted.retain(|uid| now.contains(uid));
         self.now = now;
         self.now.difference(&self.accepted).cloned().collect()
     }
 
-    /// Somebody says that they are rightly missing.
+    /// Approves all pods that are missing now.
     pub fn accept(&mut self) {
         self.accepted.clone_from(&self.now);
     }
 }
 
-fn are_too_many(missing: usize, of: usize) -> bool {
+fn are_suspiciously_many(missing: usize, of: usize) -> bool {
     missing >= MANY && missing * 2 > of
 }
 
-/// What is remembered after a complete list of this version, which was asked for when `seen_before` was the highest seen:
-/// events and other lists may have overtaken its answer. A hold stays until the operator releases it: what was restored
-/// grows on, and soon looks like any other list.
-pub(super) fn after_list(memory: WatchMemory, version: u64, seen_before: u64, census: Option<&Census>) -> WatchMemory {
+/// The memory after a complete list of this resourceVersion. The list must reach `seen_before`, the highest version when it was
+/// requested; later events may have a higher one. A hold stays until a user approves it: the versions of a restored etcd grow, and
+/// soon exceed the recorded one.
+pub(super) fn memory_after_list(
+    memory: WatchMemory,
+    version: u64,
+    seen_before: u64,
+    comparison: Option<&ListComparison>,
+) -> WatchMemory {
     let older = (version < seen_before).then(|| {
         format!(
             "a list is of resourceVersion {version}, but {seen_before} was seen before: was the cluster's store restored?"
         )
     });
-    let held = memory.held.or(older).or_else(|| census?.is_not_believed());
+    let held = memory.held.or(older).or_else(|| comparison?.needs_approval());
     WatchMemory {
         highest: memory.highest.max(version),
         held,
@@ -164,28 +172,28 @@ mod tests {
         }
     }
 
-    fn census(listed: usize, living: usize, vanished: usize) -> Census {
-        Census {
+    fn comparison(listed: usize, alive: usize, missing: usize) -> ListComparison {
+        ListComparison {
             listed,
-            living,
-            vanished: (0..vanished).map(|n| n.to_string().as_str().into()).collect(),
+            alive,
+            missing: (0..missing).map(|n| n.to_string().as_str().into()).collect(),
             is_excused: false,
         }
     }
 
     #[test]
-    fn an_older_list_holds_and_newer_ones_do_not_release_it() {
-        let after = after_list(fresh(200), 7, 200, Some(&census(3, 3, 0)));
+    fn older_list_blocks_and_newer_lists_do_not_unblock() {
+        let after = memory_after_list(fresh(200), 7, 200, Some(&comparison(3, 3, 0)));
         assert!(after.held.as_ref().unwrap().contains("resourceVersion 7"));
         assert_eq!(after.highest, 200);
-        let later = after_list(after.clone(), 5_000, 200, Some(&census(3, 3, 0)));
+        let later = memory_after_list(after.clone(), 5_000, 200, Some(&comparison(3, 3, 0)));
         assert_eq!(later.held, after.held);
         assert_eq!(later.highest, 5_000);
     }
 
     #[test]
-    fn a_list_holds_that_is_suddenly_empty_or_lacks_most_of_many() {
-        for (listed, living, vanished, holds) in [
+    fn list_that_is_empty_or_lacks_most_of_many_pods_blocks() {
+        for (listed, alive, missing, safety_holds) in [
             (0, 0, 0, false),
             (0, 1, 1, true),
             (0, 2, 2, true),
@@ -197,19 +205,19 @@ mod tests {
             (100, 30, 20, true),
             (90, 110, 20, false),
         ] {
-            let after = after_list(fresh(5), 6, 5, Some(&census(listed, living, vanished)));
-            assert_eq!(after.held.is_some(), holds, "{listed} {living} {vanished}");
+            let after = memory_after_list(fresh(5), 6, 5, Some(&comparison(listed, alive, missing)));
+            assert_eq!(after.held.is_some(), safety_holds, "{listed} {alive} {missing}");
         }
     }
 
     #[test]
-    fn a_list_of_the_same_or_a_newer_version_holds_nothing() {
-        assert_eq!(after_list(fresh(5), 5, 5, Some(&census(3, 3, 0))), fresh(5));
-        assert_eq!(after_list(fresh(5), 6, 5, None), fresh(6));
+    fn list_of_the_same_or_a_newer_version_does_not_block() {
+        assert_eq!(memory_after_list(fresh(5), 5, 5, Some(&comparison(3, 3, 0))), fresh(5));
+        assert_eq!(memory_after_list(fresh(5), 6, 5, None), fresh(6));
     }
 
     #[test]
-    fn a_list_that_events_have_overtaken_holds_nothing() {
-        assert_eq!(after_list(fresh(9), 6, 5, Some(&census(3, 3, 0))), fresh(9));
+    fn list_older_than_later_events_does_not_block() {
+        assert_eq!(memory_after_list(fresh(9), 6, 5, Some(&comparison(3, 3, 0))), fresh(9));
     }
 }

@@ -1,21 +1,21 @@
-//! What the guard tells teardown.
+//! The guard as the gate of teardown.
 
 use futures::future::{BoxFuture, FutureExt as _};
 
-use super::{Guard, turn::UnderWay};
+use super::{Guard, activity::UnderWay};
 use crate::{
     model::{pod::PodRef, trace::BlockedReason},
     teardown::boundary::{Attempt, Gate},
 };
 
 impl Gate for Guard {
-    fn why_held(&self) -> Option<String> {
-        Self::why_held(self)
+    fn why_blocked(&self) -> Option<String> {
+        Self::why_blocked(self)
     }
 
-    fn why_nothing_begins(&self) -> Option<(BlockedReason, String)> {
-        let why = Self::why_nothing_begins(self)?;
-        // A kubelet or a handover comes first: then the pause is not what blocks.
+    fn why_no_new_work(&self) -> Option<(BlockedReason, String)> {
+        let why = Self::why_no_new_work(self)?;
+        // A kubelet or a handover is reported before a pause.
         let is_paused = self.paused().is_some_and(|paused| paused.why() == why);
         let reason = if is_paused {
             BlockedReason::Paused
@@ -26,32 +26,32 @@ impl Gate for Guard {
     }
 
     fn may_repeat(&self) -> bool {
-        Self::why_held(self).is_none() && self.paused().is_none()
+        Self::why_blocked(self).is_none() && self.paused().is_none()
     }
 
     fn has_kubelet(&self) -> bool {
-        self.leaves_all_to_a_kubelet()
+        self.is_blocked_by_kubelet()
     }
 
     fn begin(&self, pod: &PodRef) -> Option<Box<dyn Attempt>> {
         Some(Box::new(Self::begin(self, pod.to_string()).ok()?))
     }
 
-    fn may_begin(&self) -> BoxFuture<'_, ()> {
-        Self::may_begin(self).boxed()
+    fn unblocked(&self) -> BoxFuture<'_, ()> {
+        Self::unblocked(self).boxed()
     }
 }
 
 impl Attempt for UnderWay {
-    fn rests(&self) {
-        Self::rests(self);
+    fn set_failed(&self) {
+        Self::set_failed(self);
     }
 
-    fn goes_on(&self) -> bool {
-        Self::goes_on(self)
+    fn begin_retry(&self) -> bool {
+        Self::begin_retry(self)
     }
 
-    fn once_more(&self) -> BoxFuture<'_, ()> {
-        Self::once_more(self).boxed()
+    fn retry_requested(&self) -> BoxFuture<'_, ()> {
+        Self::retry_requested(self).boxed()
     }
 }

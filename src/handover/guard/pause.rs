@@ -1,4 +1,4 @@
-//! Whether somebody has paused the agent: nothing is begun until it is told to resume.
+//! Pause: no new work begins until a user resumes the agent.
 
 use jiff::Timestamp;
 
@@ -6,7 +6,10 @@ use super::Guard;
 use crate::journal::{JournalError, paused::Paused};
 
 impl Guard {
-    /// Pauses the agent by somebody's word; a second one changes nothing. An error says that a restart would not know it.
+    /// Pauses the agent. A second pause changes nothing.
+    ///
+    /// # Errors
+    /// When the pause cannot be recorded: it is lost at a restart.
     pub async fn pause(&self, by: &str, now: Timestamp) -> Result<(), JournalError> {
         let paused = self.paused().unwrap_or_else(|| Paused {
             since: now,
@@ -15,34 +18,37 @@ impl Guard {
         self.journal.set_paused(Some(paused)).await
     }
 
-    /// Ends that, and says what it was. An error says that a restart would be paused again.
+    /// Resumes the agent and returns the pause. The second value is an error if that cannot be recorded: the agent is paused again
+    /// after a restart.
     pub async fn resume(&self) -> (Option<Paused>, Result<(), JournalError>) {
         let paused = self.paused();
         let resumed = self.journal.set_paused(None).await;
-        self.may_begin.notify_waiters();
+        self.unblocked.notify_waiters();
         (paused, resumed)
     }
 
-    /// Who has paused the agent.
+    /// The pause, while the agent is paused.
     pub fn paused(&self) -> Option<Paused> {
         self.journal.paused()
     }
 
-    /// A kubelet that is wedged is stopped neither while somebody has paused the agent, nor while the node is given to one. An
-    /// error says so.
-    pub fn leaves_alone_who_is_wedged(&self) -> Result<(), String> {
+    /// Whether an unresponsive kubelet may be stopped.
+    ///
+    /// # Errors
+    /// The reason, during a pause or a handover.
+    pub fn check_may_fence(&self) -> Result<(), String> {
         if let Some(paused) = self.paused() {
             return Err(paused.why());
         }
-        if self.gives_the_node_back() {
+        if self.is_handing_over() {
             return Err("the node is being handed back to its kubelet".to_owned());
         }
         Ok(())
     }
 
-    /// What was begun and goes on, until it comes to a safe point.
-    pub fn under_way(&self) -> Vec<String> {
-        self.lock().turn.under_way()
+    /// Work that has not reached a safe point, such as `default/web-0`.
+    pub fn work_in_progress(&self) -> Vec<String> {
+        self.lock().activity.under_way()
     }
 }
 
@@ -54,14 +60,14 @@ mod tests {
     use crate::{journal::Journal, node::identity::Identity};
 
     #[tokio::test(start_paused = true)]
-    async fn a_kubelet_that_is_wedged_is_left_alone_during_a_pause_and_while_it_gets_its_node_back() {
+    async fn unresponsive_kubelet_is_not_stopped_during_a_pause_or_a_handover() {
         let guard = Guard::new(Identity::default(), Journal::forgetful(), "/proc".into());
-        assert_eq!(guard.leaves_alone_who_is_wedged(), Ok(()));
-        guard.pause("somebody", Timestamp::UNIX_EPOCH).await.unwrap();
-        assert!(guard.leaves_alone_who_is_wedged().unwrap_err().contains("paused"));
+        assert_eq!(guard.check_may_fence(), Ok(()));
+        guard.pause("root", Timestamp::UNIX_EPOCH).await.unwrap();
+        assert!(guard.check_may_fence().unwrap_err().contains("paused"));
         guard.resume().await.1.unwrap();
-        assert_eq!(guard.leaves_alone_who_is_wedged(), Ok(()));
-        guard.hand_back(Duration::from_secs(1), Duration::from_secs(45)).await;
-        assert!(guard.leaves_alone_who_is_wedged().unwrap_err().contains("handed back"));
+        assert_eq!(guard.check_may_fence(), Ok(()));
+        guard.hand_over(Duration::from_secs(1), Duration::from_secs(45)).await;
+        assert!(guard.check_may_fence().unwrap_err().contains("handed back"));
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::watch::Sighted;
+use crate::watch::RuntimePod;
 
 fn pod(uid: &str) -> PodRef {
     PodRef {
@@ -26,41 +26,41 @@ fn logs(name: &str) -> Traces {
 fn sandbox(from_api: bool) -> Traces {
     let pod = pod("u");
     Traces {
-        runtime: Some(Sighted {
+        runtime: Some(RuntimePod {
             pod,
             from_api,
-            from_elsewhere: !from_api,
-            lives: true,
+            is_static: !from_api,
+            has_ready_sandbox: true,
         }),
         ..Traces::default()
     }
 }
 
-/// How one UID of which this is found fares when nothing changes for long.
+/// The decisions about one UID with these traces, if nothing changes for long.
 #[derive(Debug, PartialEq, Eq)]
 enum Fares {
     Ended,
-    Told,
+    Reported,
     Forgotten,
     Nothing,
 }
 
 fn fares(facts: &Facts) -> Fares {
-    let (mut sightings, start) = (Sightings::default(), Instant::now());
+    let (mut observations, start) = (Observations::default(), Instant::now());
     let mut last = Verdict::default();
     for pass in 0..20 {
-        (sightings, last) = decide(sightings, facts, start + pass * Duration::from_secs(30));
+        (observations, last) = decide(observations, facts, start + pass * Duration::from_secs(30));
     }
     match last {
         Verdict { end, .. } if !end.is_empty() => Fares::Ended,
-        Verdict { strangers, .. } if !strangers.is_empty() => Fares::Told,
+        Verdict { unmanaged, .. } if !unmanaged.is_empty() => Fares::Reported,
         Verdict { forget, .. } if !forget.is_empty() => Fares::Forgotten,
         _ => Fares::Nothing,
     }
 }
 
 #[test]
-fn only_what_is_proven_and_nobodys_is_ended_and_what_is_not_proven_is_told() {
+fn only_proven_leftovers_are_terminated_and_unproven_traces_are_reported() {
     let known = |uid: &str| BTreeMap::from([(PodUid::from(uid), pod(uid))]);
     let found = |traces: Traces| BTreeMap::from([(PodUid::from("u"), traces)]);
     let seen = |traces| Facts {
@@ -68,14 +68,18 @@ fn only_what_is_proven_and_nobodys_is_ended_and_what_is_not_proven_is_told() {
         found: found(traces),
         ..Facts::default()
     };
-    let roll = |pods: &[&str], any_of_the_api| Roll {
+    let snapshot = |pods: &[&str], has_api_pods| PodSnapshot {
         pods: pods.iter().map(|&uid| uid.into()).collect(),
-        any_of_the_api,
+        has_api_pods,
     };
     let table = [
         ("a directory of a pod that was seen", seen(directory()), Fares::Ended),
         ("its logs", seen(logs("web")), Fares::Ended),
-        ("logs of another name under its UID", seen(logs("other")), Fares::Told),
+        (
+            "logs of another name under its UID",
+            seen(logs("other")),
+            Fares::Reported,
+        ),
         (
             "nothing of a pod that was seen",
             Facts {
@@ -85,18 +89,18 @@ fn only_what_is_proven_and_nobodys_is_ended_and_what_is_not_proven_is_told() {
             Fares::Forgotten,
         ),
         (
-            "nothing of a pod that lives",
+            "a known pod without traces",
             Facts {
                 seen: known("u"),
-                roll: roll(&["u"], true),
+                snapshot: snapshot(&["u"], true),
                 ..Facts::default()
             },
             Fares::Nothing,
         ),
         (
-            "a pod that lives",
+            "a known pod",
             Facts {
-                roll: roll(&["u"], true),
+                snapshot: snapshot(&["u"], true),
                 ..seen(directory())
             },
             Fares::Nothing,
@@ -104,18 +108,18 @@ fn only_what_is_proven_and_nobodys_is_ended_and_what_is_not_proven_is_told() {
         (
             "a pod that ends",
             Facts {
-                at_work: ["u".into()].into(),
+                with_worker: ["u".into()].into(),
                 ..seen(directory())
             },
             Fares::Nothing,
         ),
         (
-            "nobody knows whose",
+            "no proof of any pod",
             Facts {
                 found: found(directory()),
                 ..Facts::default()
             },
-            Fares::Told,
+            Fares::Reported,
         ),
         (
             "an entry without a worker",
@@ -126,19 +130,19 @@ fn only_what_is_proven_and_nobodys_is_ended_and_what_is_not_proven_is_told() {
             Fares::Ended,
         ),
         (
-            "an entry whose worker is at it",
+            "an entry of the journal with a worker",
             Facts {
                 begun: known("u"),
-                at_work: ["u".into()].into(),
+                with_worker: ["u".into()].into(),
                 ..Facts::default()
             },
             Fares::Nothing,
         ),
         (
-            "a sandbox that a kubelet made by the API server's word",
+            "a sandbox with config source api",
             Facts {
                 found: found(sandbox(true)),
-                roll: roll(&["x"], true),
+                snapshot: snapshot(&["x"], true),
                 ..Facts::default()
             },
             Fares::Ended,
@@ -152,10 +156,10 @@ fn only_what_is_proven_and_nobodys_is_ended_and_what_is_not_proven_is_told() {
             Fares::Nothing,
         ),
         (
-            "a sandbox of a static pod: told elsewhere",
+            "a sandbox of a static pod: reported by the watch",
             Facts {
                 found: found(sandbox(false)),
-                roll: roll(&["x"], true),
+                snapshot: snapshot(&["x"], true),
                 ..Facts::default()
             },
             Fares::Nothing,
@@ -174,9 +178,9 @@ fn only_what_is_proven_and_nobodys_is_ended_and_what_is_not_proven_is_told() {
     }
 }
 
-/// When, in seconds, the leftovers of one pod are handed over, each time in vain, with a pass every 30 s.
-fn handed_over(passes: u32, found: impl Fn(u32) -> bool) -> Vec<u32> {
-    let (mut sightings, start) = (Sightings::default(), Instant::now());
+/// Seconds at which the leftovers of one pod are sent to the workers, if they always reappear, with a pass every 30 s.
+fn restart(passes: u32, found: impl Fn(u32) -> bool) -> Vec<u32> {
+    let (mut observations, start) = (Observations::default(), Instant::now());
     let mut times = Vec::new();
     for pass in 0..passes {
         let now = start + pass * Duration::from_secs(30);
@@ -187,9 +191,9 @@ fn handed_over(passes: u32, found: impl Fn(u32) -> bool) -> Vec<u32> {
             ..Facts::default()
         };
         let verdict;
-        (sightings, verdict) = decide(sightings, &facts, now);
+        (observations, verdict) = decide(observations, &facts, now);
         for leftover in verdict.end {
-            sightings.handed_over(&leftover.pod.uid, now);
+            observations.restart(&leftover.pod.uid, now);
             times.push(pass * 30);
         }
     }
@@ -197,35 +201,35 @@ fn handed_over(passes: u32, found: impl Fn(u32) -> bool) -> Vec<u32> {
 }
 
 #[test]
-fn what_comes_back_is_left_for_twice_as_long_each_time() {
-    assert_eq!(handed_over(60, |_| true), [120, 360, 840]);
-    let many = handed_over(2000, |_| true);
+fn reappearing_leftovers_are_retried_with_a_backoff() {
+    assert_eq!(restart(60, |_| true), [120, 360, 840]);
+    let many = restart(2000, |_| true);
     let pauses: Vec<_> = many.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(pauses.iter().max(), Some(&3840));
 }
 
 #[test]
-fn what_was_gone_in_between_is_observed_anew() {
-    assert_eq!(handed_over(8, |pass| pass != 3), Vec::<u32>::new());
-    assert_eq!(handed_over(9, |pass| pass != 3), [240]);
+fn disappearance_resets_the_observation() {
+    assert_eq!(restart(8, |pass| pass != 3), Vec::<u32>::new());
+    assert_eq!(restart(9, |pass| pass != 3), [240]);
 }
 
 #[test]
-fn two_looks_are_needed_however_far_they_are_apart() {
+fn two_passes_are_needed_at_any_interval() {
     let start = Instant::now();
     let facts = Facts {
         seen: [("u".into(), pod("u"))].into(),
         found: [("u".into(), directory())].into(),
         ..Facts::default()
     };
-    let (sightings, first) = decide(Sightings::default(), &facts, start);
-    let (_, second) = decide(sightings, &facts, start + MIN_AGE);
+    let (observations, first) = decide(Observations::default(), &facts, start);
+    let (_, second) = decide(observations, &facts, start + MIN_AGE);
     assert_eq!((first.end.len(), second.end.len()), (0, 1));
     assert_eq!(second.leftovers, ["ns/web (UID u): directory"]);
 }
 
 #[test]
-fn a_few_at_a_time_are_ended_those_that_have_been_there_longest_first() {
+fn oldest_few_leftovers_are_terminated_first() {
     let start = Instant::now();
     let uids = |pods: u32| (0..pods).map(|n| format!("{:02}", 20 - n));
     let facts = |pods| Facts {
@@ -233,9 +237,9 @@ fn a_few_at_a_time_are_ended_those_that_have_been_there_longest_first() {
         found: uids(pods).map(|uid| (uid.as_str().into(), directory())).collect(),
         ..Facts::default()
     };
-    let (sightings, _) = decide(Sightings::default(), &facts(3), start);
-    let (sightings, _) = decide(sightings, &facts(10), start + Duration::from_secs(30));
-    let (_, verdict) = decide(sightings, &facts(10), start + 2 * MIN_AGE);
+    let (observations, _) = decide(Observations::default(), &facts(3), start);
+    let (observations, _) = decide(observations, &facts(10), start + Duration::from_secs(30));
+    let (_, verdict) = decide(observations, &facts(10), start + 2 * MIN_AGE);
     let ended: Vec<_> = verdict.end.iter().map(|left| left.pod.uid.as_str()).collect();
     assert_eq!(ended, ["18", "19", "20", "11"]);
     assert_eq!(verdict.leftovers.len(), 10);

@@ -10,7 +10,7 @@ use crate::{
     api::{ApiError, EventWrite},
     collector::metrics_snapshot::{KindMetrics, MetricsSnapshot},
     counters::Counters,
-    events::{Bring, Events, Involved},
+    events::{Events, Involved, SendEvent},
     model::event::Reason,
     node::{
         grpc::{Call, GrpcError},
@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// All that a terminal, a log or systemd obeys in a text.
+/// Texts with characters that a terminal, a log or systemd interprets.
 const OBEYED: &str = "\u{0}\u{1}\u{7}\u{8}\t\n\u{b}\u{c}\r\u{1b}\u{1f}\u{7f}\u{80}\u{85}\u{90}\u{9b}\u{9d}\u{9f}\u{61c}\u{200e}\u{200f}\
     \u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
 
@@ -46,7 +46,7 @@ fn is_obeyed(letter: char) -> bool {
     letter.is_control() || OBEYED.contains(letter)
 }
 
-/// What of a text arrives at the other end of each channel.
+/// The text at the output of each channel.
 fn channels(text: &str) -> BTreeMap<&'static str, String> {
     let mut all = BTreeMap::new();
     all.insert("status for systemd", format!("STATUS={}\n", notify::shown(text)));
@@ -82,7 +82,7 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
     all.insert("error of a driver", driver);
     all.insert("error of the API server", api);
     all.insert("kubelet's command line", kubelet(text));
-    let shown = in_answer(json!({ text: [text] }));
+    let shown = escape_value(json!({ text: [text] }));
     all.insert(
         "text of an answer",
         shown
@@ -97,7 +97,7 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
 
 fn event(text: &str) -> String {
     let (sent, received) = std::sync::mpsc::channel();
-    let bring: Bring = Arc::new(move |event| {
+    let bring: SendEvent = Arc::new(move |event| {
         if let EventWrite::Create { body, .. } = event {
             sent.send(body).ok();
         }
@@ -128,7 +128,7 @@ fn errors(text: &str) -> (String, String, String) {
     )
 }
 
-/// As it is told of a process whose arguments are this text, as far as arguments can be.
+/// The description of a process with this text as its arguments.
 fn kubelet(text: &str) -> String {
     let proc = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(proc.path().join("77")).unwrap();
@@ -151,7 +151,7 @@ fn kubelet(text: &str) -> String {
 }
 
 #[test]
-fn no_channel_passes_on_what_a_terminal_a_log_or_systemd_would_obey() {
+fn no_channel_passes_control_characters() {
     let lines = |text: &str| text.split('\n').count();
     let harmless = channels("harmless");
     assert!(harmless.len() == 13, "{harmless:?}");
@@ -175,7 +175,7 @@ fn no_channel_passes_on_what_a_terminal_a_log_or_systemd_would_obey() {
 }
 
 #[test]
-fn of_a_long_text_head_and_tail_are_kept() {
+fn truncated_text_keeps_head_and_tail() {
     let path = format!("/head/{}/tail", "ü".repeat(LONGEST));
     let text = ForeignText::new(&path);
     assert!(
@@ -183,17 +183,17 @@ fn of_a_long_text_head_and_tail_are_kept() {
         "{text}"
     );
     assert!((LONGEST - 4..=LONGEST).contains(&text.len()), "{}", text.len());
-    assert_eq!(&*ForeignText::of_bytes(b"a\xff\nb"), "a\u{fffd}\\nb");
+    assert_eq!(&*ForeignText::from_bytes(b"a\xff\nb"), "a\u{fffd}\\nb");
 }
 
 #[test]
-fn lines_of_our_own_stay_lines() {
-    assert_eq!(lines("one\n\ttwo\u{1b}[2J\n"), "one\n\ttwo\\u{1b}[2J\n");
+fn newlines_between_lines_stay() {
+    assert_eq!(escape_lines("one\n\ttwo\u{1b}[2J\n"), "one\n\ttwo\\u{1b}[2J\n");
 }
 
 proptest! {
     #[test]
-    fn whatever_the_text_it_stays_on_one_line_within_its_limit_and_escaping_it_again_changes_nothing(
+    fn any_text_becomes_one_line_within_its_limit_and_escaping_is_idempotent(
         text in any::<String>(), limit in 8usize..200
     ) {
         let shown = ForeignText::within(&text, limit);
@@ -203,9 +203,9 @@ proptest! {
     }
 
     #[test]
-    fn json_stays_the_same_value_and_no_terminal_obeys_it(name in any::<String>(), text in any::<String>()) {
+    fn escaped_json_keeps_its_value_and_has_no_control_characters(name in any::<String>(), text in any::<String>()) {
         let value = json!({ name: [text] });
-        let shown = in_json(serde_json::to_string_pretty(&value).unwrap());
+        let shown = escape_json(serde_json::to_string_pretty(&value).unwrap());
         prop_assert!(!shown.chars().any(|letter| letter != '\n' && is_obeyed(letter)), "{shown:?}");
         prop_assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), value);
     }

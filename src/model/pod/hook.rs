@@ -1,4 +1,4 @@
-//! What a container is to run before it is stopped.
+//! preStop hooks.
 
 use k8s_openapi::{api::core::v1::LifecycleHandler, apimachinery::pkg::util::intstr::IntOrString};
 
@@ -9,9 +9,9 @@ pub enum Hook {
     Exec(Vec<String>),
     /// A request to the pod.
     HttpGet(HttpGet),
-    /// A wait of so many seconds.
+    /// A wait in seconds.
     Sleep(u64),
-    /// A handler that names nothing that can be run: its failure is reported.
+    /// A handler without an action: its failure is reported.
     Invalid,
 }
 
@@ -20,11 +20,11 @@ pub enum Hook {
 pub struct HttpGet {
     /// Host, if not the pod itself.
     pub host: Option<String>,
-    /// `http` or `https`.
+    /// Whether the scheme is `HTTPS`.
     pub https: bool,
-    /// Port number or a port's name.
+    /// Port of the request.
     pub port: HookPort,
-    /// Path with its query.
+    /// Path with query.
     pub path: String,
     /// Extra headers, repeats kept.
     pub headers: Vec<(String, String)>,
@@ -33,16 +33,16 @@ pub struct HttpGet {
 /// Port of an `httpGet`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HookPort {
-    /// As a number.
+    /// Port number.
     Number(i32),
-    /// Of one of the container's ports.
+    /// Name of one of the container's ports.
     Name(String),
 }
 
 // === impl Hook ===
 
 impl Hook {
-    /// The first handler that is set, in the kubelet's order.
+    /// The first action that is set, in the kubelet's order (kubelet: `pkg/kubelet/lifecycle/handlers.go` `Run`).
     pub fn of(handler: &LifecycleHandler) -> Self {
         if let Some(exec) = &handler.exec {
             return Self::Exec(exec.command.clone().unwrap_or_default());

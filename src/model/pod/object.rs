@@ -1,7 +1,7 @@
 //! Reads a pod object field by field.
 //!
-//! Only fields that the teardown uses are read, each for itself. A field that cannot be read counts as unknown, its path is
-//! reported, and the rest of the object counts. The object is read in place: what is not used costs no memory.
+//! Only fields that the teardown uses are read, one by one. A field that cannot be read is unknown, its path is reported, and the
+//! other fields stay valid. The object is read in place: fields that are not used need no memory.
 
 use std::{borrow::Cow, cell::RefCell, collections::BTreeSet, fmt};
 
@@ -21,18 +21,17 @@ use serde_json::value::RawValue;
 
 use super::CONFIG_MIRROR;
 
-/// Paths of unreadable fields that are kept for one pod.
+/// Paths of unreadable fields to keep for one pod.
 const MOST_PATHS: usize = 16;
-/// Bytes of host paths that are kept for one pod. Every node holds that of all its pods, and drivers share a few short ones.
+/// Bytes of host paths to keep for one pod. All pods of the node need them, and drivers use a few short ones.
 const MOST_HOST_PATHS: usize = 8 << 10;
-/// About the bytes that a container takes, and another element of a list.
+/// Approximate bytes of a container, and of an element of another list.
 const CONTAINER: usize = 2048;
 const ELEMENT: usize = 128;
-/// Exit code of a container whose own cannot be read: never success.
+/// Exit code in place of an unreadable one: never success.
 const UNKNOWN_EXIT: i32 = 137;
 
-/// Kinds of volumes that no controller attaches to a node. The others are not listed: a kind of the future must not be
-/// taken for harmless.
+/// Kinds of volumes that are never attached to a node. All other kinds, also future ones, count as attachable.
 const NEVER_ATTACHED: [&str; 13] = [
     "azureFile",
     "cephfs",
@@ -49,21 +48,20 @@ const NEVER_ATTACHED: [&str; 13] = [
     "secret",
 ];
 
-/// A pod object, as far as it is used.
+/// A pod object with the fields that are used.
 #[derive(Debug, Clone, Default)]
 pub struct PodObject {
     /// The fields that could be read.
     pub pod: Pod,
-    /// The lists of container statuses in the server's own JSON.
+    /// The lists of container statuses in the server's JSON.
     pub statuses: RawStatuses,
-    /// What the volumes decide.
+    /// Properties of its volumes.
     pub volumes: VolumeFacts,
     /// Paths of fields that cannot be read.
     pub unreadable: Vec<String>,
 }
 
-/// The lists of container statuses in the server's own JSON: the server replaces such a list as a whole, and fields that
-/// are unknown here must survive that.
+/// The lists of container statuses in the server's JSON: fields that are unknown here must be kept in an update.
 #[derive(Debug, Clone, Default)]
 pub struct RawStatuses {
     /// `containerStatuses`.
@@ -74,12 +72,12 @@ pub struct RawStatuses {
     pub ephemeral: Option<Box<RawValue>>,
 }
 
-/// What the volumes of a pod decide.
+/// Properties of the volumes of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeFacts {
     /// A controller may attach one of them to nodes.
     pub attachable: bool,
-    /// Directories of the host that it shares, as far as there is room.
+    /// Its `hostPath` directories, up to [`MOST_HOST_PATHS`] bytes.
     pub host_paths: BTreeSet<Box<str>>,
 }
 
@@ -105,7 +103,7 @@ impl PodObject {
     /// Reads an object.
     ///
     /// # Errors
-    /// When it is no JSON object, lacks what identifies a pod, or does not show whether it mirrors a static pod.
+    /// When it is not a JSON object, has no uid, namespace or name, or its annotations cannot be read: they mark mirror pods.
     pub fn read(json: &RawValue) -> Result<Self, String> {
         let reader = Reader::default();
         let fields = serde_json::from_str(json.get()).map_err(|error| error.to_string())?;
@@ -143,7 +141,7 @@ impl PodObject {
         Ok(read)
     }
 
-    /// About the bytes that it would take to keep all of it.
+    /// Approximate bytes that all of it needs.
     pub(super) fn weight(&self) -> usize {
         let status = self.pod.status.as_ref();
         let spec = self.pod.spec.as_ref();
@@ -193,7 +191,7 @@ fn metadata(metadata: &Object<'_, '_>) -> Result<ObjectMeta, String> {
         name: metadata.field("name"),
         resource_version: metadata.field("resourceVersion"),
         generation: metadata.field("generation"),
-        // One that cannot be read is a deletion all the same.
+        // An unreadable timestamp is a deletion, too.
         deletion_timestamp: metadata.time("deletionTimestamp"),
         deletion_grace_period_seconds: metadata.field("deletionGracePeriodSeconds"),
         annotations: is_mirror.then(|| [(CONFIG_MIRROR.to_owned(), String::new())].into()),
@@ -237,7 +235,7 @@ fn pod_spec(spec: &Object<'_, '_>) -> PodSpec {
 }
 
 fn container(container: &Object<'_, '_>) -> Option<Container> {
-    // Of a probe only that there is one matters. A handler that cannot be read is one that fails.
+    // Only the presence of a probe matters. An unreadable handler fails.
     let probe = |field| container.has(field).then(Probe::default);
     let lifecycle = container.object("lifecycle");
     let pre_stop = lifecycle.has("preStop").then(|| lifecycle.field("preStop"));
@@ -305,7 +303,7 @@ fn pod_status(status: &Object<'_, '_>) -> PodStatus {
     }
 }
 
-/// Without the fields that no status of ours changes: they stay in the server's JSON.
+/// Without the fields that the agent never changes: they stay in the server's JSON.
 fn container_status(entry: &Object<'_, '_>) -> Option<ContainerStatus> {
     Some(ContainerStatus {
         name: entry.required("name")?,
@@ -368,7 +366,7 @@ fn weight_of(container: &Container) -> usize {
     CONTAINER + lists * ELEMENT + path + texts.sum::<usize>()
 }
 
-/// A volume that cannot be read may be one that is attached.
+/// An unreadable volume counts as attachable.
 fn volumes(spec: &Object<'_, '_>) -> VolumeFacts {
     let mut facts = VolumeFacts::default();
     let (mut read, mut left) = (0, MOST_HOST_PATHS);
@@ -401,7 +399,7 @@ impl Reader {
 // === impl Object ===
 
 impl<'r, 'a> Object<'r, 'a> {
-    /// A field in JSON; `null` is none.
+    /// A field in JSON; `null` counts as absent.
     fn raw(&self, name: &str) -> Option<&'a RawValue> {
         self.fields.get(name)
     }
@@ -424,7 +422,7 @@ impl<'r, 'a> Object<'r, 'a> {
             .ok()
     }
 
-    /// A field without which the object means nothing.
+    /// A required field; its absence is reported.
     fn required<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         if !self.has(name) {
             self.reader.cannot_read(|| self.path_of(name));
@@ -432,13 +430,13 @@ impl<'r, 'a> Object<'r, 'a> {
         self.field(name)
     }
 
-    /// A time; one that cannot be read is as late as a time can be, so that it counts as set and is never sent.
+    /// A time. An unreadable one becomes the latest possible time, so that it counts as set and is never sent.
     fn time(&self, name: &str) -> Option<Time> {
         let latest = || Time(Timestamp::from_second(Timestamp::MAX.as_second()).unwrap_or(Timestamp::MAX));
         self.raw(name).map(|_| self.field(name).unwrap_or_else(latest))
     }
 
-    /// An object, without fields if there is none or if it cannot be read.
+    /// An object; without fields if it is absent or unreadable.
     fn object(&self, name: &str) -> Object<'r, 'a> {
         let path = self.path_of(name);
         Self::of(self.reader, path, self.raw(name)).unwrap_or_else(|path| Object {
@@ -448,7 +446,7 @@ impl<'r, 'a> Object<'r, 'a> {
         })
     }
 
-    /// A list of objects. Those that cannot be read are left out.
+    /// A list of objects, without unreadable ones.
     fn list<T>(&self, name: &str, mut read: impl FnMut(&Object<'r, 'a>) -> Option<T>) -> Option<Vec<T>> {
         let elements: Vec<&RawValue> = match serde_json::from_str(self.raw(name)?.get()) {
             Ok(elements) => elements,
@@ -467,7 +465,7 @@ impl<'r, 'a> Object<'r, 'a> {
         Some(list)
     }
 
-    /// How many elements a list has; one that cannot be read counts as one.
+    /// Number of elements of a list; 1 for an unreadable one.
     fn count(&self, name: &str) -> usize {
         let elements = |raw: &RawValue| serde_json::from_str::<Vec<IgnoredAny>>(raw.get());
         self.raw(name)
@@ -499,7 +497,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Map;
 
-        /// Borrowed wherever it holds no escapes.
+        /// Borrowed if it has no escapes.
         #[derive(Deserialize)]
         struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -558,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_cannot_be_read_is_unknown_and_the_rest_of_the_pod_counts() {
+    fn unreadable_field_is_unknown_and_the_other_fields_stay_valid() {
         let late = json!("9999-12-31T23:59:59Z");
         for (place, value, reported) in [
             (
@@ -625,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_taken_for_the_safer_thing() {
+    fn unreadable_field_counts_as_the_safer_value() {
         let with = |place: &str, value| {
             let mut pod = pod();
             *pod.pointer_mut(place).unwrap() = value;
@@ -639,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_cannot_be_told_from_others_or_from_a_mirror_is_not_read() {
+    fn pod_without_identity_or_readable_annotations_is_rejected() {
         for (field, value) in [
             ("uid", json!("")),
             ("uid", json!(7)),
@@ -658,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn host_paths_of_a_pod_are_kept_up_to_a_number_of_bytes() {
+    fn host_paths_are_kept_up_to_a_number_of_bytes() {
         let volumes = |paths: Vec<String>| {
             let mut pod = pod();
             pod["spec"]["volumes"] = paths
@@ -681,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_large_object_next_to_nothing_is_kept_until_its_worker_reads_it() {
+    fn large_object_is_abridged_until_its_worker_reads_it() {
         let elements = |count: usize, element: &dyn Fn(usize) -> Value| (0..count).map(element).collect::<Value>();
         for (place, value) in [
             (
@@ -733,11 +731,11 @@ mod tests {
         pod["spec"]["containers"][0]["env"] = elements(1_000, &|_| json!({ "name": "V", "value": "x".repeat(1_000) }));
         assert!(
             PodView::project(read(&pod), false).abridged == 0,
-            "what is not used weighs nothing"
+            "unused fields have no weight"
         );
     }
 
-    fn anything() -> impl Strategy<Value = Value> {
+    fn any_value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),
@@ -754,30 +752,30 @@ mod tests {
         })
     }
 
-    /// All places in a value, each as a JSON pointer.
-    fn places(value: &Value, at: &str, all: &mut Vec<String>) {
+    /// JSON pointers of all values within a value.
+    fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
         all.push(at.to_owned());
         match value {
             Value::Object(fields) => fields
                 .iter()
-                .for_each(|(field, value)| places(value, &format!("{at}/{field}"), all)),
+                .for_each(|(field, value)| pointers(value, &format!("{at}/{field}"), all)),
             Value::Array(list) => list
                 .iter()
                 .enumerate()
-                .for_each(|(at_in, value)| places(value, &format!("{at}/{at_in}"), all)),
+                .for_each(|(index, value)| pointers(value, &format!("{at}/{index}"), all)),
             _ => {}
         }
     }
 
     proptest! {
         #[test]
-        fn a_deleted_pod_is_read_as_deleted_whatever_else_it_says(place in any::<prop::sample::Index>(), odd in anything()) {
+        fn deleted_pod_stays_deleted_with_any_other_field_broken(index in any::<prop::sample::Index>(), odd in any_value()) {
             let mut pod = pod();
             let mut all = Vec::new();
-            places(&pod, "", &mut all);
-            all.retain(|place| !["", "/metadata", "/metadata/uid", "/metadata/name", "/metadata/namespace"].contains(&&**place));
-            all.retain(|place| place != "/metadata/deletionTimestamp" || !odd.is_null());
-            *pod.pointer_mut(&all[place.index(all.len())]).unwrap() = odd;
+            pointers(&pod, "", &mut all);
+            all.retain(|it| !["", "/metadata", "/metadata/uid", "/metadata/name", "/metadata/namespace"].contains(&&**it));
+            all.retain(|it| it != "/metadata/deletionTimestamp" || !odd.is_null());
+            *pod.pointer_mut(&all[index.index(all.len())]).unwrap() = odd;
             prop_assert!(PodView::project(read(&pod), false).deletion.is_some());
         }
     }

@@ -79,7 +79,7 @@ impl fmt::Display for Hanging {
                 "; a server behind it, or behind a directory above it, may be gone: it ends when that answers again",
             );
         };
-        let name = |name: &OsStr| ForeignText::of_bytes(name.as_encoded_bytes());
+        let name = |name: &OsStr| ForeignText::from_bytes(name.as_encoded_bytes());
         write!(f, " ({} of {}); ", name(&what.fs_type), name(&what.source))?;
         if what.has_server() {
             f.write_str(

@@ -34,7 +34,7 @@ pub(super) async fn hand_back(pods: &PodAnswers, body: &[u8], peer: &str) -> Res
         peer,
         "The node is asked for, for its kubelet: nothing is begun from here on"
     );
-    let handed_back = pods.guard.hand_back(patience, pods.hands_back_for).await;
+    let handed_back = pods.guard.hand_over(patience, pods.hands_back_for).await;
     if handed_back.cut_short.is_empty() {
         tracing::info!(peer, "The node is handed back: nothing is under way");
     } else {

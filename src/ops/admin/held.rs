@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{JSON, PodAnswers, error, json_answer, response, stopping};
 use crate::{
-    handover::guard::held::{ABSENCE, HeldItem, HeldReport, NODE_UID},
+    handover::guard::holds::{ABSENCE, NODE_UID, SafetyHold, SafetyHolds},
     journal::JournalError,
     model::mismatch::Mismatch,
     workers::Overview,
@@ -35,14 +35,14 @@ pub struct Ask {
 #[serde(rename_all = "camelCase")]
 pub struct Released {
     /// As it was held.
-    pub item: HeldItem,
+    pub item: SafetyHold,
     /// Why a restart would not know of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_durable: Option<String>,
 }
 
 /// All that is held; nothing while the agent stops.
-async fn report(pods: &PodAnswers) -> Option<(HeldReport, Overview)> {
+async fn report(pods: &PodAnswers) -> Option<(SafetyHolds, Overview)> {
     // Before the runtime has been reached no pod is held, and the map does not answer.
     let reached = pods.runtime.borrow().version.is_some();
     let overview = if reached {
@@ -50,10 +50,10 @@ async fn report(pods: &PodAnswers) -> Option<(HeldReport, Overview)> {
     } else {
         Overview::default()
     };
-    let mut items = pods.guard.holds();
-    items.extend(HeldItem::of_pods(&overview.terminating));
-    let held = pods.guard.why_held_for_good();
-    Some((HeldReport { held, items }, overview))
+    let mut items = pods.guard.safety_holds();
+    items.extend(SafetyHold::of_pods(&overview.terminating));
+    let held = pods.guard.why_blocked_for_good();
+    Some((SafetyHolds { held, items }, overview))
 }
 
 /// What is held, and why.
@@ -100,8 +100,8 @@ async fn grant(pods: PodAnswers, Ask { item: name, digest }: Ask, peer: String) 
         return response(StatusCode::CONFLICT, JSON, body.to_string());
     }
     let released = match (item.item.as_str(), &item.uid) {
-        (NODE_UID, None) => pods.guard.release_node_uid().await,
-        (ABSENCE, None) => pods.guard.release_absence().await,
+        (NODE_UID, None) => pods.guard.approve_node_uid().await,
+        (ABSENCE, None) => pods.guard.approve_absence().await,
         (_, Some(uid)) => match mismatch(&overview, uid) {
             Some(mismatch) => release_pod(&pods, uid, mismatch).await,
             None => None,

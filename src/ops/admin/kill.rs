@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use super::{PodAnswers, error, json_answer};
 use crate::{
     model::{
-        termination::{Imposed, is_reason},
-        trace::Story,
+        termination::{Eviction, is_reason},
+        trace::Trace,
     },
-    record::Record,
+    record::TraceRecorder,
     workers::kill::{Kill, Refused},
 };
 
@@ -50,7 +50,7 @@ pub struct Outcome {
     /// Nothing of it runs any more, and the API server shows that, or has no such object any more.
     pub ended: bool,
     /// How that came.
-    pub story: Story,
+    pub story: Trace,
 }
 
 /// A request as its path says it: namespace, name, and whether it is an eviction.
@@ -153,7 +153,7 @@ fn kill(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<Kill, S
             let reason = reason.ok_or("an eviction needs a reason: one word of letters and digits, such as Evicted")?;
             let message = message.filter(|message| !message.is_empty());
             let message = message.ok_or("an eviction needs a message that says why")?;
-            Some(Imposed {
+            Some(Eviction {
                 reason,
                 disruption: Some(message.clone()),
                 message,
@@ -184,14 +184,14 @@ pub(super) async fn outcome(pods: &PodAnswers, uid: &str, query: Option<&str>) -
         Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
     // Also what has not come so far is an answer.
-    timeout(wait, record.ends()).await.ok();
+    timeout(wait, record.wait_until_ended()).await.ok();
     json_answer(&told(&record))
 }
 
-fn told(record: &Arc<Record>) -> Outcome {
+fn told(record: &Arc<TraceRecorder>) -> Outcome {
     Outcome {
         ended: record.has_ended(),
-        story: record.tell(),
+        story: record.trace(),
     }
 }
 

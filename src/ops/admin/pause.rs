@@ -35,7 +35,7 @@ pub(super) async fn pause(pods: &PodAnswers, peer: &str) -> Response<Full<Bytes>
         tracing::warn!(peer, durable = durable.is_ok(), "Paused: nothing is begun from here on");
         Pause {
             paused: pods.guard.paused(),
-            under_way: pods.guard.under_way(),
+            under_way: pods.guard.work_in_progress(),
             not_durable: durable.err().map(|cause| cause.to_string()),
         }
     })

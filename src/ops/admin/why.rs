@@ -12,7 +12,7 @@ use crate::{
     api::escape,
     model::{
         pod::{PodRef, PodView},
-        trace::{Stage, Story},
+        trace::{Stage, Trace},
     },
     object_name::ObjectName,
     ops::why::{joined, of_mirror, of_pod},
@@ -59,16 +59,16 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
 type Found = (Option<(Why, Stage)>, Option<Arc<PodView>>);
 
 async fn of_this_node(pods: &PodAnswers, name: &ObjectName) -> Result<Found, String> {
-    let story: Option<Story> = match (name, name.pod()) {
+    let story: Option<Trace> = match (name, name.pod()) {
         (ObjectName::Uid(uid), _) => {
             let record = pods.in_time(pods.workers.record(uid.as_str().into())).await?;
-            record.map(|record| record.tell())
+            record.map(|record| record.trace())
         }
         (_, Some((namespace, name))) => pods.in_time(pods.workers.stories(namespace, name)).await?.pop(),
         (_, None) => None,
     };
     if let Some(story) = story {
-        let held = pods.guard.why_held();
+        let held = pods.guard.why_blocked();
         return Ok((Some((of_pod(&story, held.as_deref()), story.stage)), None));
     }
     let living = pods.in_time(pods.workers.living(name.clone())).await?;
@@ -86,7 +86,7 @@ fn called(pod: &PodRef) -> String {
 fn begun_before(pods: &PodAnswers, name: &ObjectName) -> Option<String> {
     let mut unfinished = pods.journal.unfinished().into_iter().map(|view| view.pod);
     let pod = unfinished.find(|pod| name.names(pod))?;
-    let held = pods.guard.why_held().map(|why| format!("; held: {why}"));
+    let held = pods.guard.why_blocked().map(|why| format!("; held: {why}"));
     Some(format!(
         "the end of {} was begun before this agent was started, and goes on once the API server has shown it the Node and its \
          pods{}",

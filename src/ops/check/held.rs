@@ -4,24 +4,24 @@ use std::path::Path;
 
 use super::row::{Row, Verdict};
 use crate::{
-    handover::guard::held::{HeldItem, HeldReport},
+    handover::guard::holds::{SafetyHold, SafetyHolds},
     ops::{admin, client},
 };
 
 /// Asks that agent. Without an answer there is nothing to say: the socket has a row of its own.
 pub(super) async fn held(socket: &Path) -> Vec<Row> {
-    match client::ask::<HeldReport>(socket, admin::held::HELD).await {
+    match client::ask::<SafetyHolds>(socket, admin::held::HELD).await {
         Ok(report) => rows(&report.items),
         Err(_) => Vec::new(),
     }
 }
 
-fn rows(items: &[HeldItem]) -> Vec<Row> {
+fn rows(items: &[SafetyHold]) -> Vec<Row> {
     const WHAT: &str = "held";
     if items.is_empty() {
         return vec![Row::ok(WHAT, "nothing waits for a word of yours")];
     }
-    let row = |HeldItem { item, uid, why, .. }: &HeldItem| {
+    let row = |SafetyHold { item, uid, why, .. }: &SafetyHold| {
         // One pod that waits keeps no other from its end.
         let verdict = if uid.is_some() {
             Verdict::Warning
@@ -38,11 +38,11 @@ fn rows(items: &[HeldItem]) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handover::guard::held::NODE_UID;
+    use crate::handover::guard::holds::NODE_UID;
 
     #[test]
     fn what_holds_all_pods_fails_the_check_and_what_holds_one_is_noted() {
-        let item = |item: &str, uid: Option<&str>| HeldItem {
+        let item = |item: &str, uid: Option<&str>| SafetyHold {
             item: item.to_owned(),
             uid: uid.map(str::to_owned),
             since: None,

@@ -206,7 +206,10 @@ pub(super) fn other_hands(settings: &PodSettings, node_name: &str, lock: Result<
     });
     rows.extend(ends_with_k3s(settings.cri_endpoint.path(), &settings.kube.cluster_url));
     if let Some(started) = started {
-        rows.extend(flags_of_kubelet(&started, &settings.compared(node_name)));
+        rows.extend(flags_of_kubelet(
+            &started,
+            &settings.expected_kubelet_settings(node_name),
+        ));
     }
     rows
 }

@@ -6,8 +6,8 @@ use super::{page::Page, since_epoch};
 use crate::{
     counters::Counts,
     handover::{
-        judge::Role,
-        report::{Fenced, TurnReport},
+        report::{Fenced, RoleReport},
+        role::Role,
     },
     model::trace::{Stage, Step},
     ops::status::StatusReport,
@@ -38,7 +38,7 @@ pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     Ok(())
 }
 
-fn understudy(page: &mut Page<'_>, report: &TurnReport) -> fmt::Result {
+fn understudy(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
     page.gauges(
         "turn",
         "1 for whose turn it is to take pods down: ours, or why this agent stands by; with --pods auto.",
@@ -123,7 +123,7 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     page.gauge(
         "strangers",
         "UIDs of which something is here and that cannot be proven to be those of pods of the API: left alone.",
-        status.house.strangers.len() as u64,
+        status.house.unmanaged.len() as u64,
     )?;
     page.gauge(
         "unused_volumes_stuck",

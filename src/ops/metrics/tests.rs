@@ -14,7 +14,7 @@ use crate::{
         queue::Depth,
     },
     counters,
-    handover::report::{Fenced, ProbeReport, TurnReport},
+    handover::report::{Fenced, ProbeReport, RoleReport},
 };
 const DOCS: &str = include_str!("../../../docs/metrics.md");
 
@@ -69,7 +69,7 @@ pub(super) fn full() -> Scrape {
         status: Some(StatusReport {
             version: "1.2.3".to_owned(),
             takes_pods: true,
-            understudy: Some(TurnReport {
+            understudy: Some(RoleReport {
                 turn: "ours".to_owned(),
                 since: Timestamp::from_second(1_767_052_800).ok(),
                 probes: vec![
@@ -82,7 +82,7 @@ pub(super) fn full() -> Scrape {
                     failed: 1,
                     last: None,
                 },
-                ..TurnReport::default()
+                ..RoleReport::default()
             }),
             credentials_end: Timestamp::from_second(1_767_139_200).ok(),
             counters: counters::Counts {

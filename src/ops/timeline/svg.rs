@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::{Row, end, head, precise, rows};
 use crate::{
-    model::trace::{Step, Story},
+    model::trace::{Step, Trace},
     words::{escaped, seconds, shortened, visible},
 };
 
@@ -43,7 +43,7 @@ const STYLE: &str = "text { font-family: monospace; font-size: 12px; fill: #222;
     .g { stroke: #ddd } .w { stroke: #888; stroke-dasharray: 2 3 }";
 
 /// Draws stories one below the other, each on a scale of its own.
-pub fn svg(stories: &[Story]) -> String {
+pub fn svg(stories: &[Trace]) -> String {
     let mut page = Page::default();
     for story in stories {
         page.add(story);
@@ -112,7 +112,7 @@ impl Scale {
 // === impl Page ===
 
 impl Page {
-    fn add(&mut self, story: &Story) {
+    fn add(&mut self, story: &Trace) {
         let [title, state] = head(story);
         self.y += MARGIN;
         self.line("t", MARGIN, &visible(&title));

@@ -167,7 +167,7 @@ impl Worker {
 
     /// When nobody waits any more: containers, sandboxes, logs, directory.
     pub(super) async fn clean_up(&self, view: &PodView) -> Result<(), Vec<Failure>> {
-        let place = self.context.quiet.place().await;
+        let place = self.context.cleanup_throttle.permit().await;
         let dir = places::dir(&self.context, view)?;
         let span = self.record.span(Step::Cleanup, "");
         let mut removed = Box::pin(cleanup::remove(&self.context, view, &dir));

@@ -81,7 +81,7 @@ impl Worker {
             self.record
                 .set_blocked(vec![Blocked::pod(BlockedReason::Dependents, words.as_str())]);
             told = words;
-            if self.context.gate.why_nothing_begins().is_some() {
+            if self.context.gate.why_no_new_work().is_some() {
                 return Err(Yielded::Guard);
             }
             tokio::select! {

@@ -28,7 +28,7 @@ impl Worker {
     pub(super) async fn let_go(&self, first: &mut Option<First>) -> Option<Outcome> {
         let mut look = Instant::now();
         let mut updates = self.updates.clone();
-        while let Some((reason, why)) = self.context.gate.why_nothing_begins() {
+        while let Some((reason, why)) = self.context.gate.why_no_new_work() {
             let update = updates.borrow_and_update().clone();
             // A handover names a pod whose stop is in progress, unless the API server shows that the pod does not terminate.
             let is_alive = update.view.object.is_some() && !update.ends_anyway();
@@ -52,7 +52,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return Some(Outcome::Stopping),
-                () = self.context.gate.may_begin() => {}
+                () = self.context.gate.unblocked() => {}
                 Ok(()) = updates.changed(), if first.is_none() => {}
                 ended = ended => if ended.is_some() { return ended },
             }

@@ -35,7 +35,7 @@ impl Worker {
     ) -> Wakes {
         let mut deadline = self.period.subscribe();
         let over = passed(deadline.clone());
-        let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_of_a_stop);
+        let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_stop_failure);
         let is_mounted = failures.iter().any(|failure| failure.step == Step::Volumes);
         // What was unmounted during the attempt is a reason for another one, too.
         let of_pod = mounts.take().or_else(|| PodMounts::of(&self.context, &update.view));
@@ -43,7 +43,7 @@ impl Worker {
         let held_by: Vec<_> = failures.iter().flat_map(|failure| &failure.held_by).copied().collect();
         let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::change));
         let (effects, stopping) = (self.context.effects.clone(), self.context.stopping.clone());
-        let once_more = OptionFuture::from(kept.map(|kept| kept.once_more()));
+        let once_more = OptionFuture::from(kept.map(|kept| kept.retry_requested()));
         tokio::select! {
             biased;
             () = stopping.cancelled() => Wakes::Stopping,

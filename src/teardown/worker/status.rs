@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 
 use super::Worker;
 use crate::{
-    model::{event::Reason, failure::Failure, pod::PodView, termination::Imposed, trace::Step},
+    model::{event::Reason, failure::Failure, pod::PodView, termination::Eviction, trace::Step},
     node::cri::types::RuntimePod,
     teardown::{
         status::{DEADLINE_EXCEEDED, Stage},
@@ -71,7 +71,7 @@ impl Worker {
     }
 
     /// What was decided on how the pod ends.
-    fn imposed(&self) -> Option<Arc<Imposed>> {
+    fn imposed(&self) -> Option<Arc<Eviction>> {
         self.updates.borrow().imposed.clone()
     }
 

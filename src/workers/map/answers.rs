@@ -12,9 +12,9 @@ use crate::{
         mismatch::{Mismatch, Release},
         pod::{PodUid, PodView},
         termination::Cause,
-        trace::{Stage, Story},
+        trace::{Stage, Trace},
     },
-    record::Record,
+    record::TraceRecorder,
     teardown::{
         begin::shorten,
         grace::{self, GraceAsked},
@@ -41,7 +41,7 @@ impl PodWorkers {
             // Nothing is done behind the back of somebody who was told that it is not.
             Question::Kill(_, answer) if answer.is_closed() => None,
             Question::Kill(kill, answer) => answer.send(self.kill(kill)).ok().map(drop),
-            Question::Record(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
+            Question::TraceRecorder(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
             Question::Living(name, answer) => {
                 let living = self.living.values().find(|view| name.names(&view.pod)).cloned();
                 let absent = || Some(Arc::new(PodView::remembered(self.absent.named(&name)?)));
@@ -60,8 +60,8 @@ impl PodWorkers {
         if self.context.stopping.is_cancelled() {
             return Err(Refused::Stopping(kill.pod()));
         }
-        if let Some(why) = self.guard.why_nothing_begins() {
-            return Err(kill.held(why, self.guard.leaves_all_to_a_kubelet()));
+        if let Some(why) = self.guard.why_no_new_work() {
+            return Err(kill.held(why, self.guard.is_blocked_by_kubelet()));
         }
         for view in self.absent.take_named(&kill.name) {
             self.begin_checked(view);
@@ -154,7 +154,7 @@ impl PodWorkers {
         true
     }
 
-    fn record(&self, uid: &PodUid) -> Option<Arc<Record>> {
+    fn record(&self, uid: &PodUid) -> Option<Arc<TraceRecorder>> {
         let of_now = self.pods.get(uid).map(|status| &status.record);
         let of_before = || self.stories.iter().rev().find(|record| record.pod().uid == *uid);
         of_now.or_else(of_before).cloned()
@@ -169,7 +169,7 @@ impl PodWorkers {
         };
         for status in self.pods.values() {
             match status.state {
-                State::Working => overview.terminating.push(status.record.tell()),
+                State::Working => overview.terminating.push(status.record.trace()),
                 State::Kept => overview.kept += 1,
                 State::Finished => overview.finished += 1,
             }
@@ -181,7 +181,7 @@ impl PodWorkers {
     }
 
     /// Newest last: one name may have had several pods.
-    fn told(&self, namespace: &str, name: &str) -> Vec<Story> {
+    fn told(&self, namespace: &str, name: &str) -> Vec<Trace> {
         let living = self
             .pods
             .values()
@@ -192,7 +192,7 @@ impl PodWorkers {
             .iter()
             .chain(living)
             .filter(|record| &*record.pod().namespace == namespace && &*record.pod().name == name)
-            .map(|record| record.tell())
+            .map(|record| record.trace())
             .collect();
         stories.sort_by_key(|story| (story.began, story.stage == Stage::Finished));
         stories

@@ -1,19 +1,19 @@
-//! What happens in a run, step by step.
+//! Executes the steps of a plan.
 
 use std::{fs, sync::Arc, time::Duration};
 
-use pod_teardown::{model::termination::Imposed, workers::kill::Kill};
+use pod_teardown::{model::termination::Eviction, workers::kill::Kill};
 use testbed::{
-    apiserver::faults::{Action, Fault},
+    apiserver::faults::{Action as ApiAction, Fault},
     scripted_cri::{SimContainer, SimState},
 };
 use tokio::time::{Instant, sleep_until};
 
-use super::{Over, Sim};
+use super::{FaultEnd, Sim};
 use crate::{
-    plan::{ApiTrouble, What},
+    plan::{Action, ApiFault},
     pods::{Kind, NODE},
-    state::{Asker, Fate, lives},
+    state::{Asker, PodHistory, is_alive},
 };
 
 impl Sim<'_> {
@@ -22,13 +22,13 @@ impl Sim<'_> {
         let died = Arc::clone(&self.reach.state.now().agent.died);
         for step in &self.plan.steps {
             self.wait(begun + step.at, &died).await;
-            self.reach.state.now().tell(format_args!("STEP {:?}", step.what));
+            self.reach.state.now().log(format_args!("STEP {:?}", step.what));
             self.step(&step.what).await;
             self.reach.state.now().check_files();
         }
     }
 
-    /// Waits until `at`, while troubles end and the agent may die.
+    /// Waits until `at`. Faults may end and the agent may crash meanwhile.
     async fn wait(&mut self, at: Instant, died: &tokio::sync::Notify) {
         loop {
             let next = self
@@ -42,19 +42,19 @@ impl Sim<'_> {
                 () = died.notified() => self.crash(Duration::from_secs(2)).await,
                 () = sleep_until(next) => {}
             }
-            self.end_troubles(Instant::now());
+            self.end_faults(Instant::now());
             if Instant::now() >= at {
                 return;
             }
         }
     }
 
-    pub(super) fn until(&mut self, lasts: Duration, over: Over) {
+    pub(super) fn until(&mut self, lasts: Duration, over: FaultEnd) {
         self.over.retain(|(_, other)| *other != over);
         self.over.push((Instant::now() + lasts, over));
     }
 
-    pub(super) fn end_troubles(&mut self, now: Instant) {
+    pub(super) fn end_faults(&mut self, now: Instant) {
         let (due, rest) = std::mem::take(&mut self.over)
             .into_iter()
             .partition(|(at, _)| *at <= now);
@@ -62,26 +62,26 @@ impl Sim<'_> {
         for (_, over) in due {
             let mut known = self.reach.state.now();
             match over {
-                Over::ApiAway => known.trouble.api_away = false,
-                Over::OtherCluster => {
-                    known.trouble.other_cluster = false;
+                FaultEnd::ApiAway => known.faults.api_away = false,
+                FaultEnd::OtherCluster => {
+                    known.faults.other_cluster = false;
                     std::mem::take(&mut known.line).cancel();
                 }
-                Over::Look => known.trouble.looks = None,
-                Over::RuntimeAway => known.trouble.runtime_away = false,
-                Over::Children => known.children.clear(),
-                Over::RuntimeRestarts => {
-                    known.trouble.runtime_away = false;
+                FaultEnd::Look => known.faults.looks = None,
+                FaultEnd::RuntimeAway => known.faults.runtime_away = false,
+                FaultEnd::Children => known.children.clear(),
+                FaultEnd::RuntimeRestarts => {
+                    known.faults.runtime_away = false;
                     drop(known);
                     self.restart_runtime();
                 }
-                Over::Kubelet => {
+                FaultEnd::Kubelet => {
                     known.kubelet = None;
                     drop(known);
                     self.kubelet(false);
                 }
-                Over::Disk => self.reach.disk.fail(false),
-                Over::Down => {
+                FaultEnd::Disk => self.reach.disk.fail(false),
+                FaultEnd::Down => {
                     drop(known);
                     self.start();
                 }
@@ -96,7 +96,7 @@ impl Sim<'_> {
             fs::write(dir.join("cmdline"), "kubelet\0").unwrap();
             fs::write(dir.join("comm"), "kubelet\n").unwrap();
         } else {
-            // Renamed, since a directory is not gone in one step.
+            // Renamed first, because a directory is not removed atomically.
             fs::rename(&dir, self.machine.node.join("proc/gone")).ok();
             fs::remove_file(self.machine.node.join("proc/gone/comm")).ok();
             fs::remove_file(self.machine.node.join("proc/gone/cmdline")).ok();
@@ -106,84 +106,84 @@ impl Sim<'_> {
         }
     }
 
-    async fn step(&mut self, what: &What) {
+    async fn step(&mut self, what: &Action) {
         let state = self.reach.state.clone();
         match *what {
-            What::Delete { pod, grace } => self.delete(pod, grace).await,
-            What::Kill { pod, grace, evict } => self.kill(pod, grace, evict),
-            What::Vanish { pod } => self.vanish(pod).await,
-            What::Replace { pod } => {
+            Action::Delete { pod, grace } => self.delete(pod, grace).await,
+            Action::Kill { pod, grace, evict } => self.kill(pod, grace, evict),
+            Action::Vanish { pod } => self.vanish(pod).await,
+            Action::Replace { pod } => {
                 if self.plan.pods[pod].kind != Kind::Mirror {
                     self.vanish(pod).await;
                     self.made[pod] += 1;
                     self.make(pod);
                 }
             }
-            What::Release { pod } => self.release(pod).await,
-            What::Api { trouble, verb, times } => self.trouble(trouble, verb, times),
-            What::ApiAway { lasts } => {
-                state.now().trouble.api_away = true;
+            Action::Release { pod } => self.release(pod).await,
+            Action::Api { faults, verb, times } => self.faults(faults, verb, times),
+            Action::ApiAway { lasts } => {
+                state.now().faults.api_away = true;
                 std::mem::take(&mut state.now().line).cancel();
-                self.until(lasts, Over::ApiAway);
+                self.until(lasts, FaultEnd::ApiAway);
             }
-            // Whoever knows no Node yet believes the first that it sees: nothing tells it that this is another cluster's.
-            What::OtherCluster { .. } if !self.is_acquainted() => {}
-            What::OtherCluster { lasts } => {
-                state.now().trouble.other_cluster = true;
+            // An agent without a recorded Node accepts the first one, even of another cluster.
+            Action::OtherCluster { .. } if !self.has_recorded_node() => {}
+            Action::OtherCluster { lasts } => {
+                state.now().faults.other_cluster = true;
                 std::mem::take(&mut state.now().line).cancel();
-                self.until(lasts, Over::OtherCluster);
+                self.until(lasts, FaultEnd::OtherCluster);
             }
-            What::Call { trouble, times } => state.now().trouble.calls = vec![trouble; times],
-            What::Look { trouble, lasts } => {
-                state.now().trouble.looks = Some(trouble);
-                self.until(lasts, Over::Look);
+            Action::Call { faults, times } => state.now().faults.calls = vec![faults; times],
+            Action::Look { faults, lasts } => {
+                state.now().faults.looks = Some(faults);
+                self.until(lasts, FaultEnd::Look);
             }
-            What::RuntimeAway { lasts } => {
-                state.now().trouble.runtime_away = true;
+            Action::RuntimeAway { lasts } => {
+                state.now().faults.runtime_away = true;
                 std::mem::take(&mut state.now().wire).cancel();
-                self.until(lasts, Over::RuntimeAway);
+                self.until(lasts, FaultEnd::RuntimeAway);
             }
-            What::Restart { pod } => self.restart(pod),
-            What::Forget { pod } => self.forget(pod),
-            What::Unknown { pod } => self.unknown(pod),
-            What::ShimDies { pod, all, rest } => {
+            Action::Restart { pod } => self.restart(pod),
+            Action::Forget { pod } => self.forget(pod),
+            Action::Unknown { pod } => self.unknown(pod),
+            Action::ShimDies { pod, all, rest } => {
                 self.kill_shims(pod, all, rest.is_some());
                 if let Some(rest) = rest {
-                    self.until(rest, Over::Children);
+                    self.until(rest, FaultEnd::Children);
                 }
             }
-            What::RuntimeRestarts { down } => {
-                state.now().trouble.runtime_away = true;
+            Action::RuntimeRestarts { down } => {
+                state.now().faults.runtime_away = true;
                 std::mem::take(&mut state.now().wire).cancel();
-                self.until(down, Over::RuntimeRestarts);
+                self.until(down, FaultEnd::RuntimeRestarts);
             }
-            What::Busy { times } => state.now().trouble.busy = times,
-            What::Kubelet { lasts } => {
+            Action::Busy { times } => state.now().faults.busy = times,
+            Action::Kubelet { lasts } => {
                 self.kubelet(true);
                 let mut known = state.now();
                 known.kubelet.get_or_insert_with(Instant::now);
-                known.pods.values_mut().for_each(Fate::kubelet_comes);
+                known.pods.values_mut().for_each(PodHistory::kubelet_starts);
                 drop(known);
-                self.until(lasts, Over::Kubelet);
+                self.until(lasts, FaultEnd::Kubelet);
             }
-            What::DiskFails { lasts } => {
+            Action::DiskFails { lasts } => {
                 self.reach.disk.fail(true);
-                self.until(lasts, Over::Disk);
+                self.until(lasts, FaultEnd::Disk);
             }
-            What::Crash { turns, down } => {
+            Action::Crash { turns, down } => {
                 for _ in 0..turns {
                     tokio::task::yield_now().await;
                 }
                 self.crash(down).await;
             }
-            What::CrashAtEffect { after } => state.now().agent.dies_in = Some(after),
-            What::CutAtWrite { after } => {
-                self.look_at_disk();
+            Action::CrashAtEffect { after } => state.now().agent.dies_in = Some(after),
+            Action::CutAtWrite { after } => {
+                self.check_disk();
                 self.reach.disk.cut(Some(after));
             }
-            What::Reboot { down } => self.reboot(down).await,
-            What::Stop { down } => {
-                self.look_at_disk();
+            Action::Reboot { down } => self.reboot(down).await,
+            Action::Stop { down } => {
+                self.check_disk();
                 if let Some(agent) = self.agent.take() {
                     let run = state.now().agent.run;
                     let why = agent.stop().await;
@@ -199,26 +199,26 @@ impl Sim<'_> {
         }
     }
 
-    fn trouble(&self, trouble: ApiTrouble, verb: Option<&'static str>, times: u32) {
-        let action = match trouble {
-            ApiTrouble::Refuse => Action::Refuse,
-            ApiTrouble::LoseResponse => Action::LoseResponse,
-            ApiTrouble::Delay(millis) => Action::Delay { millis },
-            ApiTrouble::Status(code) => Action::Status {
+    fn faults(&self, faults: ApiFault, verb: Option<&'static str>, times: u32) {
+        let action = match faults {
+            ApiFault::Refuse => ApiAction::Refuse,
+            ApiFault::LoseResponse => ApiAction::LoseResponse,
+            ApiFault::Delay(millis) => ApiAction::Delay { millis },
+            ApiFault::Status(code) => ApiAction::Status {
                 code,
                 retry_after: (code == 429).then_some(3),
             },
-            ApiTrouble::CutWatch => Action::CutWatch,
-            ApiTrouble::StallWatch => Action::StallWatch,
+            ApiFault::CutWatch => ApiAction::CutWatch,
+            ApiFault::StallWatch => ApiAction::StallWatch,
         };
         let mut fault = Fault::new(action).user(&format!("system:node:{NODE}")).times(times);
-        if let Some(verb) = verb.filter(|_| !matches!(trouble, ApiTrouble::CutWatch | ApiTrouble::StallWatch)) {
+        if let Some(verb) = verb.filter(|_| !matches!(faults, ApiFault::CutWatch | ApiFault::StallWatch)) {
             fault = fault.verb(verb);
         }
         self.reach.home.faults().inject(fault);
     }
 
-    /// As a runtime without a kubelet would not, and as one may whose kubelet has just gone.
+    /// Restarts a container, as a kubelet may have done just before it went down.
     fn restart(&self, pod: usize) {
         let uid = self.uid(pod);
         self.reach.cri.change(|world| {
@@ -235,7 +235,7 @@ impl Sim<'_> {
                 .find(|it| it.state == SimState::Exited)
                 .cloned();
             if let (true, Some(ended)) = (runs, ended) {
-                // What has ended never runs again: each time it is another container.
+                // A restarted container is a new one.
                 let mut names = (1..).map(|time| (ended.attempt + 10 * time, "-again".repeat(time as usize)));
                 let (attempt, id) = names
                     .find_map(|(attempt, again)| {
@@ -256,8 +256,8 @@ impl Sim<'_> {
                     ..ended
                 };
                 world.containers.insert(id, again);
-                if let Some(fate) = self.reach.state.now().pods.get_mut(&uid) {
-                    fate.end_unknown = self.plan.pods[pod].ends_unread();
+                if let Some(history) = self.reach.state.now().pods.get_mut(&uid) {
+                    history.end_unknown = self.plan.pods[pod].ends_unread();
                 }
             }
         });
@@ -272,9 +272,9 @@ impl Sim<'_> {
             let running = world
                 .containers
                 .values()
-                .filter(|it| it.pod_uid == uid && lives(it.state));
+                .filter(|it| it.pod_uid == uid && is_alive(it.state));
             let many = if all { usize::MAX } else { 1 };
-            // The newest instance tells how a container has ended.
+            // The newest instance has the exit status of the container.
             let lost = running.take(many).map(|it| {
                 let mut others = world
                     .containers
@@ -288,11 +288,11 @@ impl Sim<'_> {
             for (id, name, is_newest) in lost {
                 world.kill_shim(&id);
                 known.met.shim_died = true;
-                if let Some(fate) = known.pods.get_mut(&uid) {
-                    fate.shim_died = true;
+                if let Some(history) = known.pods.get_mut(&uid) {
+                    history.shim_died = true;
                     let mut numbers = 0..plan.containers.len();
                     let decides = numbers.any(|number| name == format!("c{number}") && plan.decides(number));
-                    fate.end_unknown |= decides && is_newest && plan.kind == Kind::Plain;
+                    history.end_unknown |= decides && is_newest && plan.kind == Kind::Plain;
                 }
                 if have_children {
                     known.children.insert(id);
@@ -302,14 +302,14 @@ impl Sim<'_> {
         });
     }
 
-    /// The runtime notices which shims have died. Whether any had.
+    /// The runtime detects dead shims. Returns whether there were any.
     pub(super) fn restart_runtime(&self) -> bool {
         self.reach.cri.change(|world| {
             let any = world.containers.values().any(|it| it.shim_died);
             world.restart_runtime(Instant::now());
             let mut known = self.reach.state.now();
             if any {
-                known.tell("the runtime is restarted, and knows which shims have died");
+                known.log("the runtime restarts and detects dead shims");
             }
             known.children.clear();
             known.show_processes(world);
@@ -336,7 +336,7 @@ impl Sim<'_> {
         });
     }
 
-    /// Asks the agent for a pod's end. Its answer is not waited for, and an agent that ends meanwhile may go on later.
+    /// Sends a stop request to the agent without waiting. A crashed agent may continue it later.
     fn kill(&self, pod: usize, grace: Option<i64>, evict: bool) {
         let answers = self.agent.as_ref().map(|agent| Arc::clone(&agent.answers));
         let asked = answers.and_then(|answers| {
@@ -350,7 +350,7 @@ impl Sim<'_> {
             name: Self::name(pod),
             uid: Some(uid.clone()),
             grace,
-            imposed: evict.then(|| Imposed {
+            imposed: evict.then(|| Eviction {
                 reason: "Evicted".to_owned(),
                 message: "by the simulation".to_owned(),
                 disruption: None,
@@ -359,31 +359,35 @@ impl Sim<'_> {
         let state = self.reach.state.clone();
         let ask = {
             let mut known = state.now();
-            let Some(fate) = known.pods.get_mut(&uid) else { return };
-            let grace = grace.map_or(fate.spec_grace, |grace| Duration::from_secs(grace.unsigned_abs()));
-            fate.ask(Asker::Node, grace)
+            let Some(history) = known.pods.get_mut(&uid) else {
+                return;
+            };
+            let grace = grace.map_or(history.spec_grace, |grace| Duration::from_secs(grace.unsigned_abs()));
+            history.ask(Asker::Node, grace)
         };
         tokio::spawn(async move {
             let answer = workers.kill(kill).await;
             let promised = matches!(answer, Some(Ok(_))) && journal.durable().await.is_ok();
             let mut known = state.now();
-            known.tell(format_args!(
+            known.log(format_args!(
                 "asked for the end of {uid}: {answer:?}, on the disk: {promised}"
             ));
             let beside_a_kubelet = known.kubelet.is_some();
-            let Some(fate) = known.pods.get_mut(&uid) else { return };
-            fate.granted |= promised;
+            let Some(history) = known.pods.get_mut(&uid) else {
+                return;
+            };
+            history.granted |= promised;
             if beside_a_kubelet {
-                fate.kubelet_comes();
+                history.kubelet_starts();
             }
             if let Some(Err(_)) = answer {
-                fate.refuse(ask);
+                history.refuse(ask);
             }
         });
     }
 
     async fn reboot(&mut self, down: Duration) {
-        self.look_at_disk();
+        self.check_disk();
         if let Some(agent) = self.agent.take() {
             agent.crash().await;
         }
@@ -406,7 +410,7 @@ impl Sim<'_> {
         let uids: Vec<_> = {
             let mut known = self.reach.state.now();
             known.unmount_everything();
-            known.pods.values_mut().for_each(|fate| fate.rebooted = true);
+            known.pods.values_mut().for_each(|history| history.rebooted = true);
             known.pods.keys().cloned().collect()
         };
         for uid in uids {

@@ -16,11 +16,11 @@ fn span(step: Step, what: &str, start_ms: u64, end_ms: Option<u64>) -> Span {
     }
 }
 
-fn story(elapsed_ms: u64, spans: Vec<Span>) -> Story {
-    Story {
+fn story(elapsed_ms: u64, spans: Vec<Span>) -> Trace {
+    Trace {
         elapsed_ms,
         spans,
-        ..Story::sample()
+        ..Trace::sample()
     }
 }
 
@@ -127,7 +127,7 @@ fn names_and_reasons_are_shown_as_they_are_and_never_become_part_of_the_drawing(
     let odd = "</title><script>alert(1)</script>\"'&]]>\u{0}\u{1b}[2J\u{fffe}\u{202e}";
     let mut spans = vec![span(Step::Hook, odd, 0, Some(10))];
     spans[0].failure = Some(odd.to_owned());
-    let hostile = Story {
+    let hostile = Trace {
         namespace: odd.to_owned(),
         name: odd.to_owned(),
         uid: odd.to_owned(),
@@ -182,7 +182,7 @@ fn no_two_steps_look_alike() {
 #[test]
 fn pods_of_one_name_are_drawn_below_each_other() {
     let one = story(10, vec![span(Step::Delete, "", 0, Some(10))]);
-    let other = Story {
+    let other = Trace {
         uid: "5678".to_owned(),
         spans: Vec::new(),
         ..one.clone()

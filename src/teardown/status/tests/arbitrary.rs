@@ -16,7 +16,7 @@ use proptest::sample::{select, subsequence};
 
 use super::fixture::{STAGES, UID};
 use crate::{
-    model::termination::Imposed,
+    model::termination::Eviction,
     node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
     teardown::status::{Facts, Messages, Stage, generate},
 };
@@ -340,9 +340,9 @@ fn observed() -> impl Strategy<Value = RuntimePod> {
     (vec(sandbox, 0..3), vec(instance(), 0..6)).prop_map(|(sandboxes, containers)| RuntimePod { sandboxes, containers })
 }
 
-fn imposed() -> impl Strategy<Value = Option<Imposed>> {
+fn imposed() -> impl Strategy<Value = Option<Eviction>> {
     let any = (text(), text(), of(text()));
-    of(any.prop_map(|(reason, message, disruption)| Imposed {
+    of(any.prop_map(|(reason, message, disruption)| Eviction {
         reason,
         message,
         disruption,
@@ -354,7 +354,7 @@ fn imposed() -> impl Strategy<Value = Option<Imposed>> {
 pub(super) struct World {
     pub pod: Pod,
     pub observed: RuntimePod,
-    pub imposed: Option<Imposed>,
+    pub imposed: Option<Eviction>,
     pub messages: Messages,
     pub stage: Stage,
     pub now: Timestamp,

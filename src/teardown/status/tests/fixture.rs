@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use crate::{
-    model::{pod::RawStatuses, termination::Imposed},
+    model::{pod::RawStatuses, termination::Eviction},
     node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
     teardown::status::{Facts, Messages, Stage, generate},
 };
@@ -37,7 +37,7 @@ pub(super) fn patch(pod: &Pod, uid: &str, wanted: &PodStatus) -> Option<serde_js
 pub(super) struct Case {
     pub pod: Pod,
     pub observed: RuntimePod,
-    pub imposed: Option<Imposed>,
+    pub imposed: Option<Eviction>,
     pub messages: Messages,
 }
 
@@ -86,8 +86,8 @@ impl Case {
     }
 }
 
-pub(super) fn evicted() -> Imposed {
-    Imposed {
+pub(super) fn evicted() -> Eviction {
+    Eviction {
         reason: "Evicted".into(),
         message: "The node was low on memory".into(),
         disruption: Some("low on memory".into()),

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
 use crate::{
-    model::termination::Imposed,
+    model::termination::Eviction,
     node::cri::types::{Container, ContainerState as RuntimeState},
     teardown::status::Stage,
 };
@@ -247,7 +247,7 @@ fn an_imposed_end_stays_failed_whatever_the_exit_codes_say() {
 #[test]
 fn an_imposed_end_without_words_has_none() {
     let mut case = Case::new(mk_pod([mk_container("a")]), [exited("a", 0)]);
-    case.imposed = Some(Imposed {
+    case.imposed = Some(Eviction {
         reason: String::new(),
         message: String::new(),
         disruption: None,

@@ -3,7 +3,7 @@ use super::{super::probes::Probe, *};
 const AFTER: Duration = Duration::from_secs(45);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What is seen of one sign: a sign of life, nothing for so many seconds, or nothing that counts.
+/// The result of one probe; `Down` for this many seconds.
 #[derive(Debug, Clone, Copy)]
 enum Seen {
     Alive,
@@ -15,31 +15,31 @@ use Seen::{Alive, Down, Unknown};
 #[derive(Debug, Clone, Copy)]
 struct Case {
     process: Seen,
-    around: u64,
-    /// For how long the same process is there.
+    present_since: u64,
+    /// Seconds that the same process has been present.
     same: u64,
-    tries: u32,
+    restarts: u32,
     healthz: Seen,
     lease: Seen,
     up: Duration,
     before: Before,
 }
 
-/// Whose turn it was.
+/// The role before.
 #[derive(Debug, Clone, Copy)]
 enum Before {
     Kubelets,
     Active,
-    /// Of the agent before this one.
-    Resumes,
+    /// An earlier run was active.
+    Resuming,
 }
 
-/// Dead for long, and nothing else.
+/// All probes are Down for the whole threshold.
 const DEAD: Case = Case {
     process: Down(45),
-    around: 0,
+    present_since: 0,
     same: 0,
-    tries: 1,
+    restarts: 1,
     healthz: Down(45),
     lease: Down(45),
     up: LONG,
@@ -49,19 +49,19 @@ const OURS: Case = Case {
     before: Before::Active,
     ..DEAD
 };
-/// Started a moment ago.
+/// The agent has just restarted.
 const AGAIN: Case = Case {
     process: Down(2),
     healthz: Down(0),
     lease: Down(0),
-    before: Before::Resumes,
+    before: Before::Resuming,
     ..DEAD
 };
 
-fn turn(case: Case) -> Role {
+fn role(case: Case) -> Role {
     let start = Instant::now();
     let now = start + LONG;
-    let mut probes = Probes::unseen(start, LONG, LONG);
+    let mut probes = Probes::new(start, LONG, LONG);
     let seen = |seen: Seen| match seen {
         Alive => (Probe::Alive(String::new()), 0),
         Down(seconds) => (Probe::Down(String::new()), seconds),
@@ -72,31 +72,31 @@ fn turn(case: Case) -> Role {
         (&mut probes.healthz, case.healthz),
         (&mut probes.lease.probe, case.lease),
     ] {
-        let (look, seconds) = seen(of);
+        let (result, seconds) = seen(of);
         let first = now - Duration::from_secs(seconds);
-        probe.see(look.clone(), &(first..first));
-        probe.see(look, &(now..now));
+        probe.add(result.clone(), &(first..first));
+        probe.add(result, &(now..now));
     }
     if let Alive = case.lease {
         probes.lease.renewed = Some(now);
     }
-    probes.around = (case.around > 0).then(|| now - Duration::from_secs(case.around));
+    probes.present_since = (case.present_since > 0).then(|| now - Duration::from_secs(case.present_since));
     probes.same = Some((String::new(), now - Duration::from_secs(case.same)));
-    probes.tries = case.tries;
+    probes.restarts = case.restarts;
     let before = match case.before {
         Before::Active => Role::Active,
-        Before::Kubelets => Role::Standby(Why::Works),
-        Before::Resumes => Role::Standby(Why::Resumes),
+        Before::Kubelets => Role::Standby(Why::Working),
+        Before::Resuming => Role::Standby(Why::Resuming),
     };
-    let terms = Terms {
+    let thresholds = Thresholds {
         take_over_after: AFTER,
         up: case.up,
     };
-    judge(&probes, terms, &before, now)
+    decide_role(&probes, thresholds, &before, now)
 }
 
 #[tokio::test(start_paused = true)]
-async fn whose_turn_it_is() {
+async fn probes_decide_the_role() {
     let by = Role::Standby;
     let unseen_lease = by(Why::Unseen("renews the Lease of this Node"));
     let unseen_health = by(Why::Unseen("answers where a kubelet tells its health"));
@@ -104,21 +104,21 @@ async fn whose_turn_it_is() {
     let unknown = |what: &str| by(Why::Unknown(format!("{what}: ")));
     let running = Case {
         process: Alive,
-        around: 900,
+        present_since: 900,
         same: 900,
         ..DEAD
     };
     let cases = [
-        ("dead in every way, for the whole threshold", DEAD, Role::Active),
-        // The kubelet is there.
+        ("all probes down for the whole threshold", DEAD, Role::Active),
+        // The kubelet process exists.
         (
-            "all is well",
+            "all probes alive",
             Case {
                 healthz: Alive,
                 lease: Alive,
                 ..running
             },
-            by(Why::Works),
+            by(Why::Working),
         ),
         (
             "between two renewals",
@@ -127,7 +127,7 @@ async fn whose_turn_it_is() {
                 lease: Down(9),
                 ..running
             },
-            by(Why::Works),
+            by(Why::Working),
         ),
         (
             "an outage of the API server",
@@ -136,7 +136,7 @@ async fn whose_turn_it_is() {
                 lease: Unknown,
                 ..running
             },
-            by(Why::Works),
+            by(Why::Working),
         ),
         (
             "unhealthy, and renewing",
@@ -144,7 +144,7 @@ async fn whose_turn_it_is() {
                 lease: Down(9),
                 ..running
             },
-            by(Why::Works),
+            by(Why::Working),
         ),
         (
             "healthy, and not renewing",
@@ -152,86 +152,86 @@ async fn whose_turn_it_is() {
                 healthz: Alive,
                 ..running
             },
-            by(Why::Works),
+            by(Why::Working),
         ),
-        ("wedged", running, by(Why::Wedged)),
+        ("unresponsive", running, by(Why::Unresponsive)),
         (
-            "wedged, in an outage: not known",
+            "unresponsive, or an outage of the API server",
             Case {
                 lease: Unknown,
                 ..running
             },
-            by(Why::Works),
+            by(Why::Working),
         ),
         (
-            "started again a moment ago, after a long time",
+            "has just restarted, after a long time",
             Case {
-                around: 20,
+                present_since: 20,
                 same: 20,
                 ..running
             },
-            by(Why::Works),
+            by(Why::Working),
         ),
         (
-            "started again a moment ago, after less than the threshold",
+            "has just restarted, after less than the threshold",
             Case { same: 4, ..running },
-            by(Why::Works),
+            by(Why::Working),
         ),
         (
-            "started again a moment ago, and so it goes on",
+            "has just restarted, for the third time",
             Case {
                 same: 4,
-                tries: 3,
+                restarts: 3,
                 ..running
             },
-            by(Why::InVain),
+            by(Why::Restarting),
         ),
         (
-            "about to be started again, and so it goes on",
+            "exited after the third restart",
             Case {
                 process: Down(5),
-                around: 900,
-                tries: 3,
+                present_since: 900,
+                restarts: 3,
                 ..DEAD
             },
-            by(Why::InVain),
+            by(Why::Restarting),
         ),
         (
-            "the same in an outage: not known",
+            "the same during an outage of the API server",
             Case {
                 process: Down(5),
-                around: 900,
-                tries: 3,
+                present_since: 900,
+                restarts: 3,
                 lease: Unknown,
                 ..DEAD
             },
             unknown("whether the kubelet renews its Lease"),
         ),
         (
-            "started a second time in vain",
+            "exited after the second restart",
             Case {
                 process: Down(5),
-                around: 900,
-                tries: 2,
+                present_since: 900,
+                restarts: 2,
                 ..DEAD
             },
             not_yet(40),
         ),
         (
-            "not started any more after many times in vain",
-            Case { tries: 30, ..DEAD },
+            "down for the threshold after many restarts",
+            Case { restarts: 30, ..DEAD },
             Role::Active,
         ),
         (
-            "came back while it was our turn",
+            "starts while the agent is active",
             Case {
                 before: Before::Active,
-                around: 1,
+                present_since: 1,
                 ..running
             },
-            by(Why::Works),
+            by(Why::Working),
         ),
-        // It is away.
+        // The kubelet process does not exist.
         (
             "restart of the kubelet, 30 s",
             Case {
@@ -242,7 +242,7 @@ async fn whose_turn_it_is() {
             not_yet(15),
         ),
         (
-            "the process has gone last",
+            "the process was the last to go down",
             Case {
                 process: Down(44),
                 ..DEAD
@@ -250,7 +250,7 @@ async fn whose_turn_it_is() {
             not_yet(1),
         ),
         (
-            "its health was told until a moment ago",
+            "healthz answered until a moment ago",
             Case {
                 healthz: Down(3),
                 ..DEAD
@@ -266,7 +266,7 @@ async fn whose_turn_it_is() {
             not_yet(5),
         ),
         (
-            "its last renewal is seen after its end",
+            "its last renewal is read after its exit",
             Case {
                 process: Down(10),
                 lease: Alive,
@@ -274,24 +274,24 @@ async fn whose_turn_it_is() {
             },
             not_yet(45),
         ),
-        // Something else is wrong.
+        // Another probe contradicts the process probe.
         (
-            "renewed by nobody to be seen",
+            "renewed by an unseen kubelet",
             Case { lease: Alive, ..DEAD },
             unseen_lease.clone(),
         ),
         (
-            "health told by nobody to be seen",
+            "healthz of an unseen kubelet",
             Case { healthz: Alive, ..DEAD },
             unseen_health.clone(),
         ),
         (
-            "outage of the API server, the kubelet dead",
+            "outage of the API server, kubelet down",
             Case { lease: Unknown, ..DEAD },
             unknown("whether the kubelet renews its Lease"),
         ),
         (
-            "healthz not seen yet",
+            "healthz not probed yet",
             Case {
                 healthz: Unknown,
                 ..DEAD
@@ -299,24 +299,24 @@ async fn whose_turn_it_is() {
             unknown("whether the kubelet tells its health"),
         ),
         (
-            "processes cannot be seen",
+            "process probe fails",
             Case {
                 process: Unknown,
                 ..DEAD
             },
             unknown("whether a kubelet runs here"),
         ),
-        // The machine, or the kubelet, starts.
+        // The node boots.
         (
             "boot",
             Case {
                 up: Duration::from_secs(100),
                 ..DEAD
             },
-            by(Why::Boots(Duration::from_secs(200))),
+            by(Why::Booting(Duration::from_secs(200))),
         ),
         (
-            "boot, not seen for long",
+            "boot, down for less than the threshold",
             Case {
                 up: Duration::from_secs(20),
                 process: Down(10),
@@ -324,11 +324,11 @@ async fn whose_turn_it_is() {
             },
             not_yet(35),
         ),
-        ("boot is over", Case { up: BOOT, ..DEAD }, Role::Active),
-        // It is ours, and stays so.
-        ("outage while it is ours", Case { lease: Unknown, ..OURS }, Role::Active),
+        ("boot is over", Case { up: BOOT_GRACE, ..DEAD }, Role::Active),
+        // An active agent.
+        ("outage while active", Case { lease: Unknown, ..OURS }, Role::Active),
         (
-            "healthz cannot be asked while it is ours",
+            "healthz probe fails while active",
             Case {
                 healthz: Unknown,
                 ..OURS
@@ -336,7 +336,7 @@ async fn whose_turn_it_is() {
             Role::Active,
         ),
         (
-            "processes cannot be seen while it is ours",
+            "process probe fails while active",
             Case {
                 process: Unknown,
                 ..OURS
@@ -344,19 +344,19 @@ async fn whose_turn_it_is() {
             unknown("whether a kubelet runs here"),
         ),
         (
-            "somebody renews while it is ours",
+            "the Lease is renewed while active",
             Case { lease: Alive, ..OURS },
             unseen_lease,
         ),
         (
-            "somebody answers while it is ours",
+            "healthz answers while active",
             Case { healthz: Alive, ..OURS },
             unseen_health.clone(),
         ),
-        // It was that of the agent before this one.
-        ("nothing has come meanwhile", AGAIN, Role::Active),
+        // The agent was active before its restart.
+        ("no kubelet in between", AGAIN, Role::Active),
         (
-            "a kubelet has renewed meanwhile, and its health is not known yet",
+            "a kubelet has renewed in between, and healthz is not known yet",
             Case {
                 healthz: Unknown,
                 lease: Alive,
@@ -365,12 +365,12 @@ async fn whose_turn_it_is() {
             unknown("whether the kubelet tells its health"),
         ),
         (
-            "one that starts at the same time may not be seen yet",
+            "a kubelet that starts at the same time may not be detected yet",
             Case {
                 process: Down(1),
                 ..AGAIN
             },
-            by(Why::Resumes),
+            by(Why::Resuming),
         ),
         (
             "its Lease is not known yet",
@@ -378,7 +378,7 @@ async fn whose_turn_it_is() {
                 lease: Unknown,
                 ..AGAIN
             },
-            by(Why::Resumes),
+            by(Why::Resuming),
         ),
         (
             "its health is not known yet",
@@ -386,24 +386,24 @@ async fn whose_turn_it_is() {
                 healthz: Unknown,
                 ..AGAIN
             },
-            by(Why::Resumes),
+            by(Why::Resuming),
         ),
         (
-            "a kubelet has renewed meanwhile",
+            "a kubelet has renewed in between",
             Case { lease: Alive, ..AGAIN },
             not_yet(45),
         ),
         (
-            "a kubelet has come meanwhile",
+            "a kubelet has started in between",
             Case {
                 process: Alive,
-                around: 1,
+                present_since: 1,
                 ..AGAIN
             },
-            by(Why::Works),
+            by(Why::Working),
         ),
         (
-            "one is well that is not seen",
+            "an unseen kubelet is healthy",
             Case {
                 healthz: Alive,
                 ..AGAIN
@@ -411,7 +411,7 @@ async fn whose_turn_it_is() {
             unseen_health,
         ),
         (
-            "processes cannot be seen after a restart",
+            "process probe fails after a restart",
             Case {
                 process: Unknown,
                 ..AGAIN
@@ -420,7 +420,7 @@ async fn whose_turn_it_is() {
         ),
     ];
     for (what, case, expected) in cases {
-        assert_eq!(turn(case), expected, "{what}: {case:?}");
+        assert_eq!(role(case), expected, "{what}: {case:?}");
         assert!(
             Role::KINDS.contains(&expected.kind()),
             "{what}: its metric has no {}",
@@ -430,7 +430,7 @@ async fn whose_turn_it_is() {
 }
 
 #[test]
-fn only_what_an_agent_had_a_moment_ago_in_this_boot_is_resumed() {
+fn only_a_recent_active_role_of_this_boot_is_resumed() {
     let mark = |boot: &str, since_boot| Mark {
         boot_id: boot.to_owned(),
         since_boot: Duration::from_secs(since_boot),
@@ -448,81 +448,81 @@ fn only_what_an_agent_had_a_moment_ago_in_this_boot_is_resumed() {
             at,
             lease: String::new(),
         });
-        let turn = first(had.as_ref(), AFTER, &now);
-        assert_eq!(turn == Role::Standby(Why::Resumes), resumes, "{had:?}");
-        assert_ne!(turn, Role::Active);
+        let role = initial_role(had.as_ref(), AFTER, &now);
+        assert_eq!(role == Role::Standby(Why::Resuming), resumes, "{had:?}");
+        assert_ne!(role, Role::Active);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_process_answered_before_its_end_is_no_sign_of_another_one() {
+async fn answer_of_an_exited_process_does_not_show_another_kubelet() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
-    let mut probes = Probes::unseen(start, LONG, LONG);
-    probes.process.see(Probe::Alive(String::new()), &at(1));
-    probes.healthz.see(Probe::Alive(String::new()), &at(1));
-    probes.process.see(Probe::Down(String::new()), &at(2));
-    probes.lease.probe.see(Probe::Down(String::new()), &at(2));
-    let terms = Terms {
+    let mut probes = Probes::new(start, LONG, LONG);
+    probes.process.add(Probe::Alive(String::new()), &at(1));
+    probes.healthz.add(Probe::Alive(String::new()), &at(1));
+    probes.process.add(Probe::Down(String::new()), &at(2));
+    probes.lease.probe.add(Probe::Down(String::new()), &at(2));
+    let thresholds = Thresholds {
         take_over_after: AFTER,
         up: LONG,
     };
-    let turn = |probes: &Probes| judge(probes, terms, &Role::Standby(Why::Works), at(3).end);
-    assert_eq!(turn(&probes), Role::Standby(Why::NotYet(AFTER)));
-    probes.healthz.see(Probe::Alive(String::new()), &at(3));
-    assert!(matches!(turn(&probes), Role::Standby(Why::Unseen(_))));
+    let role = |probes: &Probes| decide_role(probes, thresholds, &Role::Standby(Why::Working), at(3).end);
+    assert_eq!(role(&probes), Role::Standby(Why::NotYet(AFTER)));
+    probes.healthz.add(Probe::Alive(String::new()), &at(3));
+    assert!(matches!(role(&probes), Role::Standby(Why::Unseen(_))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_one_process_that_told_its_health_once_and_was_there_all_the_time_is_stopped() {
+async fn only_a_lasting_process_that_was_healthy_once_may_be_stopped() {
     let start = Instant::now();
     let seconds = Duration::from_secs;
     let at = |after| start + seconds(after);
-    let mut probes = Probes::unseen(start, seconds(5), seconds(15));
-    let see = |probes: &mut Probes, pid: u32, from: u64, to: u64| {
+    let mut probes = Probes::new(start, seconds(5), seconds(15));
+    let add = |probes: &mut Probes, pid: u32, from: u64, to: u64| {
         for second in from..=to {
-            probes.see_process(
+            probes.add_process(
                 Probe::Alive(format!("kubelet (pid {pid})")),
                 &(at(second)..at(second)),
                 AFTER,
             );
         }
     };
-    see(&mut probes, 5, 0, 45);
+    add(&mut probes, 5, 0, 45);
     assert!(
         may_fence(&probes, AFTER, at(45))
             .unwrap_err()
             .contains("told elsewhere")
     );
-    probes.healthz.see(Probe::Alive(String::new()), &(at(45)..at(45)));
+    probes.healthz.add(Probe::Alive(String::new()), &(at(45)..at(45)));
     assert_eq!(may_fence(&probes, AFTER, at(45)), Ok(()));
     assert!(may_fence(&probes, AFTER + seconds(1), at(45)).is_err());
-    // It was started again between two looks.
-    see(&mut probes, 6, 46, 80);
+    // It restarted between two probes.
+    add(&mut probes, 6, 46, 80);
     assert!(
         may_fence(&probes, AFTER, at(80))
             .unwrap_err()
             .contains("again and again")
     );
-    assert_eq!(probes.tries, 0, "the one before had told its health");
-    see(&mut probes, 6, 81, 91);
+    assert_eq!(probes.restarts, 0, "the process before was healthy");
+    add(&mut probes, 6, 81, 91);
     assert!(
         may_fence(&probes, AFTER, at(91))
             .unwrap_err()
             .contains("told elsewhere"),
-        "that one may tell it elsewhere"
+        "the new process may have another healthz address"
     );
-    probes.healthz.see(Probe::Alive(String::new()), &(at(91)..at(91)));
+    probes.healthz.add(Probe::Alive(String::new()), &(at(91)..at(91)));
     assert_eq!(may_fence(&probes, AFTER, at(91)), Ok(()));
-    probes.healthz.see(Probe::Down(String::new()), &(at(92)..at(92)));
-    see(&mut probes, 7, 92, 92);
-    see(&mut probes, 7, 100, 100);
+    probes.healthz.add(Probe::Down(String::new()), &(at(92)..at(92)));
+    add(&mut probes, 7, 92, 92);
+    add(&mut probes, 7, 100, 100);
     assert_eq!(
-        (probes.tries, probes.one_process(at(100))),
+        (probes.restarts, probes.same_process_for(at(100))),
         (1, Some(seconds(0))),
-        "after a gap it begins anew"
+        "it restarts after a gap"
     );
-    see(&mut probes, 8, 101, 101);
-    see(&mut probes, 9, 102, 102);
-    assert_eq!(probes.tries, 3);
+    add(&mut probes, 8, 101, 101);
+    add(&mut probes, 9, 102, 102);
+    assert_eq!(probes.restarts, 3);
 }

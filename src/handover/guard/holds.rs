@@ -1,64 +1,64 @@
-//! What is held back until the operator releases it, item by item. Pure.
+//! Safety holds: each blocks effects until a user approves it. Pure.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::trace::Story;
+use crate::model::trace::Trace;
 
-/// The Node has another UID than the recorded one.
+/// Item: the Node has another UID than the recorded one.
 pub const NODE_UID: &str = "node-uid";
-/// What lists of pods lack is doubted.
+/// Item: too many pods are missing at once.
 pub const ABSENCE: &str = "absence";
-/// Before namespace and name of a pod.
+/// Prefix of the item of a pod: `pod/NAMESPACE/NAME`.
 const POD: &str = "pod/";
 
-/// All that is held back.
+/// All safety holds of the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldReport {
-    /// What nobody can release, such as a kubelet that is here.
+pub struct SafetyHolds {
+    /// Why all effects are blocked, if no approval can change that, such as a running kubelet.
     pub held: Option<String>,
-    /// What can be released.
-    pub items: Vec<HeldItem>,
+    /// Holds that a user can approve.
+    pub items: Vec<SafetyHold>,
 }
 
-/// Something that is held back.
+/// One safety hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HeldItem {
-    /// By which it is released.
+pub struct SafetyHold {
+    /// Its name, such as `absence` or `pod/NAMESPACE/NAME`.
     pub item: String,
-    /// Of a pod: its UID, by which it can be released as well.
+    /// UID of the pod. It names the hold, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// Since when.
+    /// Since when it blocks.
     pub since: Option<Timestamp>,
-    /// Why.
+    /// Message for people.
     pub why: String,
-    /// What a release does.
+    /// What the agent does after an approval.
     pub release: String,
-    /// What it rests on: containers, sandboxes and cgroups of a pod, or UIDs of pods that are missing.
+    /// Evidence: containers, sandboxes and cgroups of a pod, or UIDs of missing pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<String>,
-    /// Stands for what is released: whoever names it releases nothing that has turned up since.
+    /// Digest of the item and its evidence. An approval that names it does not cover new evidence.
     #[serde(default)]
     pub digest: String,
 }
 
-// === impl HeldItem ===
+// === impl SafetyHold ===
 
-impl HeldItem {
-    /// Pods that wait for a decision about them alone.
-    pub fn of_pods(stories: &[Story]) -> impl Iterator<Item = Self> + '_ {
-        let items = stories.iter().filter_map(|story| {
-            let mismatch = story.mismatch.as_ref()?;
+impl SafetyHold {
+    /// Holds of single pods, each for a mismatch of evidence.
+    pub fn of_pods(traces: &[Trace]) -> impl Iterator<Item = Self> + '_ {
+        let items = traces.iter().filter_map(|trace| {
+            let mismatch = trace.mismatch.as_ref()?;
             Some(Self {
-                item: format!("{POD}{}/{}", story.namespace, story.name),
-                uid: Some(story.uid.clone()),
+                item: format!("{POD}{}/{}", trace.namespace, trace.name),
+                uid: Some(trace.uid.clone()),
                 since: Some(mismatch.since),
                 why: mismatch.why.clone(),
-                release: mismatch.mismatch.kind.released().to_owned(),
+                release: mismatch.mismatch.kind.approval_effect().to_owned(),
                 facts: mismatch.mismatch.facts.iter().cloned().collect(),
                 digest: String::new(),
             })
@@ -66,10 +66,10 @@ impl HeldItem {
         items.map(Self::sealed)
     }
 
-    /// With its digest. Its words may change while nothing else does, such as with the number of processes.
+    /// Sets the digest. `why` is not part of it: it may contain numbers that change, such as a count of processes.
     #[must_use]
     pub fn sealed(self) -> Self {
-        // Only ever compared by the program that made it.
+        // Only compared with digests of the same program.
         let mut hasher = DefaultHasher::new();
         (&self.item, &self.uid, &self.release, &self.facts).hash(&mut hasher);
         Self {
@@ -83,11 +83,14 @@ impl HeldItem {
     }
 }
 
-// === impl HeldReport ===
+// === impl SafetyHolds ===
 
-impl HeldReport {
-    /// The item of this name, or why there is no such one.
-    pub fn find(&self, name: &str) -> Result<&HeldItem, String> {
+impl SafetyHolds {
+    /// The hold with this item name or pod UID.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn find(&self, name: &str) -> Result<&SafetyHold, String> {
         let mut called = self.items.iter().filter(|item| item.is_called(name));
         match (called.next(), called.next()) {
             (Some(item), None) => Ok(item),
@@ -117,8 +120,8 @@ impl HeldReport {
 mod tests {
     use super::*;
 
-    fn item(item: &str, uid: Option<&str>) -> HeldItem {
-        HeldItem {
+    fn item(item: &str, uid: Option<&str>) -> SafetyHold {
+        SafetyHold {
             item: item.to_owned(),
             uid: uid.map(str::to_owned),
             since: None,
@@ -130,9 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_changes_with_what_is_released_and_not_with_its_words() {
+    fn digest_covers_the_evidence_and_not_the_message() {
         let digest = |facts: &[&str], why: &str, release: &str| {
-            let held = HeldItem {
+            let held = SafetyHold {
                 facts: facts.iter().map(|&fact| fact.to_owned()).collect(),
                 why: why.to_owned(),
                 release: release.to_owned(),
@@ -147,8 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn an_item_is_found_by_its_one_name_and_who_is_wrong_is_told_all_names() {
-        let report = HeldReport {
+    fn item_is_found_by_its_unique_name_and_an_error_lists_all_names() {
+        let report = SafetyHolds {
             held: None,
             items: vec![
                 item(ABSENCE, None),
@@ -162,11 +165,11 @@ mod tests {
         assert_eq!(uid("pod/ns/b"), Ok(Some("3")));
         assert_eq!(uid("2"), Ok(Some("2")));
         assert!(uid("pod/ns/a").unwrap_err().contains("name its UID"));
-        let told = uid("node-uid").unwrap_err();
-        for words in ["\"node-uid\"", "absence", "pod/ns/b (UID 3)"] {
-            assert!(told.contains(words), "{words} is not in {told}");
+        let error = uid("node-uid").unwrap_err();
+        for part in ["\"node-uid\"", "absence", "pod/ns/b (UID 3)"] {
+            assert!(error.contains(part), "{part} is not in {error}");
         }
-        let told = HeldReport::default().find("x").unwrap_err();
-        assert!(told.contains("nothing is held"), "{told}");
+        let error = SafetyHolds::default().find("x").unwrap_err();
+        assert!(error.contains("nothing is held"), "{error}");
     }
 }
