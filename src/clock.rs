@@ -1,4 +1,4 @@
-//! Moments that outlive this process: measured from boot, so that a jump of the wall clock changes nothing.
+//! Points in time that survive a restart of the agent. They are measured from boot: changes of the wall clock do not matter.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -7,25 +7,25 @@ use jiff::Timestamp;
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
-/// Where the kernel names the current boot.
+/// ID of the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A moment of this boot of this machine.
+/// A point in time within a boot of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Which boot.
+    /// The kernel's ID of the boot.
     pub boot_id: String,
-    /// CLOCK_BOOTTIME, which goes on while the machine sleeps.
+    /// `CLOCK_BOOTTIME`, which includes suspend.
     pub since_boot: Duration,
-    /// For people only.
+    /// For display only.
     pub wall: Timestamp,
 }
 
-/// Tells the time of day, which is for people and never decides anything.
+/// The wall clock. It is for display: no decision depends on it.
 #[derive(Clone)]
 pub struct WallClock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
-/// Tells moments of this boot.
+/// Clock of the current boot.
 #[derive(Clone)]
 pub struct BootClock {
     boot_id: String,
@@ -35,6 +35,9 @@ pub struct BootClock {
 
 impl BootClock {
     /// A clock of the current boot.
+    ///
+    /// # Errors
+    /// When the boot ID cannot be read.
     pub fn new() -> std::io::Result<Self> {
         Self::from_file(Path::new(BOOT_ID))
     }
@@ -44,7 +47,7 @@ impl BootClock {
         Ok(Self::of(boot_id.trim(), boottime))
     }
 
-    /// A clock of some boot, which tells the time since then by `since_boot`.
+    /// A clock with this boot ID and source of the time since boot.
     pub fn of(boot_id: &str, since_boot: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self {
             boot_id: boot_id.to_owned(),
@@ -53,23 +56,23 @@ impl BootClock {
         }
     }
 
-    /// The boot whose moments it tells.
+    /// The kernel's ID of the current boot.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
-    /// The same, with this time of day.
+    /// Replaces the wall clock.
     #[must_use]
     pub fn with_wall(self, wall: WallClock) -> Self {
         Self { wall, ..self }
     }
 
-    /// The clock that tells the time of day.
+    /// The wall clock.
     pub fn wall(&self) -> &WallClock {
         &self.wall
     }
 
-    /// This moment.
+    /// The present point in time.
     pub fn now(&self) -> Mark {
         Mark {
             boot_id: self.boot_id.clone(),
@@ -82,12 +85,12 @@ impl BootClock {
 // === impl WallClock ===
 
 impl WallClock {
-    /// One that tells what `now` says.
+    /// A clock that returns the result of `now`.
     pub fn of(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
-    /// What it shows.
+    /// The present time.
     pub fn now(&self) -> Timestamp {
         (self.0)()
     }
@@ -105,7 +108,7 @@ impl std::fmt::Debug for WallClock {
     }
 }
 
-/// Pauses between tries without end: doubled up to the longest, each with jitter so that many do not move in step.
+/// Unlimited exponential backoff with jitter.
 pub fn pauses(first: Duration, longest: Duration) -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(first)
@@ -114,7 +117,7 @@ pub fn pauses(first: Duration, longest: Duration) -> ExponentialBuilder {
         .without_max_times()
 }
 
-/// As people read it: nobody is helped by nanoseconds.
+/// The duration in whole milliseconds, for logs.
 pub fn rounded(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
@@ -127,7 +130,7 @@ fn boottime() -> Duration {
 }
 
 impl Mark {
-    /// Time from this moment to `now`; `None` if the machine was rebooted in between.
+    /// Time from this mark to `now`; `None` after a reboot.
     pub fn elapsed(&self, now: &Mark) -> Option<Duration> {
         (self.boot_id == now.boot_id).then(|| now.since_boot.saturating_sub(self.since_boot))
     }
@@ -146,18 +149,18 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_of_the_wall_clock_changes_nothing() {
+    fn elapsed_time_ignores_the_wall_clock() {
         let begun = mark("a", 100, 5_000_000);
         assert_eq!(begun.elapsed(&mark("a", 107, 1_000)), Some(Duration::from_secs(7)));
     }
 
     #[test]
-    fn nothing_is_known_across_a_reboot() {
+    fn elapsed_time_is_unknown_after_a_reboot() {
         assert_eq!(mark("a", 100, 0).elapsed(&mark("b", 5, 60)), None);
     }
 
     #[test]
-    fn the_clock_goes_forward() {
+    fn clock_is_monotonic() {
         let clock = BootClock::new().unwrap();
         let first = clock.now();
         assert!(first.elapsed(&clock.now()).is_some());

@@ -1,5 +1,5 @@
-//! How the agent reaches what is outside of this process. On a machine these are sockets, threads, a file and the
-//! kernel; a simulation puts its own world in their place, so that one run is like the other.
+//! Interfaces of the agent to the outside: sockets, threads, a file and the kernel. A simulation replaces them to make runs
+//! reproducible.
 
 use crate::{
     api::Dial,
@@ -7,17 +7,17 @@ use crate::{
     node::{cri::CriService, threads::Blocking, unmounts::Unmounts},
 };
 
-/// What takes the place of sockets, threads, file and kernel; where nothing is said, they are what they are.
+/// Replacements for sockets, threads, file and kernel. The default is the real ones.
 #[derive(Clone, Default)]
 pub struct Outside {
-    /// Opens connections to the API server, instead of TCP. TLS goes over them if the server's URL is `https`.
+    /// Opens connections to the API server, instead of TCP. They carry TLS if the server's URL is `https`.
     pub dial: Option<Dial>,
-    /// Answers for the container runtime, instead of whoever listens on its socket.
+    /// The container runtime, instead of its socket.
     pub runtime: Option<CriService>,
-    /// Holds the journal, instead of a file in the state directory.
+    /// Stores the journal, instead of a file in the state directory.
     pub disk: Option<Disk>,
-    /// Who unmounts.
+    /// Unmounts file systems.
     pub unmounts: Unmounts,
-    /// Who does work that blocks.
+    /// Runs blocking calls.
     pub blocking: Blocking,
 }

@@ -1,15 +1,14 @@
-//! Tasks that go on as long as the agent does. One that panics is started again.
+//! Long-running tasks of the agent. A task that panics is restarted.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures::FutureExt as _;
 use tokio::time::sleep;
 
-/// A task that panics each time is not to fill the log.
+/// Pause before a restart; it limits the log.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Runs what `start` makes to its end, again and again while it panics. What it knew is lost with the panic, so it has to
-/// begin as at the start of the agent.
+/// Runs the future of `start` until it returns. After a panic it calls `start` again: the task loses its state.
 pub async fn restarted<F: Future<Output = ()>>(task: &'static str, mut start: impl FnMut() -> F) {
     while AssertUnwindSafe(async { start().await }).catch_unwind().await.is_err() {
         tracing::error!(task, restarted_in = ?AGAIN, "Task panicked; it is started again");
@@ -22,7 +21,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_panics_is_started_again_and_one_that_ends_is_not() {
+    async fn task_is_restarted_after_a_panic_and_not_after_it_returns() {
         let mut starts = 0;
         let run = restarted("test", || {
             starts += 1;

@@ -1,19 +1,19 @@
-//! Counts, lists and others' texts, in words that can be shown.
+//! Formats counts, lists and untrusted texts for people.
 
-/// As many of several names are told.
+/// Names that a list shows at most.
 const NAMED: usize = 3;
 
-/// One thing, or several.
+/// A count with its noun: `1 pod`, `2 pods`.
 pub fn counted(count: u64, thing: &str) -> String {
     format!("{count} {}", plural(count, thing))
 }
 
-/// What so many of a thing are called.
+/// The noun in singular or plural.
 pub fn plural(count: u64, thing: &str) -> String {
     format!("{thing}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The first of several names, and how many more there are.
+/// The first three names, and the number of further ones.
 pub fn some_of(names: impl IntoIterator<Item = String>) -> String {
     let mut names = names.into_iter();
     let shown: Vec<String> = names.by_ref().take(NAMED).collect();
@@ -23,7 +23,7 @@ pub fn some_of(names: impl IntoIterator<Item = String>) -> String {
     }
 }
 
-/// Only what has a shape and stays in its line.
+/// Escapes control characters and line separators; quotes and backslashes stay.
 pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -35,7 +35,7 @@ pub fn visible(text: &str) -> String {
     out
 }
 
-/// Its middle left out where it is longer than so many letters: names tell most at their ends.
+/// Truncates the text to `width` characters: the middle is replaced by an ellipsis.
 pub fn shortened(text: &str, width: usize) -> String {
     let letters: Vec<char> = visible(text).chars().collect();
     let Some(over) = letters.len().checked_sub(width + 1) else {
@@ -45,13 +45,13 @@ pub fn shortened(text: &str, width: usize) -> String {
     letters[..head].iter().chain(&['…']).chain(&letters[tail..]).collect()
 }
 
-/// As a text or an attribute of XML.
+/// Escapes a text or attribute of XML.
 pub fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     text.replace('"', "&quot;")
 }
 
-/// Milliseconds as people read them.
+/// Formats milliseconds, such as `1.5 s` or `2 min 3 s`.
 pub fn seconds(ms: u64) -> String {
     match ms {
         0..60_000 => format!("{}.{:01} s", ms / 1000, ms % 1000 / 100),
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thing_is_not_several() {
+    fn noun_agrees_with_its_count() {
         assert_eq!(
             (counted(1, "pod"), counted(0, "pod")),
             ("1 pod".into(), "0 pods".into())

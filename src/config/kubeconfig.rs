@@ -1,4 +1,4 @@
-//! Credentials: the kubeconfig, and the files that it names.
+//! Reads a kubeconfig and the files that it names.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What the kubelet was told in its configuration file.
+//! The kubelet's configuration file.
 
 use std::{
     fs, io,
@@ -12,10 +12,10 @@ use serde_json::{Map, Value};
 use super::{first_line, is_absent};
 use crate::{model::problem::Problem, node::kubelet_process::start::KubeletStart};
 
-/// The only version of the kubelet's configuration that there is.
+/// The only version of KubeletConfiguration.
 pub(super) const KUBELET_CONFIG_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 
-/// The kubelet's configuration, as far as it matters here.
+/// The fields of KubeletConfiguration that the agent uses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct KubeletConfiguration {
@@ -29,13 +29,13 @@ pub(super) struct KubeletConfiguration {
     pub container_runtime_endpoint: Option<String>,
 }
 
-/// Where a kubelet tells its health if it is not told otherwise.
+/// The kubelet's default healthz endpoint.
 const HEALTHZ: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::LOCALHOST), 10248);
 
 // === impl KubeletConfiguration ===
 
 impl KubeletConfiguration {
-    /// The same with the kubelet's flags, which override the configuration (cmd/kubelet/app/server.go: kubeletConfigFlagPrecedence).
+    /// Applies the kubelet's flags, which override the configuration (cmd/kubelet/app/server.go: kubeletConfigFlagPrecedence).
     #[must_use]
     pub fn with_flags(mut self, start: &KubeletStart) -> Self {
         self.cgroup_driver = start.cgroup_driver.clone().or(self.cgroup_driver);
@@ -46,7 +46,7 @@ impl KubeletConfiguration {
         self
     }
 
-    /// Where the kubelet tells its health; nowhere with port 0.
+    /// Address of the healthz endpoint; `None` with port 0. A wildcard address becomes loopback.
     pub fn healthz(&self) -> Option<SocketAddr> {
         let (addr, port) = HEALTHZ;
         let addr = match self.healthz_bind_address.unwrap_or(addr) {
@@ -61,7 +61,10 @@ impl KubeletConfiguration {
     }
 }
 
-/// The configuration in that file with the drop-ins of that directory, merged as the kubelet does.
+/// Reads the configuration file and the drop-ins of the directory, merged like in the kubelet.
+///
+/// # Errors
+/// When a file cannot be read, is not a KubeletConfiguration, or has a value that the agent does not support.
 pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> Result<KubeletConfiguration, Problem> {
     let of = |path: Option<&Path>| path.map_or_else(String::new, |path| format!(" {}", path.display()));
     let flags = match dir {
@@ -94,7 +97,7 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
     }
     let mut config: KubeletConfiguration =
         serde_json::from_value(merged).map_err(|error| problem(first_line(&error)))?;
-    // For the kubelet an empty value is its default.
+    // The kubelet treats an empty value as its default.
     config.cgroup_driver.take_if(|driver| driver.is_empty());
     config.cgroup_root.take_if(|root| root.is_empty());
     config.pod_logs_dir.take_if(|dir| dir.as_os_str().is_empty());
@@ -128,13 +131,13 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
 /// Reads a KubeletConfiguration.
 ///
 /// # Errors
-/// The reason why it is none.
+/// The reason, without the path.
 fn document(path: &Path) -> Result<Value, String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let document: Value = serde_saphyr::from_str(&text).map_err(|error| first_line(&error))?;
     let field = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
     let (kind, version) = (field("kind"), field("apiVersion"));
-    // Another version may say the same by other names; the kubelet, too, takes none that it does not know.
+    // Another version may name its fields differently; the kubelet rejects unknown versions, too.
     if (kind, version) != ("KubeletConfiguration", KUBELET_CONFIG_VERSION) {
         return Err(format!(
             "its kind is {kind:?} and its apiVersion {version:?}, not KubeletConfiguration of {KUBELET_CONFIG_VERSION}"
@@ -175,7 +178,7 @@ fn merge(into: &mut Value, patch: Value) {
             }
         }
         (into, patch @ Value::Object(_)) => {
-            // Nulls within it have nothing to remove.
+            // Nulls in it remove nothing.
             *into = Value::Object(Map::new());
             merge(into, patch);
         }

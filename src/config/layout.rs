@@ -35,10 +35,10 @@ pub struct Layout {
 
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 const K3S: &str = "/run/k3s/containerd/containerd.sock";
-/// Kubeconfig of several distributions, which differ in their configuration file.
+/// Kubeconfig of several distributions. They differ in the configuration file.
 const IN_ROOT: &str = "/var/lib/kubelet/kubeconfig";
 
-/// All known layouts. The first match counts: several match only where one distribution was installed over another.
+/// All known layouts. The first match is used; several match only if one distribution was installed over another.
 pub const LAYOUTS: [Layout; 7] = [
     Layout {
         name: "kubeadm",
@@ -120,7 +120,7 @@ fn complete_with(flags: &NodeFlags, root: &Path, start: Option<KubeletStart>) ->
             .or_else(|| start.hostname_override.as_deref().map(str::to_lowercase));
         all.started = Some(start);
     } else if let Some(layout) = find(root)
-        // It counts as a whole: with other credentials the rest is elsewhere, too.
+// Use it completely or not at all: with another kubeconfig the other files are elsewhere, too.
         && flags.kubeconfig.as_deref().is_none_or(|given| is(given, &at(root, layout.kubeconfig)))
         && flags.kubelet_root.as_deref().is_none_or(|given| is(given, &at(root, DEFAULT_ROOT)))
     {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distribution_needs_no_flag_and_its_drop_ins_count() {
+    fn known_distribution_needs_no_flag_and_its_drop_ins_apply() {
         let driver = |name: &str| format!("{CONFIG}cgroupDriver: {name}\n");
         let (systemd, cgroupfs) = (driver("systemd"), driver("cgroupfs"));
         let json = r#"{"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1", "cgroupDriver": "systemd"}"#;
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_counts_more_and_a_layout_counts_as_a_whole() {
+    fn flag_overrides_a_layout_which_is_used_completely_or_not_at_all() {
         let machine = Machine::with(&[
             ("/etc/kubernetes/kubelet.conf", KUBECONFIG),
             ("/var/lib/kubelet/config.yaml", CONFIG),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn flags_of_the_kubelet_count_more_than_a_layout_also_when_it_is_not_running() {
+    async fn kubelet_flags_override_a_layout_even_if_the_kubelet_does_not_run() {
         let machine = Machine::with(&[("/theirs", KUBECONFIG), ("/config", CONFIG)]);
         let (theirs, config) = (machine.0.path().join("theirs"), machine.0.path().join("config"));
         let start = KubeletStart {

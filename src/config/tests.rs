@@ -16,7 +16,7 @@ pub(super) fn flags(args: &[&str]) -> NodeFlags {
 }
 
 #[tokio::test]
-async fn all_mistakes_are_told_at_once_each_with_its_thing_and_a_remedy() {
+async fn all_problems_are_reported_at_once_with_setting_and_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let plain = dir.path().join("plain");
     std::fs::write(&plain, "nothing").unwrap();
@@ -67,14 +67,14 @@ async fn all_mistakes_are_told_at_once_each_with_its_thing_and_a_remedy() {
 }
 
 #[test]
-fn no_mount_is_forced_unless_the_operator_says_so() {
+fn forced_unmount_is_off_by_default() {
     assert_eq!(flags(&[]).force_unmount, ForceUnmountFlag::Never);
     let said = flags(&["--force-unmount", "dead-server"]);
     assert_eq!(said.force_unmount, ForceUnmountFlag::DeadServer);
 }
 
 #[test]
-fn a_duration_needs_its_unit() {
+fn duration_needs_a_unit() {
     assert!(duration("--x", "20").is_err());
     assert!(duration("--x", "").is_err());
     assert!(duration("--x", "0").is_err());
@@ -84,7 +84,7 @@ fn a_duration_needs_its_unit() {
 }
 
 #[test]
-fn credentials_come_from_the_kubeconfig_and_the_files_that_it_names() {
+fn credential_files_are_the_kubeconfig_and_the_files_that_it_names() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kubeconfig");
     let text = "{kind: Config, clusters: [{name: c, cluster: {server: 'https://x', certificate-authority: ca.crt}}], \
@@ -102,7 +102,7 @@ fn credentials_come_from_the_kubeconfig_and_the_files_that_it_names() {
 }
 
 #[test]
-fn what_the_kubelet_was_told_is_taken_over() {
+fn kubelet_configuration_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.yaml");
     std::fs::write(&file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\ncgroupRoot: /kubelet\npodLogsDir: /logs\nextra: {a: 1}\n").unwrap();
@@ -118,7 +118,7 @@ fn what_the_kubelet_was_told_is_taken_over() {
 }
 
 #[test]
-fn drop_ins_are_merged_as_the_kubelet_merges_them() {
+fn drop_ins_are_merged_like_in_the_kubelet() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -157,7 +157,7 @@ fn drop_ins_are_merged_as_the_kubelet_merges_them() {
         (alone.cgroup_driver.as_deref(), alone.pod_logs_dir),
         (Some("systemd"), None)
     );
-    // The flags of the kubelet count more.
+    // The kubelet's flags override it.
     let start = KubeletStart {
         cgroup_driver: Some("cgroupfs".to_owned()),
         healthz_port: Some(7),
@@ -184,7 +184,7 @@ fn drop_ins_are_merged_as_the_kubelet_merges_them() {
 }
 
 #[test]
-fn the_runtime_is_that_of_the_kubelets_configuration_unless_a_flag_names_another() {
+fn runtime_endpoint_comes_from_the_kubelet_configuration_unless_a_flag_is_given() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config");
     let text = format!(
@@ -201,7 +201,7 @@ fn the_runtime_is_that_of_the_kubelets_configuration_unless_a_flag_names_another
 }
 
 #[test]
-fn only_a_configuration_of_a_kubelet_is_taken_and_its_empty_values_are_defaults() {
+fn only_a_kubelet_configuration_is_accepted_and_empty_values_are_defaults() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.yaml");
     let read = |text: &str| {
@@ -225,16 +225,16 @@ fn only_a_configuration_of_a_kubelet_is_taken_and_its_empty_values_are_defaults(
         (&format!("{head}cgroupRoot: ../../x\n"), "cgroupRoot ../../x"),
         (&format!("{head}cgroupDriver: bogus\n"), "\"bogus\" is unknown"),
     ] {
-        let told = read(text).unwrap_err();
+        let error = read(text).unwrap_err();
         assert!(
-            told.contains("--kubelet-config") && told.contains(why),
-            "{text:?}: {told}"
+            error.contains("--kubelet-config") && error.contains(why),
+            "{text:?}: {error}"
         );
     }
 }
 
 #[tokio::test]
-async fn a_server_is_a_url_with_scheme_and_host() {
+async fn server_must_be_a_url_with_scheme_and_host() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kubeconfig");
     let read = async |server: &str| {
@@ -246,16 +246,16 @@ async fn a_server_is_a_url_with_scheme_and_host() {
         read_kubeconfig(&file).await.map(drop)
     };
     for wrong in ["127.0.0.1:18080", "ftp://x", "localhost", "/x"] {
-        let told = read(wrong).await.unwrap_err();
+        let error = read(wrong).await.unwrap_err();
         assert!(
-            told.contains(wrong) && told.contains("must be https://host:port"),
-            "{told}"
+            error.contains(wrong) && error.contains("must be https://host:port"),
+            "{error}"
         );
     }
-    let told = read("https://10.0.0.1:6443\", proxy-url: \"http://10.0.0.2:3128")
+    let error = read("https://10.0.0.1:6443\", proxy-url: \"http://10.0.0.2:3128")
         .await
         .unwrap_err();
-    assert!(told.contains("names a proxy-url"), "{told}");
+    assert!(error.contains("names a proxy-url"), "{error}");
     for right in ["https://10.0.0.1:6443", "https://[::1]:6443/prefix", "http://localhost"] {
         assert_eq!(read(right).await, Ok(()), "{right}");
     }
