@@ -131,12 +131,14 @@ test-kind: need-root need-kind deb ## The package on a cluster of kind whose wor
 	tests/testbed/kind/cluster.sh tests/kind/claims.sh "$$(ls -t $(TARGET_DIR)/debian/pod-teardown_*.deb | sed -n 1p)"
 
 .PHONY: lint
-lint: need-build ## Formatting, clippy and the shell scripts
+lint: need-build ## Formatting, clippy, the shell scripts and words that must not come back
 	@$(NEED) shellcheck=shellcheck
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --lib --example embed -- -D warnings
 	shellcheck $(SCRIPTS)
+	@# Private words that are gone from the code, one pattern a line: they must not come back.
+	@! grep -rnE -f scripts/words.txt src tests benches examples build.rs
 
 SCRIPTS := $(wildcard scripts/*.sh) $(wildcard deploy/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh tests/testbed/go-program.sh $(wildcard tests/testbed/guest/*.sh) \
 	$(wildcard tests/testbed/kind/*.sh) tests/testbed/kind/node/usr/local/bin/entrypoint $(wildcard tests/kind/*.sh)
