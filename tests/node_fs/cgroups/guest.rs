@@ -5,7 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command},
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+    sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard},
 };
 
 use pod_teardown::node::{
@@ -14,11 +14,15 @@ use pod_teardown::node::{
     effects::{Effects, Held, Outcome},
 };
 
+use tokio::runtime::Runtime;
+
 use super::nap;
-use crate::space::block_on;
 
 /// Held by all who need the bus, and alone by whoever takes it away.
 static BUS: RwLock<()> = RwLock::new(());
+
+/// A connection to the bus lives as long as the runtime that it was made on: as in the agent, there is one.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 /// A pod's slice below a root of its own, stopped at the end whatever happens.
 struct Slice {
@@ -80,7 +84,7 @@ impl Slice {
     }
 
     fn destroy(&self, effects: &Effects) -> Result<Outcome, Vec<pod_teardown::node::fault::Fault>> {
-        block_on(self.cgroups.destroy(&self.pod, effects))
+        RUNTIME.block_on(self.cgroups.destroy(&self.pod, effects))
     }
 
     #[track_caller]
@@ -214,7 +218,7 @@ fn without_a_bus_a_slice_is_kept_with_a_remedy_and_it_goes_once_the_bus_is_back(
     let effects = Effects::ungated();
     let destroy = || slice.cgroups.destroy(&slice.pod, &effects);
     // One runtime, and so one connection, for all of it.
-    block_on(async {
+    RUNTIME.block_on(async {
         assert_eq!(destroy().await, Ok(Outcome::Done));
         systemctl(&["start", slice.pod.unit()]);
         systemctl(&["restart", "dbus.service"]);
