@@ -22,18 +22,18 @@ impl PodJournal for Journal {
 
     fn change(&self, uid: &PodUid, change: &mut dyn FnMut(&mut Option<PodEntry>)) {
         let mut state = self.lock();
-        let before = state.pods.remove(uid);
-        let mut entry = before.clone();
+        let mut entry = state.pods.remove(uid);
+        let before = entry.clone();
         change(&mut entry);
-        if let Some(entry) = &entry {
-            state.pods.insert(uid.clone(), entry.clone());
-        }
         if entry != before {
             self.send(Write::Row(Row::Pod(
                 Table::Ends,
                 uid.clone(),
                 entry.as_ref().map(PodEntry::bytes),
             )));
+        }
+        if let Some(entry) = entry {
+            state.pods.insert(uid.clone(), entry);
         }
     }
 
