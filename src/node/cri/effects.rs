@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use k8s_cri::v1;
-use tokio::time::sleep_until;
 use tonic::{Code, Response, Status};
 
 use super::client::{Cri, REQUEST_DEADLINE, within};
 use super::convert;
-use super::started::{begun_before_given_up, earliest_cancel};
+use super::started::begun_before_given_up;
 use super::types::ExecOutcome;
 use crate::node::{
     checkpoint,
-    effects::Effect,
+    effects::{Effect, Held},
     grpc::{Call, GrpcError},
 };
 
@@ -52,19 +51,10 @@ impl Cri {
             call: Call::of_runtime(NAME, container_id),
             cause: "the agent ends".to_owned(),
         };
-        let begins = earliest_cancel();
         // A command that ends before its call is canceled has ended: what is known of it counts, though a kubelet has come.
-        let shut = async {
-            let held = self.effects.shut().await;
-            sleep_until(begins).await;
-            held
-        };
-        let answer = tokio::select! {
-            biased;
-            answer = begun_before_given_up(call) => answer.ok_or_else(ended).flatten(),
-            held = shut => Err(GrpcError::Held { call: Call::of_runtime(NAME, container_id), held }),
-        };
-        match answer {
+        let answer = begun_before_given_up(call, self.effects.shut()).await;
+        let answer = answer.map_err(|held| blocked(NAME, container_id, held));
+        match answer.and_then(|answer| answer.ok_or_else(ended).flatten()) {
             Ok(answer) if convert::has_overrun(&answer) => Err(GrpcError::Timeout {
                 call: Call::of_runtime(NAME, container_id),
                 after: Duration::from_secs(seconds),
@@ -164,22 +154,22 @@ impl Cri {
         id: &str,
         call: impl Future<Output = Result<T, GrpcError>>,
     ) -> Result<T, GrpcError> {
-        let held = |held| GrpcError::Held {
-            call: Call::of_runtime(name, id),
-            held,
-        };
-        self.effects.while_allowed(call).await.map_err(held).flatten()
+        let outcome = self.effects.while_allowed(call).await;
+        outcome.map_err(|held| blocked(name, id, held)).flatten()
     }
 
     /// The one way to an effect.
     fn admit(&self, name: &'static str, id: &str) -> Result<bool, GrpcError> {
         self.effects
             .allow(&Effect::new(name, &id))
-            .map_err(|held| GrpcError::Held {
-                call: Call::of_runtime(name, id),
-                held,
-            })
+            .map_err(|held| blocked(name, id, held))
     }
+}
+
+/// A call that the gate does not allow, or not any more.
+fn blocked(name: &'static str, id: &str, held: Held) -> GrpcError {
+    let call = Call::of_runtime(name, id);
+    GrpcError::Held { call, held }
 }
 
 /// A call that was admitted.

@@ -14,16 +14,15 @@ use tokio::{
 /// answers nothing else about its pod meanwhile: grace periods grow by them.
 const BEGINS: Duration = Duration::from_millis(500);
 
-/// A call that began now is not canceled before this.
-pub fn earliest_cancel() -> Instant {
-    Instant::now() + BEGINS
-}
-
-/// Makes the call. When its caller stops waiting for the answer it is canceled, but not before the runtime has had time to
-/// begin; `None` when the agent stops.
-pub async fn begun_before_given_up<T: Send + 'static>(call: impl Future<Output = T> + Send + 'static) -> Option<T> {
+/// Makes the call, and waits for its answer until `cancel` ends, whose value is the error then. A call that is not waited for
+/// any more is canceled, but not before the runtime has had time to begin; an answer in that time counts, unless the caller
+/// is gone. `None` when the agent stops.
+pub async fn begun_before_given_up<T: Send + 'static, E>(
+    call: impl Future<Output = T> + Send + 'static,
+    cancel: impl Future<Output = E>,
+) -> Result<Option<T>, E> {
     let (mut answer, answered) = oneshot::channel();
-    let begins = earliest_cancel();
+    let begins = Instant::now() + BEGINS;
     tokio::spawn(async move {
         let told = tokio::select! {
             biased;
@@ -33,11 +32,22 @@ pub async fn begun_before_given_up<T: Send + 'static>(call: impl Future<Output =
         // Who does not wait any more need not know.
         answer.send(told).ok();
     });
-    answered.await.ok()
+    let cancel = async {
+        let why = cancel.await;
+        sleep_until(begins).await;
+        why
+    };
+    tokio::select! {
+        biased;
+        answer = answered => Ok(answer.ok()),
+        why = cancel => Err(why),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{convert::Infallible, future::pending};
+
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -47,12 +57,14 @@ mod tests {
     async fn call(millis: u64, waited: u64) -> (Option<&'static str>, Option<u64>) {
         let (ended, end) = oneshot::channel();
         let begun = Instant::now();
-        let call = begun_before_given_up(async move {
+        let call = async move {
             sleep(Duration::from_millis(millis)).await;
             ended.send(()).unwrap();
             "done"
-        });
-        let answer = timeout(Duration::from_millis(waited), call).await.ok().flatten();
+        };
+        let call = begun_before_given_up(call, pending::<Infallible>());
+        let waited = timeout(Duration::from_millis(waited), call).await;
+        let answer = waited.ok().and_then(|Ok(answer)| answer);
         let ended = end.await.ok();
         let after = u64::try_from(begun.elapsed().as_millis()).unwrap();
         (answer, ended.map(|()| after))
