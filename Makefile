@@ -48,7 +48,7 @@ help: ## List the targets
 build: need-build ## Build the agent for use: target/release/pod-teardown
 	$(CARGO) build --release --locked -p pod-teardown
 	@! grep -q POD_TEARDOWN_CHECKPOINTS $(TARGET_DIR)/release/pod-teardown || \
-		{ echo 'make: this binary stops where tests tell it to: build it without the feature checkpoints' >&2; exit 1; }
+		{ echo 'make: this binary stops where tests tell it to: build it without the feature system-tests' >&2; exit 1; }
 
 .PHONY: deb
 deb: need-deb build ## Build the Debian package: target/debian/pod-teardown_VERSION_ARCH.deb

@@ -6,6 +6,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -16,28 +17,62 @@ use super::fault::{Fault, errno};
 /// File systems of devices with a directory for each device. That of ext4 has ext2 and ext3 as well.
 const BY_DEVICE: [&str; 3] = ["ext4", "xfs", "f2fs"];
 
-/// Where the kernel lists the active file system of this device, if it does; `None` also where the device is gone, or its file
-/// system is of a kind that is not listed. `sys_block` is `/sys/block`.
-pub fn active_on((major, minor): (u32, u32), sys_block: &Path) -> Result<Option<PathBuf>, Fault> {
-    let sys = sys_block.parent().unwrap_or(sys_block);
-    let link = sys.join(format!("dev/block/{major}:{minor}"));
-    let device = match fs::read_link(&link) {
-        Ok(device) => device,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Fault::new("read", link, errno(&error))),
-    };
-    let Some(name) = device.file_name() else {
-        return Ok(None);
-    };
-    for kind in BY_DEVICE {
-        let active = sys.join("fs").join(kind).join(name);
-        match fs::symlink_metadata(&active) {
-            Ok(_) => return Ok(Some(active)),
-            Err(error) if matches!(errno(&error), Errno::ENOENT | Errno::ENOTDIR) => {}
-            Err(error) => return Err(Fault::new("look at", active, errno(&error))),
+/// The file system on a device at one moment. A device number is given to the next disk once a disk is detached, so that the
+/// number alone does not say whose file system is active on it later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileSystem {
+    /// Major and minor number.
+    pub device: (u32, u32),
+    /// The kernel's number for this disk, which no other disk gets: `diskseq` (Documentation/ABI/testing/sysfs-block), since
+    /// Linux 5.15.
+    disk: Option<u64>,
+    /// The directory that lists it in `/sys/fs`, with its inode number. A file system that is mounted later gets another one.
+    listed: Option<(PathBuf, u64)>,
+}
+
+// === impl FileSystem ===
+
+impl FileSystem {
+    /// The file system that is active on this device now. `sys_block` is `/sys/block`.
+    ///
+    /// # Errors
+    /// If the kernel's lists cannot be read. A device that is detached is none.
+    pub fn on(device: (u32, u32), sys_block: &Path) -> Result<Self, Fault> {
+        let sys = sys_block.parent().unwrap_or(sys_block);
+        let link = sys.join(format!("dev/block/{}:{}", device.0, device.1));
+        let name = match fs::read_link(&link) {
+            Ok(target) => target.file_name().map(ToOwned::to_owned),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Fault::new("read", link, errno(&error))),
+        };
+        let mut listed = None;
+        for kind in BY_DEVICE {
+            let Some(name) = &name else { break };
+            let dir = sys.join("fs").join(kind).join(name);
+            match fs::symlink_metadata(&dir) {
+                Ok(metadata) => listed = Some((dir, metadata.ino())),
+                Err(error) if matches!(errno(&error), Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(error) => return Err(Fault::new("look at", dir, errno(&error))),
+            }
         }
+        // A partition's number is that of its disk, one directory up.
+        let disk = ["diskseq", "../diskseq"]
+            .iter()
+            .find_map(|file| fs::read_to_string(link.join(file)).ok()?.trim().parse().ok());
+        Ok(Self { device, disk, listed })
     }
-    Ok(None)
+
+    /// The directory in `/sys/fs` that shows it as active. `None` where the kernel does not list its kind.
+    pub fn active(&self) -> Option<&Path> {
+        self.listed.as_ref().map(|(dir, _)| dir.as_path())
+    }
+
+    /// Whether `now`, read later from the same device number, shows that this file system is no longer active: another disk has
+    /// the number, and the kernel lists another file system or none. False where the kernel does not say it.
+    pub fn is_replaced(&self, now: &Self) -> bool {
+        let other_disk = self.disk.zip(now.disk).is_some_and(|(then, now)| then != now);
+        other_disk && self.listed.is_some() && self.listed != now.listed
+    }
 }
 
 #[cfg(test)]
@@ -57,10 +92,32 @@ mod tests {
             let link = sys.path().join("dev/block").join(number);
             symlink(format!("../../devices/virtual/block/{device}"), link).unwrap();
         }
-        let on = |device| active_on(device, &block).unwrap();
-        assert_eq!(on((8, 16)), Some(sys.path().join("fs/ext4/sdb")));
-        assert_eq!(on((253, 3)), Some(sys.path().join("fs/xfs/dm-3")));
-        assert_eq!(on((8, 32)), None, "a device without a file system");
-        assert_eq!(on((8, 48)), None, "a device that is gone");
+        let on = |device| FileSystem::on(device, &block).unwrap();
+        assert_eq!(on((8, 16)).active(), Some(sys.path().join("fs/ext4/sdb").as_path()));
+        assert_eq!(on((253, 3)).active(), Some(sys.path().join("fs/xfs/dm-3").as_path()));
+        assert_eq!(on((8, 32)).active(), None, "a device without a file system");
+        assert_eq!(on((8, 48)).active(), None, "a detached device");
+    }
+
+    #[test]
+    fn file_system_is_replaced_once_both_its_disk_and_its_entry_are_others() {
+        let state = |disk: Option<u64>, inode: Option<u64>| FileSystem {
+            device: (8, 17),
+            disk,
+            listed: inode.map(|inode| ("/sys/fs/ext4/sdb1".into(), inode)),
+        };
+        let then = state(Some(5), Some(100));
+        for (now, is_replaced) in [
+            (state(Some(6), Some(101)), true),
+            (state(Some(6), None), true),
+            (state(Some(5), Some(101)), false),
+            (state(Some(6), Some(100)), false),
+            (state(None, Some(101)), false),
+        ] {
+            assert_eq!(then.is_replaced(&now), is_replaced, "{now:?}");
+        }
+        for unknown in [state(None, Some(100)), state(Some(5), None)] {
+            assert!(!unknown.is_replaced(&state(Some(6), Some(101))), "{unknown:?}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     ffi::OsStr,
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{MetadataExt, symlink},
     path::{Path, PathBuf},
     process::{Child, Command},
     sync::Arc,
@@ -454,6 +454,54 @@ fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node
         node.assert_clean();
         nothing_is_mounted(node);
     });
+}
+
+#[test]
+fn volume_may_be_detached_though_another_disk_has_got_its_device_number() {
+    let _crowd = nobody_forks();
+    const OLD: Pv<'_> = Pv {
+        name: "pv-old-number",
+        handle: "vol/old-number",
+        ..PV
+    };
+    on_node(
+        Known::with(&["kubernetes.io/csi/csi.example.com^vol/old-number"]),
+        async |node| {
+            let staging = on_device(node, &OLD);
+            write(&staging.join("file"), "precious");
+            let elsewhere = node.space.outside.join("elsewhere");
+            fs::create_dir(&elsewhere).unwrap();
+            bind(&staging, &elsewhere);
+            let open = fs::File::open(elsewhere.join("file")).unwrap();
+            umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
+            let number = nix::sys::stat::minor(open.metadata().unwrap().dev());
+            node.fails().await;
+            // The kernel detaches the loop device with its last file. The next disk gets its number.
+            drop(open);
+            let device = format!("/dev/loop{number}");
+            let attach = || {
+                Command::new("losetup")
+                    .arg(&device)
+                    .arg(disk(node.space))
+                    .output()
+                    .unwrap()
+            };
+            while !attach().status.success() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            for (name, arguments) in [
+                ("mkfs.ext2", vec!["-q".as_ref(), device.as_ref()]),
+                ("mount", vec![device.as_ref(), elsewhere.as_os_str()]),
+                // With the mount.
+                ("losetup", vec!["-d".as_ref(), device.as_ref()]),
+            ] {
+                assert!(Command::new(name).args(arguments).status().unwrap().success(), "{name}");
+            }
+            node.goes().await;
+            umount(&elsewhere).unwrap();
+            node.assert_clean();
+        },
+    );
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::node::{
     kubelet_root::KubeletRoot,
     mounts::{Mount, Mounts},
     plugins::{Csi, DriverGone, Registrars, registry::DIRECTORY},
+    superblock::FileSystem,
 };
 
 /// A driver that cannot be asked.
@@ -63,8 +64,8 @@ pub trait Cluster: Send + Sync {
 #[derive(Default)]
 pub struct Turns {
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// By where they were staged: devices of volumes that are no longer mounted there, but by somebody elsewhere.
-    lingering: Mutex<HashMap<PathBuf, (u32, u32)>>,
+    /// By staging directory: file systems that are unmounted there and may still be active.
+    lingering: Mutex<HashMap<PathBuf, FileSystem>>,
 }
 
 /// No API server: of a volume nothing is known but what lies on the node, and nobody waits for it.
@@ -148,20 +149,20 @@ impl Turns {
         turn.lock_owned().await
     }
 
-    /// Remembers the device of what was staged here until it is known to be mounted nowhere: the mount table of this
-    /// namespace has forgotten it by then.
-    pub(super) fn lingers(&self, staged: &Path, device: Option<(u32, u32)>) {
+    /// Remembers the file system that was staged here until it is known to be active nowhere: it is no longer in the mount
+    /// table of this namespace.
+    pub(super) fn set_lingering(&self, staged: &Path, file_system: Option<FileSystem>) {
         let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
-        match device {
-            Some(device) => drop(lingering.insert(staged.to_owned(), device)),
+        match file_system {
+            Some(file_system) => drop(lingering.insert(staged.to_owned(), file_system)),
             None => drop(lingering.remove(staged)),
         }
     }
 
-    /// The device that is remembered.
-    pub(super) fn lingering(&self, staged: &Path) -> Option<(u32, u32)> {
+    /// The file system that was staged here and may still be active.
+    pub(super) fn lingering(&self, staged: &Path) -> Option<FileSystem> {
         let lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
-        lingering.get(staged).copied()
+        lingering.get(staged).cloned()
     }
 }
 

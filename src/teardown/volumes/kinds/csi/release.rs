@@ -24,7 +24,8 @@ use crate::{
         effects::Outcome,
         fault::Fault,
         mounts::Mount,
-        namespaces, superblock,
+        namespaces,
+        superblock::FileSystem,
     },
     teardown::on_disk::DiskReport,
 };
@@ -193,6 +194,13 @@ async fn unstage(
         return Err(in_words(VERB, global, &why));
     }
     goes_with_ours(storage, global, &mounted).await?;
+    let mut devices: Vec<_> = mounted.iter().map(|mount| mount.device).collect();
+    devices.retain(|device| device.0 != 0);
+    let of_device = move |storage: &Storage| {
+        let file_systems = devices.iter().map(|&device| FileSystem::on(device, &storage.sys_block));
+        file_systems.collect::<Result<Vec<_>, _>>()
+    };
+    let mut file_systems = storage.look("file systems", of_device).await?;
     let done = match storage.csi(&identity.driver).await? {
         Err(gone) => Err(NotDone::Gone(gone.why)),
         Ok(driver) => match driver.stages().await {
@@ -220,13 +228,12 @@ async fn unstage(
         return Err(in_words(VERB, global, &why));
     }
     report.unmounted += mounted.len();
-    let mut devices: Vec<_> = mounted.iter().map(|mount| mount.device).chain(lingering).collect();
-    devices.retain(|device| device.0 != 0);
-    if let Some(&device) = devices.first() {
-        storage.turns.lingers(global, Some(device));
+    file_systems.extend(lingering);
+    if let Some(file_system) = file_systems.first() {
+        storage.turns.set_lingering(global, Some(file_system.clone()));
     }
-    is_free(storage, global, devices).await?;
-    storage.turns.lingers(global, None);
+    is_free(storage, global, file_systems).await?;
+    storage.turns.set_lingering(global, None);
     Ok(report)
 }
 
@@ -258,28 +265,32 @@ async fn goes_with_ours(storage: &Arc<Storage>, global: &Path, mounted: &[Mount]
     }
 }
 
-/// A file system lives on as long as anybody has it mounted, wherever; its device must not go before. Whoever has taken it
-/// along into another mount namespace has it there by its device, and mostly by the end of its path. A detached mount is in no
-/// mount table.
-async fn is_free(storage: &Arc<Storage>, global: &Path, devices: Vec<(u32, u32)>) -> Result<(), Vec<Fault>> {
+/// A volume may be detached once its file systems are active nowhere. Another mount namespace may still have one mounted: there
+/// it has the same device, and mostly the same end of its path. A detached mount is in no mount table.
+async fn is_free(storage: &Arc<Storage>, global: &Path, file_systems: Vec<FileSystem>) -> Result<(), Vec<Fault>> {
     let place = global.to_owned();
     let kept_by = storage.look("mount namespaces", move |storage| {
+        let (mut devices, mut active) = (Vec::new(), None);
+        for then in &file_systems {
+            let now = FileSystem::on(then.device, &storage.sys_block)?;
+            if !then.is_replaced(&now) {
+                devices.push(then.device);
+                active = active.or(now.active().map(Path::to_owned));
+            }
+        }
         if let Some(holder) = namespaces::that_mounts(&storage.proc, &devices, storage.below_root(&place))? {
             return Ok(Some(format!(
                 "its file system is still mounted in the mount namespace of {holder}; it may be detached once that has ended \
                  or has unmounted it"
             )));
         }
-        for device in devices {
-            if let Some(active) = superblock::active_on(device, &storage.sys_block)? {
-                return Ok(Some(format!(
-                    "its file system is still active, by {}, though no mount table shows it: a process has a file open on a \
-                     mount that was detached (umount -l); it may be detached from the node once that process has ended",
-                    active.display()
-                )));
-            }
-        }
-        Ok(None)
+        Ok(active.map(|active| {
+            format!(
+                "its file system is still active, by {}, though no mount table shows it: a process has a file open on a mount \
+                 that was detached (umount -l); it may be detached from the node once that process has ended",
+                active.display()
+            )
+        }))
     });
     match kept_by.await? {
         None => Ok(()),
