@@ -1,4 +1,4 @@
-//! The page on safety names what is there.
+//! Files and tests that pages and scripts name exist.
 
 use std::{
     fs,
@@ -18,6 +18,16 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// The sources of the agent and of its tests.
+fn texts() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for dir in ["src", "tests"] {
+        sources(&root.join(dir), &mut files);
+    }
+    files.iter().map(|file| fs::read_to_string(file).unwrap()).collect()
+}
+
 /// What stands between backticks.
 fn named() -> impl Iterator<Item = &'static str> {
     PAGE.split('`').skip(1).step_by(2)
@@ -26,11 +36,7 @@ fn named() -> impl Iterator<Item = &'static str> {
 #[test]
 fn every_file_and_every_test_on_the_page_on_safety_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    for dir in ["src", "tests"] {
-        sources(&root.join(dir), &mut files);
-    }
-    let texts: Vec<String> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let texts = texts();
     let (mut paths, mut claims) = (0, 0);
     for name in named() {
         if name.starts_with("src/") || name.starts_with("tests/") {
@@ -49,4 +55,47 @@ fn every_file_and_every_test_on_the_page_on_safety_exists() {
         paths > 20 && claims > 30,
         "{paths} files and {claims} tests were found on the page"
     );
+}
+
+/// A filter that matches no test runs none, and that passes.
+#[test]
+fn every_test_that_the_makefile_or_the_guest_selects_or_skips_exists() {
+    let scripts = [
+        include_str!("../../Makefile"),
+        include_str!("../testbed/guest/inside.sh"),
+    ];
+    let texts = texts();
+    let mut filters = Vec::new();
+    for line in scripts.into_iter().flat_map(str::lines) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        filters.extend(words.windows(2).filter(|pair| pair[0] == "--skip").map(|pair| pair[1]));
+        filters.extend(
+            words
+                .windows(3)
+                .filter(|three| three[0] == "--test")
+                .map(|three| three[2]),
+        );
+    }
+    filters.retain(|filter| filter.starts_with(|letter: char| letter.is_ascii_lowercase()));
+    for filter in &filters {
+        let filter = filter.trim_end_matches([')', '"']);
+        let (module, name) = filter.rsplit_once("::").unwrap_or(("", filter));
+        let module = module.rsplit("::").next().unwrap();
+        let declares = |line: &str| {
+            let line = line
+                .trim_start()
+                .trim_start_matches("pub ")
+                .trim_start_matches("async ");
+            if name.is_empty() {
+                line.starts_with(&format!("mod {module}")) || line.contains(&format!("{module}::"))
+            } else {
+                line.strip_prefix("fn ").is_some_and(|declared| declared.contains(name))
+            }
+        };
+        assert!(
+            texts.iter().any(|text| text.lines().any(declares)),
+            "no test is called {filter}"
+        );
+    }
+    assert!(filters.len() > 10, "{filters:?}");
 }
